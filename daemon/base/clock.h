@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <stdint.h>
+#include <time.h>
+
+static inline uint64_t clock_ns(clockid_t which)
+{
+        struct timespec t;
+
+        clock_gettime(which, &t);
+        return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* For deadlines and latencies. */
+static inline uint64_t clock_mono_ns(void)
+{
+        return clock_ns(CLOCK_MONOTONIC);
+}
+
+/* For people: Unix time. */
+static inline uint64_t clock_unix_ms(void)
+{
+        return clock_ns(CLOCK_REALTIME) / 1000000u;
+}

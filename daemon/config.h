@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The configuration: YAML, KVCACHE_* variables and --set into one struct, from one table.
+ *
+ * config.def has a row a key: dotted name, member, type, default, range, unit, reloadable, help. From it come
+ * the parser, --help, --print-config, the commented conf/kvcache.yaml and the man page's list, and tests hold
+ * them against each other. Order of precedence: default < file < environment < --set.
+ *
+ * All text in a struct config is its own; config_fini() frees it. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { CONFIG_MAX_PATHS = 16, CONFIG_MAX_NAMES = 64 };
+
+enum config_choice_backend { CONFIG_BACKEND_AUTO, CONFIG_BACKEND_IO_URING, CONFIG_BACKEND_POSIX };
+
+struct config_strings {
+        char **items;
+        unsigned n;
+};
+
+struct config {
+        struct {
+                char *socket;       /* listen.socket: path; "" decides by who runs it (see config_resolve) */
+                char *http;         /* listen.http: "127.0.0.1:9750", "unix:/path", "off" */
+                uint32_t mode;      /* listen.mode: octal permissions of the socket */
+        } listen;
+        struct {
+                struct config_strings path; /* store.path: one or a list; empty: decided */
+                uint64_t limit;     /* store.limit: bytes; 0 (auto): min(1/2 of free space, 64 GiB) */
+                uint64_t segment;   /* store.segment: bytes of a data file, wished */
+                uint64_t entries;   /* store.entries; 0 (auto) */
+                bool prewrite;      /* store.prewrite */
+        } store;
+        struct {
+                uint64_t pool;      /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB) */
+                uint64_t lane;      /* memory.lane: largest lane of a session; <= 64 MiB */
+        } memory;
+        struct {
+                char *backend;      /* io.backend: auto | io_uring | posix */
+                uint64_t workers;   /* io.workers; 0 (auto) */
+                uint64_t depth;     /* io.depth: operations in flight a worker */
+                bool direct;        /* io.direct: auto (try) | off */
+                uint64_t hang_ms;   /* io.hang */
+        } io;
+        struct {
+                char *policy;       /* eviction.policy: lru */
+        } eviction;
+        struct {
+                struct config_strings admin_users, admin_groups; /* access.admin_users, ...: names or numbers; root and the daemon's own uid always are */
+                struct config_strings users, groups;             /* access.users, ...: who may connect; empty: anyone the socket's mode lets in */
+        } access;
+        struct {
+                uint64_t connections;       /* limits.connections */
+                uint64_t leases;            /* limits.leases: of a connection, count */
+                uint64_t leased_bytes;      /* limits.leased_bytes: of a connection; 0 (auto): pool/4 */
+                uint64_t handshake_ms;      /* limits.handshake: from accept to HELLO */
+                uint64_t wait_ms;           /* limits.wait: how long a request may wait for room when it names no timeout */
+                uint64_t drain_ms;          /* limits.drain: at SIGTERM, for what is not on disk yet */
+                uint64_t http_connections;  /* limits.http_connections */
+                uint64_t http_ms;           /* limits.http: absolute deadline of an HTTP connection */
+        } limits;
+        struct {
+                char *level;        /* log.level */
+        } log;
+
+        /* Which keys were given, rather than defaulted: one bit a row of the table. */
+        uint64_t given[2];
+};
+
+/* Where an error is, and what; a sentence with a hint where one helps: `unknown key "store.limt"; did you mean
+ * "store.limit"?` */
+struct config_error {
+        char text[640]; /* "kvcache.yaml:12:3: ..." , "--set store.limit=x: ...", "KVCACHE_STORE_LIMIT: ..." */
+};
+
+void config_init(struct config *c); /* the defaults; -ENOMEM is fatal at start: aborts */
+void config_fini(struct config *c);
+
+/* Each 0, or -EINVAL / -errno with *ret_error set; `c` may be partly changed then. `tenants:` accepts the one
+ * entry `default` (as a mapping of `users`, `groups`) until several are supported, and says so otherwise. */
+int config_load_file(struct config *c, const char *path, struct config_error *ret_error);
+int config_load_environment(struct config *c, char *const *environ, void (*warn)(const char *text), struct config_error *ret_error);
+int config_set(struct config *c, const char *assignment, const char *origin, struct config_error *ret_error);
+/* What rows cannot say alone (ranges that depend on each other). */
+int config_check(const struct config *c, struct config_error *ret_error);
+/* Fills in what "auto" means on this machine: socket path (/run/kvcache/kvcache.sock for root or when
+ * $RUNTIME_DIRECTORY is set, else $XDG_RUNTIME_DIR/kvcache/kvcache.sock, else /tmp/kvcache-UID/kvcache.sock), store path
+ * ($STATE_DIRECTORY, or /var/lib/kvcache for root, else $XDG_STATE_HOME/kvcache or ~/.local/state/kvcache), limit,
+ * pool, workers. Tells `say` each choice, a sentence each. */
+int config_resolve(struct config *c, void (*say)(const char *text), struct config_error *ret_error);
+
+/* Was the key given by file, environment or --set? `name` is dotted. */
+bool config_given(const struct config *c, const char *name);
+
+/* YAML that config_load_file() reads back to the same. `commented`: every key with its help, range and unit,
+ * at its default and commented out: the text of conf/kvcache.yaml. */
+void config_print(const struct config *c, FILE *out);
+void config_print_template(FILE *out);
+/* The keys, one a line with type, default and help, for --help. */
+void config_print_keys(FILE *out);
+
+/* Takes from `next` what may change while running, into `c`. Calls `say` for each key that changed, and for
+ * each that changed but needs a restart. Returns how many took effect. */
+unsigned config_reload(struct config *c, const struct config *next, void (*say)(const char *text));
+
+/* "64GiB", "1.5MiB", "4096", "10GB" (decimal); "5s", "250ms", "1min", "2h". 0, -EINVAL, -ERANGE. */
+int config_parse_bytes(const char *text, uint64_t *ret);
+int config_parse_ms(const char *text, uint64_t *ret);

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a worker needs of a queue of device operations. uring.c and posix.c fill it; tests wrap and replace it.
+ * Only io/ and tests include this. */
+#pragma once
+
+#include "io.h"
+
+struct kio_queue; /* a backend's own; first member is `const struct kio_backend *ops` by convention */
+
+struct kio_queue_params {
+        unsigned depth;
+        unsigned threads; /* posix */
+        void *pool;
+        uint64_t pool_bytes, piece_bytes;
+        const int *lock_fds;
+        unsigned n_lock_fds;
+        int probe_fd;
+        unsigned rung; /* of the backend's ladder; 0 is the best */
+};
+
+struct kio_done {
+        struct kio_request *req;
+        int32_t result; /* bytes, or -errno */
+};
+
+struct kio_backend {
+        const char *name;
+        unsigned rungs; /* how many ladder steps open() knows */
+
+        /* All on the worker's thread, but wake(), which any thread may call. */
+        int (*open)(struct kio_queue **ret, const struct kio_queue_params *params);
+        struct kio_queue *(*close)(struct kio_queue *q); /* waits for what is in flight */
+        /* "SINGLE_ISSUER|DEFER_TASKRUN" */
+        const char *(*describe)(const struct kio_queue *q);
+        int (*register_piece)(struct kio_queue *q, unsigned piece);
+
+        /* Queues the rest of the request ([progress, length)). -EAGAIN: full, submit and reap first. */
+        int (*push)(struct kio_queue *q, struct kio_request *req);
+        /* Tells the kernel; waits for one completion or a wake() if `wait`, at most `timeout_ns` (0: for ever). */
+        int (*submit)(struct kio_queue *q, bool wait, uint64_t timeout_ns);
+        /* Up to `max` finished ones. */
+        unsigned (*reap)(struct kio_queue *q, struct kio_done *ret, unsigned max);
+        void (*wake)(struct kio_queue *q);
+};
+
+extern const struct kio_backend kio_backend_uring; /* absent when built without liburing */
+extern const struct kio_backend kio_backend_posix;
+
+/* As kio_start(), with this backend and no ladder over backends. For tests: fault and sim. */
+int kio_start_with(struct kio **ret, const struct kio_params *params, const struct kio_backend *backend,
+                   char ret_error[static 256]);

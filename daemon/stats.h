@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is counted, and how it is told: stats.def is the one table from which the Prometheus page, the
+ * OpenMetrics page, `kvcachectl stats`, and the documentation come.
+ *
+ * The server collects into a struct stats (a snapshot, plain numbers); the functions here render one. Nothing
+ * here reads the daemon's parts. */
+#pragma once
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/histogram.h"
+
+enum { STATS_OPS = 16, STATS_STATUSES = 16 }; /* wire ops and statuses, by number */
+
+struct stats {
+#define STATS_GAUGE(member, name, unit, help)             double member;
+#define STATS_COUNTER(member, name, unit, help)           double member;
+#define STATS_COUNTER_BY(member, name, unit, label, values, n, help) double member[n];
+#define STATS_GAUGE_BY(member, name, unit, label, values, n, help)   double member[n];
+#define STATS_HISTOGRAM_BY(member, name, unit, label, values, n, help) struct histogram member[n];
+#define STATS_INFO(member, name, help)                    char member[512]; /* label text: a="b",c="d"; escaped */
+#include "stats.def"
+#undef STATS_GAUGE
+#undef STATS_COUNTER
+#undef STATS_COUNTER_BY
+#undef STATS_GAUGE_BY
+#undef STATS_HISTOGRAM_BY
+#undef STATS_INFO
+};
+
+/* Text exposition format 0.0.4, or OpenMetrics 1.0.0 (ends with "# EOF"). HELP and TYPE for every family, whether
+ * it has moved or not. Numbers are locale-independent. */
+void stats_print_prometheus(const struct stats *s, FILE *out);
+void stats_print_openmetrics(const struct stats *s, FILE *out);
+/* One flat JSON object: {"kvcache_puts_total": 12, "kvcache_requests_total": {"PUT": 3, ...}, ...}; histograms as
+ * {"count": n, "sum": x, "p50": x, "p90": x, "p99": x}, in the metric's unit. */
+void stats_print_json(const struct stats *s, FILE *out);
+/* A Markdown table of all metrics, for the documentation. */
+void stats_print_documentation(FILE *out);
+
+/* Appends `key="value"` with the value escaped as both text formats want it, comma first if needed. */
+void stats_info_add(char *info, size_t room, const char *key, const char *value);

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The store: chunks on disk, and the only door to them. See README.md beside it for the format and for what
+ * survives which crash.
+ *
+ * Everything here runs on the loop thread. Opening and closing block; the rest answers at once or through the
+ * request's complete(). A request belongs to the store from the call until complete(); the buffer it names must
+ * stay put as long. The store never calls complete() from within the call that submitted the request.
+ *
+ * A chunk in the index is a `struct store_ref`: a number with a generation, cheap to keep, safe to use late. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "io/io.h"
+#include "key.h"
+
+struct store;
+
+enum store_answer {
+        STORE_MISS = 1,        /* not there (any more), or it failed its check and is dropped */
+        STORE_EXISTS = 2,      /* put: the key is present or being written */
+        STORE_FULL = 3,        /* put: not even eviction makes room now: everything is pinned */
+        STORE_TOO_LARGE = 4,
+        STORE_MISMATCH = 5,    /* namespace: another fingerprint */
+        STORE_NOT_DURABLE = 6, /* put: written, but a sync failed or cannot be believed */
+        STORE_BYPASSED = 7,    /* the path's device failed: nothing is read or written */
+};
+
+enum { STORE_MAX_PATHS = 16, STORE_MAX_NAME = 255, STORE_MAX_FINGERPRINT = 4096, STORE_MAX_NAMESPACES = 4096 };
+
+struct store_params {
+        const char *const *paths;
+        unsigned n_paths;
+        uint64_t limit;          /* bytes over all paths: payload, tables and all */
+        uint64_t segment_bytes;  /* wished; see store_geometry() */
+        uint64_t entries;        /* bound of the index; 0: max(limit / 256 KiB, 1 Mi) */
+        bool prewrite;
+        bool direct;             /* try O_DIRECT */
+        const char *policy;      /* eviction */
+        uint64_t pool_slab_bytes; /* reads and writes come from buffers at most this large */
+        struct key_secret secret;
+};
+
+/* Step one of opening, before there is any I/O ring: makes or checks the directories, takes the locks (retrying
+ * for 5 s while another holds them), reads the superblocks, probes O_DIRECT.
+ *
+ * Errors: -EBUSY: another daemon has it; -EPROTO: not a store, or of a version or with a flag this build does
+ * not know; others as the world says. `ret_error` gets one clear sentence with the path. 0 else. */
+int store_prepare(struct store **ret, const struct store_params *params, char ret_error[static 512]);
+
+/* Descriptors to register with every ring; n <= STORE_MAX_PATHS. A file to probe reads with. Borrowed. */
+unsigned store_lock_fds(const struct store *s, int ret_fds[static STORE_MAX_PATHS]);
+int store_probe_fd(const struct store *s);
+
+/* Step two: reads the tables, makes the index, enforces a lowered limit. From here on I/O goes through `io`. */
+int store_open(struct store *s, struct kio *io, char ret_error[static 512]);
+
+/* Stops accepting; then call kio_reap() until store_pending() is 0, then store_close(): syncs, marks the store
+ * clean, frees. NULL is fine. */
+void store_stop(struct store *s);
+uint64_t store_pending(const struct store *s);
+struct store *store_close(struct store *s);
+
+/* Regular work: prewriting, namespaces and purges to disk, partial table pages. Call at the end of a loop turn. */
+void store_turn(struct store *s);
+
+uint64_t store_max_chunk(const struct store *s); /* a segment's payload */
+
+/* --- namespaces --- */
+
+struct store_namespace {
+        uint32_t id;
+        uint16_t tenant;
+        const char *name;        /* NUL-terminated; borrowed, valid while the store is open */
+        const char *fingerprint; /* NUL-terminated canonical text */
+        uint64_t chunk_bytes;    /* declared; 0: none */
+        uint64_t chunks, bytes;  /* on disk now */
+};
+
+struct store_namespace_open {
+        struct list_node node; /* the store's */
+        uint16_t tenant;
+        const char *name;
+        uint16_t name_length;
+        const char *fingerprint;
+        uint16_t fingerprint_length;
+        uint64_t chunk_bytes;
+        bool attach; /* must exist; an empty fingerprint matches any */
+
+        int result; /* 0, STORE_MISS (attach), STORE_MISMATCH, -ENOSPC (STORE_MAX_NAMESPACES), -errno */
+        const struct store_namespace *namespace; /* on 0; on STORE_MISMATCH the existing one */
+        void (*complete)(struct store_namespace_open *req);
+};
+/* name and fingerprint need only live through the call. */
+void store_namespace_open(struct store *s, struct store_namespace_open *req);
+const struct store_namespace *store_namespace_get(const struct store *s, uint32_t id);
+/* By position; NULL past the end. */
+const struct store_namespace *store_namespace_at(const struct store *s, unsigned i);
+
+/* --- chunks --- */
+
+struct store_ref {
+        uint32_t index;      /* UINT32_MAX: none */
+        uint32_t generation;
+};
+#define STORE_REF_NONE ((struct store_ref){ .index = UINT32_MAX })
+
+struct store_chunk {
+        struct key key;
+        uint32_t namespace_id;
+        uint32_t length;
+        uint32_t crc;
+        uint64_t created_ms;
+};
+
+uint64_t store_hash(const struct store *s, uint32_t namespace_id, const struct key *key);
+
+/* Present and written? `hash` is store_hash()'s. 0, STORE_MISS. Either ret may be NULL. */
+int store_find(const struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash,
+               struct store_ref *ret_ref, struct store_chunk *ret_chunk);
+
+/* Recency; a stale ref is ignored. */
+void store_touch(struct store *s, struct store_ref ref);
+
+struct store_put {
+        struct kio_request io;   /* the store's */
+        struct list_node node;   /* the store's */
+        uint64_t store_private[6];
+
+        uint32_t namespace_id;
+        uint16_t tenant;
+        struct key key;
+        uint64_t hash;
+        struct key parent;       /* root: none */
+        const void *buf;         /* aligned to 4 KiB, readable up to the next 4 KiB boundary after length */
+        uint32_t length;
+        uint32_t crc;
+        bool durable;            /* complete only after a sync */
+
+        /* Set when store_put() returns 0: the place in the index, not visible to store_find() yet, but in the
+         * eviction order: touch it with its chain. */
+        struct store_ref ref;
+
+        int result; /* 0, STORE_NOT_DURABLE, STORE_BYPASSED, -errno of a failed write: nothing was stored */
+        void (*complete)(struct store_put *req);
+};
+/* Takes a slot, evicting if it must, and writes payload, then table; it is in the index once both are written.
+ * 0: complete() will follow. STORE_EXISTS, STORE_FULL, STORE_TOO_LARGE, STORE_BYPASSED: it will not.
+ * STORE_FULL may pass: try again after some completion. */
+int store_put(struct store *s, struct store_put *req);
+
+/* Makes what was written before this call durable (one sync serves all that wait). Completes as a put does,
+ * with result 0, STORE_NOT_DURABLE or -errno; of `req` only complete() is read. */
+void store_sync(struct store *s, struct store_put *req);
+
+struct store_get {
+        struct kio_request io;   /* the store's */
+        struct list_node node;   /* the store's */
+        uint64_t store_private[4];
+
+        uint32_t namespace_id;
+        struct key key;
+        uint64_t hash;
+        void *buf;               /* aligned to 4 KiB, with room for the length rounded up to 4 KiB */
+        uint32_t room;
+
+        uint32_t length;         /* of the chunk */
+        uint32_t crc;
+        struct store_ref ref;
+
+        int result; /* 0: read whole and its CRC compared; STORE_MISS; -EIO etc. counted, also a miss */
+        void (*complete)(struct store_get *req);
+};
+/* 0: complete() will follow. STORE_MISS, STORE_TOO_LARGE (room): it will not. The slot is pinned meanwhile. */
+int store_get(struct store *s, struct store_get *req);
+
+/* Drops the chunk and appends a tombstone. 0, STORE_MISS. A put of the key in flight is not found. */
+int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash);
+
+struct store_purge {
+        struct list_node node; /* the store's */
+        uint32_t namespace_id;
+        bool all;
+        uint64_t dropped;
+        int result; /* 0, or -errno: the epoch could not be synced; the chunks are gone from memory, but may come back */
+        void (*complete)(struct store_purge *req);
+};
+/* At once nothing of it is found any more, puts in flight included; complete() when that is on stable storage. */
+void store_purge(struct store *s, struct store_purge *req);
+
+/* Walks all chunks of a namespace in no order. Start with *cursor = 0; it ends with *cursor = 0. What is put or
+ * dropped meanwhile may or may not be met; nothing is met twice. Looks at no more than `max` * 64 entries a call,
+ * so it may return fewer than max, and 0, before the end. */
+unsigned store_list(const struct store *s, uint32_t namespace_id, uint64_t *cursor, struct store_chunk *ret, unsigned max);
+
+/* --- what is seen from outside --- */
+
+struct store_stats {
+        uint64_t limit, used_bytes;     /* used: what the files occupy, as du sees it */
+        uint64_t payload_bytes;         /* sum of the lengths of what is stored */
+        uint64_t chunks, entries_max;
+        uint64_t slots, segments, segment_bytes, segments_max;
+        uint64_t index_bytes;           /* memory of index, slabs, eviction and table bookkeeping */
+        uint64_t table_pages, table_pages_written, table_entries_written, table_entries_carried;
+        uint64_t puts, gets, drops, purges, evictions, evicted_bytes;
+        uint64_t payload_bytes_written, table_bytes_written, prewrite_bytes_written, bytes_read;
+        uint64_t payload_writes, table_writes, reads, syncs; /* operations */
+        uint64_t crc_failures, crc_rereads, read_errors, write_errors, sync_errors;
+        uint64_t namespaces;
+        uint64_t recovered_chunks, recovered_pages, skipped_pages, recover_ms;
+        uint64_t slab_moves;
+        bool direct;                    /* O_DIRECT in use on all paths */
+        const char *direct_reason;      /* why not; "" */
+        bool clean_start;               /* was it closed properly? */
+        bool bypassed;
+};
+void store_get_stats(const struct store *s, struct store_stats *ret);
+const char *store_path(const struct store *s, unsigned i);

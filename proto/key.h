@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The name of a chunk: exactly 32 opaque bytes, most often an engine's hash chained over the whole prefix.
+ * An all-zero key is the root: it is nobody's parent and no chunk's name. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { KEY_BYTES = 32, KEY_HEX_BYTES = 2 * KEY_BYTES };
+
+struct key {
+        uint8_t bytes[KEY_BYTES];
+};
+
+static inline bool key_equal(const struct key *a, const struct key *b)
+{
+        return memcmp(a->bytes, b->bytes, KEY_BYTES) == 0;
+}
+
+static inline bool key_is_root(const struct key *k)
+{
+        static const struct key root;
+
+        return key_equal(k, &root);
+}
+
+/* Secret of one process: a client that picks keys cannot pick buckets. */
+struct key_secret {
+        uint64_t words[2];
+};
+
+/* SipHash-1-3 over (namespace id, key). The tables of both tiers use this one value, computed once. */
+uint64_t key_hash(const struct key_secret *secret, uint32_t namespace_id, const struct key *k);
+
+/* 64 lower-case hex digits and a NUL. */
+void key_to_hex(const struct key *k, char ret_hex[static KEY_HEX_BYTES + 1]);
+/* Exactly 64 hex digits, either case. 0, -EINVAL. */
+int key_from_hex(const char *hex, struct key *ret);

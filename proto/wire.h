@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The messages between a client and the daemon: one SOCK_SEQPACKET datagram each, little-endian, fixed-size
+ * structs, no pointers, no padding. proto/README.md is the specification; this is its C side.
+ *
+ * No I/O and no allocation here. A message is first copied out of whatever memory it came in, then checked
+ * with wire_check_request(), and only then looked at. */
+#pragma once
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "key.h"
+
+enum {
+        WIRE_VERSION_MIN = 1,
+        WIRE_VERSION_MAX = 1,
+        WIRE_MAGIC = 0x3143564b, /* "KVC1" */
+
+        WIRE_MAX_MESSAGE = 64 * 1024,
+        WIRE_MAX_KEYS = 1024,       /* of one message */
+        WIRE_MAX_RELEASES = 1024,   /* of one message, as far as they fit */
+        WIRE_MAX_INFLIGHT = 64,     /* messages of one session not yet answered */
+        WIRE_MAX_FDS = 4,
+        WIRE_MAX_NAME = 255,        /* namespace */
+        WIRE_MAX_FINGERPRINT = 4096,
+        WIRE_MAX_PING = 1024,
+        WIRE_MAX_TEXT = 1024,       /* what a refusal says */
+        WIRE_CLIENT_NAME = 32,
+        WIRE_INSTANCE_BYTES = 16,
+};
+
+/* A reply carries its request's op with this bit. */
+enum { WIRE_REPLY = 0x8000 };
+
+enum wire_op {
+        WIRE_HELLO = 1,     /* first, once */
+        WIRE_PING = 2,
+        WIRE_NAMESPACE = 3, /* open by name and fingerprint */
+        WIRE_LANE = 4,      /* make this session's lane; reply carries its fd */
+        WIRE_PUT = 5,
+        WIRE_GET = 6,
+        WIRE_RELEASE = 7,
+        WIRE_EXISTS = 8,
+        WIRE_MATCH = 9,
+        WIRE_TOUCH = 10,
+        WIRE_EVICT = 11,
+        WIRE_STAT = 12,
+        WIRE_LIST = 13,
+        WIRE_PURGE = 14,
+        WIRE_REPORT = 15,   /* a text about the daemon; reply carries a memfd */
+        WIRE_OP_END,
+};
+
+/* wire_hdr.flags of requests; which op takes which is in wire.c. In replies flags are zero. */
+enum wire_flag {
+        WIRE_F_MORE = 1 << 0,   /* PUT, GET, TOUCH: the chain goes on in the next message */
+        WIRE_F_NOWAIT = 1 << 1, /* PUT, GET: answer BUSY instead of waiting for room */
+        WIRE_F_LEASE = 1 << 2,  /* PUT: keep a lease on each chunk put or already there */
+        WIRE_F_INTO = 1 << 3,   /* GET: copy to the client's region instead of leasing */
+        WIRE_F_ATTACH = 1 << 4, /* NAMESPACE: must exist; an empty fingerprint is not compared */
+        WIRE_F_ALL = 1 << 5,    /* PURGE: every namespace of the store; admin only */
+};
+
+/* Of a message, and of each key. Stable numbers: append only. */
+enum wire_status {
+        WIRE_OK = 0,
+        WIRE_MISS = 1,          /* not there, or not yours, or failed its check: recompute it */
+        WIRE_EXISTS_ALREADY = 2, /* put: present, in the class asked for; nothing was copied */
+        WIRE_BUSY = 3,          /* no room now, or the deadline passed while waiting for it */
+        WIRE_TOO_LARGE = 4,     /* put: over max_chunk; get into: over the room given, `length` says */
+        WIRE_NOT_DURABLE = 5,   /* put durable: written, but this file system cannot promise more */
+        WIRE_FAILED = 6,        /* put: the device refused; nothing was stored */
+        WIRE_INVALID = 7,       /* this key's or this message's arguments make no sense */
+        WIRE_STALE = 8,         /* lease: no such lease, or an older generation */
+        WIRE_DENIED = 9,        /* needs an admin, or a tenant that you are not */
+        WIRE_QUOTA = 10,        /* a limit of this connection, uid or tenant */
+        WIRE_MISMATCH = 11,     /* namespace: exists with another fingerprint; the text names the field */
+        WIRE_NO_NAMESPACE = 12, /* not opened by this session, or (attach) does not exist */
+        WIRE_VERSION = 13,      /* hello: no version in common */
+        WIRE_SHUTDOWN = 14,     /* the daemon is stopping */
+        WIRE_NO_SPACE = 15,     /* put: not even eviction makes room */
+        WIRE_STATUS_END,
+};
+
+/* How far a put has come when it is answered. */
+enum wire_ack {
+        WIRE_ACCEPTED = 0, /* copied: visible, may be lost with the daemon */
+        WIRE_WRITTEN = 1,  /* survives kill -9 */
+        WIRE_DURABLE = 2,  /* survives power loss */
+};
+
+/* Bits: where a chunk is. */
+enum wire_tier {
+        WIRE_TIER_MEMORY = 1 << 0,
+        WIRE_TIER_DISK = 1 << 1,
+        WIRE_TIER_ALL = WIRE_TIER_MEMORY | WIRE_TIER_DISK,
+};
+
+enum wire_report {
+        WIRE_REPORT_STATUS = 0, /* JSON, as /status */
+        WIRE_REPORT_STATS = 1,  /* JSON: every metric */
+        WIRE_REPORT_METRICS = 2, /* Prometheus text */
+        WIRE_REPORT_CONFIG = 3, /* YAML: the configuration in force; admin only */
+        WIRE_REPORT_END,
+};
+
+/* Regions a client may name. Only the lane has a number of its own. */
+enum { WIRE_REGION_LANE = 0 };
+
+struct wire_hdr {
+        uint32_t len;   /*  0  whole message, this header included */
+        uint16_t op;    /*  4  enum wire_op */
+        uint16_t flags; /*  6  an unknown bit ends the session */
+        uint64_t tag;   /*  8  chosen by the sender, echoed in the reply */
+};
+static_assert(sizeof(struct wire_hdr) == 16, "wire format");
+
+struct wire_lease {
+        uint32_t id;
+        uint32_t generation;
+};
+static_assert(sizeof(struct wire_lease) == 8, "wire format");
+
+struct wire_hello {
+        struct wire_hdr hdr;
+        uint32_t magic;                /* 16  WIRE_MAGIC */
+        uint16_t version_min;          /* 20 */
+        uint16_t version_max;          /* 22 */
+        uint64_t features;             /* 24  zero */
+        char client[WIRE_CLIENT_NAME]; /* 32  for the log; NUL-padded */
+};
+static_assert(sizeof(struct wire_hello) == 64, "wire format");
+
+/* PUT, GET, RELEASE, EXISTS, MATCH, TOUCH, EVICT, STAT: this head, then `count` entries of the op's size,
+ * then `releases` leases that end with this message, whatever becomes of the rest of it. */
+struct wire_batch {
+        struct wire_hdr hdr;
+        uint32_t namespace_id; /* 16 */
+        uint16_t count;        /* 20 */
+        uint16_t releases;     /* 22 */
+        uint32_t timeout_ms;   /* 24  how long it may wait for room; 0: the daemon's default */
+        uint8_t ack;           /* 28  PUT: enum wire_ack */
+        uint8_t tiers;         /* 29  EVICT: enum wire_tier, memory or all */
+        uint16_t reserved;     /* 30  zero */
+        struct key parent;     /* 32  PUT, GET, TOUCH: key before the first; zero: the first is a root */
+};
+static_assert(sizeof(struct wire_batch) == 64, "wire format");
+
+struct wire_put {
+        struct key key;
+        uint64_t offset;      /* 32  in the region */
+        uint32_t length;      /* 40 */
+        uint32_t region;      /* 44 */
+        uint32_t reserved[2]; /* 48  zero */
+};
+static_assert(sizeof(struct wire_put) == 56, "wire format");
+
+struct wire_get {
+        struct key key;
+        uint32_t range_offset; /* 32  within the chunk */
+        uint32_t range_length; /* 36  0: to its end */
+        uint64_t into_offset;  /* 40  in the region; with WIRE_F_INTO */
+        uint32_t into_length;  /* 48  room there */
+        uint32_t into_region;  /* 52 */
+};
+static_assert(sizeof(struct wire_get) == 56, "wire format");
+
+struct wire_namespace {
+        struct wire_hdr hdr;
+        uint64_t chunk_bytes;        /* 16  declared size of most chunks; 0: none */
+        uint16_t name_length;        /* 24 */
+        uint16_t fingerprint_length; /* 26 */
+        uint32_t reserved;           /* 28  zero */
+        /* name, then fingerprint: "k=v" lines, sorted by k, each ended by a newline */
+};
+static_assert(sizeof(struct wire_namespace) == 32, "wire format");
+
+struct wire_lane {
+        struct wire_hdr hdr;
+        uint64_t bytes; /* 16  wanted; 0: the daemon's default */
+};
+static_assert(sizeof(struct wire_lane) == 24, "wire format");
+
+struct wire_list {
+        struct wire_hdr hdr;
+        uint32_t namespace_id; /* 16 */
+        uint32_t max;          /* 20  entries wanted, at most WIRE_MAX_KEYS */
+        uint64_t cursor;       /* 24  0 at first, then what the reply gave */
+};
+static_assert(sizeof(struct wire_list) == 32, "wire format");
+
+struct wire_purge {
+        struct wire_hdr hdr;
+        uint32_t namespace_id; /* 16  zero with WIRE_F_ALL */
+        uint32_t reserved;     /* 20  zero */
+};
+static_assert(sizeof(struct wire_purge) == 24, "wire format");
+
+struct wire_report_request {
+        struct wire_hdr hdr;
+        uint32_t what;     /* 16  enum wire_report */
+        uint32_t reserved; /* 20  zero */
+};
+static_assert(sizeof(struct wire_report_request) == 24, "wire format");
+
+/* Every reply starts so. Where status is not OK, `count` is 0 and a text may follow (to the message's end,
+ * no NUL) that says why. */
+struct wire_reply {
+        struct wire_hdr hdr;
+        uint16_t status; /* 16  enum wire_status, of the message as a whole */
+        uint16_t count;  /* 18  results that follow */
+        uint32_t value;  /* 20  NAMESPACE: id; MATCH: keys of the leading run; batches else: stale releases */
+        uint64_t value64; /* 24  LANE: bytes; LIST: next cursor, 0 at the end; REPORT: bytes of the text;
+                                 PURGE: chunks dropped; NAMESPACE: declared chunk bytes in force */
+};
+static_assert(sizeof(struct wire_reply) == 32, "wire format");
+
+/* Follows the reply's head; its descriptors are the pool and the liveness file, in this order. */
+struct wire_hello_result {
+        uint16_t version;                      /*  0 */
+        uint16_t max_keys;                     /*  2 */
+        uint32_t max_inflight;                 /*  4 */
+        uint32_t max_message;                  /*  8 */
+        uint32_t reserved;                     /* 12 */
+        uint64_t pool_bytes;                   /* 16  size of the pool's mapping */
+        uint64_t max_chunk;                    /* 24 */
+        uint64_t lane_max;                     /* 32 */
+        uint64_t features;                     /* 40  zero */
+        uint8_t instance[WIRE_INSTANCE_BYTES]; /* 48  random, new with every start of the daemon */
+};
+static_assert(sizeof(struct wire_hello_result) == 64, "wire format");
+
+enum { WIRE_RESULT_LEASED = 1 << 0 };
+
+struct wire_put_result {
+        uint16_t status;         /*  0 */
+        uint16_t flags;          /*  2  WIRE_RESULT_LEASED */
+        uint32_t length;         /*  4  of the chunk */
+        struct wire_lease lease; /*  8 */
+        uint64_t offset;         /* 16  in the pool */
+};
+static_assert(sizeof(struct wire_put_result) == 24, "wire format");
+
+struct wire_get_result {
+        uint16_t status;         /*  0 */
+        uint8_t tier;            /*  2  enum wire_tier it came from */
+        uint8_t flags;           /*  3  WIRE_RESULT_LEASED */
+        uint32_t length;         /*  4  bytes leased or copied */
+        struct wire_lease lease; /*  8 */
+        uint64_t offset;         /* 16  in the pool, of the range's first byte; zero with WIRE_F_INTO */
+        uint32_t chunk_length;   /* 24 */
+        uint32_t reserved;       /* 28 */
+};
+static_assert(sizeof(struct wire_get_result) == 32, "wire format");
+
+/* EXISTS: one byte a key, enum wire_tier bits, 0: not there. TOUCH, EVICT: one uint16_t a key, a status. */
+
+struct wire_stat_result {
+        uint16_t status;      /*  0 */
+        uint16_t tiers;       /*  2 */
+        uint32_t length;      /*  4 */
+        uint32_t crc32c;      /*  8 */
+        uint32_t leases;      /* 12  held on it now, by anyone */
+        uint64_t created_ms;  /* 16  Unix time; 0: not on disk yet */
+        uint64_t reserved[2]; /* 24 */
+};
+static_assert(sizeof(struct wire_stat_result) == 40, "wire format");
+
+struct wire_list_result {
+        struct key key;
+        uint32_t length;     /* 32 */
+        uint16_t tiers;      /* 36 */
+        uint16_t reserved;   /* 38 */
+        uint64_t created_ms; /* 40 */
+};
+static_assert(sizeof(struct wire_list_result) == 48, "wire format");
+
+/* Bytes of one entry of a batch op's request, and of one result of its reply. 0: not a batch op, or none. */
+size_t wire_entry_bytes(unsigned op);
+size_t wire_result_bytes(unsigned op);
+
+/* Is this one complete request that a client of this version may send: length, op, flags, counts, reserved
+ * fields and enums? NULL if so, else a static text that says what is wrong, for the log. Looks at nothing
+ * that depends on the daemon's state. `msg` is private memory, aligned to 8. */
+const char *wire_check_request(const void *msg, size_t bytes);
+
+/* The releases of a checked batch message. */
+const struct wire_lease *wire_batch_releases(const struct wire_batch *b);
+
+/* "PUT", "busy"; never NULL. */
+const char *wire_op_name(unsigned op);
+const char *wire_status_name(unsigned status);
+
+/* Is `text` canonical: "k=v\n" lines, k in [a-z0-9_.-]+ strictly ascending, v printable ASCII without
+ * newline? 0, or -EINVAL. */
+int wire_fingerprint_check(const char *text, size_t bytes);
+/* Writes the first field in which two canonical texts differ, as "dtype: fp8 here, bf16 there" (a missing one
+ * as "none"). Always ends `ret` with NUL. False if they are equal. */
+int wire_fingerprint_diff(const char *a, size_t a_bytes, const char *b, size_t b_bytes, char *ret, size_t ret_bytes);
