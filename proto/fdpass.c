@@ -1,1 +1,105 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* sendmsg() and recvmsg() with SCM_RIGHTS; see fdpass.h.
+ *
+ * Both sides run this, on the thread that owns the socket. Descriptors that arrive are the kernel's
+ * gift whether we like the message or not: on every way out that does not hand them to the caller
+ * they are closed. */
+#include "fdpass.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Aligned as a control message must be. */
+union control {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(WIRE_MAX_FDS * sizeof(int))];
+};
+
+int fdpass_send(int sock, const void *msg, size_t bytes, const int *fds, unsigned n_fds)
+{
+        struct iovec iov = { .iov_base = (void *)msg, .iov_len = bytes };
+        union control control = { 0 };
+        struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
+        ssize_t n;
+
+        assert(bytes > 0 && n_fds <= WIRE_MAX_FDS);
+        if (n_fds > 0) {
+                struct cmsghdr *c;
+
+                m.msg_control = control.bytes;
+                m.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+                c = CMSG_FIRSTHDR(&m);
+                c->cmsg_level = SOL_SOCKET;
+                c->cmsg_type = SCM_RIGHTS;
+                c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+                memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
+        }
+
+        do
+                n = sendmsg(sock, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+        while (n < 0 && errno == EINTR);
+        if (n < 0)
+                return -errno;
+        return (size_t)n == bytes ? 0 : -EIO;
+}
+
+ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MAX_FDS],
+                    unsigned *ret_n_fds)
+{
+        struct iovec iov = { .iov_base = buf, .iov_len = room };
+        union control control;
+        struct msghdr m = {
+                .msg_iov = &iov,
+                .msg_iovlen = 1,
+                .msg_control = control.bytes,
+                .msg_controllen = sizeof(control.bytes),
+        };
+        int fds[WIRE_MAX_FDS];
+        unsigned n_fds = 0;
+        bool too_many = false;
+        ssize_t n;
+
+        do
+                n = recvmsg(sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        while (n < 0 && errno == EINTR);
+        if (n < 0)
+                return -errno;
+
+        for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+                size_t here;
+
+                if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+                        continue;
+                here = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+                for (size_t i = 0; i < here; i++) {
+                        int fd;
+
+                        memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+                        if (n_fds < WIRE_MAX_FDS) {
+                                fds[n_fds++] = fd;
+                        } else {
+                                close(fd);
+                                too_many = true;
+                        }
+                }
+        }
+
+        if (m.msg_flags & MSG_CTRUNC)
+                too_many = true;
+        if (n == 0 || too_many || (m.msg_flags & MSG_TRUNC)) {
+                for (unsigned i = 0; i < n_fds; i++)
+                        close(fds[i]);
+                if (n == 0 && !too_many)
+                        *ret_n_fds = 0;
+                return too_many ? -EBADMSG : m.msg_flags & MSG_TRUNC ? -EMSGSIZE : 0;
+        }
+
+        for (unsigned i = 0; i < n_fds; i++)
+                ret_fds[i] = fds[i];
+        *ret_n_fds = n_fds;
+        return n;
+}

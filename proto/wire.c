@@ -1,1 +1,406 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Is this message one that may be sent? And names for what is in it. See wire.h and README.md.
+ *
+ * Both sides run this; it owns nothing. wire_check_request() answers for the form only: what
+ * depends on state (is the namespace open, is the place within the lane, is the fingerprint
+ * canonical) becomes a status further up, while a text from here ends the session. */
+#include "wire.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "checked.h"
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "messages are little-endian and used in place");
+
+/* One row an op; a row without a name is no op. */
+static const struct op_info {
+        const char *name;
+        uint16_t flags;      /* that a request may carry */
+        uint8_t entry_bytes; /* of a batch op */
+        uint8_t result_bytes;
+        bool batch;
+        bool parent;
+} ops[WIRE_OP_END] = {
+        [WIRE_HELLO] = { .name = "HELLO" },
+        [WIRE_PING] = { .name = "PING" },
+        [WIRE_NAMESPACE] = { .name = "NAMESPACE", .flags = WIRE_F_ATTACH },
+        [WIRE_LANE] = { .name = "LANE" },
+        [WIRE_PUT] = { .name = "PUT",
+                       .flags = WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_LEASE,
+                       .entry_bytes = sizeof(struct wire_put),
+                       .result_bytes = sizeof(struct wire_put_result),
+                       .batch = true,
+                       .parent = true },
+        [WIRE_GET] = { .name = "GET",
+                       .flags = WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_INTO,
+                       .entry_bytes = sizeof(struct wire_get),
+                       .result_bytes = sizeof(struct wire_get_result),
+                       .batch = true,
+                       .parent = true },
+        [WIRE_RELEASE] = { .name = "RELEASE", .batch = true },
+        [WIRE_EXISTS] = { .name = "EXISTS",
+                          .entry_bytes = sizeof(struct key),
+                          .result_bytes = 1,
+                          .batch = true },
+        [WIRE_MATCH] = { .name = "MATCH", .entry_bytes = sizeof(struct key), .batch = true },
+        [WIRE_TOUCH] = { .name = "TOUCH",
+                         .flags = WIRE_F_MORE,
+                         .entry_bytes = sizeof(struct key),
+                         .result_bytes = sizeof(uint16_t),
+                         .batch = true,
+                         .parent = true },
+        [WIRE_EVICT] = { .name = "EVICT",
+                         .entry_bytes = sizeof(struct key),
+                         .result_bytes = sizeof(uint16_t),
+                         .batch = true },
+        [WIRE_STAT] = { .name = "STAT",
+                        .entry_bytes = sizeof(struct key),
+                        .result_bytes = sizeof(struct wire_stat_result),
+                        .batch = true },
+        [WIRE_LIST] = { .name = "LIST" },
+        [WIRE_PURGE] = { .name = "PURGE", .flags = WIRE_F_ALL },
+        [WIRE_REPORT] = { .name = "REPORT" },
+};
+
+static const char *const status_names[WIRE_STATUS_END] = {
+        [WIRE_OK] = "ok",
+        [WIRE_MISS] = "miss",
+        [WIRE_EXISTS_ALREADY] = "exists",
+        [WIRE_BUSY] = "busy",
+        [WIRE_TOO_LARGE] = "too large",
+        [WIRE_NOT_DURABLE] = "not durable",
+        [WIRE_FAILED] = "failed",
+        [WIRE_INVALID] = "invalid",
+        [WIRE_STALE] = "stale",
+        [WIRE_DENIED] = "denied",
+        [WIRE_QUOTA] = "quota",
+        [WIRE_MISMATCH] = "mismatch",
+        [WIRE_NO_NAMESPACE] = "no namespace",
+        [WIRE_VERSION] = "version",
+        [WIRE_SHUTDOWN] = "shutdown",
+        [WIRE_NO_SPACE] = "no space",
+};
+
+size_t wire_entry_bytes(unsigned op)
+{
+        return op < WIRE_OP_END ? ops[op].entry_bytes : 0;
+}
+
+size_t wire_result_bytes(unsigned op)
+{
+        return op < WIRE_OP_END ? ops[op].result_bytes : 0;
+}
+
+const char *wire_op_name(unsigned op)
+{
+        op &= ~(unsigned)WIRE_REPLY;
+        return op < WIRE_OP_END && ops[op].name ? ops[op].name : "unknown";
+}
+
+const char *wire_status_name(unsigned status)
+{
+        return status < WIRE_STATUS_END ? status_names[status] : "unknown";
+}
+
+static bool all_zero(const void *p, size_t n)
+{
+        const uint8_t *b = p;
+
+        while (n > 0)
+                if (b[--n] != 0)
+                        return false;
+        return true;
+}
+
+static bool printable(char c)
+{
+        return c >= 0x20 && c <= 0x7e;
+}
+
+static bool all_printable(const char *text, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                if (!printable(text[i]))
+                        return false;
+        return true;
+}
+
+int wire_name_check(const char *name, size_t bytes)
+{
+        return bytes > 0 && bytes <= WIRE_MAX_NAME && all_printable(name, bytes) ? 0 : -EINVAL;
+}
+
+const struct wire_lease *wire_batch_releases(const struct wire_batch *b)
+{
+        return (const struct wire_lease *)((const char *)(b + 1) +
+                                           b->count * wire_entry_bytes(b->hdr.op));
+}
+
+/* --- one check an op; at least the header is there, and its flags are allowed --- */
+
+static const char *check_hello(const struct wire_hello *m, size_t bytes)
+{
+        size_t name;
+
+        if (bytes != sizeof(*m))
+                return "HELLO of a wrong length";
+        if (m->magic != WIRE_MAGIC)
+                return "HELLO without the magic";
+        if (m->version_min == 0 || m->version_min > m->version_max)
+                return "HELLO with an impossible range of versions";
+        /* A later client may offer what this version has no bit for; it gets none of it. */
+        if (m->features != 0 && m->version_max <= WIRE_VERSION_MAX)
+                return "HELLO with unknown features";
+        name = strnlen(m->client, sizeof(m->client));
+        if (name == sizeof(m->client) || !all_printable(m->client, name) ||
+            !all_zero(m->client + name, sizeof(m->client) - name))
+                return "HELLO with a client name that is not printable and NUL-padded";
+        return NULL;
+}
+
+static const char *check_namespace(const struct wire_namespace *m, size_t bytes)
+{
+        if (bytes < sizeof(*m))
+                return "NAMESPACE shorter than its head";
+        if (m->name_length == 0 || m->name_length > WIRE_MAX_NAME)
+                return "NAMESPACE with a name of an impossible length";
+        if (m->fingerprint_length > WIRE_MAX_FINGERPRINT)
+                return "NAMESPACE with too long a fingerprint";
+        if (m->reserved != 0)
+                return "NAMESPACE with reserved bits";
+        if (bytes != sizeof(*m) + m->name_length + m->fingerprint_length)
+                return "NAMESPACE of a wrong length";
+        if (wire_name_check((const char *)(m + 1), m->name_length) < 0)
+                return "NAMESPACE with a name that is not printable";
+        return NULL;
+}
+
+static const char *check_batch(const struct wire_batch *m, size_t bytes)
+{
+        const struct op_info *op;
+        const struct wire_put *put = (const struct wire_put *)(m + 1);
+        const struct wire_get *get = (const struct wire_get *)(m + 1);
+
+        if (bytes < sizeof(*m))
+                return "batch shorter than its head";
+        op = &ops[m->hdr.op];
+        if (m->count > WIRE_MAX_KEYS || m->releases > WIRE_MAX_RELEASES)
+                return "batch with too many entries";
+        if (m->hdr.op == WIRE_RELEASE ? m->count != 0 : m->count == 0)
+                return "batch with an impossible number of entries";
+        if (bytes != sizeof(*m) + (size_t)m->count * op->entry_bytes +
+                             m->releases * sizeof(struct wire_lease))
+                return "batch of a wrong length";
+        if (m->reserved != 0)
+                return "batch with reserved bits";
+        if (m->hdr.op == WIRE_PUT ? m->ack > WIRE_DURABLE : m->ack != 0)
+                return "batch with an unknown acknowledgement";
+        if (m->hdr.op == WIRE_EVICT ? m->tiers != WIRE_TIER_MEMORY && m->tiers != WIRE_TIER_ALL
+                                    : m->tiers != 0)
+                return "batch with unknown tiers";
+        if (!op->parent && !key_is_root(&m->parent))
+                return "batch with a parent where none belongs";
+
+        if (m->hdr.op == WIRE_PUT) {
+                for (unsigned i = 0; i < m->count; i++)
+                        if (put[i].reserved[0] != 0 || put[i].reserved[1] != 0)
+                                return "PUT with reserved bits";
+        } else if (m->hdr.op == WIRE_GET && !(m->hdr.flags & WIRE_F_INTO)) {
+                for (unsigned i = 0; i < m->count; i++)
+                        if (get[i].into_offset != 0 || get[i].into_length != 0 ||
+                            get[i].into_region != 0)
+                                return "GET with a target and without the flag for it";
+        }
+        return NULL;
+}
+
+static const char *check_list(const struct wire_list *m, size_t bytes)
+{
+        if (bytes != sizeof(*m))
+                return "LIST of a wrong length";
+        if (m->max == 0 || m->max > WIRE_MAX_KEYS)
+                return "LIST of an impossible number of entries";
+        return NULL;
+}
+
+static const char *check_purge(const struct wire_purge *m, size_t bytes)
+{
+        if (bytes != sizeof(*m))
+                return "PURGE of a wrong length";
+        if (m->reserved != 0)
+                return "PURGE with reserved bits";
+        if ((m->hdr.flags & WIRE_F_ALL) && m->namespace_id != 0)
+                return "PURGE of everything that names a namespace";
+        return NULL;
+}
+
+static const char *check_report(const struct wire_report_request *m, size_t bytes)
+{
+        if (bytes != sizeof(*m))
+                return "REPORT of a wrong length";
+        if (m->what >= WIRE_REPORT_END)
+                return "REPORT about something unknown";
+        if (m->reserved != 0)
+                return "REPORT with reserved bits";
+        return NULL;
+}
+
+const char *wire_check_request(const void *msg, size_t bytes)
+{
+        const struct wire_hdr *hdr = msg;
+
+        if (bytes < sizeof(*hdr))
+                return "message shorter than a header";
+        if (bytes > WIRE_MAX_MESSAGE)
+                return "message longer than allowed";
+        if (hdr->len != bytes)
+                return "message of another length than it says";
+        if (hdr->op >= WIRE_OP_END || !ops[hdr->op].name)
+                return "message with an unknown op";
+        if (hdr->flags & ~ops[hdr->op].flags)
+                return "message with a flag that its op does not take";
+        if (ops[hdr->op].batch)
+                return check_batch(msg, bytes);
+
+        switch (hdr->op) {
+        case WIRE_HELLO:
+                return check_hello(msg, bytes);
+        case WIRE_PING:
+                return bytes > sizeof(*hdr) + WIRE_MAX_PING ? "PING with too long a payload" : NULL;
+        case WIRE_NAMESPACE:
+                return check_namespace(msg, bytes);
+        case WIRE_LANE:
+                return bytes != sizeof(struct wire_lane) ? "LANE of a wrong length" : NULL;
+        case WIRE_LIST:
+                return check_list(msg, bytes);
+        case WIRE_PURGE:
+                return check_purge(msg, bytes);
+        case WIRE_REPORT:
+                return check_report(msg, bytes);
+        default:
+                return "message with an unknown op";
+        }
+}
+
+/* --- fingerprints --- */
+
+struct text {
+        const char *at;
+        size_t bytes;
+};
+
+struct field {
+        struct text key, value;
+};
+
+/* Takes one "k=v\n" off the front; a last line may lack its newline. False at the end, and at a
+ * line without '='. */
+static bool field_take(struct text *rest, struct field *ret)
+{
+        const char *end, *equals;
+        size_t line;
+
+        if (rest->bytes == 0)
+                return false;
+        end = memchr(rest->at, '\n', rest->bytes);
+        line = end ? (size_t)(end - rest->at) : rest->bytes;
+        equals = memchr(rest->at, '=', line);
+        if (!equals)
+                return false;
+
+        ret->key = (struct text){ rest->at, (size_t)(equals - rest->at) };
+        ret->value = (struct text){ equals + 1, line - ret->key.bytes - 1 };
+        line += end != NULL;
+        rest->at += line;
+        rest->bytes -= line;
+        return true;
+}
+
+static int text_compare(const struct text *a, const struct text *b)
+{
+        size_t common = MIN(a->bytes, b->bytes);
+        int r = common > 0 ? memcmp(a->at, b->at, common) : 0;
+
+        if (r != 0)
+                return r;
+        return (a->bytes > b->bytes) - (a->bytes < b->bytes);
+}
+
+static bool key_characters(const struct text *k)
+{
+        for (size_t i = 0; i < k->bytes; i++) {
+                char c = k->at[i];
+
+                if (!(c >= 'a' && c <= 'z') && !(c >= '0' && c <= '9') && c != '_' && c != '.' &&
+                    c != '-')
+                        return false;
+        }
+        return k->bytes > 0;
+}
+
+int wire_fingerprint_check(const char *text, size_t bytes)
+{
+        struct text rest = { text, bytes };
+        struct field f, last = { 0 };
+
+        if (bytes > WIRE_MAX_FINGERPRINT)
+                return -EINVAL;
+        if (bytes > 0 && text[bytes - 1] != '\n')
+                return -EINVAL;
+        while (field_take(&rest, &f)) {
+                if (!key_characters(&f.key) || !all_printable(f.value.at, f.value.bytes))
+                        return -EINVAL;
+                if (last.key.at && text_compare(&last.key, &f.key) >= 0)
+                        return -EINVAL;
+                last = f;
+        }
+        return rest.bytes == 0 ? 0 : -EINVAL;
+}
+
+static void describe(const struct text *key, const struct text *a, const struct text *b, char *ret,
+                     size_t ret_bytes)
+{
+        static const struct text none = { "none", 4 };
+
+        a = a ?: &none;
+        b = b ?: &none;
+        snprintf(ret, ret_bytes, "%.*s: %.*s here, %.*s there", (int)key->bytes, key->at,
+                 (int)a->bytes, a->at, (int)b->bytes, b->at);
+}
+
+int wire_fingerprint_diff(const char *a, size_t a_bytes, const char *b, size_t b_bytes, char *ret,
+                          size_t ret_bytes)
+{
+        struct text rest_a = { a, a_bytes }, rest_b = { b, b_bytes };
+        struct field fa, fb;
+
+        if (ret_bytes > 0)
+                ret[0] = '\0';
+        if (text_compare(&rest_a, &rest_b) == 0)
+                return false;
+
+        for (;;) {
+                bool in_a = field_take(&rest_a, &fa), in_b = field_take(&rest_b, &fb);
+                int order;
+
+                if (!in_a && !in_b)
+                        break;
+                order = !in_a ? 1 : !in_b ? -1 : text_compare(&fa.key, &fb.key);
+                if (order < 0)
+                        describe(&fa.key, &fa.value, NULL, ret, ret_bytes);
+                else if (order > 0)
+                        describe(&fb.key, NULL, &fb.value, ret, ret_bytes);
+                else if (text_compare(&fa.value, &fb.value) != 0)
+                        describe(&fa.key, &fa.value, &fb.value, ret, ret_bytes);
+                else
+                        continue;
+                return true;
+        }
+        /* Equal fields and different bytes: one of them is not canonical. */
+        snprintf(ret, ret_bytes, "the text differs");
+        return true;
+}

@@ -127,8 +127,8 @@ struct wire_hello {
         uint32_t magic;                /* 16  WIRE_MAGIC */
         uint16_t version_min;          /* 20 */
         uint16_t version_max;          /* 22 */
-        uint64_t features;             /* 24  zero */
-        char client[WIRE_CLIENT_NAME]; /* 32  for the log; NUL-padded */
+        uint64_t features;             /* 24  zero, unless version_max is above 1: then ignored */
+        char client[WIRE_CLIENT_NAME]; /* 32  for the log; printable ASCII, NUL-padded, one NUL at least */
 };
 static_assert(sizeof(struct wire_hello) == 64, "wire format");
 
@@ -136,14 +136,14 @@ static_assert(sizeof(struct wire_hello) == 64, "wire format");
  * then `releases` leases that end with this message, whatever becomes of the rest of it. */
 struct wire_batch {
         struct wire_hdr hdr;
-        uint32_t namespace_id; /* 16 */
-        uint16_t count;        /* 20 */
+        uint32_t namespace_id; /* 16  RELEASE: ignored */
+        uint16_t count;        /* 20  1 to WIRE_MAX_KEYS; RELEASE: 0 */
         uint16_t releases;     /* 22 */
         uint32_t timeout_ms;   /* 24  how long it may wait for room; 0: the daemon's default */
-        uint8_t ack;           /* 28  PUT: enum wire_ack */
-        uint8_t tiers;         /* 29  EVICT: enum wire_tier, memory or all */
+        uint8_t ack;           /* 28  PUT: enum wire_ack; others: zero */
+        uint8_t tiers;         /* 29  EVICT: enum wire_tier, memory or all; others: zero */
         uint16_t reserved;     /* 30  zero */
-        struct key parent;     /* 32  PUT, GET, TOUCH: key before the first; zero: the first is a root */
+        struct key parent;     /* 32  PUT, GET, TOUCH: key before the first; zero: the first is a root; others: zero */
 };
 static_assert(sizeof(struct wire_batch) == 64, "wire format");
 
@@ -160,7 +160,7 @@ struct wire_get {
         struct key key;
         uint32_t range_offset; /* 32  within the chunk */
         uint32_t range_length; /* 36  0: to its end */
-        uint64_t into_offset;  /* 40  in the region; with WIRE_F_INTO */
+        uint64_t into_offset;  /* 40  in the region; with WIRE_F_INTO, else these three are zero */
         uint32_t into_length;  /* 48  room there */
         uint32_t into_region;  /* 52 */
 };
@@ -292,9 +292,12 @@ const struct wire_lease *wire_batch_releases(const struct wire_batch *b);
 const char *wire_op_name(unsigned op);
 const char *wire_status_name(unsigned status);
 
+/* Is it a namespace's name: 1 to WIRE_MAX_NAME bytes of printable ASCII? 0, or -EINVAL. */
+int wire_name_check(const char *name, size_t bytes);
+
 /* Is `text` canonical: "k=v\n" lines, k in [a-z0-9_.-]+ strictly ascending, v printable ASCII without
  * newline? 0, or -EINVAL. */
 int wire_fingerprint_check(const char *text, size_t bytes);
-/* Writes the first field in which two canonical texts differ, as "dtype: fp8 here, bf16 there" (a missing one
+/* Writes the first field in which two texts differ, as "dtype: fp8 here, bf16 there" (a missing one
  * as "none"). Always ends `ret` with NUL. False if they are equal. */
 int wire_fingerprint_diff(const char *a, size_t a_bytes, const char *b, size_t b_bytes, char *ret, size_t ret_bytes);
