@@ -1,1 +1,104 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The table of policies, and the way from evict.h to the one in force. A policy is one more source
+ * and one more row.
+ *
+ * Runs on the loop thread. An item or group out of range, an item inserted twice or removed twice
+ * are the caller's mistakes, and asserted here for all policies. */
+#include "evict.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "checked.h"
+#include "policy.h"
+
+static const struct evict_policy *const policies[] = {
+        &evict_policy_lru,
+};
+
+static const struct evict_policy *policy_find(const char *name)
+{
+        for (size_t i = 0; i < ARRAY_SIZE(policies); i++)
+                if (strcmp(policies[i]->name, name) == 0)
+                        return policies[i];
+        return NULL;
+}
+
+bool evict_policy_exists(const char *policy)
+{
+        return policy_find(policy) != NULL;
+}
+
+int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32_t max_groups)
+{
+        const struct evict_policy *p = policy_find(policy);
+        struct evict *e;
+        int r;
+
+        if (!p || max_items == 0 || max_items == EVICT_NONE || max_groups == 0)
+                return -EINVAL;
+        r = p->new (&e, max_items, max_groups);
+        if (r < 0)
+                return r;
+        e->policy = p;
+        e->max_items = max_items;
+        e->max_groups = max_groups;
+        *ret = e;
+        return 0;
+}
+
+struct evict *evict_free(struct evict *e)
+{
+        if (e)
+                e->policy->free(e);
+        return NULL;
+}
+
+bool evict_contains(const struct evict *e, uint32_t item)
+{
+        return item < e->max_items && e->policy->contains(e, item);
+}
+
+void evict_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes)
+{
+        assert(item < e->max_items && group < e->max_groups);
+        assert(!e->policy->contains(e, item));
+        e->policy->insert(e, item, group, bytes);
+}
+
+void evict_touch(struct evict *e, uint32_t item)
+{
+        assert(evict_contains(e, item));
+        e->policy->touch(e, item);
+}
+
+void evict_remove(struct evict *e, uint32_t item)
+{
+        assert(evict_contains(e, item));
+        e->policy->remove(e, item);
+}
+
+uint32_t evict_victim(struct evict *e, uint32_t group,
+                      bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                      uint32_t max_passed)
+{
+        assert(group < e->max_groups);
+        return e->policy->victim(e, group, may_evict, userdata, max_passed);
+}
+
+uint64_t evict_touched(const struct evict *e, uint32_t item)
+{
+        return evict_contains(e, item) ? e->policy->touched(e, item) : 0;
+}
+
+uint64_t evict_now(const struct evict *e)
+{
+        return e->policy->now(e);
+}
+
+const char *evict_policy(const struct evict *e)
+{
+        return e->policy->name;
+}

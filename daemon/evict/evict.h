@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who must leave: replacement policies over items that are numbers. Pool and store have one each, with
- * separate state. Touches no file, allocates nothing after evict_new().
+/* Who must leave: replacement policies over items that are numbers. Pool and store have one each,
+ * with separate state. Touches no file, allocates nothing after evict_new().
  *
- * Items are in groups (size classes): a victim is sought within one group, because only a slot of that size
- * helps, and the group's coldest can be compared with another's to move a slab.
+ * Items are in groups (size classes): a victim is sought within one group, because only a slot of
+ * that size helps, and the group's coldest can be compared with another's to move a slab.
  *
- * Leaf first: whoever touches a chain does it from its end to its root, so that a parent is always younger
- * than its children. The policy only sees the order. */
+ * Leaf first: whoever touches a chain does it from its end to its root, so that a parent is always
+ * younger than its children. The policy only sees the order. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,7 +16,7 @@
 
 struct evict;
 
-/* `policy`: "lru". -EINVAL if unknown, -ENOMEM. Items are 0 .. max_items - 1. */
+/* `policy`: "lru". -EINVAL if unknown or the numbers are, -ENOMEM. Items are 0 .. max_items - 1. */
 int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32_t max_groups);
 struct evict *evict_free(struct evict *e);
 
@@ -27,12 +27,14 @@ void evict_touch(struct evict *e, uint32_t item);
 void evict_remove(struct evict *e, uint32_t item);
 bool evict_contains(const struct evict *e, uint32_t item);
 
-/* The item of the group to evict next among those `may_evict` agrees to (NULL: all), or EVICT_NONE. It stays in
- * until evict_remove(). Passes over at most `max_passed` that may not. */
-uint32_t evict_victim(struct evict *e, uint32_t group, bool (*may_evict)(void *userdata, uint32_t item),
-                      void *userdata, uint32_t max_passed);
+/* The item of the group to evict next among those `may_evict` agrees to (NULL: all), or EVICT_NONE.
+ * It stays in until evict_remove(). Passes over at most `max_passed` that may not. */
+uint32_t evict_victim(struct evict *e, uint32_t group,
+                      bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                      uint32_t max_passed);
 
-/* Logical time of an item's last touch; grows by one with each touch or insert. To compare groups. */
+/* Logical time of an item's last touch, 0 if it is not in; grows by one with each touch or insert.
+ * To compare groups. */
 uint64_t evict_touched(const struct evict *e, uint32_t item);
 uint64_t evict_now(const struct evict *e);
 

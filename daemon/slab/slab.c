@@ -1,1 +1,520 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Slabs of equal slots: see slab.h for the contract.
+ *
+ * Runs on the loop thread. Owns bookkeeping only; the bytes are the pool's or the store's.
+ *
+ * One uint32_t a slot serves twice: below 2^31 it is the slot's owner, with the top bit set the
+ * slot is free and the rest is the next free slot of the slab. Slots from `fresh` on were never
+ * handed out and their words never written, so cutting a slab costs nothing but an allocation.
+ *
+ * Acquire: the class's first slab with room; else a free slab; else an empty slab of whatever class
+ * has one. A slab that got a slot back goes to the front, an empty one to the end, so that slabs
+ * drain instead of thinning out. Recovery occupies slots out of order: that leaves the free list
+ * stale, and the next acquire from the slab links it anew, once. Failures: out of memory while
+ * cutting leaves everything as it was. Misuse is asserted. */
+#include "slab.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+
+#define SLOT_FREE 0x80000000u
+#define SLOT_END  0x7fffffffu /* no next one */
+#define NONE      UINT32_MAX  /* no slab */
+
+enum { NO_CLASS = UINT16_MAX, STEPS_AN_OCTAVE = 8 };
+
+struct slab_link {
+        uint32_t prev, next;
+};
+
+struct slab {
+        uint64_t bytes;
+        uint32_t *words; /* one a slot; NULL while free */
+        uint32_t slots, used;
+        uint32_t fresh;      /* first slot never handed out since the slab was cut */
+        uint32_t first_free; /* SLOT_END: none below fresh */
+        uint16_t class;
+        bool stale; /* the free list does not know what was occupied */
+        bool in_empty;
+        struct slab_link room;  /* in its class's list of slabs with room, or in the free list */
+        struct slab_link empty; /* in the list of empty slabs that have a class */
+};
+
+struct slab_list {
+        uint32_t first, last;
+};
+
+struct slab_class {
+        uint64_t bytes;
+        struct slab_list room;
+        uint32_t slabs;
+        uint64_t slots, used;
+};
+
+struct slabs {
+        uint64_t slab_bytes;
+        uint32_t max_slabs, n_slabs, n_free;
+        unsigned n_classes;
+        struct slab_list free, empty;
+        struct slab_class classes[SLAB_MAX_CLASSES];
+        uint16_t by_size[SLAB_MAX_CLASSES]; /* class indexes, ascending sizes */
+        struct slab slabs[];
+};
+
+/* Both lists are threaded through struct slab; `link` says through which of its links. */
+static struct slab_link *link_of(struct slabs *s, uint32_t slab, size_t link)
+{
+        return (struct slab_link *)((char *)&s->slabs[slab] + link);
+}
+
+#define ROOM  offsetof(struct slab, room)
+#define EMPTY offsetof(struct slab, empty)
+
+static void list_unlink(struct slabs *s, struct slab_list *list, size_t link, uint32_t slab)
+{
+        struct slab_link *l = link_of(s, slab, link);
+
+        if (l->prev == NONE)
+                list->first = l->next;
+        else
+                link_of(s, l->prev, link)->next = l->next;
+        if (l->next == NONE)
+                list->last = l->prev;
+        else
+                link_of(s, l->next, link)->prev = l->prev;
+}
+
+static void list_push_front(struct slabs *s, struct slab_list *list, size_t link, uint32_t slab)
+{
+        *link_of(s, slab, link) = (struct slab_link){ .prev = NONE, .next = list->first };
+        if (list->first == NONE)
+                list->last = slab;
+        else
+                link_of(s, list->first, link)->prev = slab;
+        list->first = slab;
+}
+
+static void list_push_back(struct slabs *s, struct slab_list *list, size_t link, uint32_t slab)
+{
+        *link_of(s, slab, link) = (struct slab_link){ .prev = list->last, .next = NONE };
+        if (list->last == NONE)
+                list->first = slab;
+        else
+                link_of(s, list->last, link)->next = slab;
+        list->last = slab;
+}
+
+/* --- classes --- */
+
+/* Position in by_size of the smallest class of at least `bytes`; n_classes if there is none. */
+static unsigned class_position(const struct slabs *s, uint64_t bytes)
+{
+        unsigned low = 0, high = s->n_classes;
+
+        while (low < high) {
+                unsigned middle = (low + high) / 2;
+
+                if (s->classes[s->by_size[middle]].bytes < bytes)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        return low;
+}
+
+static void class_add(struct slabs *s, uint64_t bytes)
+{
+        unsigned at = class_position(s, bytes);
+
+        assert(s->n_classes < SLAB_MAX_CLASSES);
+        memmove(s->by_size + at + 1, s->by_size + at, (s->n_classes - at) * sizeof(s->by_size[0]));
+        s->by_size[at] = (uint16_t)s->n_classes;
+        s->classes[s->n_classes++] = (struct slab_class){
+                .bytes = bytes,
+                .room = { .first = NONE, .last = NONE },
+        };
+}
+
+/* Eight linear steps an octave, so neighbours are at most 1/8 apart; below 8 grains the grain is
+ * the step. The largest is the slab itself. At most 16 + 8 * 48 of them: the table has room for
+ * those and more. */
+static void classes_init(struct slabs *s)
+{
+        uint64_t grains = s->slab_bytes / SLAB_GRAIN, step = 1, n = 1;
+
+        while (n < grains) {
+                class_add(s, n * SLAB_GRAIN);
+                if (n == 2 * STEPS_AN_OCTAVE * step)
+                        step *= 2;
+                n += step;
+        }
+        class_add(s, s->slab_bytes);
+}
+
+int slabs_declare_class(struct slabs *s, uint64_t bytes)
+{
+        unsigned at;
+
+        if (bytes == 0 || bytes > s->slab_bytes)
+                return -E2BIG;
+
+        bytes = round_up(bytes, SLAB_GRAIN);
+        at = class_position(s, bytes);
+        if (s->classes[s->by_size[at]].bytes == bytes)
+                return 0;
+        if (s->n_classes == SLAB_MAX_CLASSES)
+                return -ENOSPC;
+        class_add(s, bytes);
+        return 0;
+}
+
+int slabs_class_for(const struct slabs *s, uint64_t bytes)
+{
+        if (bytes == 0 || bytes > s->slab_bytes)
+                return -E2BIG;
+        return s->by_size[class_position(s, bytes)];
+}
+
+uint64_t slabs_class_bytes(const struct slabs *s, unsigned class)
+{
+        assert(class < s->n_classes);
+        return s->classes[class].bytes;
+}
+
+unsigned slabs_class_count(const struct slabs *s)
+{
+        return s->n_classes;
+}
+
+void slabs_class_usage(const struct slabs *s, unsigned class, uint32_t *ret_slabs,
+                       uint64_t *ret_slots, uint64_t *ret_used)
+{
+        assert(class < s->n_classes);
+        *ret_slabs = s->classes[class].slabs;
+        *ret_slots = s->classes[class].slots;
+        *ret_used = s->classes[class].used;
+}
+
+/* --- slabs --- */
+
+int slabs_new(struct slabs **ret, uint32_t max_slabs, uint64_t slab_bytes)
+{
+        struct slabs *s;
+
+        if (max_slabs == 0 || max_slabs > SLAB_MAX_SLABS)
+                return -EINVAL;
+        if (slab_bytes == 0 || slab_bytes % SLAB_GRAIN != 0 || slab_bytes / SLAB_GRAIN >= SLOT_END)
+                return -EINVAL;
+
+        s = calloc(1, sizeof(*s) + max_slabs * sizeof(s->slabs[0]));
+        if (!s)
+                return -ENOMEM;
+        s->slab_bytes = slab_bytes;
+        s->max_slabs = max_slabs;
+        s->free = s->empty = (struct slab_list){ .first = NONE, .last = NONE };
+        classes_init(s);
+        *ret = s;
+        return 0;
+}
+
+struct slabs *slabs_free(struct slabs *s)
+{
+        if (!s)
+                return NULL;
+        for (uint32_t i = 0; i < s->n_slabs; i++)
+                free(s->slabs[i].words);
+        free(s);
+        return NULL;
+}
+
+int slabs_add(struct slabs *s, uint64_t bytes)
+{
+        struct slab *slab;
+
+        if (bytes < SLAB_GRAIN || bytes > s->slab_bytes)
+                return -EINVAL;
+        if (s->n_slabs == s->max_slabs)
+                return -ENOSPC;
+
+        slab = &s->slabs[s->n_slabs];
+        *slab = (struct slab){ .bytes = round_down(bytes, SLAB_GRAIN), .class = NO_CLASS };
+        list_push_back(s, &s->free, ROOM, s->n_slabs++);
+        s->n_free++;
+        return 0;
+}
+
+static void empty_enter(struct slabs *s, uint32_t i)
+{
+        assert(!s->slabs[i].in_empty);
+        list_push_back(s, &s->empty, EMPTY, i);
+        s->slabs[i].in_empty = true;
+}
+
+static void empty_leave(struct slabs *s, uint32_t i)
+{
+        if (!s->slabs[i].in_empty)
+                return;
+        list_unlink(s, &s->empty, EMPTY, i);
+        s->slabs[i].in_empty = false;
+}
+
+static void slab_uncut(struct slabs *s, uint32_t i)
+{
+        struct slab *slab = &s->slabs[i];
+        struct slab_class *c = &s->classes[slab->class];
+
+        list_unlink(s, &c->room, ROOM, i);
+        empty_leave(s, i);
+        c->slabs--;
+        c->slots -= slab->slots;
+
+        free(slab->words);
+        slab->words = NULL;
+        slab->slots = 0;
+        slab->class = NO_CLASS;
+        list_push_front(s, &s->free, ROOM, i);
+        s->n_free++;
+}
+
+/* Gives a free slab its class. The slab is in the class's list of slabs with room and in that of
+ * empty ones then. */
+static int slab_cut(struct slabs *s, uint32_t i, unsigned class)
+{
+        struct slab *slab = &s->slabs[i];
+        struct slab_class *c = &s->classes[class];
+        uint32_t slots = (uint32_t)(slab->bytes / c->bytes);
+
+        assert(slots > 0);
+        slab->words = malloc((size_t)slots * sizeof(slab->words[0]));
+        if (!slab->words)
+                return -ENOMEM;
+
+        list_unlink(s, &s->free, ROOM, i);
+        s->n_free--;
+
+        slab->slots = slots;
+        slab->used = 0;
+        slab->fresh = 0;
+        slab->first_free = SLOT_END;
+        slab->stale = false;
+        slab->class = (uint16_t) class;
+        list_push_back(s, &c->room, ROOM, i);
+        empty_enter(s, i);
+        c->slabs++;
+        c->slots += slots;
+        return 0;
+}
+
+/* Makes the class own one more slab, with room at that. 0, SLAB_FULL, -ENOMEM. Only the last slab
+ * of a space is shorter than the others, so these walks end at the first or second step. */
+static int class_grow(struct slabs *s, unsigned class)
+{
+        uint64_t bytes = s->classes[class].bytes;
+
+        for (uint32_t i = s->free.first; i != NONE; i = s->slabs[i].room.next)
+                if (s->slabs[i].bytes >= bytes)
+                        return slab_cut(s, i, class);
+
+        for (uint32_t i = s->empty.first; i != NONE; i = s->slabs[i].empty.next) {
+                if (s->slabs[i].bytes < bytes)
+                        continue;
+                slab_uncut(s, i);
+                return slab_cut(s, i, class);
+        }
+        return SLAB_FULL;
+}
+
+void slabs_reclaim(struct slabs *s, uint32_t slab)
+{
+        assert(slab < s->n_slabs);
+        if (s->slabs[slab].class == NO_CLASS)
+                return;
+        assert(s->slabs[slab].used == 0);
+        slab_uncut(s, slab);
+}
+
+int slabs_slab_class(const struct slabs *s, uint32_t slab)
+{
+        if (slab >= s->n_slabs || s->slabs[slab].class == NO_CLASS)
+                return -1;
+        return s->slabs[slab].class;
+}
+
+uint32_t slabs_slab_slots(const struct slabs *s, uint32_t slab)
+{
+        return slab < s->n_slabs ? s->slabs[slab].slots : 0;
+}
+
+uint32_t slabs_slab_used(const struct slabs *s, uint32_t slab)
+{
+        return slab < s->n_slabs ? s->slabs[slab].used : 0;
+}
+
+uint32_t slabs_added(const struct slabs *s)
+{
+        return s->n_slabs;
+}
+
+uint32_t slabs_free_count(const struct slabs *s)
+{
+        return s->n_free;
+}
+
+/* --- slots --- */
+
+static void slab_relink(struct slab *slab)
+{
+        slab->first_free = SLOT_END;
+        for (uint32_t i = slab->fresh; i-- > 0;) {
+                if (!(slab->words[i] & SLOT_FREE))
+                        continue;
+                slab->words[i] = SLOT_FREE | slab->first_free;
+                slab->first_free = i;
+        }
+        slab->stale = false;
+}
+
+/* A slot changed from free to used. */
+static void slab_count_used(struct slabs *s, uint32_t i)
+{
+        struct slab *slab = &s->slabs[i];
+        struct slab_class *c = &s->classes[slab->class];
+
+        empty_leave(s, i);
+        slab->used++;
+        c->used++;
+        if (slab->used == slab->slots)
+                list_unlink(s, &c->room, ROOM, i);
+}
+
+int slabs_acquire(struct slabs *s, unsigned class, uint32_t owner, struct slab_slot *ret)
+{
+        struct slab_class *c;
+        struct slab *slab;
+        uint32_t slot;
+        int r;
+
+        assert(class < s->n_classes);
+        assert(!(owner & SLOT_FREE));
+        c = &s->classes[class];
+
+        if (c->room.first == NONE) {
+                r = class_grow(s, class);
+                if (r != 0)
+                        return r;
+        }
+
+        slab = &s->slabs[c->room.first];
+        if (slab->stale)
+                slab_relink(slab);
+        if (slab->first_free != SLOT_END) {
+                slot = slab->first_free;
+                slab->first_free = slab->words[slot] & ~SLOT_FREE;
+        } else {
+                slot = slab->fresh++;
+        }
+        assert(slot < slab->slots);
+        slab->words[slot] = owner;
+
+        *ret = (struct slab_slot){ .slab = c->room.first, .slot = slot };
+        slab_count_used(s, c->room.first);
+        return 0;
+}
+
+static bool slot_is_used(const struct slabs *s, struct slab_slot slot)
+{
+        const struct slab *slab;
+
+        if (slot.slab >= s->n_slabs)
+                return false;
+        slab = &s->slabs[slot.slab];
+        return slab->class != NO_CLASS && slot.slot < slab->fresh &&
+               !(slab->words[slot.slot] & SLOT_FREE);
+}
+
+void slabs_release(struct slabs *s, struct slab_slot slot)
+{
+        struct slab *slab;
+        struct slab_class *c;
+
+        assert(slot_is_used(s, slot));
+        slab = &s->slabs[slot.slab];
+        c = &s->classes[slab->class];
+
+        slab->words[slot.slot] = SLOT_FREE | slab->first_free;
+        slab->first_free = slot.slot;
+
+        if (slab->used < slab->slots)
+                list_unlink(s, &c->room, ROOM, slot.slab);
+        slab->used--;
+        c->used--;
+        if (slab->used > 0) {
+                list_push_front(s, &c->room, ROOM, slot.slab);
+        } else {
+                list_push_back(s, &c->room, ROOM, slot.slab);
+                empty_enter(s, slot.slab);
+        }
+}
+
+uint32_t slabs_owner(const struct slabs *s, struct slab_slot slot)
+{
+        return slot_is_used(s, slot) ? s->slabs[slot.slab].words[slot.slot] : SLAB_NOBODY;
+}
+
+void slabs_set_owner(struct slabs *s, struct slab_slot slot, uint32_t owner)
+{
+        assert(slot_is_used(s, slot));
+        assert(!(owner & SLOT_FREE));
+        s->slabs[slot.slab].words[slot.slot] = owner;
+}
+
+uint64_t slabs_slot_bytes(const struct slabs *s, struct slab_slot slot)
+{
+        assert(slot.slab < s->n_slabs && s->slabs[slot.slab].class != NO_CLASS);
+        return s->classes[s->slabs[slot.slab].class].bytes;
+}
+
+uint64_t slabs_offset(const struct slabs *s, struct slab_slot slot)
+{
+        assert(slot.slab < s->n_slabs && slot.slot < s->slabs[slot.slab].slots);
+        return (uint64_t)slot.slot * slabs_slot_bytes(s, slot);
+}
+
+/* --- recovery --- */
+
+int slabs_assign(struct slabs *s, uint32_t slab, unsigned class)
+{
+        if (slab >= s->n_slabs || class >= s->n_classes)
+                return -EINVAL;
+        if (s->slabs[slab].class != NO_CLASS)
+                return -EEXIST;
+        if (s->slabs[slab].bytes < s->classes[class].bytes)
+                return -EINVAL;
+        return slab_cut(s, slab, class);
+}
+
+int slabs_occupy(struct slabs *s, struct slab_slot slot, uint32_t owner)
+{
+        struct slab *slab;
+
+        assert(!(owner & SLOT_FREE));
+        if (slot.slab >= s->n_slabs)
+                return -EINVAL;
+        slab = &s->slabs[slot.slab];
+        if (slab->class == NO_CLASS || slot.slot >= slab->slots)
+                return -EINVAL;
+        if (slot_is_used(s, slot))
+                return -EEXIST;
+
+        while (slab->fresh <= slot.slot)
+                slab->words[slab->fresh++] = SLOT_FREE | SLOT_END;
+        slab->words[slot.slot] = owner;
+        slab->stale = true;
+        slab_count_used(s, slot.slab);
+        return 0;
+}

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The exact-fit allocator that pool and store share: a space of slabs, each cut into equal slots of one size
- * class while it is in use. It carves, and remembers who sits where; it moves no bytes and touches no file.
+/* The exact-fit allocator that pool and store share: a space of slabs, each cut into equal slots of
+ * one size class while it is in use. It carves, and remembers who sits where; it moves no bytes and
+ * touches no file.
  *
- * A slot knows its owner, a number of the caller's: that is how a slab that is taken from one class for
- * another finds who must leave. Memory: 4 bytes a slot of the slabs in use. */
+ * A slot knows its owner, a number of the caller's: that is how a slab that is taken from one class
+ * for another finds who must leave. Memory: 4 bytes a slot of the slabs in use. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 enum {
-        SLAB_GRAIN = 4096,       /* slots and slabs are multiples of it */
+        SLAB_GRAIN = 4096, /* slots and slabs are multiples of it */
         SLAB_MAX_SLABS = 16384,
-        SLAB_MAX_CLASSES = 512,  /* shared and exact ones together */
+        SLAB_MAX_CLASSES = 512, /* shared and exact ones together */
 };
 #define SLAB_NOBODY UINT32_MAX /* owners are below 2^31 */
 
@@ -27,40 +28,48 @@ struct slab_slot {
 
 struct slabs;
 
-/* `n_slabs` of `slab_bytes` each, the last one `last_bytes`. More can be added later with slabs_grow(). */
+/* Room for `max_slabs` of up to `slab_bytes` (a multiple of the grain) each; none is there until
+ * slabs_add(). -EINVAL, -ENOMEM. */
 int slabs_new(struct slabs **ret, uint32_t max_slabs, uint64_t slab_bytes);
 struct slabs *slabs_free(struct slabs *s);
-/* Makes the next slab (0, 1, 2, ...) usable, of `bytes` <= slab_bytes. 0, -ENOSPC. */
+/* Makes the next slab (0, 1, 2, ...) usable, of `bytes` <= slab_bytes, rounded down to the grain.
+ * 0, -ENOSPC, -EINVAL. */
 int slabs_add(struct slabs *s, uint64_t bytes);
 
-/* The class for chunks of `bytes`: an exact one if declared, else the shared class, at most 12.5 % larger.
- * Declaring rounds up to the grain and is idempotent; when the table of classes is full the shared class is
- * used and -ENOSPC returned. `bytes` is at least 1 and at most slab_bytes, or -E2BIG. */
+/* The class for chunks of `bytes`: the smallest that holds them, among the exact ones that were
+ * declared and the shared ones, which are at most 12.5 % (or one grain) apart and end with the slab
+ * as a whole. Declaring rounds up to the grain, is idempotent and returns 0; when the table of
+ * classes is full the shared class is used and -ENOSPC returned. A class once there stays, and
+ * keeps its index. `bytes` is at least 1 and at most slab_bytes, or -E2BIG. */
 int slabs_declare_class(struct slabs *s, uint64_t bytes);
 int slabs_class_for(const struct slabs *s, uint64_t bytes); /* class index, or -E2BIG */
 uint64_t slabs_class_bytes(const struct slabs *s, unsigned class);
 unsigned slabs_class_count(const struct slabs *s);
 /* Of this class: slabs it has, slots in them, slots in use. */
-void slabs_class_usage(const struct slabs *s, unsigned class, uint32_t *ret_slabs, uint64_t *ret_slots, uint64_t *ret_used);
+void slabs_class_usage(const struct slabs *s, unsigned class, uint32_t *ret_slabs,
+                       uint64_t *ret_slots, uint64_t *ret_used);
 
-/* A free slot of the class, from a slab it has or a free slab. 0, SLAB_FULL, -ENOMEM. */
+/* A free slot of the class, from a slab it has, a free slab, or an empty slab of another class,
+ * which changes its class by that. 0, SLAB_FULL, -ENOMEM. */
 int slabs_acquire(struct slabs *s, unsigned class, uint32_t owner, struct slab_slot *ret);
 void slabs_release(struct slabs *s, struct slab_slot slot);
 
+/* SLAB_NOBODY if the slot is free. */
 uint32_t slabs_owner(const struct slabs *s, struct slab_slot slot);
 void slabs_set_owner(struct slabs *s, struct slab_slot slot, uint32_t owner);
-uint64_t slabs_offset(const struct slabs *s, struct slab_slot slot);     /* within the slab */
+uint64_t slabs_offset(const struct slabs *s, struct slab_slot slot); /* within the slab */
 uint64_t slabs_slot_bytes(const struct slabs *s, struct slab_slot slot);
-int slabs_slab_class(const struct slabs *s, uint32_t slab);              /* -1: free or not added */
-uint32_t slabs_slab_slots(const struct slabs *s, uint32_t slab);         /* 0 while free */
+int slabs_slab_class(const struct slabs *s, uint32_t slab);      /* -1: free or not added */
+uint32_t slabs_slab_slots(const struct slabs *s, uint32_t slab); /* 0 while free */
 uint32_t slabs_slab_used(const struct slabs *s, uint32_t slab);
 uint32_t slabs_added(const struct slabs *s);
-uint32_t slabs_free_count(const struct slabs *s);                        /* slabs added and without a class */
+uint32_t slabs_free_count(const struct slabs *s); /* slabs added and without a class */
 
-/* Gives an empty slab (used == 0) back to be cut anew. A class's last empty slab comes back by itself when
- * another class asks. */
+/* Gives an empty slab (used == 0) back to be cut anew. Not needed for others to get it: an empty
+ * slab comes back by itself when another class asks and no slab is free. */
 void slabs_reclaim(struct slabs *s, uint32_t slab);
 
-/* For recovery: give this free slab the class, and then this slot the owner. -EEXIST, -EINVAL, -ENOMEM. */
+/* For recovery: give this free slab the class, and then this slot the owner. -EEXIST, -EINVAL (no
+ * such slab, class or slot, or the slab is shorter than one slot), -ENOMEM. */
 int slabs_assign(struct slabs *s, uint32_t slab, unsigned class);
 int slabs_occupy(struct slabs *s, struct slab_slot slot, uint32_t owner);

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a replacement policy implements. Seen by evict.c and the policies only.
+ *
+ * A policy's own struct begins with struct evict. It is called with items and groups in range;
+ * evict.c has looked. */
+#pragma once
+
+#include "evict.h"
+
+struct evict_policy {
+        const char *name;
+        int (*new)(struct evict **ret, uint32_t max_items, uint32_t max_groups);
+        void (*free)(struct evict *e);
+
+        void (*insert)(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes);
+        void (*touch)(struct evict *e, uint32_t item);
+        void (*remove)(struct evict *e, uint32_t item);
+        bool (*contains)(const struct evict *e, uint32_t item);
+        uint32_t (*victim)(struct evict *e, uint32_t group,
+                           bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                           uint32_t max_passed);
+        uint64_t (*touched)(const struct evict *e, uint32_t item);
+        uint64_t (*now)(const struct evict *e);
+};
+
+struct evict {
+        const struct evict_policy *policy; /* evict_new() sets these three */
+        uint32_t max_items, max_groups;
+};
+
+extern const struct evict_policy evict_policy_lru;
