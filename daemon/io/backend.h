@@ -5,7 +5,12 @@
 
 #include "io.h"
 
-struct kio_queue; /* a backend's own; first member is `const struct kio_backend *ops` by convention */
+struct kio_backend;
+
+/* The first member of each backend's own queue. */
+struct kio_queue {
+        const struct kio_backend *ops;
+};
 
 struct kio_queue_params {
         unsigned depth;
@@ -15,7 +20,9 @@ struct kio_queue_params {
         const int *lock_fds;
         unsigned n_lock_fds;
         int probe_fd;
-        unsigned rung; /* of the backend's ladder; 0 is the best */
+        unsigned rung;   /* of the backend's ladder; 0 is the best */
+        unsigned worker; /* its number, for names of threads */
+        char *error;     /* 256 bytes: open() says here what was refused, and what to do about it */
 };
 
 struct kio_done {
@@ -32,11 +39,13 @@ struct kio_backend {
         struct kio_queue *(*close)(struct kio_queue *q); /* waits for what is in flight */
         /* "SINGLE_ISSUER|DEFER_TASKRUN" */
         const char *(*describe)(const struct kio_queue *q);
+        /* 0; -EOPNOTSUPP: no registered memory here; -ENOMEM: RLIMIT_MEMLOCK. */
         int (*register_piece)(struct kio_queue *q, unsigned piece);
 
         /* Queues the rest of the request ([progress, length)). -EAGAIN: full, submit and reap first. */
         int (*push)(struct kio_queue *q, struct kio_request *req);
-        /* Tells the kernel; waits for one completion or a wake() if `wait`, at most `timeout_ns` (0: for ever). */
+        /* Tells the kernel; waits for one completion or a wake() if `wait`, at most `timeout_ns` (0: for ever).
+         * A failure leaves everything pushed where it is: what the kernel has not got goes with the next call. */
         int (*submit)(struct kio_queue *q, bool wait, uint64_t timeout_ns);
         /* Up to `max` finished ones. */
         unsigned (*reap)(struct kio_queue *q, struct kio_done *ret, unsigned max);

@@ -14,7 +14,7 @@
  *   COPY   copies `length` bytes from `src` to `buf` and computes the CRC32C *over buf's bytes as they came
  *          to lie there* into `crc`; in slices of at most 256 KiB between looks at the queue. src may be
  *          memory that a client shares and changes meanwhile, and (guard_src) that may vanish: then the
- *          result is -EFAULT.
+ *          result is -EFAULT. guard_src covers `buf` as well, and the checksum of a READ.
  *   CALL   runs `call(req)` on the worker's thread and takes what it returns as the result: for what has no
  *          asynchronous form here (fallocate, openat, populating memory). At most ~10 ms each.
  * Results are compared with the length asked for; a short transfer is resubmitted for its aligned rest,
@@ -62,8 +62,9 @@ struct kio_request {
 
         /* worker's own */
         uint64_t progress;
-        uint32_t attempts;
-        uint32_t reserved;
+        uint64_t device_ns;  /* when the device got it last */
+        uint32_t attempts;   /* in a row without progress */
+        uint32_t registered; /* did the last transfer use a registered buffer? */
 };
 
 struct kio;
@@ -153,3 +154,5 @@ uint64_t kio_oldest_ns(const struct kio *io);
 /* CRC32C (Castagnoli, reflected, initial and final inversion, as iSCSI), for what is small enough to be done in place. */
 uint32_t kio_crc32c(const void *data, size_t bytes);
 uint32_t kio_crc32c_extend(uint32_t crc, const void *data, size_t bytes);
+/* Copies, then extends `crc` by what came to lie at `to`: piece by piece, each still in the cache. */
+uint32_t kio_copy_crc32c(uint32_t crc, void *to, const void *from, size_t bytes);

@@ -1,1 +1,475 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The io_uring backend: one ring, made, used and closed by one worker's thread.
+ *
+ * It owns the ring, its table of registered buffers (one entry a piece of the pool, filled piece by
+ * piece as the pool gets populated), its registered files (the locks: they stay held until the
+ * kernel is through with the ring's last I/O, also when this process is killed), and an eventfd on
+ * which it always has a read pending while it waits, so that another thread's wake() is a
+ * completion like any other.
+ *
+ * open() proves the ring before it says yes: a read of the probe file into the pool and one wake-up
+ * must come back. A ring lives with as little as it needs: where the kernel can restrict it, only
+ * the five operations below and the update of the buffer table remain possible.
+ *
+ * Thread sanitizers need no annotation here: the thread that pushes is the thread that reaps, and
+ * what the kernel writes in between they do not see.
+ *
+ * Failures: whatever open() is refused it says in words, and the next rung asks for less. A table
+ * that cannot be had, or a piece that cannot be registered, costs only speed: those transfers go
+ * unregistered. */
+#include "backend.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <liburing.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "checked.h"
+#include "cleanup.h"
+
+enum { URING_BUFFERS_MAX = 16384, URING_PROBE_BYTES = 4096 };
+
+/* From what suits one thread that submits and reaps in batches, down to what the oldest usable
+ * kernel knows. */
+static const struct rung {
+        unsigned flags;
+        bool restricted;
+} rungs[] = {
+        { IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG |
+                  IORING_SETUP_SUBMIT_ALL,
+          true },
+        { IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG |
+                  IORING_SETUP_SUBMIT_ALL,
+          false },
+        { IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG |
+                  IORING_SETUP_SUBMIT_ALL,
+          true },
+        { IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SUBMIT_ALL, true },
+        { IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SUBMIT_ALL, false },
+        { 0, true },
+        { 0, false },
+};
+
+struct uring_queue {
+        struct kio_queue base;
+        struct io_uring ring;
+        bool has_ring;
+        unsigned depth, in_flight;
+
+        int wake_fd;
+        bool wake_armed;
+        int wake_result;
+        uint64_t wake_value;
+
+        char *pool;
+        uint64_t pool_bytes, piece_bytes;
+        unsigned n_pieces; /* 0: no table */
+        bool *registered;
+
+        char description[128];
+};
+
+/* What completions of its own carry in place of a request. */
+static char uring_wake_tag, uring_probe_tag;
+
+static struct uring_queue *uring_of(struct kio_queue *q)
+{
+        return container_of(q, struct uring_queue, base);
+}
+
+static const char *uring_hint(int error)
+{
+        switch (error) {
+        case EPERM:
+        case EACCES:
+                return "io_uring is refused (kernel.io_uring_disabled or a seccomp filter)";
+        case ENOSYS:
+                return "the kernel has no io_uring";
+        case ENOMEM:
+                return "no memory for the ring (RLIMIT_MEMLOCK too small?)";
+        case EMFILE:
+        case ENFILE:
+                return "too many open files (RLIMIT_NOFILE too small?)";
+        }
+        return NULL;
+}
+
+static int uring_refused(const struct kio_queue_params *params, const char *what, int error)
+{
+        const char *hint = uring_hint(error);
+
+        if (params->error)
+                snprintf(params->error, 256, "%s: %s%s%s%s", what, hint ? hint : "",
+                         hint ? " (" : "", strerror(error), hint ? ")" : "");
+        return -error;
+}
+
+static void uring_describe_flags(struct uring_queue *q, const struct rung *rung)
+{
+        static const struct {
+                unsigned flag;
+                const char *name;
+        } names[] = {
+                { IORING_SETUP_SINGLE_ISSUER, "SINGLE_ISSUER" },
+                { IORING_SETUP_DEFER_TASKRUN, "DEFER_TASKRUN" },
+                { IORING_SETUP_COOP_TASKRUN, "COOP_TASKRUN" },
+                { IORING_SETUP_TASKRUN_FLAG, "TASKRUN_FLAG" },
+                { IORING_SETUP_SUBMIT_ALL, "SUBMIT_ALL" },
+        };
+        FILE *f = fmemopen(q->description, sizeof(q->description), "w");
+        const char *separator = "";
+
+        if (!f)
+                return;
+        for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+                if (!(rung->flags & names[i].flag))
+                        continue;
+                fprintf(f, "%s%s", separator, names[i].name);
+                separator = "|";
+        }
+        if (rung->restricted)
+                fprintf(f, "%sRESTRICTED", separator);
+        fclose(f);
+}
+
+static int uring_restrict(struct uring_queue *q)
+{
+        struct io_uring_restriction allowed[] = {
+                { .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_READ },
+                { .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_WRITE },
+                { .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_READ_FIXED },
+                { .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_WRITE_FIXED },
+                { .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_FSYNC },
+                { .opcode = IORING_RESTRICTION_REGISTER_OP,
+                  .register_op = IORING_REGISTER_BUFFERS_UPDATE },
+                { .opcode = IORING_RESTRICTION_REGISTER_OP,
+                  .register_op = IORING_UNREGISTER_RING_FDS },
+        };
+
+        /* Plainly: liburing 2.3 declares io_uring_register_restrictions() and
+         * io_uring_enable_rings(), but its shared library does not export them. */
+        return io_uring_register(q->ring.ring_fd, IORING_REGISTER_RESTRICTIONS, allowed,
+                                 ARRAY_SIZE(allowed));
+}
+
+/* The table costs nothing while it is empty. Without it everything works, unregistered. */
+static void uring_make_table(struct uring_queue *q, const struct kio_queue_params *params)
+{
+        uint64_t n;
+
+        if (!params->pool || params->pool_bytes == 0 || params->piece_bytes == 0)
+                return;
+        n = (params->pool_bytes - 1) / params->piece_bytes + 1;
+        if (n > URING_BUFFERS_MAX)
+                return;
+        q->registered = calloc(n, sizeof(*q->registered));
+        if (!q->registered || io_uring_register_buffers_sparse(&q->ring, (unsigned)n) < 0)
+                return;
+        q->n_pieces = (unsigned)n;
+}
+
+static struct io_uring_sqe *uring_get_sqe(struct uring_queue *q)
+{
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&q->ring);
+
+        /* The ring has room for all that may be in flight, and for the wake-up. */
+        assert(sqe);
+        return sqe;
+}
+
+static void uring_arm_wake(struct uring_queue *q)
+{
+        struct io_uring_sqe *sqe;
+
+        if (q->wake_armed)
+                return;
+        sqe = uring_get_sqe(q);
+        io_uring_prep_read(sqe, q->wake_fd, &q->wake_value, sizeof(q->wake_value), 0);
+        io_uring_sqe_set_data(sqe, &uring_wake_tag);
+        q->wake_armed = true;
+}
+
+static void uring_wake(struct kio_queue *base)
+{
+        eventfd_write(uring_of(base)->wake_fd, 1);
+}
+
+/* Takes what is there; returns how many of them are the caller's. */
+static unsigned uring_reap(struct kio_queue *base, struct kio_done *ret, unsigned max)
+{
+        struct uring_queue *q = uring_of(base);
+        struct io_uring_cqe *cqes[64];
+        unsigned n, n_ret = 0;
+
+        while (n_ret < max) {
+                n = io_uring_peek_batch_cqe(&q->ring, cqes,
+                                            MIN((unsigned)ARRAY_SIZE(cqes), max - n_ret));
+                if (n == 0)
+                        break;
+                for (unsigned i = 0; i < n; i++) {
+                        void *data = io_uring_cqe_get_data(cqes[i]);
+
+                        if (data == &uring_wake_tag) {
+                                q->wake_armed = false;
+                                q->wake_result = cqes[i]->res;
+                                continue;
+                        }
+                        ret[n_ret++] = (struct kio_done){ .req = data, .result = cqes[i]->res };
+                        q->in_flight--;
+                }
+                io_uring_cq_advance(&q->ring, n);
+        }
+        return n_ret;
+}
+
+static int uring_submit(struct kio_queue *base, bool wait, uint64_t timeout_ns)
+{
+        struct uring_queue *q = uring_of(base);
+        int r;
+
+        if (!wait) {
+                /* With nothing to hand over and nothing deferred by the kernel there is no reason
+                 * to go there. */
+                if (io_uring_sq_ready(&q->ring) == 0)
+                        return 0;
+                r = io_uring_submit_and_get_events(&q->ring);
+        } else {
+                uring_arm_wake(q);
+                if (timeout_ns > 0) {
+                        struct __kernel_timespec t = {
+                                .tv_sec = (int64_t)(timeout_ns / 1000000000u),
+                                .tv_nsec = (int64_t)(timeout_ns % 1000000000u),
+                        };
+                        struct io_uring_cqe *cqe;
+
+                        r = io_uring_submit_and_wait_timeout(&q->ring, &cqe, 1, &t, NULL);
+                } else
+                        r = io_uring_submit_and_wait(&q->ring, 1);
+        }
+        if (r == -ETIME || r == -EINTR)
+                return 0;
+        return r < 0 ? r : 0;
+}
+
+/* Reads the probe file and wakes itself up: a ring that can do both can do what it is here for. */
+static int uring_prove(struct uring_queue *q, const struct kio_queue_params *params)
+{
+        static _Alignas(URING_PROBE_BYTES) char scratch[URING_PROBE_BYTES];
+        struct kio_done done;
+        bool probing = params->probe_fd >= 0;
+        int r;
+
+        if (probing) {
+                bool in_pool = params->pool && params->pool_bytes >= URING_PROBE_BYTES;
+                struct io_uring_sqe *sqe = uring_get_sqe(q);
+
+                io_uring_prep_read(sqe, params->probe_fd, in_pool ? params->pool : scratch,
+                                   URING_PROBE_BYTES, 0);
+                io_uring_sqe_set_data(sqe, &uring_probe_tag);
+                q->in_flight++;
+        }
+        uring_arm_wake(q);
+        uring_wake(&q->base);
+        while (probing || q->wake_armed) {
+                /* Not uring_submit(): that would have a second wake-up pending when the first has
+                 * come. */
+                r = io_uring_submit_and_wait(&q->ring, 1);
+                if (r < 0 && r != -EINTR)
+                        return uring_refused(params, "io_uring_enter", -r);
+                if (uring_reap(&q->base, &done, 1) == 0)
+                        continue;
+                probing = false;
+                if (done.result < 0)
+                        return uring_refused(params, "the self-test's read through io_uring",
+                                             -done.result);
+        }
+        if (q->wake_result < 0)
+                return uring_refused(params, "the self-test's wake-up through io_uring",
+                                     -q->wake_result);
+        return 0;
+}
+
+static struct kio_queue *uring_close(struct kio_queue *base)
+{
+        struct uring_queue *q;
+        struct kio_done done[16];
+        int r = 0;
+
+        if (!base)
+                return NULL;
+        q = uring_of(base);
+        if (q->has_ring) {
+                if (q->wake_armed)
+                        uring_wake(base);
+                /* A ring that cannot be entered has never had anything from us. */
+                while ((q->in_flight > 0 || q->wake_armed) &&
+                       (r >= 0 || r == -EINTR || r == -EAGAIN || r == -EBUSY))
+                        if (uring_reap(base, done, ARRAY_SIZE(done)) == 0 &&
+                            (q->in_flight > 0 || q->wake_armed))
+                                r = io_uring_submit_and_wait(&q->ring, 1);
+                io_uring_queue_exit(&q->ring);
+        }
+        closep(&q->wake_fd);
+        free(q->registered);
+        free(q);
+        return NULL;
+}
+DEFINE_CLEANUP(struct kio_queue *, uring_close);
+
+static int uring_open(struct kio_queue **ret, const struct kio_queue_params *params)
+{
+        const struct rung *rung;
+        struct io_uring_params p = { 0 };
+        struct uring_queue *q;
+        _cleanup_(uring_closep) struct kio_queue *base = NULL;
+        int r;
+
+        if (params->rung >= ARRAY_SIZE(rungs))
+                return -EINVAL;
+        rung = &rungs[params->rung];
+        q = calloc(1, sizeof(*q));
+        if (!q)
+                return uring_refused(params, "io_uring", ENOMEM);
+        q->base.ops = &kio_backend_uring;
+        q->wake_fd = -1;
+        q->depth = params->depth;
+        q->pool = params->pool;
+        q->pool_bytes = params->pool_bytes;
+        q->piece_bytes = params->piece_bytes;
+        base = &q->base;
+
+        /* Blocking on purpose: the ring waits for a blocking descriptor, a non-blocking one would
+         * say EAGAIN. */
+        q->wake_fd = eventfd(0, EFD_CLOEXEC);
+        if (q->wake_fd < 0)
+                return uring_refused(params, "eventfd", errno);
+
+        p.flags = rung->flags | (rung->restricted ? IORING_SETUP_R_DISABLED : 0);
+        r = io_uring_queue_init_params(params->depth + 1, &q->ring, &p);
+        if (r < 0)
+                return uring_refused(params, "io_uring_setup", -r);
+        q->has_ring = true;
+        if (!(p.features & IORING_FEAT_EXT_ARG) || !(p.features & IORING_FEAT_NODROP))
+                return uring_refused(params, "io_uring", ENOSYS);
+
+        if (params->n_lock_fds > 0) {
+                r = io_uring_register_files(&q->ring, params->lock_fds, params->n_lock_fds);
+                if (r < 0)
+                        return uring_refused(params, "registering the lock files with the ring",
+                                             -r);
+        }
+        uring_make_table(q, params);
+        /* Saves a look-up per call; nobody misses it. */
+        (void)io_uring_register_ring_fd(&q->ring);
+        if (rung->restricted) {
+                r = uring_restrict(q);
+                if (r < 0)
+                        return uring_refused(params, "restricting the ring", -r);
+                r = io_uring_register(q->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
+                if (r < 0)
+                        return uring_refused(params, "enabling the ring", -r);
+        }
+        r = uring_prove(q, params);
+        if (r < 0)
+                return r;
+        uring_describe_flags(q, rung);
+        *ret = TAKE_PTR(base);
+        return 0;
+}
+
+static const char *uring_describe(const struct kio_queue *base)
+{
+        return uring_of((struct kio_queue *)(uintptr_t)base)->description;
+}
+
+static int uring_register_piece(struct kio_queue *base, unsigned piece)
+{
+        struct uring_queue *q = uring_of(base);
+        struct iovec v;
+        __u64 tag = 0;
+        uint64_t at = (uint64_t)piece * q->piece_bytes;
+        int r;
+
+        if (q->n_pieces == 0)
+                return -EOPNOTSUPP;
+        assert(piece < q->n_pieces);
+        if (q->registered[piece])
+                return 0;
+        v = (struct iovec){ .iov_base = q->pool + at,
+                            .iov_len = MIN(q->piece_bytes, q->pool_bytes - at) };
+        r = io_uring_register_buffers_update_tag(&q->ring, piece, &v, &tag, 1);
+        if (r < 0)
+                return r;
+        q->registered[piece] = true;
+        return 0;
+}
+
+/* The table's entry that has all of [buf, buf + length), or -1. */
+static int uring_find_buffer(const struct uring_queue *q, const char *buf, uint64_t length)
+{
+        uint64_t at, piece;
+
+        if (q->n_pieces == 0 || (uintptr_t)buf < (uintptr_t)q->pool)
+                return -1;
+        at = (uintptr_t)buf - (uintptr_t)q->pool;
+        if (!range_within(at, length, q->pool_bytes))
+                return -1;
+        piece = at / q->piece_bytes;
+        if (!range_within(at - piece * q->piece_bytes, length, q->piece_bytes) ||
+            !q->registered[piece])
+                return -1;
+        return (int)piece;
+}
+
+static int uring_push(struct kio_queue *base, struct kio_request *req)
+{
+        struct uring_queue *q = uring_of(base);
+        struct io_uring_sqe *sqe;
+        char *buf = (char *)req->buf + req->progress;
+        uint64_t offset = req->offset + req->progress;
+        unsigned length = (unsigned)MIN(req->length - req->progress, (uint64_t)1 << 30);
+        int buffer;
+
+        if (q->in_flight >= q->depth)
+                return -EAGAIN;
+        sqe = uring_get_sqe(q);
+        req->registered = 0;
+        switch (req->op) {
+        case KIO_READ:
+        case KIO_WRITE:
+                buffer = uring_find_buffer(q, buf, length);
+                req->registered = buffer >= 0;
+                if (req->op == KIO_READ && buffer >= 0)
+                        io_uring_prep_read_fixed(sqe, req->fd, buf, length, offset, buffer);
+                else if (req->op == KIO_READ)
+                        io_uring_prep_read(sqe, req->fd, buf, length, offset);
+                else if (buffer >= 0)
+                        io_uring_prep_write_fixed(sqe, req->fd, buf, length, offset, buffer);
+                else
+                        io_uring_prep_write(sqe, req->fd, buf, length, offset);
+                break;
+        case KIO_SYNC:
+                io_uring_prep_fsync(sqe, req->fd, IORING_FSYNC_DATASYNC);
+                break;
+        default:
+                assert(!"not an operation of a device");
+        }
+        io_uring_sqe_set_data(sqe, req);
+        q->in_flight++;
+        return 0;
+}
+
+const struct kio_backend kio_backend_uring = {
+        .name = "io_uring",
+        .rungs = ARRAY_SIZE(rungs),
+        .open = uring_open,
+        .close = uring_close,
+        .describe = uring_describe,
+        .register_piece = uring_register_piece,
+        .push = uring_push,
+        .submit = uring_submit,
+        .reap = uring_reap,
+        .wake = uring_wake,
+};

@@ -1,1 +1,600 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A worker's thread: takes requests from its inbox, keeps the device busy with them, copies and
+ * checksums in between, and hands back what is done.
+ *
+ * One turn: take the inbox; push to the queue what its depth and the classes allow; hand what is
+ * done to the loop; enter the queue, waiting there only if there is nothing to compute; reap;
+ * compute for at most 256 KiB or one call. It sleeps in that wait and nowhere else. A request is in
+ * exactly one list all the time: inbox, ready, in_flight, compute, done.
+ *
+ * Between the sleeping worker and the loop: `sleeping` is set under the lock and only while the
+ * inbox is empty; whoever fills the inbox clears it and wakes the queue. A wake-up that comes
+ * before the wait is kept by the queue (an eventfd's count, a flag).
+ *
+ * Failures: a short transfer goes on from its last aligned byte; EINTR and EAGAIN are tried again,
+ * a bounded number of times in a row without progress; everything else is the request's result. A
+ * queue that cannot be submitted keeps what it has in flight, is tried again with growing pauses,
+ * and until it heals all other requests of the device fail at once. */
+#include "worker.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "guard.h"
+
+enum {
+        WORKER_SLICE_BYTES = 256 * 1024,
+        WORKER_ATTEMPTS_MAX = 16,
+        WORKER_ALIGNMENT = 4096,
+        WORKER_REAP_MAX = 64,
+        WORKER_PAUSE_MS_MAX = 100,
+};
+
+static bool is_transfer(const struct kio_request *req)
+{
+        return req->op == KIO_READ || req->op == KIO_WRITE;
+}
+
+static struct kio_request *request_of(struct list_node *n)
+{
+        return container_of(n, struct kio_request, node);
+}
+
+static bool lists_are_empty(const struct list_node lists[static KIO_CLASS_END])
+{
+        for (unsigned c = 0; c < KIO_CLASS_END; c++)
+                if (!list_empty(&lists[c]))
+                        return false;
+        return true;
+}
+
+/* Brings the integral of transfers in flight over time up to now: before their number changes. */
+static void worker_account(struct worker *w, uint64_t now)
+{
+        if (w->n_transfers > 0 && now > w->accounted_ns) {
+                counter_add(&w->transfers_time_ns, w->n_transfers * (now - w->accounted_ns));
+                counter_add(&w->busy_time_ns, now - w->accounted_ns);
+        }
+        w->accounted_ns = now;
+}
+
+static void worker_finish(struct worker *w, struct kio_request *req, int64_t result, uint64_t now)
+{
+        req->result = result;
+        req->done_ns = now;
+        if (result < 0)
+                counter_add(&w->errors[req->op], 1);
+        else {
+                counter_add(&w->ops[req->op], 1);
+                if (is_transfer(req) || req->op == KIO_COPY)
+                        counter_add(&w->bytes[req->op], req->length);
+        }
+        req->state = KIO_DONE;
+        list_append(&w->done, &req->node);
+        counter_add(&w->finished, 1);
+}
+
+static void worker_publish(struct worker *w)
+{
+        bool first;
+
+        if (list_empty(&w->done))
+                return;
+        pthread_mutex_lock(&w->outbox->lock);
+        first = list_empty(&w->outbox->done);
+        list_splice(&w->outbox->done, &w->done);
+        pthread_mutex_unlock(&w->outbox->lock);
+        if (first) {
+                uint64_t one = 1;
+                ssize_t n;
+
+                /* It can only fail by being full, and then it is readable already. */
+                n = write(w->outbox->fd, &one, sizeof(one));
+                (void)n;
+        }
+}
+
+/* Which class goes next: gets, then puts, then background; but every eighth turn is a put's and one
+ * in 64 is background's. -1: none of those that may. */
+static int worker_pick(const struct list_node lists[static KIO_CLASS_END],
+                       const unsigned *in_flight, const unsigned *cap, uint32_t turn)
+{
+        bool may[KIO_CLASS_END];
+
+        for (unsigned c = 0; c < KIO_CLASS_END; c++)
+                may[c] = !list_empty(&lists[c]) && (!cap || in_flight[c] < cap[c]);
+        if (turn % 64 == 32 && may[KIO_CLASS_BACKGROUND])
+                return KIO_CLASS_BACKGROUND;
+        if (turn % 8 == 7 && may[KIO_CLASS_PUT])
+                return KIO_CLASS_PUT;
+        for (unsigned c = 0; c < KIO_CLASS_END; c++)
+                if (may[c])
+                        return (int)c;
+        return -1;
+}
+
+/* Takes the inbox in; returns whether the worker is asked to end. */
+static bool worker_take_inbox(struct worker *w)
+{
+        struct list_node taken = LIST_INIT(taken);
+        bool stopping;
+
+        pthread_mutex_lock(&w->lock);
+        w->sleeping = false;
+        stopping = w->stopping;
+        for (unsigned c = 0; c < KIO_CLASS_END; c++)
+                list_splice(&taken, &w->inbox[c]);
+        pthread_mutex_unlock(&w->lock);
+
+        for (struct list_node *n; (n = list_pop(&taken));) {
+                struct kio_request *req = request_of(n);
+
+                if (req->op == KIO_COPY || req->op == KIO_CALL ||
+                    (is_transfer(req) && req->length == 0))
+                        list_append(&w->compute[req->class], n);
+                else
+                        list_append(&w->ready[req->class], n);
+        }
+        return stopping;
+}
+
+/* May the worker sleep? From a yes on, whoever fills the inbox wakes it. */
+static bool worker_fall_asleep(struct worker *w)
+{
+        bool r;
+
+        pthread_mutex_lock(&w->lock);
+        r = lists_are_empty(w->inbox) &&
+            !(w->stopping && lists_are_empty(w->ready) && w->n_in_flight == 0);
+        w->sleeping = r;
+        pthread_mutex_unlock(&w->lock);
+        return r;
+}
+
+static void worker_publish_oldest(struct worker *w)
+{
+        counter_set(&w->oldest_ns,
+                    list_empty(&w->in_flight) ? 0 : request_of(w->in_flight.next)->device_ns);
+}
+
+static void worker_fill(struct worker *w)
+{
+        uint64_t now;
+
+        if (lists_are_empty(w->ready))
+                return;
+        now = clock_mono_ns();
+        while (w->n_in_flight < w->depth) {
+                int c = worker_pick(w->ready, w->n_in_flight_of, w->cap, w->ready_turn);
+                struct kio_request *req;
+                int r;
+
+                if (c < 0)
+                        break;
+                req = request_of(w->ready[c].next);
+                r = w->broken < 0 ? w->broken : w->queue->ops->push(w->queue, req);
+                if (r == -EAGAIN)
+                        break;
+                list_unlink(&req->node);
+                w->ready_turn++;
+                if (req->progress == 0 && req->attempts == 0)
+                        counter_add(&w->begun, 1);
+                if (r < 0) {
+                        worker_finish(w, req, r, now);
+                        continue;
+                }
+                req->device_ns = now;
+                list_append(&w->in_flight, &req->node);
+                w->n_in_flight++;
+                w->n_in_flight_of[c]++;
+                if (is_transfer(req)) {
+                        worker_account(w, now);
+                        w->n_transfers++;
+                        counter_set(&w->transfers, w->n_transfers);
+                        counter_add(&w->registered_ops, req->registered);
+                }
+        }
+        worker_publish_oldest(w);
+}
+
+static void worker_resubmit(struct worker *w, struct kio_request *req)
+{
+        counter_add(&w->resubmitted, 1);
+        list_prepend(&w->ready[req->class], &req->node);
+}
+
+/* How far a transfer has come that moved `moved` more bytes: O_DIRECT goes on from aligned bytes
+ * only. Where the request is not aligned itself, it is buffered and every byte will do. */
+static uint64_t progress_after(const struct kio_request *req, uint64_t moved)
+{
+        uint64_t alignment = req->offset | (uintptr_t)req->buf | req->length;
+        uint64_t progress = req->progress + moved;
+
+        if (progress < req->length && alignment % WORKER_ALIGNMENT == 0)
+                progress = round_down(progress, WORKER_ALIGNMENT);
+        return progress;
+}
+
+/* The device is through with `req`. Takes it to `done`, `compute` or back to `ready`. */
+static void worker_settle(struct worker *w, struct kio_request *req, int32_t result, uint64_t now)
+{
+        uint64_t progress;
+
+        if (result == -EINTR || result == -EAGAIN) {
+                if (++req->attempts < WORKER_ATTEMPTS_MAX)
+                        worker_resubmit(w, req);
+                else
+                        worker_finish(w, req, result, now);
+                return;
+        }
+        if (result < 0 || !is_transfer(req)) {
+                worker_finish(w, req, MIN(result, 0), now);
+                return;
+        }
+        /* A device that claims more than it was asked for is not believed at all. */
+        if ((uint64_t)result > req->length - req->progress) {
+                worker_finish(w, req, -EIO, now);
+                return;
+        }
+        progress = progress_after(req, (uint64_t)result);
+        if (progress < req->length) {
+                /* Nothing more: the end of the file. Nearly nothing, again and again, comes to the
+                 * same. */
+                if (progress > req->progress)
+                        req->attempts = 0;
+                else if (result == 0 || ++req->attempts >= WORKER_ATTEMPTS_MAX) {
+                        worker_finish(w, req, -EIO, now);
+                        return;
+                }
+                req->progress = progress;
+                worker_resubmit(w, req);
+                return;
+        }
+        if (req->op == KIO_READ && req->crc_bytes > 0) {
+                req->progress = 0; /* of the checksum from here on */
+                list_append(&w->compute[req->class], &req->node);
+                return;
+        }
+        worker_finish(w, req, 0, now);
+}
+
+static unsigned worker_reap(struct worker *w)
+{
+        struct kio_done done[WORKER_REAP_MAX];
+        unsigned n, total = 0;
+
+        while ((n = w->queue->ops->reap(w->queue, done, ARRAY_SIZE(done))) > 0) {
+                uint64_t now = clock_mono_ns();
+
+                worker_account(w, now);
+                for (unsigned i = 0; i < n; i++) {
+                        struct kio_request *req = done[i].req;
+
+                        list_unlink(&req->node);
+                        w->n_in_flight--;
+                        w->n_in_flight_of[req->class]--;
+                        if (is_transfer(req))
+                                w->n_transfers--;
+                        worker_settle(w, req, done[i].result, now);
+                }
+                counter_set(&w->transfers, w->n_transfers);
+                worker_publish_oldest(w);
+                total += n;
+                /* A fast device must not keep the thread from the rest of its turn. */
+                if (n < ARRAY_SIZE(done) || total >= w->depth)
+                        break;
+        }
+        return total;
+}
+
+struct slice {
+        struct kio_request *req;
+        uint64_t bytes;
+};
+
+static void slice_run(void *userdata)
+{
+        const struct slice *s = userdata;
+        struct kio_request *req = s->req;
+        char *buf = (char *)req->buf + req->progress;
+
+        if (req->op == KIO_COPY)
+                req->crc = kio_copy_crc32c(req->crc, buf, (const char *)req->src + req->progress,
+                                           s->bytes);
+        else
+                req->crc = kio_crc32c_extend(req->crc, buf, s->bytes);
+}
+
+/* One slice of a copy or of a read's checksum: 1 when that was the last, 0, -errno. */
+static int worker_run_slice(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes)
+{
+        uint64_t total = req->op == KIO_COPY ? req->length : req->crc_bytes;
+        struct slice s = { .req = req, .bytes = MIN(budget, total - req->progress) };
+        int r = 0;
+
+        if (req->progress == 0)
+                req->crc = 0;
+        if (req->guard_src)
+                r = guard_call(slice_run, &s);
+        else
+                slice_run(&s);
+        if (r < 0)
+                return r;
+        req->progress += s.bytes;
+        *ret_bytes = s.bytes;
+        return req->progress == total;
+}
+
+/* At most one slice's worth of bytes, or one call. */
+static void worker_compute(struct worker *w)
+{
+        uint64_t budget = WORKER_SLICE_BYTES;
+
+        while (budget > 0) {
+                int c = worker_pick(w->compute, NULL, NULL, w->compute_turn);
+                struct kio_request *req;
+                uint64_t bytes = 0;
+                int r;
+
+                if (c < 0)
+                        return;
+                w->compute_turn++;
+                req = request_of(w->compute[c].next);
+                if (req->progress == 0 && (req->op != KIO_READ || req->length == 0))
+                        counter_add(&w->begun, 1);
+                if (req->op == KIO_CALL) {
+                        uint64_t now = clock_mono_ns();
+
+                        list_unlink(&req->node);
+                        counter_set(&w->call_ns, now);
+                        counter_set(&w->in_device, 1);
+                        r = req->call(req);
+                        counter_set(&w->in_device, 0);
+                        counter_set(&w->call_ns, 0);
+                        worker_finish(w, req, r, clock_mono_ns());
+                        return;
+                }
+                if (req->op == KIO_WRITE)
+                        r = 1; /* of nothing */
+                else
+                        r = worker_run_slice(req, budget, &bytes);
+                if (r != 0) {
+                        list_unlink(&req->node);
+                        worker_finish(w, req, MIN(r, 0), clock_mono_ns());
+                }
+                /* Many small ones count as something, too. */
+                budget -= MIN(budget, MAX(bytes, (uint64_t)WORKER_ALIGNMENT));
+        }
+}
+
+/* Enters the queue. A failure is no request's: pause and say so to those that come. */
+static void worker_enter(struct worker *w, bool wait)
+{
+        struct timespec pause;
+        int r;
+
+        counter_set(&w->in_device, 1);
+        r = w->queue->ops->submit(w->queue, wait, 0);
+        if (r < 0 && r != -EINTR) {
+                bool passing = r == -EAGAIN || r == -EBUSY || r == -ENOMEM;
+
+                w->broken = passing ? 0 : r;
+                w->backoff_ms = MIN(w->backoff_ms > 0 ? w->backoff_ms * 2 : 1,
+                                    (unsigned)WORKER_PAUSE_MS_MAX);
+                pause = (struct timespec){ .tv_nsec = (long)w->backoff_ms * 1000000 };
+                nanosleep(&pause, NULL);
+        } else {
+                w->broken = 0;
+                w->backoff_ms = 0;
+        }
+        counter_set(&w->in_device, 0);
+}
+
+static void worker_run(struct worker *w)
+{
+        w->accounted_ns = clock_mono_ns();
+        for (;;) {
+                bool stopping, wait;
+
+                counter_add(&w->turns, 1);
+                stopping = worker_take_inbox(w);
+                worker_fill(w);
+                worker_publish(w);
+                if (stopping && w->n_in_flight == 0 && lists_are_empty(w->ready) &&
+                    lists_are_empty(w->compute))
+                        break;
+                wait = lists_are_empty(w->compute) && worker_fall_asleep(w);
+                worker_enter(w, wait);
+                worker_reap(w);
+                worker_compute(w);
+        }
+}
+
+static void *worker_thread(void *userdata)
+{
+        struct worker *w = userdata;
+
+        pthread_mutex_lock(&w->lock);
+        for (;;) {
+                enum worker_order order;
+                int answer = 0;
+
+                while (w->order == WORKER_WAIT)
+                        pthread_cond_wait(&w->cond, &w->lock);
+                order = w->order;
+                pthread_mutex_unlock(&w->lock);
+
+                switch (order) {
+                case WORKER_OPEN:
+                        answer = w->backend->open(&w->queue, &w->params);
+                        break;
+                case WORKER_RUN:
+                        worker_run(w);
+                        break;
+                default:
+                        break;
+                }
+                if (order != WORKER_OPEN && w->queue)
+                        w->queue = w->queue->ops->close(w->queue);
+
+                pthread_mutex_lock(&w->lock);
+                w->order = WORKER_WAIT;
+                w->answer = answer;
+                pthread_cond_broadcast(&w->cond);
+                if (order == WORKER_RUN || order == WORKER_QUIT)
+                        break;
+        }
+        pthread_mutex_unlock(&w->lock);
+        return NULL;
+}
+
+/* What a thread causes itself must reach it: blocked, it kills the process without a word. */
+static void block_signals(sigset_t *ret_before)
+{
+        sigset_t all;
+
+        sigfillset(&all);
+        sigdelset(&all, SIGBUS);
+        sigdelset(&all, SIGSEGV);
+        sigdelset(&all, SIGFPE);
+        sigdelset(&all, SIGILL);
+        sigdelset(&all, SIGSYS);
+        sigdelset(&all, SIGTRAP);
+        sigdelset(&all, SIGABRT);
+        pthread_sigmask(SIG_SETMASK, &all, ret_before);
+}
+
+int worker_init(struct worker *w, unsigned index, struct outbox *outbox)
+{
+        sigset_t before;
+        char name[16];
+        int r;
+
+        *w = (struct worker){ .index = index, .outbox = outbox };
+        for (unsigned c = 0; c < KIO_CLASS_END; c++) {
+                list_init(&w->inbox[c]);
+                list_init(&w->ready[c]);
+                list_init(&w->compute[c]);
+        }
+        list_init(&w->in_flight);
+        list_init(&w->done);
+        pthread_mutex_init(&w->lock, NULL);
+        pthread_cond_init(&w->cond, NULL);
+
+        /* Signals are for the loop. The backend's own threads inherit the mask. */
+        block_signals(&before);
+        r = pthread_create(&w->thread, NULL, worker_thread, w);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        if (r != 0) {
+                pthread_cond_destroy(&w->cond);
+                pthread_mutex_destroy(&w->lock);
+                return -r;
+        }
+        w->has_thread = true;
+        snprintf(name, sizeof(name), "kio-%u", index);
+        pthread_setname_np(w->thread, name);
+        return 0;
+}
+
+void worker_fini(struct worker *w)
+{
+        if (!w->has_thread)
+                return;
+        pthread_mutex_lock(&w->lock);
+        w->stopping = true;
+        if (w->order == WORKER_RUN) {
+                /* Under the lock: the worker learns that it is to end only when this is over, and
+                 * its queue with it. */
+                w->sleeping = false;
+                w->queue->ops->wake(w->queue);
+        } else
+                w->order = WORKER_QUIT;
+        pthread_cond_broadcast(&w->cond);
+        pthread_mutex_unlock(&w->lock);
+        pthread_join(w->thread, NULL);
+        pthread_cond_destroy(&w->cond);
+        pthread_mutex_destroy(&w->lock);
+        w->has_thread = false;
+}
+
+void worker_give_order(struct worker *w, enum worker_order order)
+{
+        if (order == WORKER_RUN) {
+                unsigned reserve;
+
+                w->depth = w->params.depth;
+                reserve = w->depth > 1 ? MAX(w->depth / 8, 1u) : 0;
+                /* A get always finds a place that no put has taken; background takes next to none.
+                 * Puts need no such reserve: their turn comes with one completion in eight. */
+                w->cap[KIO_CLASS_GET] = w->depth;
+                w->cap[KIO_CLASS_PUT] = w->depth - reserve;
+                w->cap[KIO_CLASS_BACKGROUND] = MAX(reserve, 1u);
+        }
+        pthread_mutex_lock(&w->lock);
+        w->order = order;
+        pthread_cond_broadcast(&w->cond);
+        pthread_mutex_unlock(&w->lock);
+}
+
+int worker_wait_answer(struct worker *w)
+{
+        int r;
+
+        pthread_mutex_lock(&w->lock);
+        while (w->order != WORKER_WAIT)
+                pthread_cond_wait(&w->cond, &w->lock);
+        r = w->answer;
+        pthread_mutex_unlock(&w->lock);
+        return r;
+}
+
+void worker_submit(struct worker *w, struct kio_request *req)
+{
+        pthread_mutex_lock(&w->lock);
+        list_append(&w->inbox[req->class], &req->node);
+        pthread_mutex_unlock(&w->lock);
+        w->submitted++;
+        w->dirty = true;
+}
+
+void worker_flush(struct worker *w)
+{
+        bool wake;
+
+        if (!w->dirty)
+                return;
+        w->dirty = false;
+        pthread_mutex_lock(&w->lock);
+        wake = w->sleeping && !lists_are_empty(w->inbox);
+        if (wake)
+                w->sleeping = false;
+        pthread_mutex_unlock(&w->lock);
+        if (wake) {
+                w->wakeups++;
+                w->queue->ops->wake(w->queue);
+        }
+}
+
+int worker_register_piece(struct kio_request *req)
+{
+        struct worker *w = container_of(req, struct worker, registration);
+
+        return *w->registration_error < 0 ? *w->registration_error
+                                          : w->queue->ops->register_piece(w->queue, w->piece);
+}
+
+bool worker_is_alive(struct worker *w)
+{
+        uint64_t turns = counter_get(&w->turns);
+        bool advanced = turns != w->seen_turns;
+
+        w->seen_turns = turns;
+        return advanced || counter_get(&w->in_device) != 0 ||
+               counter_get(&w->finished) == w->submitted;
+}

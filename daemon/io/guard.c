@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one SIGBUS handler, and a jump buffer a thread. Nothing is owned beyond the process.
+ *
+ * Happy path: guard_call() sets the thread's jump buffer, runs the function, clears it. On a SIGBUS
+ * inside, the handler jumps back. SIGBUS must never be blocked: a blocked one that the thread
+ * causes itself kills. So the mask is put back after the jump, to what the handler found; saving it
+ * in the jump buffer would be a system call for each guard_call(), faults or not. */
+#include "guard.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <ucontext.h>
+
+static struct sigaction guard_before;
+static pthread_mutex_t guard_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static _Thread_local sigjmp_buf guard_jump;
+static _Thread_local volatile sig_atomic_t guard_active;
+static _Thread_local sigset_t guard_mask;
+
+static void guard_handle(int sig, siginfo_t *info, void *context)
+{
+        if (guard_active) {
+                guard_active = 0;
+                guard_mask = ((const ucontext_t *)context)->uc_sigmask;
+                siglongjmp(guard_jump, 1);
+        }
+        if (guard_before.sa_flags & SA_SIGINFO) {
+                guard_before.sa_sigaction(sig, info, context);
+                return;
+        }
+        if (guard_before.sa_handler == SIG_IGN && info->si_code <= 0)
+                return;
+        if (guard_before.sa_handler != SIG_DFL && guard_before.sa_handler != SIG_IGN) {
+                guard_before.sa_handler(sig);
+                return;
+        }
+        /* By default it kills: a fault happens again when we return, a signal that was sent must be
+         * repeated. */
+        signal(sig, SIG_DFL);
+        if (info->si_code <= 0)
+                raise(sig);
+}
+
+int guard_install(void)
+{
+        struct sigaction action = { .sa_sigaction = guard_handle,
+                                    .sa_flags = SA_SIGINFO | SA_ONSTACK };
+        struct sigaction now;
+        int r = 0;
+
+        sigemptyset(&action.sa_mask);
+        pthread_mutex_lock(&guard_lock);
+        if (sigaction(SIGBUS, NULL, &now) < 0)
+                r = -errno;
+        else if (!(now.sa_flags & SA_SIGINFO) || now.sa_sigaction != guard_handle) {
+                guard_before = now;
+                if (sigaction(SIGBUS, &action, NULL) < 0)
+                        r = -errno;
+        }
+        pthread_mutex_unlock(&guard_lock);
+        return r;
+}
+
+int guard_call(void (*f)(void *userdata), void *userdata)
+{
+        if (sigsetjmp(guard_jump, 0) != 0) {
+                pthread_sigmask(SIG_SETMASK, &guard_mask, NULL);
+                return -EFAULT;
+        }
+        guard_active = 1;
+        f(userdata);
+        guard_active = 0;
+        return 0;
+}

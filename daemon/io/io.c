@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loop thread's side: starts the workers down the ladder, spreads requests over them, collects
+ * what is done, and answers questions about all of it.
+ *
+ * Owns the workers, the outbox and its eventfd. All functions run on the loop thread.
+ *
+ * The ladder: for each backend, best first, and for each of its rungs, every worker opens its
+ * queue; if one cannot, all close and the next rung has its turn, so that all workers run on the
+ * same thing. What the last one was refused is kept as the reason. Failures after the start are the
+ * requests' results; here is nothing that can fail. */
+#include "io.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "base/clock.h"
+#include "build-config.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "guard.h"
+#include "worker.h"
+
+enum { KIO_WORKERS_MAX = 256, KIO_DEPTH_MAX = 4096 };
+
+struct kio {
+        struct worker *workers;
+        unsigned n_workers; /* initialized ones */
+        unsigned depth;
+        struct outbox outbox;
+        uint64_t pending;
+
+        const struct kio_backend *backend;
+        char reason[512];
+        char ring_flags[128];
+
+        unsigned registering; /* workers that have not answered */
+        int registration_result, registration_error;
+        char registered_reason[256];
+        void (*registered)(void *userdata, int r);
+        void *registered_userdata;
+};
+
+DEFINE_CLEANUP(struct kio *, kio_stop);
+
+static int kio_fail(char ret_error[static 256], int error, const char *text)
+{
+        if (ret_error)
+                snprintf(ret_error, 256, "%s: %s", text, strerror(error));
+        return -error;
+}
+
+/* Every worker opens this rung, or none has one. `ret_error`: what the first that could not was
+ * refused. */
+static int kio_try(struct kio *io, const struct kio_backend *backend, unsigned rung,
+                   char ret_error[static 256])
+{
+        int r = 0;
+
+        for (unsigned i = 0; i < io->n_workers; i++) {
+                struct worker *w = &io->workers[i];
+
+                w->backend = backend;
+                w->params.rung = rung;
+                w->error[0] = '\0';
+                worker_give_order(w, WORKER_OPEN);
+        }
+        for (unsigned i = 0; i < io->n_workers; i++) {
+                int k = worker_wait_answer(&io->workers[i]);
+
+                if (k < 0 && r == 0) {
+                        r = k;
+                        snprintf(ret_error, 256, "%s",
+                                 io->workers[i].error[0] ? io->workers[i].error : strerror(-k));
+                }
+        }
+        if (r == 0)
+                return 0;
+        for (unsigned i = 0; i < io->n_workers; i++)
+                worker_give_order(&io->workers[i], WORKER_CLOSE);
+        for (unsigned i = 0; i < io->n_workers; i++)
+                worker_wait_answer(&io->workers[i]);
+        return r;
+}
+
+/* Down this backend's rungs. io->reason says what was given up on the way. */
+static int kio_descend(struct kio *io, const struct kio_backend *backend)
+{
+        char error[256];
+        int r = -EOPNOTSUPP;
+
+        for (unsigned rung = 0; rung < backend->rungs; rung++) {
+                r = kio_try(io, backend, rung, error);
+                if (r == 0) {
+                        io->backend = backend;
+                        return 0;
+                }
+                snprintf(io->reason, sizeof(io->reason), "%s", error);
+        }
+        return r;
+}
+
+static int kio_open_queues(struct kio *io, const char *name)
+{
+        int r = -EOPNOTSUPP;
+
+        if (strcmp(name, "posix") != 0) {
+#if HAVE_LIBURING
+                r = kio_descend(io, &kio_backend_uring);
+                if (r == 0)
+                        return 0;
+#else
+                snprintf(io->reason, sizeof(io->reason), "this daemon was built without liburing");
+#endif
+        }
+        if (strcmp(name, "io_uring") == 0)
+                return r;
+        return kio_descend(io, &kio_backend_posix);
+}
+
+static int kio_start_workers(struct kio *io, const struct kio_params *params)
+{
+        int r;
+
+        io->workers =
+                aligned_alloc(_Alignof(struct worker), params->workers * sizeof(*io->workers));
+        if (!io->workers)
+                return -ENOMEM;
+        for (; io->n_workers < params->workers; io->n_workers++) {
+                struct worker *w = &io->workers[io->n_workers];
+
+                r = worker_init(w, io->n_workers, &io->outbox);
+                if (r < 0)
+                        return r;
+                w->registration_error = &io->registration_error;
+                w->params = (struct kio_queue_params){
+                        .depth = io->depth,
+                        .threads = params->posix_threads,
+                        .pool = params->pool,
+                        .pool_bytes = params->pool_bytes,
+                        .piece_bytes = params->piece_bytes,
+                        .lock_fds = params->lock_fds,
+                        .n_lock_fds = params->n_lock_fds,
+                        .probe_fd = params->probe_fd,
+                        .worker = io->n_workers,
+                        .error = w->error,
+                };
+        }
+        return 0;
+}
+
+static int kio_start_on(struct kio **ret, const struct kio_params *params,
+                        const struct kio_backend *backend, char ret_error[static 256])
+{
+        _cleanup_(kio_stopp) struct kio *io = NULL;
+        int r;
+
+        if (params->workers == 0 || params->workers > KIO_WORKERS_MAX || params->depth == 0)
+                return kio_fail(ret_error, EINVAL, "I/O workers and their depth");
+        if (!backend && strcmp(params->backend, "auto") != 0 &&
+            strcmp(params->backend, "io_uring") != 0 && strcmp(params->backend, "posix") != 0)
+                return kio_fail(ret_error, EINVAL, "I/O backend is none of auto, io_uring, posix");
+        r = guard_install();
+        if (r < 0)
+                return kio_fail(ret_error, -r, "installing the SIGBUS handler");
+
+        io = calloc(1, sizeof(*io));
+        if (!io)
+                return kio_fail(ret_error, ENOMEM, "I/O");
+        pthread_mutex_init(&io->outbox.lock, NULL);
+        list_init(&io->outbox.done);
+        io->depth = MIN(params->depth, (unsigned)KIO_DEPTH_MAX);
+        io->outbox.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (io->outbox.fd < 0)
+                return kio_fail(ret_error, errno, "eventfd");
+        r = kio_start_workers(io, params);
+        if (r < 0)
+                return kio_fail(ret_error, -r, "starting I/O workers");
+
+        r = backend ? kio_descend(io, backend) : kio_open_queues(io, params->backend);
+        if (r < 0) {
+                if (ret_error)
+                        snprintf(ret_error, 256, "%.255s", io->reason);
+                return r;
+        }
+        snprintf(io->ring_flags, sizeof(io->ring_flags), "%s",
+                 io->backend->describe(io->workers[0].queue));
+        for (unsigned i = 0; i < io->n_workers; i++)
+                worker_give_order(&io->workers[i], WORKER_RUN);
+        *ret = TAKE_PTR(io);
+        return 0;
+}
+
+int kio_start(struct kio **ret, const struct kio_params *params, char ret_error[static 256])
+{
+        return kio_start_on(ret, params, NULL, ret_error);
+}
+
+int kio_start_with(struct kio **ret, const struct kio_params *params,
+                   const struct kio_backend *backend, char ret_error[static 256])
+{
+        return kio_start_on(ret, params, backend, ret_error);
+}
+
+struct kio *kio_stop(struct kio *io)
+{
+        if (!io)
+                return NULL;
+        /* They work off what they have before they end. */
+        for (unsigned i = 0; i < io->n_workers; i++)
+                worker_fini(&io->workers[i]);
+        while (list_pop(&io->outbox.done))
+                ;
+        closep(&io->outbox.fd);
+        pthread_mutex_destroy(&io->outbox.lock);
+        free(io->workers);
+        free(io);
+        return NULL;
+}
+
+int kio_fd(const struct kio *io)
+{
+        return io->outbox.fd;
+}
+
+void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
+{
+        assert(req->state == KIO_IDLE);
+        assert(req->op < KIO_OP_END && req->class < KIO_CLASS_END);
+        assert(req->op != KIO_READ || req->crc_bytes <= req->length);
+        assert(req->op != KIO_CALL || req->call);
+
+        req->state = KIO_QUEUED;
+        req->progress = 0;
+        req->attempts = 0;
+        req->registered = 0;
+        req->submitted_ns = clock_mono_ns();
+        io->pending++;
+        worker_submit(&io->workers[affinity % io->n_workers], req);
+}
+
+void kio_flush(struct kio *io)
+{
+        for (unsigned i = 0; i < io->n_workers; i++)
+                worker_flush(&io->workers[i]);
+}
+
+unsigned kio_reap(struct kio *io)
+{
+        struct list_node done = LIST_INIT(done);
+        unsigned n_done = 0;
+        uint64_t count;
+        ssize_t n;
+
+        /* Read first, take then: what is added in between is taken without its signal, which costs
+         * one idle look. The other way round it would be missed. */
+        n = read(io->outbox.fd, &count, sizeof(count));
+        (void)n;
+        pthread_mutex_lock(&io->outbox.lock);
+        list_splice(&done, &io->outbox.done);
+        pthread_mutex_unlock(&io->outbox.lock);
+
+        for (struct list_node *i; (i = list_pop(&done)); n_done++) {
+                struct kio_request *req = container_of(i, struct kio_request, node);
+
+                assert(req->state == KIO_DONE);
+                req->state = KIO_IDLE;
+                io->pending--;
+                req->complete(req);
+        }
+        return n_done;
+}
+
+uint64_t kio_pending(const struct kio *io)
+{
+        return io->pending;
+}
+
+static const char *registration_text(int error)
+{
+        switch (error) {
+        case ENOMEM:
+                return "RLIMIT_MEMLOCK is too small for registering the pool with every ring";
+        case EOPNOTSUPP:
+                return "the kernel has no table of buffers that can be filled later";
+        }
+        return NULL;
+}
+
+static void kio_registration_complete(struct kio_request *req)
+{
+        struct worker *w = container_of(req, struct worker, registration);
+        struct kio *io = container_of(w->outbox, struct kio, outbox);
+        void (*registered)(void *userdata, int r);
+        int r = (int)req->result;
+
+        if (r < 0 && io->registration_result == 0)
+                io->registration_result = r;
+        if (--io->registering > 0)
+                return;
+        if (io->registration_result < 0 && io->registration_error == 0) {
+                const char *text = registration_text(-io->registration_result);
+
+                /* What one worker cannot have now it cannot have later: no more is pinned for
+                 * nothing. */
+                io->registration_error = io->registration_result;
+                snprintf(io->registered_reason, sizeof(io->registered_reason), "%s%s%s%s",
+                         text ? text : "registering the pool", text ? " (" : ": ",
+                         strerror(-io->registration_result), text ? ")" : "");
+        }
+        registered = io->registered;
+        io->registered = NULL;
+        registered(io->registered_userdata, io->registration_result);
+}
+
+void kio_register_piece(struct kio *io, unsigned piece, void (*done)(void *userdata, int r),
+                        void *userdata)
+{
+        assert(io->registering == 0);
+
+        io->registering = io->n_workers;
+        io->registration_result = 0;
+        io->registered = done;
+        io->registered_userdata = userdata;
+        for (unsigned i = 0; i < io->n_workers; i++) {
+                struct worker *w = &io->workers[i];
+
+                w->piece = piece;
+                w->registration = (struct kio_request){
+                        .op = KIO_CALL,
+                        .class = KIO_CLASS_PUT,
+                        .call = worker_register_piece,
+                        .complete = kio_registration_complete,
+                };
+                kio_submit(io, &w->registration, i);
+        }
+        kio_flush(io);
+}
+
+void kio_get_info(const struct kio *io, struct kio_info *ret)
+{
+        bool registers = strcmp(io->backend->name, kio_backend_posix.name) != 0;
+
+        *ret = (struct kio_info){
+                .backend = io->backend->name,
+                .reason = io->reason,
+                .ring_flags = io->ring_flags,
+                .registered = registers && io->registration_error == 0,
+                .registered_reason =
+                        registers ? io->registered_reason : "POSIX I/O registers no memory",
+                .workers = io->n_workers,
+                .depth = io->depth,
+        };
+}
+
+void kio_get_stats(const struct kio *io, struct kio_stats *ret)
+{
+        struct kio_stats s = { 0 };
+
+        for (unsigned i = 0; i < io->n_workers; i++) {
+                const struct worker *w = &io->workers[i];
+                uint64_t begun = counter_get(&w->begun);
+
+                for (unsigned op = 0; op < KIO_OP_END; op++) {
+                        s.ops[op] += counter_get(&w->ops[op]);
+                        s.bytes[op] += counter_get(&w->bytes[op]);
+                        s.errors[op] += counter_get(&w->errors[op]);
+                }
+                s.resubmitted += counter_get(&w->resubmitted);
+                s.registered_ops += counter_get(&w->registered_ops);
+                s.inflight += counter_get(&w->transfers);
+                s.inflight_time_ns += counter_get(&w->transfers_time_ns);
+                s.busy_time_ns += counter_get(&w->busy_time_ns);
+                s.queued += w->submitted - begun;
+                s.wakeups += w->wakeups;
+        }
+        *ret = s;
+}
+
+bool kio_is_alive(struct kio *io)
+{
+        bool alive = true;
+
+        /* All of them, each time: each remembers what it has seen. */
+        for (unsigned i = 0; i < io->n_workers; i++)
+                if (!worker_is_alive(&io->workers[i]))
+                        alive = false;
+        return alive;
+}
+
+uint64_t kio_oldest_ns(const struct kio *io)
+{
+        uint64_t now = clock_mono_ns(), oldest = now;
+
+        for (unsigned i = 0; i < io->n_workers; i++) {
+                uint64_t device = counter_get(&io->workers[i].oldest_ns);
+                uint64_t call = counter_get(&io->workers[i].call_ns);
+
+                if (device > 0)
+                        oldest = MIN(oldest, device);
+                if (call > 0)
+                        oldest = MIN(oldest, call);
+        }
+        return now - oldest;
+}
