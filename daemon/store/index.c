@@ -1,1 +1,178 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The index: see index.h. Runs on the loop thread.
+ *
+ * Both arrays are private mappings that cost nothing until touched. Free records are a stack, so the used ones
+ * stay low in the array; above the high mark nothing has been touched yet. The hash is the caller's keyed one:
+ * a client that picks keys cannot pick buckets. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "store/index.h"
+
+struct index {
+        struct chunk *chunks;
+        uint32_t *buckets; /* record + 1; 0: empty, as fresh memory is */
+        uint64_t chunks_bytes, buckets_bytes;
+        uint32_t mask;
+        uint32_t max, used, high;
+        uint32_t free; /* the top of the stack */
+};
+
+DEFINE_CLEANUP(struct index *, index_free);
+
+static void *map_zeroed(uint64_t bytes)
+{
+        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+        return p == MAP_FAILED ? NULL : p;
+}
+
+int index_new(struct index **ret, uint32_t max_chunks)
+{
+        _cleanup_(index_freep) struct index *ix = calloc(1, sizeof(*ix));
+        uint64_t buckets = 1024;
+
+        if (!ix)
+                return -ENOMEM;
+        /* Owners in slab.h are below 2^31. */
+        assert(max_chunks > 0 && max_chunks <= INT32_MAX);
+        while (buckets < max_chunks)
+                buckets *= 2;
+
+        ix->max = max_chunks;
+        ix->free = INDEX_NONE;
+        ix->mask = (uint32_t)(buckets - 1);
+        ix->chunks_bytes = (uint64_t)max_chunks * sizeof(struct chunk);
+        ix->buckets_bytes = buckets * sizeof(uint32_t);
+        ix->chunks = map_zeroed(ix->chunks_bytes);
+        ix->buckets = map_zeroed(ix->buckets_bytes);
+        if (!ix->chunks || !ix->buckets)
+                return -ENOMEM;
+        *ret = TAKE_PTR(ix);
+        return 0;
+}
+
+struct index *index_free(struct index *ix)
+{
+        if (!ix)
+                return NULL;
+        if (ix->chunks)
+                munmap(ix->chunks, ix->chunks_bytes);
+        if (ix->buckets)
+                munmap(ix->buckets, ix->buckets_bytes);
+        free(ix);
+        return NULL;
+}
+
+struct chunk *index_chunk(const struct index *ix, uint32_t i)
+{
+        assert(i < ix->high);
+        return &ix->chunks[i];
+}
+
+uint32_t index_acquire(struct index *ix)
+{
+        struct chunk *c;
+        uint32_t i, generation;
+
+        if (ix->free != INDEX_NONE) {
+                i = ix->free;
+                ix->free = ix->chunks[i].next;
+        } else if (ix->high < ix->max) {
+                i = ix->high++;
+        } else {
+                return INDEX_NONE;
+        }
+        c = &ix->chunks[i];
+        assert(!(c->flags & CHUNK_USED));
+        generation = c->generation;
+        *c = (struct chunk){
+                .generation = generation,
+                .flags = CHUNK_USED,
+                .slab = INDEX_NO_SLAB,
+                .table_position = UINT32_MAX,
+        };
+        ix->used++;
+        return i;
+}
+
+void index_release(struct index *ix, uint32_t i)
+{
+        struct chunk *c = index_chunk(ix, i);
+
+        assert((c->flags & CHUNK_USED) && !(c->flags & CHUNK_LINKED) && c->pins == 0);
+        c->flags = 0;
+        c->generation++;
+        c->table_position = UINT32_MAX;
+        c->slab = INDEX_NO_SLAB;
+        c->next = ix->free;
+        ix->free = i;
+        ix->used--;
+}
+
+void index_link(struct index *ix, uint32_t i, uint64_t hash)
+{
+        struct chunk *c = index_chunk(ix, i);
+        uint32_t *bucket;
+
+        assert((c->flags & CHUNK_USED) && !(c->flags & CHUNK_LINKED));
+        c->hash = (uint32_t)hash;
+        bucket = &ix->buckets[c->hash & ix->mask];
+        c->next = *bucket;
+        *bucket = i + 1;
+        c->flags |= CHUNK_LINKED;
+}
+
+void index_unlink(struct index *ix, uint32_t i)
+{
+        struct chunk *c = index_chunk(ix, i);
+        uint32_t *link = &ix->buckets[c->hash & ix->mask];
+
+        assert(c->flags & CHUNK_LINKED);
+        while (*link != i + 1) {
+                assert(*link != 0);
+                link = &ix->chunks[*link - 1].next;
+        }
+        *link = c->next;
+        c->next = 0;
+        c->flags &= (uint8_t)~CHUNK_LINKED;
+}
+
+uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct key *key, uint64_t hash)
+{
+        for (uint32_t i = ix->buckets[(uint32_t)hash & ix->mask]; i != 0; i = ix->chunks[i - 1].next) {
+                const struct chunk *c = &ix->chunks[i - 1];
+
+                if (c->hash == (uint32_t)hash && c->namespace_id == namespace_id && key_equal(&c->key, key))
+                        return i - 1;
+        }
+        return INDEX_NONE;
+}
+
+uint32_t index_max(const struct index *ix)
+{
+        return ix->max;
+}
+
+uint32_t index_used(const struct index *ix)
+{
+        return ix->used;
+}
+
+uint32_t index_high(const struct index *ix)
+{
+        return ix->high;
+}
+
+uint64_t index_bytes(const struct index *ix)
+{
+        /* Buckets are touched at random: all of them as soon as some thousand chunks are there. */
+        uint64_t buckets = MIN(ix->buckets_bytes, (uint64_t)ix->high * 4096);
+
+        return (uint64_t)ix->high * sizeof(struct chunk) + buckets;
+}

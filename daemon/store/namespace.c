@@ -1,1 +1,681 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The namespaces files: see namespace.h. Runs on the loop thread. Owns the files "namespaces.0" and ".1", the list,
+ * and one buffer.
+ *
+ * A change, that is a new namespace or a purge, raises the generation; whoever made it waits. One write at a time:
+ * all of the list into file 0, a sync, then those that waited are answered; then the same into file 1. A crash
+ * tears at most the file that was being written; the other one is whole, and holds everything that was answered,
+ * or (while file 0 is written) everything but what was not answered yet. Both hold the same at rest, so damage to
+ * one loses nothing.
+ *
+ * Ids are given once, also after the files were lost: the start reserves what it meets in the table.
+ * Failures: a failed write or sync is the answer to those that waited; the next change writes everything anew. */
+#include "store/namespace.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "cleanup.h"
+
+enum writing { WRITING_NOTHING, WRITING_BYTES, WRITING_SYNC };
+
+struct namespaces {
+        uint8_t uuid[DISK_UUID_BYTES];
+        struct namespace **list; /* ascending by id */
+        unsigned count, room;
+        uint32_t next_id;
+        uint64_t purge_seq;
+        uint64_t bytes;          /* of a file as of now */
+        uint64_t reserve;        /* of a file, allocated */
+
+        uint64_t generation;     /* of what is in memory */
+        uint64_t durable;        /* of what is synced in one file at least */
+        int fds[DISK_NAMESPACE_FILES];
+
+        struct kio *io;
+        void (*progress)(void *userdata);
+        void *userdata;
+        struct kio_request request;
+        enum writing writing;
+        unsigned file;           /* being written */
+        uint64_t writing_generation;
+        void *buf;
+        uint64_t buf_bytes;
+
+        struct list_node opens_waiting, opens_flying, opens_done;
+        struct list_node purges_waiting, purges_flying, purges_done;
+        uint64_t requests, sync_errors;
+};
+
+DEFINE_CLEANUP(struct namespaces *, namespaces_free);
+
+static uint64_t record_bytes(size_t name_length, size_t fingerprint_length)
+{
+        return sizeof(struct disk_namespace) + round_up(name_length + fingerprint_length, 8);
+}
+
+static struct namespace *namespace_free(struct namespace *ns)
+{
+        if (!ns)
+                return NULL;
+        free((char *)ns->seen.name);
+        free((char *)ns->seen.fingerprint);
+        free(ns);
+        return NULL;
+}
+
+static int namespace_new(struct namespace **ret, const char *name, size_t name_length, const char *fingerprint,
+                         size_t fingerprint_length)
+{
+        struct namespace *ns = calloc(1, sizeof(*ns));
+
+        if (!ns)
+                return -ENOMEM;
+        ns->seen.name = strndup(name, name_length);
+        ns->seen.fingerprint = strndup(fingerprint, fingerprint_length);
+        if (!ns->seen.name || !ns->seen.fingerprint) {
+                namespace_free(ns);
+                return -ENOMEM;
+        }
+        *ret = ns;
+        return 0;
+}
+
+static int append(struct namespaces *n, struct namespace *ns)
+{
+        if (n->count == n->room) {
+                unsigned room = n->room ? 2 * n->room : 16;
+                void *p = realloc(n->list, room * sizeof(struct namespace *));
+
+                if (!p)
+                        return -ENOMEM;
+                n->list = p;
+                n->room = room;
+        }
+        n->list[n->count++] = ns;
+        return 0;
+}
+
+/* --- the files --- */
+
+static int grow_buffer(struct namespaces *n, uint64_t bytes)
+{
+        void *p;
+
+        bytes = round_up(bytes, DISK_PAGE);
+        if (bytes <= n->buf_bytes)
+                return 0;
+        bytes = MAX(bytes, 2 * n->buf_bytes);
+        p = aligned_alloc(DISK_PAGE, bytes);
+        if (!p)
+                return -ENOMEM;
+        free(n->buf);
+        n->buf = p;
+        n->buf_bytes = bytes;
+        return 0;
+}
+
+/* All of the list into the buffer. Returns the bytes to write, whole pages. */
+static int64_t build(struct namespaces *n, uint64_t generation)
+{
+        struct disk_namespaces *header;
+        char *p;
+        int r = grow_buffer(n, n->bytes);
+
+        if (r < 0)
+                return r;
+        memset(n->buf, 0, round_up(n->bytes, DISK_PAGE));
+        header = n->buf;
+        *header = (struct disk_namespaces){
+                .magic = DISK_NAMESPACES_MAGIC,
+                .count = n->count,
+                .generation = generation,
+                .bytes = n->bytes,
+                .purge_seq = n->purge_seq,
+                .next_id = n->next_id,
+        };
+        memcpy(header->uuid, n->uuid, DISK_UUID_BYTES);
+        p = (char *)(header + 1);
+        for (unsigned i = 0; i < n->count; i++) {
+                const struct namespace *ns = n->list[i];
+                size_t name_length = strlen(ns->seen.name), fingerprint_length = strlen(ns->seen.fingerprint);
+                struct disk_namespace record = {
+                        .id = ns->seen.id,
+                        .tenant = ns->seen.tenant,
+                        .name_length = (uint16_t)name_length,
+                        .fingerprint_length = (uint16_t)fingerprint_length,
+                        .chunk_bytes = ns->seen.chunk_bytes,
+                        .purge_seq = ns->purge_seq,
+                        .created_ms = ns->created_ms,
+                };
+
+                memcpy(p, &record, sizeof(record));
+                memcpy(p + sizeof(record), ns->seen.name, name_length);
+                memcpy(p + sizeof(record) + name_length, ns->seen.fingerprint, fingerprint_length);
+                p += record_bytes(name_length, fingerprint_length);
+        }
+        assert((uint64_t)(p - (char *)n->buf) == n->bytes);
+        header->crc = kio_crc32c(&header->count, n->bytes - offsetof(struct disk_namespaces, count));
+        return (int64_t)round_up(n->bytes, DISK_PAGE);
+}
+
+/* Is this a whole copy? The CRC says that we wrote it, the rest that a bug or a collision does no harm. */
+static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t bytes)
+{
+        const struct disk_namespaces *h = buf;
+        uint64_t offset = sizeof(*h);
+        uint32_t last_id = 0;
+
+        if (bytes < sizeof(*h) || memcmp(h->magic, DISK_NAMESPACES_MAGIC, sizeof(h->magic)) != 0 ||
+            memcmp(h->uuid, n->uuid, DISK_UUID_BYTES) != 0 || h->bytes < sizeof(*h) || h->bytes > bytes ||
+            h->crc != kio_crc32c(&h->count, h->bytes - offsetof(struct disk_namespaces, count)) ||
+            h->count > STORE_MAX_NAMESPACES || h->purge_seq >= UINT64_MAX / 2)
+                return false;
+        for (uint32_t i = 0; i < h->count; i++) {
+                struct disk_namespace record;
+                const char *name = (const char *)buf + offset + sizeof(record);
+
+                if (!range_within(offset, sizeof(record), h->bytes))
+                        return false;
+                memcpy(&record, (const char *)buf + offset, sizeof(record));
+                if (!range_within(offset, record_bytes(record.name_length, record.fingerprint_length), h->bytes) ||
+                    record.id <= last_id || record.name_length == 0 || record.name_length > STORE_MAX_NAME ||
+                    record.fingerprint_length > STORE_MAX_FINGERPRINT || record.purge_seq >= UINT64_MAX / 2 ||
+                    memchr(name, '\0', (size_t)record.name_length + record.fingerprint_length))
+                        return false;
+                last_id = record.id;
+                offset += record_bytes(record.name_length, record.fingerprint_length);
+        }
+        return offset == h->bytes && h->next_id > last_id;
+}
+
+static int load(struct namespaces *n, const void *buf)
+{
+        const struct disk_namespaces *h = buf;
+        const char *p = (const char *)(h + 1);
+
+        for (uint32_t i = 0; i < h->count; i++) {
+                struct disk_namespace record;
+                struct namespace *ns;
+                int r;
+
+                memcpy(&record, p, sizeof(record));
+                r = namespace_new(&ns, p + sizeof(record), record.name_length,
+                                  p + sizeof(record) + record.name_length, record.fingerprint_length);
+                if (r < 0)
+                        return r;
+                ns->seen.id = record.id;
+                ns->seen.tenant = record.tenant;
+                ns->seen.chunk_bytes = record.chunk_bytes;
+                ns->purge_seq = record.purge_seq;
+                ns->created_ms = record.created_ms;
+                ns->generation = h->generation;
+                r = append(n, ns);
+                if (r < 0) {
+                        namespace_free(ns);
+                        return r;
+                }
+                p += record_bytes(record.name_length, record.fingerprint_length);
+        }
+        n->generation = n->durable = h->generation;
+        n->purge_seq = h->purge_seq;
+        n->next_id = h->next_id;
+        n->bytes = h->bytes;
+        return 0;
+}
+
+static int read_file(int fd, void **ret, uint64_t *ret_bytes)
+{
+        _cleanup_(freep) char *buf = NULL;
+        uint64_t done = 0, bytes;
+        struct stat st;
+
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        /* Nothing that we write is larger than this. */
+        bytes = MIN((uint64_t)st.st_size,
+                    sizeof(struct disk_namespaces) + STORE_MAX_NAMESPACES * record_bytes(STORE_MAX_NAME, STORE_MAX_FINGERPRINT));
+        buf = malloc(bytes + 1);
+        if (!buf)
+                return -ENOMEM;
+        while (done < bytes) {
+                ssize_t k = pread(fd, buf + done, bytes - done, (off_t)done);
+
+                if (k < 0 && errno == EINTR)
+                        continue;
+                if (k < 0)
+                        return -errno;
+                if (k == 0)
+                        break;
+                done += (uint64_t)k;
+        }
+        *ret = TAKE_PTR(buf);
+        *ret_bytes = done;
+        return 0;
+}
+
+int namespaces_write_now(struct namespaces *n)
+{
+        int64_t bytes;
+
+        assert(n->writing == WRITING_NOTHING);
+        if (n->durable == n->generation)
+                return 0;
+        bytes = build(n, n->generation);
+        if (bytes < 0)
+                return (int)bytes;
+        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++) {
+                for (int64_t done = 0; done < bytes;) {
+                        ssize_t k = pwrite(n->fds[i], (char *)n->buf + done, (size_t)(bytes - done), done);
+
+                        if (k < 0 && errno == EINTR)
+                                continue;
+                        if (k <= 0)
+                                return k < 0 ? -errno : -EIO;
+                        done += k;
+                }
+                if (fdatasync(n->fds[i]) < 0)
+                        return -errno;
+        }
+        n->durable = n->generation;
+        return 0;
+}
+
+int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes, bool *ret_lost,
+                    char ret_error[static STORE_ERROR_BYTES])
+{
+        static const char *const names[DISK_NAMESPACE_FILES] = { "namespaces.0", "namespaces.1" };
+        _cleanup_(namespaces_freep) struct namespaces *n = calloc(1, sizeof(*n));
+        const struct disk_namespaces *best = NULL;
+        void *copies[DISK_NAMESPACE_FILES] = { NULL };
+        bool same = true;
+        int r = 0;
+
+        if (!n)
+                return store_error(ret_error, -ENOMEM, "out of memory");
+        memcpy(n->uuid, dir->superblock.uuid, DISK_UUID_BYTES);
+        n->fds[0] = n->fds[1] = -1;
+        n->next_id = 1;
+        n->bytes = sizeof(struct disk_namespaces);
+        n->reserve = round_up(reserve_bytes, DISK_PAGE);
+        list_init(&n->opens_waiting);
+        list_init(&n->opens_flying);
+        list_init(&n->opens_done);
+        list_init(&n->purges_waiting);
+        list_init(&n->purges_flying);
+        list_init(&n->purges_done);
+
+        for (unsigned i = 0; i < DISK_NAMESPACE_FILES && r == 0; i++) {
+                _cleanup_(closep) int fd = dir_open_buffered(dir, names[i]);
+                uint64_t bytes = 0;
+
+                if (fd == -ENOENT) {
+                        same = false;
+                } else if (fd < 0) {
+                        r = store_error(ret_error, fd, "%s/%s: cannot open: %s", dir->path, names[i], strerror(-fd));
+                        break;
+                } else {
+                        /* An unreadable copy is a damaged one. */
+                        r = read_file(fd, &copies[i], &bytes);
+                        if (r == -ENOMEM)
+                                break;
+                        r = 0;
+                }
+                if (!copies[i] || !copy_valid(n, copies[i], bytes))
+                        same = false;
+                else if (!best || ((struct disk_namespaces *)copies[i])->generation > best->generation) {
+                        same = same && !best;
+                        best = copies[i];
+                } else if (((struct disk_namespaces *)copies[i])->generation < best->generation) {
+                        same = false;
+                }
+        }
+        if (r == 0 && best)
+                r = load(n, best);
+        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++)
+                free(copies[i]);
+        if (r == -ENOMEM)
+                return store_error(ret_error, r, "out of memory");
+        if (r < 0)
+                return r;
+
+        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++) {
+                n->fds[i] = dir_open_file(dir, names[i], O_RDWR | O_CREAT);
+                r = n->fds[i] < 0 ? n->fds[i] : dir_allocate(n->fds[i], n->reserve);
+                if (r < 0)
+                        return store_error(ret_error, r, "%s/%s: cannot make: %s", dir->path, names[i], strerror(-r));
+        }
+        *ret_lost = !best && !dir->fresh;
+        if (!same) {
+                n->generation++;
+                r = namespaces_write_now(n);
+                if (r < 0)
+                        return store_error(ret_error, r, "%s: cannot write the namespaces: %s", dir->path, strerror(-r));
+        }
+        *ret = TAKE_PTR(n);
+        return 0;
+}
+
+struct namespaces *namespaces_free(struct namespaces *n)
+{
+        if (!n)
+                return NULL;
+        for (unsigned i = 0; i < n->count; i++)
+                namespace_free(n->list[i]);
+        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++)
+                if (n->fds[i] >= 0)
+                        close(n->fds[i]);
+        free(n->list);
+        free(n->buf);
+        free(n);
+        return NULL;
+}
+
+void namespaces_set_io(struct namespaces *n, struct kio *io, void (*progress)(void *userdata), void *userdata)
+{
+        n->io = io;
+        n->progress = progress;
+        n->userdata = userdata;
+}
+
+uint64_t namespaces_charged(const struct namespaces *n)
+{
+        return DISK_NAMESPACE_FILES * MAX(n->reserve, round_up(n->bytes, DISK_PAGE));
+}
+
+/* --- look-ups --- */
+
+unsigned namespaces_count(const struct namespaces *n)
+{
+        return n->count;
+}
+
+struct namespace *namespaces_at(const struct namespaces *n, unsigned i)
+{
+        return i < n->count ? n->list[i] : NULL;
+}
+
+struct namespace *namespaces_get(const struct namespaces *n, uint32_t id)
+{
+        unsigned low = 0, high = n->count;
+
+        while (low < high) {
+                unsigned middle = (low + high) / 2;
+
+                if (n->list[middle]->seen.id < id)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        return low < n->count && n->list[low]->seen.id == id ? n->list[low] : NULL;
+}
+
+uint64_t namespaces_purge_seq(const struct namespaces *n)
+{
+        return n->purge_seq;
+}
+
+uint64_t namespaces_max_seq(const struct namespaces *n)
+{
+        uint64_t seq = n->purge_seq;
+
+        for (unsigned i = 0; i < n->count; i++)
+                seq = MAX(seq, n->list[i]->purge_seq);
+        return seq;
+}
+
+bool namespaces_is_dead(const struct namespaces *n, uint32_t id, uint64_t seq)
+{
+        const struct namespace *ns;
+
+        if (seq <= n->purge_seq)
+                return true;
+        ns = namespaces_get(n, id);
+        return !ns || seq <= ns->purge_seq;
+}
+
+void namespaces_reserve_id(struct namespaces *n, uint32_t id)
+{
+        if (id >= n->next_id && id < UINT32_MAX)
+                n->next_id = id + 1;
+}
+
+/* --- changes --- */
+
+static void open_done(struct namespaces *n, struct store_namespace_open *req, int result)
+{
+        req->result = result;
+        list_append(&n->opens_done, &req->node);
+}
+
+static int make_one(struct namespaces *n, const struct store_namespace_open *req, uint64_t room, struct namespace **ret)
+{
+        uint64_t more = record_bytes(req->name_length, req->fingerprint_length), charged = namespaces_charged(n);
+        struct namespace *ns;
+        int r;
+
+        if (n->count == STORE_MAX_NAMESPACES || n->next_id == UINT32_MAX)
+                return -ENOSPC;
+        n->bytes += more;
+        if (namespaces_charged(n) > charged + room) {
+                n->bytes -= more;
+                return -ENOSPC;
+        }
+        r = namespace_new(&ns, req->name, req->name_length, req->fingerprint, req->fingerprint_length);
+        if (r == 0) {
+                r = append(n, ns);
+                if (r < 0)
+                        namespace_free(ns);
+        }
+        if (r < 0) {
+                n->bytes -= more;
+                return r;
+        }
+        ns->seen.id = n->next_id++;
+        ns->seen.tenant = req->tenant;
+        ns->seen.chunk_bytes = req->chunk_bytes;
+        ns->created_ms = clock_unix_ms();
+        ns->generation = ++n->generation;
+        *ret = ns;
+        return 0;
+}
+
+static struct namespace *find_by_name(const struct namespaces *n, uint16_t tenant, const char *name, size_t length)
+{
+        for (unsigned i = 0; i < n->count; i++) {
+                struct namespace *ns = n->list[i];
+
+                if (ns->seen.tenant == tenant && strlen(ns->seen.name) == length &&
+                    memcmp(ns->seen.name, name, length) == 0)
+                        return ns;
+        }
+        return NULL;
+}
+
+static bool same_fingerprint(const struct namespace *ns, const struct store_namespace_open *req)
+{
+        if (req->attach && req->fingerprint_length == 0)
+                return true;
+        return strlen(ns->seen.fingerprint) == req->fingerprint_length &&
+               memcmp(ns->seen.fingerprint, req->fingerprint, req->fingerprint_length) == 0;
+}
+
+void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req, uint64_t room)
+{
+        struct namespace *ns;
+        int r;
+
+        n->requests++;
+        list_init(&req->node);
+        req->namespace = NULL;
+        if (req->name_length == 0 || req->name_length > STORE_MAX_NAME ||
+            req->fingerprint_length > STORE_MAX_FINGERPRINT || memchr(req->name, '\0', req->name_length) ||
+            (req->fingerprint_length > 0 && memchr(req->fingerprint, '\0', req->fingerprint_length))) {
+                open_done(n, req, -EINVAL);
+                return;
+        }
+        ns = find_by_name(n, req->tenant, req->name, req->name_length);
+        if (ns && !same_fingerprint(ns, req)) {
+                req->namespace = &ns->seen;
+                open_done(n, req, STORE_MISMATCH);
+                return;
+        }
+        if (!ns && req->attach) {
+                open_done(n, req, STORE_MISS);
+                return;
+        }
+        if (!ns) {
+                r = make_one(n, req, room, &ns);
+                if (r < 0) {
+                        open_done(n, req, r);
+                        return;
+                }
+        } else if (req->chunk_bytes != 0 && req->chunk_bytes != ns->seen.chunk_bytes) {
+                ns->seen.chunk_bytes = req->chunk_bytes;
+                n->generation++;
+        }
+        req->namespace = &ns->seen;
+        if (ns->generation <= n->durable) {
+                open_done(n, req, 0);
+                return;
+        }
+        /* New, or the write that held it failed: then it is written once more. */
+        if (n->writing == WRITING_NOTHING && n->generation == n->writing_generation)
+                n->generation++;
+        list_append(&n->opens_waiting, &req->node);
+}
+
+void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq)
+{
+        n->requests++;
+        n->generation++;
+        if (req->all) {
+                n->purge_seq = seq;
+        } else {
+                struct namespace *ns = namespaces_get(n, req->namespace_id);
+
+                if (ns)
+                        ns->purge_seq = seq;
+        }
+        list_append(&n->purges_waiting, &req->node);
+}
+
+void namespaces_purge_all(struct namespaces *n, uint64_t seq)
+{
+        n->purge_seq = MAX(n->purge_seq, seq);
+        n->generation++;
+}
+
+static void finish_flying(struct namespaces *n, int result)
+{
+        struct list_node *i;
+
+        while ((i = list_pop(&n->opens_flying)))
+                open_done(n, container_of(i, struct store_namespace_open, node), result);
+        while ((i = list_pop(&n->purges_flying))) {
+                container_of(i, struct store_purge, node)->result = result;
+                list_append(&n->purges_done, i);
+        }
+}
+
+static void submit(struct namespaces *n, enum kio_op op);
+
+static void complete(struct kio_request *request)
+{
+        struct namespaces *n = container_of(request, struct namespaces, request);
+        int r = (int)request->result;
+
+        if (r < 0) {
+                n->sync_errors++;
+                n->writing = WRITING_NOTHING;
+                finish_flying(n, r);
+        } else if (n->writing == WRITING_BYTES) {
+                n->writing = WRITING_SYNC;
+                submit(n, KIO_SYNC);
+        } else {
+                n->durable = MAX(n->durable, n->writing_generation);
+                finish_flying(n, 0);
+                if (++n->file < DISK_NAMESPACE_FILES) {
+                        n->writing = WRITING_BYTES;
+                        submit(n, KIO_WRITE);
+                } else {
+                        n->writing = WRITING_NOTHING;
+                }
+        }
+        n->progress(n->userdata);
+}
+
+static void submit(struct namespaces *n, enum kio_op op)
+{
+        n->request = (struct kio_request){
+                .op = op,
+                .class = KIO_CLASS_PUT,
+                .fd = n->fds[n->file],
+                .buf = n->buf,
+                .length = op == KIO_WRITE ? round_up(((struct disk_namespaces *)n->buf)->bytes, DISK_PAGE) : 0,
+                .complete = complete,
+        };
+        list_init(&n->request.node);
+        kio_submit(n->io, &n->request, 0);
+}
+
+void namespaces_turn(struct namespaces *n)
+{
+        int64_t r;
+
+        if (n->writing != WRITING_NOTHING || n->generation == n->writing_generation || n->generation == n->durable)
+                return;
+        list_splice(&n->opens_flying, &n->opens_waiting);
+        list_splice(&n->purges_flying, &n->purges_waiting);
+        n->writing_generation = n->generation;
+        r = build(n, n->generation);
+        if (r < 0) {
+                finish_flying(n, (int)r);
+                return;
+        }
+        n->file = 0;
+        n->writing = WRITING_BYTES;
+        submit(n, KIO_WRITE);
+}
+
+bool namespaces_drain(struct namespaces *n)
+{
+        struct list_node opens = LIST_INIT(opens), purges = LIST_INIT(purges), *i;
+
+        list_splice(&opens, &n->opens_done);
+        list_splice(&purges, &n->purges_done);
+        if (list_empty(&opens) && list_empty(&purges))
+                return false;
+        while ((i = list_pop(&opens))) {
+                struct store_namespace_open *req = container_of(i, struct store_namespace_open, node);
+
+                n->requests--;
+                req->complete(req);
+        }
+        while ((i = list_pop(&purges))) {
+                struct store_purge *req = container_of(i, struct store_purge, node);
+
+                n->requests--;
+                req->complete(req);
+        }
+        return true;
+}
+
+uint64_t namespaces_pending(const struct namespaces *n)
+{
+        bool must_write = n->generation != n->writing_generation && n->generation != n->durable;
+
+        return n->requests + (n->writing != WRITING_NOTHING) + must_write;
+}
+
+uint64_t namespaces_sync_errors(const struct namespaces *n)
+{
+        return n->sync_errors;
+}

@@ -1,1 +1,702 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Start: from the files to the index. Blocks; runs once, before there is any other I/O.
+ *
+ * Three looks at the ring, each sequential. A ring of up to 256 MiB is read once and kept meanwhile; a larger one
+ * is read each time, through the page cache.
+ *   1. The newest page, hence the head; the highest sequence; of each segment the last cut (epoch), and of each of
+ *      its slots the highest sequence. Then a lowered limit is enforced, before anything is built.
+ *   2. Entries that won their slot, of namespaces that are known and not purged since, go into the index; of a key
+ *      with several the highest sequence stays; of an entry with several copies the newest page counts.
+ *   3. Any entry, tombstones above all, that is newer than what the index holds under its key, takes it out.
+ * What is left is live: its segment is cut as the entries say, its slot is taken, it enters the eviction order,
+ * older seconds first and within a second the later put first, so that parents are younger than children.
+ *
+ * A page counts if its CRC, the store's uuid and its position are right, an entry if its own CRC is and its place
+ * exists: damage costs the entries it hit. A page that a crash left unwritten amid newer ones is erased, so that
+ * what it holds cannot outlive the tombstones that came after it. */
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "store/internal.h"
+
+#define NAME_TABLE     "table"
+#define NAME_TABLE_NEW "table.new"
+
+enum { READ_PAGES = 1024, KEEP_PAGES = 256 * 1024 * 1024 / DISK_PAGE };
+
+/* What the ring says about one segment. */
+struct segment_scan {
+        uint64_t epoch;
+        uint32_t slot_pages, slots;
+        uint64_t *seqs; /* of each slot the highest */
+};
+
+struct recovery {
+        struct store *s;
+        char *error;
+
+        int fd;
+        uint32_t pages;
+        struct disk_page *buf;
+        uint32_t buf_first, buf_pages, buf_room;
+        uint64_t *sequences;    /* of each page; 0: not valid */
+
+        uint64_t max_seq, max_sequence;
+        uint32_t newest;
+        struct segment_scan *scans;
+        uint32_t n_scans;
+
+        uint32_t new_pages;     /* the ring has to shrink to; 0: it does not */
+};
+
+static int fail(struct recovery *rec, int r, const char *what)
+{
+        return store_error(rec->error, r, "%s: %s: %s", rec->s->path, what, strerror(-r));
+}
+
+/* --- reading the ring --- */
+
+/* What cannot be read is as good as zeros: not valid. */
+static void read_pages(struct recovery *rec, uint32_t first, uint32_t n)
+{
+        char *buf = (char *)rec->buf;
+        uint64_t offset = (uint64_t)first * DISK_PAGE, bytes = (uint64_t)n * DISK_PAGE, done = 0;
+
+        while (done < bytes) {
+                ssize_t k = pread(rec->fd, buf + done, bytes - done, (off_t)(offset + done));
+
+                if (k < 0 && errno == EINTR)
+                        continue;
+                if (k > 0) {
+                        done += (uint64_t)k;
+                        continue;
+                }
+                if (k == 0) {
+                        memset(buf + done, 0, bytes - done);
+                        break;
+                }
+                /* Past the page that fails; a page at a time from there, as long as it takes. */
+                uint64_t next = MIN(round_down(done, DISK_PAGE) + DISK_PAGE, bytes);
+
+                k = pread(rec->fd, buf + done, next - done, (off_t)(offset + done));
+                if (k <= 0) {
+                        memset(buf + done, 0, next - done);
+                        done = next;
+                } else {
+                        done += (uint64_t)k;
+                }
+        }
+        rec->buf_first = first;
+        rec->buf_pages = n;
+}
+
+static const struct disk_page *ring_page(struct recovery *rec, uint32_t page)
+{
+        if (page < rec->buf_first || page - rec->buf_first >= rec->buf_pages)
+                read_pages(rec, page, MIN(rec->buf_room, rec->pages - page));
+        return &rec->buf[page - rec->buf_first];
+}
+
+static const struct disk_page *valid_page(struct recovery *rec, uint32_t page)
+{
+        const struct disk_page *p = ring_page(rec, page);
+
+        return disk_page_valid(p, rec->s->dir->superblock.uuid, page) ? p : NULL;
+}
+
+static bool valid_entry(const struct recovery *rec, const struct disk_entry *e)
+{
+        return disk_entry_valid(e, rec->s->dir->superblock.uuid);
+}
+
+static int open_ring(struct recovery *rec)
+{
+        struct store *s = rec->s;
+        struct stat st;
+        int r;
+
+        unlinkat(s->dir->fd, NAME_TABLE_NEW, 0);
+        s->table_fd = dir_open_file(s->dir, NAME_TABLE, O_RDWR | O_CREAT);
+        if (s->table_fd < 0)
+                return fail(rec, s->table_fd, "cannot open the file \"" NAME_TABLE "\"");
+        if (fstat(s->table_fd, &st) < 0)
+                return fail(rec, -errno, "cannot look at the file \"" NAME_TABLE "\"");
+        rec->pages = (uint32_t)MIN(MAX((uint64_t)st.st_size / DISK_PAGE, (uint64_t)STORE_RING_MIN_PAGES),
+                                   (uint64_t)TABLE_MAX_PAGES - 1);
+        r = dir_allocate(s->table_fd, (uint64_t)rec->pages * DISK_PAGE);
+        if (r == 0 && fdatasync(s->table_fd) < 0)
+                r = -errno;
+        if (r < 0)
+                return fail(rec, r, "cannot allocate the file \"" NAME_TABLE "\"");
+
+        rec->fd = dir_open_buffered(s->dir, NAME_TABLE);
+        if (rec->fd < 0)
+                return fail(rec, rec->fd, "cannot read the file \"" NAME_TABLE "\"");
+        posix_fadvise(rec->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+        rec->buf_room = rec->pages <= KEEP_PAGES ? rec->pages : READ_PAGES;
+        rec->buf = aligned_alloc(DISK_PAGE, (size_t)rec->buf_room * DISK_PAGE);
+        rec->sequences = calloc(rec->pages, sizeof(*rec->sequences));
+        return rec->buf && rec->sequences ? 0 : fail(rec, -ENOMEM, "reading the table");
+}
+
+/* --- segments --- */
+
+static int open_segment(struct recovery *rec, uint32_t number)
+{
+        struct store *s = rec->s;
+        struct segment *seg = s->segments[number];
+        char name[DIR_SEGMENT_NAME_BYTES];
+        struct stat st;
+
+        dir_segment_name(number, name);
+        seg->fd = dir_open_file(s->dir, name, O_RDWR);
+        if (seg->fd < 0)
+                return seg->fd;
+        if (fstat(seg->fd, &st) < 0)
+                return -errno;
+        seg->bytes = round_down((uint64_t)st.st_size, DISK_PAGE);
+        if (!S_ISREG(st.st_mode) || seg->bytes == 0) {
+                /* A crash while it was made. */
+                close(seg->fd);
+                seg->fd = -1;
+                return unlinkat(s->dir->fd, name, 0) < 0 ? -errno : 0;
+        }
+        seg->bytes = MIN(seg->bytes, UINT64_C(1) << 40);
+        seg->prewritten = seg->bytes;
+        seg->charged = MAX(seg->bytes, (uint64_t)st.st_blocks * 512) + DISK_PAGE;
+        s->segments_charged += seg->charged;
+        return 0;
+}
+
+/* Opens those that are there; a number that is missing below the highest gets a segment without a file. */
+static int open_segments(struct recovery *rec)
+{
+        struct store *s = rec->s;
+        int fd = openat(s->dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+        struct dirent *e;
+        int r;
+
+        if (!dir)
+                return fail(rec, -errno, "cannot list the directory");
+        while ((e = readdir(dir))) {
+                int n = dir_segment_number(e->d_name);
+
+                if (n >= 0)
+                        s->n_segments = MAX(s->n_segments, (uint32_t)n + 1);
+        }
+        closedir(dir);
+        s->segments = calloc(s->n_segments + 1, sizeof(struct segment *));
+        rec->scans = calloc(s->n_segments + 1, sizeof(*rec->scans));
+        if (!s->segments || !rec->scans)
+                return fail(rec, -ENOMEM, "opening segments");
+        rec->n_scans = s->n_segments;
+        for (uint32_t i = 0; i < s->n_segments; i++) {
+                s->segments[i] = segment_new(s, i);
+                if (!s->segments[i])
+                        return fail(rec, -ENOMEM, "opening segments");
+                r = open_segment(rec, i);
+                if (r < 0 && r != -ENOENT) {
+                        char name[DIR_SEGMENT_NAME_BYTES];
+
+                        dir_segment_name(i, name);
+                        return store_error(rec->error, r, "%s/%s: cannot open: %s", s->path, name, strerror(-r));
+                }
+        }
+        return 0;
+}
+
+static void drop_last_segment(struct recovery *rec)
+{
+        struct store *s = rec->s;
+        uint32_t number = --s->n_segments;
+        struct segment *seg = s->segments[number];
+        char name[DIR_SEGMENT_NAME_BYTES];
+
+        if (seg->fd >= 0) {
+                dir_segment_name(number, name);
+                unlinkat(s->dir->fd, name, 0);
+                s->segments_charged -= seg->charged;
+        }
+        segment_free(seg);
+        s->segments[number] = NULL;
+}
+
+/* The segment's part of an entry: within a file that is there, and possible. */
+static bool place_valid(const struct store *s, const struct disk_entry *e)
+{
+        return e->segment < s->n_segments && s->segments[e->segment]->fd >= 0 && e->slot_pages > 0 &&
+               e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
+               e->length <= (uint64_t)e->slot_pages * DISK_PAGE && e->segment_epoch < UINT64_MAX / 2 &&
+               range_within((uint64_t)e->slot_offset * DISK_PAGE, (uint64_t)e->slot_pages * DISK_PAGE,
+                            s->segments[e->segment]->bytes);
+}
+
+/* --- first look --- */
+
+static int scan_entry(struct recovery *rec, const struct disk_entry *e)
+{
+        struct segment_scan *scan;
+
+        rec->max_seq = MAX(rec->max_seq, e->seq);
+        namespaces_reserve_id(rec->s->namespaces, e->namespace_id);
+        if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec->s, e))
+                return 0;
+        rec->max_seq = MAX(rec->max_seq, e->segment_epoch);
+        scan = &rec->scans[e->segment];
+        if (!scan->seqs || e->segment_epoch > scan->epoch) {
+                free(scan->seqs);
+                scan->epoch = e->segment_epoch;
+                scan->slot_pages = e->slot_pages;
+                scan->slots = (uint32_t)(rec->s->segments[e->segment]->bytes / DISK_PAGE / e->slot_pages);
+                scan->seqs = calloc(scan->slots, sizeof(*scan->seqs));
+                if (!scan->seqs)
+                        return fail(rec, -ENOMEM, "reading the table");
+        }
+        if (e->segment_epoch == scan->epoch && e->slot_pages == scan->slot_pages) {
+                uint64_t *seq = &scan->seqs[e->slot_offset / e->slot_pages];
+
+                *seq = MAX(*seq, e->seq);
+        }
+        return 0;
+}
+
+static int first_look(struct recovery *rec)
+{
+        for (uint32_t i = 0; i < rec->pages; i++) {
+                const struct disk_page *page = valid_page(rec, i);
+
+                if (!page) {
+                        rec->s->stats.skipped_pages += ring_page(rec, i)->magic != 0;
+                        continue;
+                }
+                rec->s->stats.recovered_pages++;
+                rec->sequences[i] = page->sequence;
+                if (page->sequence > rec->max_sequence) {
+                        rec->max_sequence = page->sequence;
+                        rec->newest = i;
+                }
+                for (unsigned j = 0; j < page->count; j++) {
+                        int r = valid_entry(rec, &page->entries[j]) ? scan_entry(rec, &page->entries[j]) : 0;
+
+                        if (r < 0)
+                                return r;
+                }
+        }
+        return 0;
+}
+
+/* --- the limit --- */
+
+static uint64_t scanned_slots(const struct recovery *rec)
+{
+        uint64_t slots = 0;
+
+        for (uint32_t i = 0; i < rec->s->n_segments; i++)
+                slots += rec->scans[i].slots;
+        return slots;
+}
+
+/* The ring gives what it has too much of, segments go from the end. */
+static int enforce_limit(struct recovery *rec)
+{
+        struct store *s = rec->s;
+        uint32_t pages = rec->pages;
+        bool dropped = false;
+
+        s->table_charged = (uint64_t)pages * DISK_PAGE;
+        while (store_charged(s) > s->params.limit) {
+                uint32_t need = ring_pages_for(scanned_slots(rec));
+
+                if (pages > need) {
+                        rec->new_pages = pages = need;
+                        s->table_charged = (uint64_t)pages * DISK_PAGE;
+                } else if (s->n_segments > 0) {
+                        drop_last_segment(rec);
+                        dropped = true;
+                } else {
+                        return store_error(rec->error, -ENOSPC, "%s: store.limit is too small for this store's tables",
+                                           s->path);
+                }
+        }
+        while (s->n_segments > 0 && s->segments[s->n_segments - 1]->fd < 0)
+                drop_last_segment(rec);
+        return dropped ? dir_sync(s->dir) : 0;
+}
+
+/* --- second and third look --- */
+
+static bool won_its_slot(const struct recovery *rec, const struct disk_entry *e)
+{
+        const struct segment_scan *scan;
+
+        if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec->s, e))
+                return false;
+        scan = &rec->scans[e->segment];
+        return e->segment_epoch == scan->epoch && e->slot_pages == scan->slot_pages &&
+               e->seq == scan->seqs[e->slot_offset / e->slot_pages];
+}
+
+static void index_entry(struct recovery *rec, const struct disk_entry *e, uint32_t position)
+{
+        struct store *s = rec->s;
+        uint64_t hash = store_hash(s, e->namespace_id, &e->key);
+        uint32_t i = index_find(s->index, e->namespace_id, &e->key, hash);
+        struct chunk *c;
+
+        if (i != INDEX_NONE) {
+                c = store_chunk_at(s, i);
+                if (c->seq > e->seq)
+                        return;
+                if (c->seq == e->seq && rec->sequences[c->table_position / DISK_PAGE_ENTRIES] >
+                                                rec->sequences[position / DISK_PAGE_ENTRIES])
+                        return;
+        } else {
+                i = index_acquire(s->index);
+                if (i == INDEX_NONE)
+                        return; /* store.entries was lowered */
+                c = store_chunk_at(s, i);
+                c->key = e->key;
+                c->namespace_id = e->namespace_id;
+                index_link(s->index, i, hash);
+        }
+        c->seq = e->seq;
+        c->created_ms = e->created_ms;
+        memcpy(c->parent, e->parent, sizeof(c->parent));
+        c->length = e->length;
+        c->crc = e->payload_crc;
+        c->table_position = position;
+        c->slab = (uint16_t)e->segment;
+        c->slot = e->slot_offset / e->slot_pages;
+        c->tenant = e->tenant;
+}
+
+static void second_look(struct recovery *rec)
+{
+        for (uint32_t i = 0; i < rec->pages; i++) {
+                const struct disk_page *page = rec->sequences[i] ? valid_page(rec, i) : NULL;
+
+                for (unsigned j = 0; page && j < page->count; j++) {
+                        const struct disk_entry *e = &page->entries[j];
+
+                        if (valid_entry(rec, e) && won_its_slot(rec, e) &&
+                            !namespaces_is_dead(rec->s->namespaces, e->namespace_id, e->seq))
+                                index_entry(rec, e, i * DISK_PAGE_ENTRIES + j);
+                }
+        }
+}
+
+static void third_look(struct recovery *rec)
+{
+        struct store *s = rec->s;
+
+        for (uint32_t i = 0; i < rec->pages; i++) {
+                const struct disk_page *page = rec->sequences[i] ? valid_page(rec, i) : NULL;
+
+                for (unsigned j = 0; page && j < page->count; j++) {
+                        const struct disk_entry *e = &page->entries[j];
+                        uint32_t chunk;
+
+                        if (!valid_entry(rec, e) || won_its_slot(rec, e))
+                                continue;
+                        chunk = index_find(s->index, e->namespace_id, &e->key, store_hash(s, e->namespace_id, &e->key));
+                        if (chunk == INDEX_NONE || store_chunk_at(s, chunk)->seq >= e->seq)
+                                continue;
+                        index_unlink(s->index, chunk);
+                        index_release(s->index, chunk);
+                }
+        }
+}
+
+/* --- building --- */
+
+static int add_slabs(struct recovery *rec)
+{
+        struct store *s = rec->s;
+        int r;
+
+        s->slab_bytes = s->segment_bytes;
+        for (uint32_t i = 0; i < s->n_segments; i++)
+                s->slab_bytes = MAX(s->slab_bytes, s->segments[i]->bytes);
+        r = slabs_new(&s->slabs, DISK_SEGMENTS_MAX, s->slab_bytes);
+        if (r < 0)
+                return fail(rec, r, "making the slot allocator");
+        for (unsigned i = 0; i < namespaces_count(s->namespaces); i++)
+                slabs_declare_class(s->slabs, namespaces_at(s->namespaces, i)->seen.chunk_bytes);
+        for (uint32_t i = 0; i < s->n_segments; i++) {
+                struct segment *seg = s->segments[i];
+
+                if (seg->fd < 0)
+                        seg->bytes = DISK_PAGE;
+                r = slabs_add(s->slabs, seg->bytes);
+                if (r < 0)
+                        return fail(rec, r, "making the slot allocator");
+                if (seg->fd < 0)
+                        segment_retire(s, i);
+        }
+        s->n_retired = 0; /* those were missing already: no reason not to make new ones */
+        return 0;
+}
+
+static int cut_segment(struct recovery *rec, uint32_t number)
+{
+        struct store *s = rec->s;
+        struct segment *seg = s->segments[number];
+        uint64_t bytes = (uint64_t)rec->scans[number].slot_pages * DISK_PAGE;
+        int class, r;
+
+        slabs_declare_class(s->slabs, bytes);
+        class = slabs_class_for(s->slabs, bytes);
+        if (class < 0 || slabs_class_bytes(s->slabs, (unsigned)class) != bytes)
+                return -EINVAL;
+        r = slabs_assign(s->slabs, number, (unsigned)class);
+        if (r < 0)
+                return r;
+        seg->slot_bytes = bytes;
+        seg->epoch = rec->scans[number].epoch;
+        s->cut_slots += slabs_slab_slots(s->slabs, number);
+        return 0;
+}
+
+struct age {
+        uint64_t second, seq;
+        uint32_t chunk;
+};
+
+static int by_age(const void *a, const void *b)
+{
+        const struct age *x = a, *y = b;
+
+        if (x->second != y->second)
+                return x->second < y->second ? -1 : 1;
+        return x->seq > y->seq ? -1 : x->seq < y->seq;
+}
+
+/* Slots, counts, and the order of eviction. A chunk whose slot cannot be had is forgotten. */
+static int take_places(struct recovery *rec)
+{
+        struct store *s = rec->s;
+        _cleanup_(freep) struct age *ages = malloc(((size_t)index_used(s->index) + 1) * sizeof(*ages));
+        size_t n = 0;
+
+        if (!ages)
+                return fail(rec, -ENOMEM, "building the index");
+        for (uint32_t i = 0; i < index_high(s->index); i++) {
+                const struct chunk *c = store_chunk_at(s, i);
+
+                if (c->flags & CHUNK_USED)
+                        ages[n++] = (struct age){ .second = c->created_ms / 1000, .seq = c->seq, .chunk = i };
+        }
+        qsort(ages, n, sizeof(*ages), by_age);
+        for (size_t k = 0; k < n; k++) {
+                uint32_t i = ages[k].chunk;
+                struct chunk *c = store_chunk_at(s, i);
+                int r = slabs_slab_class(s->slabs, c->slab) < 0 ? cut_segment(rec, c->slab) : 0;
+
+                if (r == 0)
+                        r = slabs_occupy(s->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot }, i);
+                if (r < 0) {
+                        c->slab = INDEX_NO_SLAB;
+                        index_unlink(s->index, i);
+                        index_release(s->index, i);
+                        continue;
+                }
+                s->used_slots++;
+                evict_insert(s->evict, i, (uint32_t)slabs_slab_class(s->slabs, c->slab), c->length);
+                chunk_publish(s, i, c->table_position);
+        }
+        s->stats.recovered_chunks = s->chunks;
+        return 0;
+}
+
+/* Forgets what lies in the page: of a ring that damage has left without a safe page at its head. */
+static void drop_page(struct store *s, uint32_t page)
+{
+        for (uint32_t i = 0; i < DISK_PAGE_ENTRIES; i++) {
+                uint32_t position = page * DISK_PAGE_ENTRIES + i, chunk = table_chunk_at(s->table, position);
+
+                if (chunk != UINT32_MAX && store_chunk_at(s, chunk)->table_position == position)
+                        chunk_remove(s, chunk);
+        }
+}
+
+static bool page_is_live(const struct store *s, uint32_t page)
+{
+        for (uint32_t i = 0; i < DISK_PAGE_ENTRIES; i++) {
+                uint32_t position = page * DISK_PAGE_ENTRIES + i, chunk = table_chunk_at(s->table, position);
+
+                if (chunk != UINT32_MAX && store_chunk_at(s, chunk)->table_position == position)
+                        return true;
+        }
+        return false;
+}
+
+/* Behind the newest page lie its forerunners, one sequence less each. One that is not was to be overwritten and was
+ * not; nothing in it is needed. */
+static int erase_holes(struct recovery *rec)
+{
+        uint32_t page = rec->newest;
+        int r = 0;
+
+        memset(rec->buf, 0, DISK_PAGE);
+        rec->buf_pages = 0;
+        for (uint32_t back = 1; back < MIN(rec->pages, 1024u) && back < rec->max_sequence && r == 0; back++) {
+                page = page > 0 ? page - 1 : rec->pages - 1;
+                if (rec->sequences[page] == 0 || rec->sequences[page] == rec->max_sequence - back ||
+                    page_is_live(rec->s, page))
+                        continue;
+                if (pwrite(rec->s->table_fd, rec->buf, DISK_PAGE, (off_t)page * DISK_PAGE) != DISK_PAGE)
+                        r = errno ? -errno : -EIO;
+        }
+        return r;
+}
+
+static int start_ring(struct recovery *rec)
+{
+        struct store *s = rec->s;
+        uint32_t head = rec->max_sequence ? (rec->newest + 1) % rec->pages : 0;
+        int r;
+
+        if (rec->max_sequence) {
+                r = erase_holes(rec);
+                if (r < 0)
+                        return fail(rec, r, "cannot write the table");
+        }
+        r = table_start(s->table, head, rec->max_sequence + 1);
+        if (r == -ENOSPC) {
+                for (uint32_t i = 0; i < 4; i++)
+                        drop_page(s, (head + i) % rec->pages);
+                r = table_start(s->table, head, rec->max_sequence + 1);
+        }
+        if (r < 0)
+                return fail(rec, r, "starting the table");
+        return fdatasync(s->table_fd) < 0 ? fail(rec, -errno, "cannot sync the table") : 0;
+}
+
+/* All live entries into a new, smaller file, which then takes the place of the ring. */
+static int rewrite_ring(struct recovery *rec)
+{
+        struct store *s = rec->s;
+        _cleanup_(closep) int fd = dir_open_file(s->dir, NAME_TABLE_NEW, O_RDWR | O_CREAT | O_TRUNC);
+        struct disk_page *page = rec->buf;
+        uint32_t next = 0, i = 0, high = index_high(s->index);
+        int r;
+
+        if (fd < 0)
+                return fd;
+        r = dir_allocate(fd, (uint64_t)rec->new_pages * DISK_PAGE);
+        if (r < 0)
+                return r;
+        rec->buf_pages = 0;
+        rec->pages = rec->new_pages;
+        rec->newest = 0;
+        s->table = table_free(s->table);
+        r = table_new(&s->table, s->dir->superblock.uuid, rec->pages, &store_table_ops, s);
+        if (r < 0)
+                return r;
+        while (i < high && next < rec->pages) {
+                *page = (struct disk_page){
+                        .magic = DISK_PAGE_MAGIC,
+                        .sequence = ++rec->max_sequence,
+                        .position = next,
+                };
+                memcpy(page->uuid, s->dir->superblock.uuid, DISK_UUID_BYTES);
+                for (; i < high && page->count < DISK_PAGE_ENTRIES; i++) {
+                        struct chunk *c = store_chunk_at(s, i);
+                        struct disk_entry *e = &page->entries[page->count];
+
+                        if (!(c->flags & CHUNK_USED))
+                                continue;
+                        entry_from_chunk(s, c, e);
+                        e->crc = disk_entry_crc(e, s->dir->superblock.uuid);
+                        c->table_position = next * DISK_PAGE_ENTRIES + page->count++;
+                        table_place(s->table, c->table_position, i);
+                }
+                page->crc = disk_page_crc(page);
+                if (pwrite(fd, page, DISK_PAGE, (off_t)next * DISK_PAGE) != DISK_PAGE)
+                        return errno ? -errno : -EIO;
+                rec->newest = next++;
+        }
+        assert(i == high);
+        if (fsync(fd) < 0 || renameat(s->dir->fd, NAME_TABLE_NEW, s->dir->fd, NAME_TABLE) < 0)
+                return -errno;
+        close(s->table_fd);
+        s->table_fd = TAKE_FD(fd);
+        free(rec->sequences);
+        rec->sequences = calloc(rec->pages, sizeof(*rec->sequences));
+        return rec->sequences ? dir_sync(s->dir) : -ENOMEM;
+}
+
+static int recover_all(struct recovery *rec)
+{
+        struct store *s = rec->s;
+        bool lost = false;
+        uint64_t reserve = MIN(MAX(s->params.limit / 4096, UINT64_C(16) * 1024), UINT64_C(2) * 1024 * 1024);
+        int r;
+
+        r = namespaces_open(&s->namespaces, s->dir, reserve, &lost, rec->error);
+        if (r < 0)
+                return r;
+        r = open_ring(rec);
+        if (r == 0)
+                r = open_segments(rec);
+        if (r == 0)
+                r = first_look(rec);
+        if (r == 0)
+                r = enforce_limit(rec);
+        if (r == 0)
+                r = add_slabs(rec);
+        if (r < 0)
+                return r;
+
+        s->seq = MAX(rec->max_seq, namespaces_max_seq(s->namespaces));
+        if (lost) {
+                namespaces_purge_all(s->namespaces, s->seq);
+                r = namespaces_write_now(s->namespaces);
+                if (r < 0)
+                        return fail(rec, r, "cannot write the namespaces");
+        }
+        r = table_new(&s->table, s->dir->superblock.uuid, rec->pages, &store_table_ops, s);
+        if (r < 0)
+                return fail(rec, r, "making the table");
+        second_look(rec);
+        third_look(rec);
+        r = take_places(rec);
+        if (r < 0)
+                return r;
+        if (rec->new_pages) {
+                r = rewrite_ring(rec);
+                if (r < 0)
+                        return fail(rec, r, "cannot make a smaller table");
+        }
+        return start_ring(rec);
+}
+
+int recover(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+{
+        struct recovery rec = { .s = s, .error = ret_error, .fd = -1 };
+        uint64_t begun = clock_mono_ns();
+        int r = recover_all(&rec);
+
+        if (rec.fd >= 0) {
+                posix_fadvise(rec.fd, 0, 0, POSIX_FADV_DONTNEED);
+                close(rec.fd);
+        }
+        for (uint32_t i = 0; i < rec.n_scans; i++)
+                free(rec.scans[i].seqs);
+        free(rec.scans);
+        free(rec.sequences);
+        free(rec.buf);
+        s->stats.recover_ms = (clock_mono_ns() - begun) / 1000000;
+        return r;
+}

@@ -1,1 +1,492 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Data files, and what the limit allows.
+ *
+ * A segment is one file of payload, and the slab of the same number in the slot allocator. It is made ahead of
+ * need: allocated on a worker, then written once with zeros, one write at a time, since the first write into an
+ * allocated but unwritten extent costs several times a later one. It is added to the allocator when it is wholly
+ * prewritten, or earlier when a put needs it now; from then on prewriting leaves it alone, and puts wait for the
+ * one write of zeros that may be in flight.
+ *
+ * Everything that occupies the disk is charged against the limit before it is made: the fixed files, the ring at
+ * the size it is being grown to, and each segment with a page for what the file system needs to find it. The
+ * next segment is cut short, or not made, when it and the ring pages that its slots will need do not fit; those
+ * are reckoned with the smallest slots in use. When smaller slots come to a full store the ring may fall short:
+ * then the coldest segment is given up for it.
+ *
+ * Failures: a full file system stops growth for a while; what exists is used on. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "store/internal.h"
+
+enum { GUESSED_SLOT_BYTES = 64 * 1024, MIN_CUT_SEGMENT = 64 * 1024 };
+static const uint64_t full_pause_ns = UINT64_C(30) * 1000000000;
+
+struct segment *segment_new(struct store *s, uint32_t number)
+{
+        struct segment *seg = calloc(1, sizeof(*seg));
+
+        if (!seg)
+                return NULL;
+        seg->store = s;
+        seg->number = number;
+        seg->fd = -1;
+        list_init(&seg->waiting);
+        list_init(&seg->dirty_node);
+        return seg;
+}
+
+struct segment *segment_free(struct segment *seg)
+{
+        if (!seg)
+                return NULL;
+        if (seg->fd >= 0)
+                close(seg->fd);
+        free(seg);
+        return NULL;
+}
+
+/* --- what the limit allows --- */
+
+uint64_t segment_bytes_for(uint64_t limit, uint64_t wished)
+{
+        /* Whole MiB: slots of common sizes leave no rest. Not more files than there are numbers. */
+        uint64_t bytes = MAX(round_down(MIN(wished, limit / 64), STORE_MIN_SEGMENT), (uint64_t)STORE_MIN_SEGMENT);
+        uint64_t least = round_up(limit / DISK_SEGMENTS_MAX, STORE_MIN_SEGMENT);
+
+        return MAX(bytes, least);
+}
+
+uint32_t ring_pages_for(uint64_t slots)
+{
+        uint64_t pages = (3 * slots + DISK_PAGE_ENTRIES - 1) / DISK_PAGE_ENTRIES;
+
+        pages = round_up(pages, STORE_RING_STEP_PAGES);
+        return (uint32_t)MIN(MAX(pages, (uint64_t)STORE_RING_MIN_PAGES),
+                             round_down((uint64_t)TABLE_MAX_PAGES - 1, STORE_RING_STEP_PAGES));
+}
+
+static uint64_t charged_but_ring(const struct store *s)
+{
+        return (uint64_t)DISK_SUPERBLOCKS * DISK_PAGE + STORE_SLACK_BYTES + namespaces_charged(s->namespaces) +
+               s->segments_charged;
+}
+
+uint64_t store_charged(const struct store *s)
+{
+        return charged_but_ring(s) + s->table_charged;
+}
+
+static uint64_t segment_charge(uint64_t bytes)
+{
+        return bytes + DISK_PAGE;
+}
+
+/* Of the slots in use, and the ones that `slot_bytes` asks for. */
+static uint64_t smallest_slot(const struct store *s, uint64_t slot_bytes)
+{
+        uint64_t smallest = slot_bytes;
+
+        for (unsigned i = 0; i < slabs_class_count(s->slabs); i++) {
+                uint32_t slabs;
+                uint64_t slots, used;
+
+                slabs_class_usage(s->slabs, i, &slabs, &slots, &used);
+                if (used > 0)
+                        smallest = MIN(smallest, slabs_class_bytes(s->slabs, i));
+        }
+        return smallest == UINT64_MAX ? GUESSED_SLOT_BYTES : smallest;
+}
+
+/* Payload of the next segment, 0 if the limit has no room for one of at least `slot_bytes`. */
+static uint64_t next_bytes(const struct store *s, uint64_t slot_bytes)
+{
+        uint64_t slot = smallest_slot(s, slot_bytes ? slot_bytes : UINT64_MAX);
+        uint64_t slots = s->cut_slots, charged = charged_but_ring(s), low = 0, high, least;
+
+        for (uint32_t i = 0; i < s->n_segments; i++)
+                if (s->segments[i]->fd >= 0 && s->segments[i]->slot_bytes == 0)
+                        slots += s->segments[i]->bytes / slot;
+
+        /* The most grains that fit; a grain is a slot, or all of the segment's last rest. */
+        high = s->segment_bytes / slot + 1;
+        while (low < high) {
+                uint64_t n = (low + high + 1) / 2;
+                uint64_t bytes = MIN(n * slot, s->segment_bytes);
+                uint64_t ring = MAX(s->table_charged, (uint64_t)ring_pages_for(slots + bytes / slot) * DISK_PAGE);
+
+                if (charged + segment_charge(bytes) + ring <= s->params.limit)
+                        low = n;
+                else
+                        high = n - 1;
+        }
+        least = MAX(slot_bytes, (uint64_t)MIN_CUT_SEGMENT);
+        low = MIN(low * slot, s->segment_bytes);
+        return low >= least ? low : 0;
+}
+
+uint64_t segments_next_bytes(const struct store *s)
+{
+        return next_bytes(s, 0);
+}
+
+/* --- making files --- */
+
+/* Worker. */
+static int make_file(struct kio_request *req)
+{
+        struct store *s = container_of(req, struct store, format_io);
+        struct segment *seg = s->formatting;
+        char name[DIR_SEGMENT_NAME_BYTES];
+        int r;
+
+        dir_segment_name(seg->number, name);
+        seg->fd = dir_open_file(s->dir, name, O_RDWR | O_CREAT | O_EXCL);
+        if (seg->fd == -EEXIST) {
+                /* Nobody's: what the start found is open already. */
+                unlinkat(s->dir->fd, name, 0);
+                seg->fd = dir_open_file(s->dir, name, O_RDWR | O_CREAT | O_EXCL);
+        }
+        if (seg->fd < 0)
+                return seg->fd;
+        if (s->params.prewrite)
+                r = dir_allocate(seg->fd, seg->bytes);
+        else
+                r = ftruncate(seg->fd, (off_t)seg->bytes) < 0 ? -errno : 0;
+        if (r == 0)
+                r = dir_sync(s->dir);
+        if (r == 0) {
+                int64_t usage = dir_file_usage(seg->fd);
+
+                seg->charged = segment_charge(MAX(seg->bytes, usage < 0 ? 0 : (uint64_t)usage));
+                return 0;
+        }
+        close(seg->fd);
+        seg->fd = -1;
+        unlinkat(s->dir->fd, name, 0);
+        return r;
+}
+
+static int format_begin(struct store *s, uint64_t bytes)
+{
+        struct segment **p = realloc(s->segments, (s->n_segments + 1) * sizeof(struct segment *));
+        struct segment *seg;
+
+        if (!p)
+                return -ENOMEM;
+        s->segments = p;
+        seg = segment_new(s, s->n_segments);
+        if (!seg)
+                return -ENOMEM;
+        seg->bytes = bytes;
+        seg->charged = segment_charge(bytes);
+        seg->prewritten = s->params.prewrite ? 0 : bytes;
+        s->segments_charged += seg->charged;
+        s->formatting = seg;
+        return 0;
+}
+
+static void format_end(struct store *s, uint64_t charged_before, int r)
+{
+        struct segment *seg = TAKE_PTR(s->formatting);
+
+        s->segments_charged -= charged_before;
+        if (r < 0) {
+                s->no_room_until_ns = clock_mono_ns() + full_pause_ns;
+                segment_free(seg);
+                return;
+        }
+        s->segments_charged += seg->charged;
+        s->segments[s->n_segments++] = seg;
+}
+
+static void format_complete(struct kio_request *req)
+{
+        struct store *s = container_of(req, struct store, format_io);
+
+        s->operations--;
+        format_end(s, segment_charge(s->formatting->bytes), (int)req->result);
+        put_serve_waiting(s);
+        store_progress(s);
+}
+
+static bool may_format(const struct store *s)
+{
+        return !s->formatting && !s->stopping && !s->bypassed && s->n_retired == 0 &&
+               s->n_segments < DISK_SEGMENTS_MAX && clock_mono_ns() >= s->no_room_until_ns;
+}
+
+bool segments_format_next(struct store *s, uint64_t slot_bytes)
+{
+        uint64_t bytes;
+
+        if (!may_format(s))
+                return false;
+        bytes = next_bytes(s, slot_bytes);
+        if (bytes == 0 || format_begin(s, bytes) < 0)
+                return false;
+        s->format_io = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_PUT,
+                .call = make_file,
+                .complete = format_complete,
+        };
+        list_init(&s->format_io.node);
+        s->operations++;
+        kio_submit(s->io, &s->format_io, s->formatting->number);
+        return true;
+}
+
+int segments_format_now(struct store *s)
+{
+        uint64_t bytes = next_bytes(s, 0);
+        int r;
+
+        if (bytes == 0)
+                return -ENOSPC;
+        r = format_begin(s, bytes);
+        if (r < 0)
+                return r;
+        r = make_file(&s->format_io);
+        format_end(s, segment_charge(bytes), r);
+        return r;
+}
+
+/* --- prewriting, and handing over to the allocator --- */
+
+bool segments_add_next(struct store *s)
+{
+        uint32_t next = slabs_added(s->slabs);
+
+        return next < s->n_segments && slabs_add(s->slabs, s->segments[next]->bytes) == 0;
+}
+
+static void prewrite_complete(struct kio_request *req)
+{
+        struct store *s = container_of(req, struct store, prewrite_io);
+        struct segment *seg = TAKE_PTR(s->prewriting);
+
+        s->operations--;
+        seg->prewriting = false;
+        if (req->result < 0) {
+                /* The write of a put into it will say so if it is more than a passing trouble. */
+                s->stats.write_errors++;
+                seg->prewritten = seg->bytes;
+        } else {
+                seg->prewritten += req->length;
+                s->stats.prewrite_bytes_written += req->length;
+        }
+        put_resume(s, seg);
+        store_progress(s);
+}
+
+static void prewrite_turn(struct store *s)
+{
+        struct segment *seg = NULL;
+
+        while (slabs_added(s->slabs) < s->n_segments) {
+                seg = s->segments[slabs_added(s->slabs)];
+                if (seg->prewritten < seg->bytes || !segments_add_next(s))
+                        break;
+        }
+        if (s->prewriting || s->stopping || s->bypassed)
+                return;
+        for (uint32_t i = slabs_added(s->slabs); i < s->n_segments; i++) {
+                seg = s->segments[i];
+                if (seg->prewritten < seg->bytes)
+                        break;
+                seg = NULL;
+        }
+        if (!seg || seg->prewritten >= seg->bytes || seg->number < slabs_added(s->slabs))
+                return;
+        s->prewriting = seg;
+        seg->prewriting = true;
+        s->prewrite_io = (struct kio_request){
+                .op = KIO_WRITE,
+                .class = KIO_CLASS_BACKGROUND,
+                .fd = seg->fd,
+                .offset = seg->prewritten,
+                .buf = s->zeros,
+                .length = MIN((uint64_t)STORE_PREWRITE_BYTES, seg->bytes - seg->prewritten),
+                .complete = prewrite_complete,
+        };
+        list_init(&s->prewrite_io.node);
+        s->operations++;
+        kio_submit(s->io, &s->prewrite_io, seg->number);
+}
+
+void segments_turn(struct store *s)
+{
+        uint32_t ahead = slabs_free_count(s->slabs) + s->n_segments - slabs_added(s->slabs);
+
+        if (ahead < STORE_SEGMENTS_AHEAD)
+                segments_format_next(s, 0);
+        prewrite_turn(s);
+}
+
+/* --- cutting and giving up --- */
+
+void segment_note_cut(struct store *s, uint32_t slab)
+{
+        struct segment *seg = s->segments[slab];
+        int class = slabs_slab_class(s->slabs, slab);
+        uint64_t slot_bytes = slabs_class_bytes(s->slabs, (unsigned)class);
+
+        if (seg->slot_bytes == slot_bytes)
+                return;
+        /* Entries of the old cut are void from the first one of this on. */
+        if (seg->slot_bytes)
+                s->cut_slots -= seg->bytes / seg->slot_bytes;
+        seg->slot_bytes = slot_bytes;
+        seg->epoch = ++s->seq;
+        s->cut_slots += seg->bytes / slot_bytes;
+}
+
+/* All slots of the slab get an owner that is nobody's chunk, and the file goes. */
+void segment_retire(struct store *s, uint32_t slab)
+{
+        struct segment *seg = s->segments[slab];
+        char name[DIR_SEGMENT_NAME_BYTES];
+        unsigned class = 0;
+
+        assert(slabs_slab_class(s->slabs, slab) < 0 && !seg->prewriting && !seg->syncing);
+        for (unsigned i = 0; i < slabs_class_count(s->slabs); i++) {
+                uint64_t bytes = slabs_class_bytes(s->slabs, i);
+
+                if (bytes <= seg->bytes && bytes > slabs_class_bytes(s->slabs, class))
+                        class = i;
+        }
+        if (slabs_assign(s->slabs, slab, class) < 0)
+                return;
+        for (uint32_t i = 0; i < slabs_slab_slots(s->slabs, slab); i++)
+                slabs_occupy(s->slabs, (struct slab_slot){ .slab = slab, .slot = i }, INT32_MAX);
+
+        if (seg->slot_bytes)
+                s->cut_slots -= seg->bytes / seg->slot_bytes;
+        seg->slot_bytes = 0;
+        s->segments_charged -= seg->charged;
+        seg->charged = 0;
+        seg->dirty = seg->sync_wanted = false;
+        list_unlink(&seg->dirty_node);
+        if (seg->fd >= 0) {
+                close(seg->fd);
+                seg->fd = -1;
+                dir_segment_name(seg->number, name);
+                unlinkat(s->dir->fd, name, 0);
+        }
+        s->n_retired++;
+}
+
+/* --- the ring's file --- */
+
+bool ring_is_growing(const struct store *s)
+{
+        return s->growing_pages > 0;
+}
+
+/* Worker. */
+static int grow_file(struct kio_request *req)
+{
+        struct store *s = container_of(req, struct store, grow_io);
+        int r = dir_allocate(s->table_fd, (uint64_t)s->growing_pages * DISK_PAGE);
+
+        if (r < 0)
+                return r;
+        return fdatasync(s->table_fd) < 0 ? -errno : 0;
+}
+
+static void growth_next(struct store *s);
+
+static void growth_complete(struct kio_request *req)
+{
+        struct store *s = container_of(req, struct store, grow_io);
+
+        s->operations--;
+        if (req->result < 0) {
+                /* What has been allocated stays charged: the file may have it. */
+                s->growing_pages = 0;
+                s->no_room_until_ns = clock_mono_ns() + full_pause_ns;
+                put_serve_waiting(s);
+        } else {
+                if (req->op == KIO_WRITE) {
+                        s->growth_zeroed += req->length;
+                        s->stats.prewrite_bytes_written += req->length;
+                }
+                growth_next(s);
+        }
+        store_progress(s);
+}
+
+/* The new pages are prewritten as segments are, so that publishing never waits for the file system. */
+static void growth_next(struct store *s)
+{
+        uint64_t end = (uint64_t)s->growing_pages * DISK_PAGE;
+
+        if (s->growth_zeroed >= end || !s->params.prewrite) {
+                s->growth_done = true;
+                if (!table_in_flight(s->table))
+                        ring_use_growth(s);
+                return;
+        }
+        s->grow_io = (struct kio_request){
+                .op = KIO_WRITE,
+                .class = KIO_CLASS_PUT,
+                .fd = s->table_fd,
+                .offset = s->growth_zeroed,
+                .buf = s->zeros,
+                .length = MIN((uint64_t)STORE_PREWRITE_BYTES, end - s->growth_zeroed),
+                .complete = growth_complete,
+        };
+        list_init(&s->grow_io.node);
+        s->operations++;
+        kio_submit(s->io, &s->grow_io, 0);
+}
+
+void ring_use_growth(struct store *s)
+{
+        if (!s->growth_done)
+                return;
+        s->growth_done = false;
+        table_grow(s->table, s->growing_pages);
+        s->growing_pages = 0;
+        put_serve_waiting(s);
+}
+
+void ring_turn(struct store *s)
+{
+        uint32_t pages = table_pages(s->table), want = ring_pages_for(s->cut_slots);
+        uint64_t charged = charged_but_ring(s), room;
+
+        if (ring_is_growing(s) || want <= pages || s->stopping || s->bypassed || clock_mono_ns() < s->no_room_until_ns)
+                return;
+        room = s->params.limit > charged ? (s->params.limit - charged) / DISK_PAGE : 0;
+        want = (uint32_t)MIN((uint64_t)want, round_down(room, STORE_RING_STEP_PAGES));
+        if (want <= pages) {
+                if ((uint64_t)pages * DISK_PAGE_ENTRIES < 2 * s->cut_slots) {
+                        uint32_t slab = room_take_slab(s, -1, 0, UINT64_MAX);
+
+                        if (slab != UINT32_MAX)
+                                segment_retire(s, slab);
+                }
+                return;
+        }
+        s->growing_pages = want;
+        s->growth_zeroed = (uint64_t)pages * DISK_PAGE;
+        s->table_charged = (uint64_t)want * DISK_PAGE;
+        s->grow_io = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_PUT,
+                .call = grow_file,
+                .complete = growth_complete,
+        };
+        list_init(&s->grow_io.node);
+        s->operations++;
+        kio_submit(s->io, &s->grow_io, 0);
+}

@@ -34,17 +34,18 @@ struct store_params {
         const char *const *paths;
         unsigned n_paths;
         uint64_t limit;          /* bytes over all paths: payload, tables and all */
-        uint64_t segment_bytes;  /* wished; see store_geometry() */
+        uint64_t segment_bytes;  /* wished: min(this, limit / 64), whole MiB, at least 1 MiB, at most 16384 files */
         uint64_t entries;        /* bound of the index; 0: max(limit / 256 KiB, 1 Mi) */
         bool prewrite;
         bool direct;             /* try O_DIRECT */
         const char *policy;      /* eviction */
         uint64_t pool_slab_bytes; /* reads and writes come from buffers at most this large */
         struct key_secret secret;
+        uint32_t lock_wait_ms;    /* how long to wait for the lock; 0: 5000 */
 };
 
 /* Step one of opening, before there is any I/O ring: makes or checks the directories, takes the locks (retrying
- * for 5 s while another holds them), reads the superblocks, probes O_DIRECT.
+ * for lock_wait_ms while another holds them), reads the superblocks, probes O_DIRECT.
  *
  * Errors: -EBUSY: another daemon has it; -EPROTO: not a store, or of a version or with a flag this build does
  * not know; others as the world says. `ret_error` gets one clear sentence with the path. 0 else. */
@@ -143,11 +144,14 @@ struct store_put {
          * eviction order: touch it with its chain. */
         struct store_ref ref;
 
-        int result; /* 0, STORE_NOT_DURABLE, STORE_BYPASSED, -errno of a failed write: nothing was stored */
+        /* 0, or STORE_NOT_DURABLE: it is stored. STORE_BYPASSED, -ECANCELED (purged meanwhile), -errno of a failed
+         * write: it is not. */
+        int result;
         void (*complete)(struct store_put *req);
 };
 /* Takes a slot, evicting if it must, and writes payload, then table; it is in the index once both are written.
- * 0: complete() will follow. STORE_EXISTS, STORE_FULL, STORE_TOO_LARGE, STORE_BYPASSED: it will not.
+ * 0: complete() will follow. STORE_EXISTS, STORE_FULL, STORE_TOO_LARGE, STORE_BYPASSED (also once the store
+ * stops), -EINVAL (no such namespace), -ENOMEM: it will not.
  * STORE_FULL may pass: try again after some completion. */
 int store_put(struct store *s, struct store_put *req);
 

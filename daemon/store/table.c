@@ -1,1 +1,425 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Table ring: the durable record of what the slots hold.
+ *
+ * A chunk survives a restart only if its entry reached the disk; slot bytes without one are free space. Runs on
+ * the loop thread. Owns the head, the queue, the page buffers, and who lies at which position.
+ *
+ * The rule: the next `safe` pages at the head hold no only copy of a live entry. A batch of k pages overwrites
+ * [head, head + k), k at most half of `safe`, and carries the live entries of k pages from head + safe on. Once
+ * it is complete those have moved into the batch, and the rule holds for the new head. Whatever of the batch is
+ * lost or torn by a crash, every live entry still lies where it lay before: nothing it overwrote was needed, and
+ * at the next start the pages that it did reach cost at most half of the safe ones. A `safe` below the window
+ * that is wished for is won back by carrying two pages for each page written.
+ *
+ * Power loss: writes that were completed but not synced may be lost in any order, so the pages written since
+ * the last sync are held below half of what was safe then; table_wants_sync() asks at a quarter.
+ *
+ * Puts that arrive while a batch flies share the next one. Everything carried counts against the room of the
+ * batch first, so that the rule never waits for anything.
+ *
+ * Failures: a failed write ends the ring: its file may hold anything there. Gets go on from memory. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "store/table.h"
+
+enum { WINDOW_MIN = 4, WINDOW_MAX = 1024, WINDOW_SHARE = 8 };
+
+/* What one entry of the batch in flight is: new (item), or carried from a position. */
+struct batch_entry {
+        struct table_item *item;
+        uint32_t chunk;
+        uint32_t from;
+};
+
+struct table {
+        uint8_t uuid[DISK_UUID_BYTES];
+        const struct table_ops *ops;
+        void *userdata;
+
+        uint32_t pages;
+        uint32_t *chunks; /* by position: chunk + 1, as fresh memory is 0; maybe stale: ops->live() decides */
+        uint64_t chunks_bytes;
+
+        uint32_t head;
+        uint32_t safe;
+        uint64_t next_sequence;
+        int failed;
+
+        struct list_node queue;
+        uint64_t queued;
+
+        uint32_t flying; /* pages; 0: no write in flight */
+        uint32_t carried_pages;
+        uint32_t n_batch;
+        struct disk_page *buf;
+        struct batch_entry batch[TABLE_BATCH_PAGES * DISK_PAGE_ENTRIES];
+
+        /* In pages written; `synced` as of the begin of the last sync that ended well. */
+        uint64_t written, synced, syncing;
+        uint32_t synced_safe, syncing_safe;
+        bool never_synced;
+
+        struct table_stats stats;
+};
+
+DEFINE_CLEANUP(struct table *, table_free);
+
+static uint32_t wished_window(const struct table *t)
+{
+        return MAX((uint32_t)WINDOW_MIN, MIN(t->pages / WINDOW_SHARE, (uint32_t)WINDOW_MAX));
+}
+
+static uint64_t map_bytes(uint32_t pages)
+{
+        return round_up((uint64_t)pages * DISK_PAGE_ENTRIES * sizeof(uint32_t), 4096);
+}
+
+int table_new(struct table **ret, const uint8_t uuid[static DISK_UUID_BYTES], uint32_t pages,
+              const struct table_ops *ops, void *userdata)
+{
+        _cleanup_(table_freep) struct table *t = calloc(1, sizeof(*t));
+
+        if (!t)
+                return -ENOMEM;
+        assert(pages >= TABLE_MIN_PAGES && pages < TABLE_MAX_PAGES);
+        memcpy(t->uuid, uuid, DISK_UUID_BYTES);
+        t->ops = ops;
+        t->userdata = userdata;
+        t->pages = pages;
+        t->next_sequence = 1;
+        list_init(&t->queue);
+        t->buf = aligned_alloc(DISK_PAGE, (size_t)TABLE_BATCH_PAGES * DISK_PAGE);
+        if (!t->buf)
+                return -ENOMEM;
+        t->chunks = mmap(NULL, map_bytes(pages), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                         -1, 0);
+        if (t->chunks == MAP_FAILED) {
+                t->chunks = NULL;
+                return -ENOMEM;
+        }
+        t->chunks_bytes = map_bytes(pages);
+        t->safe = t->synced_safe = wished_window(t);
+        *ret = TAKE_PTR(t);
+        return 0;
+}
+
+struct table *table_free(struct table *t)
+{
+        if (!t)
+                return NULL;
+        if (t->chunks)
+                munmap(t->chunks, t->chunks_bytes);
+        free(t->buf);
+        free(t);
+        return NULL;
+}
+
+void table_place(struct table *t, uint32_t position, uint32_t chunk)
+{
+        assert(position / DISK_PAGE_ENTRIES < t->pages);
+        t->chunks[position] = chunk + 1;
+}
+
+uint32_t table_chunk_at(const struct table *t, uint32_t position)
+{
+        assert(position / DISK_PAGE_ENTRIES < t->pages);
+        return t->chunks[position] - 1;
+}
+
+static bool is_live(const struct table *t, uint32_t position, struct disk_entry *ret)
+{
+        uint32_t chunk = t->chunks[position];
+
+        return chunk != 0 && t->ops->live(t->userdata, chunk - 1, position, ret);
+}
+
+static uint32_t page_after(const struct table *t, uint32_t page, uint32_t steps)
+{
+        return (uint32_t)(((uint64_t)page + steps) % t->pages);
+}
+
+static unsigned count_live(const struct table *t, uint32_t page)
+{
+        unsigned n = 0;
+
+        for (uint32_t i = 0; i < DISK_PAGE_ENTRIES; i++)
+                n += is_live(t, page * DISK_PAGE_ENTRIES + i, NULL);
+        return n;
+}
+
+static uint32_t count_safe(const struct table *t)
+{
+        uint32_t wish = wished_window(t), n = 0;
+
+        while (n < wish && count_live(t, page_after(t, t->head, n)) == 0)
+                n++;
+        return n;
+}
+
+int table_start(struct table *t, uint32_t head, uint64_t next_sequence)
+{
+        assert(head < t->pages && t->flying == 0);
+        t->head = head;
+        t->next_sequence = next_sequence;
+        t->safe = t->synced_safe = count_safe(t);
+        t->written = t->synced = 0;
+        return t->safe > 0 ? 0 : -ENOSPC;
+}
+
+void table_queue(struct table *t, struct table_item *item)
+{
+        list_append(&t->queue, &item->node);
+        t->queued++;
+}
+
+bool table_has_queued(const struct table *t)
+{
+        return t->queued > 0;
+}
+
+static struct table_item *dequeue(struct table *t)
+{
+        struct list_node *n = list_pop(&t->queue);
+
+        if (!n)
+                return NULL;
+        t->queued--;
+        return container_of(n, struct table_item, node);
+}
+
+static void fail_queued(struct table *t)
+{
+        struct table_item *item;
+
+        while ((item = dequeue(t)))
+                t->ops->written(t->userdata, item, TABLE_NOWHERE, t->failed);
+}
+
+/* How many more pages may be written before a sync. */
+static uint32_t unsynced_room(const struct table *t)
+{
+        uint64_t most = MAX(t->synced_safe / 2, 1u), since = t->written - t->synced;
+
+        if (t->never_synced)
+                return TABLE_BATCH_PAGES;
+        return since >= most ? 0 : (uint32_t)(most - since);
+}
+
+bool table_wants_sync(const struct table *t)
+{
+        return !t->never_synced && !t->failed && t->written - t->synced >= MAX(t->synced_safe / 4, 1u);
+}
+
+bool table_is_dirty(const struct table *t)
+{
+        return t->written > t->synced;
+}
+
+void table_sync_begin(struct table *t)
+{
+        t->syncing = t->written;
+        t->syncing_safe = t->safe;
+}
+
+void table_sync_end(struct table *t, int r)
+{
+        if (r < 0) {
+                t->never_synced = true;
+                return;
+        }
+        t->synced = t->syncing;
+        t->synced_safe = t->syncing_safe;
+}
+
+/* How many pages past the safe ones a batch of k pages should free: k keep the window, more widen it. */
+static uint32_t pages_to_carry(const struct table *t, uint32_t k)
+{
+        uint32_t wish = wished_window(t), carry = k;
+
+        if (t->safe < wish)
+                carry += MIN(k, wish - t->safe);
+        return MIN(carry, t->pages - t->safe);
+}
+
+static struct disk_entry *batch_add(struct table *t, struct table_item *item, uint32_t chunk, uint32_t from)
+{
+        uint32_t n = t->n_batch++;
+
+        t->batch[n] = (struct batch_entry){ .item = item, .chunk = chunk, .from = from };
+        return &t->buf[n / DISK_PAGE_ENTRIES].entries[n % DISK_PAGE_ENTRIES];
+}
+
+static void carry_page(struct table *t, uint32_t page)
+{
+        for (uint32_t i = 0; i < DISK_PAGE_ENTRIES; i++) {
+                uint32_t position = page * DISK_PAGE_ENTRIES + i;
+                struct disk_entry entry = { 0 };
+
+                if (is_live(t, position, &entry))
+                        *batch_add(t, NULL, t->chunks[position] - 1, position) = entry;
+        }
+}
+
+static void seal_pages(struct table *t, uint32_t k)
+{
+        for (uint32_t i = 0; i < k; i++) {
+                struct disk_page *page = &t->buf[i];
+                uint32_t first = i * DISK_PAGE_ENTRIES;
+
+                page->magic = DISK_PAGE_MAGIC;
+                memcpy(page->uuid, t->uuid, DISK_UUID_BYTES);
+                page->sequence = t->next_sequence + i;
+                page->position = t->head + i;
+                page->count = (uint16_t)(t->n_batch > first ? MIN(t->n_batch - first, (uint32_t)DISK_PAGE_ENTRIES) : 0);
+                for (unsigned j = 0; j < page->count; j++)
+                        page->entries[j].crc = disk_entry_crc(&page->entries[j], t->uuid);
+                page->crc = disk_page_crc(page);
+        }
+}
+
+bool table_compose(struct table *t, const void **ret_buf, uint64_t *ret_offset, uint64_t *ret_bytes)
+{
+        uint32_t k = 0, k_max, carry = 0, carried = 0, room = 0;
+
+        if (t->failed)
+                fail_queued(t);
+        if (t->queued == 0 || t->flying > 0)
+                return false;
+        k_max = MIN(MAX(t->safe / 2, 1u), MIN((uint32_t)TABLE_BATCH_PAGES, t->pages - t->head));
+        k_max = MIN(k_max, unsynced_room(t));
+        if (k_max == 0)
+                return false;
+
+        /* The fewest pages that take everything queued. At least k pages can always be carried: each holds no
+         * more entries than a page has room for. */
+        do {
+                k++;
+                room = k * DISK_PAGE_ENTRIES;
+                for (uint32_t want = pages_to_carry(t, k); carry < want; carry++) {
+                        uint32_t n = count_live(t, page_after(t, t->head, t->safe + carry));
+
+                        if (carried + n > room)
+                                break;
+                        carried += n;
+                }
+        } while (k < k_max && carried + t->queued > room);
+
+        memset(t->buf, 0, (size_t)k * DISK_PAGE);
+        t->n_batch = 0;
+        for (uint32_t i = 0; i < carry; i++)
+                carry_page(t, page_after(t, t->head, t->safe + i));
+        assert(t->n_batch == carried);
+        while (t->n_batch < room && t->queued > 0) {
+                struct table_item *item = dequeue(t);
+                struct disk_entry entry = { 0 };
+
+                if (t->ops->fill(t->userdata, item, &entry))
+                        *batch_add(t, item, 0, TABLE_NOWHERE) = entry;
+                else
+                        t->ops->written(t->userdata, item, TABLE_NOWHERE, -ECANCELED);
+        }
+        if (t->n_batch == carried && t->queued == 0)
+                return false; /* all of them were called off */
+        seal_pages(t, k);
+
+        t->flying = k;
+        t->carried_pages = carry;
+        *ret_buf = t->buf;
+        *ret_offset = (uint64_t)t->head * DISK_PAGE;
+        *ret_bytes = (uint64_t)k * DISK_PAGE;
+        return true;
+}
+
+bool table_in_flight(const struct table *t)
+{
+        return t->flying > 0;
+}
+
+void table_complete(struct table *t, int r)
+{
+        uint32_t first = t->head * DISK_PAGE_ENTRIES, k = t->flying;
+
+        assert(k > 0);
+        t->flying = 0;
+        if (r < 0) {
+                t->failed = r;
+                for (uint32_t i = 0; i < t->n_batch; i++)
+                        if (t->batch[i].item)
+                                t->ops->written(t->userdata, t->batch[i].item, TABLE_NOWHERE, r);
+                fail_queued(t);
+                return;
+        }
+
+        /* What lay in these pages was history: the rule. New owners of the positions are set before anybody
+         * is called, so that a caller who looks sees one state. */
+        memset(t->chunks + first, 0, (size_t)k * DISK_PAGE_ENTRIES * sizeof(*t->chunks));
+        t->head = page_after(t, t->head, k);
+        t->next_sequence += k;
+        t->safe = t->safe - k + t->carried_pages;
+        t->written += k;
+        t->stats.writes++;
+        t->stats.pages_written += k;
+        for (uint32_t i = 0; i < t->n_batch; i++) {
+                struct batch_entry *b = &t->batch[i];
+
+                if (b->item) {
+                        t->stats.entries_written++;
+                        t->ops->written(t->userdata, b->item, first + i, 0);
+                } else {
+                        t->stats.entries_carried++;
+                        /* Dropped meanwhile, or its number given to another chunk: then it lies elsewhere. */
+                        if (t->ops->live(t->userdata, b->chunk, b->from, NULL)) {
+                                table_place(t, first + i, b->chunk);
+                                t->ops->moved(t->userdata, b->chunk, first + i);
+                        }
+                }
+        }
+}
+
+int table_grow(struct table *t, uint32_t pages)
+{
+        void *p;
+
+        assert(t->flying == 0 && pages >= t->pages && pages < TABLE_MAX_PAGES);
+        p = mremap(t->chunks, t->chunks_bytes, map_bytes(pages), MREMAP_MAYMOVE);
+        if (p == MAP_FAILED)
+                return -ENOMEM;
+        t->chunks = p;
+        t->chunks_bytes = map_bytes(pages);
+        t->pages = pages;
+        /* Behind the old end there is nothing, so at least as many pages are safe as before; a wider window is
+         * wished for, and what it already has of that counts. */
+        t->safe = MAX(t->safe, count_safe(t));
+        return 0;
+}
+
+uint32_t table_pages(const struct table *t)
+{
+        return t->pages;
+}
+
+uint32_t table_capacity(const struct table *t)
+{
+        return (t->pages - wished_window(t)) / 8 * 7 * DISK_PAGE_ENTRIES;
+}
+
+uint32_t table_window(const struct table *t)
+{
+        return t->safe;
+}
+
+uint64_t table_bytes(const struct table *t)
+{
+        return sizeof(*t) + t->chunks_bytes + (uint64_t)TABLE_BATCH_PAGES * DISK_PAGE;
+}
+
+void table_get_stats(const struct table *t, struct table_stats *ret)
+{
+        *ret = t->stats;
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A chunk on its way out: the slot is pinned, read whole into the caller's buffer, and its CRC compared.
+ *
+ * What does not match is read once more, since a bus or a buffer may have been at fault; then it is dropped, with a
+ * tombstone, counted, and a miss. The same for a read that the device refuses. A chunk that is dropped or purged
+ * while it is read is a miss too. */
+#include <assert.h>
+#include <errno.h>
+
+#include "checked.h"
+#include "store/internal.h"
+
+struct get_private {
+        struct store *store;
+        uint32_t attempts;
+};
+static_assert(sizeof(struct get_private) <= sizeof(((struct store_get *)0)->store_private), "room in the request");
+
+static struct get_private *private(struct store_get *req)
+{
+        return (struct get_private *)req->store_private;
+}
+
+/* The bytes themselves are the trouble, not memory or a queue. */
+static bool is_loss(int64_t r)
+{
+        return r == -EIO || r == -ENODATA || r == -EILSEQ || r == -EREMOTEIO || r == -ENXIO || r == -EBADMSG;
+}
+
+static void get_read(struct store *s, struct store_get *req);
+
+static void get_finish(struct store *s, struct store_get *req, int result)
+{
+        chunk_unpin(s, req->ref.index);
+        req->result = result;
+        list_append(&s->done_gets, &req->node);
+}
+
+static void payload_read(struct kio_request *io)
+{
+        struct store_get *req = container_of(io, struct store_get, io);
+        struct store *s = private(req)->store;
+        uint32_t i = req->ref.index;
+        bool linked = store_chunk_at(s, i)->flags & CHUNK_LINKED;
+
+        if (io->result < 0) {
+                s->stats.read_errors++;
+                if (linked && is_loss(io->result))
+                        chunk_drop(s, i);
+                get_finish(s, req, (int)io->result);
+        } else {
+                s->stats.reads++;
+                s->stats.bytes_read += io->length;
+                if (!linked) {
+                        get_finish(s, req, STORE_MISS);
+                } else if (io->crc == req->crc) {
+                        s->stats.gets++;
+                        get_finish(s, req, 0);
+                } else if (private(req)->attempts++ == 0) {
+                        s->stats.crc_rereads++;
+                        get_read(s, req);
+                } else {
+                        s->stats.crc_failures++;
+                        chunk_drop(s, i);
+                        get_finish(s, req, STORE_MISS);
+                }
+        }
+        store_progress(s);
+}
+
+static void get_read(struct store *s, struct store_get *req)
+{
+        const struct chunk *c = store_chunk_at(s, req->ref.index);
+
+        req->io = (struct kio_request){
+                .op = KIO_READ,
+                .class = KIO_CLASS_GET,
+                .fd = s->segments[c->slab]->fd,
+                .offset = chunk_offset(s, c),
+                .buf = req->buf,
+                .length = round_up(c->length, DISK_PAGE),
+                .crc_bytes = c->length,
+                .complete = payload_read,
+        };
+        list_init(&req->io.node);
+        kio_submit(s->io, &req->io, req->ref.index);
+}
+
+int store_get(struct store *s, struct store_get *req)
+{
+        uint32_t i = index_find(s->index, req->namespace_id, &req->key, req->hash);
+        const struct chunk *c;
+
+        if (i == INDEX_NONE || s->stopping)
+                return STORE_MISS;
+        c = store_chunk_at(s, i);
+        /* More than 65,000 reads of one chunk at once is nobody's need. */
+        if (c->flags & CHUNK_PENDING || c->pins == UINT16_MAX)
+                return STORE_MISS;
+        req->length = c->length;
+        req->crc = c->crc;
+        req->ref = (struct store_ref){ .index = i, .generation = c->generation };
+        if (round_up(c->length, DISK_PAGE) > req->room)
+                return STORE_TOO_LARGE;
+        *private(req) = (struct get_private){ .store = s };
+        list_init(&req->node);
+        chunk_pin(s, i);
+        s->requests++;
+        get_read(s, req);
+        return 0;
+}

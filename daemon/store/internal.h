@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of store/ share: the store itself, and what each file offers the others. Nobody else includes
+ * this. Everything runs on the loop thread.
+ *
+ *   store.c      open, close, turn; look-ups, lists and numbers
+ *   put.c get.c  a chunk on its way in, on its way out
+ *   room.c       slots: acquire, evict, move slabs between classes; removing chunks
+ *   segment.c    data files: format ahead, prewrite, retire; what the limit allows; the ring's growth
+ *   sync.c       durability: one pass of fdatasync for all who wait
+ *   namespace.c  the namespaces files
+ *   recover.c    start */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "evict/evict.h"
+#include "slab/slab.h"
+#include "store/dir.h"
+#include "store/format.h"
+#include "store/index.h"
+#include "store/namespace.h"
+#include "store/store.h"
+#include "store/table.h"
+
+enum {
+        STORE_SLACK_BYTES = 64 * 1024,    /* directory and file system blocks that nobody else accounts for */
+        STORE_MIN_LIMIT = 4 * 1024 * 1024,
+        STORE_MIN_SEGMENT = 1024 * 1024,
+        STORE_RING_MIN_PAGES = 64,
+        STORE_RING_STEP_PAGES = 16,       /* it grows by multiples of this */
+        STORE_SEGMENTS_AHEAD = 2,
+        STORE_PREWRITE_BYTES = 1024 * 1024,
+        STORE_MAX_PASSED = 1024,          /* pinned chunks that a search for a victim passes over */
+};
+
+/* One data file, and the slab of the same number. */
+struct segment {
+        struct store *store;
+        uint32_t number;
+        int fd;                  /* -1: there is no file, and its slab is nobody's */
+        uint64_t bytes;          /* of payload */
+        uint64_t charged;        /* against the limit */
+        uint64_t prewritten;     /* up to here it has been written once; `bytes`: wholly, or not to be */
+        bool prewriting;         /* a write of zeros is in flight */
+        bool dirty, sync_wanted, syncing;
+        uint64_t epoch;          /* seq when it was cut into slots of slot_bytes; 0: never yet */
+        uint64_t slot_bytes;
+        struct list_node waiting; /* puts, for the write of zeros to end */
+        struct list_node dirty_node;
+        struct kio_request sync;
+};
+
+struct store {
+        struct store_params params;
+        char *path, *policy;
+        struct dir *dir;
+        struct kio *io;
+        bool open, stopping, bypassed;
+
+        struct index *index;
+        struct slabs *slabs;
+        struct evict *evict;
+        struct table *table;
+        struct namespaces *namespaces;
+        uint64_t seq;            /* the last one given */
+
+        /* segment.c */
+        struct segment **segments;
+        uint32_t n_segments;     /* with retired ones; slabs_added() of them can be used */
+        uint32_t n_retired;
+        uint64_t segment_bytes;  /* of the next one */
+        uint64_t slab_bytes;     /* of the largest one */
+        uint64_t max_chunk;
+        uint64_t segments_charged;
+        uint64_t no_room_until_ns; /* the file system was full: no new files before this */
+        struct segment *formatting; /* being made; NULL: none is */
+        struct kio_request format_io, prewrite_io, grow_io;
+        struct segment *prewriting;
+        void *zeros;
+        uint64_t cut_slots;      /* in segments that have a class */
+        uint64_t used_slots;
+        uint64_t pins;
+        uint32_t class_evictions[SLAB_MAX_CLASSES]; /* since its slabs were last compared with others' */
+
+        int table_fd;
+        uint64_t table_charged;
+        uint32_t growing_pages;  /* what the ring's file is being grown to; 0: it is not */
+        uint64_t growth_zeroed;  /* bytes of the file; past its end: not begun */
+        bool growth_done;        /* waits for the table to be at rest */
+
+        /* sync.c */
+        struct list_node dirty_segments;
+        struct list_node sync_waiting, sync_flying; /* struct store_put */
+        unsigned sync_outstanding;
+        int sync_result;
+        bool sync_failed;        /* once: nothing is believed any more */
+        struct kio_request table_sync_io;
+
+        struct kio_request table_io;
+        struct list_node slot_waiting;  /* struct store_put, in order */
+        struct list_node done_puts, done_gets; /* complete() is due */
+
+        uint64_t requests;       /* of callers, not completed */
+        uint64_t operations;     /* own, not completed */
+        uint64_t tombstones;     /* queued */
+
+        struct store_stats stats;
+        uint64_t payload_bytes, chunks;
+};
+
+/* An entry on its way to the table: of a put, or a tombstone. */
+struct table_work {
+        struct table_item item;
+        bool is_tombstone;
+};
+
+static inline struct chunk *store_chunk_at(const struct store *s, uint32_t i)
+{
+        return index_chunk(s->index, i);
+}
+
+/* A caller's or an own operation's completion is over. Once the store stops, nobody calls store_turn(). */
+void store_progress(struct store *s);
+
+/* put.c */
+extern const struct table_ops store_table_ops;
+void put_serve_waiting(struct store *s);
+void put_resume(struct store *s, struct segment *seg);
+void put_finish(struct store *s, struct store_put *req, int result);
+/* Out of everything, with a tombstone. */
+void chunk_drop(struct store *s, uint32_t i);
+void table_kick(struct store *s);
+void entry_from_chunk(const struct store *s, const struct chunk *c, struct disk_entry *ret);
+/* It can be found from here on: counts it. */
+void chunk_publish(struct store *s, uint32_t i, uint32_t table_position);
+
+/* room.c */
+enum { ROOM_WAIT = 100 };
+/* A slot for the chunk's length. 0, ROOM_WAIT: a file is being made, STORE_FULL, -errno. */
+int room_acquire(struct store *s, uint32_t chunk, unsigned class);
+bool room_evict_any(struct store *s, unsigned class);
+/* Empties the coldest slab that no I/O is in, of any class. Its number, or UINT32_MAX. */
+uint32_t room_take_slab(struct store *s, int except_class, uint64_t min_bytes, uint64_t colder_than);
+/* Out of index and eviction order at once; slot and record follow when the last pin goes. */
+void chunk_remove(struct store *s, uint32_t i);
+void chunk_pin(struct store *s, uint32_t i);
+void chunk_unpin(struct store *s, uint32_t i);
+uint64_t chunk_offset(const struct store *s, const struct chunk *c);
+
+/* segment.c */
+struct segment *segment_new(struct store *s, uint32_t number);
+struct segment *segment_free(struct segment *seg);
+uint64_t segment_bytes_for(uint64_t limit, uint64_t wished);
+uint64_t store_charged(const struct store *s);
+uint64_t segments_next_bytes(const struct store *s);
+uint32_t ring_pages_for(uint64_t slots);
+/* The slab is known to have been cut into slots of this size. */
+void segment_note_cut(struct store *s, uint32_t slab);
+/* Lets puts use the next segment, though it is not prewritten yet. */
+bool segments_add_next(struct store *s);
+/* Starts making one, if none is being made and the limit allows one that holds `slot_bytes`. */
+bool segments_format_next(struct store *s, uint64_t slot_bytes);
+/* The same, now: for opening. */
+int segments_format_now(struct store *s);
+void segments_turn(struct store *s);
+bool ring_is_growing(const struct store *s);
+void ring_turn(struct store *s);
+/* The table has no write in flight: what has been grown can be used. */
+void ring_use_growth(struct store *s);
+/* Its slab is empty: takes it out of use for good. */
+void segment_retire(struct store *s, uint32_t slab);
+
+/* sync.c */
+void sync_turn(struct store *s);
+void sync_mark_dirty(struct segment *seg);
+void sync_want(struct segment *seg);
+void sync_want_all(struct store *s);
+
+/* recover.c */
+int recover(struct store *s, char ret_error[static STORE_ERROR_BYTES]);

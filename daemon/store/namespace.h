@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Namespaces: who they are, and up to which sequence they are purged. In memory, and in two files that hold
+ * the same. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "store/dir.h"
+#include "store/store.h"
+
+struct namespaces;
+
+struct namespace {
+        struct store_namespace seen; /* what store.h shows; counts are kept by the store */
+        uint64_t purge_seq;
+        uint64_t created_ms;
+        uint64_t generation;         /* of the files, that holds it first */
+};
+
+/* Reads both files, or makes them. `reserve_bytes`: what is allocated of each from the start.
+ * *ret_lost: neither is whole: whatever the table holds belongs to nobody. */
+int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes, bool *ret_lost,
+                    char ret_error[static STORE_ERROR_BYTES]);
+struct namespaces *namespaces_free(struct namespaces *n);
+/* Writes both now, if anything changed: for opening, when there is no I/O to wait for. */
+int namespaces_write_now(struct namespaces *n);
+void namespaces_set_io(struct namespaces *n, struct kio *io, void (*progress)(void *userdata), void *userdata);
+
+/* What both files take of the limit. */
+uint64_t namespaces_charged(const struct namespaces *n);
+
+unsigned namespaces_count(const struct namespaces *n);
+struct namespace *namespaces_get(const struct namespaces *n, uint32_t id);
+struct namespace *namespaces_at(const struct namespaces *n, unsigned i);
+uint64_t namespaces_purge_seq(const struct namespaces *n);
+uint64_t namespaces_max_seq(const struct namespaces *n); /* of all purges */
+/* Is an entry of this sequence in this namespace dead, by purges or because nobody knows it? */
+bool namespaces_is_dead(const struct namespaces *n, uint32_t id, uint64_t seq);
+/* Ids up to this one are not given any more. */
+void namespaces_reserve_id(struct namespaces *n, uint32_t id);
+
+/* Fills result and queues the request: namespaces_drain() completes it. `room`: bytes that the files may grow. */
+void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req, uint64_t room);
+void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq);
+/* Everything up to `seq` is dead; written with the next change. */
+void namespaces_purge_all(struct namespaces *n, uint64_t seq);
+
+/* Starts the next write if one is needed. */
+void namespaces_turn(struct namespaces *n);
+/* Calls complete() for what is done. Was there any? */
+bool namespaces_drain(struct namespaces *n);
+/* Requests not completed, and own operations. */
+uint64_t namespaces_pending(const struct namespaces *n);
+uint64_t namespaces_sync_errors(const struct namespaces *n);

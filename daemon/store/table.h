@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ring of table pages, as a machine without a file: it composes batches of pages and is told what became of
+ * them. Its owner does the I/O. Positions are entries in the ring: page * DISK_PAGE_ENTRIES + number.
+ *
+ * An entry at a position is *live* when its chunk says that this is where it lies; everything else in the ring
+ * is history. See table.c for the rule that keeps live entries from being overwritten. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "store/format.h"
+
+#define TABLE_NOWHERE UINT32_MAX
+
+enum {
+        TABLE_BATCH_PAGES = 16,
+        TABLE_MIN_PAGES = 16,
+        TABLE_MAX_PAGES = UINT32_MAX / DISK_PAGE_ENTRIES,
+};
+
+/* One entry on its way: embedded in a put or a tombstone. */
+struct table_item {
+        struct list_node node;
+};
+
+struct table_ops {
+        /* The bytes of a new entry, but for its crc. False: it is no longer wanted; `written` follows with -ECANCELED. */
+        bool (*fill)(void *userdata, struct table_item *item, struct disk_entry *ret);
+        /* It lies at this position, or (r < 0) nowhere. */
+        void (*written)(void *userdata, struct table_item *item, uint32_t position, int r);
+        /* Does the chunk's live entry lie there? Then its bytes, but for the crc, if ret is not NULL. */
+        bool (*live)(void *userdata, uint32_t chunk, uint32_t position, struct disk_entry *ret);
+        /* It lies here now. Only called while live() says so for the place it had. */
+        void (*moved)(void *userdata, uint32_t chunk, uint32_t position);
+};
+
+struct table;
+
+struct table_stats {
+        uint64_t pages_written, entries_written, entries_carried, writes;
+};
+
+/* An empty ring. `ops` stays the caller's. */
+int table_new(struct table **ret, const uint8_t uuid[static DISK_UUID_BYTES], uint32_t pages,
+              const struct table_ops *ops, void *userdata);
+struct table *table_free(struct table *t);
+
+/* At start: this chunk's live entry lies there; its chunk knows. */
+void table_place(struct table *t, uint32_t position, uint32_t chunk);
+/* Then: the next page to write, and the sequence it gets. -ENOSPC: the page at `head` holds live entries (a
+ * damaged ring): drop their chunks and call again. */
+int table_start(struct table *t, uint32_t head, uint64_t next_sequence);
+/* Who lies at a position, or UINT32_MAX. Says nothing about live. */
+uint32_t table_chunk_at(const struct table *t, uint32_t position);
+
+/* Entries are written in the order they are queued. */
+void table_queue(struct table *t, struct table_item *item);
+bool table_has_queued(const struct table *t);
+
+/* The next write, if there is something queued, none is in flight and table_wants_sync() does not come first. The
+ * buffer is the table's, aligned to a page, and stays still until table_complete(). */
+bool table_compose(struct table *t, const void **ret_buf, uint64_t *ret_offset, uint64_t *ret_bytes);
+bool table_in_flight(const struct table *t);
+/* r < 0: the ring is unusable from here on: all that is queued, and whatever is queued later, gets `r`. */
+void table_complete(struct table *t, int r);
+
+/* The file has been synced: everything completed before begin() is on stable storage. With r < 0 nothing will
+ * ever be believed to be, and the ring goes on without (the power-loss promise is broken elsewhere already). */
+bool table_wants_sync(const struct table *t);
+void table_sync_begin(struct table *t);
+void table_sync_end(struct table *t, int r);
+bool table_is_dirty(const struct table *t); /* something completed since the last sync began */
+
+/* The file has more pages now, zeros. Not while a write is in flight. */
+int table_grow(struct table *t, uint32_t pages);
+
+uint32_t table_pages(const struct table *t);
+/* Live entries it can hold and still take new ones at a bearable cost. */
+uint32_t table_capacity(const struct table *t);
+/* Pages ahead of the head, at least, that hold nothing live. */
+uint32_t table_window(const struct table *t);
+uint64_t table_bytes(const struct table *t); /* memory */
+void table_get_stats(const struct table *t, struct table_stats *ret);
