@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Leases: what a client may read in the pool, and for which a chunk stays where it is. A lease belongs to one connection
+ * and is named by a number and a generation, so that a stale one is recognised. Loop thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define LEASE_NONE UINT32_MAX
+
+enum lease_answer {
+        LEASE_QUOTA = 1, /* this connection holds enough: give some back */
+        LEASE_FULL = 2,  /* all connections together hold enough, or the table is full: wait */
+        LEASE_STALE = 3,
+};
+
+struct lease {
+        uint32_t id;
+        uint32_t generation; /* never 0 */
+};
+
+/* What one connection holds. */
+struct lease_holder {
+        uint32_t first; /* LEASE_NONE: none; see lease_holder_init() */
+        uint32_t count;
+        uint64_t bytes;
+};
+
+struct lease_limits {
+        uint32_t count;      /* of a connection */
+        uint64_t bytes;      /* of a connection */
+        uint64_t bytes_all;  /* distinct bytes that all connections lease */
+};
+
+struct pool;
+struct leases;
+
+int leases_new(struct leases **ret, struct pool *pool, uint32_t max, const struct lease_limits *limits);
+struct leases *leases_free(struct leases *l);
+void leases_set_limits(struct leases *l, const struct lease_limits *limits);
+
+void lease_holder_init(struct lease_holder *h);
+
+/* 0 and a lease; LEASE_QUOTA, LEASE_FULL. */
+int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, struct lease *ret);
+/* 0, LEASE_STALE (also another's). */
+int lease_release(struct leases *l, struct lease_holder *h, struct lease lease);
+void lease_release_all(struct leases *l, struct lease_holder *h);
+
+uint64_t leases_count(const struct leases *l);
+uint64_t leases_bytes(const struct leases *l); /* of all leases: a chunk leased twice counts twice */

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool: the DRAM tier, and the staging of every read and write. One mapping, cut into slabs of equal slots, and a table
+ * of the chunks that lie in it.
+ *
+ * A chunk is a number with a generation. It is FILLING from pool_acquire() until pool_commit(), then it is resident and may be
+ * evicted whenever nobody pins it. A pin keeps the bytes where they are; a lease is a pin too. pool_drop() makes a
+ * chunk unfindable at once and frees its slot with the last pin. Loop thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "key.h"
+
+#define POOL_NONE UINT32_MAX
+
+enum pool_answer { POOL_FULL = 1, POOL_TOO_LARGE = 2 };
+
+enum pool_flag {
+        POOL_FILLING = 1 << 0, /* bytes are not there yet */
+        POOL_READING = 1 << 1, /* FILLING from disk, not from a client */
+        POOL_STORED = 1 << 2,  /* the store has it, or had it since it came here */
+        POOL_WRITING = 1 << 3, /* a write to the store is under way or waits */
+        POOL_DROPPED = 1 << 4, /* out of the table; lives as long as its pins */
+};
+
+struct pool_chunk {
+        struct key key;
+        uint64_t hash;
+        uint32_t namespace_id;
+        uint32_t length;
+        uint32_t crc;
+        uint32_t slab, slot;
+        uint32_t next;       /* in its bucket, or of the free records */
+        uint32_t generation;
+        uint32_t pins;
+        uint32_t leases;     /* of the pins */
+        uint32_t flags;
+        uint64_t tag;        /* the cache's own: where the store has it */
+        struct list_node waiters; /* the cache's: who waits for the fill, or for the write */
+};
+
+struct pool;
+
+struct pool_stats {
+        uint64_t bytes, populated_bytes;
+        uint64_t used_bytes;   /* slots in use */
+        uint64_t pinned_bytes; /* slots that cannot be evicted now */
+        uint64_t leased_bytes; /* slots with at least one lease */
+        uint64_t chunks, evictions, evicted_bytes, slab_moves;
+};
+
+/* `bytes` is rounded down to whole slabs of min(64 MiB, bytes / 8) in steps of 2 MiB. No memory is touched yet. */
+int pool_new(struct pool **ret, uint64_t bytes, const char *policy);
+struct pool *pool_free(struct pool *p);
+
+int pool_fd(const struct pool *p);            /* read-only; borrowed */
+void *pool_base(const struct pool *p);
+uint64_t pool_bytes(const struct pool *p);
+uint64_t pool_slab_bytes(const struct pool *p); /* also the largest chunk */
+
+/* Populating: the next slab that is not there yet, or -1. pool_populate() blocks and may run on a worker; when all of the slab
+ * is there, pool_open_slab() puts it to use. */
+int pool_next_slab(const struct pool *p);
+int pool_populate(const struct pool *p, uint64_t offset, uint64_t bytes);
+int pool_open_slab(struct pool *p);
+
+/* Chunks of this size get slots without rounding loss from now on. */
+void pool_declare(struct pool *p, uint64_t bytes);
+
+/* The chunk, filling or resident, or POOL_NONE. */
+uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash);
+struct pool_chunk *pool_chunk(const struct pool *p, uint32_t chunk);
+void *pool_at(const struct pool *p, uint32_t chunk);
+uint64_t pool_offset(const struct pool *p, uint32_t chunk);
+uint64_t pool_slot_bytes(const struct pool *p, uint32_t chunk);
+
+/* A slot, evicting if it must; in the table as FILLING, with one pin, the caller's. The key must not be there yet. 0,
+ * POOL_FULL (all that would help is pinned, or not populated), POOL_TOO_LARGE. */
+int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash, uint32_t length, uint32_t *ret);
+/* The bytes are there: resident, if it was not dropped meanwhile. */
+void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc);
+/* Unfindable at once; its slot is free with the last pin. */
+void pool_drop(struct pool *p, uint32_t chunk);
+
+void pool_pin(struct pool *p, uint32_t chunk);
+/* True if that was the last pin: a slot may have become free or evictable. */
+bool pool_unpin(struct pool *p, uint32_t chunk);
+void pool_lease(struct pool *p, uint32_t chunk);   /* a pin that counts as a lease */
+bool pool_unlease(struct pool *p, uint32_t chunk);
+
+/* Recency. A chunk of another generation is left alone. */
+void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation);
+
+/* Calls `each` for every chunk in the table, which may drop it. */
+void pool_for_each(struct pool *p, void (*each)(void *userdata, uint32_t chunk), void *userdata);
+
+void pool_get_stats(const struct pool *p, struct pool_stats *ret);

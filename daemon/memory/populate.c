@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "memory/populate.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "io/io.h"
+#include "memory/pool.h"
+
+enum { STEP_BYTES = 4 << 20, RETRY_S = 5 };
+
+struct populate {
+        struct populate_params params;
+        struct event *retry;
+        struct kio_request step;
+        uint64_t done;     /* bytes of the slab under way */
+        uint64_t offset, bytes;
+        bool short_of_memory, stopped;
+};
+
+DEFINE_CLEANUP(struct populate *, populate_free);
+
+static void next_step(struct populate *p);
+
+static int run_step(struct kio_request *req)
+{
+        struct populate *p = container_of(req, struct populate, step);
+
+        return pool_populate(p->params.pool, p->offset, p->bytes);
+}
+
+static void wait_for_memory(struct populate *p)
+{
+        if (!p->short_of_memory)
+                p->params.on_short(p->params.userdata);
+        p->short_of_memory = true;
+        event_add(p->retry, &(struct timeval){ .tv_sec = RETRY_S });
+}
+
+static void on_registered(void *userdata, int r)
+{
+        /* A ring that may not register it uses it unregistered; kio_get_info() says so. */
+        next_step(userdata);
+}
+
+static void on_step(struct kio_request *req)
+{
+        struct populate *p = container_of(req, struct populate, step);
+        int slab = pool_next_slab(p->params.pool);
+
+        if (p->stopped)
+                return;
+        if (req->result < 0) {
+                wait_for_memory(p);
+                return;
+        }
+        p->short_of_memory = false;
+        p->done += p->bytes;
+        if (p->done < pool_slab_bytes(p->params.pool)) {
+                next_step(p);
+                return;
+        }
+        p->done = 0;
+        if (pool_open_slab(p->params.pool) < 0) {
+                wait_for_memory(p);
+                return;
+        }
+        p->params.on_slab(p->params.userdata);
+        kio_register_piece(p->params.io, (unsigned)slab, on_registered, p);
+}
+
+static void next_step(struct populate *p)
+{
+        int slab = pool_next_slab(p->params.pool);
+        uint64_t slab_bytes = pool_slab_bytes(p->params.pool);
+        uint64_t available;
+
+        if (slab < 0 || p->stopped)
+                return;
+        available = p->params.available(p->params.userdata);
+        p->bytes = MIN((uint64_t)STEP_BYTES, slab_bytes - p->done);
+        if (available < p->params.reserve_bytes + p->bytes) {
+                wait_for_memory(p);
+                return;
+        }
+        p->offset = (uint64_t)slab * slab_bytes + p->done;
+        p->step = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_BACKGROUND,
+                .call = run_step,
+                .complete = on_step,
+        };
+        kio_submit(p->params.io, &p->step, (unsigned)slab);
+}
+
+static void on_retry(evutil_socket_t fd, short what, void *userdata)
+{
+        next_step(userdata);
+}
+
+int populate_start(struct populate **ret, struct event_base *base, const struct populate_params *params)
+{
+        _cleanup_(populate_freep) struct populate *p = calloc(1, sizeof(*p));
+
+        if (!p)
+                return -ENOMEM;
+        p->params = *params;
+        p->retry = evtimer_new(base, on_retry, p);
+        if (!p->retry)
+                return -ENOMEM;
+        *ret = p;
+        next_step(TAKE_PTR(p));
+        return 0;
+}
+
+void populate_stop(struct populate *p)
+{
+        p->stopped = true;
+        event_del(p->retry);
+}
+
+struct populate *populate_free(struct populate *p)
+{
+        if (!p)
+                return NULL;
+        if (p->retry)
+                event_free(p->retry);
+        free(p);
+        return NULL;
+}
