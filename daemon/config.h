@@ -9,6 +9,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -66,8 +67,9 @@ struct config {
                 char *level;        /* log.level */
         } log;
 
-        /* Which keys were given, rather than defaulted: one bit a row of the table. */
-        uint64_t given[2];
+        /* One bit a row of the table: keys that were given, rather than defaulted; and keys whose "auto"
+         * config_resolve() replaced by what it chose. */
+        uint64_t given[2], automatic[2];
 };
 
 /* Where an error is, and what; a sentence with a hint where one helps: `unknown key "store.limt"; did you mean
@@ -79,33 +81,53 @@ struct config_error {
 void config_init(struct config *c); /* the defaults; -ENOMEM is fatal at start: aborts */
 void config_fini(struct config *c);
 
-/* Each 0, or -EINVAL / -errno with *ret_error set; `c` may be partly changed then. `tenants:` accepts the one
- * entry `default` (as a mapping of `users`, `groups`) until several are supported, and says so otherwise. */
+/* Each 0, or -EINVAL / -errno with *ret_error set; `c` may be partly changed then.
+ *
+ * A file is at most CONFIG_MAX_FILE bytes of UTF-8. Keys may be nested or dotted: `store:` above `limit: 64GiB`,
+ * or `store.limit: 64GiB`. Each may come once. `tenants:` accepts the one entry `default`, a mapping of `users`
+ * and `groups`: another way to write access.users and access.groups; more tenants are refused. `text` need
+ * not end in a NUL; `name` is what errors call it.
+ *
+ * In the environment and with --set a list is written with commas; there the last one of several wins. An empty
+ * variable counts as unset. */
+enum { CONFIG_MAX_FILE = 1024 * 1024 };
+int config_load_text(struct config *c, const char *name, const char *text, size_t length, struct config_error *ret_error);
 int config_load_file(struct config *c, const char *path, struct config_error *ret_error);
 int config_load_environment(struct config *c, char *const *environ, void (*warn)(const char *text), struct config_error *ret_error);
 int config_set(struct config *c, const char *assignment, const char *origin, struct config_error *ret_error);
 /* What rows cannot say alone (ranges that depend on each other). */
 int config_check(const struct config *c, struct config_error *ret_error);
-/* Fills in what "auto" means on this machine: socket path (/run/kvcache/kvcache.sock for root or when
- * $RUNTIME_DIRECTORY is set, else $XDG_RUNTIME_DIR/kvcache/kvcache.sock, else /tmp/kvcache-UID/kvcache.sock), store path
- * ($STATE_DIRECTORY, or /var/lib/kvcache for root, else $XDG_STATE_HOME/kvcache or ~/.local/state/kvcache), limit,
- * pool, workers. Tells `say` each choice, a sentence each. */
+/* All of the above, in order, into a config_init()ed `c`. `path` may be NULL: no file. Without `path_must_exist`
+ * a file that is not there counts as empty. Resolves nothing. `warn` as for config_load_environment(). */
+int config_load_all(struct config *c, const char *path, bool path_must_exist, char *const *environ, char *const *sets,
+                    unsigned n_sets, void (*warn)(const char *text), struct config_error *ret_error);
+
+/* Fills in what "auto" means on this machine: socket path ($RUNTIME_DIRECTORY/kvcache.sock, which is
+ * /run/kvcache/kvcache.sock in the unit and for root, else $XDG_RUNTIME_DIR/kvcache/kvcache.sock, else
+ * /tmp/kvcache-UID/kvcache.sock), store path ($STATE_DIRECTORY, or /var/lib/kvcache for root, else $XDG_STATE_HOME/kvcache or ~/.local/state/kvcache), limit,
+ * entries, pool, workers, leased bytes. Tells `say` each choice, a sentence each. -ENOSPC: the file system has no
+ * room for the smallest store; -EINVAL: nowhere to put it. Once done, does nothing when called again. */
 int config_resolve(struct config *c, void (*say)(const char *text), struct config_error *ret_error);
 
 /* Was the key given by file, environment or --set? `name` is dotted. */
 bool config_given(const struct config *c, const char *name);
 
-/* YAML that config_load_file() reads back to the same. `commented`: every key with its help, range and unit,
- * at its default and commented out: the text of conf/kvcache.yaml. */
+/* YAML that config_load_file() reads back to the same; comments tell what is a default, and what was chosen. */
 void config_print(const struct config *c, FILE *out);
+/* Every key with its help and range, at its default and commented out: the text of conf/kvcache.yaml. */
 void config_print_template(FILE *out);
 /* The keys, one a line with type, default and help, for --help. */
 void config_print_keys(FILE *out);
 
-/* Takes from `next` what may change while running, into `c`. Calls `say` for each key that changed, and for
+/* Takes from `next` (loaded, not resolved) what may change while running, into `c` (resolved). Calls `say` for each key that changed, and for
  * each that changed but needs a restart. Returns how many took effect. */
 unsigned config_reload(struct config *c, const struct config *next, void (*say)(const char *text));
 
 /* "64GiB", "1.5MiB", "4096", "10GB" (decimal); "5s", "250ms", "1min", "2h". 0, -EINVAL, -ERANGE. */
 int config_parse_bytes(const char *text, uint64_t *ret);
 int config_parse_ms(const char *text, uint64_t *ret);
+
+/* How much memory this process may still come to use: MemAvailable, and the limits of its control groups (v1 and v2,
+ * with all that are above them). `root` is "" or, in tests, a folder that holds proc/ and sys/. *ret_limited: a
+ * control group says so. Always an answer. */
+uint64_t config_available_memory(const char *root, bool *ret_limited);

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the configuration share: config.c (table, environment, reload), config-value.c (text to a
+ * value), config-file.c (YAML), config-print.c (values to text) and config-resolve.c (what "auto" means).
+ * Nobody else includes this. */
+#pragma once
+
+#include <errno.h>
+
+#include "config.h"
+
+#define KIB    ((uint64_t)1 << 10)
+#define MIB    ((uint64_t)1 << 20)
+#define GIB    ((uint64_t)1 << 30)
+#define TIB    ((uint64_t)1 << 40)
+#define PIB    ((uint64_t)1 << 50)
+#define SECOND ((uint64_t)1000)
+#define MINUTE (60 * SECOND)
+#define HOUR   (60 * MINUTE)
+
+enum config_type {
+        CONFIG_SOCKET, /* char *: a path that fits a socket address */
+        CONFIG_HTTP,   /* char * */
+        CONFIG_MODE,   /* uint32_t */
+        CONFIG_PATHS,  /* struct config_strings */
+        CONFIG_NAMES,  /* struct config_strings */
+        CONFIG_BYTES,  /* uint64_t */
+        CONFIG_COUNT,  /* uint64_t */
+        CONFIG_TIME,   /* uint64_t, milliseconds */
+        CONFIG_SWITCH, /* bool */
+        CONFIG_CHOICE, /* char * */
+};
+
+enum { CONFIG_AUTO = 1, CONFIG_RELOAD = 2 };
+
+struct config_row {
+        const char *name; /* dotted */
+        enum config_type type;
+        size_t offset;
+        const char *initial;
+        uint64_t least, most;
+        const char *words;
+        unsigned flags;
+        const char *help;
+};
+
+enum { CONFIG_MAX_ROWS = 128, CONFIG_WHY = 480 };
+
+extern const struct config_row config_rows[];
+extern const unsigned config_n_rows;
+
+/* The row's number, or -1. Knows the other names as well (tenants.default.users). */
+int config_row_find(const char *name);
+/* Is it the first part of some key: "store", "tenants.default"? */
+bool config_is_section(const char *name);
+
+/* Gives the row's member the value of `text`, or of a list's items; marks it as given. 0, or -EINVAL with one
+ * sentence in `why`, or -ENOMEM. `commas`: a list is written with commas. */
+int config_assign(struct config *c, unsigned row, const char *text, bool commas, char why[static CONFIG_WHY]);
+int config_assign_list(struct config *c, unsigned row, char *const *items, unsigned n, char why[static CONFIG_WHY]);
+
+void config_strings_fini(struct config_strings *s);
+
+/* What to say about a key that is not in the table. */
+void config_say_unknown(const char *name, char why[static CONFIG_WHY]);
+
+/* The value as it is written in a file: malloc()ed, NULL without memory. Lists as "[a, b]". */
+char *config_format(const struct config *c, const struct config_row *row);
+bool config_row_is_auto(const struct config *c, const struct config_row *row);
+/* "16MiB to 1PiB, or auto": what a value may be, for people. */
+void config_format_range(const struct config_row *row, char *ret, size_t size);
+
+/* "Did you mean": the candidate with the fewest edits between it and what was written, if they are few. */
+struct config_meant {
+        const char *text; /* NULL: none so far */
+        unsigned distance;
+};
+struct config_meant config_meant_init(const char *written);
+void config_meant_try(struct config_meant *m, const char *written, const char *candidate);
+
+/* `text` in quotes, cut and without control characters, for messages. Returns `ret`. */
+enum { CONFIG_QUOTED = 100 };
+const char *config_quote(const char *text, char ret[static CONFIG_QUOTED]);
+
+/* Puts a sentence into `why`; returns -EINVAL. */
+int config_refuse(char why[static CONFIG_WHY], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Sets the error; returns `r`. */
+int config_fail(struct config_error *ret_error, int r, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+static inline void *config_member(const struct config *c, const struct config_row *row)
+{
+        return (char *)c + row->offset;
+}
+
+static inline void config_bit_set(uint64_t bits[static 2], unsigned i, bool on)
+{
+        uint64_t bit = (uint64_t)1 << (i % 64);
+
+        bits[i / 64] = on ? bits[i / 64] | bit : bits[i / 64] & ~bit;
+}
+
+static inline bool config_bit(const uint64_t bits[static 2], unsigned i)
+{
+        return bits[i / 64] >> (i % 64) & 1;
+}
+
+/* "1.5 GiB": for sentences; rounds. */
+void config_human_bytes(uint64_t bytes, char ret[static 32]);
+/* "64GiB", "4097": exact. */
+void config_exact_bytes(uint64_t bytes, char ret[static 32]);
+void config_exact_ms(uint64_t ms, char ret[static 32]);
+/* Bytes that the store at `path` could have: what is free to this user, and what its files take already. `path` need
+ * not exist yet. *ret_device tells file systems apart. 0, -errno. */
+int config_available_space(const char *path, uint64_t *ret_bytes, uint64_t *ret_device);
