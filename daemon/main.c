@@ -1,1 +1,181 @@
-int main(void) { return 0; }
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arguments, configuration, run, exit status; nothing else.
+ *
+ * The configuration comes from a file (--config, or the default one if it is there), the
+ * environment and --set, in this order. Every failure is one line on stderr or in the journal, and
+ * an exit status that kvcache-daemon(8) explains. */
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "build-config.h"
+#include "config.h"
+#include "server.h"
+
+#define DEFAULT_CONFIG KVCACHE_SYSCONFDIR "/kvcache.yaml"
+
+static void print_help(void)
+{
+        printf("Usage: kvcache-daemon [OPTION]...\n"
+               "Keeps the KV cache of this host's inference engines in memory and on disk.\n"
+               "\n"
+               "  -c, --config FILE     read FILE instead of " DEFAULT_CONFIG ",\n"
+               "                        which need not exist\n"
+               "  -s, --set KEY=VALUE   override a key; may be repeated, lists are written a,b\n"
+               "      --check-config    say whether the configuration is right, and exit\n"
+               "      --print-config    print the configuration as it would be used, and exit\n"
+               "  -h, --help            print this, and exit\n"
+               "  -V, --version         print the version, and exit\n"
+               "\n"
+               "Order: default, file, environment (store.limit is KVCACHE_STORE_LIMIT), --set.\n"
+               "Sizes are written 64GiB, times 5s. Keys, with their defaults:\n"
+               "\n");
+        config_print_keys(stdout);
+        printf("\n"
+               "SIGTERM and SIGINT: write what is not on disk yet, then end. SIGHUP: read the "
+               "configuration again.\n"
+               "Exit status: 0 ended as asked, 1 failed, 2 usage, 65 the store cannot be used, 74 "
+               "I/O error or disk\n"
+               "full, 75 in use by another daemon, 77 not permitted, 78 the configuration is "
+               "wrong.\n"
+               "More in kvcache-daemon(8) and kvcache.yaml(5).\n");
+}
+
+static int usage(void)
+{
+        fprintf(stderr, "Try 'kvcache-daemon --help'.\n");
+        return EXIT_STATUS_USAGE;
+}
+
+static int finish_output(void)
+{
+        if (fflush(stdout) == 0 && !ferror(stdout))
+                return EXIT_STATUS_OK;
+        log_error("cannot write the answer: %s", strerror(errno));
+        return EXIT_STATUS_IO;
+}
+
+static void warn(const char *text)
+{
+        log_warning("%s", text);
+}
+
+static void say(const char *text)
+{
+        log_info("%s", text);
+}
+
+static int fail_config(int r, const struct config_error *error)
+{
+        log_error("%s", error->text);
+        switch (r) {
+        case -EACCES:
+        case -EPERM:
+                return EXIT_STATUS_PERMISSION;
+        case -EIO:
+        case -ENOSPC:
+        case -EROFS:
+                return EXIT_STATUS_IO;
+        case -ENOMEM:
+        case -EMFILE:
+        case -ENFILE:
+                return EXIT_STATUS_FAILURE;
+        default:
+                return EXIT_STATUS_CONFIG;
+        }
+}
+
+static int run(const struct server_params *params, bool check, bool print)
+{
+        struct config *config = params->config;
+        struct config_error error = {};
+        enum log_level level;
+        int r;
+
+        r = config_load_all(config, params->config_path, params->config_must_exist, environ,
+                            params->sets, params->n_sets, warn, &error);
+        if (r < 0)
+                return fail_config(r, &error);
+        if (check) {
+                printf("configuration ok\n");
+                return finish_output();
+        }
+        if (log_level_from_name(config->log.level, &level) == 0)
+                log_set_level(level);
+        r = config_resolve(config, print ? NULL : say, &error);
+        if (r < 0)
+                return fail_config(r, &error);
+        if (print) {
+                config_print(config, stdout);
+                return finish_output();
+        }
+        return server_run(params);
+}
+
+int main(int argc, char **argv)
+{
+        enum { CHECK = 256, PRINT };
+        static const struct option options[] = {
+                { "config", required_argument, NULL, 'c' },
+                { "set", required_argument, NULL, 's' },
+                { "check-config", no_argument, NULL, CHECK },
+                { "print-config", no_argument, NULL, PRINT },
+                { "help", no_argument, NULL, 'h' },
+                { "version", no_argument, NULL, 'V' },
+                {},
+        };
+        struct config config;
+        struct server_params params = { .config = &config, .config_path = DEFAULT_CONFIG };
+        bool check = false, print = false;
+        int option, status;
+
+        log_open();
+        params.sets = calloc((size_t)argc, sizeof(*params.sets));
+        if (!params.sets) {
+                log_error("out of memory");
+                return EXIT_STATUS_FAILURE;
+        }
+        while ((option = getopt_long(argc, argv, "c:s:hV", options, NULL)) >= 0) {
+                switch (option) {
+                case 'c':
+                        params.config_path = optarg;
+                        params.config_must_exist = true;
+                        break;
+                case 's':
+                        params.sets[params.n_sets++] = optarg;
+                        break;
+                case CHECK:
+                        check = true;
+                        break;
+                case PRINT:
+                        print = true;
+                        break;
+                case 'h':
+                        print_help();
+                        free(params.sets);
+                        return finish_output();
+                case 'V':
+                        printf("kvcache-daemon " KVCACHE_BUILD_VERSION "\n");
+                        free(params.sets);
+                        return finish_output();
+                default:
+                        free(params.sets);
+                        return usage();
+                }
+        }
+        if (optind < argc) {
+                fprintf(stderr, "kvcache-daemon: unexpected argument '%s'\n", argv[optind]);
+                free(params.sets);
+                return usage();
+        }
+
+        config_init(&config);
+        status = run(&params, check, print);
+        config_fini(&config);
+        free(params.sets);
+        return status;
+}

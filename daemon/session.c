@@ -1,1 +1,497 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A session reads while it has less than WIRE_MAX_INFLIGHT messages unanswered, nothing that waits to be sent, and nothing
+ * half started; else it leaves its messages in the socket, and the peer waits there. Bufferevents would drop descriptors, so it
+ * calls recvmsg() itself. */
+#include "session.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "fdpass.h"
+
+enum {
+        MESSAGES_PER_TURN = 16,
+        LINES_BURST = 20,
+};
+
+enum session_state {
+        SESSION_HANDSHAKE,
+        SESSION_OPEN,
+        SESSION_ENDED, /* by us: waits for the peer to close */
+        SESSION_GONE,  /* the peer has closed: waits for its requests to end */
+};
+
+struct outgoing {
+        struct list_node node;
+        int fds[WIRE_MAX_FDS];
+        unsigned n_fds;
+        size_t bytes;
+        uint8_t msg[];
+};
+
+struct session {
+        struct client client;
+        struct list_node node;   /* in sessions.all */
+        struct list_node active; /* in sessions.active: to be looked at in this turn */
+        struct sessions *sessions;
+        enum session_state state;
+        int fd;
+        struct peer peer;
+        char name[WIRE_CLIENT_NAME + 1];
+        struct event *readable, *writable, *closed, *deadline;
+        bool reading;
+        struct list_node out;    /* what the socket would not take yet */
+};
+
+struct sessions {
+        struct sessions_params params;
+        struct list_node all, active;
+        uint64_t next_id;
+        struct sessions_stats stats;
+        struct log_ratelimit lines;
+        union {
+                struct wire_hdr hdr;
+                uint8_t bytes[WIRE_MAX_MESSAGE];
+        } incoming; /* one message at a time, private memory */
+};
+
+/* One line about a client, unless clients have caused too many. */
+static void say(struct session *s, enum log_level level, const char *what)
+{
+        struct sessions *all = s->sessions;
+        uint32_t held_back = 0;
+
+        if (!log_ratelimit_pass(&all->lines, &held_back)) {
+                all->stats.lines_held_back++;
+                return;
+        }
+        log_set_context(&(struct log_context){ .session = s->client.id, .pid = s->peer.pid, .uid = s->peer.uid, .client = s->name });
+        if (held_back)
+                log_at(level, "%s (%u similar lines held back)", what, held_back);
+        else
+                log_at(level, "%s", what);
+        log_set_context(NULL);
+}
+
+static void activate(struct session *s)
+{
+        if (list_empty(&s->active))
+                list_append(&s->sessions->active, &s->active);
+}
+
+/* --- the end --- */
+
+static void drop_outgoing(struct session *s)
+{
+        struct list_node *n;
+
+        while ((n = list_pop(&s->out))) {
+                struct outgoing *o = container_of(n, struct outgoing, node);
+
+                for (unsigned i = 0; i < o->n_fds; i++)
+                        close(o->fds[i]);
+                free(o);
+        }
+}
+
+static void session_free(struct session *s)
+{
+        tenants_uncharge_connection(s->client.env->tenants, s->client.tenant);
+        drop_outgoing(s);
+        client_fini(&s->client);
+        if (s->readable)
+                event_free(s->readable);
+        if (s->writable)
+                event_free(s->writable);
+        if (s->closed)
+                event_free(s->closed);
+        if (s->deadline)
+                event_free(s->deadline);
+        close(s->fd);
+        list_unlink(&s->active);
+        list_unlink(&s->node);
+        s->sessions->stats.open--;
+        free(s);
+}
+
+static void stop_events(struct session *s)
+{
+        event_del(s->readable);
+        event_del(s->writable);
+        event_del(s->deadline);
+        s->reading = false;
+        drop_outgoing(s);
+}
+
+/* The peer's end is closed. */
+static void session_gone(struct session *s)
+{
+        if (s->state == SESSION_GONE)
+                return;
+        if (s->state == SESSION_OPEN)
+                s->sessions->stats.ended_closed++;
+        else if (s->state == SESSION_HANDSHAKE)
+                s->sessions->stats.refused_handshake++;
+        s->state = SESSION_GONE;
+        stop_events(s);
+        event_del(s->closed);
+        client_abandon(&s->client);
+        activate(s);
+}
+
+/* Our end: nothing is read, sent or leased any more; what is leased stays until the peer closes. */
+static void session_end(struct session *s, uint64_t *counter, const char *why)
+{
+        if (s->state == SESSION_ENDED || s->state == SESSION_GONE)
+                return;
+        ++*counter;
+        if (why)
+                say(s, LOG_LEVEL_WARNING, why);
+        s->state = SESSION_ENDED;
+        s->client.gone = true;
+        stop_events(s);
+        (void)shutdown(s->fd, SHUT_WR);
+        activate(s);
+}
+
+static void on_closed(evutil_socket_t fd, short what, void *userdata)
+{
+        session_gone(userdata);
+}
+
+static void on_deadline(evutil_socket_t fd, short what, void *userdata)
+{
+        struct session *s = userdata;
+
+        session_end(s, &s->sessions->stats.ended_timeout, "no HELLO in time: session ended");
+}
+
+/* --- out --- */
+
+static void flush_outgoing(struct session *s)
+{
+        while (!list_empty(&s->out)) {
+                struct outgoing *o = container_of(s->out.next, struct outgoing, node);
+                int r = fdpass_send(s->fd, o->msg, o->bytes, o->fds, o->n_fds);
+
+                if (r == -EAGAIN) {
+                        event_add(s->writable, NULL);
+                        return;
+                }
+                list_unlink(&o->node);
+                for (unsigned i = 0; i < o->n_fds; i++)
+                        close(o->fds[i]);
+                free(o);
+                /* A peer that is gone is heard of by on_closed(). */
+        }
+        activate(s);
+}
+
+static void on_writable(evutil_socket_t fd, short what, void *userdata)
+{
+        flush_outgoing(userdata);
+}
+
+static void session_send(struct client *client, const void *msg, size_t bytes, const int *fds, unsigned n_fds)
+{
+        struct session *s = container_of(client, struct session, client);
+        struct outgoing *o;
+
+        if (s->state != SESSION_OPEN && s->state != SESSION_HANDSHAKE)
+                return;
+        if (list_empty(&s->out) && fdpass_send(s->fd, msg, bytes, fds, n_fds) != -EAGAIN)
+                return;
+        /* Bounded: no more than WIRE_MAX_INFLIGHT replies can be owed. */
+        o = calloc(1, sizeof(*o) + bytes);
+        if (!o) {
+                session_end(s, &s->sessions->stats.ended_bad_frame, "out of memory for a reply: session ended");
+                return;
+        }
+        o->bytes = bytes;
+        memcpy(o->msg, msg, bytes);
+        for (unsigned i = 0; i < n_fds; i++) {
+                o->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
+                if (o->fds[i] < 0)
+                        break;
+                o->n_fds++;
+        }
+        list_append(&s->out, &o->node);
+        if (o->n_fds < n_fds)
+                session_end(s, &s->sessions->stats.ended_bad_frame, "out of descriptors for a reply: session ended");
+        else
+                event_add(s->writable, NULL);
+}
+
+static void session_idle(struct client *client)
+{
+        activate(container_of(client, struct session, client));
+}
+
+/* --- in --- */
+
+static void hello(struct session *s, const struct wire_hello *msg)
+{
+        struct dispatch_env *env = s->client.env;
+        struct {
+                struct wire_reply reply;
+                struct wire_hello_result result;
+        } out;
+        int fds[2] = { pool_fd(env->pool), s->sessions->params.liveness_fd };
+
+        s->client.inflight++;
+        env->traffic.requests[WIRE_HELLO]++;
+        memcpy(s->name, msg->client, WIRE_CLIENT_NAME);
+        if (msg->version_min > WIRE_VERSION_MAX || msg->version_max < WIRE_VERSION_MIN) {
+                char text[160];
+
+                snprintf(text, sizeof(text), "this daemon speaks protocol versions %d to %d, the client %u to %u", WIRE_VERSION_MIN,
+                         WIRE_VERSION_MAX, msg->version_min, msg->version_max);
+                dispatch_reply(&s->client, &msg->hdr, clock_mono_ns(), WIRE_VERSION, 0, 0, text, NULL, 0);
+                session_end(s, &s->sessions->stats.refused_handshake, text);
+                return;
+        }
+        out.result = (struct wire_hello_result){
+                .version = MIN(msg->version_max, (uint16_t)WIRE_VERSION_MAX),
+                .max_keys = WIRE_MAX_KEYS,
+                .max_inflight = WIRE_MAX_INFLIGHT,
+                .max_message = WIRE_MAX_MESSAGE,
+                .pool_bytes = pool_bytes(env->pool),
+                .max_chunk = MIN(pool_slab_bytes(env->pool), store_max_chunk(env->store)),
+                .lane_max = env->lane_max,
+        };
+        memcpy(out.result.instance, s->sessions->params.instance, WIRE_INSTANCE_BYTES);
+        out.reply = (struct wire_reply){
+                .hdr = { .len = sizeof(out), .op = WIRE_HELLO | WIRE_REPLY, .tag = msg->hdr.tag },
+                .count = 1,
+        };
+        event_del(s->deadline);
+        s->state = SESSION_OPEN;
+        s->client.inflight--;
+        session_send(&s->client, &out, sizeof(out), fds, 2);
+        say(s, LOG_LEVEL_DEBUG, "session opened");
+}
+
+static void handle(struct session *s, size_t bytes, unsigned n_fds)
+{
+        const struct wire_hdr *hdr = &s->sessions->incoming.hdr;
+        const char *wrong = n_fds ? "descriptors came with a request" : wire_check_request(hdr, bytes);
+        char text[256];
+
+        if (!wrong && (hdr->op == WIRE_HELLO) != (s->state == SESSION_HANDSHAKE))
+                wrong = s->state == SESSION_HANDSHAKE ? "a request before HELLO" : "a second HELLO";
+        if (wrong) {
+                snprintf(text, sizeof(text), "bad frame: %s: session ended", wrong);
+                session_end(s, &s->sessions->stats.ended_bad_frame, text);
+                return;
+        }
+        if (hdr->op == WIRE_HELLO)
+                hello(s, (const struct wire_hello *)hdr);
+        else
+                dispatch_message(&s->client, hdr, bytes);
+}
+
+static bool may_read(const struct session *s)
+{
+        return (s->state == SESSION_OPEN || s->state == SESSION_HANDSHAKE) && s->client.inflight < WIRE_MAX_INFLIGHT &&
+               list_empty(&s->out) && list_empty(&s->client.unstarted);
+}
+
+static void read_messages(struct session *s)
+{
+        for (int i = 0; i < MESSAGES_PER_TURN && may_read(s); i++) {
+                int fds[WIRE_MAX_FDS];
+                unsigned n_fds = 0;
+                ssize_t n = fdpass_recv(s->fd, s->sessions->incoming.bytes, sizeof(s->sessions->incoming), fds, &n_fds);
+
+                if (n == -EAGAIN || n == -EINTR)
+                        return;
+                if (n == -EMSGSIZE || n == -EBADMSG) {
+                        session_end(s, &s->sessions->stats.ended_bad_frame,
+                                    n == -EMSGSIZE ? "bad frame: longer than a message may be: session ended" :
+                                    "bad frame: too many descriptors: session ended");
+                        return;
+                }
+                if (n == 0) {
+                        struct pollfd p = { .fd = s->fd, .events = POLLRDHUP };
+
+                        /* An empty message looks like the end of the stream. */
+                        if (poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)))
+                                session_gone(s);
+                        else
+                                session_end(s, &s->sessions->stats.ended_bad_frame, "bad frame: empty: session ended");
+                        return;
+                }
+                if (n < 0) {
+                        session_gone(s);
+                        return;
+                }
+                handle(s, (size_t)n, n_fds);
+                for (unsigned k = 0; k < n_fds; k++)
+                        close(fds[k]);
+        }
+}
+
+static void update_reading(struct session *s)
+{
+        bool want = may_read(s);
+
+        if (want == s->reading)
+                return;
+        if (want)
+                event_add(s->readable, NULL);
+        else
+                event_del(s->readable);
+        s->reading = want;
+}
+
+static void on_readable(evutil_socket_t fd, short what, void *userdata)
+{
+        struct session *s = userdata;
+
+        read_messages(s);
+        activate(s);
+}
+
+/* --- all sessions --- */
+
+int sessions_new(struct sessions **ret, const struct sessions_params *params)
+{
+        struct sessions *s = calloc(1, sizeof(*s));
+
+        if (!s)
+                return -ENOMEM;
+        s->params = *params;
+        list_init(&s->all);
+        list_init(&s->active);
+        s->lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(LINES_BURST);
+        *ret = s;
+        return 0;
+}
+
+struct sessions *sessions_free(struct sessions *s)
+{
+        if (!s)
+                return NULL;
+        assert(list_empty(&s->all));
+        free(s);
+        return NULL;
+}
+
+void sessions_accept_take_fd(struct sessions *all, int fd)
+{
+        struct event_base *base = all->params.base;
+        struct tenants *tenants = all->params.env->tenants;
+        struct session *s;
+        uint16_t tenant;
+        bool admin;
+
+        all->stats.accepted++;
+        s = calloc(1, sizeof(*s));
+        if (!s) {
+                close(fd);
+                return;
+        }
+        s->sessions = all;
+        s->fd = fd;
+        s->client.id = ++all->next_id;
+        strcpy(s->name, "?");
+        if (peer_from_socket(fd, &s->peer) < 0 || tenants_identify(tenants, &s->peer, &tenant, &admin) != 0) {
+                all->stats.refused_credentials++;
+                say(s, LOG_LEVEL_WARNING, "this user may not connect (access.users, access.groups): refused");
+                goto refuse;
+        }
+        if (all->params.env->stopping || tenants_charge_connection(tenants, tenant) != 0) {
+                all->stats.refused_limit++;
+                say(s, LOG_LEVEL_WARNING, "too many connections (limits.connections): refused");
+                goto refuse;
+        }
+
+        client_init(&s->client, all->params.env);
+        s->client.id = all->next_id;
+        s->client.tenant = tenant;
+        s->client.admin = admin;
+        s->client.send = session_send;
+        s->client.idle = session_idle;
+        s->state = SESSION_HANDSHAKE;
+        list_init(&s->active);
+        list_init(&s->out);
+        list_append(&all->all, &s->node);
+        all->stats.open++;
+        s->readable = event_new(base, fd, EV_READ | EV_PERSIST, on_readable, s);
+        s->writable = event_new(base, fd, EV_WRITE, on_writable, s);
+        s->closed = event_new(base, fd, EV_CLOSED | EV_PERSIST, on_closed, s);
+        s->deadline = evtimer_new(base, on_deadline, s);
+        if (!s->readable || !s->writable || !s->closed || !s->deadline || event_add(s->closed, NULL) < 0) {
+                session_free(s);
+                return;
+        }
+        event_add(s->deadline, &(struct timeval){ .tv_sec = (time_t)(all->params.handshake_ms / 1000),
+                                                  .tv_usec = (suseconds_t)(all->params.handshake_ms % 1000 * 1000) });
+        update_reading(s);
+        return;
+refuse:
+        close(fd);
+        free(s);
+}
+
+bool sessions_turn(struct sessions *all)
+{
+        struct list_node turn = LIST_INIT(turn);
+        struct list_node *n;
+        bool more = false;
+
+        list_splice(&turn, &all->active);
+        while ((n = list_pop(&turn))) {
+                struct session *s = container_of(n, struct session, active);
+
+                if (!dispatch_run(&s->client)) {
+                        more = true;
+                        activate(s);
+                } else if (s->state == SESSION_GONE && s->client.inflight == 0) {
+                        session_free(s);
+                        continue;
+                }
+                if (s->state != SESSION_GONE)
+                        update_reading(s);
+        }
+        return more;
+}
+
+void sessions_stop(struct sessions *all)
+{
+        list_for_each_safe(&all->all, n) {
+                struct session *s = container_of(n, struct session, node);
+
+                session_end(s, &all->stats.ended_shutdown, NULL);
+                session_gone(s);
+        }
+}
+
+bool sessions_active(const struct sessions *all)
+{
+        return !list_empty(&all->active);
+}
+
+bool sessions_empty(const struct sessions *all)
+{
+        return list_empty(&all->all);
+}
+
+void sessions_get_stats(const struct sessions *all, struct sessions_stats *ret)
+{
+        *ret = all->stats;
+}
+
+void sessions_set_handshake(struct sessions *all, uint64_t handshake_ms)
+{
+        all->params.handshake_ms = handshake_ms;
+}

@@ -13,6 +13,16 @@
 
 enum { STATS_OPS = 16, STATS_STATUSES = 16 }; /* wire ops and statuses, by number */
 
+/* Indices of the other members that are arrays. */
+enum { STATS_TIER_MEMORY, STATS_TIER_DISK, STATS_TIERS };
+enum { STATS_FORM_MAP, STATS_FORM_INTO, STATS_FORMS };
+enum { STATS_ACKS = 3 };   /* by enum wire_ack */
+enum { STATS_IO_OPS = 5 }; /* by enum kio_op */
+enum { STATS_REFUSED_LIMIT, STATS_REFUSED_CREDENTIALS, STATS_REFUSED_HANDSHAKE, STATS_REFUSALS };
+enum { STATS_ENDED_CLOSED, STATS_ENDED_BAD_FRAME, STATS_ENDED_TIMEOUT, STATS_ENDED_SHUTDOWN, STATS_ENDINGS };
+enum { STATS_WRITTEN_PAYLOAD, STATS_WRITTEN_TABLE, STATS_WRITES, STATS_WRITTEN_PREWRITE = STATS_WRITES, STATS_WRITTEN };
+enum { STATS_ERROR_READ, STATS_ERROR_WRITE, STATS_ERROR_SYNC, STATS_STORE_ERRORS };
+
 struct stats {
 #define STATS_GAUGE(member, name, unit, help)             double member;
 #define STATS_COUNTER(member, name, unit, help)           double member;
@@ -34,10 +44,11 @@ struct stats {
 void stats_print_prometheus(const struct stats *s, FILE *out);
 void stats_print_openmetrics(const struct stats *s, FILE *out);
 /* One flat JSON object: {"kvcache_puts_total": 12, "kvcache_requests_total": {"PUT": 3, ...}, ...}; histograms as
- * {"count": n, "sum": x, "p50": x, "p90": x, "p99": x}, in the metric's unit. */
+ * {"count": n, "sum": x, "p50": x, "p90": x, "p99": x}, in the metric's unit; an info as {"label": "value", ...}. */
 void stats_print_json(const struct stats *s, FILE *out);
 /* A Markdown table of all metrics, for the documentation. */
 void stats_print_documentation(FILE *out);
 
-/* Appends `key="value"` with the value escaped as both text formats want it, comma first if needed. */
+/* Appends `key="value"` with the value escaped as both text formats want it, comma first if needed. A value that does
+ * not fit is left out together with its key. `key` is a label name. */
 void stats_info_add(char *info, size_t room, const char *key, const char *value);

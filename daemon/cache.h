@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The two tiers as one: what `get`, `put`, `evict` and `purge` of one key mean over pool and store.
+ *
+ * A request is the caller's memory and belongs to the cache from the call until complete(), which may run before the
+ * call returns. Loop thread.
+ *
+ * A put copies into the pool (a worker does), is visible from there at once, and is written to the store behind that. A get
+ * finds the chunk in the pool or reads it there; concurrent gets of one key share one read. Where there is no room, a
+ * request waits in order until its deadline, or is answered busy if it asked not to wait. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "io/io.h"
+#include "key.h"
+#include "memory/pool.h"
+#include "store/store.h"
+
+struct cache;
+
+enum cache_status {
+        CACHE_OK,
+        CACHE_MISS,
+        CACHE_EXISTS,
+        CACHE_BUSY,
+        CACHE_TOO_LARGE,
+        CACHE_NOT_DURABLE,
+        CACHE_FAILED,
+        CACHE_NO_SPACE,
+        CACHE_FAULT,     /* put: its source went away while it was read */
+        CACHE_CANCELLED, /* its owner went away, or the daemon stops */
+        CACHE_STATUS_END,
+};
+
+enum cache_ack { CACHE_ACCEPTED, CACHE_WRITTEN, CACHE_DURABLE };
+enum { CACHE_MEMORY = 1, CACHE_DISK = 2 };
+
+/* What a chain is touched by at its end: where a key is in either tier. */
+struct cache_place {
+        uint32_t chunk, generation; /* pool */
+        struct store_ref ref;
+};
+
+struct cache_request {
+        struct list_node node; /* the cache's: waiting for room, for a fill or for a write */
+        const void *owner;     /* for cache_cancel() */
+        uint32_t namespace_id;
+        uint16_t tenant;
+        struct key key;
+        bool nowait;
+        uint64_t deadline_ns;  /* CLOCK_MONOTONIC; for waiting for room */
+
+        /* put */
+        struct key parent;
+        const void *src;       /* stays readable until complete(), may change meanwhile */
+        uint32_t length;
+        enum cache_ack ack;
+
+        /* Set at completion. On CACHE_OK (and on CACHE_EXISTS, if it is in the pool) `chunk` is pinned: the caller unpins it. */
+        enum cache_status status;
+        uint32_t chunk;        /* POOL_NONE: not in the pool, nothing pinned */
+        uint32_t tier;         /* get: where it came from */
+        struct cache_place place;
+        void (*complete)(struct cache_request *req);
+
+        /* the cache's */
+        uint64_t hash;
+        uint8_t kind, waiting;
+};
+
+struct cache_params {
+        struct pool *pool;
+        struct store *store;
+        struct kio *io;
+};
+
+int cache_new(struct cache **ret, const struct cache_params *params);
+struct cache *cache_free(struct cache *c); /* nothing may be in flight */
+
+void cache_get(struct cache *c, struct cache_request *req);
+void cache_put(struct cache *c, struct cache_request *req);
+
+/* Tiers a key is in now, as bits. Fills in what is asked for (may be NULL); `ret_chunk` borrows, unpinned. */
+unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key, struct cache_place *ret_place,
+                    struct store_chunk *ret_info);
+/* Recency of both tiers. */
+void cache_touch(struct cache *c, const struct cache_place *place);
+
+/* Out of memory, or out of both tiers. CACHE_OK, CACHE_MISS, CACHE_BUSY (memory only: not on disk yet). */
+enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key, bool memory_only);
+/* Gone at once from both; `req` completes when that is on stable storage. */
+void cache_purge(struct cache *c, struct store_purge *req);
+
+/* A pin or a lease has ended: whoever waits for room may have it now. Cheap; acts in cache_turn(). */
+void cache_kick(struct cache *c);
+/* Pins that complete() left with the caller end here. */
+void cache_unpin(struct cache *c, uint32_t chunk);
+/* Completes with CACHE_CANCELLED what this owner has waiting for room; the rest completes as it would. */
+void cache_cancel(struct cache *c, const void *owner);
+/* End of a loop turn: lets waiters in, and out whose deadline has passed. Returns when the next deadline is, ns; 0: none. */
+uint64_t cache_turn(struct cache *c, uint64_t now_ns);
+
+/* Is there something for cache_turn() to do at once? */
+bool cache_has_work(const struct cache *c);
+
+/* From now on puts are refused with CACHE_CANCELLED; what is accepted goes on to disk. */
+void cache_stop(struct cache *c);
+/* Requests not complete, and chunks accepted but not written yet. 0: all is settled. */
+uint64_t cache_pending(const struct cache *c);
+
+struct cache_stats {
+        uint64_t hits_memory, hits_disk, misses;
+        uint64_t puts, put_bytes, puts_existing, puts_by_ack[3];
+        uint64_t busy, waited;
+        uint64_t unwritten_bytes, unwritten_chunks; /* now */
+        uint64_t pool_only;       /* accepted puts whose write failed: gone with the pool */
+        uint64_t shared_fills;    /* gets that joined another's read */
+};
+void cache_get_stats(const struct cache *c, struct cache_stats *ret);

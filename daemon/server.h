@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The composition root: builds and wires all parts, owns the event base, and runs until it is told to stop. */
+#pragma once
+
+#include <stdbool.h>
+
+struct config;
+
+struct server_params {
+        struct config *config;   /* loaded, checked and resolved; the caller frees it afterwards */
+        const char *config_path; /* NULL: none. What a reload reads again */
+        char **sets;             /* --set, in order: a reload applies them again */
+        unsigned n_sets;
+        bool config_must_exist;  /* --config named the file */
+};
+
+/* The process's exit status: enum exit_status. */
+int server_run(const struct server_params *params);
+
+/* Documented in kvcache-daemon(8); numbers as in sysexits.h where one fits. */
+enum exit_status {
+        EXIT_STATUS_OK = 0,
+        EXIT_STATUS_FAILURE = 1,     /* any other failure at start */
+        EXIT_STATUS_USAGE = 2,
+        EXIT_STATUS_STORE = 65,      /* the store cannot be used: not one, damaged, another version */
+        EXIT_STATUS_IO = 74,         /* I/O error, or the disk is full */
+        EXIT_STATUS_BUSY = 75,       /* store or socket is in use by another daemon: try later */
+        EXIT_STATUS_PERMISSION = 77,
+        EXIT_STATUS_CONFIG = 78,
+};

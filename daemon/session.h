@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One connection: who it is, its messages in and out, and how it ends.
+ *
+ * A session that the daemon ends (bad frame, timeout) is shut down for writing and kept, with its leases, until the peer's end is
+ * closed: until then the peer may still read what it leased (rule R11). Loop thread. */
+#pragma once
+
+#include <event2/event.h>
+#include <stdint.h>
+
+#include "dispatch.h"
+
+struct sessions;
+
+struct sessions_params {
+        struct event_base *base;
+        struct dispatch_env *env;
+        int liveness_fd;       /* handed out in HELLO: locked and registered as long as this process's I/O lasts */
+        uint8_t instance[WIRE_INSTANCE_BYTES];
+        uint64_t handshake_ms;
+};
+
+struct sessions_stats {
+        uint64_t open, accepted;
+        uint64_t refused_limit, refused_credentials, refused_handshake;
+        uint64_t ended_closed, ended_bad_frame, ended_timeout, ended_shutdown;
+        uint64_t lines_held_back;
+};
+
+int sessions_new(struct sessions **ret, const struct sessions_params *params);
+struct sessions *sessions_free(struct sessions *s); /* none may be left: see sessions_stop() */
+/* Swallows the descriptor. */
+void sessions_accept_take_fd(struct sessions *s, int fd);
+/* End of a loop turn: goes on with what is not started, frees who is gone. True if there is more to do at once. */
+bool sessions_turn(struct sessions *s);
+/* Has something happened to a session since its turn? */
+bool sessions_active(const struct sessions *s);
+/* Ends all of them; sessions_turn() frees them as their requests end. */
+void sessions_stop(struct sessions *s);
+bool sessions_empty(const struct sessions *s);
+void sessions_get_stats(const struct sessions *s, struct sessions_stats *ret);
+void sessions_set_handshake(struct sessions *s, uint64_t handshake_ms);

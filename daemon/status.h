@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the daemon looks like from outside, gathered from its parts: the metrics' snapshot, and the status as JSON. Loop thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "stats.h"
+#include "wire.h"
+
+struct config;
+struct dispatch_env;
+struct http;
+struct sessions;
+
+/* The parts; http may be NULL. */
+struct status_sources {
+        const struct config *config;
+        const struct dispatch_env *env;
+        const struct sessions *sessions;
+        const struct http *http;
+        uint64_t started_unix_ms, started_ns;
+        uint64_t config_reloads;
+        bool ready, draining;
+        const uint8_t *instance; /* WIRE_INSTANCE_BYTES */
+};
+
+/* `userdata` of these is a struct status_sources: callbacks for http and dispatch. */
+void status_print_metrics(void *userdata, bool openmetrics, FILE *out);
+void status_print_status(void *userdata, FILE *out); /* one JSON object; numbers are bytes, counts or seconds as the names say */
+void status_report(void *userdata, enum wire_report what, FILE *out);
+bool status_is_ready(void *userdata, const char **ret_why_not);
+bool status_is_healthy(void *userdata, const char **ret_why_not);
+
+/* The lines of a start: what it runs on, what it found. */
+void status_log_started(const struct status_sources *from);
+
+void status_collect(const struct status_sources *from, struct stats *ret);
