@@ -18,6 +18,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define KVCACHE_API_VERSION 1
 
@@ -47,7 +48,9 @@ enum kvcache_status {
         KVCACHE_NO_SPACE = 15,
         /* The library's own: */
         KVCACHE_LOST = 100,       /* the daemon went away before it answered */
-        KVCACHE_PENDING = 101,    /* the deadline passed, the request goes on: memory it names is not yours yet */
+        /* The deadline passed, the request goes on: memory it names is not yours yet. (One that had not even been sent
+         * is taken back: its keys are KVCACHE_BUSY.) */
+        KVCACHE_PENDING = 101,
 };
 
 /* How far a put has come when it is answered. */
@@ -72,7 +75,7 @@ struct kvcache_options {
         const char *client_name;  /* for the daemon's log, at most 31 bytes; NULL: the program's name */
         int connect_timeout_ms;   /* 0: 5,000 */
         int request_timeout_ms;   /* of blocking calls, and of requests that name none; 0: 30,000 */
-        uint64_t lane_bytes;      /* 0: the daemon's default */
+        uint64_t lane_bytes;      /* of the lane, at most what the daemon allows; 0: as much as that */
 };
 enum {
         KVCACHE_POPULATE = 1 << 0, /* fault the whole pool mapping in at connect: the first touch of a page costs more
@@ -80,8 +83,9 @@ enum {
 };
 
 /* Connects, agrees on a version, maps the pool read-only and checks its seals. `*ret` is set on success only.
- * -ENOENT, -ECONNREFUSED: no daemon there; -EACCES; -EPROTONOSUPPORT: no version in common; -ETIMEDOUT; -EPERM: the
- * daemon's memory is not sealed as it must be. `ret_error` (may be NULL) gets a sentence. */
+ * -ENOENT, -ECONNREFUSED: no daemon there; -EACCES; -EPROTONOSUPPORT: no version in common; -ETIMEDOUT; -ECONNRESET: it
+ * hung up, as it does on users that may not connect; -EPERM: its memory is not sealed as it must be; -EBADMSG: it makes
+ * no sense. `ret_error` (may be NULL) gets a sentence. */
 int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options, char *ret_error, size_t error_bytes);
 /* Ends what is in flight, unmaps, frees: data of leases must not be touched any more. NULL is fine. */
 void kvcache_close(struct kvcache *kv);
@@ -131,7 +135,9 @@ void kvcache_lane_release(struct kvcache *kv, void *place);
 enum kvcache_op {
         KVCACHE_OP_PUT = 1,      /* from `data`, `length` bytes */
         KVCACHE_OP_GET = 2,      /* mapped: results carry `data` in the pool and a lease to release */
-        KVCACHE_OP_GET_INTO = 3, /* copied to `data` in the lane, `length` bytes of room */
+        /* Copied to `data`, `length` bytes of room: by the daemon if all rooms of the request are in places of the
+         * lane, else by the library when it takes the reply. */
+        KVCACHE_OP_GET_INTO = 3,
         KVCACHE_OP_EXISTS = 4,
         KVCACHE_OP_MATCH = 5,    /* completion's `value`: keys of the leading run that are there */
         KVCACHE_OP_TOUCH = 6,
@@ -147,7 +153,7 @@ struct kvcache_lease {
 struct kvcache_entry {
         struct kvcache_key key;
         void *data;            /* PUT: the bytes; a place of the lane is taken as it is, other memory is copied to the
-                                  lane first. GET_INTO: a place of the lane */
+                                  lane first. GET_INTO: room for the bytes */
         uint64_t length;       /* PUT: 1 to max_chunk_bytes. GET_INTO: room at data */
         uint64_t range_offset; /* GET, GET_INTO: within the chunk */
         uint64_t range_length; /* 0: to its end */
@@ -223,7 +229,8 @@ int kvcache_get(struct kvcache *kv, uint32_t namespace_handle, const struct kvca
                 size_t *ret_length);
 /* In place: valid until kvcache_release(kv, &result.lease, 1). */
 int kvcache_get_map(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key, struct kvcache_result *ret);
-/* Any request, whatever its size, waited for. 0, or -errno. `ret_value` may be NULL. */
+/* Any request, whatever its size, waited for: a put that the lane cannot hold at once goes in rounds; -E2BIG: one chunk
+ * is longer than the lane. 0, or -errno; each result has a status in any case. `ret_value` may be NULL. */
 int kvcache_call(struct kvcache *kv, const struct kvcache_request *request, uint64_t *ret_value);
 
 struct kvcache_listed {
@@ -232,7 +239,8 @@ struct kvcache_listed {
         uint64_t created_ms;
         uint32_t tiers;
 };
-/* Up to `max` chunks of a namespace, in no order. Start with *cursor = 0; at the end it is 0 again. Returns how many. */
+/* Up to `max` chunks of a namespace, in no order. Start with *cursor = 0; at the end it is 0 again. Returns how many,
+ * which may be none before the end, too. */
 int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor, struct kvcache_listed *ret, size_t max);
 /* Forgets everything in the namespace, for good; on stable storage when this returns. */
 int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped);
@@ -250,6 +258,7 @@ enum kvcache_report {
 /* A text about the daemon, NUL-terminated, to be freed by the caller with free(). */
 int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

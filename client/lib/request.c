@@ -1,1 +1,413 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A user's request: cut into messages on the way out, one status per key on the way back.
+ *
+ * Runs in the handle's thread, inside of the user's calls. Owns the requests; their messages belong
+ * to message.c.
+ *
+ * Happy path: all messages are built during the submit call, so the user's entries are not needed
+ * after it, and data that is not in the lane is copied there. Each reply fills its keys' results;
+ * the last one completes the request, which then waits to be drained. Keys that make no sense get
+ * their verdict here and are in no message.
+ *
+ * Failures: a deadline ends the wait, not the request. Messages that are on their way lose their
+ * request then; what their late replies lease is released, what they name in the lane stays taken
+ * until they are answered. A request of which nothing was sent is taken back instead, and its keys
+ * are KVCACHE_BUSY. */
+#include "request.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "build.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "control.h"
+#include "message.h"
+#include "region.h"
+
+static_assert(KVCACHE_NO_SPACE == WIRE_STATUS_END - 1, "statuses have the wire's numbers");
+
+/* --- completion --- */
+
+static void request_free(struct request *q)
+{
+        if (!q)
+                return;
+        free(q->targets);
+        free(q);
+}
+DEFINE_CLEANUP(struct request *, request_free);
+
+static void request_complete(struct kvcache *kv, struct request *q)
+{
+        assert(!q->done);
+        q->done = true;
+        TAILQ_REMOVE(&kv->requests, q, link);
+        if (!q->waited)
+                TAILQ_INSERT_TAIL(&kv->ready, q, link);
+        if (TAILQ_EMPTY(&kv->requests))
+                kv->next_deadline = INT64_MAX;
+}
+
+void request_message_done(struct kvcache *kv, struct request *q)
+{
+        assert(q->n_messages > 0);
+        if (--q->n_messages == 0)
+                request_complete(kv, q);
+}
+
+void request_set(struct request *q, size_t first, size_t count, int status)
+{
+        if (q->op == KVCACHE_OP_MATCH && status != KVCACHE_OK && count > 0)
+                q->run = MIN(q->run, first);
+        for (size_t i = first; q->results && i < first + count; i++)
+                q->results[i] = (struct kvcache_result){ .status = status };
+}
+
+void request_sent(struct request *q)
+{
+        q->n_sent++;
+}
+
+void request_lost(struct kvcache *kv, struct message *m, int error)
+{
+        struct request *q = m->request;
+
+        request_set(q, m->first, m->count, KVCACHE_LOST);
+        q->error = error;
+        request_message_done(kv, q);
+}
+
+/* Its messages on the way go on without it; those in the queue too, if others of the chain have
+ * left. */
+static void request_expire_one(struct kvcache *kv, struct request *q)
+{
+        struct message *m, *next;
+
+        q->error = -ETIMEDOUT;
+        for (unsigned i = 0; i < WIRE_MAX_INFLIGHT; i++) {
+                m = kv->inflight[i];
+                if (!m || m->request != q)
+                        continue;
+                m->request = NULL;
+                request_set(q, m->first, m->count, KVCACHE_PENDING);
+        }
+        for (m = TAILQ_FIRST(&kv->queue); m; m = next) {
+                next = TAILQ_NEXT(m, link);
+                if (m->request != q)
+                        continue;
+                m->request = NULL;
+                request_set(q, m->first, m->count, q->n_sent > 0 ? KVCACHE_PENDING : KVCACHE_BUSY);
+                if (q->n_sent > 0)
+                        continue;
+                TAILQ_REMOVE(&kv->queue, m, link);
+                message_unref_lane(m, &kv->conn->lane);
+                message_free(m);
+        }
+        q->n_messages = 0;
+        request_complete(kv, q);
+}
+
+void request_expire(struct kvcache *kv, int64_t now)
+{
+        int64_t soonest = INT64_MAX;
+        struct request *q, *next;
+
+        if (now < kv->next_deadline)
+                return;
+        for (q = TAILQ_FIRST(&kv->requests); q; q = next) {
+                next = TAILQ_NEXT(q, link);
+                if (q->deadline <= now)
+                        request_expire_one(kv, q);
+                else
+                        soonest = MIN(soonest, q->deadline);
+        }
+        kv->next_deadline = soonest;
+}
+
+void request_free_all(struct kvcache *kv)
+{
+        struct request *q;
+
+        while ((q = TAILQ_FIRST(&kv->requests))) {
+                TAILQ_REMOVE(&kv->requests, q, link);
+                request_free(q);
+        }
+        while ((q = TAILQ_FIRST(&kv->ready))) {
+                TAILQ_REMOVE(&kv->ready, q, link);
+                request_free(q);
+        }
+}
+
+/* --- submitting --- */
+
+/* One try. -ECONNRESET: the session ended before anything of it was sent. */
+static int request_try(struct kvcache *kv, const struct kvcache_request *user, size_t first,
+                       size_t count, bool more, int64_t deadline, bool waited, struct request **ret)
+{
+        _cleanup_(request_freep) struct request *q = calloc(1, sizeof(*q));
+        struct build b = {
+                .kv = kv,
+                .user = user,
+                .first = first,
+                .count = count,
+                .request = q,
+        };
+        int64_t left_ms;
+        int r;
+
+        if (!q)
+                return -ENOMEM;
+        *q = (struct request){
+                .op = user->op,
+                .count = user->count,
+                .results = user->results,
+                .user_data = user->user_data,
+                .deadline = deadline,
+                .run = first + count,
+                .waited = waited,
+        };
+        TAILQ_INIT(&b.messages);
+
+        r = handle_connected(kv);
+        if (r < 0)
+                return r;
+        r = control_namespace_ready(kv, user->namespace_handle, &b.namespace_id);
+        if (r < 0)
+                return r;
+        if (user->op == KVCACHE_OP_PUT) {
+                r = region_lane_ready(kv);
+                if (r < 0)
+                        return r;
+        }
+        /* The daemon gives up a little earlier than we do, so that its answer is still in time. */
+        left_ms = MAX((deadline - handle_now_ns()) / 1000000, (int64_t)0);
+        b.wait_ms = (uint32_t)MAX(left_ms - left_ms / 8, (int64_t)1);
+        r = build_request(&b, more);
+        if (r < 0) {
+                build_undo(&b);
+                return r;
+        }
+
+        TAILQ_CONCAT(&kv->queue, &b.messages, link);
+        TAILQ_INSERT_TAIL(&kv->requests, q, link);
+        kv->next_deadline = MIN(kv->next_deadline, deadline);
+        if (q->n_messages == 0)
+                request_complete(kv, q);
+        (void)message_flow(kv);
+
+        if (q->done && q->n_sent == 0 && q->error == -ECONNRESET) {
+                if (!waited)
+                        TAILQ_REMOVE(&kv->ready, q, link);
+                return -ECONNRESET;
+        }
+        *ret = TAKE_PTR(q);
+        return 0;
+}
+
+int request_submit(struct kvcache *kv, const struct kvcache_request *user, size_t first,
+                   size_t count, bool more, int64_t deadline, bool waited, struct request **ret)
+{
+        int r;
+
+        /* A daemon that was restarted while nothing was going on shows now: nobody has seen the
+         * request, so it is built anew for the new session. */
+        r = request_try(kv, user, first, count, more, deadline, waited, ret);
+        if (r == -ECONNRESET)
+                r = request_try(kv, user, first, count, more, deadline, waited, ret);
+        if (r == -ECONNRESET)
+                return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
+        if (kv->error[0] != '\0')
+                return r;
+        switch (r) {
+        case -ENOMEM:
+                return handle_fail(kv, r, "out of memory");
+        case -ENOBUFS:
+                return handle_fail(kv, r, "the data does not fit into the lane now");
+        case -E2BIG:
+                return handle_fail(kv, r, "a chunk is longer than the lane of %llu bytes",
+                                   kv->conn ? (unsigned long long)kv->conn->lane.bytes : 0ull);
+        default:
+                return r;
+        }
+}
+
+int request_normalize(struct kvcache *kv, const struct kvcache_request *user,
+                      struct kvcache_request *ret)
+{
+        struct kvcache_request u = { 0 };
+        uint32_t flags = 0;
+
+        if (!user || user->size < offsetof(struct kvcache_request, user_data) + sizeof(u.user_data))
+                return handle_fail(kv, -EINVAL, "the request's size is not set");
+        memcpy(&u, user, MIN((size_t)user->size, sizeof(u)));
+
+        if (build_wire_op(u.op) == 0)
+                return handle_fail(kv, -EINVAL, "unknown operation %d", (int)u.op);
+        if (u.op == KVCACHE_OP_PUT)
+                flags = KVCACHE_NOWAIT | KVCACHE_KEEP_LEASE;
+        else if (u.op == KVCACHE_OP_GET || u.op == KVCACHE_OP_GET_INTO)
+                flags = KVCACHE_NOWAIT;
+        if (u.flags & ~flags)
+                return handle_fail(kv, -EINVAL, "flags 0x%x make no sense with this operation",
+                                   u.flags & ~flags);
+        if ((unsigned)u.ack > KVCACHE_DURABLE)
+                return handle_fail(kv, -EINVAL, "unknown acknowledgement %d", (int)u.ack);
+        if (u.tiers != 0 && (u.op != KVCACHE_OP_EVICT ||
+                             (u.tiers != KVCACHE_TIER_MEMORY && u.tiers != KVCACHE_TIER_ALL)))
+                return handle_fail(kv, -EINVAL, "tiers 0x%x make no sense with this operation",
+                                   u.tiers);
+        if (u.timeout_ms < 0)
+                return handle_fail(kv, -EINVAL, "a negative timeout");
+        if (u.count == 0) {
+                *ret = u;
+                return 0;
+        }
+        if (u.count > SIZE_MAX / sizeof(struct kvcache_entry))
+                return handle_fail(kv, -EINVAL, "more keys than memory can hold");
+        if (!u.entries == !u.keys)
+                return handle_fail(kv, -EINVAL, "either entries or keys are to be given");
+        if (!u.entries && (u.op == KVCACHE_OP_PUT || u.op == KVCACHE_OP_GET_INTO))
+                return handle_fail(kv, -EINVAL, "this operation needs entries");
+        if (!u.results && u.op != KVCACHE_OP_MATCH && u.op != KVCACHE_OP_TOUCH)
+                return handle_fail(kv, -EINVAL, "this operation needs room for its results");
+        *ret = u;
+        return 0;
+}
+
+int request_finish(struct kvcache *kv, struct request *q, uint64_t *ret_value)
+{
+        int error;
+
+        while (!q->done)
+                (void)message_wait(kv, q->deadline);
+        error = q->error;
+        if (ret_value)
+                *ret_value = q->run;
+        request_free(q);
+        if (error == -ETIMEDOUT)
+                handle_fail(kv, error, "the daemon did not answer in time");
+        return error;
+}
+
+/* --- the public calls --- */
+
+int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request)
+{
+        struct kvcache_request u;
+        struct request *q;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        r = request_normalize(kv, request, &u);
+        if (r < 0)
+                return r;
+        r = request_submit(kv, &u, 0, u.count, false,
+                           handle_deadline(u.timeout_ms, kv->request_timeout_ms), false, &q);
+        if (r == 0)
+                kv->n_async++;
+        handle_leave(kv);
+        return r;
+}
+
+static int request_take_ready(struct kvcache *kv, struct kvcache_completion *ret, size_t max)
+{
+        struct request *q;
+        size_t n = 0;
+
+        while (n < max && (q = TAILQ_FIRST(&kv->ready))) {
+                TAILQ_REMOVE(&kv->ready, q, link);
+                kv->n_async--;
+                ret[n++] = (struct kvcache_completion){
+                        .user_data = q->user_data,
+                        .value = q->op == KVCACHE_OP_MATCH ? q->run : 0,
+                        .error = q->error,
+                        .op = q->op,
+                        .count = q->count,
+                };
+                request_free(q);
+        }
+        return (int)n;
+}
+
+int kvcache_drain(struct kvcache *kv, struct kvcache_completion *ret, size_t max, int timeout_ms)
+{
+        int64_t deadline = INT64_MAX;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (!ret || max == 0)
+                return handle_fail(kv, -EINVAL, "no room for completions");
+        max = MIN(max, (size_t)INT32_MAX);
+        if (timeout_ms >= 0)
+                deadline = timeout_ms == 0 ? 0 : handle_deadline(timeout_ms, 0);
+
+        message_check_idle(kv);
+        (void)message_flow(kv);
+        request_expire(kv, handle_now_ns());
+        while (TAILQ_EMPTY(&kv->ready) && kv->n_async > 0 && handle_now_ns() < deadline)
+                (void)message_wait(kv, deadline);
+        r = request_take_ready(kv, ret, max);
+        handle_leave(kv);
+        return r;
+}
+
+size_t kvcache_inflight(const struct kvcache *kv)
+{
+        return kv ? kv->n_async : 0;
+}
+
+int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size_t n)
+{
+        struct lease_row row;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (n > 0 && !leases)
+                return handle_fail(kv, -EINVAL, "no leases given");
+        for (size_t i = 0; i < n; i++) {
+                if (!lease_release(&kv->leases, leases[i], &row))
+                        continue;
+                row.conn->leases--;
+                if (row.conn != kv->conn) {
+                        if (row.conn->leases == 0)
+                                region_collect(kv);
+                        continue;
+                }
+                r = message_release(kv, row.wire, row.length);
+                if (r < 0)
+                        break;
+        }
+        if (r < 0) {
+                /* A lease that cannot be noted ends with its session. */
+                if (kv->conn)
+                        message_session_lost(kv, r);
+                handle_fail(kv, r, "out of memory");
+        } else if (kv->release_queued) {
+                (void)message_flow(kv);
+        }
+        handle_leave(kv);
+        return r;
+}
+
+int kvcache_flush(struct kvcache *kv)
+{
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        r = message_flush_releases(kv);
+        if (r == 0)
+                r = message_flow(kv);
+        handle_leave(kv);
+        return r;
+}

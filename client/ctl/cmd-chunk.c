@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Single chunks from the command line: put and get. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "commands.h"
+#include "common.h"
+#include "human.h"
+#include "checked.h"
+
+/* --- put --- */
+
+enum { OPTION_ACK = OPTION_LONG, OPTION_OFFSET, OPTION_LENGTH };
+
+static const struct option_row put_options[] = {
+        NAMESPACE_OPTION,
+        { 'f', "fingerprint", "K=V,...",
+          "what the namespace's bytes depend on: model, dtype, layout ...; must be\n"
+          "equal for all who use it. Without it, a namespace that exists is used as\n"
+          "it is, and a new one gets \"format=raw\"" },
+        { OPTION_ACK, "ack", "CLASS",
+          "answer when the chunk is accepted (visible), written (survives a crash\n"
+          "of the daemon; the default) or durable (survives power loss)" },
+        { 0 },
+};
+
+/* All of a file, at most `most` bytes. */
+static int read_input(const char *path, uint64_t most, uint8_t **ret, size_t *ret_bytes)
+{
+        bool is_stdin = !path || strcmp(path, "-") == 0;
+        _cleanup_(fclosep) FILE *file = is_stdin ? NULL : fopen(path, "re");
+        _cleanup_(freep) uint8_t *data = NULL;
+        const char *name = is_stdin ? "standard input" : path;
+        FILE *in = is_stdin ? stdin : file;
+        size_t room = 0, n = 0;
+        struct stat st;
+
+        if (!in)
+                return complain(EXIT_BAD_INPUT, "%s: %s", path, strerror(errno));
+        if (fstat(fileno(in), &st) == 0 && S_ISDIR(st.st_mode))
+                return complain(EXIT_BAD_INPUT, "%s: %s", name, strerror(EISDIR));
+        for (;;) {
+                if (n == room) {
+                        uint8_t *p;
+
+                        room = MAX(room * 2, (size_t)64 * 1024);
+                        p = realloc(data, room);
+                        if (!p)
+                                return complain_memory();
+                        data = p;
+                }
+                n += fread(data + n, 1, room - n, in);
+                if (n > most) {
+                        char text[HUMAN_BYTES];
+
+                        human_bytes(most, text);
+                        return complain(
+                                EXIT_REFUSED,
+                                "%s: larger than %s, the most that this daemon takes as one "
+                                "chunk",
+                                name, text);
+                }
+                if (ferror(in))
+                        return complain(EXIT_BAD_INPUT, "%s: %s", name, strerror(errno));
+                if (feof(in))
+                        break;
+        }
+        if (n == 0)
+                return complain(EXIT_BAD_INPUT, "%s: empty; a chunk has one byte at least", name);
+        *ret = TAKE_PTR(data);
+        *ret_bytes = n;
+        return EXIT_OK;
+}
+
+/* The one that is there, or with a fingerprint the one that has it; a new one if need be. */
+static int open_for_put(struct ctl *ctl, const char *name, const char *fingerprint, uint32_t *ret)
+{
+        _cleanup_(freep) char *canonical = NULL;
+        struct kvcache_namespace_options options = {
+                .size = sizeof(options),
+                .name = name,
+        };
+        int r;
+
+        if (fingerprint) {
+                r = fingerprint_parse(fingerprint, &canonical);
+                if (r == -ENOMEM)
+                        return complain_memory();
+                if (r < 0)
+                        return complain(
+                                EXIT_WRONG_USAGE,
+                                "--fingerprint: '%s' is not of the form key=value,key=value "
+                                "with each key once",
+                                fingerprint);
+                options.fingerprint = canonical;
+        } else {
+                options.flags = KVCACHE_ATTACH;
+                r = kvcache_namespace_open(ctl->kv, &options, ret);
+                if (r != -ENOENT)
+                        return r < 0 ? complain_call(ctl, r, name) : EXIT_OK;
+                options.flags = 0;
+                options.fingerprint = "format=raw\n";
+        }
+        r = kvcache_namespace_open(ctl->kv, &options, ret);
+        if (r == -EEXIST)
+                return complain(EXIT_REFUSED, "%s", kvcache_error(ctl->kv));
+        return r < 0 ? complain_call(ctl, r, name) : EXIT_OK;
+}
+
+static int run_put(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        const char *namespace_name = DEFAULT_NAMESPACE, *fingerprint = NULL, *argument;
+        enum kvcache_ack ack = KVCACHE_WRITTEN;
+        struct kvcache_info info = { .size = sizeof(info) };
+        _cleanup_(freep) uint8_t *data = NULL;
+        char hex[KEY_TEXT_BYTES], text[HUMAN_BYTES];
+        struct kvcache_key key;
+        uint32_t namespace;
+        size_t bytes = 0;
+        int r, first, status;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                switch (r) {
+                case 'n':
+                        namespace_name = argument;
+                        break;
+                case 'f':
+                        fingerprint = argument;
+                        break;
+                case OPTION_ACK:
+                        if (!ack_parse(argument, &ack))
+                                return usage_error(
+                                        self, "--ack: '%s' is not accepted, written or durable",
+                                        argument);
+                        break;
+                }
+        if (r < 0)
+                return ctl->exit_status;
+        if (argc - first < 1 || argc - first > 2)
+                return usage_error(self, "a key, and perhaps a file, are needed");
+        if (key_parse(argv[first], &key) < 0)
+                return usage_error(self, "'%s' is not a key", argv[first]);
+        r = ctl_connect(ctl);
+        if (r)
+                return r;
+        r = kvcache_get_info(ctl->kv, &info);
+        if (r < 0)
+                return complain_call(ctl, r, "put");
+        r = read_input(first + 1 < argc ? argv[first + 1] : NULL, info.max_chunk_bytes, &data,
+                       &bytes);
+        if (r)
+                return r;
+        r = open_for_put(ctl, namespace_name, fingerprint, &namespace);
+        if (r)
+                return r;
+
+        status = kvcache_put(ctl->kv, namespace, &key, data, bytes, ack);
+        if (status < 0)
+                return complain_call(ctl, status, "put");
+        if (status != KVCACHE_NOT_DURABLE) {
+                r = complain_status(status, "put");
+                if (r)
+                        return r;
+        }
+        key_print(&key, hex);
+        human_bytes(bytes, text);
+        if (ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+
+                cJSON_AddStringToObject(object, "key", hex);
+                cJSON_AddStringToObject(object, "namespace", namespace_name);
+                cJSON_AddNumberToObject(object, "length", (double)bytes);
+                cJSON_AddStringToObject(object, "status", kvcache_status_name(status));
+                cJSON_AddBoolToObject(object, "existed", status == KVCACHE_EXISTS);
+                r = print_json(object);
+        } else if (status == KVCACHE_EXISTS) {
+                printf("%s  was there already: the first put of a key stays\n", hex);
+        } else {
+                printf("%s  %s put\n", hex, text);
+        }
+        return status == KVCACHE_NOT_DURABLE ? complain_status(status, "put") : r;
+}
+
+const struct command command_put = {
+        .name = "put",
+        .arguments = "KEY [FILE]",
+        .summary = "store a file, or standard input, under a key",
+        .help = "Stores FILE, or what comes on standard input, as one chunk. The first put of a\n"
+                "key stays: a later one changes nothing and says so.\n\n" KEY_HELP,
+        .options = put_options,
+        .run = run_put,
+};
+
+/* --- get --- */
+
+static const struct option_row get_options[] = {
+        NAMESPACE_OPTION,
+        { 'o', "output", "FILE", "write there instead of to standard output" },
+        { OPTION_OFFSET, "offset", "BYTES", "begin there within the chunk" },
+        { OPTION_LENGTH, "length", "BYTES", "no more than that" },
+        { 0 },
+};
+
+static int write_output(const char *path, const void *data, size_t bytes)
+{
+        _cleanup_(fclosep) FILE *file = path ? fopen(path, "we") : NULL;
+        FILE *out = path ? file : stdout;
+
+        if (!out)
+                return complain(EXIT_LOCAL, "%s: %s", path, strerror(errno));
+        if (fwrite(data, 1, bytes, out) != bytes || fflush(out) != 0)
+                return complain(EXIT_LOCAL, "%s: %s", path ? path : "standard output",
+                                strerror(errno));
+        return EXIT_OK;
+}
+
+static int run_get(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        const char *namespace_name = DEFAULT_NAMESPACE, *output = NULL, *argument;
+        unsigned long long offset = 0, length = 0;
+        struct kvcache_result result = { .status = KVCACHE_MISS };
+        struct kvcache_entry entry = { 0 };
+        struct kvcache_request request = {
+                .size = sizeof(request),
+                .op = KVCACHE_OP_GET,
+                .entries = &entry,
+                .count = 1,
+                .results = &result,
+        };
+        int r, first;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                switch (r) {
+                case 'n':
+                        namespace_name = argument;
+                        break;
+                case 'o':
+                        output = strcmp(argument, "-") == 0 ? NULL : argument;
+                        break;
+                case OPTION_OFFSET:
+                        if (!option_bytes(ctl, "--offset", argument, &offset))
+                                return ctl->exit_status;
+                        break;
+                case OPTION_LENGTH:
+                        if (!option_bytes(ctl, "--length", argument, &length))
+                                return ctl->exit_status;
+                        if (length == 0)
+                                return usage_error(self, "--length: a byte at least");
+                        break;
+                }
+        if (r < 0)
+                return ctl->exit_status;
+        if (argc - first != 1)
+                return usage_error(self, "one key is needed");
+        if (ctl->json && !output)
+                return usage_error(self, "--json needs --output: standard output cannot be both");
+        if (key_parse(argv[first], &entry.key) < 0)
+                return usage_error(self, "'%s' is not a key", argv[first]);
+        r = ctl_connect(ctl);
+        if (r)
+                return r;
+        r = namespace_attach(ctl, namespace_name, &request.namespace_handle);
+        if (r)
+                return r;
+        entry.range_offset = offset;
+        entry.range_length = length;
+        r = kvcache_call(ctl->kv, &request, NULL);
+        if (r < 0)
+                return complain_call(ctl, r, "get");
+        if (result.status == KVCACHE_INVALID && (offset || length))
+                return complain(EXIT_WRONG_USAGE, "%s: the chunk does not reach that far",
+                                argv[first]);
+        r = complain_status(result.status, argv[first]);
+        if (r)
+                return r;
+        r = write_output(output, result.data, result.length);
+        kvcache_release(ctl->kv, &result.lease, 1);
+        if (r)
+                return r;
+        if (ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+                char hex[KEY_TEXT_BYTES];
+
+                key_print(&entry.key, hex);
+                cJSON_AddStringToObject(object, "key", hex);
+                cJSON_AddNumberToObject(object, "length", (double)result.length);
+                cJSON_AddNumberToObject(object, "chunk_length", (double)result.chunk_length);
+                cJSON_AddItemToObject(object, "from", tiers_json(result.tiers));
+                return print_json(object);
+        }
+        return EXIT_OK;
+}
+
+const struct command command_get = {
+        .name = "get",
+        .arguments = "KEY",
+        .summary = "fetch a chunk",
+        .help = "Writes a chunk, or a part of it, to standard output or to a file. The daemon\n"
+                "has checked its checksum; a chunk that failed is not found.\n\n" KEY_HELP,
+        .options = get_options,
+        .run = run_get,
+};

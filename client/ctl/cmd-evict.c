@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making room by hand: evict forgets single keys (or drops them from memory only), purge forgets a
+ * namespace or all. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "commands.h"
+#include "common.h"
+#include "human.h"
+#include "keys.h"
+
+/* --- evict --- */
+
+enum { OPTION_TIER = OPTION_LONG, OPTION_FROM, OPTION_ALL, OPTION_YES };
+
+static const struct option_row evict_options[] = {
+        NAMESPACE_OPTION,
+        { OPTION_TIER, "tier", "TIER",
+          "memory: from memory only, what is on disk stays; all (the default)" },
+        { OPTION_FROM, "from", "FILE",
+          "the keys in FILE, as `replay --acks` writes them; \"-\": standard input" },
+        { OPTION_ALL, "all", NULL, "every chunk of the namespace" },
+        { 0 },
+};
+
+struct eviction {
+        uint32_t tiers;
+        uint64_t evicted, missing, in_use;
+};
+
+static int evict_keys(struct ctl *ctl, const struct key_batch *batch, void *userdata)
+{
+        struct eviction *e = userdata;
+        _cleanup_(freep) struct kvcache_result *results = calloc(batch->n, sizeof(*results));
+        struct kvcache_request request = {
+                .size = sizeof(request),
+                .op = KVCACHE_OP_EVICT,
+                .namespace_handle = batch->namespace_handle,
+                .tiers = e->tiers,
+                .keys = batch->keys,
+                .count = batch->n,
+                .results = results,
+        };
+        int r;
+
+        if (!results)
+                return complain_memory();
+        if (batch->namespace_missing) {
+                e->missing += batch->n;
+                return EXIT_OK;
+        }
+        r = kvcache_call(ctl->kv, &request, NULL);
+        if (r < 0)
+                return complain_call(ctl, r, "evict");
+        for (size_t i = 0; i < batch->n; i++)
+                switch (results[i].status) {
+                case KVCACHE_OK:
+                        e->evicted++;
+                        break;
+                case KVCACHE_MISS:
+                        e->missing++;
+                        break;
+                case KVCACHE_BUSY:
+                        e->in_use++;
+                        break;
+                default:
+                        return complain_status(results[i].status, "evict");
+                }
+        return EXIT_OK;
+}
+
+/* All keys are collected first: a listing that runs while its chunks vanish may pass some over. */
+static int evict_all(struct ctl *ctl, const char *namespace_name, struct eviction *e)
+{
+        enum { PAGE = 512, BATCH = 4096 };
+        _cleanup_(freep) struct kvcache_listed *listed = calloc(PAGE, sizeof(*listed));
+        _cleanup_(freep) struct kvcache_key *keys = NULL;
+        struct key_batch batch = { .namespace_name = namespace_name };
+        uint64_t cursor = 0;
+        size_t total = 0, room = 0;
+        int r, n;
+
+        if (!listed)
+                return complain_memory();
+        r = ctl_connect(ctl);
+        if (r)
+                return r;
+        r = namespace_attach(ctl, namespace_name, &batch.namespace_handle);
+        if (r)
+                return r;
+        do {
+                n = kvcache_list(ctl->kv, batch.namespace_handle, &cursor, listed, PAGE);
+                if (n < 0)
+                        return complain_call(ctl, n, "evict");
+                if (room - total < (size_t)n) {
+                        void *p = reallocarray(keys, room = 2 * room + PAGE, sizeof(*keys));
+
+                        if (!p)
+                                return complain_memory();
+                        keys = p;
+                }
+                for (int i = 0; i < n; i++)
+                        keys[total++] = listed[i].key;
+        } while (cursor != 0);
+
+        for (size_t at = 0; at < total; at += batch.n) {
+                batch.keys = keys + at;
+                batch.n = total - at < BATCH ? total - at : BATCH;
+                r = evict_keys(ctl, &batch, e);
+                if (r)
+                        return r;
+        }
+        return EXIT_OK;
+}
+
+static int run_evict(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        const char *namespace_name = DEFAULT_NAMESPACE, *from = NULL, *argument;
+        struct eviction e = { .tiers = KVCACHE_TIER_ALL };
+        bool all = false;
+        char evicted[HUMAN_BYTES], missing[HUMAN_BYTES], in_use[HUMAN_BYTES];
+        int r, first;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                switch (r) {
+                case 'n':
+                        namespace_name = argument;
+                        break;
+                case OPTION_TIER:
+                        if (strcmp(argument, "memory") == 0)
+                                e.tiers = KVCACHE_TIER_MEMORY;
+                        else if (strcmp(argument, "all") == 0)
+                                e.tiers = KVCACHE_TIER_ALL;
+                        else
+                                return usage_error(self, "--tier: '%s' is not memory or all",
+                                                   argument);
+                        break;
+                case OPTION_FROM:
+                        from = argument;
+                        break;
+                case OPTION_ALL:
+                        all = true;
+                        break;
+                }
+        if (r < 0)
+                return ctl->exit_status;
+        if ((first < argc) + (from != NULL) + all != 1)
+                return usage_error(self, "one of keys, --from FILE or --all is needed");
+        if (all)
+                r = evict_all(ctl, namespace_name, &e);
+        else
+                r = keys_walk(ctl, namespace_name, from, argv + first, argc - first, evict_keys,
+                              &e);
+        if (r)
+                return r;
+        if (ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+
+                cJSON_AddNumberToObject(object, "evicted", (double)e.evicted);
+                cJSON_AddNumberToObject(object, "missing", (double)e.missing);
+                cJSON_AddNumberToObject(object, "in_use", (double)e.in_use);
+                r = print_json(object);
+        } else {
+                human_count(e.evicted, evicted);
+                human_count(e.missing, missing);
+                human_count(e.in_use, in_use);
+                printf("%s evicted%s, %s not there", evicted,
+                       e.tiers == KVCACHE_TIER_MEMORY ? " from memory" : "", missing);
+                if (e.in_use)
+                        printf(", %s in use and kept", in_use);
+                putchar('\n');
+        }
+        if (r == EXIT_OK && e.in_use > 0)
+                return EXIT_REFUSED;
+        return r ? r : !all && e.missing > 0 ? EXIT_NOT_FOUND : EXIT_OK;
+}
+
+const struct command command_evict = {
+        .name = "evict",
+        .arguments = "KEY... | --from FILE | --all",
+        .summary = "forget single chunks, or drop them from memory",
+        .help = "Forgets chunks. With --tier memory only the copies in memory go, and the next\n"
+                "get reads from disk: good for measuring. A chunk in use stays (status 4).\n"
+                "After a power loss, not after a mere restart, an evicted chunk may be back;\n"
+                "what must never come back is for `purge`.\n\n" KEY_HELP,
+        .options = evict_options,
+        .run = run_evict,
+};
+
+/* --- purge --- */
+
+static const struct option_row purge_options[] = {
+        { OPTION_ALL, "all", NULL, "everything in the store, all namespaces; for admins" },
+        { OPTION_YES, "yes", NULL, "do not ask, when --all is given on a terminal" },
+        { 0 },
+};
+
+static bool confirmed(void)
+{
+        char answer[16];
+
+        fputs("Forget everything in the store, for good? [y/N] ", stderr);
+        return fgets(answer, sizeof(answer), stdin) && (answer[0] == 'y' || answer[0] == 'Y');
+}
+
+static int run_purge(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        bool all = false, yes = false;
+        uint64_t dropped = 0;
+        uint32_t namespace;
+        const char *argument;
+        char text[HUMAN_BYTES];
+        int r, first;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                if (r == OPTION_ALL)
+                        all = true;
+                else
+                        yes = true;
+        if (r < 0)
+                return ctl->exit_status;
+        if (argc - first != (all ? 0 : 1))
+                return usage_error(self, "either one namespace or --all is needed");
+        if (all && !yes && isatty(STDIN_FILENO) && !confirmed())
+                return complain(EXIT_INTERRUPTED, "nothing was done");
+        r = ctl_connect(ctl);
+        if (r)
+                return r;
+        if (all) {
+                r = kvcache_purge_all(ctl->kv, &dropped);
+                if (r == -EACCES)
+                        return complain(
+                                EXIT_REFUSED,
+                                "purge: only an admin may purge everything: root, the daemon's "
+                                "own user, or whom its configuration names");
+        } else {
+                r = namespace_attach(ctl, argv[first], &namespace);
+                if (r)
+                        return r;
+                r = kvcache_purge(ctl->kv, namespace, &dropped);
+        }
+        if (r < 0)
+                return complain_call(ctl, r, "purge");
+        if (ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+
+                cJSON_AddNumberToObject(object, "dropped", (double)dropped);
+                return print_json(object);
+        }
+        human_count(dropped, text);
+        printf("%s chunk%s forgotten\n", text, dropped == 1 ? "" : "s");
+        return EXIT_OK;
+}
+
+const struct command command_purge = {
+        .name = "purge",
+        .arguments = "NS | --all",
+        .summary = "forget a whole namespace, or everything, for good",
+        .help = "Forgets every chunk of a namespace, or of the store. When this returns, that\n"
+                "is on stable storage: nothing of it comes back, not after a power loss either.",
+        .options = purge_options,
+        .run = run_purge,
+};

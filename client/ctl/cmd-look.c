@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looking at chunks without moving them: exists, stat, ls. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "commands.h"
+#include "common.h"
+#include "human.h"
+#include "keys.h"
+#include "checked.h"
+#include "table.h"
+
+DEFINE_CLEANUP(struct table *, table_free);
+
+/* --- exists --- */
+
+enum { OPTION_FROM = OPTION_LONG, OPTION_LIMIT, OPTION_LIST };
+enum { SHOWN_MISSING = 10, LISTED_MISSING = 1000 };
+
+static const struct option_row exists_options[] = {
+        NAMESPACE_OPTION,
+        { OPTION_FROM, "from", "FILE",
+          "the keys in FILE, as `replay --acks` writes them; \"-\": standard input" },
+        { 0 },
+};
+
+struct existence {
+        bool each; /* a line for every key */
+        uint64_t found, missing;
+        cJSON *keys, *missing_keys; /* with --json */
+};
+
+static void note_key(struct ctl *ctl, struct existence *e, const char *namespace_name,
+                     const struct kvcache_key *key, bool found, uint32_t tiers)
+{
+        char hex[KEY_TEXT_BYTES];
+
+        key_print(key, hex);
+        if (found)
+                e->found++;
+        else
+                e->missing++;
+        if (ctl->json && e->each) {
+                cJSON *object = cJSON_CreateObject();
+
+                cJSON_AddStringToObject(object, "key", hex);
+                cJSON_AddBoolToObject(object, "found", found);
+                cJSON_AddItemToObject(object, "tiers", tiers_json(tiers));
+                cJSON_AddItemToArray(e->keys, object);
+        } else if (e->each) {
+                printf("%s  %s\n", hex, found ? tiers_text(tiers) : "missing");
+        } else if (!found && ctl->json && e->missing <= LISTED_MISSING) {
+                cJSON_AddItemToArray(e->missing_keys, cJSON_CreateString(hex));
+        } else if (!found && !ctl->json && e->missing <= SHOWN_MISSING) {
+                fprintf(stderr, "missing: %s in ", hex);
+                print_safe(namespace_name, stderr);
+                fputc('\n', stderr);
+        }
+}
+
+static int look_up(struct ctl *ctl, const struct key_batch *batch, void *userdata)
+{
+        struct existence *e = userdata;
+        _cleanup_(freep) struct kvcache_result *results = calloc(batch->n, sizeof(*results));
+        struct kvcache_request request = {
+                .size = sizeof(request),
+                .op = KVCACHE_OP_EXISTS,
+                .namespace_handle = batch->namespace_handle,
+                .keys = batch->keys,
+                .count = batch->n,
+                .results = results,
+        };
+        int r;
+
+        if (!results)
+                return complain_memory();
+        if (!batch->namespace_missing) {
+                r = kvcache_call(ctl->kv, &request, NULL);
+                if (r < 0)
+                        return complain_call(ctl, r, "exists");
+        }
+        for (size_t i = 0; i < batch->n; i++) {
+                int status = batch->namespace_missing ? KVCACHE_MISS : results[i].status;
+
+                if (status != KVCACHE_OK && status != KVCACHE_EXISTS && status != KVCACHE_MISS)
+                        return complain_status(status, "exists");
+                note_key(ctl, e, batch->namespace_name, &batch->keys[i], status != KVCACHE_MISS,
+                         results[i].tiers);
+        }
+        return EXIT_OK;
+}
+
+static int run_exists(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        const char *namespace_name = DEFAULT_NAMESPACE, *from = NULL, *argument;
+        _cleanup_(cJSON_Deletep) cJSON *object = NULL;
+        struct existence e = { 0 };
+        char found[HUMAN_BYTES], missing[HUMAN_BYTES];
+        int r, first;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                if (r == 'n')
+                        namespace_name = argument;
+                else
+                        from = argument;
+        if (r < 0)
+                return ctl->exit_status;
+        if (!from == (first == argc))
+                return usage_error(self, "either keys or --from FILE are needed");
+        e.each = !from;
+        if (ctl->json) {
+                object = cJSON_CreateObject();
+                e.keys = e.each ? cJSON_AddArrayToObject(object, "keys") : NULL;
+                e.missing_keys = e.each ? NULL : cJSON_AddArrayToObject(object, "missing_keys");
+        }
+        r = keys_walk(ctl, namespace_name, from, argv + first, argc - first, look_up, &e);
+        if (r)
+                return r;
+        if (ctl->json) {
+                cJSON_AddNumberToObject(object, "found", (double)e.found);
+                cJSON_AddNumberToObject(object, "missing", (double)e.missing);
+                r = print_json(object);
+        } else if (!e.each) {
+                if (e.missing > SHOWN_MISSING)
+                        fprintf(stderr, "and %llu more\n",
+                                (unsigned long long)(e.missing - SHOWN_MISSING));
+                human_count(e.found, found);
+                human_count(e.missing, missing);
+                printf("%s found, %s missing\n", found, missing);
+        }
+        return r ? r : e.missing > 0 ? EXIT_NOT_FOUND : EXIT_OK;
+}
+
+const struct command command_exists = {
+        .name = "exists",
+        .arguments = "KEY... | --from FILE",
+        .summary = "are these keys there?",
+        .help = "Tells for each key whether it is there, and where. With --from: how many of\n"
+                "the file's keys are found and how many are missing, and the first ten of\n"
+                "those. Status 0: all are there; 1: some are not. A line of FILE is \"<64 hex\n"
+                "digits> [length [namespace]]\"; \"#\" begins a comment.\n\n" KEY_HELP,
+        .options = exists_options,
+        .run = run_exists,
+};
+
+/* --- stat --- */
+
+static const struct option_row stat_options[] = {
+        NAMESPACE_OPTION,
+        { 0 },
+};
+
+struct stat_output {
+        struct table *table;
+        cJSON *array;
+        uint64_t missing;
+};
+
+static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *userdata)
+{
+        struct stat_output *out = userdata;
+        _cleanup_(freep) struct kvcache_result *results = calloc(batch->n, sizeof(*results));
+        struct kvcache_request request = {
+                .size = sizeof(request),
+                .op = KVCACHE_OP_STAT,
+                .namespace_handle = batch->namespace_handle,
+                .keys = batch->keys,
+                .count = batch->n,
+                .results = results,
+        };
+        int r;
+
+        if (!results)
+                return complain_memory();
+        if (!batch->namespace_missing) {
+                r = kvcache_call(ctl->kv, &request, NULL);
+                if (r < 0)
+                        return complain_call(ctl, r, "stat");
+        }
+        for (size_t i = 0; i < batch->n; i++) {
+                int status = batch->namespace_missing ? KVCACHE_MISS : results[i].status;
+                char hex[KEY_TEXT_BYTES], length[HUMAN_BYTES], created[HUMAN_BYTES], crc[16],
+                        leases[16];
+
+                key_print(&batch->keys[i], hex);
+                if (status == KVCACHE_MISS) {
+                        out->missing++;
+                        complain(EXIT_NOT_FOUND, "%s: not found", hex);
+                        continue;
+                }
+                if (status != KVCACHE_OK)
+                        return complain_status(status, hex);
+                snprintf(crc, sizeof(crc), "%08x", results[i].crc32c);
+                if (ctl->json) {
+                        cJSON *object = cJSON_CreateObject();
+
+                        cJSON_AddStringToObject(object, "key", hex);
+                        cJSON_AddNumberToObject(object, "length", (double)results[i].length);
+                        cJSON_AddItemToObject(object, "tiers", tiers_json(results[i].tiers));
+                        cJSON_AddNumberToObject(object, "created_ms",
+                                                (double)results[i].created_ms);
+                        cJSON_AddStringToObject(object, "crc32c", crc);
+                        cJSON_AddNumberToObject(object, "leases", results[i].leases);
+                        cJSON_AddItemToArray(out->array, object);
+                        continue;
+                }
+                human_bytes(results[i].length, length);
+                human_time(results[i].created_ms, created);
+                snprintf(leases, sizeof(leases), "%u", results[i].leases);
+                table_row(out->table, hex, length, tiers_text(results[i].tiers), created, crc,
+                          leases);
+        }
+        return EXIT_OK;
+}
+
+static int run_stat(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        const char *namespace_name = DEFAULT_NAMESPACE, *argument;
+        _cleanup_(table_freep) struct table *table = NULL;
+        _cleanup_(cJSON_Deletep) cJSON *object = NULL;
+        struct stat_output out = { 0 };
+        int r, first;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                namespace_name = argument;
+        if (r < 0)
+                return ctl->exit_status;
+        if (first == argc)
+                return usage_error(self, "which keys?");
+        out.table = table = table_new("lrlllr");
+        table_row(table, "key", "length", "where", "put at", "crc32c", "leases");
+        object = cJSON_CreateObject();
+        out.array = cJSON_AddArrayToObject(object, "keys");
+        r = keys_walk(ctl, namespace_name, NULL, argv + first, argc - first, stat_batch, &out);
+        if (r)
+                return r;
+        if (ctl->json)
+                r = print_json(object);
+        else if (out.missing < (uint64_t)(argc - first))
+                table_print(table, "", stdout);
+        return r ? r : out.missing > 0 ? EXIT_NOT_FOUND : EXIT_OK;
+}
+
+const struct command command_stat = {
+        .name = "stat",
+        .arguments = "KEY...",
+        .summary = "length, place, age and checksum of chunks",
+        .help = "Tells about chunks without moving their bytes.\n\n" KEY_HELP,
+        .options = stat_options,
+        .run = run_stat,
+};
+
+/* --- ls --- */
+
+static const struct option_row ls_options[] = {
+        NAMESPACE_OPTION,
+        { OPTION_LIST, "namespaces", NULL, "list the namespaces instead of chunks" },
+        { OPTION_LIMIT, "limit", "N", "at most so many chunks" },
+        { 0 },
+};
+
+static int list_namespaces(struct ctl *ctl)
+{
+        _cleanup_(freep) char *text = NULL;
+        _cleanup_(cJSON_Deletep) cJSON *status = NULL;
+        _cleanup_(table_freep) struct table *table = table_new("lrr");
+        const cJSON *namespaces, *item;
+        int r;
+
+        r = kvcache_report(ctl->kv, KVCACHE_REPORT_STATUS, &text);
+        if (r < 0)
+                return complain_call(ctl, r, "ls");
+        status = cJSON_Parse(text);
+        namespaces = cJSON_GetObjectItemCaseSensitive(status, "namespaces");
+        if (!cJSON_IsArray(namespaces))
+                return complain(EXIT_REFUSED, "ls: the daemon's answer names no namespaces");
+        if (ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+
+                cJSON_AddItemReferenceToObject(object, "namespaces", (cJSON *)namespaces);
+                return print_json(object);
+        }
+        table_row(table, "namespace", "chunks", "bytes");
+        cJSON_ArrayForEach(item, namespaces) {
+                const cJSON *chunks = cJSON_GetObjectItemCaseSensitive(item, "chunks");
+                const cJSON *bytes = cJSON_GetObjectItemCaseSensitive(item, "bytes");
+                char a[HUMAN_BYTES], b[HUMAN_BYTES];
+
+                human_count(cJSON_IsNumber(chunks) ? (uint64_t)chunks->valuedouble : 0, a);
+                human_bytes(cJSON_IsNumber(bytes) ? (uint64_t)bytes->valuedouble : 0, b);
+                table_row(table,
+                          cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name")), a,
+                          b);
+        }
+        table_print(table, "", stdout);
+        return EXIT_OK;
+}
+
+static int list_chunks(struct ctl *ctl, uint32_t namespace, uint64_t limit)
+{
+        enum { PAGE = 512 };
+        _cleanup_(freep) struct kvcache_listed *listed = calloc(PAGE, sizeof(*listed));
+        _cleanup_(cJSON_Deletep) cJSON *object = ctl->json ? cJSON_CreateObject() : NULL;
+        cJSON *array = ctl->json ? cJSON_AddArrayToObject(object, "chunks") : NULL;
+        uint64_t cursor = 0, shown = 0, bytes = 0;
+        char text[HUMAN_BYTES], count[HUMAN_BYTES];
+
+        if (!listed)
+                return complain_memory();
+        do {
+                int n = kvcache_list(ctl->kv, namespace, &cursor, listed,
+                                     (size_t)MIN(limit - shown, (uint64_t)PAGE));
+
+                if (n < 0)
+                        return complain_call(ctl, n, "ls");
+                for (int i = 0; i < n; i++) {
+                        char hex[KEY_TEXT_BYTES], created[HUMAN_BYTES];
+
+                        key_print(&listed[i].key, hex);
+                        bytes += listed[i].length;
+                        if (ctl->json) {
+                                cJSON *chunk = cJSON_CreateObject();
+
+                                cJSON_AddStringToObject(chunk, "key", hex);
+                                cJSON_AddNumberToObject(chunk, "length", (double)listed[i].length);
+                                cJSON_AddNumberToObject(chunk, "created_ms",
+                                                        (double)listed[i].created_ms);
+                                cJSON_AddItemToObject(chunk, "tiers", tiers_json(listed[i].tiers));
+                                cJSON_AddItemToArray(array, chunk);
+                                continue;
+                        }
+                        human_bytes(listed[i].length, text);
+                        human_time(listed[i].created_ms, created);
+                        printf("%s  %9s  %s  %s\n", hex, text, created,
+                               tiers_text(listed[i].tiers));
+                }
+                shown += (uint64_t)n;
+        } while (cursor != 0 && shown < limit);
+
+        if (ctl->json) {
+                cJSON_AddNumberToObject(object, "count", (double)shown);
+                cJSON_AddNumberToObject(object, "bytes", (double)bytes);
+                cJSON_AddBoolToObject(object, "complete", cursor == 0);
+                return print_json(object);
+        }
+        human_count(shown, count);
+        human_bytes(bytes, text);
+        fflush(stdout);
+        fprintf(stderr, "%s chunk%s, %s%s\n", count, shown == 1 ? "" : "s", text,
+                cursor != 0 ? "; there are more" : "");
+        return EXIT_OK;
+}
+
+static int run_ls(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        const char *namespace_name = NULL, *argument;
+        unsigned long long limit = UINT64_MAX;
+        bool namespaces = false;
+        uint32_t namespace;
+        int r, first;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                switch (r) {
+                case 'n':
+                        namespace_name = argument;
+                        break;
+                case OPTION_LIST:
+                        namespaces = true;
+                        break;
+                case OPTION_LIMIT:
+                        if (!option_count(ctl, "--limit", argument, 1, UINT64_MAX, &limit))
+                                return ctl->exit_status;
+                        break;
+                }
+        if (r < 0)
+                return ctl->exit_status;
+        if (argc - first > 1 || (argc - first == 1 && namespace_name))
+                return usage_error(self, "one namespace at most");
+        if (argc - first == 1)
+                namespace_name = argv[first];
+        if (!namespace_name)
+                namespace_name = DEFAULT_NAMESPACE;
+
+        r = ctl_connect(ctl);
+        if (r)
+                return r;
+        if (namespaces)
+                return list_namespaces(ctl);
+        r = namespace_attach(ctl, namespace_name, &namespace);
+        return r ? r : list_chunks(ctl, namespace, limit);
+}
+
+const struct command command_ls = {
+        .name = "ls",
+        .arguments = "[NS]",
+        .summary = "the chunks of a namespace, or the namespaces",
+        .help = "Lists the chunks of a namespace in no order: key, length, when it was put, and\n"
+                "where it is. How many they are goes to standard error. A store that changes\n"
+                "meanwhile may show a chunk twice or not at all.",
+        .options = ls_options,
+        .run = run_ls,
+};

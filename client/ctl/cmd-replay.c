@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* replay: the command around replay.c: options, what is played, and the report. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "commands.h"
+#include "common.h"
+#include "human.h"
+#include "progress.h"
+#include "checked.h"
+#include "replay.h"
+#include "table.h"
+#include "workload.h"
+
+DEFINE_CLEANUP(struct table *, table_free);
+DEFINE_CLEANUP(struct workload *, workload_free);
+
+enum { MOST_CLIENTS = 1024, CHAT_REQUESTS = 1000 };
+
+enum {
+        OPTION_SYNTHETIC = OPTION_LONG,
+        OPTION_SEED,
+        OPTION_SPEED,
+        OPTION_CLIENTS,
+        OPTION_ACK,
+        OPTION_ACKS,
+        OPTION_RECONNECT,
+};
+
+static const struct option_row replay_options[] = {
+        { OPTION_SYNTHETIC, "synthetic", "KIND",
+          "play a made-up workload instead of a trace; KIND: chat" },
+        { OPTION_SEED, "seed", "N",
+          "of the synthetic workload, and part of every key: with another seed\n"
+          "nothing is shared (default: 0)" },
+        { 'b', "block-bytes", "SIZE", "bytes of a block (default: 64KiB)" },
+        { 'r', "requests", "N",
+          "the first N requests (default: the whole trace; synthetic: 1,000)" },
+        { OPTION_SPEED, "speed", "X",
+          "1: at the pace of the trace, 10: ten times faster; 0 (the default): as\n"
+          "fast as possible" },
+        { 'c', "clients", "N",
+          "so many connections at once, each with a request at hand (default: 1)" },
+        { OPTION_ACK, "ack", "CLASS",
+          "a put is answered when its block is accepted (visible; the default),\n"
+          "written (survives a crash of the daemon) or durable (power loss)" },
+        { OPTION_ACKS, "acks", "FILE",
+          "append every key whose put was answered, at once; `exists --from FILE`\n"
+          "reads it" },
+        { 'n', "namespace", "NS", "the namespace (default: replay)" },
+        { OPTION_RECONNECT, "reconnect", "SECONDS",
+          "how long to try when the daemon is gone, before giving up (default: 2)" },
+        { 0 },
+};
+
+struct arguments {
+        const char *trace;
+        const char *synthetic;
+        const char *acks;
+        unsigned long long seed, requests, block_bytes, clients;
+        struct replay_options replay;
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int signal)
+{
+        interrupted = 1;
+}
+
+/* The first signal ends the replay after the request at hand; a second one ends the process. */
+static void catch_signals(void)
+{
+        struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
+
+        sigaction(SIGINT, &action, NULL);
+        sigaction(SIGTERM, &action, NULL);
+}
+
+/* EXIT_OK, or the status to end with; *ret_end says that this is it (help). */
+static int read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
+                          struct arguments *a, bool *ret_end)
+{
+        const char *argument;
+        double seconds;
+        int r, first;
+
+        *ret_end = true;
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                switch (r) {
+                case OPTION_SYNTHETIC:
+                        if (strcmp(argument, "chat") != 0)
+                                return usage_error(self,
+                                                   "--synthetic: '%s' is not known; there is: chat",
+                                                   argument);
+                        a->synthetic = argument;
+                        break;
+                case OPTION_SEED:
+                        if (!option_count(ctl, "--seed", argument, 0, UINT64_MAX, &a->seed))
+                                return ctl->exit_status;
+                        break;
+                case 'b':
+                        if (!option_bytes(ctl, "--block-bytes", argument, &a->block_bytes))
+                                return ctl->exit_status;
+                        if (a->block_bytes == 0)
+                                return usage_error(self, "--block-bytes: a byte at least");
+                        break;
+                case 'r':
+                        if (!option_count(ctl, "--requests", argument, 1, 1000000000, &a->requests))
+                                return ctl->exit_status;
+                        break;
+                case OPTION_SPEED:
+                        if (human_parse_number(argument, &a->replay.speed) < 0)
+                                return usage_error(self,
+                                                   "--speed: '%s' is not a number of 0 or more",
+                                                   argument);
+                        break;
+                case 'c':
+                        if (!option_count(ctl, "--clients", argument, 1, MOST_CLIENTS, &a->clients))
+                                return ctl->exit_status;
+                        break;
+                case OPTION_ACK:
+                        if (!ack_parse(argument, &a->replay.ack))
+                                return usage_error(
+                                        self, "--ack: '%s' is not accepted, written or durable",
+                                        argument);
+                        break;
+                case OPTION_ACKS:
+                        a->acks = argument;
+                        break;
+                case 'n':
+                        a->replay.namespace_name = argument;
+                        break;
+                case OPTION_RECONNECT:
+                        if (human_parse_number(argument, &seconds) < 0 || seconds > 1e6)
+                                return usage_error(self,
+                                                   "--reconnect: '%s' is not a number of seconds",
+                                                   argument);
+                        a->replay.reconnect_ms = (int)(seconds * 1000);
+                        break;
+                }
+        if (r < 0)
+                return ctl->exit_status;
+        *ret_end = false;
+        if (argc - first > 1)
+                return usage_error(self, "one trace at a time");
+        a->trace = first < argc ? argv[first] : NULL;
+        if (!a->trace == !a->synthetic)
+                return usage_error(self, "either a trace file or --synthetic chat is needed");
+        if (strpbrk(a->replay.namespace_name, "\r\n"))
+                return usage_error(self, "--namespace: a line end in a name");
+        return EXIT_OK;
+}
+
+static int make_workload(const struct arguments *a, struct workload **ret)
+{
+        char error[WORKLOAD_ERROR_BYTES] = "";
+        int r;
+
+        if (a->synthetic)
+                r = workload_chat(ret, a->requests ? a->requests : CHAT_REQUESTS, a->seed);
+        else
+                r = workload_load(ret, a->trace, a->requests, a->seed, error);
+        if (r == -ENOMEM)
+                return complain_memory();
+        return r < 0 ? complain(EXIT_BAD_INPUT, "%s", error) : EXIT_OK;
+}
+
+static void on_progress(void *userdata, const struct replay_progress *now)
+{
+        progress_draw(userdata, now);
+}
+
+static double ratio(uint64_t part, uint64_t whole)
+{
+        return whole ? (double)part / (double)whole : 0;
+}
+
+static void add_latency(cJSON *to, const char *name, struct latency *latency)
+{
+        cJSON *object = cJSON_AddObjectToObject(to, name);
+
+        cJSON_AddNumberToObject(object, "p50", (double)latency_quantile(latency, 0.5) / 1000);
+        cJSON_AddNumberToObject(object, "p90", (double)latency_quantile(latency, 0.9) / 1000);
+        cJSON_AddNumberToObject(object, "p99", (double)latency_quantile(latency, 0.99) / 1000);
+        cJSON_AddNumberToObject(object, "calls", (double)latency->n);
+}
+
+static int report_json(const struct arguments *a, struct replay_result *result, int status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+        const struct replay_counts *n = &result->counts;
+        static const char *const acks[] = { "accepted", "written", "durable" };
+        cJSON *latencies;
+
+        cJSON_AddStringToObject(object, "workload", a->trace ? a->trace : a->synthetic);
+        cJSON_AddStringToObject(object, "namespace", a->replay.namespace_name);
+        cJSON_AddNumberToObject(object, "block_bytes", (double)a->block_bytes);
+        cJSON_AddNumberToObject(object, "clients", (double)a->clients);
+        cJSON_AddStringToObject(object, "ack", acks[a->replay.ack]);
+        cJSON_AddNumberToObject(object, "requests", (double)n->requests);
+        cJSON_AddNumberToObject(object, "blocks_asked", (double)n->blocks_asked);
+        cJSON_AddNumberToObject(object, "blocks_hit", (double)n->blocks_hit);
+        cJSON_AddNumberToObject(object, "hit_ratio", ratio(n->blocks_hit, n->blocks_asked));
+        cJSON_AddNumberToObject(object, "blocks_hit_memory", (double)n->blocks_hit_memory);
+        cJSON_AddNumberToObject(object, "blocks_hit_disk", (double)n->blocks_hit_disk);
+        cJSON_AddNumberToObject(object, "blocks_put", (double)n->blocks_put);
+        cJSON_AddNumberToObject(object, "blocks_existed", (double)n->blocks_existed);
+        cJSON_AddNumberToObject(object, "blocks_vanished", (double)n->blocks_vanished);
+        cJSON_AddNumberToObject(object, "blocks_unheld", (double)n->blocks_unheld);
+        cJSON_AddNumberToObject(object, "bytes_put", (double)n->bytes_put);
+        cJSON_AddNumberToObject(object, "bytes_got", (double)n->bytes_got);
+        cJSON_AddNumberToObject(object, "wrong_bytes", (double)n->wrong_bytes);
+        cJSON_AddNumberToObject(object, "wrong_blocks", (double)n->wrong_blocks);
+        cJSON_AddNumberToObject(object, "errors", (double)n->errors);
+        cJSON_AddNumberToObject(object, "lost", (double)n->lost);
+        cJSON_AddNumberToObject(object, "busy", (double)n->busy);
+        cJSON_AddNumberToObject(object, "not_durable", (double)n->not_durable);
+        cJSON_AddNumberToObject(object, "reconnects", (double)n->reconnects);
+        if (result->evictions_known)
+                cJSON_AddNumberToObject(object, "evictions", (double)result->evictions);
+        else
+                cJSON_AddNullToObject(object, "evictions");
+        cJSON_AddNumberToObject(object, "seconds", result->seconds);
+        cJSON_AddNumberToObject(object, "gigabytes_per_second",
+                                result->seconds > 0 ? (double)(n->bytes_put + n->bytes_got) /
+                                                              result->seconds / 1e9
+                                                    : 0);
+        latencies = cJSON_AddObjectToObject(object, "latency_us");
+        add_latency(latencies, "match", &result->match);
+        add_latency(latencies, "get", &result->get);
+        add_latency(latencies, "put", &result->put);
+        cJSON_AddNumberToObject(object, "prefill_tokens_asked", (double)n->tokens_asked);
+        cJSON_AddNumberToObject(object, "prefill_tokens_saved", (double)n->tokens_saved);
+        cJSON_AddBoolToObject(object, "interrupted", result->interrupted);
+        if (*result->error)
+                cJSON_AddStringToObject(object, "error", result->error);
+        if (*result->first_wrong)
+                cJSON_AddStringToObject(object, "first_wrong", result->first_wrong);
+        cJSON_AddNumberToObject(object, "exit_status", status);
+        return print_json(object);
+}
+
+__attribute__((format(printf, 2, 3))) static void line(const char *label, const char *format, ...)
+{
+        va_list arguments;
+
+        printf("  %-14s ", label);
+        va_start(arguments, format);
+        vprintf(format, arguments);
+        va_end(arguments);
+        putchar('\n');
+}
+
+static void add_latency_row(struct table *table, const char *name, struct latency *latency)
+{
+        char p50[HUMAN_BYTES], p90[HUMAN_BYTES], p99[HUMAN_BYTES], calls[HUMAN_BYTES];
+
+        human_ns(latency_quantile(latency, 0.5), p50);
+        human_ns(latency_quantile(latency, 0.9), p90);
+        human_ns(latency_quantile(latency, 0.99), p99);
+        human_count(latency->n, calls);
+        if (latency->n == 0)
+                table_row(table, name, "-", "-", "-", "0");
+        else
+                table_row(table, name, p50, p90, p99, calls);
+}
+
+static void report(const struct arguments *a, struct replay_result *result)
+{
+        _cleanup_(table_freep) struct table *table = table_new("lrrrr");
+        const struct replay_counts *n = &result->counts;
+        char x[HUMAN_BYTES], y[HUMAN_BYTES], z[HUMAN_BYTES];
+
+        human_count(n->requests, x);
+        human_seconds(result->seconds, y);
+        line("requests", "%s in %s (%.0f a second), %llu client%s", x, y,
+             result->seconds > 0 ? (double)n->requests / result->seconds : 0, a->clients,
+             a->clients == 1 ? "" : "s");
+        human_count(n->blocks_asked, x);
+        human_bytes(a->block_bytes, y);
+        line("blocks asked", "%s of %s", x, y);
+        human_count(n->blocks_hit, x);
+        human_percent(n->blocks_hit, n->blocks_asked, y);
+        line("blocks hit", "%s (%s)", x, y);
+        human_count(n->blocks_hit_memory, x);
+        human_count(n->blocks_hit_disk, y);
+        line("", "%s from memory, %s from disk", x, y);
+        human_count(n->blocks_put, x);
+        line("blocks put", "%s", x);
+        if (n->blocks_existed) {
+                human_count(n->blocks_existed, x);
+                line("", "%s more were there already: another client came first", x);
+        }
+        if (n->blocks_vanished) {
+                human_count(n->blocks_vanished, x);
+                line("vanished", "%s blocks between match and get; they were put again", x);
+        }
+        human_bytes(n->bytes_got, x);
+        human_bytes(n->bytes_put, y);
+        line("bytes", "%s got, %s put: %.2f GB/s", x, y,
+             result->seconds > 0 ? (double)(n->bytes_got + n->bytes_put) / result->seconds / 1e9
+                                 : 0);
+        if (result->evictions_known) {
+                human_count(result->evictions, x);
+                line("evictions", "%s", x);
+        } else {
+                line("evictions", "not known");
+        }
+        human_count(n->tokens_saved, x);
+        human_count(n->tokens_asked, y);
+        human_percent(n->tokens_saved, n->tokens_asked, z);
+        line("prefill saved", "about %s of %s tokens (%s), at %d tokens a block", x, y, z,
+             WORKLOAD_BLOCK_TOKENS);
+        if (n->busy) {
+                human_count(n->busy, x);
+                line("busy", "%s blocks found no room", x);
+        }
+        if (n->not_durable) {
+                human_count(n->not_durable, x);
+                line("not durable",
+                     "%s blocks: this file system cannot promise that they survive power loss", x);
+        }
+        if (n->reconnects) {
+                human_count(n->reconnects, x);
+                line("reconnects", "%s", x);
+        }
+        human_count(n->errors, x);
+        human_count(n->lost, y);
+        line("errors", "%s%s%s%s", x, n->lost ? ", of which " : "", n->lost ? y : "",
+             n->lost ? " because the daemon went away" : "");
+        human_count(n->wrong_bytes, x);
+        line("wrong bytes", "%s%s", x,
+             n->wrong_bytes ? ""
+             : n->bytes_got ? ": every byte got was compared"
+                            : "");
+        if (*result->first_wrong)
+                line("", "%s", result->first_wrong);
+
+        putchar('\n');
+        table_row(table, "a call of", "p50", "p90", "p99", "calls");
+        add_latency_row(table, "match", &result->match);
+        add_latency_row(table, "get", &result->get);
+        add_latency_row(table, "put", &result->put);
+        table_print(table, "  ", stdout);
+
+        printf("\nreplay: %" PRIu64 " requests, %" PRIu64 " blocks put, %" PRIu64
+               " blocks hit (%.1f %%), %" PRIu64 " wrong bytes\n",
+               n->requests, n->blocks_put, n->blocks_hit,
+               100 * ratio(n->blocks_hit, n->blocks_asked), n->wrong_bytes);
+}
+
+static int announce(const struct arguments *a, const struct workload *w)
+{
+        char requests[HUMAN_BYTES], blocks[HUMAN_BYTES], distinct_text[HUMAN_BYTES],
+                bytes[HUMAN_BYTES];
+        size_t distinct;
+
+        if (workload_distinct(w, &distinct) < 0)
+                return complain_memory();
+        human_count(w->n_requests, requests);
+        human_count(w->n_ids, blocks);
+        human_count(distinct, distinct_text);
+        human_bytes((uint64_t)distinct * a->block_bytes, bytes);
+        printf("Replaying ");
+        print_safe(a->trace ? a->trace : "synthetic chat sessions", stdout);
+        printf(": %s requests for %s blocks, %s of them distinct (%s)\n\n", requests, blocks,
+               distinct_text, bytes);
+        fflush(stdout);
+        return EXIT_OK;
+}
+
+static int final_status(const struct replay_result *result)
+{
+        if (result->counts.wrong_bytes > 0)
+                return EXIT_NOT_FOUND;
+        if (result->status != EXIT_OK)
+                return result->status;
+        if (result->interrupted)
+                return EXIT_INTERRUPTED;
+        return result->counts.errors > 0 ? EXIT_REFUSED : EXIT_OK;
+}
+
+static int run_replay(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        struct arguments a = {
+                .block_bytes = 64 * 1024,
+                .clients = 1,
+                .replay = {
+                        .namespace_name = "replay",
+                        .ack = KVCACHE_ACCEPTED,
+                        .reconnect_ms = 2000,
+                        .interrupted = &interrupted,
+                        .progress = on_progress,
+                },
+        };
+        _cleanup_(workload_freep) struct workload *workload = NULL;
+        _cleanup_(closep) int acks_fd = -1;
+        struct replay_result result;
+        struct progress progress;
+        bool end;
+        int r, status;
+
+        r = read_arguments(ctl, self, argc, argv, &a, &end);
+        if (r || end)
+                return r;
+        r = make_workload(&a, &workload);
+        if (r)
+                return r;
+        if (a.acks) {
+                acks_fd = open(a.acks, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+                if (acks_fd < 0)
+                        return complain(EXIT_LOCAL, "%s: %s", a.acks, strerror(errno));
+        }
+        if (!ctl->json) {
+                r = announce(&a, workload);
+                if (r)
+                        return r;
+        }
+
+        catch_signals();
+        progress_init(&progress, workload->n_requests);
+        a.replay.socket_path = ctl->socket_path;
+        a.replay.block_bytes = a.block_bytes;
+        a.replay.clients = (unsigned)a.clients;
+        a.replay.acks_fd = acks_fd;
+        a.replay.userdata = &progress;
+        replay_run(&a.replay, workload, &result);
+        progress_end(&progress);
+
+        status = final_status(&result);
+        if (*result.error)
+                complain(status, "%s", result.error);
+        else if (result.interrupted)
+                complain(status, "interrupted; this is how far it came:");
+        /* When it did not begin there is nothing to report. */
+        if (result.seconds > 0) {
+                if (ctl->json)
+                        r = report_json(&a, &result, status);
+                else
+                        report(&a, &result);
+                fflush(stdout);
+        }
+        if (result.counts.wrong_bytes > 0)
+                complain(status, "WRONG BYTES: the daemon returned other bytes than were put");
+        replay_result_fini(&result);
+        return status ? status : r;
+}
+
+const struct command command_replay = {
+        .name = "replay",
+        .arguments = "TRACE | --synthetic chat",
+        .summary = "play a block trace against the daemon, and check every byte",
+        .help = "Plays the requests of a trace as an engine would: for each, match its blocks,\n"
+                "get the leading ones that are there, put the others in order, and hold all of\n"
+                "them until the request ends. What a block contains follows from its key, and\n"
+                "every byte that is got is compared.\n\n"
+                "TRACE (\"-\": standard input) has a JSON object a line, as the Mooncake traces\n"
+                "do: {\"timestamp\": ms, \"input_length\": tokens, \"output_length\": tokens,\n"
+                "\"hash_ids\": [block ids, chained over the prefix]}. `--synthetic chat` makes up\n"
+                "sessions of several turns, with shared system prompts and think times.\n\n"
+                "Blocks hit are those that were got and were right in every byte. Latencies are\n"
+                "those of a call, which moves a round of blocks. The prefill tokens saved are\n"
+                "an estimate: leading blocks hit, at 512 tokens a block as in the Mooncake\n"
+                "traces. With --json: one object; latencies in microseconds.\n\n"
+                "Status 1: wrong bytes. 3: the daemon went away. 4: it refused, or some blocks\n"
+                "failed.",
+        .options = replay_options,
+        .run = run_replay,
+};

@@ -1,0 +1,765 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the daemon says about itself: status, ping, stats, config.
+ *
+ * The daemon answers in JSON, which --json hands on as it came. For people the known members are
+ * laid out by hand; whatever a newer daemon adds is shown below them under its own name, with its
+ * unit taken from the name's end. */
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "commands.h"
+#include "common.h"
+#include "human.h"
+#include "latency.h"
+#include "checked.h"
+#include "table.h"
+
+DEFINE_CLEANUP(struct table *, table_free);
+
+static int take_no_operands(const struct command *self, int argc, char **argv, int first)
+{
+        return first < argc ? usage_error(self, "unexpected argument '%s'", argv[first]) : EXIT_OK;
+}
+
+/* The report, parsed; with --json it is printed, and *ret stays NULL. */
+static int fetch_report(struct ctl *ctl, enum kvcache_report what, const char *name, cJSON **ret)
+{
+        _cleanup_(freep) char *text = NULL;
+        int r;
+
+        r = ctl_connect(ctl);
+        if (r)
+                return r;
+        r = kvcache_report(ctl->kv, what, &text);
+        if (r < 0)
+                return complain_call(ctl, r, name);
+        if (ctl->json) {
+                fputs(text, stdout);
+                if (*text && text[strlen(text) - 1] != '\n')
+                        putchar('\n');
+                return EXIT_OK;
+        }
+        *ret = cJSON_Parse(text);
+        return *ret ? EXIT_OK : complain(EXIT_REFUSED, "%s: the daemon's answer is not JSON", name);
+}
+
+/* --- taking members out of an object; what is left is shown generically --- */
+
+static bool take_number(cJSON *object, const char *name, double *ret)
+{
+        cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+
+        if (!cJSON_IsNumber(item) || !isfinite(item->valuedouble))
+                return false;
+        *ret = item->valuedouble;
+        cJSON_DeleteItemFromObjectCaseSensitive(object, name);
+        return true;
+}
+
+static uint64_t to_count(double value)
+{
+        return value <= 0 ? 0 : value >= 18446744073709549568.0 ? UINT64_MAX : (uint64_t)value;
+}
+
+static uint64_t take_count(cJSON *object, const char *name)
+{
+        double value;
+
+        return take_number(object, name, &value) ? to_count(value) : 0;
+}
+
+static bool take_text(cJSON *object, const char *name, char *ret, size_t room)
+{
+        cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+
+        ret[0] = '\0';
+        if (!cJSON_IsString(item))
+                return false;
+        snprintf(ret, room, "%s", item->valuestring);
+        for (char *p = ret; *p; p++)
+                if ((unsigned char)*p < 0x20 || *p == 0x7f)
+                        *p = p[1] ? ' ' : '\0';
+        cJSON_DeleteItemFromObjectCaseSensitive(object, name);
+        return *ret != '\0';
+}
+
+static bool take_bool(cJSON *object, const char *name, bool *ret)
+{
+        cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+
+        if (!cJSON_IsBool(item))
+                return false;
+        *ret = cJSON_IsTrue(item);
+        cJSON_DeleteItemFromObjectCaseSensitive(object, name);
+        return true;
+}
+
+/* --- lines --- */
+
+enum { LABEL_WIDTH = 16 };
+
+__attribute__((format(printf, 2, 3))) static void line(const char *label, const char *format, ...)
+{
+        va_list arguments;
+
+        printf("  %-*s  ", LABEL_WIDTH, label);
+        va_start(arguments, format);
+        vprintf(format, arguments);
+        va_end(arguments);
+        putchar('\n');
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+        size_t n = strlen(text), m = strlen(end);
+
+        return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static void format_number(const char *name, double value, char ret[static HUMAN_BYTES])
+{
+        if (ends_with(name, "bytes") || ends_with(name, "bytes_total"))
+                human_bytes(to_count(value), ret);
+        else if (ends_with(name, "start_time_seconds"))
+                human_time(to_count(value * 1000), ret);
+        else if (ends_with(name, "uptime_seconds"))
+                human_seconds(value, ret);
+        else if (ends_with(name, "_seconds") || ends_with(name, "_seconds_total"))
+                human_ns(to_count(value * 1e9), ret);
+        else if (value >= 0 && value == floor(value) && value < 1e18)
+                human_count(to_count(value), ret);
+        else
+                snprintf(ret, HUMAN_BYTES, "%.6g", value);
+}
+
+static void format_item(const cJSON *item, char *ret, size_t room)
+{
+        char number[HUMAN_BYTES];
+
+        if (cJSON_IsNumber(item)) {
+                format_number(item->string ? item->string : "", item->valuedouble, number);
+                snprintf(ret, room, "%s", number);
+        } else if (cJSON_IsString(item)) {
+                snprintf(ret, room, "%s", item->valuestring);
+        } else if (cJSON_IsBool(item)) {
+                snprintf(ret, room, "%s", cJSON_IsTrue(item) ? "yes" : "no");
+        } else if (cJSON_IsArray(item) || cJSON_IsObject(item)) {
+                _cleanup_(freep) char *text = cJSON_PrintUnformatted(item);
+
+                snprintf(ret, room, "%s", text ? text : "");
+        } else {
+                snprintf(ret, room, "-");
+        }
+        for (char *p = ret; *p; p++)
+                if ((unsigned char)*p < 0x20 || *p == 0x7f)
+                        *p = '?';
+}
+
+/* What no line above has taken. */
+static void print_rest(const cJSON *object)
+{
+        const cJSON *item;
+
+        cJSON_ArrayForEach(item, object) {
+                char label[64], text[1024];
+
+                if (cJSON_IsString(item) && !*item->valuestring)
+                        continue;
+                snprintf(label, sizeof(label), "%s", item->string ? item->string : "");
+                for (char *p = label; *p; p++)
+                        if (*p == '_' || (unsigned char)*p < 0x20)
+                                *p = ' ';
+                format_item(item, text, sizeof(text));
+                line(label, "%s", text);
+        }
+}
+
+/* "1.2 GiB of 4 GiB  [#####...............]  30 %" */
+static void print_use(const char *label, uint64_t used, uint64_t all)
+{
+        enum { WIDTH = 24 };
+        char used_text[HUMAN_BYTES], all_text[HUMAN_BYTES], bar[WIDTH + 1];
+        unsigned filled =
+                all ? (unsigned)((double)WIDTH * (double)MIN(used, all) / (double)all + 0.5) : 0;
+
+        human_bytes(used, used_text);
+        human_bytes(all, all_text);
+        for (unsigned i = 0; i < WIDTH; i++)
+                bar[i] = i < filled ? '#' : '.';
+        bar[WIDTH] = '\0';
+        line(label, "%s of %s  [%s] %.0f %%", used_text, all_text, bar,
+             all ? 100.0 * (double)used / (double)all : 0.0);
+}
+
+static cJSON *take_object(cJSON *status, const char *name)
+{
+        cJSON *object = cJSON_DetachItemFromObjectCaseSensitive(status, name);
+
+        if (cJSON_IsObject(object))
+                return object;
+        cJSON_Delete(object);
+        return NULL;
+}
+
+static void print_head(cJSON *status)
+{
+        char version[64], text[512], up[HUMAN_BYTES] = "";
+        bool ready = true, has_ready = take_bool(status, "ready", &ready);
+        double seconds, pid;
+
+        take_text(status, "version", version, sizeof(version));
+        printf("kvcache-daemon %s", version);
+        if (has_ready)
+                printf(", %s", ready ? "ready" : "starting: not ready yet");
+        if (take_number(status, "uptime_seconds", &seconds)) {
+                human_seconds(seconds, up);
+                printf(", up %s", up);
+        }
+        if (take_number(status, "pid", &pid))
+                printf(", pid %.0f", pid);
+        putchar('\n');
+        if (take_text(status, "socket", text, sizeof(text)))
+                line("socket", "%s", text);
+        if (take_text(status, "http", text, sizeof(text)))
+                line("http", "%s", text);
+        if (take_text(status, "instance", text, sizeof(text)))
+                line("instance", "%s", text);
+}
+
+/* "yes" or "no", and why. */
+static void print_why(cJSON *io, const char *name, const char *reason_name, const char *label)
+{
+        char reason[512];
+        bool on, known = take_bool(io, name, &on),
+                 has_reason = take_text(io, reason_name, reason, sizeof(reason));
+
+        if (known)
+                line(label, "%s%s%s", on ? "yes" : "no", has_reason ? ": " : "", reason);
+        else if (has_reason)
+                line(label, "%s", reason);
+}
+
+static void print_io(cJSON *status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *io = take_object(status, "io");
+        char backend[64], text[512];
+        uint64_t workers, depth;
+
+        if (!io)
+                return;
+        puts("\nI/O");
+        take_text(io, "backend", backend, sizeof(backend));
+        if (take_text(io, "reason", text, sizeof(text)))
+                line("backend", "%s: %s", backend, text);
+        else
+                line("backend", "%s", backend);
+        if (take_text(io, "ring_flags", text, sizeof(text)))
+                line("ring flags", "%s", text);
+        print_why(io, "direct", "direct_reason", "O_DIRECT");
+        print_why(io, "registered", "registered_reason", "registered");
+        workers = take_count(io, "workers");
+        depth = take_count(io, "depth");
+        if (workers && depth)
+                line("workers", "%llu, %llu operations in flight each at most",
+                     (unsigned long long)workers, (unsigned long long)depth);
+        else if (workers)
+                line("workers", "%llu", (unsigned long long)workers);
+        print_rest(io);
+}
+
+static void print_pool(cJSON *status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *pool = take_object(status, "pool");
+        char chunks[HUMAN_BYTES], leased[HUMAN_BYTES], unwritten[HUMAN_BYTES],
+                populated[HUMAN_BYTES];
+        uint64_t bytes, n;
+        double populated_bytes;
+        char huge[64];
+        bool is_huge;
+
+        if (!pool)
+                return;
+        puts("\nMemory");
+        bytes = take_count(pool, "bytes");
+        print_use("used", take_count(pool, "used_bytes"), bytes);
+        if (take_number(pool, "populated_bytes", &populated_bytes) &&
+            to_count(populated_bytes) < bytes) {
+                human_bytes(to_count(populated_bytes), populated);
+                line("populated", "%s so far", populated);
+        }
+        n = take_count(pool, "chunks");
+        human_count(n, chunks);
+        human_bytes(take_count(pool, "leased_bytes"), leased);
+        human_bytes(take_count(pool, "unwritten_bytes"), unwritten);
+        line("chunks", "%s; %s leased, %s not yet on disk", chunks, leased, unwritten);
+        if (take_bool(pool, "huge_pages", &is_huge))
+                line("huge pages", "%s", is_huge ? "yes" : "no");
+        else if (take_text(pool, "huge_pages", huge, sizeof(huge)))
+                line("huge pages", "%s", huge);
+        print_rest(pool);
+}
+
+static void print_store(cJSON *status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *store = take_object(status, "store");
+        _cleanup_(cJSON_Deletep) cJSON *paths = NULL;
+        char payload[HUMAN_BYTES], chunks[HUMAN_BYTES], most[HUMAN_BYTES], segment[HUMAN_BYTES];
+        const cJSON *path;
+        uint64_t segments, segments_max, used, limit, bypassed;
+        bool is_bypassed;
+
+        if (!store)
+                return;
+        puts("\nStore");
+        paths = cJSON_DetachItemFromObjectCaseSensitive(store, "path");
+        cJSON_ArrayForEach(path, paths) {
+                char text[512];
+
+                format_item(path, text, sizeof(text));
+                line("path", "%s", text);
+        }
+        if (cJSON_IsString(paths))
+                line("path", "%s", paths->valuestring);
+        limit = take_count(store, "limit_bytes");
+        used = take_count(store, "used_bytes");
+        print_use("used", used, limit);
+        human_bytes(take_count(store, "payload_bytes"), payload);
+        human_count(take_count(store, "chunks"), chunks);
+        human_count(take_count(store, "entries_max"), most);
+        line("chunks", "%s of at most %s, %s of payload", chunks, most, payload);
+        segments = take_count(store, "segments");
+        segments_max = take_count(store, "segments_max");
+        human_bytes(take_count(store, "segment_bytes"), segment);
+        line("segments", "%llu of at most %llu, %s each", (unsigned long long)segments,
+             (unsigned long long)segments_max, segment);
+        if (take_bool(store, "bypassed", &is_bypassed))
+                bypassed = is_bypassed;
+        else
+                bypassed = take_count(store, "bypassed");
+        if (bypassed)
+                line("BYPASSED", "a device failed: what is on it is a miss; see the daemon's log");
+        print_rest(store);
+}
+
+static void print_sessions(cJSON *status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *sessions = take_object(status, "sessions");
+        char lanes[HUMAN_BYTES], leases[HUMAN_BYTES], connections[HUMAN_BYTES];
+
+        if (!sessions)
+                return;
+        puts("\nSessions");
+        human_count(take_count(sessions, "connections"), connections);
+        human_count(take_count(sessions, "leases"), leases);
+        human_bytes(take_count(sessions, "lane_bytes"), lanes);
+        line("now", "%s connected, with %s leases and %s of lanes", connections, leases, lanes);
+        print_rest(sessions);
+}
+
+static void print_namespaces(cJSON *status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *namespaces =
+                cJSON_DetachItemFromObjectCaseSensitive(status, "namespaces");
+        _cleanup_(table_freep) struct table *table = table_new("lrrrl");
+        cJSON *namespace;
+
+        if (!cJSON_IsArray(namespaces))
+                return;
+        puts("\nNamespaces");
+        if (cJSON_GetArraySize(namespaces) == 0) {
+                puts("  none yet: a client makes the first");
+                return;
+        }
+        table_row(table, "name", "chunks", "bytes", "chunk size", "fingerprint");
+        cJSON_ArrayForEach(namespace, namespaces) {
+                char name[300], tenant[64], fingerprint[200], chunks[HUMAN_BYTES],
+                        bytes[HUMAN_BYTES], each[HUMAN_BYTES];
+                double chunk_bytes;
+
+                take_text(namespace, "name", name, sizeof(name));
+                if (take_text(namespace, "tenant", tenant, sizeof(tenant)) &&
+                    strcmp(tenant, "default") != 0) {
+                        char both[sizeof(name)];
+
+                        snprintf(both, sizeof(both), "%.60s:%.235s", tenant, name);
+                        memcpy(name, both, sizeof(name));
+                }
+                human_count(take_count(namespace, "chunks"), chunks);
+                human_bytes(take_count(namespace, "bytes"), bytes);
+                if (take_number(namespace, "chunk_bytes", &chunk_bytes) && chunk_bytes > 0)
+                        human_bytes(to_count(chunk_bytes), each);
+                else
+                        strcpy(each, "-");
+                take_text(namespace, "fingerprint", fingerprint, sizeof(fingerprint));
+                table_row(table, name, chunks, bytes, each, fingerprint);
+        }
+        table_print(table, "  ", stdout);
+}
+
+static void print_totals(cJSON *status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *totals = take_object(status, "totals");
+        char a[HUMAN_BYTES], b[HUMAN_BYTES], c[HUMAN_BYTES], d[HUMAN_BYTES];
+        uint64_t memory, disk, misses, failures;
+
+        if (!totals)
+                return;
+        puts("\nSince it started");
+        human_count(take_count(totals, "puts"), a);
+        human_bytes(take_count(totals, "bytes_put"), b);
+        line("put", "%s chunks, %s", a, b);
+        human_count(take_count(totals, "gets"), a);
+        human_bytes(take_count(totals, "bytes_got"), b);
+        line("got", "%s chunks, %s", a, b);
+        memory = take_count(totals, "hits_memory");
+        disk = take_count(totals, "hits_disk");
+        misses = take_count(totals, "misses");
+        human_count(memory, a);
+        human_count(disk, b);
+        human_count(misses, c);
+        human_percent(memory + disk, memory + disk + misses, d);
+        line("hits", "%s from memory, %s from disk; %s misses%s%s%s", a, b, c,
+             memory + disk + misses ? " (" : "", memory + disk + misses ? d : "",
+             memory + disk + misses ? " hit)" : "");
+        human_count(take_count(totals, "evictions"), a);
+        line("evictions", "%s", a);
+        failures = take_count(totals, "crc_failures");
+        if (failures) {
+                human_count(failures, a);
+                line("BAD CHECKSUM",
+                     "%s reads: the disk returned other bytes than were written; they were misses",
+                     a);
+        }
+        print_rest(totals);
+}
+
+static int run_status(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        _cleanup_(cJSON_Deletep) cJSON *status = NULL;
+        const cJSON *item, *next;
+        const char *argument;
+        int r, first;
+
+        r = option_next(ctl, self, argc, argv, &argument, &first);
+        if (r < 0)
+                return ctl->exit_status;
+        r = take_no_operands(self, argc, argv, first);
+        if (r)
+                return r;
+        r = fetch_report(ctl, KVCACHE_REPORT_STATUS, "status", &status);
+        if (r || !status)
+                return r;
+
+        print_head(status);
+        print_io(status);
+        print_pool(status);
+        print_store(status);
+        print_sessions(status);
+        print_namespaces(status);
+        print_totals(status);
+        /* Members of a newer daemon: objects as sections, the others as lines. */
+        for (item = status->child; item; item = next) {
+                next = item->next;
+                if (!cJSON_IsObject(item))
+                        continue;
+                printf("\n%c%s\n",
+                       item->string[0] >= 'a' && item->string[0] <= 'z' ? item->string[0] - 32
+                                                                        : item->string[0],
+                       item->string[0] ? item->string + 1 : "");
+                print_rest(item);
+                cJSON_Delete(cJSON_DetachItemViaPointer(status, (cJSON *)item));
+        }
+        if (status->child) {
+                puts("\nOther");
+                print_rest(status);
+        }
+        return EXIT_OK;
+}
+
+const struct command command_status = {
+        .name = "status",
+        .arguments = "",
+        .summary = "how the daemon is, what it uses and what it holds",
+        .help = "Shows how the daemon runs (which I/O it uses, and why not a faster one), what\n"
+                "memory, store and sessions use, its namespaces, and what it has done since it\n"
+                "started.",
+        .run = run_status,
+};
+
+/* --- ping --- */
+
+static const struct option_row ping_options[] = {
+        { 'c', "count", "N", "how many round trips (default: 1)" },
+        { 0 },
+};
+
+static int run_ping(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        struct latency latency = { 0 };
+        unsigned long long count = 1;
+        const char *argument;
+        int r, first;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                if (!option_count(ctl, "--count", argument, 1, 10000000, &count))
+                        return ctl->exit_status;
+        if (r < 0)
+                return ctl->exit_status;
+        r = take_no_operands(self, argc, argv, first);
+        if (r)
+                return r;
+        r = ctl_connect(ctl);
+        if (r)
+                return r;
+        for (unsigned long long i = 0; i < count; i++) {
+                uint64_t ns;
+
+                r = kvcache_ping(ctl->kv, &ns);
+                if (r < 0) {
+                        latency_fini(&latency);
+                        return complain_call(ctl, r, "ping");
+                }
+                latency_add(&latency, ns);
+        }
+        if (ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+
+                cJSON_AddNumberToObject(object, "count", (double)count);
+                cJSON_AddNumberToObject(object, "min_us",
+                                        (double)latency_quantile(&latency, 0) / 1000);
+                cJSON_AddNumberToObject(object, "p50_us",
+                                        (double)latency_quantile(&latency, 0.5) / 1000);
+                cJSON_AddNumberToObject(object, "p99_us",
+                                        (double)latency_quantile(&latency, 0.99) / 1000);
+                cJSON_AddNumberToObject(object, "max_us",
+                                        (double)latency_quantile(&latency, 1) / 1000);
+                r = print_json(object);
+        } else {
+                char least[HUMAN_BYTES], median[HUMAN_BYTES], high[HUMAN_BYTES], most[HUMAN_BYTES];
+
+                human_ns(latency_quantile(&latency, 0), least);
+                human_ns(latency_quantile(&latency, 0.5), median);
+                human_ns(latency_quantile(&latency, 0.99), high);
+                human_ns(latency_quantile(&latency, 1), most);
+                if (count == 1)
+                        printf("the daemon answered in %s\n", median);
+                else
+                        printf("%llu round trips: least %s, p50 %s, p99 %s, most %s\n", count,
+                               least, median, high, most);
+                r = EXIT_OK;
+        }
+        latency_fini(&latency);
+        return r;
+}
+
+const struct command command_ping = {
+        .name = "ping",
+        .arguments = "",
+        .summary = "measure a round trip",
+        .help = "Sends an empty request and measures how long its answer takes.",
+        .options = ping_options,
+        .run = run_ping,
+};
+
+/* --- stats --- */
+
+static const struct option_row stats_options[] = {
+        { 'p', "prometheus", NULL, "the text that Prometheus scrapes, with help for each metric" },
+        { 'a', "all", NULL, "also metrics that are zero" },
+        { 0 },
+};
+
+/* Texts, numbers and distributions have a table each. */
+struct metrics {
+        struct table *texts, *numbers, *distributions;
+        bool any_text;
+        bool all;
+        bool any_distribution;
+};
+
+static void add_number(struct metrics *m, const char *name, const char *label, const cJSON *number)
+{
+        char text[HUMAN_BYTES];
+
+        if (!m->all && number->valuedouble == 0)
+                return;
+        format_number(name, number->valuedouble, text);
+        table_row(m->numbers, name, label, text);
+}
+
+/* {"count": n, "sum": x, "p50": x, ...} */
+static bool add_distribution(struct metrics *m, const char *name, const char *label,
+                             const cJSON *metric)
+{
+        static const char *const names[] = { "p50", "p90", "p99" };
+        const cJSON *count = cJSON_GetObjectItemCaseSensitive(metric, "count");
+        char count_text[HUMAN_BYTES], texts[ARRAY_SIZE(names)][HUMAN_BYTES];
+
+        if (!cJSON_IsNumber(count))
+                return false;
+        if (!m->all && count->valuedouble == 0)
+                return true;
+        human_count(to_count(count->valuedouble), count_text);
+        for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+                const cJSON *item = cJSON_GetObjectItemCaseSensitive(metric, names[i]);
+
+                strcpy(texts[i], "-");
+                if (cJSON_IsNumber(item) && count->valuedouble > 0)
+                        format_number(name, item->valuedouble, texts[i]);
+        }
+        if (!m->any_distribution)
+                table_row(m->distributions, "", "", "count", "p50", "p90", "p99");
+        m->any_distribution = true;
+        table_row(m->distributions, name, label, count_text, texts[0], texts[1], texts[2]);
+        return true;
+}
+
+static void add_metric(struct metrics *m, const cJSON *metric)
+{
+        const cJSON *part;
+        char text[512];
+
+        if (cJSON_IsNumber(metric)) {
+                add_number(m, metric->string, "", metric);
+                return;
+        }
+        if (!cJSON_IsObject(metric)) {
+                format_item(metric, text, sizeof(text));
+                table_row(m->texts, metric->string, "", text);
+                m->any_text = true;
+                return;
+        }
+        if (add_distribution(m, metric->string, "", metric))
+                return;
+        cJSON_ArrayForEach(part, metric) {
+                if (cJSON_IsNumber(part)) {
+                        add_number(m, metric->string, part->string, part);
+                } else if (!cJSON_IsObject(part) ||
+                           !add_distribution(m, metric->string, part->string, part)) {
+                        format_item(part, text, sizeof(text));
+                        table_row(m->texts, metric->string, part->string, text);
+                        m->any_text = true;
+                }
+        }
+}
+
+static void print_metrics(const cJSON *stats, bool all)
+{
+        _cleanup_(table_freep) struct table *texts = table_new("lll");
+        _cleanup_(table_freep) struct table *numbers = table_new("llr");
+        _cleanup_(table_freep) struct table *distributions = table_new("llrrrr");
+        struct metrics m = {
+                .texts = texts,
+                .numbers = numbers,
+                .distributions = distributions,
+                .all = all,
+        };
+        const cJSON *metric;
+
+        cJSON_ArrayForEach(metric, stats)
+                if (metric->string)
+                        add_metric(&m, metric);
+        if (m.any_text) {
+                table_print(texts, "", stdout);
+                putchar('\n');
+        }
+        table_print(numbers, "", stdout);
+        if (m.any_distribution) {
+                putchar('\n');
+                table_print(distributions, "", stdout);
+        }
+}
+
+static int run_stats(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        _cleanup_(cJSON_Deletep) cJSON *metrics = NULL;
+        _cleanup_(freep) char *text = NULL;
+        bool prometheus = false, all = false;
+        const char *argument;
+        int r, first;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                if (r == 'p')
+                        prometheus = true;
+                else
+                        all = true;
+        if (r < 0)
+                return ctl->exit_status;
+        r = take_no_operands(self, argc, argv, first);
+        if (r)
+                return r;
+        if (prometheus) {
+                r = ctl_connect(ctl);
+                if (r)
+                        return r;
+                r = kvcache_report(ctl->kv, KVCACHE_REPORT_METRICS, &text);
+                if (r < 0)
+                        return complain_call(ctl, r, "stats");
+                fputs(text, stdout);
+                return EXIT_OK;
+        }
+        r = fetch_report(ctl, KVCACHE_REPORT_STATS, "stats", &metrics);
+        if (r || !metrics)
+                return r;
+        print_metrics(metrics, all);
+        return EXIT_OK;
+}
+
+const struct command command_stats = {
+        .name = "stats",
+        .arguments = "",
+        .summary = "every metric",
+        .help = "Shows every metric of the daemon that is not zero. With --json all of them: an\n"
+                "object of numbers, and of objects where a metric has labels or is a\n"
+                "distribution.",
+        .options = stats_options,
+        .run = run_stats,
+};
+
+/* --- config --- */
+
+static int run_config(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        _cleanup_(freep) char *text = NULL;
+        const char *argument;
+        int r, first;
+
+        r = option_next(ctl, self, argc, argv, &argument, &first);
+        if (r < 0)
+                return ctl->exit_status;
+        r = take_no_operands(self, argc, argv, first);
+        if (r)
+                return r;
+        r = ctl_connect(ctl);
+        if (r)
+                return r;
+        r = kvcache_report(ctl->kv, KVCACHE_REPORT_CONFIG, &text);
+        if (r == -EACCES)
+                return complain(
+                        EXIT_REFUSED,
+                        "config: only an admin may see the configuration: root, the daemon's "
+                        "own user, or whom its configuration names");
+        if (r < 0)
+                return complain_call(ctl, r, "config");
+        if (ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+
+                cJSON_AddStringToObject(object, "yaml", text);
+                return print_json(object);
+        }
+        fputs(text, stdout);
+        return EXIT_OK;
+}
+
+const struct command command_config = {
+        .name = "config",
+        .arguments = "",
+        .summary = "the configuration that the daemon runs with",
+        .help = "Prints the daemon's whole configuration as YAML: what was given, and defaults\n"
+                "for the rest. For admins. With --json: an object whose member \"yaml\" is that\n"
+                "text.",
+        .run = run_config,
+};

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The commands, one object each; main.c has them in a table. */
+#pragma once
+
+#include "options.h"
+
+extern const struct command command_status, command_ping, command_stats,
+        command_config;                                               /* cmd-status.c */
+extern const struct command command_put, command_get;                 /* cmd-chunk.c */
+extern const struct command command_exists, command_stat, command_ls; /* cmd-look.c */
+extern const struct command command_evict, command_purge;             /* cmd-evict.c */
+extern const struct command command_replay;                           /* cmd-replay.c */

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+#include "key.h"
+#include "sha256.h"
+
+int complain(int status, const char *format, ...)
+{
+        va_list arguments;
+
+        fputs("kvcachectl: ", stderr);
+        va_start(arguments, format);
+        vfprintf(stderr, format, arguments);
+        va_end(arguments);
+        fputc('\n', stderr);
+        return status;
+}
+
+int complain_memory(void)
+{
+        return complain(EXIT_LOCAL, "out of memory");
+}
+
+bool errno_unreachable(int r)
+{
+        switch (-r) {
+        case ENOENT:
+        case ENOTDIR:
+        case ECONNREFUSED:
+        case ECONNRESET:
+        case ECONNABORTED:
+        case ENOTCONN:
+        case ENOTSOCK:
+        case EPIPE:
+        case ESHUTDOWN:
+        case ETIMEDOUT:
+                return true;
+        default:
+                return false;
+        }
+}
+
+static const char *words_of(struct ctl *ctl, int r)
+{
+        const char *words = ctl->kv ? kvcache_error(ctl->kv) : NULL;
+
+        return words && *words ? words : strerror(-r);
+}
+
+int complain_call(struct ctl *ctl, int r, const char *what)
+{
+        if (r == -ENOMEM)
+                return complain_memory();
+        if (errno_unreachable(r))
+                return complain(EXIT_UNREACHABLE, "%s: the daemon went away: %s", what,
+                                words_of(ctl, r));
+        return complain(EXIT_REFUSED, "%s: %s", what, words_of(ctl, r));
+}
+
+int complain_status(int status, const char *what)
+{
+        switch (status) {
+        case KVCACHE_OK:
+        case KVCACHE_EXISTS:
+                return EXIT_OK;
+        case KVCACHE_MISS:
+                return complain(EXIT_NOT_FOUND, "%s: not found", what);
+        case KVCACHE_LOST:
+                return complain(EXIT_UNREACHABLE, "%s: the daemon went away before it answered",
+                                what);
+        case KVCACHE_PENDING:
+                return complain(EXIT_UNREACHABLE, "%s: the daemon did not answer in time", what);
+        case KVCACHE_NOT_DURABLE:
+                return complain(EXIT_REFUSED,
+                                "%s: written, but this file system cannot promise that it survives "
+                                "power loss",
+                                what);
+        default:
+                return complain(EXIT_REFUSED, "%s: the daemon answered %s", what,
+                                kvcache_status_name(status));
+        }
+}
+
+const char *ctl_socket_name(const struct ctl *ctl)
+{
+        const char *name = ctl->socket_path ? ctl->socket_path : getenv("KVCACHE_SOCKET");
+
+        return name && *name ? name : "the default socket";
+}
+
+int ctl_connect(struct ctl *ctl)
+{
+        struct kvcache_options options = {
+                .size = sizeof(options),
+                .socket_path = ctl->socket_path,
+                .client_name = "kvcachectl",
+        };
+        char error[512] = "";
+        int r = kvcache_connect(&ctl->kv, &options, error, sizeof(error));
+
+        if (r >= 0)
+                return EXIT_OK;
+        if (!*error)
+                snprintf(error, sizeof(error), "%s: %s", ctl_socket_name(ctl), strerror(-r));
+        if (r == -ENOMEM)
+                return complain_memory();
+        if (r == -ENOENT || r == -ECONNREFUSED)
+                return complain(EXIT_UNREACHABLE,
+                                "%s\nAnother socket is named by --socket or KVCACHE_SOCKET.",
+                                error);
+        if (errno_unreachable(r))
+                return complain(EXIT_UNREACHABLE, "%s", error);
+        if (r == -EACCES)
+                return complain(
+                        EXIT_REFUSED,
+                        "%s\nThis user may not talk to the daemon; is it in the group kvcache?",
+                        error);
+        return complain(EXIT_REFUSED, "%s", error);
+}
+
+static void print_namespaces(struct ctl *ctl)
+{
+        _cleanup_(freep) char *text = NULL;
+        _cleanup_(cJSON_Deletep) cJSON *status = NULL;
+        const cJSON *namespaces, *item;
+        const char *between = "There are: ";
+
+        if (kvcache_report(ctl->kv, KVCACHE_REPORT_STATUS, &text) < 0)
+                return;
+        status = cJSON_Parse(text);
+        namespaces = cJSON_GetObjectItemCaseSensitive(status, "namespaces");
+        if (!cJSON_IsArray(namespaces))
+                return;
+        if (cJSON_GetArraySize(namespaces) == 0)
+                fprintf(stderr, "There is none yet: the first put makes it.");
+        cJSON_ArrayForEach(item, namespaces) {
+                const char *name =
+                        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name"));
+
+                if (!name)
+                        continue;
+                fputs(between, stderr);
+                print_safe(name, stderr);
+                between = ", ";
+        }
+        fputc('\n', stderr);
+}
+
+int namespace_attach(struct ctl *ctl, const char *name, uint32_t *ret)
+{
+        struct kvcache_namespace_options options = {
+                .size = sizeof(options),
+                .flags = KVCACHE_ATTACH,
+                .name = name,
+        };
+        int r = kvcache_namespace_open(ctl->kv, &options, ret);
+
+        if (r == -ENOENT) {
+                complain(EXIT_NOT_FOUND, "no namespace '%s'", name);
+                print_namespaces(ctl);
+                return EXIT_NOT_FOUND;
+        }
+        return r < 0 ? complain_call(ctl, r, name) : EXIT_OK;
+}
+
+static int compare_lines(const void *a, const void *b)
+{
+        return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+int fingerprint_parse(const char *text, char **ret)
+{
+        _cleanup_(freep) char *copy = strdup(text), *result = NULL;
+        char *items[128], *out;
+        size_t n = 0;
+
+        if (!copy)
+                return -ENOMEM;
+        for (char *p = copy; p;) {
+                char *next = strchr(p, ','), *equals;
+
+                if (next)
+                        *next++ = '\0';
+                equals = strchr(p, '=');
+                if (!equals || equals == p || n == ARRAY_SIZE(items) || strchr(p, '\n'))
+                        return -EINVAL;
+                /* Sorted by key alone: a NUL in place of '=' for the time being, as "a-b" would
+                 * sort before "a=". */
+                *equals = '\0';
+                items[n++] = p;
+                p = next;
+        }
+        qsort(items, n, sizeof(*items), compare_lines);
+        result = malloc(strlen(text) + 2);
+        if (!result)
+                return -ENOMEM;
+        out = result;
+        for (size_t i = 0; i < n; i++) {
+                if (i > 0 && strcmp(items[i - 1], items[i]) == 0)
+                        return -EINVAL;
+                out += sprintf(out, "%s=%s\n", items[i], items[i] + strlen(items[i]) + 1);
+        }
+        *ret = TAKE_PTR(result);
+        return 0;
+}
+
+int key_parse(const char *text, struct kvcache_key *ret)
+{
+        struct key key;
+
+        static_assert(sizeof(key) == sizeof(*ret), "one key, two names");
+        if (strncmp(text, "hex:", 4) == 0) {
+                if (key_from_hex(text + 4, &key) < 0)
+                        return -EINVAL;
+        } else if (strncmp(text, "text:", 5) == 0 || key_from_hex(text, &key) < 0) {
+                if (strncmp(text, "text:", 5) == 0)
+                        text += 5;
+                if (*text == '\0')
+                        return -EINVAL;
+                sha256(text, strlen(text), key.bytes);
+        }
+        if (key_is_root(&key))
+                return -EINVAL;
+        memcpy(ret->bytes, key.bytes, sizeof(ret->bytes));
+        return 0;
+}
+
+void key_print(const struct kvcache_key *key, char ret[static KEY_TEXT_BYTES])
+{
+        struct key k;
+
+        static_assert(KEY_TEXT_BYTES == KEY_HEX_BYTES + 1, "digits and a NUL");
+        memcpy(k.bytes, key->bytes, sizeof(k.bytes));
+        key_to_hex(&k, ret);
+}
+
+bool ack_parse(const char *text, enum kvcache_ack *ret)
+{
+        static const char *const names[] = { "accepted", "written", "durable" };
+
+        for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+                if (strcmp(text, names[i]) == 0) {
+                        *ret = (enum kvcache_ack)i;
+                        return true;
+                }
+        return false;
+}
+
+const char *tiers_text(uint32_t tiers)
+{
+        switch (tiers & KVCACHE_TIER_ALL) {
+        case KVCACHE_TIER_MEMORY:
+                return "memory";
+        case KVCACHE_TIER_DISK:
+                return "disk";
+        case KVCACHE_TIER_ALL:
+                return "memory, disk";
+        default:
+                return "-";
+        }
+}
+
+cJSON *tiers_json(uint32_t tiers)
+{
+        cJSON *array = cJSON_CreateArray();
+
+        if (tiers & KVCACHE_TIER_MEMORY)
+                cJSON_AddItemToArray(array, cJSON_CreateString("memory"));
+        if (tiers & KVCACHE_TIER_DISK)
+                cJSON_AddItemToArray(array, cJSON_CreateString("disk"));
+        return array;
+}
+
+int print_json(const cJSON *object)
+{
+        _cleanup_(freep) char *text =
+                isatty(STDOUT_FILENO) ? cJSON_Print(object) : cJSON_PrintUnformatted(object);
+
+        if (!text)
+                return complain_memory();
+        puts(text);
+        return EXIT_OK;
+}
+
+void print_safe(const char *text, FILE *out)
+{
+        for (; *text; text++)
+                fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, out);
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the commands of kvcachectl share: the connection, exit statuses, errors in words, key
+ * arguments, JSON.
+ *
+ * A function that can end the command returns an exit status: EXIT_OK goes on, anything else has
+ * been explained on stderr and is main()'s to return. Standard output carries the answer and
+ * nothing else. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "kvcache.h"
+#include "options.h"
+#include "cleanup.h"
+
+enum exit_status {
+        EXIT_OK = 0,
+        EXIT_NOT_FOUND = 1, /* a key or namespace is not there; replay: wrong bytes */
+        EXIT_WRONG_USAGE = 2,
+        EXIT_UNREACHABLE = 3, /* no daemon, or it went away */
+        EXIT_REFUSED = 4,     /* the daemon said no, or failed */
+        EXIT_BAD_INPUT = 5,   /* a file to read is missing or malformed */
+        EXIT_LOCAL = 6,       /* this machine: output not writable, no memory */
+        EXIT_INTERRUPTED = 130,
+};
+
+struct ctl {
+        const char *socket_path; /* --socket */
+        bool json;
+        int exit_status; /* of option_next() */
+        struct kvcache *kv;
+};
+
+DEFINE_CLEANUP(cJSON *, cJSON_Delete);
+
+static inline void fclosep(FILE **f)
+{
+        if (*f)
+                fclose(*f);
+}
+
+/* "kvcachectl: ..." on stderr; returns `status`. */
+int complain(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int complain_memory(void);
+/* What a failed call (a negative errno) means, with the library's words. */
+int complain_call(struct ctl *ctl, int r, const char *what);
+/* What a key's status means. Nothing is said for KVCACHE_OK, KVCACHE_EXISTS: EXIT_OK. */
+int complain_status(int status, const char *what);
+/* Is this errno one of a daemon that is not there, or went away? */
+bool errno_unreachable(int r);
+
+/* ctl->kv, or an explanation. */
+int ctl_connect(struct ctl *ctl);
+/* A name for messages: --socket, $KVCACHE_SOCKET or "the default socket". */
+const char *ctl_socket_name(const struct ctl *ctl);
+
+#define NAMESPACE_OPTION                                                                           \
+        {                                                                                          \
+                'n', "namespace", "NS", "the namespace (default: " DEFAULT_NAMESPACE ")"           \
+        }
+#define DEFAULT_NAMESPACE "default"
+
+/* Opens a namespace that exists, whatever its fingerprint. When there is none of that name:
+ * EXIT_NOT_FOUND, and the names that there are. */
+int namespace_attach(struct ctl *ctl, const char *name, uint32_t *ret);
+/* "k=v,k=v" to canonical text: lines sorted by key. 0; -EINVAL: not of that form, or a key twice;
+ * -ENOMEM. */
+int fingerprint_parse(const char *text, char **ret);
+
+/* 64 hex digits are a key; any other text names the chunk under its SHA-256. "hex:" and "text:" in
+ * front force the one or the other. 0, -EINVAL: "hex:" without 64 digits, or empty. */
+#define KEY_HELP                                                                                   \
+        "KEY is 64 hex digits, or any other text, which stands for its SHA-256.\n"                 \
+        "\"hex:\" or \"text:\" in front says which of the two is meant."
+int key_parse(const char *text, struct kvcache_key *ret);
+enum { KEY_TEXT_BYTES = 65 };
+void key_print(const struct kvcache_key *key, char ret[static KEY_TEXT_BYTES]);
+
+/* "accepted", "written", "durable". */
+bool ack_parse(const char *text, enum kvcache_ack *ret);
+/* "memory, disk" */
+const char *tiers_text(uint32_t tiers);
+cJSON *tiers_json(uint32_t tiers);
+
+/* One object on stdout: pretty on a terminal, in one line elsewhere. */
+int print_json(const cJSON *object);
+/* Text on one line of a terminal: control characters are replaced. */
+void print_safe(const char *text, FILE *out);

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "human.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "checked.h"
+
+/* Three digits of `value`, without zeros at the end of a fraction. */
+static void print_short(double value, const char *unit, char ret[static HUMAN_BYTES])
+{
+        char digits[32];
+        int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+
+        snprintf(digits, sizeof(digits), "%.*f", decimals, value);
+        if (strchr(digits, '.')) {
+                size_t n = strlen(digits);
+
+                while (digits[n - 1] == '0')
+                        digits[--n] = '\0';
+                if (digits[n - 1] == '.')
+                        digits[n - 1] = '\0';
+        }
+        snprintf(ret, HUMAN_BYTES, "%s %s", digits, unit);
+}
+
+void human_bytes(uint64_t bytes, char ret[static HUMAN_BYTES])
+{
+        static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+        double value = (double)bytes;
+        size_t unit = 0;
+
+        /* 1023.6 KiB would be printed as 1024: that is a MiB. */
+        while (unit + 1 < ARRAY_SIZE(units) && value >= 1023.5) {
+                value /= 1024;
+                unit++;
+        }
+        print_short(value, units[unit], ret);
+}
+
+void human_count(uint64_t n, char ret[static HUMAN_BYTES])
+{
+        char digits[24];
+        size_t length, out = 0;
+
+        snprintf(digits, sizeof(digits), "%" PRIu64, n);
+        length = strlen(digits);
+        for (size_t i = 0; i < length; i++) {
+                if (i > 0 && (length - i) % 3 == 0)
+                        ret[out++] = ',';
+                ret[out++] = digits[i];
+        }
+        ret[out] = '\0';
+}
+
+void human_ns(uint64_t ns, char ret[static HUMAN_BYTES])
+{
+        static const char *const units[] = { "ns", "µs", "ms", "s" };
+        double value = (double)ns;
+        size_t unit = 0;
+
+        while (unit + 1 < ARRAY_SIZE(units) && value >= 999.5) {
+                value /= 1000;
+                unit++;
+        }
+        print_short(value, units[unit], ret);
+}
+
+void human_seconds(double seconds, char ret[static HUMAN_BYTES])
+{
+        uint64_t s;
+
+        if (!(seconds > 0))
+                seconds = 0;
+        if (seconds < 60) {
+                snprintf(ret, HUMAN_BYTES, "%.1f s", seconds < 59.9 ? seconds : 59.9);
+                return;
+        }
+        s = seconds > 1e15 ? (uint64_t)1e15 : (uint64_t)seconds;
+        if (s < 3600)
+                snprintf(ret, HUMAN_BYTES, "%" PRIu64 " min %" PRIu64 " s", s / 60, s % 60);
+        else if (s < 86400)
+                snprintf(ret, HUMAN_BYTES, "%" PRIu64 " h %" PRIu64 " min", s / 3600,
+                         s % 3600 / 60);
+        else
+                snprintf(ret, HUMAN_BYTES, "%" PRIu64 " d %" PRIu64 " h", s / 86400,
+                         s % 86400 / 3600);
+}
+
+void human_percent(uint64_t part, uint64_t whole, char ret[static HUMAN_BYTES])
+{
+        double percent = whole ? 100.0 * (double)part / (double)whole : 0;
+
+        /* What is not all is not shown as all. */
+        if (whole == 0)
+                snprintf(ret, HUMAN_BYTES, "-");
+        else
+                snprintf(ret, HUMAN_BYTES, "%.1f %%",
+                         percent > 99.9 && part < whole ? 99.9 : percent);
+}
+
+void human_time(uint64_t unix_ms, char ret[static HUMAN_BYTES])
+{
+        time_t t = (time_t)(unix_ms / 1000);
+        struct tm tm;
+
+        if (!localtime_r(&t, &tm) || strftime(ret, HUMAN_BYTES, "%Y-%m-%d %H:%M:%S", &tm) == 0)
+                snprintf(ret, HUMAN_BYTES, "%" PRIu64 " ms", unix_ms);
+}
+
+int human_parse_count(const char *text, uint64_t *ret)
+{
+        uint64_t n = 0;
+
+        if (*text == '\0')
+                return -EINVAL;
+        for (const char *p = text; *p; p++)
+                if (!isdigit((unsigned char)*p))
+                        return -EINVAL;
+        for (const char *p = text; *p; p++)
+                if (!checked_mul(n, (uint64_t)10, &n) || !checked_add(n, (uint64_t)(*p - '0'), &n))
+                        return -ERANGE;
+        *ret = n;
+        return 0;
+}
+
+int human_parse_number(const char *text, double *ret)
+{
+        char *end;
+        double value;
+
+        /* strtod() also takes hexadecimal, "nan" and "inf": nobody means those. */
+        if (!isdigit((unsigned char)text[0]) && text[0] != '.')
+                return -EINVAL;
+        value = strtod(text, &end);
+        if (end == text || *end != '\0' || !isfinite(value) || strpbrk(text, "xX"))
+                return -EINVAL;
+        *ret = value;
+        return 0;
+}
+
+int human_parse_bytes(const char *text, uint64_t *ret)
+{
+        static const struct {
+                const char *name;
+                uint64_t factor;
+        } units[] = {
+                { "", 1 },
+                { "B", 1 },
+                { "K", 1ull << 10 },
+                { "KiB", 1ull << 10 },
+                { "kB", 1000 },
+                { "M", 1ull << 20 },
+                { "MiB", 1ull << 20 },
+                { "MB", 1000 * 1000 },
+                { "G", 1ull << 30 },
+                { "GiB", 1ull << 30 },
+                { "GB", 1000ull * 1000 * 1000 },
+                { "T", 1ull << 40 },
+                { "TiB", 1ull << 40 },
+                { "TB", 1000ull * 1000 * 1000 * 1000 },
+        };
+        size_t digits = strspn(text, "0123456789."), whole = strspn(text, "0123456789");
+        const char *unit = text + digits + strspn(text + digits, " ");
+        char number[32];
+        uint64_t n;
+        double value;
+        int r;
+
+        if (digits == 0 || digits >= sizeof(number))
+                return -EINVAL;
+        memcpy(number, text, digits);
+        number[digits] = '\0';
+
+        for (size_t i = 0; i < ARRAY_SIZE(units); i++) {
+                if (strcasecmp(unit, units[i].name) != 0)
+                        continue;
+                if (whole == digits) {
+                        r = human_parse_count(number, &n);
+                        if (r < 0)
+                                return r;
+                        if (!checked_mul(n, units[i].factor, &n))
+                                return -ERANGE;
+                        *ret = n;
+                        return 0;
+                }
+                r = human_parse_number(number, &value);
+                if (r < 0)
+                        return r;
+                value = floor(value * (double)units[i].factor);
+                if (value >= 18446744073709551616.0)
+                        return -ERANGE;
+                *ret = (uint64_t)value;
+                return 0;
+        }
+        return -EINVAL;
+}
+
+size_t human_width(const char *text)
+{
+        size_t n = 0;
+
+        for (; *text; text++)
+                n += ((unsigned char)*text & 0xc0) != 0x80;
+        return n;
+}

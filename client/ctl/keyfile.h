@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files that list keys: `replay --acks` writes them, `exists --from` and `evict --from` read them.
+ * A line is
+ *
+ *     <64 hex digits> [<length> [<namespace>]]
+ *
+ * and the namespace goes to the line's end. Blank lines and lines that begin with '#' are passed
+ * over. A last line without a newline that is not whole was being written when its writer died, and
+ * is passed over too. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kvcache.h"
+
+enum { KEYFILE_LINE_BYTES = 512, KEYFILE_NAMESPACE_BYTES = 256, KEYFILE_ERROR_BYTES = 512 };
+
+struct keyfile;
+
+struct keyfile_entry {
+        struct kvcache_key key;
+        uint64_t length;       /* 0: not said */
+        const char *namespace; /* NULL: not said; valid until the next call */
+};
+
+/* "-" is standard input. 0, -errno. */
+int keyfile_open(struct keyfile **ret, const char *path,
+                 char ret_error[static KEYFILE_ERROR_BYTES]);
+struct keyfile *keyfile_close(struct keyfile *f);
+/* 1: an entry; 0: the end; -EBADMSG; -errno. */
+int keyfile_next(struct keyfile *f, struct keyfile_entry *ret,
+                 char ret_error[static KEYFILE_ERROR_BYTES]);
+
+/* One line with its newline. Returns its length. */
+size_t keyfile_format(const struct kvcache_key *key, uint64_t length, const char *namespace,
+                      char ret[static KEYFILE_LINE_BYTES]);

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "keys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "keyfile.h"
+
+enum { BATCH_KEYS = 4096 };
+
+DEFINE_CLEANUP(struct keyfile *, keyfile_close);
+
+struct walk {
+        struct ctl *ctl;
+        key_batch_fn each;
+        void *userdata;
+        struct key_batch batch;
+        char name[KEYFILE_NAMESPACE_BYTES]; /* of the batch's namespace; "" before the first */
+};
+
+static int flush(struct walk *w)
+{
+        int r = EXIT_OK;
+
+        if (w->batch.n > 0)
+                r = w->each(w->ctl, &w->batch, w->userdata);
+        w->batch.n = 0;
+        return r;
+}
+
+static int enter_namespace(struct walk *w, const char *name)
+{
+        struct kvcache_namespace_options options = {
+                .size = sizeof(options),
+                .flags = KVCACHE_ATTACH,
+                .name = name,
+        };
+        int r = kvcache_namespace_open(w->ctl->kv, &options, &w->batch.namespace_handle);
+
+        if (r < 0 && r != -ENOENT)
+                return complain_call(w->ctl, r, name);
+        snprintf(w->name, sizeof(w->name), "%s", name);
+        w->batch.namespace_name = w->name;
+        w->batch.namespace_missing = r < 0;
+        return EXIT_OK;
+}
+
+static int add(struct walk *w, const char *namespace_name, const struct kvcache_key *key)
+{
+        int r;
+
+        if (strcmp(w->name, namespace_name) != 0) {
+                r = flush(w);
+                if (r == EXIT_OK)
+                        r = enter_namespace(w, namespace_name);
+                if (r)
+                        return r;
+        }
+        w->batch.keys[w->batch.n++] = *key;
+        return w->batch.n == BATCH_KEYS ? flush(w) : EXIT_OK;
+}
+
+int keys_walk(struct ctl *ctl, const char *namespace_name, const char *from, char **operands,
+              int n_operands, key_batch_fn each, void *userdata)
+{
+        _cleanup_(freep) struct kvcache_key *keys = calloc(BATCH_KEYS, sizeof(*keys));
+        _cleanup_(keyfile_closep) struct keyfile *file = NULL;
+        struct walk w = { .ctl = ctl, .each = each, .userdata = userdata, .batch.keys = keys };
+        char error[KEYFILE_ERROR_BYTES] = "out of memory";
+        struct keyfile_entry entry;
+        int r;
+
+        if (!keys)
+                return complain_memory();
+        if (from && keyfile_open(&file, from, error) < 0)
+                return complain(EXIT_BAD_INPUT, "%s", error);
+        r = ctl_connect(ctl);
+        if (r)
+                return r;
+
+        for (int i = 0; i < n_operands; i++) {
+                struct kvcache_key key;
+
+                if (key_parse(operands[i], &key) < 0)
+                        return complain(EXIT_WRONG_USAGE, "'%s' is not a key", operands[i]);
+                r = add(&w, namespace_name, &key);
+                if (r)
+                        return r;
+        }
+        if (file) {
+                while ((r = keyfile_next(file, &entry, error)) > 0) {
+                        r = add(&w, entry.namespace ? entry.namespace : namespace_name, &entry.key);
+                        if (r)
+                                return r;
+                }
+                if (r < 0)
+                        return complain(EXIT_BAD_INPUT, "%s", error);
+        }
+        return flush(&w);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The keys that a command is about: its operands, or a file of keys (keyfile.h) of any length and
+ * several namespaces, handed on in batches of one namespace. */
+#pragma once
+
+#include "common.h"
+
+struct key_batch {
+        const char *namespace_name;
+        bool namespace_missing; /* then there is no handle */
+        uint32_t namespace_handle;
+        struct kvcache_key *keys;
+        size_t n;
+};
+
+/* An exit status: anything but EXIT_OK ends the walk. */
+typedef int (*key_batch_fn)(struct ctl *ctl, const struct key_batch *batch, void *userdata);
+
+/* `from` or the operands, not both. Connects first. An operand's namespace, and a line's without
+ * one, is `namespace_name`. */
+int keys_walk(struct ctl *ctl, const char *namespace_name, const char *from, char **operands,
+              int n_operands, key_batch_fn each, void *userdata);

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every latency of one kind of call, kept as it is: percentiles are exact, and a million of them
+ * are 8 MB. One writer. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct latency {
+        uint64_t *ns;
+        size_t n, room;
+        uint64_t dropped; /* for which there was no memory */
+};
+
+void latency_fini(struct latency *l);
+void latency_add(struct latency *l, uint64_t ns);
+void latency_merge(struct latency *to, const struct latency *from);
+/* The smallest value that at least `quantile` (0 to 1) of all do not exceed; 0 when there is none.
+ * Sorts. */
+uint64_t latency_quantile(struct latency *l, double quantile);

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "progress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "human.h"
+#include "checked.h"
+
+enum { BAR_MOST = 40, BAR_LEAST = 10 };
+
+void progress_init(struct progress *p, size_t n_requests)
+{
+        const char *term = getenv("TERM");
+
+        *p = (struct progress){
+                .shown = isatty(STDERR_FILENO) && (!term || strcmp(term, "dumb") != 0),
+                .n_requests = n_requests,
+        };
+}
+
+void progress_format(const struct progress *p, const struct replay_progress *now, unsigned columns,
+                     char *ret, size_t room)
+{
+        char done[HUMAN_BYTES], all[HUMAN_BYTES], hit[HUMAN_BYTES], left[HUMAN_BYTES] = "",
+                                                                    tail[256], bar[BAR_MOST + 1];
+        double part = p->n_requests ? (double)now->requests / (double)p->n_requests : 1;
+        size_t width, tail_width, filled;
+
+        human_count(now->requests, done);
+        human_count(p->n_requests, all);
+        human_percent(now->blocks_hit, now->blocks_asked, hit);
+        if (now->requests > 0 && now->seconds > 1 && part < 1)
+                human_seconds(now->seconds / part * (1 - part), left);
+        snprintf(tail, sizeof(tail), " %3.0f %%  %s/%s requests  %s hit  %.2f GB/s%s%s", part * 100,
+                 done, all, hit, now->seconds > 0 ? (double)now->bytes / now->seconds / 1e9 : 0,
+                 *left ? "  left " : "", left);
+        tail_width = human_width(tail);
+        width = columns > tail_width + 3 ? MIN((size_t)columns - tail_width - 3, (size_t)BAR_MOST)
+                                         : 0;
+        if (width < BAR_LEAST) {
+                snprintf(ret, room, "%.*s", (int)columns - 1, tail + 1);
+                return;
+        }
+        filled = (size_t)((double)width * MIN(part, 1.0) + 0.5);
+        for (size_t i = 0; i < width; i++)
+                bar[i] = i < filled ? '#' : '.';
+        bar[width] = '\0';
+        snprintf(ret, room, "[%s]%s", bar, tail);
+}
+
+void progress_draw(struct progress *p, const struct replay_progress *now)
+{
+        char line[512];
+        struct winsize size;
+
+        if (!p->shown)
+                return;
+        if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0)
+                size.ws_col = 80;
+        progress_format(p, now, size.ws_col, line, sizeof(line));
+        fprintf(stderr, "\r%s\033[K", line);
+        fflush(stderr);
+}
+
+void progress_end(struct progress *p)
+{
+        if (p->shown)
+                fputs("\r\033[K", stderr);
+        p->shown = false;
+}

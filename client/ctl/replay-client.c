@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One client of a replay.
+ *
+ * Runs in a thread of its own and owns its connection, its counts and the blocks of the request at
+ * hand, each of which has a state: a pass takes all blocks of one state in rounds and moves them
+ * on. Functions return 0, or a negative errno when the replay is over; the reason has then been
+ * given to replay_fail().
+ *
+ * Failures: a block that fails costs itself. A daemon that went away is tried again for a while
+ * between rounds. Refused for want of room or leases, a client lets go of all that it holds and
+ * tries once more; refused again, it goes on without that block. */
+#include "replay-client.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common.h"
+#include "keyfile.h"
+#include "payload.h"
+#include "checked.h"
+
+enum {
+        WAIT_MS = 100, /* between two looks at whether to stop */
+        RETRY_MS = 50, /* between two tries to reach a daemon that is gone */
+};
+
+static void sleep_ms(unsigned ms)
+{
+        struct timespec t = { .tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000 };
+
+        clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
+}
+
+bool replay_should_stop(struct replay_shared *s)
+{
+        return atomic_load(&s->stop) || (s->options->interrupted && *s->options->interrupted);
+}
+
+int replay_fail(struct replay_shared *s, int status, const char *format, ...)
+{
+        va_list arguments;
+
+        pthread_mutex_lock(&s->lock);
+        if (s->status == EXIT_OK) {
+                s->status = status;
+                va_start(arguments, format);
+                vsnprintf(s->error, sizeof(s->error), format, arguments);
+                va_end(arguments);
+        }
+        pthread_mutex_unlock(&s->lock);
+        atomic_store(&s->stop, true);
+        return -ECANCELED;
+}
+
+static int client_recover(struct replay_client *c)
+{
+        uint64_t deadline = replay_now_ns() + (uint64_t)c->shared->options->reconnect_ms * 1000000u,
+                 ns;
+        int r;
+
+        c->lost = false;
+        for (;;) {
+                r = kvcache_ping(c->kv, &ns);
+                if (r >= 0)
+                        return 0;
+                if (replay_should_stop(c->shared))
+                        return -ECANCELED;
+                if (replay_now_ns() >= deadline)
+                        return replay_fail(c->shared, EXIT_UNREACHABLE, "the daemon went away: %s",
+                                           kvcache_error(c->kv));
+                sleep_ms(RETRY_MS);
+        }
+}
+
+/* Every key has a status afterwards, whatever happened to the call. */
+static int client_call(struct replay_client *c, struct kvcache_request *request,
+                       struct latency *latency, uint64_t *ret_value)
+{
+        uint64_t before;
+        int r, otherwise = KVCACHE_LOST;
+
+        request->size = sizeof(*request);
+        request->namespace_handle = c->namespace;
+        for (size_t i = 0; request->results && i < request->count; i++)
+                request->results[i] = (struct kvcache_result){ .status = -1 };
+
+        before = replay_now_ns();
+        r = kvcache_call(c->kv, request, ret_value);
+        if (r >= 0) {
+                latency_add(latency, replay_now_ns() - before);
+                return 0;
+        }
+        if (r == -ENOBUFS)
+                otherwise = KVCACHE_BUSY;
+        else if (errno_unreachable(r))
+                c->lost = true;
+        else
+                return replay_fail(c->shared, r == -ENOMEM ? EXIT_LOCAL : EXIT_REFUSED, "%s",
+                                   kvcache_error(c->kv));
+        for (size_t i = 0; request->results && i < request->count; i++)
+                if (request->results[i].status == -1)
+                        request->results[i].status = otherwise;
+        return r == -ENOBUFS ? 0 : 1;
+}
+
+static void client_release_held(struct replay_client *c)
+{
+        if (c->n_held > 0)
+                kvcache_release(c->kv, c->held, c->n_held);
+        c->n_held = 0;
+}
+
+void replay_client_let_go(struct replay_client *c)
+{
+        client_release_held(c);
+        kvcache_flush(c->kv);
+}
+
+/* Would these blocks, too, fit into what one client may hold? */
+static bool client_may_hold(const struct replay_client *c, size_t n_blocks)
+{
+        return c->hold &&
+               (c->n_held + n_blocks) * c->shared->options->block_bytes <= c->shared->hold_bytes;
+}
+
+static void client_keep(struct replay_client *c, const struct kvcache_lease *lease, bool hold)
+{
+        if (lease->generation == 0)
+                c->counts.blocks_unheld++;
+        else if (hold)
+                c->held[c->n_held++] = *lease;
+        else {
+                c->counts.blocks_unheld++;
+                kvcache_release(c->kv, lease, 1);
+        }
+}
+
+static void client_failed_block(struct replay_client *c, int status)
+{
+        c->counts.errors++;
+        if (status == KVCACHE_LOST || status == KVCACHE_SHUTDOWN) {
+                c->counts.lost++;
+                c->lost = true;
+        } else if (status == KVCACHE_PENDING) {
+                c->lost = true; /* does it answer at all? */
+        }
+}
+
+static bool client_check(struct replay_client *c, size_t i, const struct kvcache_result *result)
+{
+        struct replay_shared *s = c->shared;
+        uint64_t block_bytes = s->options->block_bytes, wrong;
+        char hex[KEY_TEXT_BYTES];
+        size_t first = 0;
+
+        if (result->length != block_bytes || !result->data)
+                wrong = block_bytes;
+        else
+                wrong = payload_verify(&c->keys[i], result->data, block_bytes, &first);
+        c->counts.bytes_got += result->length;
+        if (wrong == 0)
+                return true;
+
+        c->counts.wrong_bytes += wrong;
+        c->counts.wrong_blocks++;
+        key_print(&c->keys[i], hex);
+        pthread_mutex_lock(&s->lock);
+        if (!*s->first_wrong)
+                snprintf(s->first_wrong, sizeof(s->first_wrong),
+                         "key %s (block id %" PRIu64 ", from %s): %" PRIu64 " of %" PRIu64
+                         " bytes are wrong, the first at offset %zu; length got: %" PRIu64,
+                         hex, c->ids[i], tiers_text(result->tiers), wrong, block_bytes, first,
+                         result->length);
+        pthread_mutex_unlock(&s->lock);
+        return false;
+}
+
+static int client_get_round(struct replay_client *c, size_t at, size_t n)
+{
+        struct kvcache_request request = {
+                .op = KVCACHE_OP_GET,
+                .keys = c->keys + at,
+                .count = n,
+                .parent = at > 0 ? &c->keys[at - 1] : NULL,
+                .results = c->results,
+        };
+        bool hold = client_may_hold(c, n);
+        int r;
+
+        r = client_call(c, &request, &c->get, NULL);
+        if (r < 0)
+                return r;
+        for (size_t i = 0; i < n; i++) {
+                const struct kvcache_result *result = &c->results[i];
+                enum replay_block *state = &c->state[at + i];
+
+                switch (result->status) {
+                case KVCACHE_OK:
+                        *state = REPLAY_DONE;
+                        if (client_check(c, at + i, result)) {
+                                *state = REPLAY_HIT;
+                                c->counts.blocks_hit++;
+                                if (result->tiers & KVCACHE_TIER_MEMORY)
+                                        c->counts.blocks_hit_memory++;
+                                else
+                                        c->counts.blocks_hit_disk++;
+                        }
+                        client_keep(c, &result->lease, hold);
+                        break;
+                case KVCACHE_MISS:
+                        c->counts.blocks_vanished++;
+                        *state = REPLAY_TO_PUT;
+                        break;
+                case KVCACHE_BUSY:
+                case KVCACHE_QUOTA:
+                        *state = REPLAY_REFUSED;
+                        break;
+                default:
+                        client_failed_block(c, result->status);
+                        *state = REPLAY_TO_PUT;
+                        break;
+                }
+        }
+        return 0;
+}
+
+/* The lines are with the kernel when this returns: nothing that was answered is lost with this
+ * process. */
+static int client_write_acks(struct replay_client *c, size_t at, size_t n)
+{
+        const struct replay_options *o = c->shared->options;
+        _cleanup_(freep) char *text = NULL;
+        size_t bytes = 0, written = 0;
+
+        if (o->acks_fd < 0)
+                return 0;
+        text = malloc(n * KEYFILE_LINE_BYTES);
+        if (!text)
+                return replay_fail(c->shared, EXIT_LOCAL, "out of memory");
+        for (size_t i = 0; i < n; i++)
+                if (c->results[i].status == KVCACHE_OK || c->results[i].status == KVCACHE_EXISTS)
+                        bytes += keyfile_format(&c->keys[at + i], o->block_bytes, o->namespace_name,
+                                                text + bytes);
+        while (written < bytes) {
+                ssize_t r = write(o->acks_fd, text + written, bytes - written);
+
+                if (r < 0 && errno == EINTR)
+                        continue;
+                if (r < 0)
+                        return replay_fail(c->shared, EXIT_LOCAL,
+                                           "cannot write the acknowledged keys: %s",
+                                           strerror(errno));
+                written += (size_t)r;
+        }
+        return 0;
+}
+
+/* Room for up to *n blocks in the lane, fewer when it is short; without any, one block in memory of
+ * our own, which the library copies when the lane has room again. */
+static int client_find_place(struct replay_client *c, size_t *n, void **ret_place,
+                             bool *ret_in_lane)
+{
+        uint64_t block_bytes = c->shared->options->block_bytes;
+        int r;
+
+        for (; *n > 0; *n /= 2) {
+                r = kvcache_lane_acquire(c->kv, *n * block_bytes, ret_place);
+                if (r >= 0) {
+                        *ret_in_lane = true;
+                        return 0;
+                }
+                if (r != -ENOBUFS && r != -E2BIG)
+                        break;
+        }
+        *n = 1;
+        if (!c->spare)
+                c->spare = malloc(block_bytes);
+        if (!c->spare)
+                return replay_fail(c->shared, EXIT_LOCAL, "out of memory");
+        *ret_place = c->spare;
+        *ret_in_lane = false;
+        return 0;
+}
+
+static int client_put_round(struct replay_client *c, size_t at, size_t most, size_t *ret_n)
+{
+        uint64_t block_bytes = c->shared->options->block_bytes;
+        size_t n = most;
+        bool hold, in_lane;
+        void *place;
+        int r;
+
+        r = client_find_place(c, &n, &place, &in_lane);
+        if (r < 0)
+                return r;
+        for (size_t i = 0; i < n; i++) {
+                c->entries[i] = (struct kvcache_entry){
+                        .key = c->keys[at + i],
+                        .data = (uint8_t *)place + i * block_bytes,
+                        .length = block_bytes,
+                };
+                payload_fill(&c->keys[at + i], c->entries[i].data, block_bytes);
+        }
+        hold = client_may_hold(c, n);
+        struct kvcache_request request = {
+                .op = KVCACHE_OP_PUT,
+                .flags = hold ? KVCACHE_KEEP_LEASE : 0,
+                .ack = c->shared->options->ack,
+                .entries = c->entries,
+                .count = n,
+                .parent = at > 0 ? &c->keys[at - 1] : NULL,
+                .results = c->results,
+        };
+
+        r = client_call(c, &request, &c->put, NULL);
+        if (in_lane)
+                kvcache_lane_release(c->kv, place);
+        if (r < 0)
+                return r;
+        for (size_t i = 0; i < n; i++) {
+                const struct kvcache_result *result = &c->results[i];
+
+                c->state[at + i] = REPLAY_DONE;
+                switch (result->status) {
+                case KVCACHE_NOT_DURABLE:
+                        c->counts.not_durable++;
+                        __attribute__((fallthrough));
+                case KVCACHE_OK:
+                        c->counts.blocks_put++;
+                        c->counts.bytes_put += block_bytes;
+                        client_keep(c, &result->lease, hold);
+                        break;
+                case KVCACHE_EXISTS:
+                        c->counts.blocks_existed++;
+                        client_keep(c, &result->lease, hold);
+                        break;
+                case KVCACHE_BUSY:
+                case KVCACHE_QUOTA:
+                        c->state[at + i] = REPLAY_REFUSED;
+                        break;
+                default:
+                        client_failed_block(c, result->status);
+                        break;
+                }
+        }
+        *ret_n = n;
+        return client_write_acks(c, at, n);
+}
+
+/* Every run of blocks that wait to be got, or to be put, in rounds. */
+static int client_pass(struct replay_client *c, enum replay_block from)
+{
+        struct replay_shared *s = c->shared;
+        size_t most = from == REPLAY_TO_GET ? s->round_get_blocks : s->round_put_blocks, n;
+        int r;
+
+        for (size_t at = 0; at < c->n_blocks; at += n) {
+                for (n = 0; at + n < c->n_blocks && n < most && c->state[at + n] == from; n++)
+                        ;
+                if (n == 0) {
+                        n = 1;
+                        continue;
+                }
+                r = from == REPLAY_TO_GET ? client_get_round(c, at, n)
+                                          : client_put_round(c, at, n, &n);
+                if (r == 0 && c->lost)
+                        r = client_recover(c);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+/* A pass, and another for what was refused: then without holding anything. What is refused again
+ * becomes `finally`. */
+static int client_passes(struct replay_client *c, enum replay_block from, enum replay_block finally)
+{
+        bool again = false;
+        int r;
+
+        r = client_pass(c, from);
+        if (r < 0)
+                return r;
+        for (size_t i = 0; i < c->n_blocks; i++)
+                if (c->state[i] == REPLAY_REFUSED) {
+                        c->state[i] = from;
+                        again = true;
+                }
+        if (!again)
+                return 0;
+        replay_client_let_go(c);
+        c->hold = false;
+        r = client_pass(c, from);
+        for (size_t i = 0; i < c->n_blocks; i++)
+                if (c->state[i] == REPLAY_REFUSED) {
+                        c->counts.busy++;
+                        c->state[i] = finally;
+                }
+        return r;
+}
+
+static int client_reserve(struct replay_client *c, size_t n)
+{
+        size_t room = MAX(c->room * 2, n + 256);
+
+        if (n <= c->room)
+                return 0;
+        free(c->state);
+        free(c->keys);
+        free(c->entries);
+        free(c->results);
+        free(c->held);
+        c->room = 0;
+        c->state = calloc(room, sizeof(*c->state));
+        c->keys = calloc(room, sizeof(*c->keys));
+        c->entries = calloc(room, sizeof(*c->entries));
+        c->results = calloc(room, sizeof(*c->results));
+        c->held = calloc(room, sizeof(*c->held));
+        if (!c->state || !c->keys || !c->entries || !c->results || !c->held)
+                return replay_fail(c->shared, EXIT_LOCAL, "out of memory");
+        c->room = room;
+        return 0;
+}
+
+static int client_match(struct replay_client *c, uint64_t *ret)
+{
+        struct kvcache_request request = { .op = KVCACHE_OP_MATCH,
+                                           .keys = c->keys,
+                                           .count = c->n_blocks };
+        uint64_t matched = 0;
+        int r;
+
+        r = client_call(c, &request, &c->match, &matched);
+        if (r < 0)
+                return r;
+        if (r > 0) {
+                c->counts.errors++;
+                c->counts.lost++;
+                matched = 0;
+                r = client_recover(c);
+                if (r < 0)
+                        return r;
+        }
+        *ret = MIN(matched, (uint64_t)c->n_blocks);
+        return 0;
+}
+
+/* Until a request's time has come, by the workload's clock. */
+static void client_wait(struct replay_client *c, const struct workload_request *request)
+{
+        struct replay_shared *s = c->shared;
+        uint64_t first_ms = s->workload->requests[0].timestamp_ms, after_ms, due, now;
+
+        if (s->options->speed <= 0)
+                return;
+        after_ms = request->timestamp_ms > first_ms ? request->timestamp_ms - first_ms : 0;
+        due = s->start_ns + (uint64_t)((double)after_ms * 1e6 / s->options->speed);
+        if (replay_now_ns() < due)
+                kvcache_flush(c->kv); /* nothing is held while waiting */
+        while ((now = replay_now_ns()) < due && !replay_should_stop(s))
+                sleep_ms((unsigned)MIN((due - now) / 1000000 + 1, (uint64_t)WAIT_MS));
+}
+
+int replay_client_play(struct replay_client *c, const struct workload_request *request)
+{
+        struct replay_shared *s = c->shared;
+        uint64_t matched = 0, leading = 0, tokens;
+        int r;
+
+        client_wait(c, request);
+        if (replay_should_stop(s))
+                return -ECANCELED;
+        r = client_reserve(c, request->n_ids);
+        if (r < 0)
+                return r;
+        c->ids = s->workload->ids + request->first_id;
+        c->n_blocks = request->n_ids;
+        c->hold = true;
+        for (size_t i = 0; i < c->n_blocks; i++)
+                workload_key(s->workload, c->ids[i], &c->keys[i]);
+
+        c->counts.blocks_asked += c->n_blocks;
+        if (c->n_blocks > 0) {
+                r = client_match(c, &matched);
+                if (r < 0)
+                        return r;
+        }
+        for (size_t i = 0; i < c->n_blocks; i++)
+                c->state[i] = i < matched ? REPLAY_TO_GET : REPLAY_TO_PUT;
+        r = client_passes(c, REPLAY_TO_GET, REPLAY_TO_PUT);
+        if (r < 0)
+                return r;
+        while (leading < c->n_blocks && c->state[leading] == REPLAY_HIT)
+                leading++;
+        r = client_passes(c, REPLAY_TO_PUT, REPLAY_DONE);
+        if (r < 0)
+                return r;
+        client_release_held(c);
+
+        tokens = c->n_blocks * (uint64_t)WORKLOAD_BLOCK_TOKENS;
+        if (request->input_tokens > 0)
+                tokens = request->input_tokens;
+        c->counts.tokens_asked += tokens;
+        c->counts.tokens_saved += MIN(leading * WORKLOAD_BLOCK_TOKENS, tokens);
+        c->counts.requests++;
+        return 0;
+}
+
+void replay_client_fini(struct replay_client *c)
+{
+        kvcache_close(c->kv);
+        free(c->state);
+        free(c->keys);
+        free(c->entries);
+        free(c->results);
+        free(c->held);
+        free(c->spare);
+        latency_fini(&c->match);
+        latency_fini(&c->get);
+        latency_fini(&c->put);
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trace.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "checked.h"
+#include "cleanup.h"
+
+enum { MAX_LINE_BYTES = 16 * 1024 * 1024 };
+#define MAX_EXACT 9007199254740992.0 /* 2^53: what a JSON number holds exactly */
+
+struct trace {
+        FILE *file;
+        char *name;
+        uint64_t line_number;
+        uint64_t timestamp_ms;
+        char *line;
+        size_t line_room;
+        uint64_t *ids;
+        size_t ids_room;
+};
+
+DEFINE_CLEANUP(cJSON *, cJSON_Delete);
+DEFINE_CLEANUP(struct trace *, trace_close);
+
+__attribute__((format(printf, 3, 4))) static int malformed(const struct trace *t, char *ret_error,
+                                                           const char *format, ...)
+{
+        char text[256];
+        va_list arguments;
+
+        va_start(arguments, format);
+        vsnprintf(text, sizeof(text), format, arguments);
+        va_end(arguments);
+        snprintf(ret_error, TRACE_ERROR_BYTES, "%.200s:%llu: %s", t->name,
+                 (unsigned long long)t->line_number, text);
+        return -EBADMSG;
+}
+
+int trace_open(struct trace **ret, const char *path, char ret_error[static TRACE_ERROR_BYTES])
+{
+        _cleanup_(trace_closep) struct trace *t = calloc(1, sizeof(*t));
+        struct stat st;
+        int r;
+
+        if (!t)
+                return -ENOMEM;
+        if (strcmp(path, "-") == 0) {
+                t->file = stdin;
+                t->name = strdup("standard input");
+        } else {
+                t->file = fopen(path, "re");
+                if (!t->file) {
+                        r = -errno;
+                        snprintf(ret_error, TRACE_ERROR_BYTES, "%.200s: %s", path, strerror(-r));
+                        return r;
+                }
+                t->name = strdup(path);
+        }
+        if (!t->name)
+                return -ENOMEM;
+        if (fstat(fileno(t->file), &st) == 0 && S_ISDIR(st.st_mode)) {
+                snprintf(ret_error, TRACE_ERROR_BYTES, "%.200s: is a directory, not a trace", path);
+                return -EISDIR;
+        }
+        *ret = TAKE_PTR(t);
+        return 0;
+}
+
+struct trace *trace_close(struct trace *t)
+{
+        if (!t)
+                return NULL;
+        if (t->file && t->file != stdin)
+                fclose(t->file);
+        free(t->name);
+        free(t->line);
+        free(t->ids);
+        free(t);
+        return NULL;
+}
+
+static int grow(void *array, size_t *room, size_t need, size_t each)
+{
+        size_t n = MAX(*room * 2, need + 256);
+        void *p = reallocarray(*(void **)array, n, each);
+
+        if (!p)
+                return -ENOMEM;
+        *(void **)array = p;
+        *room = n;
+        return 0;
+}
+
+/* One line without its newline. Length, -ENODATA at the end, -EFBIG. */
+static ssize_t read_line(struct trace *t)
+{
+        size_t n = 0;
+        int c = EOF;
+
+        for (;;) {
+                if (n + 1 >= t->line_room && grow(&t->line, &t->line_room, n + 2, 1) < 0)
+                        return -ENOMEM;
+                c = getc_unlocked(t->file);
+                if (c == EOF || c == '\n')
+                        break;
+                if (n >= MAX_LINE_BYTES)
+                        return -EFBIG;
+                t->line[n++] = (char)c;
+        }
+        if (c == EOF && ferror(t->file))
+                return -EIO;
+        if (c == EOF && n == 0)
+                return -ENODATA;
+        t->line[n] = '\0';
+        return (ssize_t)n;
+}
+
+static bool is_count(const cJSON *item)
+{
+        return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= MAX_EXACT;
+}
+
+static int read_count(struct trace *t, const cJSON *object, const char *name, uint64_t absent,
+                      uint64_t *ret, char *ret_error)
+{
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+
+        if (!item) {
+                *ret = absent;
+                return 0;
+        }
+        if (!is_count(item))
+                return malformed(t, ret_error, "\"%s\" is not a number of 0 or more", name);
+        *ret = (uint64_t)item->valuedouble;
+        return 0;
+}
+
+static int read_ids(struct trace *t, const cJSON *object, size_t *ret_n, char *ret_error)
+{
+        const cJSON *array = cJSON_GetObjectItemCaseSensitive(object, "hash_ids"), *item;
+        size_t n = 0;
+
+        if (!array)
+                return malformed(t, ret_error, "\"hash_ids\" is missing");
+        if (!cJSON_IsArray(array))
+                return malformed(t, ret_error, "\"hash_ids\" is not an array");
+        cJSON_ArrayForEach(item, array) {
+                if (!is_count(item) || item->valuedouble != floor(item->valuedouble))
+                        return malformed(
+                                t, ret_error,
+                                "item %zu of \"hash_ids\" is not an integer between 0 and 2^53",
+                                n + 1);
+                if (n == t->ids_room && grow(&t->ids, &t->ids_room, n + 1, sizeof(*t->ids)) < 0)
+                        return -ENOMEM;
+                t->ids[n++] = (uint64_t)item->valuedouble;
+        }
+        *ret_n = n;
+        return 0;
+}
+
+int trace_next(struct trace *t, struct trace_request *ret, char ret_error[static TRACE_ERROR_BYTES])
+{
+        _cleanup_(cJSON_Deletep) cJSON *object = NULL;
+        struct trace_request request = { 0 };
+        const char *end = NULL;
+        ssize_t n;
+        int r;
+
+        do {
+                n = read_line(t);
+                if (n == -ENODATA)
+                        return 0;
+                t->line_number++;
+                if (n == -EFBIG)
+                        return malformed(t, ret_error, "line is longer than %d MiB: not a trace",
+                                         MAX_LINE_BYTES / 1024 / 1024);
+                if (n < 0) {
+                        malformed(t, ret_error, "%s", strerror((int)-n));
+                        return (int)n;
+                }
+        } while (strspn(t->line, " \t\r") == (size_t)n);
+
+        if (strlen(t->line) != (size_t)n)
+                return malformed(t, ret_error, "NUL byte in line: not a trace");
+        object = cJSON_ParseWithOpts(t->line, &end, true);
+        if (!object)
+                return malformed(t, ret_error, "not JSON, from column %zu on: \"%.20s\"",
+                                 end ? (size_t)(end - t->line) + 1 : 1, end ? end : t->line);
+        if (!cJSON_IsObject(object))
+                return malformed(t, ret_error, "not a JSON object");
+
+        r = read_count(t, object, "timestamp", t->timestamp_ms, &request.timestamp_ms, ret_error);
+        if (r < 0)
+                return r;
+        r = read_count(t, object, "input_length", 0, &request.input_tokens, ret_error);
+        if (r < 0)
+                return r;
+        r = read_count(t, object, "output_length", 0, &request.output_tokens, ret_error);
+        if (r < 0)
+                return r;
+        r = read_ids(t, object, &request.n_ids, ret_error);
+        if (r < 0)
+                return r;
+        t->timestamp_ms = request.timestamp_ms;
+        request.ids = t->ids;
+        *ret = request;
+        return 1;
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls that wait: a request of any size, and put and get of one key.
+ *
+ * Runs in the handle's thread. Owns nothing: it is a user of request.c.
+ *
+ * A put whose data is more than the lane holds goes in rounds, each as much of the chain as fits,
+ * one after the other. When the lane is full of others' places, a round is made smaller, and waits
+ * for requests in flight to give theirs back when it cannot be. Failures: when a round cannot be
+ * sent, the keys from there on get the status that says so, and the call the errno. */
+#include <errno.h>
+#include <string.h>
+
+#include "checked.h"
+#include "control.h"
+#include "message.h"
+#include "region.h"
+#include "request.h"
+
+/* What becomes of keys that were never sent. */
+static int blocking_status(int error)
+{
+        switch (error) {
+        case -ENOBUFS:
+        case -ETIMEDOUT:
+        case -ENOMEM:
+        case -EBUSY:
+                return KVCACHE_BUSY;
+        case -E2BIG:
+                return KVCACHE_TOO_LARGE;
+        case -EINVAL:
+                return KVCACHE_INVALID;
+        case -EACCES:
+                return KVCACHE_DENIED;
+        case -EDQUOT:
+                return KVCACHE_QUOTA;
+        case -EEXIST:
+                return KVCACHE_MISMATCH;
+        case -ENOENT:
+                return KVCACHE_NO_NAMESPACE;
+        case -ESHUTDOWN:
+                return KVCACHE_SHUTDOWN;
+        case -ENOSPC:
+                return KVCACHE_NO_SPACE;
+        default:
+                return KVCACHE_LOST;
+        }
+}
+
+/* How many entries from `first` on fit into an empty lane; at least 1. */
+static size_t blocking_round(const struct kvcache *kv, const struct kvcache_request *u,
+                             size_t first)
+{
+        uint64_t bytes = 0;
+        size_t n = 0;
+
+        while (first + n < u->count) {
+                uint64_t length = u->entries[first + n].length;
+
+                if (length <= kv->conn->max_chunk)
+                        bytes += round_up(length, LANE_ALIGN);
+                if (n > 0 && bytes > kv->conn->lane.bytes)
+                        break;
+                n++;
+        }
+        return n;
+}
+
+/* The lane is there and can take each of the chunks. */
+static int blocking_put_ready(struct kvcache *kv, const struct kvcache_request *u)
+{
+        int r = -ECONNRESET;
+
+        for (int tries = 0; tries < 2 && r == -ECONNRESET; tries++) {
+                r = handle_connected(kv);
+                if (r == 0)
+                        r = region_lane_ready(kv);
+        }
+        if (r == -ECONNRESET)
+                return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
+        if (r < 0)
+                return r;
+        for (size_t i = 0; i < u->count; i++)
+                if (u->entries[i].length > kv->conn->lane.bytes &&
+                    u->entries[i].length <= kv->conn->max_chunk)
+                        return handle_fail(kv, -E2BIG,
+                                           "a chunk of %llu bytes is longer than the lane of %llu",
+                                           (unsigned long long)u->entries[i].length,
+                                           (unsigned long long)kv->conn->lane.bytes);
+        return 0;
+}
+
+/* The entries from `first` on, as many as fit: at most *n, fewer when the lane has no room for so
+ * many. */
+static int blocking_put_round(struct kvcache *kv, const struct kvcache_request *u, size_t first,
+                              size_t *n, int64_t deadline)
+{
+        struct request *q;
+        int r;
+
+        for (;;) {
+                r = request_submit(kv, u, first, *n, first + *n < u->count, deadline, true, &q);
+                if (r == 0)
+                        return request_finish(kv, q, NULL);
+                if (r != -ENOBUFS)
+                        break;
+                if (*n > 1) {
+                        *n /= 2;
+                        continue;
+                }
+                if (kv->n_inflight == 0 || handle_now_ns() >= deadline)
+                        break;
+                (void)message_wait(kv, deadline);
+        }
+        *n = 0;
+        return r;
+}
+
+static int blocking_put(struct kvcache *kv, const struct kvcache_request *u, int64_t deadline,
+                        size_t *ret_sent)
+{
+        size_t first = 0;
+        int r;
+
+        r = blocking_put_ready(kv, u);
+        while (r == 0 && first < u->count) {
+                size_t n = kv->conn ? blocking_round(kv, u, first) : 1;
+
+                r = blocking_put_round(kv, u, first, &n, deadline);
+                first += n;
+        }
+        *ret_sent = first;
+        return r;
+}
+
+/* `*ret_sent`: how many entries have gone out, or been judged; the others have the status that says
+ * why not. */
+static int blocking_call(struct kvcache *kv, const struct kvcache_request *u, uint64_t *ret_value,
+                         size_t *ret_sent)
+{
+        int64_t deadline = handle_deadline(u->timeout_ms, kv->request_timeout_ms);
+        uint64_t value = 0;
+        struct request *q;
+        int r;
+
+        *ret_sent = 0;
+        if (u->op == KVCACHE_OP_PUT) {
+                r = blocking_put(kv, u, deadline, ret_sent);
+        } else {
+                r = request_submit(kv, u, 0, u->count, false, deadline, true, &q);
+                if (r == 0) {
+                        r = request_finish(kv, q, &value);
+                        *ret_sent = u->count;
+                }
+        }
+        for (size_t i = *ret_sent; u->results && i < u->count; i++)
+                u->results[i] = (struct kvcache_result){ .status = blocking_status(r) };
+        if (ret_value)
+                *ret_value = u->op == KVCACHE_OP_MATCH ? value : 0;
+        return r;
+}
+
+int kvcache_call(struct kvcache *kv, const struct kvcache_request *request, uint64_t *ret_value)
+{
+        struct kvcache_request u;
+        size_t sent;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        r = request_normalize(kv, request, &u);
+        if (r == 0)
+                r = blocking_call(kv, &u, ret_value, &sent);
+        handle_leave(kv);
+        return r;
+}
+
+/* One key: once the request has gone out, its status says all that there is to say. */
+static int blocking_one(struct kvcache *kv, struct kvcache_request *request)
+{
+        struct kvcache_request u;
+        size_t sent;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        r = request_normalize(kv, request, &u);
+        if (r < 0)
+                return r;
+        r = blocking_call(kv, &u, NULL, &sent);
+        handle_leave(kv);
+        return sent == 0 ? r : u.results[0].status;
+}
+
+int kvcache_put(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
+                const void *data, size_t length, enum kvcache_ack ack)
+{
+        struct kvcache_result result = { 0 };
+        struct kvcache_entry entry = { .data = (void *)data, .length = length };
+        struct kvcache_request request = {
+                .size = sizeof(request),
+                .op = KVCACHE_OP_PUT,
+                .namespace_handle = namespace_handle,
+                .ack = ack,
+                .entries = &entry,
+                .count = 1,
+                .results = &result,
+        };
+
+        if (!key)
+                return -EINVAL;
+        entry.key = *key;
+        return blocking_one(kv, &request);
+}
+
+int kvcache_get_map(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
+                    struct kvcache_result *ret)
+{
+        struct kvcache_request request = {
+                .size = sizeof(request),
+                .op = KVCACHE_OP_GET,
+                .namespace_handle = namespace_handle,
+                .keys = key,
+                .count = 1,
+                .results = ret,
+        };
+
+        return blocking_one(kv, &request);
+}
+
+int kvcache_get(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
+                void *buffer, size_t room, size_t *ret_length)
+{
+        struct kvcache_result result = { 0 };
+        int r;
+
+        if (!buffer && room > 0)
+                return -EINVAL;
+        r = kvcache_get_map(kv, namespace_handle, key, &result);
+        if (r != KVCACHE_OK)
+                return r;
+        if (ret_length)
+                *ret_length = result.length;
+        if (result.length <= room)
+                memcpy(buffer, result.data, result.length);
+        else
+                r = KVCACHE_TOO_LARGE;
+        /* Rides on the next request. Should it fail, the session ends and the lease with it. */
+        (void)kvcache_release(kv, &result.lease, 1);
+        return r;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The handle: what all files of the library share. Not installed. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "kvcache.h"
+#include "conn.h"
+#include "lease.h"
+#include "wire.h"
+
+struct request;
+TAILQ_HEAD(request_list, request);
+
+struct namespace {
+        char *name;
+        char *fingerprint; /* NULL: not compared */
+        uint64_t chunk_bytes;
+        uint32_t flags;
+        uint32_t id;      /* the daemon's */
+        uint64_t session; /* that gave the id; another one: to be opened again */
+};
+
+struct kvcache {
+        const volatile uint32_t *fork_mark; /* a page that reads zero in a child */
+        pid_t pid;                          /* that made the handle; compared where there is no such page */
+
+        char *socket_path; /* NULL: by environment and default */
+        char client_name[WIRE_CLIENT_NAME];
+        uint32_t flags;
+        int connect_timeout_ms, request_timeout_ms;
+        uint64_t lane_bytes;
+
+        struct conn *conn; /* NULL: to be connected anew */
+        struct conn_list ended;
+        uint64_t sessions; /* there have been, this one included */
+        struct namespace *namespaces;
+        uint32_t n_namespaces;
+
+        struct lease_table leases;
+        struct wire_lease *releases; /* of `conn`, to ride on the next message */
+        size_t n_releases, releases_room;
+        uint64_t release_bytes;
+        bool release_queued; /* a message of their own is in the queue */
+
+        struct message_list queue; /* waits for the window or the socket */
+        struct message *inflight[WIRE_MAX_INFLIGHT];
+        unsigned n_inflight;
+        uint64_t sent; /* messages, ever */
+        bool want_out; /* the socket is full */
+
+        struct request_list requests; /* incomplete */
+        struct request_list ready;    /* complete, not drained */
+        size_t n_async;               /* in either, to be drained by the user */
+        int64_t next_deadline;        /* none of `requests` is due before */
+
+        int epoll_fd, timer_fd;
+        int64_t timer_ns; /* when timer_fd becomes readable; INT64_MAX: never */
+        bool epoll_out;   /* what the epoll fd asks of the socket */
+
+        char error[1536];
+        uint64_t in[WIRE_MAX_MESSAGE / sizeof(uint64_t)];
+        uint64_t out[WIRE_MAX_MESSAGE / sizeof(uint64_t)];
+};
+
+int64_t handle_now_ns(void);
+int64_t handle_deadline(int timeout_ms, int default_ms);
+/* Milliseconds until `deadline`, rounded up, for poll(). */
+int handle_poll_ms(int64_t deadline);
+
+/* Every public call begins here: -ECHILD after fork(); clears the error text. */
+int handle_enter(struct kvcache *kv);
+/* ... and those that may leave something to wait for end here: the epoll fd then knows it. */
+void handle_leave(struct kvcache *kv);
+/* Connected, if need be anew. 0 or -ENOTCONN. */
+int handle_connected(struct kvcache *kv);
+
+/* Sets the error text, returns `error`. */
+int handle_fail(struct kvcache *kv, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The same with a text from the daemon, which need not be printable nor end with NUL. */
+int handle_fail_text(struct kvcache *kv, int error, const char *what, const char *text, size_t bytes);
+/* "No such file or directory". */
+const char *handle_strerror(int error, char *buffer, size_t bytes);

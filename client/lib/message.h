@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A message on its way: queue, window, socket, and back by its tag.
+ *
+ * A message belongs to the queue, then to the window, then to whoever takes its reply. When the session ends without
+ * a reply, it becomes a ghost of the session if it names memory that the daemon may still move bytes in. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "handle.h"
+
+/* Where a caller that waits for one reply finds it; on its stack. */
+struct control {
+        bool done;
+        int error; /* 0; -errno of the session or of the daemon's refusal */
+        uint32_t value;
+        uint64_t value64;
+        uint16_t count;
+        void *payload; /* what follows the reply's head is copied here */
+        size_t payload_bytes;
+        int fd; /* -1, or a descriptor that is the caller's */
+};
+
+struct message {
+        TAILQ_ENTRY(message) link;
+        struct request *request; /* NULL: nobody waits for it any more */
+        struct control *control; /* the same, of control messages */
+        size_t first;            /* key of the request that its first entry is */
+        uint16_t op, count;      /* wire op; entries */
+        uint32_t bytes;
+        bool uses_lane; /* each entry holds a reference on the lane */
+        uint64_t tag;
+        _Alignas(8) uint8_t data[]; /* struct wire_hdr and what follows */
+};
+
+/* All zero but the header. NULL: out of memory. */
+struct message *message_new(unsigned op, size_t bytes);
+void message_free(struct message *m);
+/* Gives its references on the lane back. */
+void message_unref_lane(struct message *m, struct lane *l);
+/* The place in the client's memory that entry `i` of a message that uses the lane names. */
+void message_place(const struct message *m, unsigned i, uint64_t *ret_offset, uint64_t *ret_bytes);
+
+/* At the queue's end; message_flow() sends it. */
+void message_queue(struct kvcache *kv, struct message *m);
+/* Sends what may be sent and takes the replies that are there. 0, or -errno: the session has ended with it, and
+ * everything in flight with the session. */
+int message_flow(struct kvcache *kv);
+/* With nothing in flight, notices that the session has ended meanwhile. */
+void message_check_idle(struct kvcache *kv);
+/* Waits until the socket has something or `deadline`, then message_flow(), then lets overdue requests go. */
+int message_wait(struct kvcache *kv, int64_t deadline);
+
+/* Sends `m`, which it swallows, and waits for its reply. 0; the refusal as -errno; -ETIMEDOUT. */
+int message_call(struct kvcache *kv, struct message *m, struct control *c, int64_t deadline);
+
+/* The session is over: every request in flight completes with `error`, the session joins the ended ones. */
+void message_session_lost(struct kvcache *kv, int error);
+
+/* To be released with the next message. 0 or -ENOMEM. */
+int message_release(struct kvcache *kv, struct wire_lease lease, uint32_t length);
+/* Sends releases that nothing else took along. */
+int message_flush_releases(struct kvcache *kv);
+
+/* A daemon's status as an errno. */
+int message_errno(unsigned wire_status);

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whose memory is it: sessions that have ended, and what still hangs on them (rule R17). */
+#pragma once
+
+#include "handle.h"
+
+/* kv->conn becomes one of the ended sessions. */
+void region_end_session(struct kvcache *kv);
+/* Lets go of what nobody uses any more. */
+void region_collect(struct kvcache *kv);
+/* Makes the lane if this session has none: a round trip. 0 or -errno; the session may be over then. */
+int region_lane_ready(struct kvcache *kv);

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A user's request: cut into messages on the way out, one status per key on the way back. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "handle.h"
+
+struct message;
+
+/* Where a `get into` that the library copies itself goes. */
+struct request_target {
+        void *data;
+        uint64_t room;
+};
+
+struct request {
+        TAILQ_ENTRY(request) link; /* kvcache.requests, then .ready */
+        enum kvcache_op op;
+        size_t count;
+        struct kvcache_result *results; /* the user's; NULL: none wanted */
+        struct request_target *targets; /* one a key; NULL: nothing to copy */
+        uint64_t user_data;
+        int64_t deadline;
+        size_t n_messages; /* not answered yet */
+        size_t n_sent;
+        size_t run; /* MATCH: no key from this one on is in the leading run */
+        int error;
+        bool done;
+        bool waited; /* by a blocking call, which frees it: it is not drained */
+};
+
+/* Builds, queues and sends `user`'s entries [first, first + count), as part of a chain that goes on if `more`.
+ * 0; -ENOBUFS, -E2BIG: data does not fit the lane now, or ever; -ENOTCONN; -EINVAL; -ENOENT, -EEXIST: the namespace could not
+ * be opened again after a reconnect. With `waited`, `*ret` is the caller's, to be given to request_finish(). */
+int request_submit(struct kvcache *kv, const struct kvcache_request *user, size_t first, size_t count, bool more,
+                   int64_t deadline, bool waited, struct request **ret);
+/* Checks what can be checked before anything is sent, and brings an older caller's struct to this one's form. */
+int request_normalize(struct kvcache *kv, const struct kvcache_request *user, struct kvcache_request *ret);
+/* Waits for it, copies its verdict, frees it. */
+int request_finish(struct kvcache *kv, struct request *q, uint64_t *ret_value);
+
+/* A message of it went out; is lost. */
+void request_sent(struct request *q);
+void request_lost(struct kvcache *kv, struct message *m, int error);
+/* The status of its keys [first, first + count), and nothing else of their results. */
+void request_set(struct request *q, size_t first, size_t count, int status);
+/* One of its messages needs no more waiting for. */
+void request_message_done(struct kvcache *kv, struct request *q);
+
+/* Completes what is due by `now` with KVCACHE_PENDING. */
+void request_expire(struct kvcache *kv, int64_t now);
+void request_free_all(struct kvcache *kv);
