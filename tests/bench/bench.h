@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the modes of kvcache-bench share: options, steps, and the contents of chunks. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kvcache.h"
+
+struct bench_options {
+        const char *socket_path, *echo_path, *namespace_name;
+        uint64_t size;        /* of a chunk, or of a piece that is copied */
+        uint64_t batch;       /* keys of a request */
+        uint64_t outstanding; /* keys that are on their way, at most */
+        uint64_t first, count; /* numbers of the chunks */
+        uint64_t working_set;
+        uint64_t pairs;
+        uint64_t slice_ms;
+        double seconds;  /* of a slice; 0: as long as `bytes` takes */
+        uint64_t bytes;  /* of a slice; 0: as many as `seconds` allows */
+        enum kvcache_ack ack;
+        bool steps;
+};
+
+/* One thing to do. */
+struct bench_step {
+        char word[16];
+        double seconds;
+        uint64_t bytes;
+};
+
+/* The next thing to do: without --steps once "run", with it the next line of standard input: "WORD [SECONDS [BYTES]]".
+ * False: there is no more. */
+bool bench_next(const struct bench_options *o, struct bench_step *ret);
+/* After a step's line of JSON: whoever waits for it gets it. */
+void bench_answer(void);
+
+uint64_t bench_now_ns(void);
+/* One line to standard error; returns 1, for main() to return. */
+int bench_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Connects and opens the namespace (attaching to it, if `attach`); 0, or a complaint was made. */
+int bench_open(const struct bench_options *o, bool attach, struct kvcache **ret, uint32_t *ret_namespace);
+
+/* --- contents: the chunk of every number can be told from that of every other, and checked as a whole ---
+ * Writing a chunk is stamping 32 bytes of a place that was filled once: making contents costs no bandwidth while
+ * something is measured. */
+enum { CONTENT_MIN = 64 };
+
+struct kvcache_key content_key(uint64_t number);
+void content_fill(void *place, uint64_t size, uint64_t pattern);
+void content_stamp(void *place, uint64_t size, uint64_t number, uint64_t pattern);
+bool content_check(const void *data, uint64_t length, uint64_t size, uint64_t number);
+
+/* --- modes: each returns the exit status --- */
+int mode_put(const struct bench_options *o);
+int mode_get(const struct bench_options *o);
+int mode_report(const struct bench_options *o);
+int mode_rtt(const struct bench_options *o);
+int mode_memcpy(const struct bench_options *o);
+int mode_spin(const struct bench_options *o);

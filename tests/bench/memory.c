@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What memory allows: one core's memcpy() over a working set; and company that keeps the cores awake.
+ *
+ * The copies go as an accepted put's do: from a source as large as the lane to a target that is the rest of the working
+ * set, piece by piece, both in turn, so that neither end is in a cache. Memory of the process itself, in pages as the
+ * kernel gives them; all of it was touched before. */
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "checked.h"
+
+enum { LANE_BYTES = 64 << 20 };
+
+static void copy_pieces(const struct bench_options *o, const struct bench_step *step, const uint8_t *from,
+                        uint64_t from_bytes, uint8_t *to, uint64_t to_bytes)
+{
+        static uint64_t from_at, to_at;
+        uint64_t begin = bench_now_ns(), end = step->seconds > 0 ? begin + (uint64_t)(step->seconds * 1e9) : UINT64_MAX;
+        uint64_t bytes = 0;
+
+        do {
+                memcpy(to + to_at, from + from_at, o->size);
+                from_at = from_at + 2 * o->size <= from_bytes ? from_at + o->size : 0;
+                to_at = to_at + 2 * o->size <= to_bytes ? to_at + o->size : 0;
+                bytes += o->size;
+        } while ((step->bytes == 0 || bytes < step->bytes) && bench_now_ns() < end);
+        printf("{\"seconds\": %.6f, \"bytes\": %" PRIu64 "}", (double)(bench_now_ns() - begin) / 1e9, bytes);
+        bench_answer();
+}
+
+int mode_memcpy(const struct bench_options *o)
+{
+        uint64_t from_bytes = LANE_BYTES, to_bytes;
+        struct bench_step step;
+        uint8_t *memory;
+
+        if (o->working_set < from_bytes + o->size || o->size > from_bytes)
+                return bench_fail("the working set is to be larger than %u MiB", LANE_BYTES >> 20);
+        to_bytes = o->working_set - from_bytes;
+        memory = mmap(NULL, o->working_set, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED)
+                return bench_fail("no memory: %s", strerror(errno));
+        memset(memory, 0x5a, o->working_set);
+        while (bench_next(o, &step))
+                copy_pieces(o, &step, memory, from_bytes, memory + from_bytes, to_bytes);
+        munmap(memory, o->working_set);
+        return 0;
+}
+
+static void *spin(void *userdata)
+{
+        struct sched_param param = { 0 };
+        cpu_set_t set;
+
+        CPU_ZERO(&set);
+        CPU_SET((unsigned)(uintptr_t)userdata, &set);
+        (void)sched_setaffinity(0, sizeof(set), &set);
+        if (sched_setscheduler(0, SCHED_IDLE, &param) < 0)
+                return NULL; /* a spinner that takes time from others is worse than none */
+        for (;;)
+                __asm__ volatile("" ::: "memory");
+        return NULL;
+}
+
+int mode_spin(const struct bench_options *o)
+{
+        cpu_set_t set;
+
+        if (sched_getaffinity(0, sizeof(set), &set) < 0)
+                return bench_fail("which cores? %s", strerror(errno));
+        for (unsigned i = 0; i < CPU_SETSIZE; i++) {
+                pthread_t thread;
+
+                if (!CPU_ISSET(i, &set))
+                        continue;
+                if (pthread_create(&thread, NULL, spin, (void *)(uintptr_t)i) != 0)
+                        return bench_fail("no thread");
+                pthread_detach(thread);
+        }
+        printf("{\"cores\": %d}", CPU_COUNT(&set));
+        bench_answer();
+        for (;;)
+                pause();
+        return 0;
+}

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures: `daemon` is one that runs, `make_daemon` makes more of them, `each_leg` runs a test on every leg.
+
+A daemon that a test leaves running must end cleanly on SIGTERM, and none may print a sanitizer's report; what they
+logged is shown when the test fails. KVCACHE_BUILD is the build folder, KVCACHE_TEST_DIR a folder on a disk,
+KVCACHE_TEST_KEEP=1 keeps what the tests leave there.
+"""
+
+import itertools
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import pytest
+
+import harness
+
+
+def pytest_configure(config):
+    if not harness.DAEMON.exists():
+        pytest.exit(f"{harness.DAEMON} is missing: set KVCACHE_BUILD to a build folder", returncode=2)
+
+
+@pytest.fixture(scope="session")
+def base_directory():
+    """On a disk, with a short name (a socket's path has 107 bytes), and open to any uid."""
+    parent = os.environ.get("KVCACHE_TEST_DIR", "/var/tmp")
+    path = tempfile.mkdtemp(prefix="kvcache-test-", dir=parent)
+    os.chmod(path, 0o755)
+    yield pathlib.Path(path)
+    if not os.environ.get("KVCACHE_TEST_KEEP"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def directory(base_directory):
+    path = base_directory / f"t{next(_numbers)}"
+    path.mkdir(mode=0o755)
+    yield path
+    if not os.environ.get("KVCACHE_TEST_KEEP"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def make_daemon(directory):
+    """make_daemon(leg=..., settings={...}, ...): a Daemon that is not started yet."""
+    made = []
+
+    def make(leg=harness.DEFAULT_LEG, settings=None, **how):
+        own = directory / f"d{len(made)}"
+        own.mkdir(mode=0o755)
+        daemon = harness.Daemon(own, leg, settings, **how)
+        made.append(daemon)
+        return daemon
+
+    yield make
+    problems = []
+    for daemon in made:
+        try:
+            daemon.clean_up()
+        except AssertionError as e:
+            problems.append(str(e))
+        if daemon.log():
+            print(f"--- log of {daemon.directory.name} ---\n{daemon.log()[-20000:]}", file=sys.stderr)
+    assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def daemon(make_daemon):
+    return make_daemon().start()
+
+
+@pytest.fixture(params=harness.LEGS, ids=lambda leg: leg.name)
+def each_leg(request):
+    reason = request.param.why_not()
+    if reason:
+        pytest.skip(reason)
+    return request.param
+
+
+@pytest.fixture
+def leg_daemon(each_leg, make_daemon):
+    """A daemon that runs, on each leg in turn."""
+    return make_daemon(each_leg).start()
+
+
+@pytest.fixture
+def client(daemon):
+    with daemon.client() as c:
+        yield c

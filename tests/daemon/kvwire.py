@@ -1,0 +1,610 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client of kvcache-daemon in plain Python, written from proto/README.md alone.
+
+It uses nothing of the project's C code: that it works proves that the page is enough. Section numbers are that page's.
+For tests, so it is strict: every reply is checked against the tables, and what does not fit raises ProtocolError.
+
+One Client is one session. Blocking calls (put, get, ...) send one request and wait for its reply; submit() and wait()
+are underneath, for several requests in flight; send() sends any bytes, for tests of what a daemon refuses.
+"""
+
+import array
+import collections
+import enum
+import fcntl
+import itertools
+import mmap
+import os
+import select
+import socket
+import struct
+import time
+
+MAGIC = 0x3143564B
+REPLY = 0x8000
+MAX_MESSAGE = 65536
+MAX_FDS = 4
+ROOT = bytes(32)
+DEFAULT_SOCKET = "/run/kvcache/kvcache.sock"
+
+F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE, F_SEAL_FUTURE_WRITE = 1, 2, 4, 8, 16
+
+
+class Op(enum.IntEnum):
+    HELLO = 1
+    PING = 2
+    NAMESPACE = 3
+    LANE = 4
+    PUT = 5
+    GET = 6
+    RELEASE = 7
+    EXISTS = 8
+    MATCH = 9
+    TOUCH = 10
+    EVICT = 11
+    STAT = 12
+    LIST = 13
+    PURGE = 14
+    REPORT = 15
+
+
+class Flag(enum.IntFlag):
+    MORE = 1
+    NOWAIT = 2
+    LEASE = 4
+    INTO = 8
+    ATTACH = 16
+    ALL = 32
+
+
+class Status(enum.IntEnum):
+    OK = 0
+    MISS = 1
+    EXISTS = 2
+    BUSY = 3
+    TOO_LARGE = 4
+    NOT_DURABLE = 5
+    FAILED = 6
+    INVALID = 7
+    STALE = 8
+    DENIED = 9
+    QUOTA = 10
+    MISMATCH = 11
+    NO_NAMESPACE = 12
+    VERSION = 13
+    SHUTDOWN = 14
+    NO_SPACE = 15
+
+    @classmethod
+    def _missing_(cls, value):
+        return cls.FAILED  # section 7: a number that is not known is a failure
+
+
+class Ack(enum.IntEnum):
+    ACCEPTED = 0
+    WRITTEN = 1
+    DURABLE = 2
+
+
+class Tier(enum.IntFlag):
+    MEMORY = 1
+    DISK = 2
+    ALL = 3
+
+
+class Report(enum.IntEnum):
+    STATUS = 0
+    STATS = 1
+    METRICS = 2
+    CONFIG = 3
+
+
+class WireError(Exception):
+    """Anything that goes wrong between this client and a daemon."""
+
+
+class SessionEnded(WireError):
+    """The daemon's end is closed: nothing that is unanswered will be answered."""
+
+
+class ReplyTimeout(WireError):
+    """No reply in time; the request is still in flight."""
+
+
+class ProtocolError(WireError):
+    """The daemon sent what the specification does not allow."""
+
+
+class Refused(WireError):
+    """A message was answered with a status other than OK."""
+
+    def __init__(self, op, status, text):
+        super().__init__(f"{op.name}: {status.name}" + (f": {text}" if text else ""))
+        self.op, self.status, self.text = op, status, text
+
+
+HEADER = struct.Struct("<IHHQ")
+REPLY_HEAD = struct.Struct("<IHHQHHIQ")
+HELLO = struct.Struct("<IHHQ32s")
+HELLO_RESULT = struct.Struct("<HHII4xQQQQ16s")
+NAMESPACE = struct.Struct("<QHHI")
+BATCH = struct.Struct("<IHHIBBH32s")
+PUT_ENTRY = struct.Struct("<32sQIIQ")
+PUT_RESULT = struct.Struct("<HHIIIQ")
+GET_ENTRY = struct.Struct("<32sIIQII")
+GET_RESULT = struct.Struct("<HBBIIIQI4x")
+LEASE = struct.Struct("<II")
+STAT_RESULT = struct.Struct("<HHIIIQ16x")
+LIST = struct.Struct("<IIQ")
+LIST_RESULT = struct.Struct("<32sIH2xQ")
+
+assert HELLO_RESULT.size == 64 and BATCH.size == 48 and PUT_ENTRY.size == GET_ENTRY.size == 56
+assert PUT_RESULT.size == 24 and GET_RESULT.size == 32 and STAT_RESULT.size == 40 and LIST_RESULT.size == 48
+
+Lease = collections.namedtuple("Lease", "id generation")
+Stat = collections.namedtuple("Stat", "status tiers length crc32c leases created_ms")
+Listed = collections.namedtuple("Listed", "key length tiers created_ms")
+Reply = collections.namedtuple("Reply", "op tag status count value value64 body fds")
+
+
+class PutResult:
+    def __init__(self, client, status, leased, length, lease, offset):
+        self.status, self.leased, self.length, self.offset = status, leased, length, offset
+        self.lease = lease if leased else None
+        self._client = client
+
+    @property
+    def stored(self):
+        """Is the chunk there?"""
+        return self.status in (Status.OK, Status.EXISTS, Status.NOT_DURABLE)
+
+    @property
+    def data(self):
+        """The chunk as it is in the pool now; valid while the lease is held."""
+        return self._client.pool_read(self.offset, self.length) if self.lease else None
+
+    def __repr__(self):
+        return f"<put {self.status.name} length={self.length} lease={self.lease}>"
+
+
+class GetResult:
+    def __init__(self, client, status, tier, leased, length, lease, offset, chunk_length, into=None):
+        self.status, self.tier, self.leased, self.length = status, Tier(tier), leased, length
+        self.offset, self.chunk_length, self.into = offset, chunk_length, into
+        self.lease = lease if leased else None
+        self._client = client
+
+    @property
+    def data(self):
+        """The bytes got: from the pool while the lease is held, or from the lane; None if there are none."""
+        if self.status != Status.OK:
+            return None
+        if self.into is not None:
+            return self._client.lane_read(self.into, self.length)
+        return self._client.pool_read(self.offset, self.length)
+
+    def __repr__(self):
+        return f"<get {self.status.name} tier={self.tier!r} length={self.length} lease={self.lease}>"
+
+
+def _batches(items, size):
+    items = iter(items)
+    while part := list(itertools.islice(items, size)):
+        yield part
+
+
+def fingerprint(**fields):
+    """The canonical text (6.2) of keyword arguments."""
+    return "".join(f"{k}={v}\n" for k, v in sorted(fields.items(), key=lambda kv: kv[0].encode())).encode()
+
+
+def crc32c(data, _table=[]):
+    """CRC-32C as in STAT (6.12). Slow: for tests."""
+    if not _table:
+        for n in range(256):
+            for _ in range(8):
+                n = n >> 1 ^ (0x82F63B78 if n & 1 else 0)
+            _table.append(n)
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _table[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+class Client:
+    """One session. `path`: of the socket; or `sock`: a connected one. Says HELLO unless `greet` is false."""
+
+    def __init__(self, path=None, *, sock=None, name="kvwire", timeout=30.0, greet=True):
+        self.timeout = timeout
+        self.pool = self.lane_map = None
+        self.pool_fd = self.liveness_fd = -1
+        self.lane_bytes = 0
+        self.version = self.instance = None
+        self._tags = itertools.count(1)
+        self._waiting = {}  # tag -> op
+        self._replies = {}  # tag -> Reply that nobody has asked for yet
+        if sock is None:
+            path = path or os.environ.get("KVCACHE_SOCKET") or DEFAULT_SOCKET
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+            try:
+                sock.connect(path)
+            except OSError:
+                sock.close()
+                raise
+        sock.setblocking(False)
+        self.sock = sock
+        if greet:
+            try:
+                self.hello(name)
+            except BaseException:
+                self.close()
+                raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def close(self):
+        """Ends the session, all leases with it. Unmaps the lane: always safe (section 10)."""
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+        for mapping in (self.pool, self.lane_map):
+            if mapping is not None:
+                mapping.close()
+        self.pool = self.lane_map = None
+        for fd in (self.pool_fd, self.liveness_fd):
+            if fd >= 0:
+                os.close(fd)
+        self.pool_fd = self.liveness_fd = -1
+        for reply in self._replies.values():
+            _close_all(reply.fds)
+        self._replies.clear()
+
+    def shutdown(self):
+        """Closes the writing side: the same as closing, as far as the daemon is concerned (section 9)."""
+        self.sock.shutdown(socket.SHUT_WR)
+
+    # --- messages (section 3) ---
+
+    def _wait_for(self, readable, deadline):
+        events = select.POLLIN if readable else select.POLLOUT
+        poll = select.poll()
+        poll.register(self.sock, events)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or not poll.poll(left * 1000):
+                if time.monotonic() >= deadline:
+                    raise ReplyTimeout(f"nothing for {self.timeout} s")
+                continue
+            return
+
+    def send(self, message, fds=()):
+        """Any bytes as one message. For tests: nothing is checked, no reply is expected."""
+        deadline = time.monotonic() + self.timeout
+        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        while True:
+            try:
+                sent = self.sock.sendmsg([message], control, socket.MSG_NOSIGNAL)
+                break
+            except BlockingIOError:
+                self._wait_for(False, deadline)
+            except (BrokenPipeError, ConnectionResetError) as e:
+                raise SessionEnded(str(e)) from e
+        if sent != len(message):
+            raise ProtocolError(f"sent {sent} of {len(message)} bytes")
+
+    def receive(self, timeout=None):
+        """The next reply, whichever it is. SessionEnded at the end of the stream."""
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        while True:
+            try:
+                data, control, flags, _ = self.sock.recvmsg(
+                    MAX_MESSAGE, socket.CMSG_SPACE(MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC)
+                break
+            except BlockingIOError:
+                self._wait_for(True, deadline)
+            except ConnectionResetError as e:
+                raise SessionEnded(str(e)) from e
+        fds = array.array("i")
+        for level, kind, payload in control:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(payload[:len(payload) - len(payload) % fds.itemsize])
+        try:
+            if not data:
+                raise SessionEnded("the daemon closed the connection")
+            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                raise ProtocolError("a message longer, or with more descriptors, than allowed")
+            return self._parse(data, list(fds))
+        except WireError:
+            _close_all(fds)
+            raise
+
+    def _parse(self, data, fds):
+        if len(data) < REPLY_HEAD.size:
+            raise ProtocolError(f"a reply of {len(data)} bytes")
+        length, op, flags, tag, status, count, value, value64 = REPLY_HEAD.unpack_from(data)
+        if length != len(data) or flags != 0 or not op & REPLY:
+            raise ProtocolError(f"a reply with len {length} of {len(data)}, flags {flags:#x}, op {op:#x}")
+        try:
+            op = Op(op & ~REPLY)
+        except ValueError as e:
+            raise ProtocolError(f"a reply to an op {op:#x}") from e
+        status = Status(status)
+        body = data[REPLY_HEAD.size:]
+        if status != Status.OK and (count != 0 or fds or len(body) > 1024 or b"\0" in body):
+            raise ProtocolError(f"{op.name}: {status.name} with results, descriptors or a bad text")
+        return Reply(op, tag, status, count, value, value64, body, fds)
+
+    def submit(self, op, body=b"", flags=0, tag=None):
+        """Sends one request; its tag, for wait()."""
+        if tag is None:
+            tag = next(self._tags)
+        self._waiting.setdefault(tag, []).append(op)
+        try:
+            self.send(HEADER.pack(HEADER.size + len(body), op, flags, tag) + body)
+        except WireError:
+            self._waiting[tag].remove(op)
+            raise
+        return tag
+
+    def wait(self, tag, check=True):
+        """The reply to this request; others that come before it are kept. Refused if its status is not OK."""
+        deadline = time.monotonic() + self.timeout
+        while tag not in self._replies:
+            reply = self.receive(max(deadline - time.monotonic(), 0.001))
+            ops = self._waiting.get(reply.tag)
+            if not ops or reply.op not in ops or reply.tag in self._replies:
+                _close_all(reply.fds)
+                raise ProtocolError(f"a reply that nobody waits for: {reply.op.name}, tag {reply.tag}")
+            ops.remove(reply.op)
+            self._replies[reply.tag] = reply
+        reply = self._replies.pop(tag)
+        if not self._waiting[tag]:
+            del self._waiting[tag]
+        if check and reply.status != Status.OK:
+            raise Refused(reply.op, reply.status, reply.body.decode("utf-8", "replace"))
+        return reply
+
+    def call(self, op, body=b"", flags=0, check=True, n_fds=0):
+        reply = self.wait(self.submit(op, body, flags), check)
+        if reply.status == Status.OK and len(reply.fds) != n_fds:
+            _close_all(reply.fds)
+            raise ProtocolError(f"{op.name}: {len(reply.fds)} descriptors instead of {n_fds}")
+        return reply
+
+    # --- handshake (section 4) ---
+
+    def hello(self, name="kvwire", versions=(1, 1)):
+        reply = self.call(Op.HELLO, HELLO.pack(MAGIC, *versions, 0, name.encode("ascii")), n_fds=2)
+        self.pool_fd, self.liveness_fd = reply.fds
+        if reply.count != 1 or len(reply.body) < HELLO_RESULT.size:
+            raise ProtocolError("HELLO: a reply without its result")
+        (self.version, self.max_keys, self.max_inflight, self.max_message, self.pool_bytes, self.max_chunk,
+         self.lane_max, self.features, self.instance) = HELLO_RESULT.unpack_from(reply.body)
+        if not versions[0] <= self.version <= versions[1]:
+            raise ProtocolError(f"HELLO: version {self.version} is none of {versions}")
+        self._map_pool()
+
+    def _map_pool(self):
+        seals = fcntl.fcntl(self.pool_fd, fcntl.F_GET_SEALS)
+        wanted = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE
+        if seals & wanted != wanted:
+            raise ProtocolError(f"the pool's seals are {seals:#x}")
+        if os.fstat(self.pool_fd).st_size < self.pool_bytes:
+            raise ProtocolError("the pool is smaller than it is said to be")
+        self.pool = mmap.mmap(self.pool_fd, self.pool_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+
+    def pool_read(self, offset, length):
+        if offset + length > self.pool_bytes:
+            raise ProtocolError(f"{length} bytes at {offset} are not within the pool")
+        return self.pool[offset:offset + length]
+
+    # --- one message each (6.1 to 6.3, 6.13 to 6.15) ---
+
+    def ping(self, payload=b""):
+        reply = self.call(Op.PING, payload)
+        if reply.body != payload:
+            raise ProtocolError("PING: another payload came back")
+        return reply
+
+    def namespace(self, name, fingerprint=b"", chunk_bytes=0, attach=False):
+        """Opens it; its number. The declared chunk size in force is in `chunk_bytes` of the last reply."""
+        name = name.encode() if isinstance(name, str) else name
+        fingerprint = fingerprint.encode() if isinstance(fingerprint, str) else fingerprint
+        body = NAMESPACE.pack(chunk_bytes, len(name), len(fingerprint), 0) + name + fingerprint
+        reply = self.call(Op.NAMESPACE, body, Flag.ATTACH if attach else 0)
+        self.chunk_bytes = reply.value64
+        return reply.value
+
+    def lane(self, size=0):
+        """Makes and maps the lane; its size."""
+        reply = self.call(Op.LANE, struct.pack("<Q", size), n_fds=1)
+        fd, = reply.fds
+        try:
+            if reply.value64 < size or os.fstat(fd).st_size < reply.value64:
+                raise ProtocolError("LANE: smaller than asked for, or than said")
+            self.lane_map = mmap.mmap(fd, reply.value64, flags=mmap.MAP_SHARED,
+                                      prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            os.close(fd)
+        self.lane_bytes = reply.value64
+        return self.lane_bytes
+
+    def lane_write(self, offset, data):
+        self.lane_map[offset:offset + len(data)] = data
+
+    def lane_read(self, offset, length):
+        return self.lane_map[offset:offset + length]
+
+    def list_page(self, namespace, cursor=0, count=1024):
+        """One LIST: (entries, next cursor; 0 at the end)."""
+        reply = self.call(Op.LIST, LIST.pack(namespace, count, cursor))
+        if reply.count > count or len(reply.body) != reply.count * LIST_RESULT.size:
+            raise ProtocolError(f"LIST: {reply.count} results in {len(reply.body)} bytes")
+        return [Listed(*r) for r in LIST_RESULT.iter_unpack(reply.body)], reply.value64
+
+    def list(self, namespace, count=1024):
+        """All of a namespace that is on disk."""
+        cursor = 0
+        while True:
+            entries, cursor = self.list_page(namespace, cursor, count)
+            yield from entries
+            if cursor == 0:
+                return
+
+    def purge(self, namespace=0, everything=False):
+        """Chunks dropped."""
+        return self.call(Op.PURGE, struct.pack("<II", namespace, 0), Flag.ALL if everything else 0).value64
+
+    def report(self, what=Report.STATUS):
+        reply = self.call(Op.REPORT, struct.pack("<II", what, 0), n_fds=1)
+        fd, = reply.fds
+        try:
+            text = b""
+            while len(text) < reply.value64:
+                part = os.pread(fd, reply.value64 - len(text), len(text))
+                if not part:
+                    raise ProtocolError("REPORT: the text is shorter than said")
+                text += part
+        finally:
+            os.close(fd)
+        return text.decode()
+
+    # --- batches (6.4) ---
+
+    def submit_batch(self, op, namespace=0, entries=(), *, releases=(), flags=0, ack=0, tiers=0, parent=ROOT,
+                     timeout_ms=0):
+        """`entries`: each as bytes. Returns a tag."""
+        body = BATCH.pack(namespace, len(entries), len(releases), timeout_ms, ack, tiers, 0, parent)
+        return self.submit(op, body + b"".join(entries) + b"".join(LEASE.pack(*r) for r in releases), flags)
+
+    def _batch(self, op, namespace, entries, result_bytes, **how):
+        reply = self.wait(self.submit_batch(op, namespace, entries, **how))
+        return self._results(reply, len(entries), result_bytes)
+
+    @staticmethod
+    def _results(reply, n, result_bytes):
+        expected = n if result_bytes else 0
+        if reply.fds or reply.count != expected or len(reply.body) != expected * result_bytes:
+            _close_all(reply.fds)
+            raise ProtocolError(f"{reply.op.name}: {reply.count} results in {len(reply.body)} bytes for {n} entries")
+        return reply
+
+    def put_entries(self, items, at=0):
+        """Copies values to the lane from `at` on; entries for submit_batch(Op.PUT)."""
+        entries = []
+        for key, value in items:
+            if at + len(value) > self.lane_bytes:
+                raise ValueError("the lane is too small for these values")
+            self.lane_write(at, value)
+            entries.append(PUT_ENTRY.pack(key, at, len(value), 0, 0))
+            at += (len(value) + 63) & ~63
+        return entries
+
+    def put_results(self, reply, n):
+        self._results(reply, n, PUT_RESULT.size)
+        return [PutResult(self, Status(s), bool(flags & 1), length, Lease(i, g), offset)
+                for s, flags, length, i, g, offset in PUT_RESULT.iter_unpack(reply.body)]
+
+    def put(self, namespace, items, *, ack=Ack.ACCEPTED, lease=False, nowait=False, more=False, **how):
+        """Stores (key, value) pairs, a chain, root first. Makes the lane if there is none."""
+        items = list(items.items()) if isinstance(items, dict) else list(items)
+        if self.lane_map is None:
+            self.lane()
+        flags = (Flag.LEASE if lease else 0) | (Flag.NOWAIT if nowait else 0) | (Flag.MORE if more else 0)
+        entries = self.put_entries(items)
+        reply = self.wait(self.submit_batch(Op.PUT, namespace, entries, flags=flags, ack=ack, **how))
+        return self.put_results(reply, len(entries))
+
+    def put_chain(self, namespace, items, *, size=None, **how):
+        """A chain of any length, as several messages (section 8)."""
+        items, results, parent = list(items), [], ROOT
+        parts = list(_batches(items, size or self.max_keys))
+        for i, part in enumerate(parts):
+            results += self.put(namespace, part, parent=parent, more=i + 1 < len(parts), **how)
+            parent = part[-1][0]
+        return results
+
+    def get_results(self, reply, n, into=None):
+        self._results(reply, n, GET_RESULT.size)
+        results = []
+        for k, (s, tier, flags, length, i, g, offset, chunk) in enumerate(GET_RESULT.iter_unpack(reply.body)):
+            r = GetResult(self, Status(s), tier, bool(flags & 1), length, Lease(i, g), offset, chunk,
+                          into[k] if into is not None else None)
+            if r.leased != (into is None and r.status == Status.OK) or (r.leased and g == 0):
+                raise ProtocolError(f"GET: {r} and a lease that does not fit")
+            results.append(r)
+        return results
+
+    def get(self, namespace, keys, *, ranges=None, nowait=False, more=False, **how):
+        """Maps: each result that is OK has a lease and `data`. `ranges`: (offset, length) for each key."""
+        entries = [GET_ENTRY.pack(k, *(ranges[i] if ranges else (0, 0)), 0, 0, 0) for i, k in enumerate(keys)]
+        flags = (Flag.NOWAIT if nowait else 0) | (Flag.MORE if more else 0)
+        reply = self.wait(self.submit_batch(Op.GET, namespace, entries, flags=flags, **how))
+        return self.get_results(reply, len(entries))
+
+    def get_into(self, namespace, keys, room, *, at=0, ranges=None, nowait=False, more=False, **how):
+        """Copies to the lane, `room` bytes for each key, one after the other from `at` on."""
+        if self.lane_map is None:
+            self.lane()
+        places = [at + i * ((room + 63) & ~63) for i in range(len(keys))]
+        entries = [GET_ENTRY.pack(k, *(ranges[i] if ranges else (0, 0)), places[i], room, 0)
+                   for i, k in enumerate(keys)]
+        flags = Flag.INTO | (Flag.NOWAIT if nowait else 0) | (Flag.MORE if more else 0)
+        reply = self.wait(self.submit_batch(Op.GET, namespace, entries, flags=flags, **how))
+        return self.get_results(reply, len(entries), places)
+
+    def value(self, namespace, key):
+        """One whole chunk as bytes, or None."""
+        result, = self.get(namespace, [key])
+        if result.status != Status.OK:
+            return None
+        data = result.data
+        self.release([result.lease])
+        return data
+
+    def release(self, leases):
+        """How many of them were stale."""
+        return self._batch(Op.RELEASE, 0, (), 0, releases=leases).value
+
+    def exists(self, namespace, keys, **how):
+        return [Tier(b) for b in self._batch(Op.EXISTS, namespace, keys, 1, **how).body]
+
+    def match(self, namespace, keys, **how):
+        """Keys of the leading run that are there."""
+        value = self._batch(Op.MATCH, namespace, keys, 0, **how).value
+        if value > len(keys):
+            raise ProtocolError(f"MATCH: {value} of {len(keys)}")
+        return value
+
+    def _statuses(self, op, namespace, keys, how):
+        return [Status(s) for s, in struct.iter_unpack("<H", self._batch(op, namespace, keys, 2, **how).body)]
+
+    def touch(self, namespace, keys, more=False, **how):
+        return self._statuses(Op.TOUCH, namespace, keys, dict(how, flags=Flag.MORE if more else 0))
+
+    def evict(self, namespace, keys, tiers=Tier.ALL, **how):
+        return self._statuses(Op.EVICT, namespace, keys, dict(how, tiers=tiers))
+
+    def stat(self, namespace, keys, **how):
+        body = self._batch(Op.STAT, namespace, keys, STAT_RESULT.size, **how).body
+        return [Stat(Status(s), Tier(tiers), *rest) for s, tiers, *rest in STAT_RESULT.iter_unpack(body)]
+
+    # --- the end (section 10) ---
+
+    def settled(self):
+        """After SessionEnded: is all I/O of that daemon over, so that lane memory may be reused?"""
+        try:
+            fcntl.flock(self.liveness_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(self.liveness_fd, fcntl.LOCK_UN)
+        return True
+
+
+def _close_all(fds):
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many clients, and clients that die: what they held comes back, and the others do not notice."""
+
+import os
+import signal
+import socket
+import time
+import traceback
+
+import pytest
+
+import kvwire
+from harness import KIB, MIB, in_threads, items, key_of, put_all, slow, value_of, wait_until
+from kvwire import Ack, Flag, Op, Status
+
+
+def get_entry(key):
+    return kvwire.GET_ENTRY.pack(key, 0, 0, 0, 0, 0)
+
+
+# --- the states in which a client dies; each returns what must stay alive until it is killed ---
+
+def connected(daemon):
+    return daemon.raw()
+
+
+def greeted(daemon):
+    return daemon.client()
+
+
+def with_lane(daemon):
+    c = daemon.client()
+    c.lane(MIB)
+    return c
+
+
+def mid_put(daemon):
+    c = daemon.client()
+    ns = c.namespace("victims")
+    c.lane()
+    entries = c.put_entries(items(("mid put", os.getpid()), 60, 256 * KIB))
+    for i in range(0, 60, 10):
+        c.submit_batch(Op.PUT, ns, entries[i:i + 10], ack=Ack.DURABLE, flags=Flag.LEASE)
+    return c
+
+
+def mid_namespace(daemon):
+    c = daemon.client()
+    for i in range(20):
+        name = f"victim-{os.getpid()}-{i}".encode()
+        c.submit(Op.NAMESPACE, kvwire.NAMESPACE.pack(0, len(name), 0, 0) + name)
+    return c
+
+
+def holding_leases(daemon):
+    c = daemon.client()
+    ns = c.namespace("victims")
+    results = c.put(ns, items(("leases", os.getpid()), 10, 50000), lease=True)
+    assert all(r.leased for r in results)
+    return c
+
+
+def in_flight_64(daemon):
+    c = daemon.client()
+    ns = c.namespace("common")
+    keys = [k for k, _ in items("common", 64, 256 * KIB)]
+    for key in keys:
+        c.submit_batch(Op.GET, ns, [get_entry(key)])
+    return c
+
+
+def in_flight_into(daemon):
+    c = daemon.client()
+    ns = c.namespace("common")
+    c.lane()
+    for i, (key, _) in enumerate(items("common", 64, 256 * KIB)):
+        c.submit_batch(Op.GET, ns, [kvwire.GET_ENTRY.pack(key, 0, 0, i * 256 * KIB, 256 * KIB, 0)], flags=Flag.INTO)
+    return c
+
+
+def not_reading_replies(daemon):
+    c = daemon.client()
+    ns = c.namespace("common")
+    c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    c.sock.setblocking(False)
+    keys = [k for k, _ in items("common", 64, 256 * KIB)]
+    c.timeout = 0.2
+    try:
+        for _ in range(2000):
+            c.submit_batch(Op.STAT, ns, keys * 16)
+            c.submit(Op.REPORT, bytes(8))
+    except kvwire.ReplyTimeout:
+        return c
+    raise AssertionError("the daemon takes any number of requests from one who does not read")
+
+
+def half_a_chain(daemon):
+    c = daemon.client()
+    ns = c.namespace("victims")
+    pairs = items(("half", os.getpid()), 20, 5000)
+    c.put(ns, pairs, more=True)
+    c.touch(ns, [k for k, _ in pairs], more=True)
+    return c
+
+
+def waiting_for_room(daemon):
+    c = daemon.client()
+    ns = c.namespace("victims")
+    c.lane()
+    entries = c.put_entries(items(("room", os.getpid()), 60, MIB))
+    c.submit_batch(Op.PUT, ns, entries, ack=Ack.ACCEPTED, timeout_ms=600000)
+    return c
+
+
+def ended_by_the_daemon(daemon):
+    c = holding_leases(daemon)
+    c.send(b"bad")
+    try:
+        c.receive()
+    except kvwire.SessionEnded:
+        return c
+    raise AssertionError("a bad frame was answered")
+
+
+STATES = [connected, greeted, with_lane, mid_put, mid_namespace, holding_leases, in_flight_64, in_flight_into,
+          not_reading_replies, half_a_chain, waiting_for_room, ended_by_the_daemon]
+
+
+class Victim:
+    """A process that gets itself into a state and stays there until it is killed."""
+
+    def __init__(self, daemon, state):
+        ready, tell = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                kept = state(daemon)
+                os.write(tell, b"!")
+                while kept:
+                    signal.pause()
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        os.close(tell)
+        try:
+            assert os.read(ready, 1) == b"!", f"{state.__name__}: the client did not get that far"
+        except BaseException:
+            self.kill()
+            raise
+        finally:
+            os.close(ready)
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def fill(daemon):
+    with daemon.client() as c:
+        ns = c.namespace("common")
+        put_all(c, ns, items("common", 64, 256 * KIB), ack=Ack.WRITTEN)
+        c.namespace("victims")
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda s: s.__name__)
+def test_client_killed(leg_daemon, state):
+    """What it held comes back, as soon as its I/O is over, and another client goes on all the while."""
+    fill(leg_daemon)
+    with leg_daemon.client() as bystander:
+        ns = bystander.namespace("common")
+        (key, value), *_ = items("common", 1, 256 * KIB)
+        before = leg_daemon.holdings()
+        victims = [Victim(leg_daemon, state) for _ in range(3)]
+        got, = bystander.get_into(ns, [key], 256 * KIB)
+        assert got.data == value
+        for v in victims:
+            v.kill()
+        lane = {"lanes": 1, "lane_bytes": bystander.lane_bytes}
+        before = {**before, "lanes": before["lanes"] + 1, "lane_bytes": before["lane_bytes"] + lane["lane_bytes"],
+                  "fds": before["fds"] + 1}
+        wait_until(lambda: leg_daemon.holdings() == before, f"{before} again, but it is {leg_daemon.holdings()}")
+        bystander.ping()
+        assert bystander.value(ns, key) == value
+
+
+def test_many_clients_killed_in_all_states(daemon):
+    fill(daemon)
+    before = daemon.holdings()
+    for _ in range(3):
+        victims = [Victim(daemon, state) for state in STATES]
+        for v in victims:
+            v.kill()
+    wait_until(lambda: daemon.holdings() == before, f"{before} again")
+    with daemon.client() as c:
+        assert c.value(c.namespace("common"), key_of("common", 5)) == value_of(key_of("common", 5), 256 * KIB)
+
+
+def test_a_stopped_client_does_not_hold_up_others(daemon):
+    fill(daemon)
+    victims = [Victim(daemon, not_reading_replies) for _ in range(4)]
+    try:
+        with daemon.client() as c:
+            ns = c.namespace("common")
+            began = time.monotonic()
+            for key, value in items("common", 64, 256 * KIB):
+                assert c.value(ns, key) == value
+            assert time.monotonic() - began < 5 * slow()
+            assert daemon.status()["sessions"]["connections"] >= 5
+    finally:
+        for v in victims:
+            v.kill()
+
+
+def test_the_65th_request_waits_for_replies_to_be_read(daemon, client):
+    """Not refused, not lost: backpressure. All are answered once somebody reads."""
+    ns = client.namespace("backpressure")
+    keys = [key_of("b", i) for i in range(512)]
+    tags, client.timeout = [], 0.3
+    try:
+        for _ in range(3000):
+            tags.append(client.submit_batch(Op.STAT, ns, keys))
+    except kvwire.ReplyTimeout:
+        pass
+    assert 64 <= len(tags) < 3000
+    client.timeout = 30 * slow()
+    for tag in tags:
+        assert client.wait(tag).count == 512
+    client.ping()
+
+
+def test_a_hundred_clients_put_and_get_at_once(leg_daemon):
+    count, each = 100, 8
+
+    def work(number):
+        with leg_daemon.client(name=f"client {number}") as c:
+            ns = c.namespace("hundred")
+            c.lane(256 * KIB)
+            mine = [(k, value_of(k, 20000)) for k in (key_of("hundred", number, i) for i in range(each))]
+            shared = [(k, value_of(k, 10000)) for k in (key_of("shared", i) for i in range(4))]
+            results = c.put(ns, mine + shared, ack=Ack.WRITTEN if number % 2 else Ack.ACCEPTED, timeout_ms=60000)
+            assert all(r.stored for r in results), results
+            wrong = 0
+            for _ in range(2):
+                for key, value in mine + shared:
+                    got, = c.get(ns, [key], timeout_ms=60000)
+                    assert got.status == Status.OK, got
+                    wrong += got.data != value
+                    c.release([got.lease])
+                into = c.get_into(ns, [k for k, _ in mine], 20000, timeout_ms=60000)
+                wrong += sum(r.data != v for r, (_, v) in zip(into, mine))
+                # somebody else's, if it is there yet
+                other = (number * 7 + 1) % count
+                for i in range(each):
+                    key = key_of("hundred", other, i)
+                    value = c.value(ns, key)
+                    wrong += value not in (None, value_of(key, 20000))
+            return wrong
+
+    before = leg_daemon.holdings()
+    assert sum(in_threads(count, work)) == 0
+    wait_until(lambda: leg_daemon.holdings() == before, "everything is given back")
+
+
+def test_connecting_and_closing_leaves_nothing(daemon):
+    before = daemon.holdings()
+    for i in range(300):
+        if i % 3 == 0:
+            daemon.raw().close()
+        else:
+            c = daemon.client()
+            if i % 3 == 1:
+                c.lane(4096)
+            c.close()
+    wait_until(lambda: daemon.holdings() == before, "everything is given back")
+
+
+def test_a_forked_copy_of_the_socket_keeps_the_session(daemon):
+    """The client's end is closed when its last copy is."""
+    c = daemon.client()
+    ns = c.namespace("fork")
+    c.put(ns, items("fork", 3, 1000), lease=True)
+    copy = os.dup(c.sock.fileno())
+    c.close()
+    assert daemon.status()["sessions"]["leases"] == 3
+    os.close(copy)
+    wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "the leases end")

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP: what is served, to whom, and that slow or many visitors do no harm."""
+
+import json
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import os
+import time
+
+import pytest
+
+import harness
+from harness import items, key_of, put_all, wait_until
+from kvwire import Ack, Tier
+
+
+@pytest.fixture
+def web(make_daemon):
+    daemon = make_daemon()
+    daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"
+    return daemon.start()
+
+
+def traffic(daemon):
+    """A bit of everything, so that every metric has something to tell."""
+    with daemon.client() as c:
+        ns = c.namespace("web")
+        pairs = items("web", 20, 10000)
+        for ack in Ack:
+            c.put(ns, pairs, ack=ack, lease=ack == Ack.WRITTEN)
+        keys = [k for k, _ in pairs]
+        c.evict(ns, keys[:5], Tier.MEMORY)
+        c.get(ns, keys + [key_of("none")])
+        c.get_into(ns, keys, 10000)
+        c.match(ns, keys)
+        c.stat(ns, keys)
+        list(c.list(ns))
+        c.purge(ns)
+        c.send(b"bad")
+
+
+def test_pages(web):
+    traffic(web)
+    status, headers, body = web.http("/healthz")
+    assert status == 200 and body
+    assert web.http("/readyz")[0] == 200
+    status, headers, body = web.http("/status")
+    assert status == 200 and headers["content-type"].startswith("application/json")
+    said = json.loads(body)
+    assert said["ready"] is True and said["totals"]["puts"] == 20 and said["http"] == f"unix:{web.http_socket}"
+    assert said.keys() == web.status().keys()
+    status, headers, body = web.http("/")
+    assert status == 200 and headers["content-type"].startswith("text/html") and b"kvcache" in body
+    status, headers, body = web.http("/metrics")
+    assert status == 200 and headers["content-type"].startswith("text/plain") and "version=0.0.4" in headers["content-type"]
+    metrics = harness.parse_metrics(body.decode())
+    assert metrics["kvcache_puts_total"] == 20 and metrics['kvcache_hits_total{tier="disk"}'] == 5
+    assert metrics["kvcache_misses_total"] == 1
+    assert metrics['kvcache_request_duration_seconds_count{op="put"}'] == 3
+
+
+def test_what_is_not_there_and_what_is_not_done(web):
+    assert web.http("/nothing")[0] == 404
+    assert web.http("/metrics/../status")[0] in (404, 200)
+    for method in ("POST", "PUT", "DELETE"):
+        status, headers, _ = web.http("/metrics", method)
+        assert status == 405 and "GET" in headers["allow"]
+    status, headers, body = web.http("/metrics", "HEAD")
+    assert status == 200 and body == b"" and int(headers.get("content-length", 1)) > 0
+
+
+def test_openmetrics_for_who_asks_for_it(web):
+    traffic(web)
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
+    _, headers, body = web.http("/metrics", headers={"Accept": accept})
+    assert headers["content-type"].startswith("application/openmetrics-text")
+    text = body.decode()
+    assert text.endswith("# EOF\n")
+    assert "# TYPE kvcache_puts counter\n" in text and "kvcache_puts_total 20" in text
+    types = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M)
+    assert len(types) == len(set(types)) > 50
+    _, headers, body = web.http("/metrics", headers={"Accept": "text/plain"})
+    assert headers["content-type"].startswith("text/plain") and b"# EOF" not in body
+
+
+def test_promtool_finds_nothing_to_say(web):
+    promtool = shutil.which("promtool")
+    if not promtool:
+        pytest.skip("promtool is not installed")
+    traffic(web)
+    _, _, body = web.http("/metrics")
+    result = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True, timeout=60)
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
+
+
+def test_counters_never_fall(web):
+    before = web.metrics()
+    traffic(web)
+    after = web.metrics()
+    assert before.keys() <= after.keys()
+    fallen = {n: (before[n], after[n]) for n in before if re.search(r"_(total|count|sum|bucket)\b", n) and after[n] < before[n]}
+    assert not fallen
+
+
+def test_socket_file_has_its_mode_and_goes_with_the_daemon(web):
+    mode = os.stat(web.http_socket).st_mode
+    assert stat.S_ISSOCK(mode) and not mode & 0o007
+    web.stop()
+    assert not os.path.exists(web.http_socket)
+
+
+def test_busy_default_address_is_a_warning(make_daemon):
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind(("127.0.0.1", 9750))
+            taken.listen()
+        except OSError:
+            pass  # taken by somebody else: as good
+        daemon = make_daemon(settings={"listen.http": None}).start()
+        assert daemon.status()["http"] == "off"
+        assert any("9750" in line for line in daemon.log().splitlines() if " warning: " in line)
+        asked = make_daemon(settings={"listen.http": "127.0.0.1:9750"})
+        assert asked.spawn().wait_exit() == 75
+        assert "127.0.0.1:9750" in asked.log()
+
+
+@pytest.mark.parametrize("address,status", [("0.0.0.0:9751", None), ("nonsense", 78), ("127.0.0.1:99999", 78),
+                                            ("unix:relative", 78)])
+def test_address_that_will_not_do(make_daemon, address, status):
+    daemon = make_daemon(settings={"listen.http": address})
+    code = daemon.spawn().wait_exit()
+    assert code == status if status else code not in (0, 1)
+    assert "listen.http" in daemon.log()
+
+
+def connect(daemon):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    s.settimeout(20 * harness.slow())
+    s.connect(daemon.http_socket)
+    return s
+
+
+def test_a_slow_visitor_is_cut_off(make_daemon):
+    """The deadline is absolute: a byte now and then does not help."""
+    daemon = make_daemon(settings={"limits.http": "400ms"})
+    daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"
+    daemon.start()
+    began = time.monotonic()
+    idle, trickle = connect(daemon), connect(daemon)
+    trickle.settimeout(0.02)
+    request, sent, ended = b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: " + b"z" * 100000, 0, False
+    while not ended and time.monotonic() - began < 10 * harness.slow():
+        try:
+            trickle.send(request[sent:sent + 1])
+            sent += 1
+            ended = trickle.recv(1) == b""
+        except socket.timeout:
+            pass
+        except OSError:
+            ended = True
+    assert ended and 0.3 < time.monotonic() - began < 5 * harness.slow()
+    assert idle.recv(1) == b""
+    assert daemon.http("/healthz")[0] == 200
+    wait_until(lambda: daemon.metric("kvcache_http_deadlines_total") >= 2, "the deadlines are counted")
+    idle.close()
+    trickle.close()
+
+
+def test_too_many_visitors(make_daemon):
+    daemon = make_daemon(settings={"limits.http_connections": 5})
+    daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"
+    daemon.start()
+    fds = daemon.fd_count()
+    crowd = [connect(daemon) for _ in range(40)]
+    wait_until(lambda: daemon.metric("kvcache_http_connections_refused_total") >= 30, "connections beyond the cap are refused")
+    assert daemon.fd_count() <= fds + 6
+    with daemon.client() as c:
+        c.ping()
+    for s in crowd:
+        s.close()
+    wait_until(lambda: daemon.fd_count() == fds, "their descriptors are closed")
+    assert daemon.http("/healthz")[0] == 200
+
+
+@pytest.mark.parametrize("request_bytes", [b"\0" * 100, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"x" * 100000,
+                                           b"GET /metrics HTTP/1.1\r\nContent-Length: 99999999999999\r\n\r\n",
+                                           b"GET /" + b"a" * 50000 + b" HTTP/1.1\r\n\r\n",
+                                           b"GET http://[::1/metrics HTTP/1.1\r\n\r\n",
+                                           b"POST /metrics HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffff\r\n"])
+def test_nonsense_does_no_harm(web, request_bytes):
+    s = connect(web)
+    try:
+        s.sendall(request_bytes)
+        s.shutdown(socket.SHUT_WR)
+        while s.recv(65536):
+            pass
+    except OSError:
+        pass
+    s.close()
+    assert web.http("/healthz")[0] == 200
+    with web.client() as c:
+        c.ping()
+
+
+def test_visitors_that_leave_amid_the_answer(web):
+    fds = web.fd_count()
+    for _ in range(50):
+        s = connect(web)
+        s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        s.close()
+    wait_until(lambda: web.fd_count() == fds, "their descriptors are closed")
+
+
+def test_tcp_on_a_port_of_the_kernels_choice(make_daemon):
+    daemon = make_daemon(settings={"listen.http": "127.0.0.1:0"}).start()
+    address = daemon.status()["http"]
+    assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d*", address)
+    import urllib.request
+    with urllib.request.urlopen(address + "/readyz", timeout=20) as reply:
+        assert reply.status == 200

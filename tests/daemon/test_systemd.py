@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What systemd is told, and what it hands over; without systemd."""
+
+import os
+import signal
+import socket
+import sys
+
+import pytest
+
+import harness
+import kvwire
+from harness import items, wait_until
+from kvwire import Ack
+
+# systemd's place: puts the descriptors where they belong, names them, and becomes the daemon.
+ACTIVATE = """
+import os, sys
+fds = [int(fd) for fd in sys.argv[1].split(',')]
+fds = [os.dup(fd) if fd < 3 + len(fds) else fd for fd in fds]
+for i, fd in enumerate(fds):
+    os.dup2(fd, 3 + i, inheritable=True)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(fds)))
+if sys.argv[2]:
+    os.environ['LISTEN_FDNAMES'] = sys.argv[2]
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+class Manager:
+    """The socket on which systemd would be told."""
+
+    def __init__(self, directory):
+        self.path = str(directory / "notify")
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.sock.bind(self.path)
+        self.sock.settimeout(20 * harness.slow())
+
+    def next(self):
+        return self.sock.recv(4096).decode().splitlines()
+
+    def next_with(self, wanted):
+        while True:
+            lines = self.next()
+            if any(line.startswith(wanted) for line in lines):
+                return lines
+
+
+@pytest.fixture
+def manager(make_daemon, directory):
+    m = Manager(directory)
+    yield m
+    m.sock.close()
+
+
+def need_systemd(daemon):
+    """A build without libsystemd has nothing to show here."""
+    if b"NOTIFY_SOCKET" not in harness.DAEMON.read_bytes():
+        pytest.skip("built without libsystemd")
+    return daemon
+
+
+def test_ready_reloading_stopping(make_daemon, manager):
+    daemon = need_systemd(make_daemon(env={"NOTIFY_SOCKET": manager.path}))
+    daemon.spawn()
+    assert "READY=1" in manager.next()
+    daemon.answers()
+    daemon.process.send_signal(signal.SIGHUP)
+    reloading = manager.next_with("RELOADING=1")
+    stamp, = [int(line.split("=")[1]) for line in reloading if line.startswith("MONOTONIC_USEC=")]
+    with open("/proc/uptime") as f:
+        assert 0 < stamp / 1e6 <= float(f.read().split()[0]) + 1
+    manager.next_with("READY=1")
+    with daemon.client() as c:
+        c.put(c.namespace("notify"), items("notify", 3, 1000))
+    daemon.process.send_signal(signal.SIGTERM)
+    stopping = manager.next_with("STOPPING=1")
+    assert any(line.startswith("STATUS=") for line in stopping)
+    assert daemon.wait_exit() == 0
+
+
+def test_a_daemon_that_cannot_start_does_not_say_ready(make_daemon, manager):
+    daemon = need_systemd(make_daemon(env={"NOTIFY_SOCKET": manager.path}))
+    daemon.store.mkdir()
+    (daemon.store / "foreign").write_text("x")
+    assert daemon.spawn().wait_exit() == 65
+    manager.sock.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            assert "READY=1" not in manager.next()
+
+
+def test_watchdog_is_fed(make_daemon, manager):
+    daemon = need_systemd(make_daemon(env={"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": "200000"}))
+    daemon.spawn()
+    for _ in range(3):
+        manager.next_with("WATCHDOG=1")
+    daemon.stop()
+
+
+def test_status_line_for_people(make_daemon, manager):
+    daemon = need_systemd(make_daemon(env={"NOTIFY_SOCKET": manager.path}))
+    daemon.spawn()
+    line = manager.next_with("STATUS=")
+    assert "clients" in line[0] and "chunks" in line[0]
+    daemon.stop()
+
+
+def activated(daemon, sockets, names=None):
+    fds = [s.fileno() for s in sockets]
+    daemon.prefix = [sys.executable, "-c", ACTIVATE, ",".join(map(str, fds)), names or ""]
+    daemon.pass_fds = tuple(fds)
+    return daemon
+
+
+def listening(path, kind=socket.SOCK_SEQPACKET):
+    s = socket.socket(socket.AF_UNIX, kind)
+    s.bind(path)
+    s.listen(16)
+    return s
+
+
+@pytest.mark.parametrize("names", [None, "kvcache.socket", "kvcache"])
+def test_inherited_socket(make_daemon, names):
+    daemon = need_systemd(make_daemon())
+    with listening(daemon.socket) as s:
+        early = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        early.connect(daemon.socket)  # before there is a daemon: the socket holds it
+        activated(daemon, [s], names).start()
+        with kvwire.Client(sock=early) as c:
+            pairs = items("inherited", 3, 1000)
+            c.put(c.namespace("inherited"), pairs, ack=Ack.WRITTEN)
+        daemon.stop()
+        assert os.path.exists(daemon.socket), "the socket is systemd's, and not the daemon's to remove"
+        # whoever connects meanwhile is served by the next one
+        late = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        late.connect(daemon.socket)
+        daemon.start()
+        with kvwire.Client(sock=late) as c:
+            assert all(c.exists(c.namespace("inherited"), [k for k, _ in pairs]))
+
+
+def test_inherited_socket_for_http(make_daemon):
+    daemon = need_systemd(make_daemon())
+    with listening(daemon.socket) as s, listening(daemon.http_socket, socket.SOCK_STREAM) as h:
+        activated(daemon, [h, s], "http:kvcache.socket").start()
+        assert daemon.http("/readyz")[0] == 200
+        assert daemon.status()["http"] == f"unix:{daemon.http_socket}"
+
+
+def test_inherited_socket_of_the_wrong_kind(make_daemon):
+    daemon = need_systemd(make_daemon())
+    with listening(daemon.socket, socket.SOCK_STREAM) as s:
+        assert activated(daemon, [s]).spawn().wait_exit() not in (0, None)
+        assert "SEQPACKET" in daemon.log()
+
+
+def test_inherited_sockets_that_nobody_knows(make_daemon):
+    daemon = need_systemd(make_daemon())
+    with listening(daemon.socket) as s:
+        assert activated(daemon, [s], "mystery.socket").spawn().wait_exit() not in (0, None)
+        assert "inherited" in daemon.log()

@@ -1,0 +1,729 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A daemon in a thread, for tests of the client library. See fake-daemon.h.
+ *
+ * One thread polls the listener, the sessions and an eventfd. Everything happens under one lock,
+ * and every change is announced by one condition variable, so tests wait for what they want to see
+ * instead of sleeping. */
+#include "fake-daemon.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "fdpass.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+#define CHECK(x)                                                                                   \
+        do {                                                                                       \
+                if (!(x)) {                                                                        \
+                        fprintf(stderr, "fake daemon: %s: %m\n", #x);                              \
+                        abort();                                                                   \
+                }                                                                                  \
+        } while (0)
+
+/* The same file by another open: read-only, and a lock of its own. */
+static int reopen(int fd, int flags)
+{
+        char path[64];
+        int r;
+
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        r = open(path, flags | O_CLOEXEC);
+        CHECK(r >= 0);
+        return r;
+}
+
+void fake_daemon_lock(struct fake_daemon *d)
+{
+        pthread_mutex_lock(&d->lock);
+}
+
+void fake_daemon_unlock(struct fake_daemon *d)
+{
+        pthread_mutex_unlock(&d->lock);
+}
+
+/* --- replies --- */
+
+static void send_reply(struct fake_daemon *d, unsigned session, const struct wire_hdr *request,
+                       void *reply, size_t bytes, const int *fds, unsigned n_fds)
+{
+        struct wire_reply *r = reply;
+
+        r->hdr.len = (uint32_t)bytes;
+        r->hdr.op = request->op | WIRE_REPLY;
+        r->hdr.tag = request->tag;
+        if (d->o.no_fd && request->op != WIRE_HELLO)
+                n_fds = 0;
+        if (d->o.stray_fd && n_fds == 0) {
+                fds = &d->live_fd;
+                n_fds = 1;
+        }
+        if (d->o.reply)
+                bytes = d->o.reply(d, request, r, bytes);
+        if (bytes > 0)
+                (void)fdpass_send(d->sessions[session].sock, reply, bytes, fds, n_fds);
+}
+
+static void refuse(struct fake_daemon *d, unsigned session, const struct wire_hdr *request,
+                   unsigned status, const char *text)
+{
+        _Alignas(8) char buf[2048] = { 0 };
+        struct wire_reply *r = (struct wire_reply *)buf;
+
+        r->status = (uint16_t)status;
+        memcpy(buf + sizeof(*r), text, strlen(text));
+        send_reply(d, session, request, buf, sizeof(*r) + strlen(text), NULL, 0);
+}
+
+/* --- what it keeps --- */
+
+static int chunk_find(const struct fake_daemon *d, uint32_t ns, const struct key *key)
+{
+        for (unsigned i = 0; i < d->n_chunks; i++)
+                if (d->chunks[i].namespace_id == ns && key_equal(&d->chunks[i].key, key))
+                        return (int)i;
+        return -1;
+}
+
+static void chunk_drop(struct fake_daemon *d, int i)
+{
+        d->chunks[i] = d->chunks[--d->n_chunks];
+}
+
+static struct wire_lease lease_new(struct fake_daemon *d, unsigned session)
+{
+        for (unsigned i = 0; i < FAKE_LEASES; i++) {
+                if (d->leases[i].used)
+                        continue;
+                d->leases[i].used = true;
+                d->leases[i].session = session;
+                d->leases[i].generation++;
+                d->leases_held++;
+                return (struct wire_lease){ i, d->leases[i].generation };
+        }
+        abort();
+}
+
+static unsigned leases_end(struct fake_daemon *d, unsigned session, const struct wire_lease *leases,
+                           unsigned n)
+{
+        unsigned stale = 0;
+
+        for (unsigned i = 0; i < n; i++) {
+                uint32_t id = leases[i].id;
+
+                if (id >= FAKE_LEASES || !d->leases[id].used || d->leases[id].session != session ||
+                    d->leases[id].generation != leases[i].generation) {
+                        stale++;
+                        continue;
+                }
+                d->leases[id].used = false;
+                d->leases_held--;
+        }
+        d->releases += n;
+        d->stale_releases += stale;
+        return stale;
+}
+
+static void put_one(struct fake_daemon *d, unsigned session, const struct wire_batch *b,
+                    const struct wire_put *p, struct wire_put_result *r)
+{
+        struct fake_session *s = &d->sessions[session];
+        int i = chunk_find(d, b->namespace_id, &p->key);
+
+        if (!s->lane || !range_within(p->offset, p->length, s->lane_bytes) || p->length == 0 ||
+            key_is_root(&p->key)) {
+                r->status = WIRE_INVALID;
+                return;
+        }
+        if (i < 0) {
+                if (d->pool_used + p->length > d->o.pool_bytes || d->n_chunks == FAKE_CHUNKS) {
+                        r->status = WIRE_BUSY;
+                        return;
+                }
+                i = (int)d->n_chunks++;
+                d->chunks[i].namespace_id = b->namespace_id;
+                d->chunks[i].key = p->key;
+                d->chunks[i].offset = d->pool_used;
+                d->chunks[i].length = p->length;
+                memcpy(d->pool + d->pool_used, s->lane + p->offset, p->length);
+                d->pool_used += p->length;
+        } else {
+                r->status = WIRE_EXISTS_ALREADY;
+        }
+        r->length = d->chunks[i].length;
+        if (b->hdr.flags & WIRE_F_LEASE) {
+                r->flags = WIRE_RESULT_LEASED;
+                r->lease = lease_new(d, session);
+                r->offset = d->chunks[i].offset;
+        }
+}
+
+static void get_one(struct fake_daemon *d, unsigned session, const struct wire_batch *b,
+                    const struct wire_get *g, struct wire_get_result *r)
+{
+        struct fake_session *s = &d->sessions[session];
+        int i = chunk_find(d, b->namespace_id, &g->key);
+        uint32_t length;
+
+        if (i < 0) {
+                r->status = WIRE_MISS;
+                return;
+        }
+        length = g->range_length ? g->range_length
+                                 : d->chunks[i].length - MIN(g->range_offset, d->chunks[i].length);
+        r->chunk_length = d->chunks[i].length;
+        if (length == 0 || !range_within(g->range_offset, length, d->chunks[i].length)) {
+                r->status = WIRE_INVALID;
+                return;
+        }
+        r->tier = WIRE_TIER_MEMORY;
+        r->length = length;
+        if (!(b->hdr.flags & WIRE_F_INTO)) {
+                r->flags = WIRE_RESULT_LEASED;
+                r->lease = lease_new(d, session);
+                r->offset = d->chunks[i].offset + g->range_offset;
+                return;
+        }
+        if (!s->lane || !range_within(g->into_offset, g->into_length, s->lane_bytes))
+                r->status = WIRE_INVALID;
+        else if (length > g->into_length)
+                r->status = WIRE_TOO_LARGE;
+        else
+                memcpy(s->lane + g->into_offset, d->pool + d->chunks[i].offset + g->range_offset,
+                       length);
+}
+
+static void do_batch(struct fake_daemon *d, unsigned session, const struct wire_batch *b)
+{
+        static _Alignas(8) uint8_t buf[WIRE_MAX_MESSAGE];
+        size_t entry = wire_entry_bytes(b->hdr.op), result = wire_result_bytes(b->hdr.op);
+        struct wire_reply *reply = (struct wire_reply *)buf;
+        uint8_t *results = buf + sizeof(*reply);
+        bool run = true;
+
+        memset(buf, 0, sizeof(*reply) + result * b->count);
+        reply->value = leases_end(d, session, wire_batch_releases(b), b->releases);
+        if (b->hdr.op != WIRE_RELEASE &&
+            (b->namespace_id == 0 || b->namespace_id > d->n_namespaces)) {
+                refuse(d, session, &b->hdr, WIRE_NO_NAMESPACE, "no such namespace");
+                return;
+        }
+        reply->count = result > 0 ? b->count : 0;
+        if (b->hdr.op == WIRE_MATCH)
+                reply->value = 0;
+        for (unsigned i = 0; i < b->count; i++) {
+                const void *e = (const uint8_t *)(b + 1) + i * entry;
+                uint8_t *r = results + i * result;
+                int chunk = chunk_find(d, b->namespace_id, e);
+                struct wire_stat_result *stat = (struct wire_stat_result *)r;
+
+                switch (b->hdr.op) {
+                case WIRE_PUT:
+                        put_one(d, session, b, e, (struct wire_put_result *)r);
+                        break;
+                case WIRE_GET:
+                        get_one(d, session, b, e, (struct wire_get_result *)r);
+                        break;
+                case WIRE_EXISTS:
+                        *r = chunk >= 0 ? WIRE_TIER_MEMORY : 0;
+                        break;
+                case WIRE_MATCH:
+                        run = run && chunk >= 0;
+                        reply->value += run;
+                        break;
+                case WIRE_TOUCH:
+                case WIRE_EVICT:
+                        *(uint16_t *)r = chunk >= 0 ? WIRE_OK : WIRE_MISS;
+                        if (b->hdr.op == WIRE_EVICT && chunk >= 0)
+                                chunk_drop(d, chunk);
+                        break;
+                case WIRE_STAT:
+                        stat->status = chunk >= 0 ? WIRE_OK : WIRE_MISS;
+                        if (chunk >= 0) {
+                                stat->tiers = WIRE_TIER_MEMORY;
+                                stat->length = d->chunks[chunk].length;
+                                stat->crc32c = 0x12345678;
+                                stat->leases = 3;
+                                stat->created_ms = 1700000000000;
+                        }
+                        break;
+                }
+        }
+        send_reply(d, session, &b->hdr, buf, sizeof(*reply) + result * b->count, NULL, 0);
+}
+
+static void do_namespace(struct fake_daemon *d, unsigned session, const struct wire_namespace *n)
+{
+        struct wire_reply reply = { 0 };
+        char name[256] = "", fingerprint[4097] = "", text[512];
+        unsigned i;
+
+        memcpy(name, n + 1, n->name_length);
+        memcpy(fingerprint, (const char *)(n + 1) + n->name_length, n->fingerprint_length);
+        for (i = 0; i < d->n_namespaces && strcmp(d->namespaces[i].name, name) != 0; i++)
+                ;
+        if (i == d->n_namespaces) {
+                if (n->hdr.flags & WIRE_F_ATTACH) {
+                        refuse(d, session, &n->hdr, WIRE_NO_NAMESPACE,
+                               "there is no such namespace");
+                        return;
+                }
+                CHECK(i < ARRAY_SIZE(d->namespaces));
+                strcpy(d->namespaces[i].name, name);
+                strcpy(d->namespaces[i].fingerprint, fingerprint);
+                d->n_namespaces++;
+        } else if (!((n->hdr.flags & WIRE_F_ATTACH) && n->fingerprint_length == 0) &&
+                   wire_fingerprint_diff(d->namespaces[i].fingerprint,
+                                         strlen(d->namespaces[i].fingerprint), fingerprint,
+                                         strlen(fingerprint), text, sizeof(text))) {
+                refuse(d, session, &n->hdr, WIRE_MISMATCH, text);
+                return;
+        }
+        reply.value = i + 1;
+        send_reply(d, session, &n->hdr, &reply, sizeof(reply), NULL, 0);
+}
+
+static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_hdr *request)
+{
+        struct {
+                struct wire_reply reply;
+                struct wire_hello_result result;
+        } m = { 0 };
+        int n = d->o.hello_fds == 0 ? 2 : MAX(d->o.hello_fds, 0), fds[8];
+
+        if (d->o.silent)
+                return;
+        if (d->o.hello_status) {
+                refuse(d, session, request, d->o.hello_status, "not \x1b[31myou");
+                return;
+        }
+        m.reply.count = 1;
+        m.result.version = d->o.version ? d->o.version : 1;
+        m.result.max_keys = (uint16_t)d->o.max_keys;
+        m.result.max_inflight = d->o.max_inflight;
+        m.result.max_message = WIRE_MAX_MESSAGE;
+        m.result.pool_bytes = d->o.pool_bytes + d->o.pool_lie;
+        m.result.max_chunk = d->o.max_chunk;
+        m.result.lane_max = d->o.lane_max;
+        memcpy(m.result.instance, d->instance, sizeof(d->instance));
+        d->sessions[session].hello = true;
+
+        for (int i = 0; i < n; i++)
+                fds[i] = i == 0 ? reopen(d->pool_fd, O_RDONLY) : reopen(d->live_fd, O_RDONLY);
+        if (n <= WIRE_MAX_FDS) {
+                send_reply(d, session, request, &m, sizeof(m) - d->o.hello_cut, fds, (unsigned)n);
+        } else {
+                /* More than fdpass_send() would send. */
+                struct iovec iov = { .iov_base = &m, .iov_len = sizeof(m) };
+                union {
+                        struct cmsghdr align;
+                        char bytes[CMSG_SPACE(sizeof(fds))];
+                } control = { 0 };
+                struct msghdr h = {
+                        .msg_iov = &iov,
+                        .msg_iovlen = 1,
+                        .msg_control = &control,
+                        .msg_controllen = CMSG_SPACE(n * sizeof(int)),
+                };
+                struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+
+                m.reply.hdr =
+                        (struct wire_hdr){ sizeof(m), WIRE_HELLO | WIRE_REPLY, 0, request->tag };
+                c->cmsg_level = SOL_SOCKET;
+                c->cmsg_type = SCM_RIGHTS;
+                c->cmsg_len = CMSG_LEN(n * sizeof(int));
+                memcpy(CMSG_DATA(c), fds, n * sizeof(int));
+                CHECK(sendmsg(d->sessions[session].sock, &h, MSG_NOSIGNAL) > 0);
+        }
+        for (int i = 0; i < n; i++)
+                close(fds[i]);
+}
+
+static void do_lane(struct fake_daemon *d, unsigned session, const struct wire_lane *l)
+{
+        struct fake_session *s = &d->sessions[session];
+        uint64_t bytes = l->bytes ? round_up(l->bytes, 4096) : d->o.lane_max;
+        struct wire_reply reply = { .value64 = bytes };
+        int fd;
+
+        if (s->lane) {
+                refuse(d, session, &l->hdr, WIRE_INVALID, "there is a lane already");
+                return;
+        }
+        if (bytes > d->o.lane_max) {
+                refuse(d, session, &l->hdr, WIRE_TOO_LARGE, "too long a lane");
+                return;
+        }
+        fd = memfd_create("fake-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        CHECK(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
+        s->lane = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        CHECK(s->lane != MAP_FAILED);
+        s->lane_bytes = bytes;
+        if (d->o.lane_short)
+                CHECK(ftruncate(fd, 4096) == 0);
+        if (!d->o.lane_unsealed)
+                CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+        send_reply(d, session, &l->hdr, &reply, sizeof(reply), &fd, 1);
+        close(fd);
+}
+
+static void do_list(struct fake_daemon *d, unsigned session, const struct wire_list *l)
+{
+        static _Alignas(8) uint8_t buf[WIRE_MAX_MESSAGE];
+        struct wire_reply *reply = (struct wire_reply *)buf;
+        struct wire_list_result *r = (struct wire_list_result *)(reply + 1);
+        uint64_t i;
+
+        memset(reply, 0, sizeof(*reply));
+        for (i = l->cursor; i < d->n_chunks && reply->count < l->max; i++)
+                if (d->chunks[i].namespace_id == l->namespace_id)
+                        r[reply->count++] = (struct wire_list_result){
+                                .key = d->chunks[i].key,
+                                .length = d->chunks[i].length,
+                                .tiers = WIRE_TIER_DISK,
+                        };
+        reply->value64 = i < d->n_chunks ? i : 0;
+        send_reply(d, session, &l->hdr, buf, sizeof(*reply) + reply->count * sizeof(*r), NULL, 0);
+}
+
+static void do_report(struct fake_daemon *d, unsigned session, const struct wire_hdr *request)
+{
+        static const char text[] = "{\"state\": \"fake\"}";
+        struct wire_reply reply = { .value64 = sizeof(text) - 1 };
+        int fd = memfd_create("fake-report", MFD_CLOEXEC);
+
+        CHECK(fd >= 0 && write(fd, text, sizeof(text) - 1) > 0);
+        send_reply(d, session, request, &reply, sizeof(reply), &fd, 1);
+        close(fd);
+}
+
+static void do_request(struct fake_daemon *d, unsigned session, const void *msg, size_t bytes)
+{
+        static _Alignas(8) uint8_t buf[WIRE_MAX_PING + sizeof(struct wire_reply)];
+        const struct wire_hdr *hdr = msg;
+        struct wire_reply reply = { 0 };
+
+        switch (hdr->op) {
+        case WIRE_HELLO:
+                do_hello(d, session, hdr);
+                break;
+        case WIRE_PING:
+                memset(buf, 0, sizeof(reply));
+                memcpy(buf + sizeof(reply), hdr + 1, bytes - sizeof(*hdr));
+                send_reply(d, session, hdr, buf, sizeof(reply) + bytes - sizeof(*hdr), NULL, 0);
+                break;
+        case WIRE_NAMESPACE:
+                do_namespace(d, session, msg);
+                break;
+        case WIRE_LANE:
+                do_lane(d, session, msg);
+                break;
+        case WIRE_LIST:
+                do_list(d, session, msg);
+                break;
+        case WIRE_PURGE:
+                reply.value64 = d->n_chunks;
+                d->n_chunks = 0;
+                send_reply(d, session, hdr, &reply, sizeof(reply), NULL, 0);
+                break;
+        case WIRE_REPORT:
+                do_report(d, session, hdr);
+                break;
+        default:
+                do_batch(d, session, msg);
+                break;
+        }
+}
+
+/* --- sessions --- */
+
+static void session_end(struct fake_daemon *d, unsigned i)
+{
+        struct fake_session *s = &d->sessions[i];
+        unsigned kept = 0;
+
+        for (unsigned l = 0; l < FAKE_LEASES; l++)
+                if (d->leases[l].used && d->leases[l].session == i) {
+                        d->leases[l].used = false;
+                        d->leases_held--;
+                }
+        for (unsigned h = 0; h < d->n_held; h++) {
+                if (d->held[h].session == i)
+                        free(d->held[h].request);
+                else
+                        d->held[kept++] = d->held[h];
+        }
+        d->n_held = kept;
+        if (s->lane)
+                munmap(s->lane, s->lane_bytes);
+        close(s->sock);
+        *s = (struct fake_session){ .sock = -1 };
+}
+
+static void log_request(struct fake_daemon *d, const struct wire_hdr *hdr)
+{
+        const struct wire_batch *b = (const struct wire_batch *)hdr;
+        struct fake_logged *l;
+
+        d->requests[hdr->op]++;
+        if (hdr->op < WIRE_PUT || hdr->op > WIRE_STAT || d->n_log == FAKE_LOG)
+                return;
+        l = &d->log[d->n_log++];
+        *l = (struct fake_logged){
+                .op = hdr->op,
+                .flags = hdr->flags,
+                .count = b->count,
+                .ack = b->ack,
+                .tiers = b->tiers,
+                .timeout_ms = b->timeout_ms,
+                .parent = b->parent,
+        };
+        if (b->count > 0)
+                memcpy(&l->first, b + 1, sizeof(l->first));
+}
+
+static void session_read(struct fake_daemon *d, unsigned i)
+{
+        static _Alignas(8) uint8_t buf[WIRE_MAX_MESSAGE];
+        int fds[WIRE_MAX_FDS];
+        unsigned n_fds = 0;
+        ssize_t n = fdpass_recv(d->sessions[i].sock, buf, sizeof(buf), fds, &n_fds);
+        const struct wire_hdr *hdr = (const struct wire_hdr *)buf;
+
+        if (n == -EAGAIN)
+                return;
+        if (n <= 0) {
+                session_end(d, i);
+                return;
+        }
+        for (unsigned f = 0; f < n_fds; f++)
+                close(fds[f]);
+        if (n_fds > 0 || wire_check_request(buf, (size_t)n)) {
+                d->bad_requests++;
+                session_end(d, i);
+                return;
+        }
+        log_request(d, hdr);
+        if (hdr->op == WIRE_HELLO && d->o.hang_up) {
+                session_end(d, i);
+        } else if (d->hold_ops & (1u << hdr->op)) {
+                CHECK(d->n_held < FAKE_HELD);
+                d->held[d->n_held] = (struct fake_held){ i, (size_t)n, malloc((size_t)n) };
+                memcpy(d->held[d->n_held++].request, buf, (size_t)n);
+        } else {
+                do_request(d, i, buf, (size_t)n);
+        }
+}
+
+static void *run(void *arg)
+{
+        struct fake_daemon *d = arg;
+
+        fake_daemon_lock(d);
+        while (!d->stop) {
+                struct pollfd p[FAKE_SESSIONS + 2] = { { d->listener, POLLIN, 0 },
+                                                       { d->wake, POLLIN, 0 } };
+                uint64_t woken;
+
+                for (unsigned i = 0; i < FAKE_SESSIONS; i++)
+                        p[i + 2] = (struct pollfd){ d->sessions[i].sock, POLLIN, 0 };
+                pthread_cond_broadcast(&d->changed);
+                fake_daemon_unlock(d);
+                (void)poll(p, FAKE_SESSIONS + 2, -1);
+                fake_daemon_lock(d);
+                if (p[1].revents)
+                        (void)!read(d->wake, &woken, sizeof(woken));
+                for (unsigned i = 0; i < FAKE_SESSIONS && !d->stop; i++)
+                        if (p[i + 2].revents && d->sessions[i].sock == p[i + 2].fd)
+                                session_read(d, i);
+                if (p[0].revents && !d->stop) {
+                        int sock = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+                        unsigned i = 0;
+
+                        while (i < FAKE_SESSIONS && d->sessions[i].sock >= 0)
+                                i++;
+                        CHECK(i < FAKE_SESSIONS);
+                        if (sock >= 0) {
+                                d->sessions[i] = (struct fake_session){ .sock = sock };
+                                d->connects++;
+                        }
+                }
+        }
+        for (unsigned i = 0; i < FAKE_SESSIONS; i++)
+                if (d->sessions[i].sock >= 0)
+                        session_end(d, i);
+        fake_daemon_unlock(d);
+        return NULL;
+}
+
+static void wake(struct fake_daemon *d)
+{
+        uint64_t one = 1;
+
+        CHECK(write(d->wake, &one, sizeof(one)) == sizeof(one));
+}
+
+/* --- from the tests --- */
+
+void fake_daemon_hang_up(struct fake_daemon *d)
+{
+        fake_daemon_lock(d);
+        for (unsigned i = 0; i < FAKE_SESSIONS; i++)
+                if (d->sessions[i].sock >= 0)
+                        shutdown(d->sessions[i].sock, SHUT_WR);
+        fake_daemon_unlock(d);
+}
+
+void fake_daemon_say(struct fake_daemon *d, const void *bytes, size_t n)
+{
+        fake_daemon_lock(d);
+        for (unsigned i = 0; i < FAKE_SESSIONS; i++)
+                if (d->sessions[i].sock >= 0)
+                        (void)fdpass_send(d->sessions[i].sock, bytes, n, NULL, 0);
+        fake_daemon_unlock(d);
+}
+
+void fake_daemon_hold(struct fake_daemon *d, uint32_t ops)
+{
+        struct fake_held held[FAKE_HELD];
+        unsigned n;
+
+        fake_daemon_lock(d);
+        d->hold_ops = ops;
+        n = d->n_held;
+        memcpy(held, d->held, sizeof(held));
+        d->n_held = 0;
+        for (unsigned i = 0; i < n; i++) {
+                if (ops & (1u << ((const struct wire_hdr *)held[i].request)->op)) {
+                        d->held[d->n_held++] = held[i];
+                        continue;
+                }
+                do_request(d, held[i].session, held[i].request, held[i].bytes);
+                free(held[i].request);
+        }
+        pthread_cond_broadcast(&d->changed);
+        fake_daemon_unlock(d);
+}
+
+static bool wait_until(struct fake_daemon *d, const unsigned *value, unsigned least, unsigned most)
+{
+        struct timespec until;
+        bool ok;
+
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += 5;
+        fake_daemon_lock(d);
+        while (!(ok = *value >= least && *value <= most))
+                if (pthread_cond_timedwait(&d->changed, &d->lock, &until) != 0)
+                        break;
+        fake_daemon_unlock(d);
+        return ok;
+}
+
+bool fake_daemon_wait(struct fake_daemon *d, const unsigned *value, unsigned least)
+{
+        return wait_until(d, value, least, UINT32_MAX);
+}
+
+bool fake_daemon_wait_leases(struct fake_daemon *d, unsigned exactly)
+{
+        return wait_until(d, &d->leases_held, exactly, exactly);
+}
+
+struct fake_daemon *fake_daemon_start(const char *path, const struct fake_options *o)
+{
+        struct fake_daemon *d = calloc(1, sizeof(*d));
+        struct sockaddr_un sa = { .sun_family = AF_UNIX };
+
+        CHECK(d);
+        if (o)
+                d->o = *o;
+        d->o.pool_bytes = d->o.pool_bytes ? d->o.pool_bytes : 4 << 20;
+        d->o.lane_max = d->o.lane_max ? d->o.lane_max : 1 << 20;
+        d->o.max_chunk = d->o.max_chunk ? d->o.max_chunk : 1 << 20;
+        d->o.max_inflight = d->o.max_inflight ? d->o.max_inflight : WIRE_MAX_INFLIGHT;
+        d->o.max_keys = d->o.max_keys ? d->o.max_keys : WIRE_MAX_KEYS;
+        pthread_mutex_init(&d->lock, NULL);
+        pthread_cond_init(&d->changed, NULL);
+        CHECK(getrandom(d->instance, sizeof(d->instance), 0) == sizeof(d->instance));
+        for (unsigned i = 0; i < FAKE_SESSIONS; i++)
+                d->sessions[i].sock = -1;
+
+        d->pool_fd = memfd_create("fake-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        CHECK(d->pool_fd >= 0 && ftruncate(d->pool_fd, (off_t)d->o.pool_bytes) == 0);
+        d->pool = mmap(NULL, d->o.pool_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, d->pool_fd, 0);
+        CHECK(d->pool != MAP_FAILED);
+        CHECK(fcntl(d->pool_fd, F_ADD_SEALS,
+                    F_SEAL_SHRINK | F_SEAL_GROW | (d->o.unsealed ? 0 : F_SEAL_FUTURE_WRITE) |
+                            F_SEAL_SEAL) == 0);
+        d->live_fd = memfd_create("fake-live", MFD_CLOEXEC);
+        CHECK(d->live_fd >= 0 && flock(d->live_fd, LOCK_EX | LOCK_NB) == 0);
+
+        CHECK(strlen(path) < sizeof(sa.sun_path));
+        strcpy(sa.sun_path, path);
+        strcpy(d->path, path);
+        unlink(path);
+        d->wake = eventfd(0, EFD_CLOEXEC);
+        d->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        CHECK(d->wake >= 0 && d->listener >= 0);
+        CHECK(bind(d->listener, (struct sockaddr *)&sa, sizeof(sa)) == 0 &&
+              listen(d->listener, 8) == 0);
+        CHECK(pthread_create(&d->thread, NULL, run, d) == 0);
+        return d;
+}
+
+void fake_daemon_kill(struct fake_daemon *d, bool io_goes_on)
+{
+        fake_daemon_lock(d);
+        d->stop = true;
+        fake_daemon_unlock(d);
+        wake(d);
+        pthread_join(d->thread, NULL);
+        close(d->listener);
+        close(d->wake);
+        d->listener = -1;
+        munmap(d->pool, d->o.pool_bytes);
+        close(d->pool_fd);
+        if (!io_goes_on)
+                fake_daemon_io_done(d);
+}
+
+void fake_daemon_io_done(struct fake_daemon *d)
+{
+        if (d->live_fd >= 0)
+                close(d->live_fd);
+        d->live_fd = -1;
+}
+
+struct fake_daemon *fake_daemon_free(struct fake_daemon *d)
+{
+        if (!d)
+                return NULL;
+        if (d->listener >= 0)
+                fake_daemon_kill(d, false);
+        fake_daemon_io_done(d);
+        for (unsigned i = 0; i < d->n_held; i++)
+                free(d->held[i].request);
+        pthread_cond_destroy(&d->changed);
+        pthread_mutex_destroy(&d->lock);
+        free(d);
+        return NULL;
+}

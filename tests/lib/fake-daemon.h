@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A daemon in a thread, for tests of the client library: keeps chunks in its pool, counts what it is asked, and lies
+ * where it is told to. It checks each request with wire_check_request() and counts those that fail.
+ *
+ * Fields are read and written under the lock: fake_daemon_lock(), or before the start. */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "wire.h"
+
+enum { FAKE_SESSIONS = 8, FAKE_CHUNKS = 8192, FAKE_LEASES = 16384, FAKE_HELD = 256, FAKE_LOG = 512 };
+
+struct fake_daemon;
+
+struct fake_options {
+        uint64_t pool_bytes; /* 0: 4 MiB */
+        uint64_t lane_max;   /* 0: 1 MiB */
+        uint64_t max_chunk;  /* 0: 1 MiB */
+        uint32_t max_inflight; /* 0: 64 */
+        uint32_t max_keys;     /* 0: 1024 */
+
+        /* Lies of the handshake. */
+        bool unsealed, silent, hang_up;
+        uint16_t version;      /* 0: 1 */
+        uint16_t hello_status; /* else a refusal with a text */
+        int hello_fds;         /* 0: two; -1: none; else so many */
+        size_t hello_cut;      /* so many bytes less */
+        uint64_t pool_lie;     /* added to the pool's size as said */
+        bool lane_unsealed, lane_short;
+        bool no_fd, stray_fd; /* replies lack theirs; carry one where none belongs */
+
+        /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not go out. In the
+         * daemon's thread, under the lock. */
+        size_t (*reply)(struct fake_daemon *d, const struct wire_hdr *request, struct wire_reply *reply, size_t bytes);
+        void *user;
+};
+
+struct fake_session {
+        int sock; /* -1: free */
+        uint8_t *lane;
+        uint64_t lane_bytes;
+        bool hello;
+};
+
+struct fake_held {
+        unsigned session;
+        size_t bytes;
+        void *request;
+};
+
+struct fake_logged {
+        uint16_t op, flags, count;
+        uint8_t ack, tiers;
+        uint32_t timeout_ms;
+        struct key parent, first;
+};
+
+struct fake_daemon {
+        struct fake_options o;
+        char path[108];
+        pthread_t thread;
+        pthread_mutex_t lock;
+        pthread_cond_t changed;
+        int listener, wake, pool_fd, live_fd;
+        bool stop;
+        uint8_t instance[WIRE_INSTANCE_BYTES];
+
+        uint8_t *pool;
+        uint64_t pool_used;
+        struct {
+                uint32_t namespace_id;
+                struct key key;
+                uint64_t offset;
+                uint32_t length;
+        } chunks[FAKE_CHUNKS];
+        unsigned n_chunks;
+        struct {
+                bool used;
+                unsigned session;
+                uint32_t generation;
+        } leases[FAKE_LEASES];
+        struct {
+                char name[256];
+                char fingerprint[4097];
+        } namespaces[16];
+        unsigned n_namespaces;
+
+        struct fake_session sessions[FAKE_SESSIONS];
+        uint32_t hold_ops; /* bits: requests that are kept, not worked on, until they are let go */
+        struct fake_held held[FAKE_HELD];
+        unsigned n_held;
+
+        unsigned connects, bad_requests, stale_releases, releases, leases_held, requests[WIRE_OP_END];
+        struct fake_logged log[FAKE_LOG];
+        unsigned n_log;
+};
+
+/* Listens at `path` (an old socket there is removed). NULL: it cannot. */
+struct fake_daemon *fake_daemon_start(const char *path, const struct fake_options *o);
+/* Ends thread and sessions; with `io_goes_on`, the liveness file stays locked until fake_daemon_io_done(). */
+void fake_daemon_kill(struct fake_daemon *d, bool io_goes_on);
+void fake_daemon_io_done(struct fake_daemon *d);
+struct fake_daemon *fake_daemon_free(struct fake_daemon *d);
+
+void fake_daemon_lock(struct fake_daemon *d);
+void fake_daemon_unlock(struct fake_daemon *d);
+/* Ends the sessions from the daemon's side; the daemon lives on. */
+void fake_daemon_hang_up(struct fake_daemon *d);
+/* Which ops are held from now on. What was held and no longer is, is worked on. */
+void fake_daemon_hold(struct fake_daemon *d, uint32_t ops);
+/* Waits until *value (a field of `d`) is at least `least`. False: five seconds have passed. */
+bool fake_daemon_wait(struct fake_daemon *d, const unsigned *value, unsigned least);
+bool fake_daemon_wait_leases(struct fake_daemon *d, unsigned exactly);
+/* Sends any bytes to every session, unasked. */
+void fake_daemon_say(struct fake_daemon *d, const void *bytes, size_t n);

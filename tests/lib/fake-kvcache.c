@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fake-kvcache.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct chunk {
+        struct kvcache_key key;
+        uint8_t *data;
+        size_t length;
+        unsigned pins;
+        struct chunk *newer, *older; /* of the LRU */
+        struct chunk *next;          /* of the bucket */
+};
+
+struct kvcache {
+        char error[256];
+        size_t leases;
+        bool was_lost;
+        uint64_t reconnects;
+};
+
+enum { BUCKETS = 1 << 16 };
+
+struct fake_kvcache fake;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct chunk *buckets[BUCKETS], *newest, *oldest;
+static struct chunk **leased; /* by id - 1; NULL: released */
+static size_t n_leased, leased_room, n_chunks;
+static bool dead;
+static uint8_t *wrong_data;
+static uint8_t *graveyard[4]; /* copies handed out instead of the chunk's own bytes */
+static size_t n_graveyard;
+static struct chunk *got_before;
+
+static struct chunk **bucket_of(const struct kvcache_key *key)
+{
+        uint32_t hash;
+
+        memcpy(&hash, key->bytes, sizeof(hash));
+        return &buckets[hash % BUCKETS];
+}
+
+static struct chunk *find(const struct kvcache_key *key)
+{
+        for (struct chunk *c = *bucket_of(key); c; c = c->next)
+                if (memcmp(&c->key, key, sizeof(*key)) == 0)
+                        return c;
+        return NULL;
+}
+
+static void unlink_lru(struct chunk *c)
+{
+        *(c->newer ? &c->newer->older : &newest) = c->older;
+        *(c->older ? &c->older->newer : &oldest) = c->newer;
+        c->newer = c->older = NULL;
+}
+
+static void touch(struct chunk *c, bool is_new)
+{
+        if (!is_new)
+                unlink_lru(c);
+        c->older = newest;
+        *(newest ? &newest->newer : &oldest) = c;
+        newest = c;
+}
+
+static void drop(struct chunk *c)
+{
+        struct chunk **p = bucket_of(&c->key);
+
+        while (*p != c)
+                p = &(*p)->next;
+        *p = c->next;
+        unlink_lru(c);
+        if (got_before == c)
+                got_before = NULL;
+        free(c->data);
+        free(c);
+        n_chunks--;
+}
+
+void fake_reset(void)
+{
+        while (oldest)
+                drop(oldest);
+        for (size_t i = 0; i < n_graveyard; i++)
+                free(graveyard[i]);
+        free(leased);
+        leased = NULL;
+        n_leased = leased_room = n_graveyard = 0;
+        dead = false;
+        wrong_data = NULL;
+        fake = (struct fake_kvcache){
+                .pool_bytes = 64 << 20,
+                .max_chunk_bytes = 8 << 20,
+                .lane_bytes = 16 << 20,
+        };
+}
+
+static int fails(struct kvcache *kv, int r, const char *text)
+{
+        snprintf(kv->error, sizeof(kv->error), "%s", text);
+        return r;
+}
+
+int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options, char *ret_error,
+                    size_t error_bytes)
+{
+        struct kvcache *kv;
+
+        assert(options->size == sizeof(*options));
+        if (dead) {
+                snprintf(ret_error, error_bytes, "no daemon at /fake");
+                return -ECONNREFUSED;
+        }
+        kv = calloc(1, sizeof(*kv));
+        if (!kv)
+                return -ENOMEM;
+        *ret = kv;
+        return 0;
+}
+
+void kvcache_close(struct kvcache *kv)
+{
+        free(kv);
+}
+
+const char *kvcache_error(const struct kvcache *kv)
+{
+        return kv->error;
+}
+
+const char *kvcache_status_name(int status)
+{
+        return status == KVCACHE_OK ? "OK" : status == KVCACHE_EXISTS ? "EXISTS" : "FAILED";
+}
+
+int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
+{
+        assert(ret->size == sizeof(*ret));
+        *ret = (struct kvcache_info){
+                .size = sizeof(*ret),
+                .protocol_version = 1,
+                .pool_bytes = fake.pool_bytes,
+                .max_chunk_bytes = fake.max_chunk_bytes,
+                .reconnects = kv->reconnects,
+        };
+        return 0;
+}
+
+int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_options *options,
+                           uint32_t *ret)
+{
+        assert(options->size == sizeof(*options));
+        if (dead)
+                return fails(kv, -ECONNREFUSED, "gone");
+        if (fake.fingerprint && options->fingerprint &&
+            strcmp(fake.fingerprint, options->fingerprint) != 0)
+                return fails(kv, -EEXIST, "block_bytes differs");
+        *ret = 1;
+        return 0;
+}
+
+int kvcache_lane_acquire(struct kvcache *kv, size_t bytes, void **ret_place)
+{
+        if (bytes > fake.lane_bytes)
+                return fails(kv, -E2BIG, "larger than the lane");
+        *ret_place = malloc(bytes);
+        return *ret_place ? 0 : -ENOMEM;
+}
+
+void kvcache_lane_release(struct kvcache *kv, void *place)
+{
+        free(place);
+}
+
+int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size_t n)
+{
+        pthread_mutex_lock(&lock);
+        for (size_t i = 0; i < n; i++) {
+                struct chunk *c = leases[i].id - 1 < n_leased ? leased[leases[i].id - 1] : NULL;
+
+                if (!c) {
+                        fake.releases_stale++;
+                        continue;
+                }
+                leased[leases[i].id - 1] = NULL;
+                c->pins--;
+                fake.leases--;
+                kv->leases--;
+        }
+        pthread_mutex_unlock(&lock);
+        return 0;
+}
+
+int kvcache_flush(struct kvcache *kv)
+{
+        return 0;
+}
+
+static struct kvcache_lease lease(struct kvcache *kv, struct chunk *c)
+{
+        if (n_leased == leased_room) {
+                leased_room = leased_room ? 2 * leased_room : 1024;
+                leased = reallocarray(leased, leased_room, sizeof(*leased));
+                assert(leased);
+        }
+        leased[n_leased++] = c;
+        c->pins++;
+        kv->leases++;
+        if (++fake.leases > fake.most_leases)
+                fake.most_leases = fake.leases;
+        return (struct kvcache_lease){ .id = (uint32_t)n_leased, .generation = 1 };
+}
+
+/* What a client sees of this chunk: most often its bytes. */
+static void give(struct chunk *c, struct kvcache_result *result)
+{
+        struct chunk *other = got_before ? got_before : c;
+
+        result->data = c->data;
+        result->length = result->chunk_length = c->length;
+        result->tiers = fake.chunks_got % 2 ? KVCACHE_TIER_MEMORY : KVCACHE_TIER_DISK;
+        if (fake.chunks_got == fake.flip_get || fake.chunks_got == fake.swap_get) {
+                const uint8_t *from = fake.chunks_got == fake.swap_get ? other->data : c->data;
+
+                wrong_data = malloc(c->length);
+                assert(wrong_data && n_graveyard < 4);
+                graveyard[n_graveyard++] = wrong_data;
+                memcpy(wrong_data, from, c->length);
+                if (fake.chunks_got == fake.flip_get)
+                        wrong_data[fake.flip_offset] ^= 0x10;
+                result->data = wrong_data;
+        }
+        if (fake.chunks_got == fake.shorten_get)
+                result->length--;
+        got_before = c;
+}
+
+static void get(struct kvcache *kv, const struct kvcache_key *key, struct kvcache_result *result)
+{
+        struct chunk *c = find(key);
+
+        fake.chunks_got++;
+        if (!c || fake.chunks_got == fake.vanish_get) {
+                result->status = KVCACHE_MISS;
+                return;
+        }
+        if (fake.lease_quota && kv->leases >= fake.lease_quota) {
+                result->status = KVCACHE_QUOTA;
+                return;
+        }
+        result->status = KVCACHE_OK;
+        give(c, result);
+        result->lease = lease(kv, c);
+}
+
+static bool make_room(void)
+{
+        if (!fake.capacity || n_chunks < fake.capacity)
+                return true;
+        for (struct chunk *c = oldest; c; c = c->newer)
+                if (c->pins == 0) {
+                        drop(c);
+                        fake.evictions++;
+                        return true;
+                }
+        return false;
+}
+
+static void put(struct kvcache *kv, const struct kvcache_entry *entry, bool keep,
+                struct kvcache_result *result)
+{
+        struct chunk *c = find(&entry->key);
+
+        fake.chunks_put++;
+        result->length = entry->length;
+        if (keep && fake.lease_quota && kv->leases >= fake.lease_quota) {
+                result->status = KVCACHE_QUOTA;
+                return;
+        }
+        if (fake.chunks_put >= fake.busy_from_put && fake.chunks_put <= fake.busy_to_put) {
+                result->status = KVCACHE_BUSY;
+                return;
+        }
+        if (fake.chunks_put == fake.fail_put) {
+                result->status = KVCACHE_FAILED;
+                return;
+        }
+        if (c) {
+                result->status = KVCACHE_EXISTS;
+        } else if (!make_room()) {
+                result->status = KVCACHE_BUSY;
+                return;
+        } else {
+                c = calloc(1, sizeof(*c));
+                assert(c);
+                c->key = entry->key;
+                c->length = entry->length;
+                c->data = malloc(entry->length);
+                assert(c->data);
+                memcpy(c->data, entry->data, entry->length);
+                c->next = *bucket_of(&c->key);
+                *bucket_of(&c->key) = c;
+                touch(c, true);
+                n_chunks++;
+                result->status = KVCACHE_OK;
+        }
+        if (keep) {
+                result->data = c->data;
+                result->lease = lease(kv, c);
+        }
+}
+
+static void touch_chain(const struct kvcache_request *request)
+{
+        for (size_t i = request->count; i > 0; i--) {
+                struct chunk *c =
+                        find(request->keys ? &request->keys[i - 1] : &request->entries[i - 1].key);
+
+                if (c)
+                        touch(c, false);
+        }
+}
+
+static int answer(struct kvcache *kv, const struct kvcache_request *request, uint64_t *ret_value)
+{
+        size_t bytes = 0;
+
+        fake.calls++;
+        if (fake.die_at_call && fake.calls >= fake.die_at_call && !fake.pings)
+                dead = true;
+        if (dead) {
+                kv->was_lost = true;
+                for (size_t i = 0; request->results && i < request->count; i++)
+                        request->results[i] = (struct kvcache_result){ .status = KVCACHE_LOST };
+                return fails(kv, -ECONNRESET, "the daemon closed the connection");
+        }
+        if (request->op == KVCACHE_OP_MATCH) {
+                uint64_t n = 0;
+
+                while (n < request->count && find(&request->keys[n]))
+                        n++;
+                *ret_value = n;
+                return 0;
+        }
+        for (size_t i = 0; i < request->count; i++) {
+                struct kvcache_result *result = &request->results[i];
+
+                *result = (struct kvcache_result){ 0 };
+                switch (request->op) {
+                case KVCACHE_OP_GET:
+                        get(kv, request->keys ? &request->keys[i] : &request->entries[i].key,
+                            result);
+                        bytes += result->length;
+                        break;
+                case KVCACHE_OP_PUT:
+                        put(kv, &request->entries[i], request->flags & KVCACHE_KEEP_LEASE, result);
+                        bytes += request->entries[i].length;
+                        break;
+                default:
+                        result->status = find(&request->keys[i]) ? KVCACHE_OK : KVCACHE_MISS;
+                        break;
+                }
+        }
+        if (request->op == KVCACHE_OP_GET || request->op == KVCACHE_OP_PUT)
+                touch_chain(request);
+        if (bytes > fake.most_round_bytes)
+                fake.most_round_bytes = bytes;
+        return 0;
+}
+
+int kvcache_call(struct kvcache *kv, const struct kvcache_request *request, uint64_t *ret_value)
+{
+        int r;
+
+        assert(request->size == sizeof(*request) && request->namespace_handle == 1 &&
+               request->count > 0);
+        pthread_mutex_lock(&lock);
+        r = answer(kv, request, ret_value);
+        pthread_mutex_unlock(&lock);
+        return r;
+}
+
+int kvcache_put(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
+                const void *data, size_t length, enum kvcache_ack ack)
+{
+        struct kvcache_entry entry = { .key = *key, .data = (void *)data, .length = length };
+        struct kvcache_result result;
+
+        pthread_mutex_lock(&lock);
+        result = (struct kvcache_result){ 0 };
+        put(kv, &entry, false, &result);
+        pthread_mutex_unlock(&lock);
+        return result.status;
+}
+
+int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns)
+{
+        int r = 0;
+
+        pthread_mutex_lock(&lock);
+        if (dead) {
+                fake.pings++;
+                if (fake.revive_after && fake.pings >= fake.revive_after)
+                        dead = false;
+                r = fails(kv, -ECONNREFUSED, "no daemon at /fake");
+        } else if (kv->was_lost) {
+                kv->was_lost = false;
+                kv->reconnects++;
+                fake.reconnects++;
+        }
+        pthread_mutex_unlock(&lock);
+        *ret_ns = 12345;
+        return r;
+}
+
+int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text)
+{
+        int r = 0;
+
+        if (dead)
+                return fails(kv, -ECONNREFUSED, "no daemon at /fake");
+        pthread_mutex_lock(&lock);
+        if (what == KVCACHE_REPORT_STATUS)
+                *ret_text = strdup(fake.status ? fake.status : "{}");
+        else if (what != KVCACHE_REPORT_STATS)
+                *ret_text = strdup("x: y\n");
+        else if (fake.stats)
+                *ret_text = strdup(fake.stats);
+        else if (asprintf(ret_text, "{\"kvcache_evictions_total\": %llu}",
+                          (unsigned long long)fake.evictions) < 0)
+                r = -ENOMEM;
+        pthread_mutex_unlock(&lock);
+        return r;
+}
+
+int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
+                 struct kvcache_listed *ret, size_t max)
+{
+        size_t n = 0, at = 0;
+
+        pthread_mutex_lock(&lock);
+        for (struct chunk *c = oldest; c && n < max; c = c->newer, at++)
+                if (at >= *cursor)
+                        ret[n++] = (struct kvcache_listed){ .key = c->key, .length = c->length };
+        *cursor = at < n_chunks ? at : 0;
+        pthread_mutex_unlock(&lock);
+        return (int)n;
+}
+
+int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped)
+{
+        pthread_mutex_lock(&lock);
+        *ret_dropped = n_chunks;
+        while (oldest)
+                drop(oldest);
+        pthread_mutex_unlock(&lock);
+        return 0;
+}
+
+int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped)
+{
+        return kvcache_purge(kv, 1, ret_dropped);
+}

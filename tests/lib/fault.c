@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stands between a worker and its queue. push() asks the plan: a failed operation goes to a list of
+ * results, a short one to the device as a shadow request of its own length, a held one waits here.
+ * reap() brings all of them together again. Its worker's thread runs all but wake(); the plan has a
+ * lock. */
+#include "fault.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "checked.h"
+
+struct entry {
+        struct list_node node;
+        struct kio_request *req;
+        struct kio_request shadow; /* of a short one */
+        int32_t result;            /* of a failed one */
+        uint64_t due_ns;           /* of a held one; 0: never */
+        uint64_t epoch;
+};
+
+struct fault_queue {
+        struct kio_queue base;
+        struct kio_queue *inner;
+        struct list_node registered; /* in the list of all queues */
+        struct entry *entries;
+        struct list_node unused, failed, shadowed, held;
+        unsigned in_flight;
+};
+
+static struct {
+        pthread_mutex_t lock;
+        struct kio_backend wrapper;
+        const struct kio_backend *inner;
+        struct list_node queues;
+        struct fault_plan plan;
+        bool has_plan;
+        uint64_t matched, hits, random, epoch;
+        unsigned most_in_flight;
+        _Atomic int broken;
+} fault = { .lock = PTHREAD_MUTEX_INITIALIZER, .queues = LIST_INIT(fault.queues) };
+
+static struct fault_queue *fault_of(struct kio_queue *q)
+{
+        return container_of(q, struct fault_queue, base);
+}
+
+/* splitmix64 */
+static uint64_t fault_draw(void)
+{
+        uint64_t z = fault.random += 0x9e3779b97f4a7c15u;
+
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        return z ^ (z >> 31);
+}
+
+/* Is it this one's turn? Copies the plan out if so. */
+static bool fault_decide(const struct kio_request *req, struct fault_plan *ret, uint64_t *ret_epoch)
+{
+        const struct fault_plan *p = &fault.plan;
+        bool hit = false;
+
+        pthread_mutex_lock(&fault.lock);
+        *ret_epoch = fault.epoch;
+        if (fault.has_plan && (p->ops == 0 || (p->ops & 1u << req->op)) &&
+            (!p->one_fd || p->fd == req->fd)) {
+                fault.matched++;
+                if (p->first > 0)
+                        hit = fault.matched >= p->first &&
+                              fault.matched - p->first < MAX(p->count, (uint64_t)1);
+                else
+                        hit = p->one_in > 0 && fault_draw() % p->one_in == 0;
+                fault.hits += hit;
+                *ret = *p;
+        }
+        pthread_mutex_unlock(&fault.lock);
+        return hit;
+}
+
+static struct kio_queue *fault_close(struct kio_queue *base)
+{
+        struct fault_queue *q;
+
+        if (!base)
+                return NULL;
+        q = fault_of(base);
+        pthread_mutex_lock(&fault.lock);
+        list_unlink(&q->registered);
+        pthread_mutex_unlock(&fault.lock);
+        if (q->inner)
+                q->inner->ops->close(q->inner);
+        free(q->entries);
+        free(q);
+        return NULL;
+}
+
+static int fault_open(struct kio_queue **ret, const struct kio_queue_params *params)
+{
+        struct fault_queue *q = calloc(1, sizeof(*q));
+        int r;
+
+        if (!q)
+                return -ENOMEM;
+        q->base.ops = &fault.wrapper;
+        list_init(&q->registered);
+        list_init(&q->unused);
+        list_init(&q->failed);
+        list_init(&q->shadowed);
+        list_init(&q->held);
+        q->entries = calloc(params->depth, sizeof(*q->entries));
+        r = q->entries ? fault.inner->open(&q->inner, params) : -ENOMEM;
+        if (r < 0) {
+                fault_close(&q->base);
+                return r;
+        }
+        for (unsigned i = 0; i < params->depth; i++)
+                list_append(&q->unused, &q->entries[i].node);
+        pthread_mutex_lock(&fault.lock);
+        list_append(&fault.queues, &q->registered);
+        pthread_mutex_unlock(&fault.lock);
+        *ret = &q->base;
+        return 0;
+}
+
+static const char *fault_describe(const struct kio_queue *base)
+{
+        const struct fault_queue *q = fault_of((struct kio_queue *)(uintptr_t)base);
+
+        return q->inner->ops->describe(q->inner);
+}
+
+static int fault_register_piece(struct kio_queue *base, unsigned piece)
+{
+        struct fault_queue *q = fault_of(base);
+
+        return q->inner->ops->register_piece(q->inner, piece);
+}
+
+static int fault_push(struct kio_queue *base, struct kio_request *req)
+{
+        struct fault_queue *q = fault_of(base);
+        struct fault_plan plan;
+        uint64_t epoch;
+        struct entry *e = NULL;
+        int r = 0;
+
+        if (fault_decide(req, &plan, &epoch)) {
+                struct list_node *n = list_pop(&q->unused);
+
+                assert(n); /* as many as the depth */
+                e = container_of(n, struct entry, node);
+                e->req = req;
+                e->epoch = epoch;
+                switch (plan.kind) {
+                case FAULT_ERROR:
+                        e->result = -plan.error;
+                        list_append(&q->failed, &e->node);
+                        break;
+                case FAULT_SHORT: {
+                        uint64_t rest = req->length - req->progress;
+
+                        e->shadow = *req;
+                        e->shadow.length =
+                                req->progress +
+                                (plan.short_bytes ? MIN(plan.short_bytes, rest) : rest / 2);
+                        list_append(&q->shadowed, &e->node);
+                        r = q->inner->ops->push(q->inner, &e->shadow);
+                        req->registered = e->shadow.registered;
+                        break;
+                }
+                case FAULT_LATE:
+                case FAULT_NEVER:
+                        e->due_ns = plan.kind == FAULT_LATE ? clock_mono_ns() + plan.late_ns : 0;
+                        list_append(&q->held, &e->node);
+                        break;
+                }
+        } else
+                r = q->inner->ops->push(q->inner, req);
+        if (r < 0) {
+                if (e) {
+                        list_unlink(&e->node);
+                        list_append(&q->unused, &e->node);
+                }
+                return r;
+        }
+        q->in_flight++;
+        pthread_mutex_lock(&fault.lock);
+        fault.most_in_flight = MAX(fault.most_in_flight, q->in_flight);
+        pthread_mutex_unlock(&fault.lock);
+        return 0;
+}
+
+/* Hands over what has been held long enough. Returns when the next one is due, 0: none is. */
+static uint64_t fault_hand_over(struct fault_queue *q)
+{
+        uint64_t now = clock_mono_ns(), next = 0, epoch;
+
+        pthread_mutex_lock(&fault.lock);
+        epoch = fault.epoch;
+        pthread_mutex_unlock(&fault.lock);
+        list_for_each_safe(&q->held, n) {
+                struct entry *e = container_of(n, struct entry, node);
+
+                if (e->epoch != epoch || (e->due_ns > 0 && e->due_ns <= now)) {
+                        if (q->inner->ops->push(q->inner, e->req) < 0)
+                                continue;
+                        list_unlink(&e->node);
+                        list_append(&q->unused, &e->node);
+                } else if (e->due_ns > 0 && (next == 0 || e->due_ns < next))
+                        next = e->due_ns;
+        }
+        return next;
+}
+
+static int fault_submit(struct kio_queue *base, bool wait, uint64_t timeout_ns)
+{
+        struct fault_queue *q = fault_of(base);
+        int broken = atomic_load(&fault.broken);
+        uint64_t next, now;
+
+        if (broken)
+                return -broken;
+        next = fault_hand_over(q);
+        if (wait && list_empty(&q->failed) && next > 0) {
+                now = clock_mono_ns();
+                next = next > now ? next - now : 1;
+                timeout_ns = timeout_ns > 0 ? MIN(timeout_ns, next) : next;
+        }
+        return q->inner->ops->submit(q->inner, wait && list_empty(&q->failed), timeout_ns);
+}
+
+static unsigned fault_reap(struct kio_queue *base, struct kio_done *ret, unsigned max)
+{
+        struct fault_queue *q = fault_of(base);
+        unsigned n_ret = 0;
+
+        if (atomic_load(&fault.broken))
+                return 0;
+        while (n_ret < max && !list_empty(&q->failed)) {
+                struct entry *e = container_of(list_pop(&q->failed), struct entry, node);
+
+                ret[n_ret++] = (struct kio_done){ .req = e->req, .result = e->result };
+                list_append(&q->unused, &e->node);
+        }
+        if (n_ret < max) {
+                unsigned n = q->inner->ops->reap(q->inner, ret + n_ret, max - n_ret);
+
+                for (unsigned i = n_ret; i < n_ret + n; i++)
+                        list_for_each_safe(&q->shadowed, node) {
+                                struct entry *e = container_of(node, struct entry, node);
+
+                                if (ret[i].req != &e->shadow)
+                                        continue;
+                                ret[i].req = e->req;
+                                list_unlink(&e->node);
+                                list_append(&q->unused, &e->node);
+                        }
+                n_ret += n;
+        }
+        q->in_flight -= n_ret;
+        return n_ret;
+}
+
+static void fault_wake(struct kio_queue *base)
+{
+        struct fault_queue *q = fault_of(base);
+
+        q->inner->ops->wake(q->inner);
+}
+
+const struct kio_backend *fault_wrap(const struct kio_backend *inner)
+{
+        fault.inner = inner;
+        fault.wrapper = (struct kio_backend){
+                .name = inner->name,
+                .rungs = inner->rungs,
+                .open = fault_open,
+                .close = fault_close,
+                .describe = fault_describe,
+                .register_piece = fault_register_piece,
+                .push = fault_push,
+                .submit = fault_submit,
+                .reap = fault_reap,
+                .wake = fault_wake,
+        };
+        fault_set(NULL);
+        return &fault.wrapper;
+}
+
+void fault_set(const struct fault_plan *plan)
+{
+        pthread_mutex_lock(&fault.lock);
+        fault.has_plan = plan;
+        if (plan) {
+                fault.plan = *plan;
+                fault.random = plan->seed;
+        }
+        fault.matched = fault.hits = 0;
+        fault.most_in_flight = 0;
+        pthread_mutex_unlock(&fault.lock);
+}
+
+void fault_release(void)
+{
+        pthread_mutex_lock(&fault.lock);
+        fault.epoch++;
+        list_for_each(&fault.queues, n)
+                fault_wake(&container_of(n, struct fault_queue, registered)->base);
+        pthread_mutex_unlock(&fault.lock);
+}
+
+void fault_break_submit(int error)
+{
+        atomic_store(&fault.broken, error);
+}
+
+uint64_t fault_matched(void)
+{
+        uint64_t n;
+
+        pthread_mutex_lock(&fault.lock);
+        n = fault.matched;
+        pthread_mutex_unlock(&fault.lock);
+        return n;
+}
+
+uint64_t fault_hits(void)
+{
+        uint64_t n;
+
+        pthread_mutex_lock(&fault.lock);
+        n = fault.hits;
+        pthread_mutex_unlock(&fault.lock);
+        return n;
+}
+
+unsigned fault_most_in_flight(void)
+{
+        unsigned n;
+
+        pthread_mutex_lock(&fault.lock);
+        n = fault.most_in_flight;
+        pthread_mutex_unlock(&fault.lock);
+        return n;
+}

@@ -1,0 +1,123 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# One command: install what is missing, build, run every test, count. The last line is "N passed, N failed, N skipped";
+# the exit status is 0 only if something ran and nothing failed.
+set -u
+
+usage() {
+        cat <<'END'
+usage: tests/run.sh [OPTIONS]
+
+  --sanitize asan|tsan   build with AddressSanitizer and UBSan, or with ThreadSanitizer
+  --long                 the long form of tests that have one
+  --campaign NAME        run one campaign of tests/README.md instead
+  --werror               a warning of the compiler is an error
+  --build-dir DIR        build there (default: build-test, build-test-asan, build-test-tsan)
+  --no-install           do not install anything
+  -h, --help             print this
+
+CC and CFLAGS are used as meson uses them, when the folder is new.
+END
+}
+
+die() {
+        echo "$*" >&2
+        echo "0 passed, 1 failed, 0 skipped"
+        exit 1
+}
+
+wrong_usage() {
+        echo "run.sh: $*" >&2
+        usage >&2
+        exit 2
+}
+
+root=$(cd "$(dirname "$0")/.." && pwd) || exit 1
+sanitize='' long=0 install=1 build='' setup=''
+while [ $# -gt 0 ]; do
+        case $1 in
+        --sanitize) [ $# -gt 1 ] || wrong_usage "--sanitize needs asan or tsan"; sanitize=$2; shift ;;
+        --sanitize=*) sanitize=${1#*=} ;;
+        --long) long=1 ;;
+        --campaign) [ $# -gt 1 ] || wrong_usage "--campaign needs a name"; wrong_usage "unknown campaign \"$2\"" ;;
+        --campaign=*) wrong_usage "unknown campaign \"${1#*=}\"" ;;
+        --werror) setup="$setup --werror" ;;
+        --build-dir) [ $# -gt 1 ] || wrong_usage "--build-dir needs a folder"; build=$2; shift ;;
+        --no-install) install=0 ;;
+        -h | --help) usage; exit 0 ;;
+        *) wrong_usage "unknown option $1" ;;
+        esac
+        shift
+done
+case $sanitize in
+'') : "${build:=$root/build-test}" ;;
+asan) setup="$setup -Db_sanitize=address,undefined -Db_lundef=false"; : "${build:=$root/build-test-asan}" ;;
+tsan) setup="$setup -Db_sanitize=thread -Db_lundef=false"; : "${build:=$root/build-test-tsan}" ;;
+*) wrong_usage "--sanitize $sanitize: asan and tsan are known" ;;
+esac
+case $build in
+/*) ;;
+*) build=$PWD/$build ;;
+esac
+
+if [ $install = 1 ]; then
+        sh "$root/daemon/build-deps.sh" --tests || die "What the tests need could not be installed."
+fi
+for python in /usr/bin/python3 python3 ''; do
+        [ -n "$python" ] && "$python" -c 'import pytest' 2>/dev/null && break
+done
+
+# --- build ---
+
+mkdir -p "$build" || die "$build cannot be made"
+log=$build/run.log
+: >"$log"
+if [ ! -f "$build/build.ninja" ]; then
+        # shellcheck disable=SC2086 # $setup is a list of options
+        meson setup $setup "$build" "$root" >"$log" 2>&1 || { tail -n 30 "$log"; die "meson setup failed"; }
+fi
+echo "Building in ${build#"$root"/}"
+ninja -C "$build" >"$log" 2>&1 || { grep -v '^\[' "$log" | tail -n 60; die "the build failed: $log"; }
+grep -A 8 'warning:' "$log"
+
+# Two programs that some tests use when they are there. promtool is taken out of its package, which would bring a
+# service along.
+if [ $install = 1 ] && command -v apt-get >/dev/null 2>&1; then
+        if ! command -v promtool >/dev/null 2>&1 && [ ! -x "$build/tools/usr/bin/promtool" ]; then
+                mkdir -p "$build/tools"
+                (cd "$build/tools" && apt-get download -q prometheus && dpkg-deb --fsys-tarfile prometheus_*.deb |
+                        tar -x ./usr/bin/promtool; rm -f prometheus_*.deb) >>"$log" 2>&1 </dev/null
+        fi
+        if ! command -v systemd-analyze >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then
+                env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends systemd >>"$log" 2>&1 </dev/null
+        fi
+fi
+PATH=$PATH:$build/tools/usr/bin
+
+# --- run ---
+
+export KVCACHE_BUILD="$build"
+[ $long = 1 ] && export KVCACHE_TEST_LONG=1
+export UBSAN_OPTIONS="${UBSAN_OPTIONS-halt_on_error=1:print_stacktrace=1}"
+export TSAN_OPTIONS="${TSAN_OPTIONS-halt_on_error=1}"
+rm -f "$build/meson-logs/testlog.json" "$build/pytest.xml"
+
+# The folder's tests see neither the caller's daemon nor its settings.
+unset KVCACHE_SOCKET
+
+echo "Running the unit tests"
+multiplier=1
+[ -n "$sanitize" ] && multiplier=4
+[ $long = 1 ] && multiplier=20
+meson test -C "$build" --no-rebuild --timeout-multiplier $multiplier >"$log" 2>&1 </dev/null
+unit_status=$?
+
+daemon_status=none
+if [ -n "$python" ]; then
+        echo "Running the daemon tests"
+        (cd "$root" && "$python" -m pytest -qq --tb=short --no-header --no-summary -p no:cacheprovider -o junit_logging=out-err \
+                --junitxml="$build/pytest.xml" tests/daemon) </dev/null
+        daemon_status=$?
+        echo
+fi
+exec "${python:-python3}" "$root/tests/lib/sum-up.py" "$build" $unit_status $daemon_status

@@ -1,0 +1,1850 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libkvcache against a fake daemon: what it says, what it believes, and what it does when the
+ * daemon lies, is late, or goes away. The library's sources are linked in, so the sanitizers see
+ * them. */
+#include <errno.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <dirent.h>
+
+#include <cmocka.h>
+
+#include "../lib/fake-daemon.h"
+#include "checked.h"
+#include "kvcache.h"
+#include "lib/lane.h"
+#include "lib/lease.h"
+
+struct fixture {
+        char dir[64], path[96];
+        struct fake_daemon *d;
+        struct kvcache *kv;
+        uint32_t ns;
+        unsigned fds; /* open before */
+};
+
+static unsigned count_fds(void)
+{
+        DIR *dir = opendir("/proc/self/fd");
+        unsigned n = 0;
+
+        assert_non_null(dir);
+        while (readdir(dir))
+                n++;
+        closedir(dir);
+        return n;
+}
+
+static int setup(void **state)
+{
+        struct fixture *f = calloc(1, sizeof(*f));
+
+        assert_non_null(f);
+        strcpy(f->dir, "/tmp/test-client-XXXXXX");
+        assert_non_null(mkdtemp(f->dir));
+        snprintf(f->path, sizeof(f->path), "%s/sock", f->dir);
+        f->fds = count_fds();
+        *state = f;
+        return 0;
+}
+
+static int teardown(void **state)
+{
+        struct fixture *f = *state;
+        unsigned bad = 0;
+
+        kvcache_close(f->kv);
+        if (f->d) {
+                fake_daemon_lock(f->d);
+                bad = f->d->bad_requests;
+                fake_daemon_unlock(f->d);
+        }
+        fake_daemon_free(f->d);
+        unlink(f->path);
+        rmdir(f->dir);
+        if (bad > 0 || count_fds() != f->fds) {
+                fprintf(stderr, "%u bad requests, %u descriptors before and %u after\n", bad,
+                        f->fds, count_fds());
+                return -1;
+        }
+        free(f);
+        return 0;
+}
+
+static int try_connect(struct fixture *f, char *error, size_t bytes)
+{
+        struct kvcache_options o = {
+                .size = sizeof(o),
+                .socket_path = f->path,
+                .connect_timeout_ms = 200,
+                .request_timeout_ms = 5000,
+        };
+
+        return kvcache_connect(&f->kv, &o, error, bytes);
+}
+
+static uint32_t open_namespace(struct kvcache *kv, const char *name)
+{
+        struct kvcache_namespace_options o = { .size = sizeof(o),
+                                               .name = name,
+                                               .fingerprint = "dtype=bf16\n" };
+        uint32_t ns = 0;
+
+        assert_int_equal(kvcache_namespace_open(kv, &o, &ns), 0);
+        assert_true(ns > 0);
+        return ns;
+}
+
+static void start(struct fixture *f, const struct fake_options *o)
+{
+        char why[512] = "";
+
+        f->d = fake_daemon_start(f->path, o);
+        if (try_connect(f, why, sizeof(why)) < 0)
+                fail_msg("%s", why);
+        f->ns = open_namespace(f->kv, "ns");
+}
+
+/* Another daemon at the same path. */
+static void restart(struct fixture *f, const struct fake_options *o)
+{
+        fake_daemon_free(f->d);
+        f->d = fake_daemon_start(f->path, o);
+}
+
+static struct kvcache_key key_of(uint64_t n)
+{
+        struct kvcache_key k = { { 0 } };
+
+        n++;
+        memcpy(k.bytes, &n, sizeof(n));
+        memset(k.bytes + 16, 0x5a, 16);
+        return k;
+}
+
+static void fill(uint8_t *p, size_t bytes, uint64_t n)
+{
+        for (size_t i = 0; i < bytes; i++)
+                p[i] = (uint8_t)(n * 31 + i * 7 + (i >> 8));
+}
+
+static bool filled(const uint8_t *p, size_t bytes, uint64_t n)
+{
+        for (size_t i = 0; i < bytes; i++)
+                if (p[i] != (uint8_t)(n * 31 + i * 7 + (i >> 8)))
+                        return false;
+        return true;
+}
+
+static void put_one(struct fixture *f, uint64_t n, size_t bytes)
+{
+        struct kvcache_key k = key_of(n);
+        uint8_t *data = malloc(bytes);
+
+        fill(data, bytes, n);
+        assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, bytes, KVCACHE_WRITTEN), KVCACHE_OK);
+        free(data);
+}
+
+static struct kvcache_request request_of(struct fixture *f, enum kvcache_op op,
+                                         const struct kvcache_key *keys, size_t n,
+                                         struct kvcache_result *results)
+{
+        return (struct kvcache_request){
+                .size = sizeof(struct kvcache_request),
+                .op = op,
+                .namespace_handle = f->ns,
+                .keys = keys,
+                .count = n,
+                .results = results,
+        };
+}
+
+static struct kvcache_completion drain_one(struct fixture *f)
+{
+        struct kvcache_completion c = { 0 };
+
+        assert_int_equal(kvcache_drain(f->kv, &c, 1, 5000), 1);
+        return c;
+}
+
+/* A counter of the daemon's thread. */
+static unsigned peek(struct fixture *f, const unsigned *value)
+{
+        unsigned r;
+
+        fake_daemon_lock(f->d);
+        r = *value;
+        fake_daemon_unlock(f->d);
+        return r;
+}
+
+static struct fake_logged logged(struct fixture *f, unsigned i)
+{
+        struct fake_logged l = { 0 };
+
+        fake_daemon_lock(f->d);
+        if (i < f->d->n_log)
+                l = f->d->log[i];
+        fake_daemon_unlock(f->d);
+        return l;
+}
+
+static bool readable(int fd, int timeout_ms)
+{
+        struct pollfd p = { .fd = fd, .events = POLLIN };
+
+        return poll(&p, 1, timeout_ms) == 1;
+}
+
+/* --- handshake --- */
+
+static void test_connect_maps_the_pool_and_says_what_the_daemon_is(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_info info = { .size = sizeof(info) };
+
+        start(f, NULL);
+        assert_int_equal(kvcache_get_info(f->kv, &info), 0);
+        assert_int_equal(info.protocol_version, 1);
+        assert_int_equal(info.pool_bytes, 4 << 20);
+        assert_int_equal(info.max_chunk_bytes, 1 << 20);
+        assert_int_equal(info.reconnects, 0);
+        assert_memory_equal(info.instance, f->d->instance, 16);
+
+        /* A caller built against a shorter struct gets no byte more than it has. */
+        memset(&info, 0xee, sizeof(info));
+        info.size = 8;
+        assert_int_equal(kvcache_get_info(f->kv, &info), 0);
+        assert_int_equal(info.pool_bytes, 0xeeeeeeeeeeeeeeee);
+}
+
+static void test_connect_refuses_what_it_cannot_trust(void **state)
+{
+        static const struct {
+                struct fake_options o;
+                int error;
+                const char *text;
+        } cases[] = {
+                { { .unsealed = true }, -EPERM, "not sealed" },
+                { { .hello_fds = -1 }, -EBADMSG, "lacks" },
+                { { .hello_fds = 1 }, -EBADMSG, "lacks" },
+                { { .hello_fds = 3 }, -EBADMSG, "lacks" },
+                { { .hello_fds = 6 }, -EBADMSG, "greeting" }, /* MSG_CTRUNC */
+                { { .version = 2 }, -EPROTONOSUPPORT, "version 2" },
+                { { .hello_status = WIRE_VERSION }, -EPROTONOSUPPORT, "not" },
+                { { .hello_status = WIRE_DENIED }, -EACCES, "not" },
+                { { .hello_status = 999 }, -EIO, "not" },
+                { { .hello_cut = 1 }, -EBADMSG, "lacks" },
+                { { .hello_cut = 64 }, -EBADMSG, "lacks" },
+                { { .hello_cut = 70 }, -EBADMSG, "too short" },
+                { { .pool_lie = 4096 }, -EBADMSG, "smaller" },
+                { { .pool_lie = UINT64_MAX - (4 << 20) }, -EBADMSG, "smaller" },
+                { { .pool_lie = -(uint64_t)(4 << 20) }, -EBADMSG, "smaller" },
+                { { .silent = true }, -ETIMEDOUT, "did not answer" },
+                { { .hang_up = true }, -ECONNRESET, "hung up" },
+        };
+        struct fixture *f = *state;
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                char why[512] = "";
+                int r;
+
+                f->d = fake_daemon_start(f->path, &cases[i].o);
+                r = try_connect(f, why, sizeof(why));
+                if (r != cases[i].error || !strstr(why, cases[i].text) || strchr(why, '\x1b') ||
+                    f->kv)
+                        fail_msg("case %zu: %d, '%s'", i, r, why);
+                f->d = fake_daemon_free(f->d);
+                assert_int_equal(count_fds(), f->fds);
+        }
+}
+
+static void test_connect_names_what_is_missing(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_options o = { .size = sizeof(o) };
+        char why[1024] = "", where[256], *old = getenv("XDG_RUNTIME_DIR");
+        struct kvcache *kv = NULL;
+        int r;
+
+        assert_int_equal(try_connect(f, why, sizeof(why)), -ENOENT);
+        assert_non_null(strstr(why, f->path));
+        f->d = fake_daemon_start(f->path, NULL);
+        fake_daemon_kill(f->d, false);
+        assert_int_equal(try_connect(f, why, sizeof(why)), -ECONNREFUSED);
+
+        memset(where, 'x', sizeof(where) - 1);
+        where[sizeof(where) - 1] = '\0';
+        o.socket_path = where;
+        assert_int_equal(kvcache_connect(&kv, &o, why, sizeof(why)), -ENAMETOOLONG);
+        assert_int_equal(kvcache_connect(&kv, &o, why, 3), -ENAMETOOLONG);
+        assert_int_equal(strlen(why), 2);
+        o.connect_timeout_ms = -1;
+        assert_int_equal(kvcache_connect(&kv, &o, NULL, 0), -EINVAL);
+
+        o = (struct kvcache_options){ .size = sizeof(o) };
+        unsetenv("KVCACHE_SOCKET");
+        setenv("XDG_RUNTIME_DIR", f->dir, 1);
+        r = kvcache_connect(&kv, &o, why, sizeof(why));
+        if (old)
+                setenv("XDG_RUNTIME_DIR", old, 1);
+        else
+                unsetenv("XDG_RUNTIME_DIR");
+        if (r == 0) {
+                kvcache_close(kv);
+                skip(); /* there is a daemon on this host */
+        }
+        assert_non_null(strstr(why, "/run/kvcache/kvcache.sock"));
+        snprintf(where, sizeof(where), "%s/kvcache/kvcache.sock", f->dir);
+        assert_non_null(strstr(why, where));
+        snprintf(where, sizeof(where), "/tmp/kvcache-%u/kvcache.sock", (unsigned)geteuid());
+        assert_non_null(strstr(why, where));
+}
+
+static void test_connect_takes_the_socket_of_the_environment(void **state)
+{
+        struct fixture *f = *state;
+
+        f->d = fake_daemon_start(f->path, NULL);
+        setenv("KVCACHE_SOCKET", f->path, 1);
+        assert_int_equal(kvcache_connect(&f->kv, NULL, NULL, 0), 0);
+        unsetenv("KVCACHE_SOCKET");
+}
+
+static void test_calls_without_a_handle_are_refused(void **state)
+{
+        assert_int_equal(kvcache_fd(NULL), -EINVAL);
+        assert_int_equal(kvcache_flush(NULL), -EINVAL);
+        assert_int_equal(kvcache_inflight(NULL), 0);
+        assert_non_null(kvcache_error(NULL));
+        kvcache_close(NULL);
+        kvcache_lane_release(NULL, NULL);
+        assert_string_equal(kvcache_status_name(KVCACHE_OK), "ok");
+        assert_string_equal(kvcache_status_name(KVCACHE_PENDING), "pending");
+        assert_string_equal(kvcache_status_name(-1), "unknown");
+        assert_string_equal(kvcache_status_name(99), "unknown");
+        for (int i = 0; i <= KVCACHE_NO_SPACE; i++)
+                assert_string_not_equal(kvcache_status_name(i), "unknown");
+}
+
+/* --- namespaces --- */
+
+static void test_namespace_mismatch_names_the_field(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_namespace_options o = { .size = sizeof(o),
+                                               .name = "ns",
+                                               .fingerprint = "dtype=fp8\n" };
+        uint32_t ns = 77;
+
+        start(f, NULL);
+        assert_int_equal(kvcache_namespace_open(f->kv, &o, &ns), -EEXIST);
+        assert_non_null(strstr(kvcache_error(f->kv), "dtype"));
+        assert_int_equal(ns, 77);
+
+        o = (struct kvcache_namespace_options){ .size = sizeof(o),
+                                                .name = "none",
+                                                .flags = KVCACHE_ATTACH };
+        assert_int_equal(kvcache_namespace_open(f->kv, &o, &ns), -ENOENT);
+        o.name = "ns";
+        assert_int_equal(kvcache_namespace_open(f->kv, &o, &ns), 0);
+        assert_int_not_equal(ns, f->ns);
+        assert_int_equal(open_namespace(f->kv, "ns"), f->ns);
+
+        o.fingerprint = "b=1\na=2\n";
+        assert_int_equal(kvcache_namespace_open(f->kv, &o, &ns), -EINVAL);
+        o.fingerprint = NULL;
+        o.flags = 0;
+        assert_int_equal(kvcache_namespace_open(f->kv, &o, &ns), -EINVAL);
+        o.flags = KVCACHE_ATTACH;
+        o.name = "";
+        assert_int_equal(kvcache_namespace_open(f->kv, &o, &ns), -EINVAL);
+        o.size = 0;
+        assert_int_equal(kvcache_namespace_open(f->kv, &o, &ns), -EINVAL);
+}
+
+/* --- put, get and the rest --- */
+
+static void test_what_was_put_is_got(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_key k = key_of(1), other = key_of(2);
+        uint8_t back[10000];
+        struct kvcache_result r;
+        size_t length = 0;
+
+        start(f, NULL);
+        put_one(f, 1, 9000);
+        assert_int_equal(kvcache_put(f->kv, f->ns, &k, back, 10, KVCACHE_ACCEPTED), KVCACHE_EXISTS);
+        assert_int_equal(kvcache_get(f->kv, f->ns, &k, back, sizeof(back), &length), KVCACHE_OK);
+        assert_int_equal(length, 9000);
+        assert_true(filled(back, 9000, 1));
+        assert_int_equal(kvcache_get(f->kv, f->ns, &other, back, sizeof(back), &length),
+                         KVCACHE_MISS);
+
+        length = 0;
+        assert_int_equal(kvcache_get(f->kv, f->ns, &k, back, 8999, &length), KVCACHE_TOO_LARGE);
+        assert_int_equal(length, 9000);
+        assert_int_equal(kvcache_get(f->kv, f->ns, &k, NULL, 0, &length), KVCACHE_TOO_LARGE);
+        assert_int_equal(kvcache_get(f->kv, f->ns, &k, NULL, 5, &length), -EINVAL);
+
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r), KVCACHE_OK);
+        assert_true(filled(r.data, r.length, 1));
+        assert_int_equal(r.tiers, KVCACHE_TIER_MEMORY);
+        assert_int_equal(r.chunk_length, 9000);
+        assert_int_equal(kvcache_release(f->kv, &r.lease, 1), 0);
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &other, &r), KVCACHE_MISS);
+        assert_int_equal(r.lease.generation, 0);
+
+        assert_int_equal(kvcache_put(f->kv, f->ns, NULL, back, 1, KVCACHE_ACCEPTED), -EINVAL);
+        assert_int_equal(kvcache_put(f->kv, f->ns, &k, back, 1, 7), -EINVAL);
+        assert_int_equal(kvcache_put(f->kv, 0, &k, back, 1, KVCACHE_ACCEPTED), -EINVAL);
+        assert_int_equal(kvcache_put(f->kv, 99, &k, back, 1, KVCACHE_ACCEPTED), -EINVAL);
+        assert_int_equal(kvcache_put(f->kv, f->ns, &other, back, (1 << 20) + 1, KVCACHE_ACCEPTED),
+                         KVCACHE_TOO_LARGE);
+        assert_int_equal(kvcache_put(f->kv, f->ns, &other, back, 0, KVCACHE_ACCEPTED),
+                         KVCACHE_INVALID);
+}
+
+static void test_releases_ride_and_end_once(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_key k = key_of(1);
+        struct kvcache_result a, b;
+        unsigned sent;
+
+        start(f, NULL);
+        put_one(f, 1, 100);
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &a), KVCACHE_OK);
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &b), KVCACHE_OK);
+        assert_true(fake_daemon_wait_leases(f->d, 2));
+
+        assert_int_equal(kvcache_release(f->kv, &a.lease, 1), 0);
+        assert_int_equal(kvcache_release(f->kv, &a.lease, 1),
+                         0); /* twice: the second one is nobody's */
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        assert_true(fake_daemon_wait_leases(f->d, 2)); /* a ping carries none */
+        put_one(f, 2, 100);
+        assert_true(fake_daemon_wait_leases(f->d, 1));
+
+        /* Its row is taken by another lease, and the old name of it still ends nothing. */
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &b), KVCACHE_OK);
+        assert_int_equal(kvcache_release(f->kv, &a.lease, 1), 0);
+        assert_int_equal(kvcache_flush(f->kv), 0);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        assert_true(fake_daemon_wait_leases(f->d, 2));
+
+        assert_int_equal(kvcache_release(f->kv, &b.lease, 1), 0);
+        assert_int_equal(kvcache_flush(f->kv), 0);
+        assert_true(fake_daemon_wait_leases(f->d, 1));
+        a.lease = (struct kvcache_lease){ 12345, 1 };
+        assert_int_equal(kvcache_release(f->kv, &a.lease, 1), 0);
+        assert_int_equal(kvcache_release(f->kv, NULL, 0), 0);
+        assert_int_equal(kvcache_release(f->kv, NULL, 1), -EINVAL);
+        sent = peek(f, &f->d->requests[WIRE_RELEASE]);
+        assert_int_equal(sent, 1); /* the empty flush sent nothing */
+        assert_int_equal(peek(f, &f->d->stale_releases), 0);
+}
+
+static void test_many_releases_go_by_themselves(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_key *keys = calloc(1500, sizeof(*keys));
+        struct kvcache_result *r = calloc(1500, sizeof(*r));
+        struct kvcache_request q;
+
+        start(f, NULL);
+        put_one(f, 1, 100);
+        for (size_t i = 0; i < 1500; i++)
+                keys[i] = key_of(1);
+        q = request_of(f, KVCACHE_OP_GET, keys, 1500, r);
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_true(fake_daemon_wait_leases(f->d, 1500));
+        for (size_t i = 0; i < 1500; i++) {
+                assert_true(filled(r[i].data, 100, 1));
+                assert_int_equal(kvcache_release(f->kv, &r[i].lease, 1), 0);
+        }
+        assert_true(fake_daemon_wait(f->d, &f->d->releases, 1024));
+        assert_int_equal(kvcache_flush(f->kv), 0);
+        assert_true(fake_daemon_wait_leases(f->d, 0));
+        free(keys);
+        free(r);
+}
+
+static void test_exists_match_touch_stat_evict_list_purge(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_key keys[6];
+        struct kvcache_result r[6];
+        struct kvcache_listed listed[4];
+        struct kvcache_request q;
+        uint64_t value = 99, cursor = 0;
+        size_t seen = 0;
+        char *text = NULL;
+        int n;
+
+        start(f, NULL);
+        for (unsigned i = 0; i < 6; i++) {
+                keys[i] = key_of(i);
+                if (i != 3)
+                        put_one(f, i, 100 + i);
+        }
+        q = request_of(f, KVCACHE_OP_EXISTS, keys, 6, r);
+        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(value, 0);
+        for (unsigned i = 0; i < 6; i++) {
+                assert_int_equal(r[i].status, i == 3 ? KVCACHE_MISS : KVCACHE_OK);
+                assert_int_equal(r[i].tiers, i == 3 ? 0 : KVCACHE_TIER_MEMORY);
+        }
+        q = request_of(f, KVCACHE_OP_MATCH, keys, 6, NULL);
+        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(value, 3);
+        q.results = r;
+        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(r[2].status, KVCACHE_OK);
+        assert_int_equal(r[3].status, KVCACHE_MISS);
+        q = request_of(f, KVCACHE_OP_TOUCH, keys, 6, NULL);
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        q = request_of(f, KVCACHE_OP_STAT, keys, 6, r);
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(r[3].status, KVCACHE_MISS);
+        assert_int_equal(r[4].length, 104);
+        assert_int_equal(r[4].crc32c, 0x12345678);
+        assert_int_equal(r[4].leases, 3);
+        assert_int_equal(r[4].created_ms, 1700000000000);
+
+        do {
+                n = kvcache_list(f->kv, f->ns, &cursor, listed, 2);
+                assert_true(n >= 0 && n <= 2);
+                seen += (size_t)n;
+        } while (cursor != 0);
+        assert_int_equal(seen, 5);
+        assert_int_equal(kvcache_list(f->kv, f->ns, &cursor, listed, 0), -EINVAL);
+        assert_int_equal(kvcache_list(f->kv, 55, &cursor, listed, 1), -EINVAL);
+
+        q = request_of(f, KVCACHE_OP_EVICT, keys, 1, r);
+        q.tiers = KVCACHE_TIER_MEMORY;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(r[0].status, KVCACHE_OK);
+        q.tiers = 0;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(r[0].status, KVCACHE_MISS);
+        q.tiers = KVCACHE_TIER_DISK;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), -EINVAL);
+
+        assert_int_equal(kvcache_purge(f->kv, f->ns, &value), 0);
+        assert_int_equal(value, 4);
+        assert_int_equal(kvcache_purge_all(f->kv, NULL), 0);
+        assert_int_equal(kvcache_ping(f->kv, &value), 0);
+        assert_true(value > 0);
+        assert_int_equal(kvcache_report(f->kv, KVCACHE_REPORT_STATUS, &text), 0);
+        assert_string_equal(text, "{\"state\": \"fake\"}");
+        free(text);
+        assert_int_equal(kvcache_report(f->kv, 17, &text), -EINVAL);
+}
+
+static void test_senseless_requests_are_refused_whole_and_senseless_keys_alone(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_key keys[3] = { key_of(1), { { 0 } }, key_of(2) };
+        struct kvcache_entry entry = { .key = key_of(1), .range_offset = 1ull << 32 };
+        struct kvcache_result r[3];
+        struct kvcache_request q;
+        uint64_t value;
+
+        start(f, NULL);
+        put_one(f, 1, 10);
+        put_one(f, 2, 10);
+        q = request_of(f, KVCACHE_OP_EXISTS, keys, 3, r);
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(r[0].status, KVCACHE_OK);
+        assert_int_equal(r[1].status, KVCACHE_INVALID);
+        assert_int_equal(r[2].status, KVCACHE_OK);
+        q.op = KVCACHE_OP_MATCH;
+        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(value, 1);
+
+        q.op = KVCACHE_OP_GET;
+        q.keys = NULL;
+        q.count = 1;
+        assert_int_equal(kvcache_submit(f->kv, &q), -EINVAL);
+        q.entries = &entry;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(r[0].status, KVCACHE_INVALID);
+        q.keys = keys;
+        assert_int_equal(kvcache_submit(f->kv, &q), -EINVAL);
+        q.entries = NULL;
+        q.op = 77;
+        assert_int_equal(kvcache_submit(f->kv, &q), -EINVAL);
+        q.op = KVCACHE_OP_PUT;
+        assert_int_equal(kvcache_submit(f->kv, &q), -EINVAL);
+        q.op = KVCACHE_OP_GET;
+        q.flags = KVCACHE_KEEP_LEASE;
+        assert_int_equal(kvcache_submit(f->kv, &q), -EINVAL);
+        q.flags = 0;
+        q.results = NULL;
+        assert_int_equal(kvcache_submit(f->kv, &q), -EINVAL);
+        q.results = r;
+        q.timeout_ms = -1;
+        assert_int_equal(kvcache_submit(f->kv, &q), -EINVAL);
+        q.timeout_ms = 0;
+        q.size = 12;
+        assert_int_equal(kvcache_submit(f->kv, &q), -EINVAL);
+        assert_int_equal(kvcache_submit(f->kv, NULL), -EINVAL);
+        assert_int_equal(kvcache_inflight(f->kv), 0);
+
+        /* Nothing asked, nothing sent, and yet it completes. */
+        q = request_of(f, KVCACHE_OP_GET, NULL, 0, NULL);
+        q.user_data = 5;
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        assert_true(readable(kvcache_fd(f->kv), 1000));
+        assert_int_equal(drain_one(f).user_data, 5);
+        assert_false(readable(kvcache_fd(f->kv), 0));
+}
+
+static void test_ranges_and_places(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_entry e[2];
+        struct kvcache_result r[2];
+        struct kvcache_request q;
+        uint8_t out[600];
+        uint8_t *place, *all = malloc(5000);
+
+        start(f, NULL);
+        put_one(f, 1, 5000);
+        fill(all, 5000, 1);
+        e[0] = (struct kvcache_entry){ .key = key_of(1),
+                                       .range_offset = 1000,
+                                       .range_length = 500 };
+        e[1] = (struct kvcache_entry){ .key = key_of(1), .range_offset = 5000 };
+        q = request_of(f, KVCACHE_OP_GET, NULL, 2, r);
+        q.entries = e;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(r[0].status, KVCACHE_OK);
+        assert_int_equal(r[0].length, 500);
+        assert_int_equal(r[0].chunk_length, 5000);
+        assert_memory_equal(r[0].data, all + 1000, 500);
+        assert_int_equal(r[1].status, KVCACHE_INVALID);
+        assert_int_equal(kvcache_release(f->kv, &r[0].lease, 1), 0);
+
+        /* To the lane: the daemon copies, and there is no lease. */
+        assert_int_equal(kvcache_lane_acquire(f->kv, 600, (void **)&place), 0);
+        assert_int_equal((uintptr_t)place % 64, 0);
+        e[0].data = place + 50;
+        e[0].length = 500;
+        q.op = KVCACHE_OP_GET_INTO;
+        q.count = 1;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(r[0].status, KVCACHE_OK);
+        assert_memory_equal(place + 50, all + 1000, 500);
+        assert_int_equal(r[0].lease.generation, 0);
+        e[0].length = 499;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(r[0].status, KVCACHE_TOO_LARGE);
+        assert_int_equal(r[0].length, 500);
+        assert_int_equal(kvcache_region_settled(f->kv, place, 600), 1);
+
+        /* In the lane, but beyond the place. */
+        e[0].data = place + 600;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), -EINVAL);
+        assert_int_equal(r[0].status, KVCACHE_INVALID);
+
+        /* Elsewhere: the library copies, and its lease goes back. */
+        e[0].data = out;
+        e[0].length = 500;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(r[0].status, KVCACHE_OK);
+        assert_memory_equal(out, all + 1000, 500);
+        e[0].length = 499;
+        memset(out, 0, sizeof(out));
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(r[0].status, KVCACHE_TOO_LARGE);
+        assert_int_equal(out[0], 0);
+        assert_int_equal(kvcache_flush(f->kv), 0);
+        assert_true(fake_daemon_wait_leases(f->d, 0));
+        free(all);
+}
+
+static void test_a_put_can_keep_its_lease(void **state)
+{
+        struct fixture *f = *state;
+        uint8_t data[200];
+        struct kvcache_entry e = { .key = key_of(4), .data = data, .length = sizeof(data) };
+        struct kvcache_result r;
+        struct kvcache_request q = request_of(f, KVCACHE_OP_PUT, NULL, 1, &r);
+
+        start(f, NULL);
+        fill(data, sizeof(data), 4);
+        q.namespace_handle = f->ns;
+        q.entries = &e;
+        q.flags = KVCACHE_KEEP_LEASE | KVCACHE_NOWAIT;
+        q.ack = KVCACHE_DURABLE;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(r.status, KVCACHE_OK);
+        assert_true(filled(r.data, 200, 4));
+        assert_int_equal(logged(f, 0).ack, WIRE_DURABLE);
+        assert_int_equal(logged(f, 0).flags, WIRE_F_LEASE | WIRE_F_NOWAIT);
+        assert_true(logged(f, 0).timeout_ms > 3000 && logged(f, 0).timeout_ms < 5000);
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(r.status, KVCACHE_EXISTS);
+        assert_true(filled(r.data, 200, 4));
+}
+
+/* --- chains --- */
+
+static void test_long_chains_are_several_messages_in_order(void **state)
+{
+        enum { N = 2500 };
+        struct fixture *f = *state;
+        struct kvcache_key *keys = calloc(N, sizeof(*keys)), parent = key_of(777777);
+        struct kvcache_entry *e = calloc(N, sizeof(*e));
+        struct kvcache_result *r = calloc(N, sizeof(*r));
+        struct kvcache_request q;
+        uint8_t *data = malloc(N * 16);
+        struct fake_logged l;
+        uint64_t value;
+
+        start(f, NULL);
+        for (size_t i = 0; i < N; i++) {
+                keys[i] = key_of(i);
+                fill(data + i * 16, 16, i);
+                e[i] = (struct kvcache_entry){ .key = keys[i],
+                                               .data = data + i * 16,
+                                               .length = 16 };
+        }
+        q = request_of(f, KVCACHE_OP_PUT, NULL, N, r);
+        q.entries = e;
+        q.parent = &parent;
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        memset(data, 0, N * 16); /* what was submitted is the library's */
+        assert_int_equal(drain_one(f).error, 0);
+        for (size_t i = 0; i < N; i++)
+                assert_int_equal(r[i].status, KVCACHE_OK);
+
+        assert_int_equal(peek(f, &f->d->n_log), 3);
+        assert_int_equal(logged(f, 0).count, 1024);
+        assert_int_equal(logged(f, 2).count, N - 2048);
+        assert_int_equal(logged(f, 0).flags, WIRE_F_MORE);
+        assert_int_equal(logged(f, 1).flags, WIRE_F_MORE);
+        assert_int_equal(logged(f, 2).flags, 0);
+        l = logged(f, 0);
+        assert_memory_equal(&l.parent, &parent, 32);
+        l = logged(f, 1);
+        assert_memory_equal(&l.parent, &keys[1023], 32);
+        l = logged(f, 2);
+        assert_memory_equal(&l.parent, &keys[2047], 32);
+        l = logged(f, 2);
+        assert_memory_equal(&l.first, &keys[2048], 32);
+
+        q = request_of(f, KVCACHE_OP_GET, keys, N, r);
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        for (size_t i = 0; i < N; i++) {
+                assert_int_equal(r[i].status, KVCACHE_OK);
+                assert_true(filled(r[i].data, 16, i));
+                assert_int_equal(kvcache_release(f->kv, &r[i].lease, 1), 0);
+        }
+
+        q = request_of(f, KVCACHE_OP_MATCH, keys, N, NULL);
+        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(value, N);
+        keys[2100] = key_of(1000000);
+        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(value, 2100);
+        keys[1023] = key_of(1000001);
+        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(value, 1023);
+        keys[0] = key_of(1000002);
+        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(value, 0);
+        free(keys);
+        free(e);
+        free(r);
+        free(data);
+}
+
+static void test_no_more_in_flight_than_the_daemon_allows(void **state)
+{
+        struct fixture *f = *state;
+        struct fake_options o = { .max_inflight = 3, .max_keys = 2 };
+        struct kvcache_key keys[20];
+        struct kvcache_result r[20];
+        struct kvcache_request q;
+        struct kvcache_completion c[2];
+
+        start(f, &o);
+        for (unsigned i = 0; i < 20; i++)
+                keys[i] = key_of(i);
+        put_one(f, 19, 30);
+        fake_daemon_hold(f->d, 1u << WIRE_GET);
+        q = request_of(f, KVCACHE_OP_GET, keys, 20, r);
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        assert_true(fake_daemon_wait(f->d, &f->d->n_held, 3));
+        assert_int_equal(kvcache_drain(f->kv, c, 2, 0), 0);
+        assert_int_equal(kvcache_inflight(f->kv), 1);
+        assert_int_equal(peek(f, &f->d->n_held), 3);
+        fake_daemon_hold(f->d, 0);
+        assert_int_equal(drain_one(f).count, 20);
+        assert_int_equal(r[0].status, KVCACHE_MISS);
+        assert_int_equal(r[19].status, KVCACHE_OK);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_GET]), 10);
+}
+
+static void test_a_blocking_call_leaves_other_completions_to_be_drained(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_key k = key_of(1);
+        struct kvcache_result r;
+        struct kvcache_request q;
+
+        start(f, NULL);
+        fake_daemon_hold(f->d, 1u << WIRE_EXISTS);
+        q = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &r);
+        q.user_data = 42;
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
+        fake_daemon_hold(f->d, 0);
+        put_one(f, 1, 10); /* takes the other's reply on its way */
+        assert_true(readable(kvcache_fd(f->kv), 1000));
+        assert_int_equal(drain_one(f).user_data, 42);
+        assert_false(readable(kvcache_fd(f->kv), 0));
+        assert_int_equal(r.status, KVCACHE_MISS);
+}
+
+static void test_a_full_socket_delays_and_loses_nothing(void **state)
+{
+        enum { N = 40 * 1024 };
+        struct fixture *f = *state;
+        struct kvcache_key *keys = calloc(N, sizeof(*keys));
+        struct kvcache_result *r = calloc(N, sizeof(*r));
+        struct kvcache_completion c;
+        struct kvcache_request q;
+
+        start(f, NULL);
+        put_one(f, N - 1, 10);
+        for (size_t i = 0; i < N; i++)
+                keys[i] = key_of(i);
+        q = request_of(f, KVCACHE_OP_EXISTS, keys, N, r);
+        fake_daemon_lock(f->d); /* it reads nothing now, and 1.3 MB do not fit into a socket */
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        assert_int_equal(kvcache_drain(f->kv, &c, 1, 0), 0);
+        assert_int_equal(kvcache_drain(f->kv, &c, 1, 20), 0);
+        fake_daemon_unlock(f->d);
+        do
+                assert_true(readable(kvcache_fd(f->kv), 5000));
+        while (kvcache_drain(f->kv, &c, 1, 0) == 0);
+        assert_int_equal(c.error, 0);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_EXISTS]), 40);
+        for (size_t i = 0; i < N; i++)
+                assert_int_equal(r[i].status, i == N - 1 ? KVCACHE_OK : KVCACHE_MISS);
+        assert_false(readable(kvcache_fd(f->kv), 0));
+        free(keys);
+        free(r);
+}
+
+static void test_a_full_socket_that_empties_without_replies_is_noticed(void **state)
+{
+        enum { N = 40 * 1024 };
+        struct fixture *f = *state;
+        struct kvcache_key *keys = calloc(N, sizeof(*keys));
+        struct kvcache_result *r = calloc(N, sizeof(*r));
+        struct kvcache_completion c;
+        struct kvcache_request q;
+
+        start(f, NULL);
+        for (size_t i = 0; i < N; i++)
+                keys[i] = key_of(i);
+        q = request_of(f, KVCACHE_OP_EXISTS, keys, N, r);
+        fake_daemon_hold(f->d, 1u << WIRE_EXISTS);
+        fake_daemon_lock(f->d);
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        fake_daemon_unlock(f->d);
+        for (unsigned tries = 0; peek(f, &f->d->n_held) < 40; tries++) {
+                assert_true(tries < 100);
+                if (readable(kvcache_fd(f->kv), 20))
+                        assert_int_equal(kvcache_drain(f->kv, &c, 1, 0), 0);
+        }
+        assert_false(readable(kvcache_fd(f->kv), 0)); /* and forgotten when all is sent */
+        fake_daemon_hold(f->d, 0);
+        assert_int_equal(drain_one(f).error, 0);
+        free(keys);
+        free(r);
+}
+
+static void test_drain_without_an_end_waits_for_what_is_in_flight_only(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_key k = key_of(1);
+        struct kvcache_completion c[3];
+        struct kvcache_result r[3];
+        struct kvcache_request q;
+
+        start(f, NULL);
+        assert_int_equal(kvcache_drain(f->kv, c, 3, -1), 0);
+        assert_int_equal(kvcache_drain(f->kv, c, 0, 0), -EINVAL);
+        for (unsigned i = 0; i < 3; i++) {
+                q = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &r[i]);
+                q.user_data = i;
+                assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        }
+        assert_int_equal(kvcache_inflight(f->kv), 3);
+        assert_int_equal(kvcache_drain(f->kv, c, 1, -1), 1);
+        assert_int_equal(kvcache_drain(f->kv, c + 1, 1, -1), 1);
+        assert_int_equal(kvcache_drain(f->kv, c + 2, 1, -1), 1);
+        for (unsigned i = 0; i < 3; i++)
+                assert_int_equal(c[i].user_data, i);
+        assert_int_equal(kvcache_inflight(f->kv), 0);
+}
+
+/* --- time --- */
+
+static void test_a_chain_that_is_partly_sent_goes_on_after_its_deadline(void **state)
+{
+        struct fixture *f = *state;
+        struct fake_options o = { .max_inflight = 1, .max_keys = 2 };
+        struct kvcache_key keys[6];
+        struct kvcache_result r[6];
+        struct kvcache_request q;
+
+        start(f, &o);
+        for (unsigned i = 0; i < 6; i++) {
+                keys[i] = key_of(i);
+                put_one(f, i, 10);
+        }
+        fake_daemon_hold(f->d, 1u << WIRE_GET);
+        q = request_of(f, KVCACHE_OP_GET, keys, 6, r);
+        q.timeout_ms = 10;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), -ETIMEDOUT);
+        for (unsigned i = 0; i < 6; i++)
+                assert_int_equal(r[i].status, KVCACHE_PENDING);
+        fake_daemon_hold(f->d, 0);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_GET]), 3);
+        assert_int_equal(kvcache_flush(f->kv), 0);
+        assert_true(fake_daemon_wait_leases(f->d, 0));
+}
+
+static void test_a_lane_that_comes_late_is_used(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_options o = { .size = sizeof(o),
+                                     .socket_path = f->path,
+                                     .request_timeout_ms = 20 };
+        void *place;
+
+        f->d = fake_daemon_start(f->path, NULL);
+        assert_int_equal(kvcache_connect(&f->kv, &o, NULL, 0), 0);
+        fake_daemon_hold(f->d, 1u << WIRE_LANE);
+        assert_int_equal(kvcache_lane_acquire(f->kv, 100, &place), -ETIMEDOUT);
+        assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
+        fake_daemon_hold(f->d, 0);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        assert_int_equal(kvcache_lane_acquire(f->kv, 100, &place), 0);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_LANE]), 1);
+        memset(place, 1, 100);
+}
+
+static void test_a_late_reply_gives_its_leases_back(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_key k = key_of(1);
+        struct kvcache_entry e = { .key = key_of(2), .data = (char[]){ "put late" }, .length = 8 };
+        struct kvcache_result r;
+        struct kvcache_completion c;
+        struct kvcache_request q;
+
+        start(f, NULL);
+        put_one(f, 1, 10);
+        fake_daemon_hold(f->d, 1u << WIRE_GET);
+        q = request_of(f, KVCACHE_OP_GET, &k, 1, &r);
+        q.timeout_ms = 20;
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        assert_true(readable(kvcache_fd(f->kv), 2000)); /* the timer rings */
+        c = drain_one(f);
+        assert_int_equal(c.error, -ETIMEDOUT);
+        assert_int_equal(r.status, KVCACHE_PENDING);
+        assert_int_equal(kvcache_inflight(f->kv), 0);
+        assert_false(readable(kvcache_fd(f->kv), 0));
+
+        memset(&r, 0xee, sizeof(r));
+        assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
+        fake_daemon_hold(f->d, 0);
+        assert_true(fake_daemon_wait_leases(f->d, 1));
+        assert_true(readable(kvcache_fd(f->kv), 2000));
+        assert_int_equal(kvcache_drain(f->kv, &c, 1, 0), 0);
+        assert_int_equal(kvcache_flush(f->kv), 0);
+        assert_true(fake_daemon_wait_leases(f->d, 0));
+        assert_int_equal(r.status, (int)0xeeeeeeee); /* the results were the caller's again */
+
+        fake_daemon_hold(f->d, 1u << WIRE_PUT);
+        q = request_of(f, KVCACHE_OP_PUT, NULL, 1, &r);
+        q.entries = &e;
+        q.flags = KVCACHE_KEEP_LEASE;
+        q.timeout_ms = 10;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), -ETIMEDOUT);
+        assert_int_equal(r.status, KVCACHE_PENDING);
+        assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
+        fake_daemon_hold(f->d, 0);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        assert_true(fake_daemon_wait_leases(f->d, 1));
+        assert_int_equal(kvcache_flush(f->kv), 0);
+        assert_true(fake_daemon_wait_leases(f->d, 0));
+}
+
+static void test_a_request_that_was_never_sent_is_taken_back(void **state)
+{
+        struct fixture *f = *state;
+        struct fake_options o = { .max_inflight = 1 };
+        struct kvcache_key k = key_of(1);
+        uint8_t data[100] = { 1 };
+        struct kvcache_entry e = { .key = key_of(2), .data = data, .length = sizeof(data) };
+        struct kvcache_result r[2];
+        struct kvcache_request q;
+
+        start(f, &o);
+        put_one(f, 1, 10);
+        fake_daemon_hold(f->d, 1u << WIRE_GET);
+        q = request_of(f, KVCACHE_OP_GET, &k, 1, &r[0]);
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        q = request_of(f, KVCACHE_OP_PUT, NULL, 1, &r[1]);
+        q.entries = &e;
+        q.timeout_ms = 10;
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        assert_int_equal(drain_one(f).error, -ETIMEDOUT);
+        assert_int_equal(r[1].status, KVCACHE_BUSY);
+        assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
+        fake_daemon_hold(f->d, 0);
+        assert_int_equal(drain_one(f).op, KVCACHE_OP_GET);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_PUT]), 1);
+}
+
+static void test_a_place_is_the_daemons_until_the_late_reply(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_completion c;
+        struct kvcache_entry e = { .key = key_of(1) };
+        struct kvcache_result r;
+        struct kvcache_request q;
+        void *place, *other;
+
+        start(f, NULL);
+        put_one(f, 1, 4096);
+        assert_int_equal(kvcache_lane_acquire(f->kv, 1 << 20, &place), 0);
+        assert_int_equal(kvcache_lane_acquire(f->kv, 1, &other), -ENOBUFS);
+        fake_daemon_hold(f->d, 1u << WIRE_GET);
+        e.data = (uint8_t *)place + 8192;
+        e.length = 4096;
+        q = request_of(f, KVCACHE_OP_GET_INTO, NULL, 1, &r);
+        q.entries = &e;
+        q.timeout_ms = 10;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), -ETIMEDOUT);
+        assert_int_equal(r.status, KVCACHE_PENDING);
+        assert_int_equal(kvcache_region_settled(f->kv, e.data, 1), 0);
+        assert_int_equal(kvcache_region_settled(f->kv, (uint8_t *)place + 8191, 2), 0);
+        assert_int_equal(kvcache_region_settled(f->kv, place, 8192), 1);
+        assert_int_equal(kvcache_region_settled(f->kv, (uint8_t *)place + 8192 + 4096, 100), 1);
+        assert_int_equal(kvcache_region_settled(f->kv, NULL, 1), -EINVAL);
+        assert_int_equal(kvcache_region_settled(f->kv, place, SIZE_MAX), -EINVAL);
+
+        kvcache_lane_release(f->kv, place);
+        assert_int_equal(kvcache_lane_acquire(f->kv, 1, &other), -ENOBUFS);
+        fake_daemon_hold(f->d, 0);
+        while (kvcache_lane_acquire(f->kv, 1 << 20, &other) == -ENOBUFS)
+                assert_int_equal(kvcache_drain(f->kv, &c, 1, 0), 0);
+        assert_ptr_equal(place, other);
+        assert_int_equal(kvcache_region_settled(f->kv, e.data, 1), 1);
+}
+
+/* --- the lane --- */
+
+static void test_lane_full_and_too_small(void **state)
+{
+        struct fixture *f = *state;
+        struct fake_options o = { .lane_max = 64 * 1024, .pool_bytes = 16 << 20 };
+        uint8_t *data = calloc(1, 1 << 20);
+        struct kvcache_key k = key_of(1);
+        struct kvcache_entry e[40];
+        struct kvcache_result r[40];
+        unsigned n_log;
+        struct kvcache_request q;
+        void *place, *other;
+
+        start(f, &o);
+        assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 64 * 1024 + 1, KVCACHE_ACCEPTED),
+                         -E2BIG);
+        assert_non_null(strstr(kvcache_error(f->kv), "65536"));
+        assert_int_equal(kvcache_lane_acquire(f->kv, 64 * 1024 + 1, &place), -E2BIG);
+        assert_int_equal(kvcache_lane_acquire(f->kv, 0, &place), -EINVAL);
+
+        for (unsigned i = 0; i < 40; i++) {
+                fill(data + i * 5000, 5000, i);
+                e[i] = (struct kvcache_entry){ .key = key_of(100 + i),
+                                               .data = data + i * 5000,
+                                               .length = 5000 };
+        }
+        q = request_of(f, KVCACHE_OP_PUT, NULL, 40, r);
+        q.entries = e;
+        assert_int_equal(kvcache_submit(f->kv, &q), -ENOBUFS);
+        assert_int_equal(kvcache_inflight(f->kv), 0);
+
+        /* In rounds, as one chain, and with what another one leaves of the lane. */
+        assert_int_equal(kvcache_lane_acquire(f->kv, 40 * 1024, &place), 0);
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        for (unsigned i = 0; i < 40; i++)
+                assert_int_equal(r[i].status, KVCACHE_OK);
+        n_log = peek(f, &f->d->n_log);
+        assert_true(n_log > 3);
+        for (unsigned i = 0; i < n_log; i++)
+                assert_int_equal(logged(f, i).flags, i + 1 < n_log ? WIRE_F_MORE : 0);
+        for (unsigned i = 0; i < 40; i++) {
+                size_t length;
+
+                assert_int_equal(kvcache_get(f->kv, f->ns, &e[i].key, data, 5000, &length),
+                                 KVCACHE_OK);
+                assert_true(filled(data, 5000, i));
+        }
+
+        /* Nothing is left of it: the lane can be had whole. */
+        kvcache_lane_release(f->kv, place);
+        kvcache_lane_release(f->kv, place);
+        assert_int_equal(kvcache_lane_acquire(f->kv, 64 * 1024, &other), 0);
+        assert_ptr_equal(place, other);
+        assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 5000, KVCACHE_ACCEPTED), -ENOBUFS);
+        /* ... and a place of one's own is taken as it is. */
+        fill(other, 5000, 1);
+        assert_int_equal(kvcache_put(f->kv, f->ns, &k, other, 5000, KVCACHE_ACCEPTED), KVCACHE_OK);
+        free(data);
+}
+
+static void test_a_blocking_put_waits_for_room_that_others_give_back(void **state)
+{
+        struct fixture *f = *state;
+        struct fake_options o = { .lane_max = 64 * 1024 };
+        uint8_t *data = calloc(1, 64 * 1024);
+        struct kvcache_key k = key_of(9);
+        struct kvcache_entry e = { .key = key_of(1), .data = data, .length = 64 * 1024 };
+        struct kvcache_result r;
+        struct kvcache_request q;
+
+        start(f, &o);
+        fake_daemon_hold(f->d, 1u << WIRE_PUT);
+        q = request_of(f, KVCACHE_OP_PUT, NULL, 1, &r);
+        q.entries = &e;
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
+        q.timeout_ms = 20;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), -ENOBUFS);
+        assert_int_equal(r.status, KVCACHE_BUSY);
+        fake_daemon_hold(f->d, 0);
+        assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 64 * 1024, KVCACHE_ACCEPTED),
+                         KVCACHE_OK);
+        assert_int_equal(drain_one(f).error, 0);
+        free(data);
+}
+
+static void test_a_lane_that_cannot_be_trusted_is_refused(void **state)
+{
+        struct fixture *f = *state;
+        struct fake_options unsealed = { .lane_unsealed = true }, cut = { .lane_short = true };
+        void *place;
+
+        start(f, &unsealed);
+        assert_int_equal(kvcache_lane_acquire(f->kv, 100, &place), -EPERM);
+        kvcache_close(f->kv);
+        f->kv = NULL;
+        fake_daemon_free(f->d);
+        start(f, &cut);
+        assert_int_equal(kvcache_lane_acquire(f->kv, 100, &place), -EBADMSG);
+}
+
+static void test_the_allocator_keeps_places_apart(void **state)
+{
+        enum { BYTES = 64 * 512, N = 200 };
+        struct lane l = { .base = (uint8_t *)0x10000, .bytes = BYTES + 63 };
+        uint8_t owner[512] = { 0 };
+        struct {
+                uint64_t start, units;
+        } at[N] = { { 0 } };
+        uint64_t seed = 1, offset;
+        unsigned taken = 0;
+
+        for (unsigned step = 0; step < 50000; step++) {
+                unsigned i;
+                uint64_t bytes;
+                int r;
+
+                seed = seed * 6364136223846793005u + 1442695040888963407u;
+                i = (unsigned)(seed >> 33) % N;
+                if (at[i].units > 0) {
+                        assert_true(lane_release(&l, at[i].start));
+                        assert_false(lane_release(&l, at[i].start));
+                        for (uint64_t u = 0; u < at[i].units; u++)
+                                owner[at[i].start / 64 + u] = 0;
+                        taken -= (unsigned)at[i].units;
+                        at[i].units = 0;
+                        continue;
+                }
+                bytes = 1 + (seed >> 40) % (64 * 9);
+                r = lane_acquire(&l, bytes, true, &offset);
+                if (r == -ENOBUFS) {
+                        /* True only if there is no run of free units so long. */
+                        uint64_t run = 0, longest = 0;
+
+                        for (unsigned u = 0; u < 512; u++) {
+                                run = owner[u] ? 0 : run + 1;
+                                longest = MAX(longest, run);
+                        }
+                        assert_true(longest < (bytes + 63) / 64);
+                        continue;
+                }
+                assert_int_equal(r, 0);
+                assert_int_equal(offset % 64, 0);
+                assert_true(offset + bytes <= BYTES);
+                at[i].start = offset;
+                at[i].units = (bytes + 63) / 64;
+                taken += (unsigned)at[i].units;
+                for (uint64_t u = 0; u < at[i].units; u++) {
+                        assert_int_equal(owner[offset / 64 + u], 0);
+                        owner[offset / 64 + u] = 1;
+                }
+                assert_true(lane_ref(&l, offset + bytes / 2, bytes - bytes / 2));
+                assert_false(lane_ref(&l, offset, at[i].units * 64 + 1));
+                lane_unref(&l, offset);
+        }
+        assert_true(taken > 0);
+        assert_int_equal(lane_acquire(&l, BYTES + 1, true, &offset), -E2BIG);
+        lane_fini(&l, false);
+}
+
+/* --- loss --- */
+
+static void
+test_a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_key k = key_of(1);
+        struct kvcache_result held, r[2];
+        struct kvcache_info info = { .size = sizeof(info) };
+        struct kvcache_request q;
+        uint8_t instance[16];
+        int fd;
+
+        start(f, NULL);
+        fd = kvcache_fd(f->kv);
+        memcpy(instance, f->d->instance, 16);
+        put_one(f, 1, 5000);
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &held), KVCACHE_OK);
+        fake_daemon_hold(f->d, 1u << WIRE_GET);
+        q = request_of(f, KVCACHE_OP_GET, &k, 1, &r[0]);
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
+
+        f->d = fake_daemon_free(f->d);
+        assert_true(readable(fd, 1000));
+        assert_int_equal(drain_one(f).error, -ECONNRESET);
+        assert_int_equal(r[0].status, KVCACHE_LOST);
+        assert_false(readable(fd, 0));
+        q.results = &r[1];
+        assert_int_equal(kvcache_submit(f->kv, &q), -ENOTCONN);
+        assert_int_equal(kvcache_put(f->kv, f->ns, &k, "x", 1, KVCACHE_ACCEPTED), -ENOTCONN);
+        assert_int_equal(kvcache_ping(f->kv, NULL), -ENOTCONN);
+
+        unlink(f->path);
+        f->d = fake_daemon_start(f->path, NULL);
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r[1]), KVCACHE_MISS);
+        assert_int_equal(kvcache_get_info(f->kv, &info), 0);
+        assert_int_equal(info.reconnects, 1);
+        assert_memory_not_equal(info.instance, instance, 16);
+        assert_int_equal(kvcache_fd(f->kv), fd);
+
+        /* The old lease's bytes are still there, and giving it back gives back none of the new
+         * ones. */
+        assert_true(filled(held.data, 5000, 1));
+        put_one(f, 1, 77);
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r[1]), KVCACHE_OK);
+        assert_true(filled(held.data, 5000, 1));
+        assert_int_equal(kvcache_release(f->kv, &held.lease, 1), 0);
+        assert_int_equal(kvcache_flush(f->kv), 0);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        assert_true(fake_daemon_wait_leases(f->d, 1));
+        assert_int_equal(peek(f, &f->d->stale_releases), 0);
+}
+
+static void test_a_restart_between_two_calls_goes_unnoticed(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_key k = key_of(1);
+        struct kvcache_result r;
+        void *place;
+
+        start(f, NULL);
+        put_one(f, 1, 10);
+        assert_int_equal(kvcache_lane_acquire(f->kv, 1000, &place), 0);
+        restart(f, NULL);
+        put_one(f, 1, 10);
+        restart(f, NULL);
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r), KVCACHE_MISS);
+        restart(f, NULL);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        restart(f, NULL);
+        assert_int_equal(open_namespace(f->kv, "ns"), f->ns);
+        restart(f, NULL);
+
+        /* Releases that had not gone out end with their session. */
+        put_one(f, 1, 10);
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r), KVCACHE_OK);
+        assert_int_equal(kvcache_release(f->kv, &r.lease, 1), 0);
+        restart(f, NULL);
+        put_one(f, 1, 10);
+        assert_int_equal(kvcache_flush(f->kv), 0);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        assert_int_equal(peek(f, &f->d->releases), 0);
+
+        /* A place of the first lane, many daemons later: memory like any other. */
+        fill(place, 1000, 5);
+        k = key_of(5);
+        assert_int_equal(kvcache_put(f->kv, f->ns, &k, place, 1000, KVCACHE_ACCEPTED), KVCACHE_OK);
+        {
+                struct kvcache_entry e = { .key = k, .data = place, .length = 1000 };
+                struct kvcache_request q = request_of(f, KVCACHE_OP_GET_INTO, NULL, 1, &r);
+
+                memset(place, 0, 1000);
+                q.entries = &e;
+                assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+                assert_true(filled(place, 1000, 5));
+        }
+        kvcache_lane_release(f->kv, place);
+}
+
+static void test_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(void **state)
+{
+        struct fixture *f = *state;
+        struct fake_daemon *dead;
+        struct kvcache_entry e[2] = { { .key = key_of(1) }, { .key = key_of(2) } };
+        struct kvcache_result r[2];
+        struct kvcache_request q;
+        uint8_t *place, *other;
+
+        start(f, NULL);
+        put_one(f, 1, 4096);
+        assert_int_equal(kvcache_lane_acquire(f->kv, 8192, (void **)&place), 0);
+        assert_int_equal(kvcache_lane_acquire(f->kv, 4096, (void **)&other), 0);
+        fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_PUT);
+        e[0].data = place + 4096;
+        e[0].length = 4096;
+        e[1].data = other;
+        e[1].length = 4096;
+        q = request_of(f, KVCACHE_OP_GET_INTO, NULL, 1, &r[0]);
+        q.entries = &e[0];
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        q = request_of(f, KVCACHE_OP_PUT, NULL, 1, &r[1]);
+        q.entries = &e[1];
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        assert_true(fake_daemon_wait(f->d, &f->d->n_held, 2));
+
+        dead = f->d;
+        fake_daemon_kill(dead, true);
+        assert_int_equal(drain_one(f).error, -ECONNRESET);
+        assert_int_equal(drain_one(f).error, -ECONNRESET);
+        assert_int_equal(r[0].status, KVCACHE_LOST);
+        assert_int_equal(r[1].status, KVCACHE_LOST);
+        assert_int_equal(kvcache_region_settled(f->kv, place, 8192), 0);
+        assert_int_equal(kvcache_region_settled(f->kv, place, 4096), 1);
+        assert_int_equal(kvcache_region_settled(f->kv, other, 4096), 0);
+
+        /* With a new daemon too, and when the user has let go of the place. */
+        unlink(f->path);
+        f->d = fake_daemon_start(f->path, NULL);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        kvcache_lane_release(f->kv, place);
+        kvcache_lane_release(f->kv, other);
+        assert_int_equal(kvcache_region_settled(f->kv, place, 8192), 0);
+        place[4096] = 1; /* still mapped */
+
+        fake_daemon_io_done(dead);
+        assert_int_equal(kvcache_region_settled(f->kv, place, 8192), 1);
+        assert_int_equal(kvcache_region_settled(f->kv, other, 4096), 1);
+        fake_daemon_free(dead);
+}
+
+static void test_leases_outlive_a_session_that_a_living_daemon_ends(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_key k = key_of(1);
+        struct kvcache_result held, r;
+        struct kvcache_completion c;
+
+        start(f, NULL);
+        put_one(f, 1, 500);
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &held), KVCACHE_OK);
+        fake_daemon_hang_up(f->d);
+        assert_true(readable(kvcache_fd(f->kv), 1000));
+        assert_int_equal(kvcache_drain(f->kv, &c, 1, 0), 0);
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r), KVCACHE_OK);
+        assert_true(fake_daemon_wait_leases(
+                f->d, 2)); /* the old socket is open, and so the old lease holds */
+        assert_int_equal(kvcache_release(f->kv, &held.lease, 1), 0);
+        assert_true(fake_daemon_wait_leases(f->d, 1));
+}
+
+/* --- lies --- */
+
+struct lie {
+        const char *what;
+        uint16_t op;
+        int expect; /* error of the completion; 1: see the case */
+        size_t (*tell)(struct wire_reply *r, size_t bytes);
+};
+
+static struct wire_get_result *get_result(struct wire_reply *r)
+{
+        return (struct wire_get_result *)(r + 1);
+}
+
+static struct wire_put_result *put_result(struct wire_reply *r)
+{
+        return (struct wire_put_result *)(r + 1);
+}
+
+#define LIE(name, ...)                                                                             \
+        static size_t lie_##name(struct wire_reply *r, size_t bytes)                               \
+        {                                                                                          \
+                __VA_ARGS__;                                                                       \
+                return bytes;                                                                      \
+        }
+
+LIE(tag, r->hdr.tag++)
+LIE(slot, r->hdr.tag += 64)
+LIE(op, r->hdr.op++)
+LIE(not_a_reply, r->hdr.op &= (uint16_t)~WIRE_REPLY)
+LIE(flags, r->hdr.flags = 1)
+LIE(length, r->hdr.len += 8)
+LIE(cut, r->hdr.len = (uint32_t)--bytes)
+LIE(stump, bytes = 31; r->hdr.len = 31)
+LIE(crumb, bytes = 3)
+LIE(longer, bytes += 8; r->hdr.len = (uint32_t)bytes)
+LIE(huge, bytes = WIRE_MAX_MESSAGE; r->hdr.len = WIRE_MAX_MESSAGE)
+LIE(fewer, r->count = 0)
+LIE(more, r->count = 2)
+LIE(many, r->count = UINT16_MAX)
+LIE(refused_with_results, r->status = WIRE_BUSY)
+LIE(outside, get_result(r)->offset = 4 << 20)
+LIE(straddling, get_result(r)->offset = (4 << 20) - 1)
+LIE(wrapping, get_result(r)->offset = UINT64_MAX - 2)
+LIE(long_lease, get_result(r)->length = UINT32_MAX; get_result(r)->chunk_length = UINT32_MAX)
+LIE(empty, get_result(r)->length = 0)
+LIE(short_chunk, get_result(r)->chunk_length = 3)
+LIE(part, get_result(r)->length--)
+LIE(generation, get_result(r)->lease.generation = 0)
+LIE(no_lease, get_result(r)->flags = 0)
+LIE(miss_with_lease, get_result(r)->status = WIRE_MISS)
+LIE(result_flags, get_result(r)->flags |= 0x80)
+LIE(strange_status, get_result(r)->status = 5000; get_result(r)->flags = 0)
+LIE(unasked_lease, put_result(r)->flags = WIRE_RESULT_LEASED; put_result(r)->lease.generation = 1)
+LIE(put_flags, put_result(r)->flags = 0x8000)
+LIE(tier, ((uint8_t *)(r + 1))[0] = 0x40)
+LIE(run, r->value = 2)
+
+static const struct lie lies[] = {
+        { "wrong tag", WIRE_GET, -EBADMSG, lie_tag },
+        { "a tag of the same slot", WIRE_GET, -EBADMSG, lie_slot },
+        { "wrong op", WIRE_GET, -EBADMSG, lie_op },
+        { "not a reply", WIRE_GET, -EBADMSG, lie_not_a_reply },
+        { "flags", WIRE_GET, -EBADMSG, lie_flags },
+        { "wrong length", WIRE_GET, -EBADMSG, lie_length },
+        { "one byte short", WIRE_GET, -EBADMSG, lie_cut },
+        { "shorter than a head", WIRE_GET, -EBADMSG, lie_stump },
+        { "three bytes", WIRE_GET, -EBADMSG, lie_crumb },
+        { "longer", WIRE_GET, -EBADMSG, lie_longer },
+        { "as long as may be", WIRE_EXISTS, -EBADMSG, lie_huge },
+        { "fewer results", WIRE_GET, -EBADMSG, lie_fewer },
+        { "more results", WIRE_GET, -EBADMSG, lie_more },
+        { "very many results", WIRE_EXISTS, -EBADMSG, lie_many },
+        { "a refusal with results", WIRE_GET, -EBADMSG, lie_refused_with_results },
+        { "a lease behind the pool", WIRE_GET, -EBADMSG, lie_outside },
+        { "a lease across the pool's end", WIRE_GET, -EBADMSG, lie_straddling },
+        { "an offset that wraps", WIRE_GET, -EBADMSG, lie_wrapping },
+        { "a lease longer than the pool", WIRE_GET, -EBADMSG, lie_long_lease },
+        { "no bytes", WIRE_GET, -EBADMSG, lie_empty },
+        { "more bytes than the chunk", WIRE_GET, -EBADMSG, lie_short_chunk },
+        { "a part of what was asked", WIRE_GET, -EBADMSG, lie_part },
+        { "generation zero", WIRE_GET, -EBADMSG, lie_generation },
+        { "ok without a lease", WIRE_GET, -EBADMSG, lie_no_lease },
+        { "a miss with a lease", WIRE_GET, -EBADMSG, lie_miss_with_lease },
+        { "unknown flags of a result", WIRE_GET, -EBADMSG, lie_result_flags },
+        { "an unknown status", WIRE_GET, 1, lie_strange_status },
+        { "a lease that nobody wanted", WIRE_PUT, -EBADMSG, lie_unasked_lease },
+        { "unknown flags of a put", WIRE_PUT, -EBADMSG, lie_put_flags },
+        { "an unknown tier", WIRE_EXISTS, -EBADMSG, lie_tier },
+        { "a run longer than asked", WIRE_MATCH, -EBADMSG, lie_run },
+};
+
+static size_t tell(struct fake_daemon *d, const struct wire_hdr *request, struct wire_reply *reply,
+                   size_t bytes)
+{
+        const struct lie *lie = d->o.user;
+
+        return lie && lie->op == request->op ? lie->tell(reply, bytes) : bytes;
+}
+
+static void set_lie(struct fixture *f, const void *lie)
+{
+        fake_daemon_lock(f->d);
+        f->d->o.user = (void *)lie;
+        fake_daemon_unlock(f->d);
+}
+
+static void test_lies_end_the_session_and_nothing_else(void **state)
+{
+        struct fixture *f = *state;
+        struct fake_options o = { .reply = tell };
+        struct kvcache_key k = key_of(1);
+        uint8_t data[10];
+        struct kvcache_entry e = { .key = k, .data = data, .length = sizeof(data) };
+
+        start(f, &o);
+        put_one(f, 1, 10);
+        for (size_t i = 0; i < ARRAY_SIZE(lies); i++) {
+                struct kvcache_result r = { .status = -1 };
+                struct kvcache_request q = request_of(f, KVCACHE_OP_GET, &k, 1, &r);
+                struct kvcache_completion c;
+
+                q.op = lies[i].op == WIRE_PUT      ? KVCACHE_OP_PUT
+                       : lies[i].op == WIRE_EXISTS ? KVCACHE_OP_EXISTS
+                       : lies[i].op == WIRE_MATCH  ? KVCACHE_OP_MATCH
+                                                   : KVCACHE_OP_GET;
+                if (lies[i].op == WIRE_PUT) {
+                        q.keys = NULL;
+                        q.entries = &e;
+                }
+                set_lie(f, &lies[i]);
+                assert_int_equal(kvcache_submit(f->kv, &q), 0);
+                c = drain_one(f);
+                set_lie(f, NULL);
+                if (lies[i].expect == 1) {
+                        assert_int_equal(r.status, KVCACHE_FAILED);
+                        continue;
+                }
+                if (c.error != lies[i].expect || r.status != KVCACHE_LOST)
+                        fail_msg("%s: error %d, status %d", lies[i].what, c.error, r.status);
+                assert_int_equal(kvcache_get(f->kv, f->ns, &k, data, sizeof(data), NULL),
+                                 KVCACHE_OK);
+                assert_true(filled(data, 10, 1));
+        }
+}
+
+static void test_descriptors_where_none_belong_end_the_session(void **state)
+{
+        struct fixture *f = *state;
+        char *text;
+        void *place;
+
+        start(f, NULL);
+        put_one(f, 1, 10);
+        fake_daemon_lock(f->d);
+        f->d->o.stray_fd = true;
+        fake_daemon_unlock(f->d);
+        for (unsigned i = 0; i < 10; i++)
+                assert_int_equal(kvcache_ping(f->kv, NULL), -EBADMSG);
+        fake_daemon_lock(f->d);
+        f->d->o.stray_fd = false;
+        f->d->o.no_fd = true;
+        fake_daemon_unlock(f->d);
+        assert_int_equal(kvcache_lane_acquire(f->kv, 1, &place), -EBADMSG);
+        assert_int_equal(kvcache_report(f->kv, KVCACHE_REPORT_STATUS, &text), -EBADMSG);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+}
+
+static void test_words_that_nobody_asked_for_end_the_session(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_info info = { .size = sizeof(info) };
+        struct wire_reply r = {
+                .hdr = { .len = sizeof(r), .op = WIRE_GET | WIRE_REPLY, .tag = 64 }
+        };
+        struct kvcache_completion c;
+
+        start(f, NULL);
+        fake_daemon_say(f->d, &r, sizeof(r));
+        assert_true(readable(kvcache_fd(f->kv), 1000));
+        assert_int_equal(kvcache_drain(f->kv, &c, 1, 0), 0);
+        assert_false(readable(kvcache_fd(f->kv), 0));
+        put_one(f, 1, 10);
+        assert_int_equal(kvcache_get_info(f->kv, &info), 0);
+        assert_int_equal(info.reconnects, 1);
+}
+
+static struct {
+        uint64_t seed;
+        unsigned changed;
+} noise;
+
+static uint32_t noise_next(void)
+{
+        noise.seed = noise.seed * 6364136223846793005u + 1442695040888963407u;
+        return (uint32_t)(noise.seed >> 33);
+}
+
+static size_t make_noise(struct fake_daemon *d, const struct wire_hdr *request,
+                         struct wire_reply *reply, size_t bytes)
+{
+        if (request->op == WIRE_HELLO || noise_next() % 3 == 0)
+                return bytes;
+        noise.changed++;
+        for (unsigned n = 1 + noise_next() % 3; n > 0; n--) {
+                uint32_t at = noise_next() % (uint32_t)bytes;
+
+                /* Most often behind the header: a reply whose tag is wrong is not looked at any
+                 * further. */
+                if (at < sizeof(reply->hdr) && noise_next() % 8 != 0)
+                        continue;
+                ((uint8_t *)reply)[at] = noise_next() % 2 ? (uint8_t)noise_next()
+                                                          : (uint8_t)(noise_next() % 2 * 0xff);
+        }
+        return bytes;
+}
+
+/* Whatever the bytes of the replies are: no crash, no report of a sanitizer, every request ends,
+ * and what is said to be a mapped chunk can be read to its end. */
+static void test_noise_in_the_replies_does_no_harm(void **state)
+{
+        struct fixture *f = *state;
+        struct fake_options o = { .reply = make_noise, .pool_bytes = 1 << 20 };
+        struct kvcache_namespace_options ns = { .size = sizeof(ns),
+                                                .name = "ns",
+                                                .fingerprint = "dtype=bf16\n" };
+        struct kvcache_key keys[8];
+        uint8_t data[64] = { 1 };
+        unsigned good = 0, zeros = 0;
+
+        noise.seed = 42;
+        f->d = fake_daemon_start(f->path, &o);
+        assert_int_equal(try_connect(f, NULL, 0), 0);
+        while (kvcache_namespace_open(f->kv, &ns, &f->ns) != 0)
+                ;
+        for (unsigned i = 0; i < 8; i++)
+                keys[i] = key_of(i);
+        for (unsigned round = 0; round < 3000; round++) {
+                enum kvcache_op op = 1 + round % 8;
+                struct kvcache_result r[8];
+                struct kvcache_entry e[8];
+                struct kvcache_request q = request_of(f, op, keys, 8, r);
+                struct kvcache_listed listed[4];
+                uint64_t value = 0, cursor = 0;
+                char *text = NULL;
+                int ret;
+
+                q.timeout_ms = 1000;
+                if (op == KVCACHE_OP_PUT || op == KVCACHE_OP_GET_INTO) {
+                        for (unsigned i = 0; i < 8; i++)
+                                e[i] = (struct kvcache_entry){ .key = keys[i],
+                                                               .data = data,
+                                                               .length = 64 };
+                        q.keys = NULL;
+                        q.entries = e;
+                        q.flags = op == KVCACHE_OP_PUT ? KVCACHE_KEEP_LEASE : 0;
+                }
+                ret = kvcache_call(f->kv, &q, &value);
+                assert_true(value <= 8);
+                for (unsigned i = 0; ret == 0 && i < 8; i++) {
+                        if (r[i].data)
+                                for (uint64_t b = 0; b < r[i].length; b++)
+                                        zeros += ((const uint8_t *)r[i].data)[b] == 0;
+                        good += r[i].status == KVCACHE_OK;
+                        assert_int_equal(kvcache_release(f->kv, &r[i].lease, 1), 0);
+                }
+                if (round % 16 == 0)
+                        (void)kvcache_list(f->kv, f->ns, &cursor, listed, 4);
+                if (round % 16 == 1 && kvcache_report(f->kv, KVCACHE_REPORT_STATUS, &text) == 0)
+                        free(text);
+                (void)kvcache_flush(f->kv);
+        }
+        assert_true(good > 1000);
+        assert_true(zeros > 0);
+        assert_true(noise.changed > 500);
+}
+
+/* --- fork --- */
+
+static int child_of(struct fixture *f)
+{
+        struct kvcache_key k = key_of(1);
+        struct kvcache_completion c;
+        struct kvcache_info info = { .size = sizeof(info) };
+        struct kvcache_result r;
+        struct kvcache_request q = request_of(f, KVCACHE_OP_GET, &k, 1, &r);
+        struct kvcache_lease lease = { 0, 1 };
+        struct kvcache_listed listed;
+        uint64_t cursor = 0;
+        char buf[10], *text;
+        uint32_t ns;
+        void *place;
+        struct kvcache_namespace_options o = { .size = sizeof(o), .name = "x", .fingerprint = "" };
+
+#define MUST(x)                                                                                    \
+        do {                                                                                       \
+                if ((x) != -ECHILD)                                                                \
+                        return __LINE__ % 200 + 1;                                                 \
+        } while (0)
+        MUST(kvcache_submit(f->kv, &q));
+        MUST(kvcache_call(f->kv, &q, NULL));
+        MUST(kvcache_drain(f->kv, &c, 1, 0));
+        MUST(kvcache_put(f->kv, f->ns, &k, buf, 1, KVCACHE_ACCEPTED));
+        MUST(kvcache_get(f->kv, f->ns, &k, buf, 1, NULL));
+        MUST(kvcache_get_map(f->kv, f->ns, &k, &r));
+        MUST(kvcache_release(f->kv, &lease, 1));
+        MUST(kvcache_flush(f->kv));
+        MUST(kvcache_fd(f->kv));
+        MUST(kvcache_get_info(f->kv, &info));
+        MUST(kvcache_namespace_open(f->kv, &o, &ns));
+        MUST(kvcache_lane_acquire(f->kv, 1, &place));
+        MUST(kvcache_region_settled(f->kv, buf, 1));
+        MUST(kvcache_list(f->kv, f->ns, &cursor, &listed, 1));
+        MUST(kvcache_purge(f->kv, f->ns, NULL));
+        MUST(kvcache_purge_all(f->kv, NULL));
+        MUST(kvcache_ping(f->kv, NULL));
+        MUST(kvcache_report(f->kv, KVCACHE_REPORT_STATUS, &text));
+        if (!strstr(kvcache_error(f->kv), "parent"))
+                return 255;
+        kvcache_lane_release(f->kv, buf);
+        kvcache_close(f->kv);
+        return 0;
+}
+
+static void test_a_child_gets_echild_and_the_parent_goes_on(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_key k = key_of(1);
+        struct kvcache_result held;
+        int status;
+        pid_t pid;
+
+        start(f, NULL);
+        put_one(f, 1, 100);
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &held), KVCACHE_OK);
+        pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0)
+                _exit(child_of(f));
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+        assert_true(filled(held.data, 100, 1));
+        assert_int_equal(kvcache_release(f->kv, &held.lease, 1), 0);
+        put_one(f, 2, 100);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+}
+
+static void test_closing_ends_the_session_even_if_a_child_lives_on(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_key k = key_of(1);
+        struct kvcache_result held;
+        int wait[2], status;
+        char c;
+        pid_t pid;
+
+        start(f, NULL);
+        put_one(f, 1, 100);
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &held), KVCACHE_OK);
+        assert_int_equal(pipe(wait), 0);
+        pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+                close(wait[1]);
+                _exit(read(wait[0], &c, 1) != 0);
+        }
+        kvcache_close(f->kv);
+        f->kv = NULL;
+        assert_true(fake_daemon_wait_leases(f->d, 0));
+        close(wait[0]);
+        close(wait[1]);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+}
+
+/* --- leases' table --- */
+
+static void test_the_lease_table_tells_old_from_new(void **state)
+{
+        struct lease_table t = { 0 };
+        struct conn *conn = (struct conn *)0x1000;
+        struct kvcache_lease a[200], b;
+        struct lease_row row;
+
+        for (uint32_t i = 0; i < 200; i++) {
+                assert_int_equal(lease_acquire(&t, conn, (struct wire_lease){ i, 9 }, i, &a[i]), 0);
+                assert_true(a[i].generation > 0);
+        }
+        for (uint32_t i = 0; i < 200; i += 2) {
+                assert_true(lease_release(&t, a[i], &row));
+                assert_int_equal(row.wire.id, i);
+                assert_int_equal(row.length, i);
+                assert_false(lease_release(&t, a[i], &row));
+        }
+        assert_int_equal(lease_acquire(&t, conn, (struct wire_lease){ 1000, 9 }, 1, &b), 0);
+        assert_int_equal(t.n_rows, 200);
+        assert_int_equal(b.id, 198);
+        assert_false(lease_release(&t, a[198], &row));
+        assert_true(lease_release(&t, b, &row));
+        assert_int_equal(row.wire.id, 1000);
+        lease_table_fini(&t);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
+
+int main(void)
+{
+        static const struct CMUnitTest tests[] = {
+                TEST(connect_maps_the_pool_and_says_what_the_daemon_is),
+                TEST(connect_refuses_what_it_cannot_trust),
+                TEST(connect_names_what_is_missing),
+                TEST(connect_takes_the_socket_of_the_environment),
+                TEST(calls_without_a_handle_are_refused),
+                TEST(namespace_mismatch_names_the_field),
+                TEST(what_was_put_is_got),
+                TEST(releases_ride_and_end_once),
+                TEST(many_releases_go_by_themselves),
+                TEST(exists_match_touch_stat_evict_list_purge),
+                TEST(senseless_requests_are_refused_whole_and_senseless_keys_alone),
+                TEST(ranges_and_places),
+                TEST(a_put_can_keep_its_lease),
+                TEST(long_chains_are_several_messages_in_order),
+                TEST(no_more_in_flight_than_the_daemon_allows),
+                TEST(a_blocking_call_leaves_other_completions_to_be_drained),
+                TEST(a_full_socket_delays_and_loses_nothing),
+                TEST(a_full_socket_that_empties_without_replies_is_noticed),
+                TEST(drain_without_an_end_waits_for_what_is_in_flight_only),
+                TEST(a_chain_that_is_partly_sent_goes_on_after_its_deadline),
+                TEST(a_lane_that_comes_late_is_used),
+                TEST(a_late_reply_gives_its_leases_back),
+                TEST(a_request_that_was_never_sent_is_taken_back),
+                TEST(a_place_is_the_daemons_until_the_late_reply),
+                TEST(lane_full_and_too_small),
+                TEST(a_blocking_put_waits_for_room_that_others_give_back),
+                TEST(a_lane_that_cannot_be_trusted_is_refused),
+                TEST(the_allocator_keeps_places_apart),
+                TEST(a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor),
+                TEST(a_restart_between_two_calls_goes_unnoticed),
+                TEST(memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over),
+                TEST(leases_outlive_a_session_that_a_living_daemon_ends),
+                TEST(lies_end_the_session_and_nothing_else),
+                TEST(descriptors_where_none_belong_end_the_session),
+                TEST(words_that_nobody_asked_for_end_the_session),
+                TEST(noise_in_the_replies_does_no_harm),
+                TEST(a_child_gets_echild_and_the_parent_goes_on),
+                TEST(closing_ends_the_session_even_if_a_child_lives_on),
+                TEST(the_lease_table_tells_old_from_new),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

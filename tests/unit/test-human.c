@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Numbers for people, both ways, and the exact percentiles that they are shown. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "human.h"
+#include "latency.h"
+#include "table.h"
+
+#define assert_text(call, expected)                                                                \
+        do {                                                                                       \
+                char text_[HUMAN_BYTES];                                                           \
+                call;                                                                              \
+                assert_string_equal(text_, expected);                                              \
+        } while (0)
+
+static void bytes_have_the_unit_that_fits(void **state)
+{
+        assert_text(human_bytes(0, text_), "0 B");
+        assert_text(human_bytes(1, text_), "1 B");
+        assert_text(human_bytes(1023, text_), "1023 B");
+        assert_text(human_bytes(1024, text_), "1 KiB");
+        assert_text(human_bytes(1536, text_), "1.5 KiB");
+        assert_text(human_bytes(16 * 1024, text_), "16 KiB");
+        assert_text(human_bytes(100 * 1024, text_), "100 KiB");
+        assert_text(human_bytes(1024 * 1024 - 1, text_), "1 MiB");
+        assert_text(human_bytes(28 << 20, text_), "28 MiB");
+        assert_text(human_bytes(1288490188, text_), "1.2 GiB");
+        assert_text(human_bytes(64ull << 40, text_), "64 TiB");
+        assert_text(human_bytes(UINT64_MAX, text_), "16 EiB");
+}
+
+static void counts_are_grouped_by_three(void **state)
+{
+        assert_text(human_count(0, text_), "0");
+        assert_text(human_count(999, text_), "999");
+        assert_text(human_count(1000, text_), "1,000");
+        assert_text(human_count(182790, text_), "182,790");
+        assert_text(human_count(UINT64_MAX, text_), "18,446,744,073,709,551,615");
+}
+
+static void times_have_the_unit_that_fits(void **state)
+{
+        assert_text(human_ns(0, text_), "0 ns");
+        assert_text(human_ns(999, text_), "999 ns");
+        assert_text(human_ns(1000, text_), "1 µs");
+        assert_text(human_ns(3210, text_), "3.21 µs");
+        assert_text(human_ns(999999, text_), "1 ms");
+        assert_text(human_ns(2500000000u, text_), "2.5 s");
+        assert_text(human_seconds(0, text_), "0.0 s");
+        assert_text(human_seconds(-1, text_), "0.0 s");
+        assert_text(human_seconds(4.24, text_), "4.2 s");
+        assert_text(human_seconds(59.97, text_), "59.9 s");
+        assert_text(human_seconds(60, text_), "1 min 0 s");
+        assert_text(human_seconds(3599.9, text_), "59 min 59 s");
+        assert_text(human_seconds(3600, text_), "1 h 0 min");
+        assert_text(human_seconds(3 * 86400 + 4 * 3600 + 59, text_), "3 d 4 h");
+        assert_text(human_percent(279, 1000, text_), "27.9 %");
+        assert_text(human_percent(1000, 1000, text_), "100.0 %");
+        assert_text(human_percent(99999, 100000, text_), "99.9 %");
+        assert_text(human_percent(1, 0, text_), "-");
+}
+
+static void sizes_are_read_as_people_write_them(void **state)
+{
+        static const struct {
+                const char *text;
+                uint64_t bytes;
+        } good[] = {
+                { "0", 0 },
+                { "4096", 4096 },
+                { "4096B", 4096 },
+                { "16KiB", 16384 },
+                { "16 KiB", 16384 },
+                { "16K", 16384 },
+                { "16k", 16384 },
+                { "16kib", 16384 },
+                { "1.5MiB", 1572864 },
+                { "1MB", 1000000 },
+                { "64GiB", 64ull << 30 },
+                { "2T", 2ull << 40 },
+                { "18446744073709551615", UINT64_MAX },
+        };
+        static const char *const bad[] = {
+                "",      " ",   "KiB",   "-1",      "+1",
+                "1.2.3", ".",   "1KiBs", "1 0",     "0x10",
+                "1e3",   "nan", "inf",   "16 KiB ", "11111111111111111111111111111111111111111",
+        };
+        uint64_t n;
+
+        for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+                assert_int_equal(human_parse_bytes(good[i].text, &n), 0);
+                assert_int_equal(n, good[i].bytes);
+        }
+        for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+                n = 42;
+                assert_int_equal(human_parse_bytes(bad[i], &n), -EINVAL);
+                assert_int_equal(n, 42);
+        }
+        assert_int_equal(human_parse_bytes("18446744073709551616", &n), -ERANGE);
+        assert_int_equal(human_parse_bytes("18014398509481984KiB", &n), -ERANGE);
+        assert_int_equal(human_parse_bytes("99999999.5TiB", &n), -ERANGE);
+}
+
+static void every_round_size_survives_a_round_trip(void **state)
+{
+        for (unsigned shift = 0; shift < 44; shift++) {
+                char text[HUMAN_BYTES];
+                uint64_t n;
+
+                human_bytes(1ull << shift, text);
+                assert_int_equal(human_parse_bytes(text, &n), 0);
+                assert_int_equal(n, 1ull << shift);
+        }
+}
+
+static void counts_and_numbers_refuse_what_is_not_one(void **state)
+{
+        uint64_t n;
+        double x;
+
+        assert_int_equal(human_parse_count("12031", &n), 0);
+        assert_int_equal(n, 12031);
+        assert_int_equal(human_parse_count("18446744073709551615", &n), 0);
+        assert_int_equal(human_parse_count("18446744073709551616", &n), -ERANGE);
+        assert_int_equal(human_parse_count("", &n), -EINVAL);
+        assert_int_equal(human_parse_count("-1", &n), -EINVAL);
+        assert_int_equal(human_parse_count("1 ", &n), -EINVAL);
+        assert_int_equal(human_parse_number("0.5", &x), 0);
+        assert_true(x == 0.5);
+        assert_int_equal(human_parse_number("-1", &x), -EINVAL);
+        assert_int_equal(human_parse_number("nan", &x), -EINVAL);
+        assert_int_equal(human_parse_number("1e999", &x), -EINVAL);
+        assert_int_equal(human_parse_number("0x1p3", &x), -EINVAL);
+        assert_int_equal(human_parse_number("1x", &x), -EINVAL);
+}
+
+static void percentiles_are_exact(void **state)
+{
+        struct latency a = { 0 }, b = { 0 };
+
+        assert_int_equal(latency_quantile(&a, 0.5), 0);
+        for (uint64_t i = 100; i > 0; i--)
+                latency_add(i % 2 ? &a : &b, i);
+        latency_merge(&a, &b);
+        assert_int_equal(a.n, 100);
+        assert_int_equal(latency_quantile(&a, 0), 1);
+        assert_int_equal(latency_quantile(&a, 0.5), 50);
+        assert_int_equal(latency_quantile(&a, 0.9), 90);
+        assert_int_equal(latency_quantile(&a, 0.99), 99);
+        assert_int_equal(latency_quantile(&a, 1), 100);
+        latency_fini(&a);
+        latency_fini(&b);
+        latency_add(&a, 7);
+        assert_int_equal(latency_quantile(&a, 0.99), 7);
+        latency_fini(&a);
+}
+
+static void tables_align_and_names_cannot_steer_a_terminal(void **state)
+{
+        struct table *table = table_new("lr");
+        char *text = NULL;
+        size_t bytes = 0;
+        FILE *out = open_memstream(&text, &bytes);
+
+        assert_non_null(out);
+        table_row(table, "name", "size");
+        table_row(table, "a\033[2Jb\n", "1 µs");
+        table_row(table, "x", NULL);
+        table_print(table, "> ", out);
+        fclose(out);
+        assert_string_equal(text, "> name     size\n"
+                                  "> a?[2Jb?  1 µs\n"
+                                  "> x\n");
+        free(text);
+        table_free(table);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(bytes_have_the_unit_that_fits),
+                cmocka_unit_test(counts_are_grouped_by_three),
+                cmocka_unit_test(times_have_the_unit_that_fits),
+                cmocka_unit_test(sizes_are_read_as_people_write_them),
+                cmocka_unit_test(every_round_size_survives_a_round_trip),
+                cmocka_unit_test(counts_and_numbers_refuse_what_is_not_one),
+                cmocka_unit_test(percentiles_are_exact),
+                cmocka_unit_test(tables_align_and_names_cannot_steer_a_terminal),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

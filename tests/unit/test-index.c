@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store/index: what is linked is found, and nothing else; records are given back and recognized. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "store/index.h"
+
+static const struct key_secret secret = { { 11, 22 } };
+
+static struct key key_of(uint64_t n)
+{
+        struct key k = { { 0 } };
+
+        memcpy(k.bytes, &n, sizeof(n));
+        return k;
+}
+
+static uint64_t hash_of(uint32_t ns, uint64_t n)
+{
+        struct key k = key_of(n);
+
+        return key_hash(&secret, ns, &k);
+}
+
+static uint32_t add(struct index *ix, uint32_t ns, uint64_t n, uint64_t hash)
+{
+        uint32_t i = index_acquire(ix);
+
+        if (i == INDEX_NONE)
+                return i;
+        index_chunk(ix, i)->key = key_of(n);
+        index_chunk(ix, i)->namespace_id = ns;
+        index_link(ix, i, hash);
+        return i;
+}
+
+static uint32_t find(const struct index *ix, uint32_t ns, uint64_t n, uint64_t hash)
+{
+        struct key k = key_of(n);
+
+        return index_find(ix, ns, &k, hash);
+}
+
+static void what_is_linked_is_found_in_its_namespace_only(void **state)
+{
+        struct index *ix;
+
+        assert_int_equal(index_new(&ix, 3000), 0);
+        for (uint64_t n = 0; n < 1000; n++)
+                assert_int_not_equal(add(ix, 1, n, hash_of(1, n)), INDEX_NONE);
+        for (uint64_t n = 0; n < 1000; n++) {
+                uint32_t i = find(ix, 1, n, hash_of(1, n));
+                struct key k = key_of(n);
+
+                assert_int_not_equal(i, INDEX_NONE);
+                assert_true(key_equal(&index_chunk(ix, i)->key, &k));
+                assert_int_equal(find(ix, 2, n, hash_of(2, n)), INDEX_NONE);
+        }
+        assert_int_equal(find(ix, 1, 1000, hash_of(1, 1000)), INDEX_NONE);
+        index_free(ix);
+}
+
+/* A hash that says nothing: one bucket holds all, and only namespace and key tell them apart. */
+static void collisions_are_told_apart_and_unlinked_anywhere_in_the_chain(void **state)
+{
+        enum { N = 50 };
+        struct index *ix;
+        uint32_t at[N];
+
+        assert_int_equal(index_new(&ix, 100), 0);
+        for (uint64_t n = 0; n < N; n++)
+                at[n] = add(ix, (uint32_t)(n % 2), n / 2, 7);
+        for (uint64_t n = 0; n < N; n++)
+                assert_int_equal(find(ix, (uint32_t)(n % 2), n / 2, 7), at[n]);
+        for (uint64_t step = 0; step < N; step++) {
+                uint64_t gone = step * 7 % N; /* first, middle, last */
+
+                index_unlink(ix, at[gone]);
+                assert_int_equal(find(ix, (uint32_t)(gone % 2), gone / 2, 7), INDEX_NONE);
+                for (uint64_t other = step + 1; other < N; other++) {
+                        uint64_t n = other * 7 % N;
+
+                        assert_int_equal(find(ix, (uint32_t)(n % 2), n / 2, 7), at[n]);
+                }
+        }
+        index_free(ix);
+}
+
+static void full_is_said_and_a_record_given_back_is_another_generation(void **state)
+{
+        struct index *ix;
+        uint32_t i, generation;
+
+        assert_int_equal(index_new(&ix, 10), 0);
+        assert_int_equal(index_max(ix), 10);
+        for (uint64_t n = 0; n < 10; n++)
+                assert_int_not_equal(add(ix, 1, n, hash_of(1, n)), INDEX_NONE);
+        assert_int_equal(index_acquire(ix), INDEX_NONE);
+        assert_int_equal(index_used(ix), 10);
+
+        i = find(ix, 1, 4, hash_of(1, 4));
+        generation = index_chunk(ix, i)->generation;
+        index_unlink(ix, i);
+        index_release(ix, i);
+        assert_int_equal(index_used(ix), 9);
+        assert_int_equal(add(ix, 1, 100, hash_of(1, 100)), i);
+        assert_int_not_equal(index_chunk(ix, i)->generation, generation);
+        assert_int_equal(find(ix, 1, 4, hash_of(1, 4)), INDEX_NONE);
+        assert_int_equal(find(ix, 1, 100, hash_of(1, 100)), i);
+        assert_int_equal(index_acquire(ix), INDEX_NONE);
+        index_free(ix);
+}
+
+static void a_fresh_record_is_empty(void **state)
+{
+        struct index *ix;
+        struct chunk *c;
+        uint32_t i;
+
+        assert_int_equal(index_new(&ix, 10), 0);
+        i = add(ix, 1, 1, 1);
+        c = index_chunk(ix, i);
+        c->length = 5;
+        c->pins = 0;
+        c->slab = 3;
+        c->table_position = 8;
+        c->flags |= CHUNK_PENDING;
+        index_unlink(ix, i);
+        index_release(ix, i);
+        assert_int_equal(index_acquire(ix), i);
+        assert_int_equal(c->length, 0);
+        assert_int_equal(c->slab, INDEX_NO_SLAB);
+        assert_int_equal(c->table_position, UINT32_MAX);
+        assert_int_equal(c->flags, CHUNK_USED);
+        index_free(ix);
+}
+
+static void records_stay_low_and_memory_follows_them(void **state)
+{
+        struct index *ix;
+
+        assert_int_equal(index_new(&ix, 1u << 24), 0); /* 1.6 GB, if it were touched */
+        for (unsigned round = 0; round < 100; round++) {
+                uint32_t at[20];
+
+                for (unsigned i = 0; i < 20; i++) {
+                        at[i] = add(ix, 1, i, hash_of(1, i));
+                        assert_true(at[i] < 20);
+                }
+                for (unsigned i = 0; i < 20; i++) {
+                        index_unlink(ix, at[i]);
+                        index_release(ix, at[i]);
+                }
+        }
+        assert_int_equal(index_high(ix), 20);
+        assert_true(index_bytes(ix) < 1u << 20);
+        index_free(ix);
+}
+
+/* Against a plain array. */
+static void random_adds_and_removes_agree_with_a_model(void **state)
+{
+        enum { KEYS = 2000, MAX = 1200 };
+        static uint32_t model[KEYS]; /* record + 1 */
+        struct index *ix;
+        uint64_t x = 88172645463325252;
+        uint32_t used = 0;
+
+        assert_int_equal(index_new(&ix, MAX), 0);
+        for (unsigned step = 0; step < 200000; step++) {
+                uint64_t k;
+
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                k = x % KEYS;
+                assert_int_equal(find(ix, 3, k, hash_of(3, k)), model[k] ? model[k] - 1 : INDEX_NONE);
+                if (model[k]) {
+                        index_unlink(ix, model[k] - 1);
+                        index_release(ix, model[k] - 1);
+                        model[k] = 0;
+                        used--;
+                } else {
+                        uint32_t i = add(ix, 3, k, hash_of(3, k));
+
+                        assert_int_equal(i == INDEX_NONE, used == MAX);
+                        if (i != INDEX_NONE) {
+                                model[k] = i + 1;
+                                used++;
+                        }
+                }
+                assert_int_equal(index_used(ix), used);
+        }
+        index_free(ix);
+}
+
+int main(void)
+{
+        static const struct CMUnitTest tests[] = {
+                cmocka_unit_test(what_is_linked_is_found_in_its_namespace_only),
+                cmocka_unit_test(collisions_are_told_apart_and_unlinked_anywhere_in_the_chain),
+                cmocka_unit_test(full_is_said_and_a_record_given_back_is_another_generation),
+                cmocka_unit_test(a_fresh_record_is_empty),
+                cmocka_unit_test(records_stay_low_and_memory_follows_them),
+                cmocka_unit_test(random_adds_and_removes_agree_with_a_model),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,1523 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* io/: the same tests on both backends, on a file opened with O_DIRECT and on tmpfs without; then
+ * what only one backend or the ladder between them has. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "build-config.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "fault.h"
+#include "io/backend.h"
+#include "io/io.h"
+
+enum { PIECE = 2 << 20, PIECES = 4, POOL = PIECE * PIECES, WAIT_MS = 60000 };
+
+static struct {
+        const char *backend; /* what the group runs on */
+        bool direct;
+        const char *skip; /* why the group cannot run */
+        char dir[PATH_MAX];
+        char *pool;
+        struct kio *io;
+} t;
+
+/* ---- helpers ----
+ *
+ * Requests are static: a failed assertion leaves the test while a worker may still have them. */
+
+static unsigned completed;
+
+static void count_complete(struct kio_request *req)
+{
+        completed++;
+}
+
+static struct kio_params params_of(const char *backend)
+{
+        return (struct kio_params){
+                .backend = backend,
+                .workers = 1,
+                .depth = 32,
+                .posix_threads = 4,
+                .pool = t.pool,
+                .pool_bytes = POOL,
+                .piece_bytes = PIECE,
+                .probe_fd = -1,
+        };
+}
+
+static void start(const struct kio_params *p)
+{
+        char error[256] = "";
+        int r = kio_start(&t.io, p, error);
+
+        if (r < 0)
+                fail_msg("kio_start: %s", error);
+}
+
+static const struct kio_backend *backend_of_group(void)
+{
+#if HAVE_LIBURING
+        if (strcmp(t.backend, "io_uring") == 0)
+                return &kio_backend_uring;
+#endif
+        return &kio_backend_posix;
+}
+
+static void start_with_faults(unsigned workers, unsigned depth)
+{
+        struct kio_params p = params_of(t.backend);
+        char error[256] = "";
+
+        p.workers = workers;
+        p.depth = depth;
+        if (kio_start_with(&t.io, &p, fault_wrap(backend_of_group()), error) < 0)
+                fail_msg("kio_start_with: %s", error);
+}
+
+/* Waits until `n` requests have completed since `completed` was set to 0. */
+static void wait_completed(unsigned n)
+{
+        kio_flush(t.io);
+        while (completed < n) {
+                struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
+
+                if (poll(&p, 1, WAIT_MS) != 1)
+                        fail_msg("%u of %u requests came back", completed, n);
+                kio_reap(t.io);
+        }
+        assert_int_equal(completed, n);
+}
+
+static int64_t run(struct kio_request *req)
+{
+        req->complete = count_complete;
+        completed = 0;
+        kio_submit(t.io, req, 0);
+        assert_int_equal(kio_pending(t.io), 1);
+        wait_completed(1);
+        assert_int_equal(kio_pending(t.io), 0);
+        assert_int_equal(req->state, KIO_IDLE);
+        return req->result;
+}
+
+static struct kio_request transfer(enum kio_op op, int fd, void *buf, uint64_t length,
+                                   uint64_t offset)
+{
+        return (struct kio_request){ .op = op,
+                                     .fd = fd,
+                                     .buf = buf,
+                                     .length = length,
+                                     .offset = offset,
+                                     .complete = count_complete };
+}
+
+static void fill(void *buf, size_t bytes, uint64_t seed)
+{
+        unsigned char *p = buf;
+
+        for (size_t i = 0; i < bytes; i++) {
+                seed = seed * 6364136223846793005u + 1442695040888963407u;
+                p[i] = (unsigned char)(seed >> 56);
+        }
+}
+
+static int open_file(const char *name, int more_flags)
+{
+        char path[PATH_MAX + 64];
+        int fd;
+
+        snprintf(path, sizeof(path), "%s/%s", t.dir, name);
+        fd = open(path, O_CREAT | O_CLOEXEC | more_flags | (t.direct ? O_DIRECT : 0), 0600);
+        if (fd < 0)
+                fail_msg("%s: %s", path, strerror(errno));
+        return fd;
+}
+
+/* A file of `bytes` pattern bytes, by plain system calls. */
+static int make_file(const char *name, size_t bytes, uint64_t seed)
+{
+        char path[PATH_MAX + 64];
+        char *buf = malloc(bytes + 1);
+        int fd;
+
+        assert_non_null(buf);
+        fill(buf, bytes, seed);
+        snprintf(path, sizeof(path), "%s/%s", t.dir, name);
+        fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+        assert_true(fd >= 0);
+        assert_int_equal(write(fd, buf, bytes), (ssize_t)bytes);
+        close(fd);
+        free(buf);
+        return open_file(name, O_RDWR);
+}
+
+static struct kio_stats stats(void)
+{
+        struct kio_stats s;
+
+        kio_get_stats(t.io, &s);
+        return s;
+}
+
+static int registered_result;
+
+static void on_registered(void *userdata, int r)
+{
+        registered_result = r;
+        (*(unsigned *)userdata)++;
+}
+
+static int register_piece(unsigned piece)
+{
+        unsigned calls = 0;
+
+        kio_register_piece(t.io, piece, on_registered, &calls);
+        while (calls == 0) {
+                struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
+
+                if (poll(&p, 1, WAIT_MS) != 1)
+                        fail_msg("registration did not come back");
+                kio_reap(t.io);
+        }
+        assert_int_equal(calls, 1);
+        return registered_result;
+}
+
+/* A call that holds its worker until it may go on; what is submitted meanwhile is taken in
+ * together. */
+static sem_t gate_entered, gate_open;
+
+static int gate_call(struct kio_request *req)
+{
+        sem_post(&gate_entered);
+        while (sem_wait(&gate_open) < 0)
+                ;
+        return 0;
+}
+
+static void gate_close_worker(struct kio_request *gate)
+{
+        *gate = (struct kio_request){ .op = KIO_CALL,
+                                      .call = gate_call,
+                                      .complete = count_complete };
+        sem_init(&gate_entered, 0, 0);
+        sem_init(&gate_open, 0, 0);
+        kio_submit(t.io, gate, 0);
+        kio_flush(t.io);
+        while (sem_wait(&gate_entered) < 0)
+                ;
+}
+
+/* Runs `f` in a child; it returns 0 if all is well, 77 to skip, else a line number. */
+static void in_child(int (*f)(void))
+{
+        int status;
+        pid_t pid = fork();
+
+        assert_true(pid >= 0);
+        if (pid == 0) {
+                alarm(60);
+                _exit(f());
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        if (WIFSIGNALED(status))
+                fail_msg("the child died of signal %d", WTERMSIG(status));
+        if (WEXITSTATUS(status) == 77)
+                skip();
+        if (WEXITSTATUS(status) != 0)
+                fail_msg("the child's check number %d does not hold", WEXITSTATUS(status));
+}
+
+/* In a child: numbered checks, as assertions of cmocka cannot leave it. */
+#define CHECK(n, condition)                                                                        \
+        do {                                                                                       \
+                if (!(condition)) {                                                                \
+                        fprintf(stderr, "check %d, line %d: %s\n", (n), __LINE__, #condition);     \
+                        return (n);                                                                \
+                }                                                                                  \
+        } while (0)
+
+static int test_setup(void **state)
+{
+        completed = 0;
+        t.io = NULL;
+        memset(t.pool, 0, POOL);
+        return 0;
+}
+
+static int test_teardown(void **state)
+{
+        fault_break_submit(0);
+        fault_set(NULL);
+        fault_release();
+        t.io = kio_stop(t.io);
+        return 0;
+}
+
+static void skip_unless_possible(void)
+{
+        if (t.skip) {
+                print_message("%s: skipped\n", t.skip);
+                skip();
+        }
+}
+
+/* ---- on every backend and medium ---- */
+
+static void what_was_written_is_read_back_with_its_crc(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request req;
+        char *from = t.pool + 4096, *to = t.pool + 2 * PIECE + 8192;
+        uint64_t length = (1 << 20) + 12288;
+
+        skip_unless_possible();
+        fd = open_file("data", O_RDWR | O_TRUNC);
+        start(&p);
+        fill(from, length, 1);
+        req = transfer(KIO_WRITE, fd, from, length, 4096);
+        assert_int_equal(run(&req), 0);
+        req = transfer(KIO_SYNC, fd, NULL, 0, 0);
+        assert_int_equal(run(&req), 0);
+        req = transfer(KIO_READ, fd, to, length, 4096);
+        req.crc_bytes = length - 777;
+        assert_int_equal(run(&req), 0);
+        assert_memory_equal(from, to, length);
+        assert_int_equal(req.crc, kio_crc32c(from, length - 777));
+        assert_true(req.done_ns >= req.submitted_ns);
+
+        assert_int_equal(stats().ops[KIO_WRITE], 1);
+        assert_int_equal(stats().ops[KIO_SYNC], 1);
+        assert_int_equal(stats().bytes[KIO_READ], length);
+        assert_int_equal(stats().bytes[KIO_WRITE], length);
+        assert_int_equal(stats().errors[KIO_READ], 0);
+        assert_int_equal(stats().inflight, 0);
+        assert_int_equal(stats().queued, 0);
+        assert_true(stats().busy_time_ns > 0);
+        assert_true(stats().inflight_time_ns >= stats().busy_time_ns);
+}
+
+static void registered_pieces_are_used_and_others_work_too(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request req;
+        struct kio_info info;
+        bool uring = strcmp(t.backend, "io_uring") == 0;
+
+        skip_unless_possible();
+        fd = open_file("data", O_RDWR | O_TRUNC);
+        p.workers = 2;
+        start(&p);
+        assert_int_equal(register_piece(1), 0);
+        assert_int_equal(register_piece(1), 0);
+        assert_int_equal(register_piece(3), 0);
+        kio_get_info(t.io, &info);
+        assert_int_equal(info.registered, uring);
+
+        fill(t.pool + PIECE, 2 * PIECE, 2);
+        req = transfer(KIO_WRITE, fd, t.pool + PIECE, PIECE, 0); /* all of the registered one */
+        assert_int_equal(run(&req), 0);
+        assert_int_equal(stats().registered_ops, uring ? 1 : 0);
+        req = transfer(KIO_WRITE, fd, t.pool + 2 * PIECE - 4096, 8192,
+                       PIECE - 4096); /* across its end */
+        assert_int_equal(run(&req), 0);
+        assert_int_equal(stats().registered_ops, uring ? 1 : 0);
+        req = transfer(KIO_READ, fd, t.pool + 3 * PIECE, PIECE, 0);
+        assert_int_equal(run(&req), 0);
+        assert_int_equal(stats().registered_ops, uring ? 2 : 0);
+        assert_memory_equal(t.pool + PIECE, t.pool + 3 * PIECE, PIECE);
+        req = transfer(KIO_READ, fd, t.pool, 8192, PIECE - 4096);
+        assert_int_equal(run(&req), 0);
+        assert_memory_equal(t.pool + 2 * PIECE - 4096, t.pool, 8192);
+}
+
+static void a_read_beyond_the_end_of_the_file_is_an_error(void **state)
+{
+        _cleanup_(closep) int whole = -1, odd = -1;
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request req;
+
+        skip_unless_possible();
+        whole = make_file("whole", 8192, 3);
+        odd = make_file("odd", 5000, 4);
+        start(&p);
+        req = transfer(KIO_READ, whole, t.pool, 16384, 0);
+        req.crc_bytes = 16384;
+        assert_int_equal(run(&req), -EIO);
+        req = transfer(KIO_READ, odd, t.pool, 8192, 0);
+        assert_int_equal(run(&req), -EIO);
+        req = transfer(KIO_READ, whole, t.pool, 4096, 1 << 20);
+        assert_int_equal(run(&req), -EIO);
+        req = transfer(KIO_READ, whole, t.pool, 8192, 0);
+        assert_int_equal(run(&req), 0);
+        assert_int_equal(stats().errors[KIO_READ], 3);
+        assert_int_equal(stats().ops[KIO_READ], 1);
+}
+
+static void a_bad_descriptor_or_address_is_an_error(void **state)
+{
+        _cleanup_(closep) int fd = -1, readable = -1;
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request req;
+        char *gone;
+
+        skip_unless_possible();
+        fd = make_file("data", 65536, 5);
+        readable = open_file("data", O_RDONLY);
+        start(&p);
+        req = transfer(KIO_READ, -1, t.pool, 4096, 0);
+        assert_int_equal(run(&req), -EBADF);
+        req = transfer(KIO_WRITE, readable, t.pool, 4096, 0);
+        assert_int_equal(run(&req), -EBADF);
+        req = transfer(KIO_SYNC, -1, NULL, 0, 0);
+        assert_int_equal(run(&req), -EBADF);
+
+        gone = mmap(NULL, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_ptr_not_equal(gone, MAP_FAILED);
+        req = transfer(KIO_READ, fd, gone, 8192, 0);
+        assert_int_equal(run(&req), -EFAULT);
+        munmap(gone, 8192);
+        req = transfer(KIO_READ, fd, t.pool, 8192, 0);
+        assert_int_equal(run(&req), 0);
+}
+
+static void nothing_is_transferred_at_once(void **state)
+{
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request req;
+
+        skip_unless_possible();
+        start(&p);
+        req = transfer(KIO_READ, -1, t.pool, 0, 0);
+        assert_int_equal(run(&req), 0);
+        req = transfer(KIO_WRITE, -1, t.pool, 0, 0);
+        assert_int_equal(run(&req), 0);
+        req = transfer(KIO_COPY, -1, t.pool, 0, 0);
+        req.src = t.pool;
+        assert_int_equal(run(&req), 0);
+        assert_int_equal(req.crc, 0);
+        assert_int_equal(stats().queued, 0);
+}
+
+static void a_copy_carries_the_crc_of_what_arrived(void **state)
+{
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request req;
+        uint64_t length = PIECE + 12345;
+        char *from = t.pool + 3, *to = t.pool + 2 * PIECE;
+
+        skip_unless_possible();
+        start(&p);
+        fill(from, length, 6);
+        req = transfer(KIO_COPY, -1, to, length, 0);
+        req.src = from;
+        assert_int_equal(run(&req), 0);
+        assert_memory_equal(from, to, length);
+        assert_int_equal(req.crc, kio_crc32c(from, length));
+        assert_int_equal(to[length], 0);
+        assert_int_equal(stats().bytes[KIO_COPY], length);
+}
+
+static void memory_that_vanishes_costs_only_its_own_request(void **state)
+{
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request req;
+        uint64_t length = 1 << 20;
+        char *shared;
+        int fd = memfd_create("lane", MFD_CLOEXEC);
+
+        skip_unless_possible();
+        assert_true(fd >= 0);
+        assert_int_equal(ftruncate(fd, (off_t)length), 0);
+        shared = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        assert_ptr_not_equal(shared, MAP_FAILED);
+        fill(shared, length, 7);
+        start(&p);
+        for (int round = 0; round < 3; round++) {
+                assert_int_equal(ftruncate(fd, (off_t)length), 0);
+                fill(shared, length, 7);
+                req = transfer(KIO_COPY, -1, t.pool, length, 0);
+                req.src = shared;
+                req.guard_src = true;
+                assert_int_equal(run(&req), 0);
+                assert_int_equal(req.crc, kio_crc32c(shared, length));
+
+                assert_int_equal(ftruncate(fd, 300 * 1024), 0);
+                req = transfer(KIO_COPY, -1, t.pool, length, 0);
+                req.src = shared;
+                req.guard_src = true;
+                assert_int_equal(run(&req), -EFAULT);
+                req = transfer(KIO_COPY, -1, shared, length, 0);
+                req.src = t.pool;
+                req.guard_src = true;
+                assert_int_equal(run(&req), -EFAULT);
+                /* What is still there can be used. */
+                req = transfer(KIO_COPY, -1, t.pool, 300 * 1024, 0);
+                req.src = shared;
+                req.guard_src = true;
+                assert_int_equal(run(&req), 0);
+        }
+        assert_int_equal(stats().errors[KIO_COPY], 6);
+        munmap(shared, length);
+        close(fd);
+}
+
+struct call {
+        struct kio_request req;
+        pthread_t thread;
+        char name[16];
+        sigset_t blocked;
+};
+
+static int note_thread(struct kio_request *req)
+{
+        struct call *c = container_of(req, struct call, req);
+
+        c->thread = pthread_self();
+        pthread_getname_np(c->thread, c->name, sizeof(c->name));
+        pthread_sigmask(SIG_SETMASK, NULL, &c->blocked);
+        return -ENOTTY;
+}
+
+static void a_call_runs_on_its_worker(void **state)
+{
+        struct kio_params p = params_of(t.backend);
+        static struct call calls[4];
+
+        skip_unless_possible();
+        p.workers = 2;
+        start(&p);
+        for (unsigned i = 0; i < 4; i++) {
+                calls[i].req = (struct kio_request){ .op = KIO_CALL,
+                                                     .call = note_thread,
+                                                     .complete = count_complete };
+                kio_submit(t.io, &calls[i].req, i);
+        }
+        wait_completed(4);
+        for (unsigned i = 0; i < 4; i++) {
+                assert_int_equal(calls[i].req.result, -ENOTTY);
+                assert_string_equal(calls[i].name, i % 2 ? "kio-1" : "kio-0");
+                assert_true(pthread_equal(calls[i].thread, calls[i % 2].thread));
+                assert_true(sigismember(&calls[i].blocked, SIGTERM));
+                assert_true(sigismember(&calls[i].blocked, SIGCHLD));
+                assert_false(sigismember(&calls[i].blocked, SIGBUS));
+        }
+        assert_false(pthread_equal(calls[0].thread, calls[1].thread));
+        assert_int_equal(stats().errors[KIO_CALL], 4);
+}
+
+static void many_requests_stay_within_the_depth(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        enum { N = 600 };
+        struct kio_request *reqs = calloc(N, sizeof(*reqs));
+
+        assert_non_null(reqs);
+        if (t.skip)
+                free(reqs);
+        skip_unless_possible();
+        fd = make_file("data", PIECE, 8);
+        start_with_faults(2, 4);
+        for (unsigned i = 0; i < N; i++) {
+                reqs[i] = transfer(KIO_READ, fd, t.pool + i * 4096, 4096, (i % 512) * 4096);
+                reqs[i].crc_bytes = 4096;
+                reqs[i].class = i % KIO_CLASS_END;
+                kio_submit(t.io, &reqs[i], i);
+                if (i % 50 == 0)
+                        kio_flush(t.io);
+        }
+        wait_completed(N);
+        for (unsigned i = 0; i < N; i++) {
+                assert_int_equal(reqs[i].result, 0);
+                assert_int_equal(reqs[i].crc, reqs[i % 512].crc);
+                assert_int_equal(reqs[i].crc, kio_crc32c(t.pool + i * 4096, 4096));
+        }
+        assert_in_range(fault_most_in_flight(), 1, 4);
+        assert_int_equal(stats().ops[KIO_READ], N);
+        free(reqs);
+}
+
+static enum kio_class order[256];
+static unsigned n_order;
+
+static void note_order(struct kio_request *req)
+{
+        order[n_order++] = req->class;
+        completed++;
+}
+
+/* One operation in flight at a time shows the order in which they went. */
+static void gets_overtake_puts_but_do_not_starve_them(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request gate, reqs[3 * 30];
+        unsigned n = 0, puts = 0;
+
+        skip_unless_possible();
+        fd = make_file("data", 65536, 9);
+        p.depth = 1;
+        start(&p);
+        gate_close_worker(&gate);
+        for (unsigned i = 0; i < 90; i++) {
+                reqs[i] = transfer(KIO_READ, fd, t.pool, 4096, 0);
+                reqs[i].class = i < 30   ? KIO_CLASS_BACKGROUND
+                                : i < 60 ? KIO_CLASS_PUT
+                                         : KIO_CLASS_GET;
+                reqs[i].complete = note_order;
+                kio_submit(t.io, &reqs[i], 0);
+        }
+        n_order = 0;
+        sem_post(&gate_open);
+        wait_completed(91);
+        assert_int_equal(n_order, 90);
+        /* Of the first eight one is a put, though all puts came before all gets. */
+        for (n = 0; n < 8; n++)
+                puts += order[n] == KIO_CLASS_PUT;
+        assert_int_equal(order[0], KIO_CLASS_GET);
+        assert_int_equal(puts, 1);
+        /* All gets are through by the time 30 of them and their share of others went. */
+        for (n = 0; n < 36; n++)
+                puts += order[n] == KIO_CLASS_BACKGROUND;
+        assert_int_equal(puts, 2); /* one put counted above, one background in 64 */
+        for (n = 36; n < 90; n++)
+                assert_int_not_equal(order[n], KIO_CLASS_GET);
+        for (n = 62; n < 90; n++)
+                assert_int_equal(order[n], KIO_CLASS_BACKGROUND);
+}
+
+/* The put's one turn in eight is a slice, not the whole copy. */
+static void gets_do_not_wait_for_a_long_copy(void **state)
+{
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request gate, copy, gets[20];
+
+        skip_unless_possible();
+        start(&p);
+        fill(t.pool, PIECE, 23);
+        gate_close_worker(&gate);
+        copy = transfer(KIO_COPY, -1, t.pool + 2 * PIECE, 2 * PIECE, 0);
+        copy.src = t.pool;
+        copy.class = KIO_CLASS_PUT;
+        copy.complete = note_order;
+        kio_submit(t.io, &copy, 0);
+        for (unsigned i = 0; i < 20; i++) {
+                gets[i] = transfer(KIO_COPY, -1, t.pool + PIECE + i * 4096, 4096, 0);
+                gets[i].src = t.pool;
+                gets[i].complete = note_order;
+                kio_submit(t.io, &gets[i], 0);
+        }
+        n_order = 0;
+        sem_post(&gate_open);
+        wait_completed(22);
+        assert_int_equal(n_order, 21);
+        assert_int_equal(order[20], KIO_CLASS_PUT);
+        assert_memory_equal(t.pool, t.pool + 2 * PIECE, PIECE);
+        assert_int_equal(gets[19].crc, kio_crc32c(t.pool, 4096));
+}
+
+static void stop_waits_for_what_was_submitted(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request reqs[100];
+
+        skip_unless_possible();
+        fd = open_file("data", O_RDWR | O_TRUNC);
+        p.depth = 4;
+        p.workers = 2;
+        start(&p);
+        fill(t.pool, PIECE, 10);
+        for (unsigned i = 0; i < 100; i++) {
+                reqs[i] = transfer(i % 5 == 4 ? KIO_COPY : KIO_WRITE, fd, t.pool + (i % 100) * 4096,
+                                   4096, i * 4096);
+                reqs[i].src = t.pool + (i % 100) * 4096;
+                if (reqs[i].op == KIO_COPY)
+                        reqs[i].buf = t.pool + PIECE + i * 4096;
+                kio_submit(t.io, &reqs[i], i);
+        }
+        /* Not even flushed. */
+        t.io = kio_stop(t.io);
+        assert_int_equal(completed, 0);
+        for (unsigned i = 0; i < 100; i++) {
+                assert_int_equal(reqs[i].state, KIO_DONE);
+                assert_int_equal(reqs[i].result, 0);
+        }
+        assert_int_equal(kio_crc32c(t.pool + PIECE + 4 * 4096, 4096),
+                         kio_crc32c(t.pool + 4 * 4096, 4096));
+}
+
+/* complete() may use the request again. */
+static unsigned hops;
+
+static void hop(struct kio_request *req)
+{
+        assert_int_equal(req->result, 0);
+        if (++hops < 50) {
+                kio_submit(t.io, req, hops);
+                kio_flush(t.io);
+        } else
+                completed++;
+}
+
+static void a_request_can_be_submitted_again_from_complete(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request req;
+
+        skip_unless_possible();
+        fd = make_file("data", 4096, 11);
+        p.workers = 3;
+        start(&p);
+        hops = 0;
+        req = transfer(KIO_READ, fd, t.pool, 4096, 0);
+        req.complete = hop;
+        kio_submit(t.io, &req, 0);
+        wait_completed(1);
+        assert_int_equal(hops, 50);
+        assert_int_equal(stats().ops[KIO_READ], 50);
+}
+
+static void idle_workers_cost_nothing(void **state)
+{
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request req;
+        struct pollfd fd;
+        uint64_t before;
+
+        skip_unless_possible();
+        p.workers = 4;
+        start(&p);
+        for (unsigned i = 0; i < 4; i++) {
+                req = transfer(KIO_COPY, -1, t.pool, 4096, 0);
+                req.src = t.pool + 4096;
+                assert_int_equal(run(&req), 0);
+        }
+        assert_true(kio_is_alive(t.io));
+        before = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+        fd = (struct pollfd){ .fd = kio_fd(t.io), .events = POLLIN };
+        assert_int_equal(poll(&fd, 1, 200), 0);
+        assert_true(clock_ns(CLOCK_PROCESS_CPUTIME_ID) - before < 50 * 1000000u);
+        assert_true(kio_is_alive(t.io));
+        assert_true(kio_is_alive(t.io));
+        assert_int_equal(kio_oldest_ns(t.io), 0);
+}
+
+static void a_worker_in_a_call_is_alive_and_its_age_shows(void **state)
+{
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request gate, req;
+        uint64_t since;
+
+        skip_unless_possible();
+        start(&p);
+        since = clock_mono_ns();
+        gate_close_worker(&gate);
+        req = transfer(KIO_COPY, -1, t.pool, 4096, 0);
+        req.src = t.pool + 4096;
+        kio_submit(t.io, &req, 0);
+        assert_true(kio_is_alive(t.io));
+        assert_true(kio_is_alive(t.io));
+        assert_int_equal(stats().queued, 1);
+        assert_in_range(kio_oldest_ns(t.io), 1, clock_mono_ns() - since);
+        sem_post(&gate_open);
+        wait_completed(2);
+        assert_int_equal(kio_oldest_ns(t.io), 0);
+}
+
+/* ---- faults, on every backend and medium ---- */
+
+static void short_transfers_go_on_where_they_stopped(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        static struct kio_request req;
+        struct fault_plan plan = { .ops = 1u << KIO_READ | 1u << KIO_WRITE,
+                                   .kind = FAULT_SHORT,
+                                   .short_bytes = 8192,
+                                   .first = 1,
+                                   .count = 20 };
+        char *from = t.pool, *to = t.pool + PIECE;
+        uint64_t length = 1 << 20;
+
+        skip_unless_possible();
+        fd = open_file("data", O_RDWR | O_TRUNC);
+        start_with_faults(1, 8);
+        assert_int_equal(register_piece(0), 0);
+        fill(from, length, 12);
+        fault_set(&plan);
+        req = transfer(KIO_WRITE, fd, from, length, 0);
+        assert_int_equal(run(&req), 0);
+        assert_int_equal(stats().resubmitted, 20);
+        assert_int_equal(fault_hits(), 20);
+        fault_set(&plan);
+        req = transfer(KIO_READ, fd, to, length, 0);
+        req.crc_bytes = length;
+        assert_int_equal(run(&req), 0);
+        assert_memory_equal(from, to, length);
+        assert_int_equal(req.crc, kio_crc32c(from, length));
+        assert_int_equal(stats().resubmitted, 40);
+        assert_int_equal(stats().bytes[KIO_READ], length);
+}
+
+static void the_rest_of_an_odd_short_transfer_is_aligned(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        static struct kio_request req;
+        /* A whole sector, as O_DIRECT needs it, but not a whole block. */
+        struct fault_plan plan = { .ops = 1u << KIO_WRITE,
+                                   .kind = FAULT_SHORT,
+                                   .short_bytes = 4096 + 512,
+                                   .first = 1,
+                                   .count = 5 };
+        uint64_t length = 65536;
+
+        skip_unless_possible();
+        fd = open_file("data", O_RDWR | O_TRUNC);
+        start_with_faults(1, 8);
+        fill(t.pool, length, 13);
+        fault_set(&plan);
+        req = transfer(KIO_WRITE, fd, t.pool, length, 0);
+        if (run(&req) == -EINVAL && t.direct)
+                skip(); /* a disk with 4 KiB sectors */
+        assert_int_equal(req.result, 0);
+        assert_int_equal(fault_hits(), 5);
+        fault_set(NULL);
+        req = transfer(KIO_READ, fd, t.pool + PIECE, length, 0);
+        assert_int_equal(run(&req), 0);
+        assert_memory_equal(t.pool, t.pool + PIECE, length);
+
+        /* Less than a block, for ever: given up, not tried for ever. */
+        plan.short_bytes = 512;
+        plan.count = FAULT_FOR_EVER;
+        fault_set(&plan);
+        req = transfer(KIO_WRITE, fd, t.pool, length, 0);
+        assert_int_equal(run(&req), -EIO);
+        assert_in_range(fault_hits(), 2, 64);
+}
+
+static void unaligned_buffered_transfers_go_on_byte_by_byte(void **state)
+{
+        static struct kio_request req;
+        struct fault_plan plan = {
+                .kind = FAULT_SHORT, .short_bytes = 10, .first = 1, .count = FAULT_FOR_EVER
+        };
+        int fd = memfd_create("data", MFD_CLOEXEC);
+
+        skip_unless_possible();
+        assert_true(fd >= 0);
+        start_with_faults(1, 8);
+        fill(t.pool, 333, 14);
+        fault_set(&plan);
+        req = transfer(KIO_WRITE, fd, t.pool, 333, 7);
+        assert_int_equal(run(&req), 0);
+        req = transfer(KIO_READ, fd, t.pool + 1000, 333, 7);
+        assert_int_equal(run(&req), 0);
+        assert_memory_equal(t.pool, t.pool + 1000, 333);
+        close(fd);
+}
+
+static void interrupted_operations_are_tried_again_but_not_for_ever(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        static const int errors[] = { EINTR, EAGAIN };
+        static struct kio_request req;
+
+        skip_unless_possible();
+        fd = make_file("data", 65536, 15);
+        start_with_faults(1, 8);
+        for (unsigned i = 0; i < 2; i++) {
+                struct fault_plan plan = {
+                        .kind = FAULT_ERROR, .error = errors[i], .first = 1, .count = 3
+                };
+
+                fault_set(&plan);
+                req = transfer(KIO_READ, fd, t.pool, 65536, 0);
+                req.crc_bytes = 65536;
+                assert_int_equal(run(&req), 0);
+                assert_int_equal(fault_matched(), 4);
+                assert_int_equal(req.crc, kio_crc32c(t.pool, 65536));
+
+                plan.count = FAULT_FOR_EVER;
+                fault_set(&plan);
+                req = transfer(KIO_READ, fd, t.pool, 65536, 0);
+                assert_int_equal(run(&req), -errors[i]);
+                assert_in_range(fault_hits(), 4, 64);
+        }
+}
+
+static void an_error_is_the_result_of_its_request_only(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        struct fault_plan plan = {
+                .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = ENOSPC, .first = 5, .count = 2
+        };
+        static struct kio_request reqs[20];
+        unsigned failed = 0;
+
+        skip_unless_possible();
+        fd = open_file("data", O_RDWR | O_TRUNC);
+        start_with_faults(1, 8);
+        fault_set(&plan);
+        for (unsigned i = 0; i < 20; i++) {
+                reqs[i] = transfer(KIO_WRITE, fd, t.pool + i * 4096, 4096, i * 4096);
+                kio_submit(t.io, &reqs[i], 0);
+        }
+        wait_completed(20);
+        for (unsigned i = 0; i < 20; i++) {
+                failed += reqs[i].result == -ENOSPC;
+                assert_true(reqs[i].result == 0 || reqs[i].result == -ENOSPC);
+        }
+        assert_int_equal(failed, 2);
+        assert_int_equal(stats().errors[KIO_WRITE], 2);
+}
+
+static void a_failed_sync_is_not_tried_again(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        struct fault_plan plan = {
+                .ops = 1u << KIO_SYNC, .kind = FAULT_ERROR, .error = EIO, .first = 1
+        };
+        static struct kio_request req;
+
+        skip_unless_possible();
+        fd = open_file("data", O_RDWR | O_TRUNC);
+        start_with_faults(1, 8);
+        fault_set(&plan);
+        req = transfer(KIO_SYNC, fd, NULL, 0, 0);
+        assert_int_equal(run(&req), -EIO);
+        assert_int_equal(fault_matched(), 1);
+        assert_int_equal(run(&req), 0);
+}
+
+static void seeded_faults_lose_no_request(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        struct kio_request *reqs = calloc(300, sizeof(*reqs));
+        unsigned failed = 0;
+
+        assert_non_null(reqs);
+        if (t.skip)
+                free(reqs);
+        skip_unless_possible();
+        fd = make_file("data", PIECE, 16);
+        for (uint64_t seed = 1; seed <= 4; seed++) {
+                static const enum fault_kind kinds[] = { FAULT_ERROR, FAULT_SHORT, FAULT_LATE };
+                struct fault_plan plan = { .kind = kinds[seed % 3],
+                                           .error = EIO,
+                                           .late_ns = 1000000,
+                                           .one_in = 3,
+                                           .seed = seed };
+
+                start_with_faults(2, 16);
+                fault_set(&plan);
+                completed = 0;
+                failed = 0;
+                for (unsigned i = 0; i < 300; i++) {
+                        reqs[i] =
+                                transfer(KIO_READ, fd, t.pool + i * 16384, 16384, (i % 32) * 65536);
+                        reqs[i].crc_bytes = 16384;
+                        kio_submit(t.io, &reqs[i], i);
+                }
+                wait_completed(300);
+                for (unsigned i = 0; i < 300; i++) {
+                        failed += reqs[i].result == -EIO;
+                        if (reqs[i].result == 0)
+                                assert_int_equal(reqs[i].crc,
+                                                 kio_crc32c(t.pool + i * 16384, 16384));
+                }
+                assert_true(fault_hits() > 0);
+                assert_int_equal(failed, plan.kind == FAULT_ERROR ? fault_hits() : 0);
+                assert_int_equal(stats().inflight, 0);
+                t.io = kio_stop(t.io);
+        }
+        free(reqs);
+}
+
+static void what_hangs_shows_its_age_and_stops_nobody_else(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        struct fault_plan plan = { .ops = 1u << KIO_READ, .kind = FAULT_NEVER, .first = 1 };
+        static struct kio_request hanging, req;
+        struct pollfd p;
+        uint64_t age, since;
+
+        skip_unless_possible();
+        fd = make_file("data", 65536, 17);
+        start_with_faults(1, 8);
+        fault_set(&plan);
+        since = clock_mono_ns();
+        hanging = transfer(KIO_READ, fd, t.pool, 4096, 0);
+        kio_submit(t.io, &hanging, 0);
+        for (unsigned i = 0; i < 20; i++) {
+                completed = 0;
+                req = transfer(KIO_READ, fd, t.pool + 4096, 4096, 0);
+                kio_submit(t.io, &req, 0);
+                wait_completed(1);
+                assert_int_equal(req.result, 0);
+        }
+        assert_int_equal(kio_pending(t.io), 1);
+        assert_int_equal(stats().inflight, 1);
+        p = (struct pollfd){ .fd = kio_fd(t.io), .events = POLLIN };
+        assert_int_equal(poll(&p, 1, 50), 0);
+        assert_true(kio_is_alive(t.io));
+        assert_true(kio_is_alive(t.io));
+        age = kio_oldest_ns(t.io);
+        assert_in_range(age, 1, clock_mono_ns() - since);
+        assert_true(kio_oldest_ns(t.io) >= age);
+        completed = 0;
+        fault_release();
+        wait_completed(1);
+        assert_int_equal(hanging.result, 0);
+        assert_int_equal(kio_oldest_ns(t.io), 0);
+}
+
+static void a_late_operation_comes_back_by_itself(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        struct fault_plan plan = {
+                .ops = 1u << KIO_READ, .kind = FAULT_LATE, .late_ns = 20000000, .first = 1
+        };
+        static struct kio_request req;
+
+        skip_unless_possible();
+        fd = make_file("data", 65536, 18);
+        start_with_faults(1, 8);
+        fault_set(&plan);
+        req = transfer(KIO_READ, fd, t.pool, 4096, 0);
+        assert_int_equal(run(&req), 0);
+        assert_true(req.done_ns - req.submitted_ns >= 20000000);
+}
+
+static void a_queue_that_cannot_be_entered_fails_requests_until_it_can(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        static struct kio_request first, req;
+        static struct call call;
+
+        skip_unless_possible();
+        call.req = (struct kio_request){ .op = KIO_CALL,
+                                         .call = note_thread,
+                                         .complete = count_complete };
+        fd = make_file("data", 65536, 19);
+        start_with_faults(1, 8);
+        fault_break_submit(EIO);
+        first = transfer(KIO_READ, fd, t.pool, 4096, 0);
+        kio_submit(t.io, &first, 0);
+        kio_submit(t.io, &call.req, 0);
+        wait_completed(1); /* the call: by then the worker has tried to enter */
+        assert_int_equal(call.req.result, -ENOTTY);
+        /* What was handed over may be with the device, for all one knows; the next ones fail. */
+        for (unsigned i = 0; i < 3; i++) {
+                req = transfer(KIO_READ, fd, t.pool + 4096, 4096, 0);
+                completed = 0;
+                kio_submit(t.io, &req, 0);
+                wait_completed(1);
+                assert_int_equal(req.result, -EIO);
+        }
+        assert_int_equal(kio_pending(t.io), 1);
+        completed = 0;
+        fault_break_submit(0);
+        wait_completed(1);
+        assert_int_equal(first.result, 0);
+        assert_int_equal(run(&req), 0);
+}
+
+/* ---- the start ---- */
+
+static void the_self_test_reads_the_probe_file(void **state)
+{
+        _cleanup_(closep) int empty = -1, full = -1, unreadable = -1;
+        struct kio_params p = params_of(t.backend);
+        char error[256] = "";
+
+        skip_unless_possible();
+        full = make_file("full", 4096, 20);
+        empty = open_file("empty", O_RDWR | O_TRUNC);
+        unreadable = open_file("empty", O_WRONLY);
+        p.probe_fd = empty;
+        start(&p);
+        t.io = kio_stop(t.io);
+        p.probe_fd = full;
+        start(&p);
+        t.io = kio_stop(t.io);
+        {
+                char expected[4096];
+
+                fill(expected, sizeof(expected), 20);
+                assert_memory_equal(t.pool, expected, sizeof(expected));
+        }
+        p.probe_fd = unreadable;
+        assert_int_equal(kio_start(&t.io, &p, error), -EBADF);
+        assert_null(t.io);
+        assert_non_null(strstr(error, "self-test"));
+}
+
+static void what_it_runs_on_is_said(void **state)
+{
+        struct kio_params p = params_of(t.backend);
+        struct kio_info info;
+
+        skip_unless_possible();
+        p.workers = 2;
+        p.depth = 7;
+        start(&p);
+        kio_get_info(t.io, &info);
+        assert_string_equal(info.backend, t.backend);
+        assert_int_equal(info.workers, 2);
+        assert_int_equal(info.depth, 7);
+        if (strcmp(t.backend, "posix") == 0) {
+                assert_string_equal(info.reason, "");
+                assert_string_equal(info.ring_flags, "");
+                assert_false(info.registered);
+                assert_string_not_equal(info.registered_reason, "");
+        } else {
+                assert_true(info.registered);
+                assert_string_equal(info.registered_reason, "");
+        }
+}
+
+static void senseless_parameters_are_refused(void **state)
+{
+        struct kio_params p = params_of("auto");
+        char error[256];
+
+        p.backend = "aio";
+        assert_int_equal(kio_start(&t.io, &p, error), -EINVAL);
+        assert_non_null(strstr(error, "posix"));
+        p = params_of("auto");
+        p.workers = 0;
+        assert_int_equal(kio_start(&t.io, &p, error), -EINVAL);
+        p = params_of("auto");
+        p.depth = 0;
+        assert_int_equal(kio_start(&t.io, &p, error), -EINVAL);
+        assert_null(kio_stop(NULL));
+}
+
+/* ---- io_uring and the ladder ---- */
+
+static bool uring_works(void)
+{
+        struct kio_params p = params_of("io_uring");
+        struct kio *io;
+        char error[256];
+
+        if (kio_start(&io, &p, error) < 0)
+                return false;
+        kio_stop(io);
+        return true;
+}
+
+static void the_ring_holds_the_lock_while_it_lives(void **state)
+{
+        struct kio_params p = params_of("io_uring");
+        char path[PATH_MAX + 16];
+        int lock, other;
+
+        if (!uring_works())
+                skip();
+        snprintf(path, sizeof(path), "%s/LOCK", t.dir);
+        lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+        assert_true(lock >= 0);
+        assert_int_equal(flock(lock, LOCK_EX | LOCK_NB), 0);
+        p.lock_fds = &lock;
+        p.n_lock_fds = 1;
+        start(&p);
+        close(lock);
+        other = open(path, O_RDWR | O_CLOEXEC);
+        assert_int_equal(flock(other, LOCK_EX | LOCK_NB), -1);
+        assert_int_equal(errno, EWOULDBLOCK);
+        t.io = kio_stop(t.io);
+        /* The kernel gives a ring's files back a moment later. */
+        assert_int_equal(flock(other, LOCK_EX), 0);
+        close(other);
+}
+
+static int poll_and_reap(const unsigned *until, unsigned n)
+{
+        while (*until < n) {
+                struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
+
+                if (poll(&p, 1, WAIT_MS) != 1)
+                        return -1;
+                kio_reap(t.io);
+        }
+        return 0;
+}
+
+static int child_with_little_memlock(void)
+{
+        struct rlimit little = { 65536, 65536 };
+        struct kio_params p = params_of("io_uring");
+        static struct kio_request req;
+        struct kio_info info;
+        unsigned registrations = 0;
+        char error[256] = "";
+        int fd = memfd_create("data", MFD_CLOEXEC);
+
+        CHECK(1, fd >= 0 && setrlimit(RLIMIT_MEMLOCK, &little) == 0);
+        /* CAP_IPC_LOCK is beyond limits, and goes with the uid. */
+        if (geteuid() == 0)
+                CHECK(2, setgid(65534) == 0 && setuid(65534) == 0);
+        p.workers = 2;
+        if (kio_start(&t.io, &p, error) < 0)
+                return 77;
+        for (unsigned piece = 0; piece < 2; piece++) {
+                registrations = 0;
+                kio_register_piece(t.io, piece, on_registered, &registrations);
+                CHECK(3, poll_and_reap(&registrations, 1) == 0);
+                CHECK(4, registered_result == -ENOMEM);
+        }
+        kio_get_info(t.io, &info);
+        CHECK(5, !info.registered && strstr(info.registered_reason, "RLIMIT_MEMLOCK"));
+        fill(t.pool, 65536, 21);
+        for (unsigned worker = 0; worker < 2; worker++) {
+                completed = 0;
+                req = transfer(KIO_WRITE, fd, t.pool, 65536, 0);
+                kio_submit(t.io, &req, worker);
+                kio_flush(t.io);
+                CHECK(6, poll_and_reap(&completed, 1) == 0 && req.result == 0);
+                req = transfer(KIO_READ, fd, t.pool + PIECE, 65536, 0);
+                req.crc_bytes = 65536;
+                kio_submit(t.io, &req, worker);
+                kio_flush(t.io);
+                CHECK(7, poll_and_reap(&completed, 2) == 0 && req.result == 0);
+                CHECK(8, req.crc == kio_crc32c(t.pool, 65536));
+        }
+        CHECK(9, stats().registered_ops == 0);
+        t.io = kio_stop(t.io);
+        return 0;
+}
+
+static void without_memlock_io_goes_unregistered(void **state)
+{
+        in_child(child_with_little_memlock);
+}
+
+/* From here on this system call fails so. */
+static int deny(unsigned nr, int error)
+{
+        struct sock_filter filter[] = {
+                BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+                BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 1),
+                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
+                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        };
+        struct sock_fprog program = { .len = ARRAY_SIZE(filter), .filter = filter };
+
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+                return -1;
+        return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+static int expect_posix(const char *reason)
+{
+        struct kio_params p = params_of("auto");
+        static struct kio_request req;
+        struct kio_info info;
+        char error[256] = "";
+
+        CHECK(11, kio_start(&t.io, &p, error) == 0);
+        kio_get_info(t.io, &info);
+        CHECK(12, strcmp(info.backend, "posix") == 0);
+        if (!HAVE_LIBURING)
+                reason = "liburing";
+        CHECK(13, strstr(info.reason, reason));
+        req = transfer(KIO_COPY, -1, t.pool, 4096, 0);
+        req.src = t.pool + 4096;
+        completed = 0;
+        kio_submit(t.io, &req, 0);
+        kio_flush(t.io);
+        CHECK(14, poll_and_reap(&completed, 1) == 0 && req.result == 0);
+        t.io = kio_stop(t.io);
+
+        p.backend = "io_uring";
+        CHECK(15, kio_start(&t.io, &p, error) < 0);
+        CHECK(16, !t.io && strstr(error, reason));
+        return 0;
+}
+
+static int child_with_setup_refused(void)
+{
+        if (deny(SYS_io_uring_setup, EPERM) < 0)
+                return 77;
+        return expect_posix("io_uring is refused (kernel.io_uring_disabled or a seccomp filter)");
+}
+
+static int child_without_io_uring(void)
+{
+        if (deny(SYS_io_uring_setup, ENOSYS) < 0)
+                return 77;
+        return expect_posix("the kernel has no io_uring");
+}
+
+static int child_with_enter_refused(void)
+{
+        if (deny(SYS_io_uring_enter, EPERM) < 0)
+                return 77;
+        return expect_posix("io_uring");
+}
+
+static void where_io_uring_is_refused_it_is_posix_and_says_why(void **state)
+{
+        in_child(child_with_setup_refused);
+}
+
+static void where_there_is_no_io_uring_it_is_posix_and_says_why(void **state)
+{
+        in_child(child_without_io_uring);
+}
+
+static void a_ring_that_cannot_be_entered_is_not_used(void **state)
+{
+        in_child(child_with_enter_refused);
+}
+
+static int child_with_registering_refused(void)
+{
+        struct kio_params p = params_of("io_uring");
+        struct kio_info info;
+        unsigned registrations = 0;
+        char error[256] = "";
+
+        if (!uring_works() || deny(SYS_io_uring_register, EINVAL) < 0)
+                return 77;
+        CHECK(21, kio_start(&t.io, &p, error) == 0);
+        kio_get_info(t.io, &info);
+        CHECK(22, info.reason[0] && !strstr(info.ring_flags, "RESTRICTED"));
+        kio_register_piece(t.io, 0, on_registered, &registrations);
+        CHECK(23, poll_and_reap(&registrations, 1) == 0 && registered_result == -EOPNOTSUPP);
+        kio_get_info(t.io, &info);
+        CHECK(24, !info.registered && info.registered_reason[0]);
+        t.io = kio_stop(t.io);
+        return 0;
+}
+
+static void a_lesser_rung_is_taken_and_said(void **state)
+{
+        in_child(child_with_registering_refused);
+}
+
+static int child_touches_what_is_gone(void)
+{
+        struct rlimit no_core = { 0, 0 };
+        struct kio_params p = params_of("posix");
+        char error[256];
+        volatile char *gone;
+        int fd = memfd_create("gone", MFD_CLOEXEC);
+
+        setrlimit(RLIMIT_CORE, &no_core);
+        signal(SIGBUS, SIG_DFL);
+        CHECK(31, kio_start(&t.io, &p, error) == 0);
+        CHECK(32, ftruncate(fd, 4096) == 0);
+        gone = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+        CHECK(33, ftruncate(fd, 0) == 0);
+        return *gone;
+}
+
+static void a_fault_outside_the_guard_still_kills(void **state)
+{
+        int status;
+        pid_t pid = fork();
+
+        assert_true(pid >= 0);
+        if (pid == 0) {
+                alarm(60);
+                _exit(child_touches_what_is_gone());
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        /* A sanitizer's handler, if there was one before ours, reports it and exits. */
+        assert_true((WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS) ||
+                    (WIFEXITED(status) && WEXITSTATUS(status) != 0));
+}
+
+/* ---- checksums ---- */
+
+static void crc32c_is_the_one_of_iscsi(void **state)
+{
+        unsigned char zeros[32] = { 0 }, ones[32], up[32];
+
+        memset(ones, 0xff, sizeof(ones));
+        for (unsigned i = 0; i < 32; i++)
+                up[i] = (unsigned char)i;
+        /* RFC 3720, B.4 */
+        assert_int_equal(kio_crc32c("123456789", 9), 0xe3069283u);
+        assert_int_equal(kio_crc32c(zeros, 32), 0x8a9136aau);
+        assert_int_equal(kio_crc32c(ones, 32), 0x62a8ab43u);
+        assert_int_equal(kio_crc32c(up, 32), 0x46dd794eu);
+        assert_int_equal(kio_crc32c(NULL, 0), 0);
+}
+
+static void crc32c_can_be_computed_in_parts_and_while_copying(void **state)
+{
+        enum { N = 200001 };
+        char *from = malloc(N), *to = malloc(N);
+        uint32_t whole;
+
+        assert_non_null(from);
+        assert_non_null(to);
+        fill(from, N, 22);
+        whole = kio_crc32c(from, N);
+        for (size_t cut = 0; cut <= N; cut += 9973) {
+                assert_int_equal(kio_crc32c_extend(kio_crc32c(from, cut), from + cut, N - cut),
+                                 whole);
+                memset(to, 0, N);
+                assert_int_equal(kio_copy_crc32c(kio_copy_crc32c(0, to, from, cut), to + cut,
+                                                 from + cut, N - cut),
+                                 whole);
+                assert_memory_equal(from, to, N);
+        }
+        from[N / 2] ^= 1;
+        assert_int_not_equal(kio_crc32c(from, N), whole);
+        free(from);
+        free(to);
+}
+
+/* ---- groups ---- */
+
+static void remove_dir(void)
+{
+        static const char *const names[] = { "data", "whole", "odd", "full", "empty", "LOCK" };
+        char path[PATH_MAX + 16];
+
+        for (unsigned i = 0; i < ARRAY_SIZE(names); i++) {
+                snprintf(path, sizeof(path), "%s/%s", t.dir, names[i]);
+                unlink(path);
+        }
+        rmdir(t.dir);
+}
+
+static int group_setup(void **state)
+{
+        const char *tmp = getenv("TMPDIR");
+
+        t.skip = NULL;
+        snprintf(t.dir, sizeof(t.dir), "%s/test-io-XXXXXX",
+                 t.direct ? (tmp ? tmp : "/var/tmp") : "/dev/shm");
+        if (!mkdtemp(t.dir)) {
+                t.skip = "no place for files";
+                t.dir[0] = '\0';
+        }
+        t.pool = mmap(NULL, POOL, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (t.pool == MAP_FAILED)
+                return -1;
+        if (strcmp(t.backend, "io_uring") == 0 && !uring_works())
+                t.skip = "io_uring cannot be had here";
+        if (t.direct && !t.skip) {
+                char path[PATH_MAX + 16];
+                int fd;
+
+                snprintf(path, sizeof(path), "%s/data", t.dir);
+                fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
+                if (fd < 0 || pwrite(fd, t.pool, 4096, 0) != 4096)
+                        t.skip = "no O_DIRECT here";
+                closep(&fd);
+        }
+        return 0;
+}
+
+static int group_teardown(void **state)
+{
+        munmap(t.pool, POOL);
+        if (t.dir[0])
+                remove_dir();
+        return 0;
+}
+
+#define IO_TEST(f) cmocka_unit_test_setup_teardown(f, test_setup, test_teardown)
+
+int main(void)
+{
+        const struct CMUnitTest everywhere[] = {
+                IO_TEST(what_was_written_is_read_back_with_its_crc),
+                IO_TEST(registered_pieces_are_used_and_others_work_too),
+                IO_TEST(a_read_beyond_the_end_of_the_file_is_an_error),
+                IO_TEST(a_bad_descriptor_or_address_is_an_error),
+                IO_TEST(nothing_is_transferred_at_once),
+                IO_TEST(a_copy_carries_the_crc_of_what_arrived),
+                IO_TEST(memory_that_vanishes_costs_only_its_own_request),
+                IO_TEST(a_call_runs_on_its_worker),
+                IO_TEST(many_requests_stay_within_the_depth),
+                IO_TEST(gets_overtake_puts_but_do_not_starve_them),
+                IO_TEST(gets_do_not_wait_for_a_long_copy),
+                IO_TEST(stop_waits_for_what_was_submitted),
+                IO_TEST(a_request_can_be_submitted_again_from_complete),
+                IO_TEST(idle_workers_cost_nothing),
+                IO_TEST(a_worker_in_a_call_is_alive_and_its_age_shows),
+                IO_TEST(short_transfers_go_on_where_they_stopped),
+                IO_TEST(the_rest_of_an_odd_short_transfer_is_aligned),
+                IO_TEST(unaligned_buffered_transfers_go_on_byte_by_byte),
+                IO_TEST(interrupted_operations_are_tried_again_but_not_for_ever),
+                IO_TEST(an_error_is_the_result_of_its_request_only),
+                IO_TEST(a_failed_sync_is_not_tried_again),
+                IO_TEST(seeded_faults_lose_no_request),
+                IO_TEST(what_hangs_shows_its_age_and_stops_nobody_else),
+                IO_TEST(a_late_operation_comes_back_by_itself),
+                IO_TEST(a_queue_that_cannot_be_entered_fails_requests_until_it_can),
+                IO_TEST(the_self_test_reads_the_probe_file),
+                IO_TEST(what_it_runs_on_is_said),
+        };
+        const struct CMUnitTest once[] = {
+                IO_TEST(senseless_parameters_are_refused),
+                IO_TEST(the_ring_holds_the_lock_while_it_lives),
+                IO_TEST(without_memlock_io_goes_unregistered),
+                IO_TEST(where_io_uring_is_refused_it_is_posix_and_says_why),
+                IO_TEST(where_there_is_no_io_uring_it_is_posix_and_says_why),
+                IO_TEST(a_ring_that_cannot_be_entered_is_not_used),
+                IO_TEST(a_lesser_rung_is_taken_and_said),
+                IO_TEST(a_fault_outside_the_guard_still_kills),
+                IO_TEST(crc32c_is_the_one_of_iscsi),
+                IO_TEST(crc32c_can_be_computed_in_parts_and_while_copying),
+        };
+        static const struct {
+                const char *name, *backend;
+                bool direct;
+        } groups[] = {
+                { "io_uring, O_DIRECT", "io_uring", true },
+                { "io_uring, tmpfs", "io_uring", false },
+                { "posix, O_DIRECT", "posix", true },
+                { "posix, tmpfs", "posix", false },
+        };
+        int failed = 0;
+
+        for (unsigned i = 0; i < ARRAY_SIZE(groups); i++) {
+                t.backend = groups[i].backend;
+                t.direct = groups[i].direct;
+                failed += cmocka_run_group_tests_name(groups[i].name, everywhere, group_setup,
+                                                      group_teardown);
+        }
+        t.backend = "posix";
+        t.direct = false;
+        failed += cmocka_run_group_tests_name("the ladder", once, group_setup, group_teardown);
+        return failed > 0;
+}

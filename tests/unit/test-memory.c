@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool, leases and lanes: who may stay, who must leave, and what a client cannot do to the memory. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "memory/backing.h"
+#include "memory/lane.h"
+#include "memory/lease.h"
+#include "memory/pool.h"
+
+enum { MIB = 1 << 20 };
+
+static struct key key_of(uint32_t n)
+{
+        struct key k = { { 1 } };
+
+        memcpy(k.bytes + 4, &n, sizeof(n));
+        return k;
+}
+
+static struct pool *new_pool(uint64_t bytes)
+{
+        struct pool *p = NULL;
+
+        assert_int_equal(pool_new(&p, bytes, "lru"), 0);
+        while (pool_next_slab(p) >= 0) {
+                uint64_t offset = (uint64_t)pool_next_slab(p) * pool_slab_bytes(p);
+
+                assert_int_equal(pool_populate(p, offset, pool_slab_bytes(p)), 0);
+                assert_int_equal(pool_open_slab(p), 0);
+        }
+        return p;
+}
+
+static int acquire(struct pool *p, uint32_t n, uint32_t length, uint32_t *ret)
+{
+        struct key k = key_of(n);
+
+        return pool_acquire(p, 1, &k, n, length, ret);
+}
+
+static uint32_t find(const struct pool *p, uint32_t n)
+{
+        struct key k = key_of(n);
+
+        return pool_find(p, 1, &k, n);
+}
+
+static uint32_t add(struct pool *p, uint32_t n, uint32_t length)
+{
+        uint32_t chunk;
+
+        assert_int_equal(acquire(p, n, length, &chunk), 0);
+        pool_commit(p, chunk, n);
+        pool_unpin(p, chunk);
+        return chunk;
+}
+
+static void a_client_cannot_write_punch_or_resize_the_pool(void **state)
+{
+        struct backing b;
+        char path[64];
+        int rw;
+
+        assert_int_equal(backing_open(&b, "test", 4 * MIB), 0);
+        assert_int_equal(fcntl(b.fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | 0x10 /* FUTURE_WRITE */);
+        assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, b.fd, 0), MAP_FAILED);
+        /* Not even through /proc, where root's open() succeeds. */
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", b.fd);
+        rw = open(path, O_RDWR | O_CLOEXEC);
+        if (rw >= 0) {
+                assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, rw, 0), MAP_FAILED);
+                assert_int_equal(pwrite(rw, "x", 1, 0), -1);
+                assert_int_equal(fallocate(rw, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
+                assert_int_equal(ftruncate(rw, 0), -1);
+                close(rw);
+        }
+        /* The daemon's own mapping stays writable, and is what a reader sees. */
+        strcpy(b.base, "bytes");
+        assert_string_equal(mmap(NULL, 4096, PROT_READ, MAP_SHARED, b.fd, 0), "bytes");
+        backing_close(&b);
+}
+
+static void a_chunk_is_found_from_acquire_to_drop_and_its_bytes_stay_while_pinned(void **state)
+{
+        struct pool *p = new_pool(16 * MIB);
+        struct pool_stats stats;
+        uint32_t a, b;
+
+        assert_int_equal(acquire(p, 1, 10000, &a), 0);
+        assert_int_equal(find(p, 1), a);
+        assert_true(pool_chunk(p, a)->flags & POOL_FILLING);
+        pool_commit(p, a, 7);
+        assert_false(pool_chunk(p, a)->flags & POOL_FILLING);
+        memset(pool_at(p, a), 'a', 10000);
+
+        pool_drop(p, a);
+        assert_int_equal(find(p, 1), POOL_NONE);
+        /* Dropped, but pinned: its slot is nobody else's. */
+        assert_int_equal(acquire(p, 2, 10000, &b), 0);
+        assert_ptr_not_equal(pool_at(p, a), pool_at(p, b));
+        assert_int_equal(((char *)pool_at(p, a))[9999], 'a');
+        assert_true(pool_unpin(p, a));
+        pool_commit(p, b, 0);
+        pool_unpin(p, b);
+        pool_drop(p, b);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.used_bytes, 0);
+        assert_int_equal(stats.pinned_bytes, 0);
+        assert_int_equal(stats.chunks, 0);
+        pool_free(p);
+}
+
+static void the_coldest_unpinned_chunk_leaves(void **state)
+{
+        struct pool *p = new_pool(16 * MIB);
+        uint32_t n = 0, first = add(p, 0, MIB), second = add(p, 1, MIB);
+        struct pool_stats stats;
+
+        pool_pin(p, first);
+        do {
+                add(p, ++n + 1, MIB);
+                pool_get_stats(p, &stats);
+        } while (stats.evictions == 0);
+        /* The oldest is pinned: the next one went. */
+        assert_int_equal(find(p, 0), first);
+        assert_int_equal(find(p, 1), POOL_NONE);
+        assert_true(second != POOL_NONE);
+
+        /* Touched, a chunk outlives those that came after it. */
+        assert_int_equal(stats.evictions, 1);
+        pool_touch(p, find(p, 2), pool_chunk(p, find(p, 2))->generation);
+        add(p, ++n + 1, MIB);
+        assert_int_not_equal(find(p, 2), POOL_NONE);
+        assert_int_equal(find(p, 3), POOL_NONE);
+        pool_unpin(p, first);
+        pool_free(p);
+}
+
+static void when_all_is_pinned_the_pool_says_full_and_loses_nothing(void **state)
+{
+        struct pool *p = new_pool(8 * MIB);
+        uint32_t chunks[64], n = 0, extra;
+
+        while (acquire(p, n, MIB, &chunks[n]) == 0)
+                pool_commit(p, chunks[n++], 0);
+        assert_int_equal(n, 8);
+        assert_int_equal(acquire(p, 99, MIB, &extra), POOL_FULL);
+        assert_int_equal(acquire(p, 99, 4096, &extra), POOL_FULL);
+        for (uint32_t i = 0; i < n; i++)
+                assert_int_equal(find(p, i), chunks[i]);
+        pool_unpin(p, chunks[3]);
+        assert_int_equal(acquire(p, 99, MIB, &extra), 0);
+        assert_int_equal(find(p, 3), POOL_NONE);
+        pool_free(p);
+}
+
+static void a_size_without_a_slab_takes_the_coldest_one_that_nobody_pins(void **state)
+{
+        struct pool *p = new_pool(16 * MIB);
+        uint32_t pinned = add(p, 0, 4096), chunk;
+        struct pool_stats stats;
+
+        pool_pin(p, pinned);
+        for (uint32_t i = 1; i < 16 * MIB / 4096; i++)
+                add(p, i, 4096);
+        assert_int_equal(acquire(p, 100000, 2 * MIB, &chunk), 0);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.slab_moves, 1);
+        assert_int_equal(find(p, 0), pinned);
+        pool_free(p);
+}
+
+static void every_slot_can_be_used_and_used_again(void **state)
+{
+        struct pool *p = new_pool(8 * MIB);
+        struct pool_stats stats;
+
+        for (uint32_t i = 0; i < 3 * 2048; i++)
+                add(p, i, 4096);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.chunks, 2048);
+        assert_int_equal(stats.evictions, 2 * 2048);
+        pool_free(p);
+}
+
+static void what_is_too_large_is_said_so(void **state)
+{
+        struct pool *p = new_pool(16 * MIB);
+        uint32_t chunk;
+
+        assert_int_equal(pool_slab_bytes(p), 2 * MIB);
+        assert_int_equal(acquire(p, 1, 2 * MIB + 1, &chunk), POOL_TOO_LARGE);
+        assert_int_equal(acquire(p, 1, 0, &chunk), POOL_TOO_LARGE);
+        assert_int_equal(acquire(p, 1, 2 * MIB, &chunk), 0);
+        pool_free(p);
+}
+
+static void a_lease_pins_until_released_and_a_stale_one_is_refused(void **state)
+{
+        struct pool *p = new_pool(8 * MIB);
+        struct lease_limits limits = { .count = 10, .bytes = 8 * MIB, .bytes_all = 8 * MIB };
+        struct lease_holder mine, other;
+        struct leases *l = NULL;
+        struct lease a, b;
+        uint32_t chunk = add(p, 1, 4096);
+
+        assert_int_equal(leases_new(&l, p, 100, &limits), 0);
+        lease_holder_init(&mine);
+        lease_holder_init(&other);
+        assert_int_equal(lease_acquire(l, &mine, chunk, &a), 0);
+        assert_int_not_equal(a.generation, 0);
+        assert_int_equal(pool_chunk(p, chunk)->leases, 1);
+        assert_int_equal(lease_release(l, &other, a), LEASE_STALE);
+        assert_int_equal(lease_release(l, &mine, (struct lease){ a.id, a.generation + 1 }), LEASE_STALE);
+        assert_int_equal(lease_release(l, &mine, (struct lease){ UINT32_MAX, 1 }), LEASE_STALE);
+        assert_int_equal(lease_release(l, &mine, a), 0);
+        assert_int_equal(pool_chunk(p, chunk)->pins, 0);
+        assert_int_equal(lease_release(l, &mine, a), LEASE_STALE);
+
+        /* The same number again is another generation. */
+        assert_int_equal(lease_acquire(l, &mine, chunk, &b), 0);
+        assert_int_equal(a.id, b.id);
+        assert_int_equal(lease_release(l, &mine, a), LEASE_STALE);
+        assert_int_equal(leases_count(l), 1);
+        lease_release_all(l, &mine);
+        assert_int_equal(leases_count(l), 0);
+        assert_int_equal(leases_bytes(l), 0);
+        assert_int_equal(mine.bytes, 0);
+        leases_free(l);
+        pool_free(p);
+}
+
+static void quotas_of_leases_hold_and_come_back(void **state)
+{
+        struct pool *p = new_pool(8 * MIB);
+        struct lease_limits limits = { .count = 2, .bytes = 16384, .bytes_all = 16384 };
+        struct lease_holder one, two;
+        struct leases *l = NULL;
+        struct lease lease[4];
+        uint32_t a = add(p, 1, 4096), b = add(p, 2, 8192), c = add(p, 3, 16384);
+
+        assert_int_equal(leases_new(&l, p, 100, &limits), 0);
+        lease_holder_init(&one);
+        lease_holder_init(&two);
+        assert_int_equal(lease_acquire(l, &one, a, &lease[0]), 0);
+        assert_int_equal(lease_acquire(l, &one, c, &lease[1]), LEASE_QUOTA); /* bytes */
+        assert_int_equal(lease_acquire(l, &one, b, &lease[1]), 0);
+        assert_int_equal(lease_acquire(l, &one, a, &lease[2]), LEASE_QUOTA); /* count */
+        /* All together: what is leased already costs nothing more, what is not does not fit. */
+        assert_int_equal(lease_acquire(l, &two, b, &lease[2]), 0);
+        assert_int_equal(lease_release(l, &two, lease[2]), 0);
+        assert_int_equal(lease_acquire(l, &two, c, &lease[2]), LEASE_FULL);
+        lease_release_all(l, &one);
+        assert_int_equal(lease_acquire(l, &two, c, &lease[2]), 0);
+        lease_release_all(l, &two);
+        leases_free(l);
+        pool_free(p);
+}
+
+static void a_place_outside_the_lane_is_no_place(void **state)
+{
+        struct lane l;
+
+        assert_int_equal(lane_open(&l, 65536), 0);
+        assert_non_null(lane_at(&l, 0, 65536));
+        assert_non_null(lane_at(&l, 65535, 1));
+        assert_null(lane_at(&l, 65536, 1));
+        assert_null(lane_at(&l, 1, 65536));
+        assert_null(lane_at(&l, UINT64_MAX, 2));
+        assert_null(lane_at(&l, 2, UINT64_MAX));
+        assert_int_equal(ftruncate(l.fd, 0), -1);
+        assert_int_equal(ftruncate(l.fd, 1 << 20), -1);
+        lane_close(&l);
+        assert_null(lane_at(&l, 0, 1));
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(a_client_cannot_write_punch_or_resize_the_pool),
+                cmocka_unit_test(a_chunk_is_found_from_acquire_to_drop_and_its_bytes_stay_while_pinned),
+                cmocka_unit_test(the_coldest_unpinned_chunk_leaves),
+                cmocka_unit_test(when_all_is_pinned_the_pool_says_full_and_loses_nothing),
+                cmocka_unit_test(a_size_without_a_slab_takes_the_coldest_one_that_nobody_pins),
+                cmocka_unit_test(every_slot_can_be_used_and_used_again),
+                cmocka_unit_test(what_is_too_large_is_said_so),
+                cmocka_unit_test(a_lease_pins_until_released_and_a_stale_one_is_refused),
+                cmocka_unit_test(quotas_of_leases_hold_and_come_back),
+                cmocka_unit_test(a_place_outside_the_lane_is_no_place),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

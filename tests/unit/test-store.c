@@ -1,0 +1,1792 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store/: the same tests on both backends with O_DIRECT, and on tmpfs without; every byte that is got is compared. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "build-config.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "fault.h"
+#include "store/format.h"
+#include "store/store.h"
+
+#define KIB UINT64_C(1024)
+#define MIB (1024 * KIB)
+
+enum { DEPTH = 32, ROOM = 4 << 20, WAIT_MS = 60000 };
+
+static struct {
+        const char *backend; /* of the group */
+        const char *root;
+        bool direct, faults;
+
+        char dir[PATH_MAX];
+        struct kio *io;
+        struct store *s;
+        uint32_t ns;         /* where keys go */
+        char *bufs[DEPTH];
+        uint64_t most_used;
+} t;
+
+/* --- opening and turning --- */
+
+static struct store_params params_of(uint64_t limit)
+{
+        static const char *paths[1];
+
+        paths[0] = t.dir;
+        return (struct store_params){
+                .paths = paths,
+                .n_paths = 1,
+                .limit = limit,
+                .segment_bytes = 1024 * MIB,
+                .prewrite = true,
+                .direct = t.direct,
+                .policy = "lru",
+                .secret = { { 1, 2 } },
+                /* A ring that was closed may hold the lock for a while after its process has gone on. */
+                .lock_wait_ms = 30000,
+        };
+}
+
+static int try_open(const struct store_params *params, char error[static 512])
+{
+        struct kio_params io = {
+                .backend = t.backend,
+                .workers = 2,
+                .depth = 32,
+                .posix_threads = 4,
+                .probe_fd = -1,
+        };
+        int locks[STORE_MAX_PATHS], r;
+
+        r = store_prepare(&t.s, params, error);
+        if (r < 0)
+                return r;
+        io.lock_fds = locks;
+        io.n_lock_fds = store_lock_fds(t.s, locks);
+#if HAVE_LIBURING
+        const struct kio_backend *inner = strcmp(t.backend, "posix") == 0 ? &kio_backend_posix : &kio_backend_uring;
+#else
+        const struct kio_backend *inner = &kio_backend_posix;
+#endif
+        if (t.faults)
+                r = kio_start_with(&t.io, &io, fault_wrap(inner), error);
+        else
+                r = kio_start(&t.io, &io, error);
+        if (r < 0)
+                fail_msg("kio_start: %s", error);
+        r = store_open(t.s, t.io, error);
+        if (r < 0) {
+                t.s = store_close(t.s);
+                t.io = kio_stop(t.io);
+        }
+        return r;
+}
+
+static void turn(bool (*until)(const void *arg), const void *arg);
+
+static bool ns_done(const void *arg)
+{
+        return ((const struct store_namespace_open *)arg)->complete == NULL;
+}
+
+static void ns_complete(struct store_namespace_open *req)
+{
+        req->complete = NULL;
+}
+
+static int open_namespace(const char *name, const char *fingerprint, bool attach, uint32_t *ret_id)
+{
+        struct store_namespace_open req = {
+                .name = name,
+                .name_length = (uint16_t)strlen(name),
+                .fingerprint = fingerprint,
+                .fingerprint_length = (uint16_t)strlen(fingerprint),
+                .attach = attach,
+                .complete = ns_complete,
+        };
+
+        store_namespace_open(t.s, &req);
+        assert_non_null(req.complete);
+        turn(ns_done, &req);
+        if (ret_id && req.result == 0)
+                *ret_id = req.namespace->id;
+        return req.result;
+}
+
+static void start(const struct store_params *params)
+{
+        char error[512] = "";
+
+        if (try_open(params, error) < 0)
+                fail_msg("open: %s", error);
+        assert_int_equal(open_namespace("model/a", "dtype=bf16", false, &t.ns), 0);
+}
+
+static void start_limit(uint64_t limit)
+{
+        struct store_params params = params_of(limit);
+
+        start(&params);
+}
+
+static uint64_t du(void)
+{
+        DIR *d = opendir(t.dir);
+        struct dirent *e;
+        uint64_t sum = 0;
+        struct stat st;
+
+        assert_non_null(d);
+        while ((e = readdir(d)))
+                if (strcmp(e->d_name, "..") != 0 && fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+                        sum += (uint64_t)st.st_blocks * 512;
+        closedir(d);
+        return sum;
+}
+
+static struct store_stats stats(void)
+{
+        struct store_stats st;
+
+        store_get_stats(t.s, &st);
+        return st;
+}
+
+/* One turn of a loop, without waiting: is there something left to wait for? */
+static void turn_once(void)
+{
+        kio_reap(t.io);
+        store_turn(t.s);
+        kio_flush(t.io);
+        t.most_used = MAX(t.most_used, stats().used_bytes);
+}
+
+static void wait_io(void)
+{
+        struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
+
+        if (kio_pending(t.io) == 0)
+                fail_msg("waits for nothing: %llu pending", (unsigned long long)store_pending(t.s));
+        if (poll(&p, 1, WAIT_MS) != 1)
+                fail_msg("I/O hangs");
+}
+
+static void turn(bool (*until)(const void *arg), const void *arg)
+{
+        turn_once();
+        while (!until(arg)) {
+                wait_io();
+                turn_once();
+        }
+}
+
+static bool idle(const void *arg)
+{
+        return store_pending(t.s) == 0;
+}
+
+static void settle(void)
+{
+        turn(idle, NULL);
+}
+
+static void stop(void)
+{
+        store_stop(t.s);
+        while (store_pending(t.s) > 0) {
+                wait_io();
+                kio_reap(t.io);
+        }
+        t.s = store_close(t.s);
+        t.io = kio_stop(t.io);
+}
+
+/* --- keys and payloads made from numbers --- */
+
+static struct key key_of(uint64_t n)
+{
+        struct key k = { { 0 } };
+
+        memcpy(k.bytes, &n, sizeof(n));
+        k.bytes[31] = 1;
+        return k;
+}
+
+static void payload_of(uint64_t n, void *buf, uint32_t length)
+{
+        uint64_t x = n * UINT64_C(0x9e3779b97f4a7c15) + 1, *p = buf;
+
+        for (uint32_t i = 0; i < (length + 7) / 8; i++) {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                p[i] = x;
+        }
+}
+
+struct put {
+        struct store_put req;
+        unsigned buf;
+        bool busy;
+};
+static struct put slots[DEPTH];
+static unsigned puts_busy;
+static int last_result;
+
+static void put_complete(struct store_put *req)
+{
+        struct put *p = container_of(req, struct put, req);
+
+        assert_true(p->busy);
+        p->busy = false;
+        puts_busy--;
+        last_result = req->result;
+}
+
+static bool put_free(const void *arg)
+{
+        return puts_busy < DEPTH;
+}
+
+static bool puts_none(const void *arg)
+{
+        return puts_busy == 0;
+}
+
+static int submit_put(uint64_t n, uint32_t length, bool durable)
+{
+        struct put *p = NULL;
+        int r;
+
+        if (puts_busy == DEPTH)
+                turn(put_free, NULL);
+        for (unsigned i = 0; i < DEPTH; i++)
+                if (!slots[i].busy) {
+                        p = &slots[i];
+                        p->buf = i;
+                }
+        payload_of(n, t.bufs[p->buf], length);
+        p->req = (struct store_put){
+                .namespace_id = t.ns,
+                .key = key_of(n),
+                .buf = t.bufs[p->buf],
+                .length = length,
+                .crc = kio_crc32c(t.bufs[p->buf], length),
+                .durable = durable,
+                .complete = put_complete,
+        };
+        p->req.hash = store_hash(t.s, t.ns, &p->req.key);
+        r = store_put(t.s, &p->req);
+        if (r == 0) {
+                p->busy = true;
+                puts_busy++;
+        }
+        return r;
+}
+
+static int put(uint64_t n, uint32_t length)
+{
+        int r = submit_put(n, length, false);
+
+        if (r != 0)
+                return r;
+        turn(puts_none, NULL);
+        return last_result;
+}
+
+static int put_durable(uint64_t n, uint32_t length)
+{
+        int r = submit_put(n, length, true);
+
+        if (r != 0)
+                return r;
+        turn(puts_none, NULL);
+        return last_result;
+}
+
+/* Many at once. FULL passes when something completes. */
+static void put_range(uint64_t first, uint64_t n, uint32_t length)
+{
+        for (uint64_t i = first; i < first + n; i++) {
+                int r;
+
+                while ((r = submit_put(i, length, false)) == STORE_FULL) {
+                        wait_io();
+                        turn_once();
+                }
+                assert_int_equal(r, 0);
+        }
+        turn(puts_none, NULL);
+}
+
+static bool got;
+
+static void get_complete(struct store_get *req)
+{
+        got = true;
+}
+
+static bool get_done(const void *arg)
+{
+        return got;
+}
+
+static int get_into(struct store_get *req, uint64_t n, char *buf)
+{
+        *req = (struct store_get){
+                .namespace_id = t.ns,
+                .key = key_of(n),
+                .buf = buf,
+                .room = ROOM,
+                .complete = get_complete,
+        };
+        req->hash = store_hash(t.s, t.ns, &req->key);
+        got = false;
+        return store_get(t.s, req);
+}
+
+/* 0: there, and every byte is right. */
+static int get(uint64_t n, uint32_t length)
+{
+        static char *expected;
+        static struct store_get req;
+        int r = get_into(&req, n, t.bufs[0]);
+
+        if (!expected)
+                expected = malloc(ROOM);
+        if (r != 0)
+                return r;
+        turn(get_done, NULL);
+        if (req.result != 0)
+                return req.result;
+        payload_of(n, expected, length);
+        assert_int_equal(req.length, length);
+        assert_memory_equal(req.buf, expected, length);
+        return 0;
+}
+
+static bool present(uint64_t n)
+{
+        struct key k = key_of(n);
+        struct store_ref ref;
+
+        return store_find(t.s, t.ns, &k, store_hash(t.s, t.ns, &k), &ref, NULL) == 0;
+}
+
+static void touch(uint64_t n)
+{
+        struct key k = key_of(n);
+        struct store_ref ref;
+
+        assert_int_equal(store_find(t.s, t.ns, &k, store_hash(t.s, t.ns, &k), &ref, NULL), 0);
+        store_touch(t.s, ref);
+}
+
+static int drop(uint64_t n)
+{
+        struct key k = key_of(n);
+
+        return store_drop(t.s, t.ns, &k, store_hash(t.s, t.ns, &k));
+}
+
+static void purge_complete(struct store_purge *req)
+{
+        req->complete = NULL;
+}
+
+static bool purge_done(const void *arg)
+{
+        return ((const struct store_purge *)arg)->complete == NULL;
+}
+
+static uint64_t purge(bool all)
+{
+        struct store_purge req = { .namespace_id = t.ns, .all = all, .complete = purge_complete };
+
+        store_purge(t.s, &req);
+        assert_non_null(req.complete);
+        turn(purge_done, &req);
+        assert_int_equal(req.result, 0);
+        return req.dropped;
+}
+
+static uint64_t count_present(uint64_t first, uint64_t n)
+{
+        uint64_t count = 0;
+
+        for (uint64_t i = first; i < first + n; i++)
+                count += present(i);
+        return count;
+}
+
+/* Runs `f` in a process that is then killed: the store is neither stopped nor closed. */
+static void in_killed_process(void (*f)(void))
+{
+        int status;
+        pid_t pid = fork();
+
+        assert_true(pid >= 0);
+        if (pid == 0) {
+                f();
+                kill(getpid(), SIGKILL);
+                _exit(1);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static int file_of(const char *name, int flags)
+{
+        char path[PATH_MAX + 64];
+        int fd;
+
+        snprintf(path, sizeof(path), "%s/%s", t.dir, name);
+        fd = open(path, flags, 0600);
+        assert_true(fd >= 0);
+        return fd;
+}
+
+static void flip_byte(const char *name, off_t offset)
+{
+        int fd = file_of(name, O_RDWR);
+        uint8_t b;
+
+        assert_int_equal(pread(fd, &b, 1, offset), 1);
+        b ^= 0x10;
+        assert_int_equal(pwrite(fd, &b, 1, offset), 1);
+        assert_int_equal(fsync(fd), 0);
+        close(fd);
+}
+
+/* --- set up --- */
+
+static void remove_dir(void)
+{
+        DIR *d = opendir(t.dir);
+        struct dirent *e;
+
+        while (d && (e = readdir(d)))
+                if (e->d_name[0] != '.')
+                        unlinkat(dirfd(d), e->d_name, 0);
+        if (d)
+                closedir(d);
+        rmdir(t.dir);
+}
+
+static int setup(void **state)
+{
+        snprintf(t.dir, sizeof(t.dir), "%s/kvcache-store-XXXXXX", t.root);
+        if (!mkdtemp(t.dir))
+                return -1;
+        for (unsigned i = 0; i < DEPTH; i++)
+                t.bufs[i] = aligned_alloc(4096, ROOM);
+        memset(slots, 0, sizeof(slots));
+        puts_busy = 0;
+        t.most_used = 0;
+        t.faults = false;
+        fault_set(NULL);
+        return 0;
+}
+
+static int teardown(void **state)
+{
+        fault_set(NULL);
+        fault_release();
+        if (t.s)
+                stop();
+        for (unsigned i = 0; i < DEPTH; i++)
+                free(t.bufs[i]);
+        remove_dir();
+        return 0;
+}
+
+/* --- tests --- */
+
+static void a_chunk_comes_back_byte_for_byte(void **state)
+{
+        static const uint32_t lengths[] = { 1, 4095, 4096, 4097, 16384, 65536 + 1, 300000 };
+
+        start_limit(64 * MIB);
+        for (unsigned i = 0; i < ARRAY_SIZE(lengths); i++) {
+                assert_int_equal(get(i, lengths[i]), STORE_MISS);
+                assert_int_equal(put(i, lengths[i]), 0);
+                assert_true(present(i));
+                assert_int_equal(put(i, lengths[i]), STORE_EXISTS);
+                assert_int_equal(get(i, lengths[i]), 0);
+        }
+        assert_int_equal(put(100, (uint32_t)store_max_chunk(t.s)), 0);
+        assert_int_equal(get(100, (uint32_t)store_max_chunk(t.s)), 0);
+        assert_int_equal(put(101, (uint32_t)store_max_chunk(t.s) + 1), STORE_TOO_LARGE);
+        assert_int_equal(put(102, 0), STORE_TOO_LARGE);
+        assert_int_equal(stats().chunks, ARRAY_SIZE(lengths) + 1);
+        stop();
+}
+
+static void too_little_room_for_a_get_is_said(void **state)
+{
+        static struct store_get req;
+
+        start_limit(64 * MIB);
+        assert_int_equal(put(1, 10000), 0);
+        req = (struct store_get){ .namespace_id = t.ns, .key = key_of(1), .buf = t.bufs[0], .room = 8192 };
+        req.hash = store_hash(t.s, t.ns, &req.key);
+        assert_int_equal(store_get(t.s, &req), STORE_TOO_LARGE);
+        assert_int_equal(req.length, 10000);
+        stop();
+}
+
+static void a_put_is_seen_only_when_it_is_written(void **state)
+{
+        start_limit(64 * MIB);
+        assert_int_equal(submit_put(1, 5000, false), 0);
+        assert_false(present(1));
+        assert_int_equal(get(1, 5000), STORE_MISS);
+        assert_int_equal(drop(1), STORE_MISS);
+        assert_int_equal(submit_put(1, 5000, false), STORE_EXISTS);
+        turn(puts_none, NULL);
+        assert_int_equal(last_result, 0);
+        assert_int_equal(get(1, 5000), 0);
+        stop();
+}
+
+static void a_stale_ref_is_harmless(void **state)
+{
+        struct key k = key_of(1);
+        struct store_ref ref;
+
+        start_limit(64 * MIB);
+        store_touch(t.s, STORE_REF_NONE);
+        assert_int_equal(put(1, 5000), 0);
+        assert_int_equal(store_find(t.s, t.ns, &k, store_hash(t.s, t.ns, &k), &ref, NULL), 0);
+        assert_int_equal(drop(1), 0);
+        store_touch(t.s, ref);
+        assert_int_equal(put(2, 5000), 0);
+        store_touch(t.s, ref);
+        stop();
+}
+
+static void restart_keeps_everything(void **state)
+{
+        start_limit(64 * MIB);
+        assert_true(stats().clean_start);
+        put_range(0, 300, 16384);
+        put_range(1000, 50, 100001);
+        assert_int_equal(drop(7), 0);
+        stop();
+        for (unsigned round = 0; round < 3; round++) {
+                start_limit(64 * MIB);
+                assert_true(stats().clean_start);
+                assert_int_equal(stats().recovered_chunks, 349);
+                for (uint64_t i = 0; i < 300; i++)
+                        assert_int_equal(get(i, 16384), i == 7 ? STORE_MISS : 0);
+                for (uint64_t i = 1000; i < 1050; i++)
+                        assert_int_equal(get(i, 100001), 0);
+                stop();
+        }
+}
+
+static void put_some(void)
+{
+        start_limit(64 * MIB);
+        put_range(0, 300, 16384);
+        put_range(1000, 50, 100001);
+}
+
+static void a_kill_loses_nothing_written(void **state)
+{
+        in_killed_process(put_some);
+        start_limit(64 * MIB);
+        assert_false(stats().clean_start);
+        for (uint64_t i = 0; i < 300; i++)
+                assert_int_equal(get(i, 16384), 0);
+        for (uint64_t i = 1000; i < 1050; i++)
+                assert_int_equal(get(i, 100001), 0);
+        stop();
+}
+
+static void put_more_with_gaps(void)
+{
+        start_limit(64 * MIB);
+        put_range(2000, 2000, 8192);
+        /* Many in flight: some are on disk, some are not, none may be wrong. */
+        for (uint64_t i = 0; i < DEPTH; i++)
+                submit_put(5000 + i, 8192, false);
+        turn_once();
+}
+
+static void kill_after_kill_never_gives_a_wrong_byte(void **state)
+{
+        for (unsigned round = 0; round < 4; round++) {
+                in_killed_process(round == 0 ? put_some : put_more_with_gaps);
+                start_limit(64 * MIB);
+                for (uint64_t i = 0; i < 300; i++)
+                        assert_int_equal(get(i, 16384), 0);
+                for (uint64_t i = 5000; i < 5000 + DEPTH; i++)
+                        if (present(i))
+                                assert_int_equal(get(i, 8192), 0);
+                if (round > 0) {
+                        assert_int_equal(count_present(2000, 2000), 2000);
+                        for (uint64_t i = 2000; i < 4000; i++)
+                                assert_int_equal(drop(i), 0);
+                        for (uint64_t i = 5000; i < 5000 + DEPTH; i++)
+                                drop(i);
+                }
+                stop();
+        }
+}
+
+static void drop_and_settle(void)
+{
+        start_limit(64 * MIB);
+        for (uint64_t i = 0; i < 300; i += 3)
+                assert_int_equal(drop(i), 0);
+        assert_int_equal(drop(0), STORE_MISS);
+        /* A key that was dropped may be put anew. */
+        assert_int_equal(put(3, 20000), 0);
+        settle();
+}
+
+static void a_drop_survives_a_kill(void **state)
+{
+        in_killed_process(put_some);
+        in_killed_process(drop_and_settle);
+        start_limit(64 * MIB);
+        for (uint64_t i = 0; i < 300; i++)
+                assert_int_equal(get(i, i == 3 ? 20000 : 16384), i % 3 == 0 && i != 3 ? STORE_MISS : 0);
+        stop();
+}
+
+static void drop_and_go_round(void)
+{
+        struct store_stats before;
+
+        start_limit(16 * MIB);
+        put_range(0, 100, 4096);
+        for (uint64_t i = 0; i < 100; i++)
+                assert_int_equal(drop(i), 0);
+        /* Until the ring has been overwritten twice; at most some hundred keys at once. */
+        before = stats();
+        for (uint64_t i = 1000; stats().table_pages_written < before.table_pages_written + 2 * before.table_pages; i++) {
+                assert_int_equal(put(i, 4096), 0);
+                if (i >= 1100)
+                        assert_int_equal(drop(i - 100), 0);
+        }
+        settle();
+}
+
+static void a_drop_survives_the_ring_going_round(void **state)
+{
+        in_killed_process(drop_and_go_round);
+        start_limit(16 * MIB);
+        assert_int_equal(count_present(0, 1000), 0);
+        assert_true(stats().chunks <= 100);
+        stop();
+}
+
+static void purge_then_put(void)
+{
+        start_limit(64 * MIB);
+        assert_int_equal(purge(false), 350);
+        assert_int_equal(stats().chunks, 20); /* of the other namespace */
+        assert_int_equal(put(5, 16384), 0);
+}
+
+static void a_purge_survives_a_kill(void **state)
+{
+        uint32_t first;
+
+        start_limit(64 * MIB);
+        first = t.ns;
+        assert_int_equal(open_namespace("other", "x=1", false, &t.ns), 0);
+        put_range(0, 20, 4096);
+        stop();
+        in_killed_process(put_some);
+        in_killed_process(purge_then_put);
+        start_limit(64 * MIB);
+        assert_int_equal(t.ns, first);
+        assert_int_equal(count_present(0, 2000), 1);
+        assert_int_equal(get(5, 16384), 0);
+        assert_int_equal(open_namespace("other", "", true, &t.ns), 0);
+        for (uint64_t i = 0; i < 20; i++)
+                assert_int_equal(get(i, 4096), 0);
+        assert_int_equal(purge(true), 21);
+        stop();
+        start_limit(64 * MIB);
+        assert_int_equal(stats().chunks, 0);
+        stop();
+}
+
+static void a_purge_takes_puts_in_flight(void **state)
+{
+        start_limit(64 * MIB);
+        for (uint64_t i = 0; i < 8; i++)
+                assert_int_equal(submit_put(i, 8192, false), 0);
+        assert_int_equal(purge(false), 0);
+        /* The same keys again, while the first puts are on their way. */
+        turn(puts_none, NULL);
+        assert_int_equal(last_result, -ECANCELED);
+        assert_int_equal(count_present(0, 8), 0);
+        assert_int_equal(put(1, 8192), 0);
+        assert_int_equal(get(1, 8192), 0);
+        assert_int_equal(stats().chunks, 1);
+        stop();
+        start_limit(64 * MIB);
+        assert_int_equal(count_present(0, 8), 1);
+        stop();
+}
+
+static void a_purged_read_in_flight_is_a_miss(void **state)
+{
+        static struct store_get req;
+
+        start_limit(64 * MIB);
+        assert_int_equal(put(1, 8192), 0);
+        assert_int_equal(get_into(&req, 1, t.bufs[1]), 0);
+        assert_int_equal(drop(1), 0);
+        assert_int_equal(put(1, 4096), 0); /* another slot: that one is being read */
+        turn(get_done, NULL);
+        assert_int_equal(req.result, STORE_MISS);
+        assert_int_equal(get(1, 4096), 0);
+        stop();
+}
+
+static void a_list_meets_every_chunk_once(void **state)
+{
+        static struct store_chunk chunks[64];
+        static uint8_t seen[2000];
+        uint64_t cursor = 0, calls = 0;
+        uint32_t other;
+
+        start_limit(64 * MIB);
+        put_range(0, 2000, 4096);
+        assert_int_equal(open_namespace("other", "", false, &other), 0);
+        memset(seen, 0, sizeof(seen));
+        do {
+                unsigned n = store_list(t.s, t.ns, &cursor, chunks, 64);
+
+                assert_true(n <= 64);
+                for (unsigned i = 0; i < n; i++) {
+                        uint64_t k;
+
+                        memcpy(&k, chunks[i].key.bytes, sizeof(k));
+                        assert_true(k < 2000);
+                        seen[k]++;
+                        assert_int_equal(chunks[i].length, 4096);
+                }
+                assert_true(++calls < 1000);
+        } while (cursor != 0);
+        for (unsigned i = 0; i < 2000; i++)
+                assert_int_equal(seen[i], 1);
+        cursor = 0;
+        assert_int_equal(store_list(t.s, other, &cursor, chunks, 64), 0);
+        stop();
+}
+
+static void namespaces_are_known_again(void **state)
+{
+        struct store_namespace_open req = { .name = "n", .name_length = 1, .fingerprint = "a=1\nb=2", .fingerprint_length = 7,
+                                            .chunk_bytes = 20000, .complete = ns_complete };
+        uint32_t id, id2;
+
+        start_limit(64 * MIB);
+        store_namespace_open(t.s, &req);
+        turn(ns_done, &req);
+        assert_int_equal(req.result, 0);
+        id = req.namespace->id;
+        assert_int_equal(open_namespace("n", "a=1\nb=3", false, NULL), STORE_MISMATCH);
+        assert_int_equal(open_namespace("n", "a=1\nb=2", false, &id2), 0);
+        assert_int_equal(id, id2);
+        assert_int_equal(open_namespace("n", "", true, &id2), 0);
+        assert_int_equal(id, id2);
+        assert_int_equal(open_namespace("n", "", false, NULL), STORE_MISMATCH);
+        assert_int_equal(open_namespace("m", "", true, NULL), STORE_MISS);
+        assert_int_equal(open_namespace("", "x", false, NULL), -EINVAL);
+        assert_null(store_namespace_get(t.s, 77));
+        stop();
+        start_limit(64 * MIB);
+        assert_int_equal(open_namespace("n", "a=1\nb=2", false, &id2), 0);
+        assert_int_equal(id, id2);
+        assert_string_equal(store_namespace_get(t.s, id)->fingerprint, "a=1\nb=2");
+        assert_int_equal(store_namespace_get(t.s, id)->chunk_bytes, 20000);
+        assert_int_equal(stats().namespaces, 2);
+        stop();
+}
+
+static void many_namespaces_grow_their_files_up_to_a_bound(void **state)
+{
+        char name[32];
+        int r = 0;
+        unsigned i;
+
+        start_limit(256 * MIB);
+        for (i = 0; i < STORE_MAX_NAMESPACES + 10 && r == 0; i++) {
+                snprintf(name, sizeof(name), "namespace-%u", i);
+                r = open_namespace(name, "model=m,revision=0123456789abcdef,dtype=bf16,layout=x,block_tokens=16", false, NULL);
+        }
+        assert_int_equal(r, -ENOSPC);
+        assert_int_equal(i, STORE_MAX_NAMESPACES);
+        assert_true(du() <= 256 * MIB);
+        stop();
+        start_limit(256 * MIB);
+        assert_int_equal(stats().namespaces, STORE_MAX_NAMESPACES);
+        assert_int_equal(open_namespace("namespace-4000", "", true, NULL), 0);
+        stop();
+}
+
+static void the_same_key_in_two_namespaces_is_two_chunks(void **state)
+{
+        uint32_t a, b;
+
+        start_limit(64 * MIB);
+        a = t.ns;
+        assert_int_equal(open_namespace("other", "", false, &b), 0);
+        assert_int_equal(put(1, 5000), 0);
+        t.ns = b;
+        assert_int_equal(get(1, 5000), STORE_MISS);
+        assert_int_equal(put(1, 6000), 0);
+        t.ns = a;
+        assert_int_equal(get(1, 5000), 0);
+        assert_int_equal(purge(false), 1);
+        t.ns = b;
+        assert_int_equal(get(1, 6000), 0);
+        assert_int_equal(store_namespace_get(t.s, a)->chunks, 0);
+        assert_int_equal(store_namespace_get(t.s, b)->chunks, 1);
+        assert_int_equal(store_namespace_get(t.s, b)->bytes, 6000);
+        stop();
+}
+
+static void the_limit_holds_while_filling_over_and_over(void **state)
+{
+        static const uint32_t lengths[] = { 4096, 12000, 16384, 65536, 200000 };
+        const uint64_t limit = 24 * MIB;
+        uint64_t bytes = 0, n = 0;
+
+        start_limit(limit);
+        while (bytes < 4 * limit) {
+                uint32_t length = lengths[(n / 100) % ARRAY_SIZE(lengths)];
+
+                put_range(n, 20, length);
+                assert_true(du() <= limit);
+                n += 20;
+                bytes += 20 * length;
+        }
+        assert_true(stats().evictions > 0);
+        assert_true(stats().used_bytes <= limit);
+        assert_true(du() <= stats().used_bytes);
+        assert_true(t.most_used <= limit);
+        /* The last ones are there, and what is said to be there is. */
+        for (uint64_t i = 0; i < n; i++) {
+                uint32_t length = lengths[(i / 100) % ARRAY_SIZE(lengths)];
+
+                if (i + 20 >= n)
+                        assert_true(present(i));
+                if (present(i))
+                        assert_int_equal(get(i, length), 0);
+        }
+        stop();
+        assert_true(du() <= limit);
+        start_limit(limit);
+        for (uint64_t i = 0; i < n; i++)
+                if (present(i))
+                        assert_int_equal(get(i, lengths[(i / 100) % ARRAY_SIZE(lengths)]), 0);
+        assert_int_equal(stats().crc_failures, 0);
+        stop();
+}
+
+static void small_limits_lose_little_to_tables(void **state)
+{
+        const uint64_t all = 18279, limit = all * 16 * KIB;
+        const uint32_t length = 16384;
+        uint64_t least = all * 973 / 1000;
+
+        start_limit(limit);
+        for (uint64_t i = 0; i < all + all / 4; i += 500) {
+                put_range(i, 500, length);
+                assert_true(du() <= limit);
+        }
+        if (stats().chunks < least)
+                fail_msg("%llu of %llu slots", (unsigned long long)stats().chunks, (unsigned long long)all);
+        assert_true(stats().evictions > 0);
+        stop();
+        assert_true(du() <= limit);
+        start_limit(limit);
+        assert_true(stats().chunks >= least);
+        stop();
+}
+
+static void the_coldest_leaves_first(void **state)
+{
+        uint64_t n;
+
+        start_limit(16 * MIB);
+        /* Fill, then touch every second of the first hundred. */
+        for (n = 0; stats().evictions == 0; n++)
+                assert_int_equal(put(n, 65536), 0);
+        assert_false(present(0));
+        for (uint64_t i = 1; i < 100; i += 2)
+                touch(i);
+        for (unsigned i = 0; i < 49; i++)
+                assert_int_equal(put(n + i, 65536), 0);
+        for (uint64_t i = 1; i < 100; i++)
+                assert_int_equal(present(i), i % 2 == 1);
+        stop();
+}
+
+static void after_a_restart_the_later_of_a_second_leave_first(void **state)
+{
+        uint64_t n, last;
+
+        start_limit(16 * MIB);
+        put_range(0, 10, 65536);
+        stop();
+        start_limit(16 * MIB);
+        for (n = 100; stats().evictions == 0; n++)
+                assert_int_equal(put(n, 65536), 0);
+        /* Ten puts in a row are within a second, or in two: the first evicted is not the root of them all. */
+        for (last = 0; last < 10 && present(last); last++)
+                ;
+        assert_int_equal(count_present(0, 10), 9);
+        assert_true(last > 0);
+        stop();
+}
+
+static void a_class_takes_the_segment_of_another(void **state)
+{
+        uint64_t n;
+
+        start_limit(16 * MIB);
+        for (n = 0; stats().evictions == 0; n++)
+                assert_int_equal(put(n, 16384), 0);
+        put_range(100000, 60, 200000);
+        assert_true(stats().slab_moves > 0);
+        for (uint64_t i = 100050; i < 100060; i++)
+                assert_int_equal(get(i, 200000), 0);
+        for (uint64_t i = 0; i < n; i++)
+                if (present(i))
+                        assert_int_equal(get(i, 16384), 0);
+        stop();
+        start_limit(16 * MIB);
+        for (uint64_t i = 100050; i < 100060; i++)
+                assert_int_equal(get(i, 200000), 0);
+        for (uint64_t i = 0; i < n; i++)
+                if (present(i))
+                        assert_int_equal(get(i, 16384), 0);
+        stop();
+}
+
+static void small_chunks_may_fill_a_store_of_large_ones(void **state)
+{
+        const uint64_t limit = 32 * MIB;
+
+        start_limit(limit);
+        put_range(0, 60, 1000000);
+        for (uint64_t i = 0; i < 16000; i += 1000) {
+                put_range(1000000 + i, 1000, 4096);
+                assert_true(du() <= limit);
+        }
+        /* 4 KiB chunks need a ring of a tenth of the store: it found room for that. */
+        assert_true(stats().chunks > 6000);
+        assert_int_equal(get(1015999, 4096), 0);
+        stop();
+        start_limit(limit);
+        assert_true(stats().chunks > 6000);
+        for (uint64_t i = 1010000; i < 1016000; i++)
+                if (present(i))
+                        assert_int_equal(get(i, 4096), 0);
+        stop();
+}
+
+static void a_bound_on_entries_evicts(void **state)
+{
+        struct store_params params = params_of(64 * MIB);
+
+        params.entries = 100;
+        start(&params);
+        put_range(0, 300, 4096);
+        assert_int_equal(stats().chunks, 100);
+        assert_int_equal(count_present(200, 100), 100);
+        stop();
+        params.entries = 50;
+        start(&params);
+        assert_int_equal(stats().chunks, 50);
+        put_range(1000, 10, 4096);
+        assert_int_equal(stats().chunks, 50);
+        assert_int_equal(count_present(1000, 10), 10);
+        stop();
+}
+
+static void when_everything_is_read_nothing_is_evicted(void **state)
+{
+        static struct store_get gets[DEPTH];
+        uint64_t n;
+        unsigned reads = 0;
+        int r = 0;
+
+        t.faults = true;
+        start_limit(8 * MIB);
+        for (n = 0; stats().evictions == 0; n++)
+                assert_int_equal(put(n, (uint32_t)MIB - 5000), 0);
+        settle();
+        /* Hold all reads in the device, so that every slot is pinned. */
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        for (uint64_t i = 0; i < n; i++)
+                if (present(i)) {
+                        assert_int_equal(get_into(&gets[reads], i, t.bufs[reads]), 0);
+                        reads++;
+                }
+        kio_flush(t.io);
+        assert_true(reads > 3);
+        r = submit_put(1000, (uint32_t)MIB - 5000, false);
+        assert_int_equal(r, STORE_FULL);
+        fault_set(NULL);
+        fault_release();
+        settle();
+        for (unsigned i = 0; i < reads; i++)
+                assert_int_equal(gets[i].result, 0);
+        assert_int_equal(put(1000, (uint32_t)MIB - 5000), 0);
+        assert_int_equal(get(1000, (uint32_t)MIB - 5000), 0);
+        stop();
+}
+
+/* Where in which file lies the payload of this number? */
+static bool find_payload(uint64_t n, uint32_t length, char *ret_name, off_t *ret_offset)
+{
+        _cleanup_(freep) char *expected = malloc(ROOM);
+        DIR *d = opendir(t.dir);
+        struct dirent *e;
+        bool found = false;
+
+        payload_of(n, expected, length);
+        while (!found && (e = readdir(d))) {
+                _cleanup_(freep) char *page = malloc(4096);
+                int fd;
+
+                if (strncmp(e->d_name, "segment-", 8) != 0)
+                        continue;
+                fd = file_of(e->d_name, O_RDONLY);
+                for (off_t o = 0; !found && pread(fd, page, 4096, o) == 4096; o += 4096)
+                        if (memcmp(page, expected, MIN(length, 4096u)) == 0) {
+                                strcpy(ret_name, e->d_name);
+                                *ret_offset = o;
+                                found = true;
+                        }
+                close(fd);
+        }
+        closedir(d);
+        return found;
+}
+
+static void a_flipped_bit_is_a_miss_and_the_chunk_is_gone(void **state)
+{
+        char name[64];
+        off_t offset;
+
+        start_limit(64 * MIB);
+        put_range(0, 20, 10000);
+        stop();
+        assert_true(find_payload(5, 10000, name, &offset));
+        flip_byte(name, offset + 9999);
+        assert_true(find_payload(6, 10000, name, &offset));
+        flip_byte(name, offset + 10000); /* past its end: nobody's */
+        start_limit(64 * MIB);
+        assert_true(present(5));
+        assert_int_equal(get(5, 10000), STORE_MISS);
+        assert_int_equal(stats().crc_rereads, 1);
+        assert_int_equal(stats().crc_failures, 1);
+        assert_false(present(5));
+        for (uint64_t i = 0; i < 20; i++)
+                assert_int_equal(get(i, 10000), i == 5 ? STORE_MISS : 0);
+        stop();
+        start_limit(64 * MIB);
+        assert_false(present(5));
+        assert_int_equal(put(5, 10000), 0);
+        assert_int_equal(get(5, 10000), 0);
+        stop();
+}
+
+static void a_damaged_table_page_costs_its_own_entries(void **state)
+{
+        uint64_t there;
+
+        start_limit(64 * MIB);
+        for (uint64_t i = 0; i < 64; i++)
+                assert_int_equal(put(i, 4096), 0); /* one page each */
+        stop();
+        flip_byte("table", 20 * 4096 + 130);
+        start_limit(64 * MIB);
+        assert_int_equal(stats().skipped_pages, 1);
+        there = count_present(0, 64);
+        assert_true(there >= 63);
+        for (uint64_t i = 0; i < 64; i++)
+                if (present(i))
+                        assert_int_equal(get(i, 4096), 0);
+        assert_int_equal(put(1000, 4096), 0);
+        stop();
+        start_limit(64 * MIB);
+        assert_int_equal(count_present(0, 64), there);
+        assert_true(present(1000));
+        stop();
+}
+
+static void a_table_of_garbage_is_an_empty_table(void **state)
+{
+        _cleanup_(freep) char *garbage = malloc(64 * 4096);
+        int fd;
+
+        start_limit(64 * MIB);
+        put_range(0, 200, 4096);
+        stop();
+        payload_of(99, garbage, 64 * 4096);
+        fd = file_of("table", O_RDWR);
+        assert_int_equal(pwrite(fd, garbage, 64 * 4096, 0), 64 * 4096);
+        close(fd);
+        start_limit(64 * MIB);
+        assert_true(count_present(0, 200) < 200);
+        put_range(1000, 500, 4096);
+        stop();
+        start_limit(64 * MIB);
+        assert_int_equal(count_present(1000, 500), 500);
+        stop();
+}
+
+static void one_copy_of_the_namespaces_is_enough(void **state)
+{
+        uint32_t id;
+
+        start_limit(64 * MIB);
+        id = t.ns;
+        put_range(0, 20, 4096);
+        stop();
+        for (unsigned i = 0; i < 2; i++) {
+                char name[] = "namespaces.0";
+
+                name[11] = (char)('0' + i);
+                flip_byte(name, 150);
+                start_limit(64 * MIB);
+                assert_int_equal(t.ns, id);
+                assert_int_equal(count_present(0, 20), 20);
+                stop();
+        }
+}
+
+static void without_namespaces_nothing_is_anybodys(void **state)
+{
+        uint32_t id;
+
+        start_limit(64 * MIB);
+        id = t.ns;
+        put_range(0, 20, 4096);
+        stop();
+        flip_byte("namespaces.0", 50);
+        flip_byte("namespaces.1", 150);
+        start_limit(64 * MIB);
+        assert_true(t.ns > id); /* the number is not given to somebody else */
+        assert_int_equal(stats().chunks, 0);
+        t.ns = id;
+        assert_int_equal(count_present(0, 20), 0);
+        stop();
+}
+
+static void expect_refused(int expected, const char *text)
+{
+        struct store_params params = params_of(64 * MIB);
+        char error[512] = "";
+        int r = try_open(&params, error);
+
+        assert_int_equal(r, expected);
+        if (!strstr(error, text) || !strstr(error, t.dir))
+                fail_msg("unexpected text: %s", error);
+}
+
+static void rewrite_superblocks(void (*change)(struct disk_superblock *sb), unsigned first, unsigned n)
+{
+        int fd = file_of("superblock", O_RDWR);
+
+        for (unsigned i = first; i < first + n; i++) {
+                struct disk_superblock sb;
+
+                assert_int_equal(pread(fd, &sb, sizeof(sb), i * DISK_PAGE), sizeof(sb));
+                change(&sb);
+                sb.crc = disk_superblock_crc(&sb);
+                assert_int_equal(pwrite(fd, &sb, sizeof(sb), i * DISK_PAGE), sizeof(sb));
+        }
+        close(fd);
+}
+
+static void set_incompat(struct disk_superblock *sb)
+{
+        sb->incompat = UINT64_C(1) << 40;
+}
+
+static void set_ro_compat(struct disk_superblock *sb)
+{
+        sb->incompat = 0;
+        sb->ro_compat = 4;
+}
+
+static void set_compat(struct disk_superblock *sb)
+{
+        sb->ro_compat = 0;
+        sb->compat = 4;
+}
+
+static void set_version(struct disk_superblock *sb)
+{
+        sb->version = 2;
+}
+
+static void an_unknown_format_is_refused(void **state)
+{
+        start_limit(64 * MIB);
+        put_range(0, 20, 4096);
+        stop();
+        rewrite_superblocks(set_incompat, 0, 4);
+        expect_refused(-EPROTO, "incompat 0x10000000000");
+        rewrite_superblocks(set_ro_compat, 0, 4);
+        expect_refused(-EPROTO, "ro_compat 0x4");
+        rewrite_superblocks(set_compat, 0, 4);
+        start_limit(64 * MIB);
+        assert_int_equal(count_present(0, 20), 20);
+        stop();
+        rewrite_superblocks(set_version, 0, 4);
+        expect_refused(-EPROTO, "version 2");
+}
+
+static void one_superblock_of_four_is_enough(void **state)
+{
+        for (unsigned keep = 0; keep < 4; keep++) {
+                start_limit(64 * MIB);
+                assert_int_equal(count_present(0, 20), keep == 0 ? 0 : 20);
+                if (keep == 0)
+                        put_range(0, 20, 4096);
+                stop();
+                for (unsigned i = 0; i < 4; i++)
+                        if (i != keep)
+                                flip_byte("superblock", i * 4096 + 100 * i);
+        }
+        start_limit(64 * MIB);
+        assert_int_equal(count_present(0, 20), 20);
+        stop();
+        for (unsigned i = 0; i < 4; i++)
+                flip_byte("superblock", i * 4096 + 1000);
+        expect_refused(-EPROTO, "superblock");
+}
+
+static void a_foreign_directory_is_refused_and_untouched(void **state)
+{
+        char path[PATH_MAX + 64];
+
+        close(file_of("holiday.jpg", O_CREAT | O_WRONLY));
+        expect_refused(-EPROTO, "not a kvcache store and not empty");
+        snprintf(path, sizeof(path), "%s/LOCK", t.dir);
+        assert_int_equal(access(path, F_OK), -1);
+        snprintf(path, sizeof(path), "%s/holiday.jpg", t.dir);
+        unlink(path);
+        close(file_of("segment-0000", O_CREAT | O_WRONLY));
+        expect_refused(-EPROTO, "superblock");
+        snprintf(path, sizeof(path), "%s/segment-0000", t.dir);
+        unlink(path);
+        /* What a crash leaves of a store that was being made is no hindrance. */
+        close(file_of("superblock.new", O_CREAT | O_WRONLY));
+        start_limit(64 * MIB);
+        stop();
+}
+
+static void a_directory_is_made_with_its_parents(void **state)
+{
+        char root[PATH_MAX];
+        struct stat st;
+
+        strcpy(root, t.dir);
+        strcat(t.dir, "/a/b");
+        start_limit(64 * MIB);
+        assert_int_equal(stat(t.dir, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0700);
+        stop();
+        remove_dir();
+        t.dir[strlen(t.dir) - 2] = '\0';
+        remove_dir();
+        strcpy(t.dir, root);
+}
+
+static void a_second_opener_is_refused(void **state)
+{
+        struct store_params params = params_of(64 * MIB);
+        struct store *second;
+        char error[512] = "";
+
+        start_limit(64 * MIB);
+        params.lock_wait_ms = 1;
+        assert_int_equal(store_prepare(&second, &params, error), -EBUSY);
+        assert_non_null(strstr(error, "another kvcache-daemon"));
+        stop();
+}
+
+static void an_opener_waits_for_the_lock(void **state)
+{
+        struct store_params params = params_of(64 * MIB);
+        char error[512] = "";
+        int pipes[2], back[2], status;
+        char c = 0;
+        pid_t pid;
+
+        start_limit(64 * MIB);
+        stop();
+        assert_int_equal(pipe2(pipes, O_CLOEXEC) | pipe2(back, O_CLOEXEC), 0);
+        pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+                struct store *s;
+
+                if (store_prepare(&s, &params, error) < 0)
+                        _exit(1);
+                /* "x": it has the lock; then it waits until the parent has been refused once. */
+                if (write(pipes[1], "x", 1) != 1 || read(back[0], &c, 1) != 1)
+                        _exit(2);
+                /* What follows is a race that either outcome of is right: the parent finds the lock free, or waits. */
+                _exit(0);
+        }
+        assert_int_equal(read(pipes[0], &c, 1), 1);
+        params.lock_wait_ms = 1;
+        assert_int_equal(store_prepare(&t.s, &params, error), -EBUSY);
+        assert_int_equal(write(back[1], "x", 1), 1);
+        params.lock_wait_ms = 30000;
+        start(&params);
+        stop();
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        for (unsigned i = 0; i < 2; i++) {
+                close(pipes[i]);
+                close(back[i]);
+        }
+}
+
+static void bad_parameters_are_refused(void **state)
+{
+        const char *two[] = { t.dir, t.dir };
+        struct store_params params = params_of(1 * MIB);
+        char error[512] = "";
+        struct store *s;
+
+        assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
+        assert_non_null(strstr(error, "store.limit"));
+        params = params_of(64 * MIB);
+        params.paths = two;
+        params.n_paths = 2;
+        assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
+        assert_non_null(strstr(error, "several paths"));
+        params = params_of(64 * MIB);
+        params.policy = "belady";
+        assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
+}
+
+static void the_smallest_store_works(void **state)
+{
+        start_limit(4 * MIB);
+        put_range(0, 2000, 5000);
+        assert_true(stats().chunks > 200);
+        assert_true(du() <= 4 * MIB);
+        assert_int_equal(get(1999, 5000), 0);
+        stop();
+        start_limit(4 * MIB);
+        assert_int_equal(get(1999, 5000), 0);
+        stop();
+}
+
+static void a_lowered_limit_is_enforced_at_start_and_a_raised_one_used(void **state)
+{
+        uint64_t all, few;
+
+        start_limit(64 * MIB);
+        put_range(0, 3500, 16384);
+        all = stats().chunks;
+        assert_int_equal(all, 3500);
+        assert_int_equal(get(3499, 16384), 0);
+        stop();
+
+        start_limit(20 * MIB);
+        assert_true(du() <= 20 * MIB);
+        few = stats().chunks;
+        assert_true(few < 1250 && few > 900);
+        for (uint64_t i = 0; i < 3500; i++)
+                if (present(i))
+                        assert_int_equal(get(i, 16384), 0);
+        put_range(10000, 500, 16384);
+        assert_true(du() <= 20 * MIB);
+        assert_int_equal(count_present(10000, 500), 500);
+        stop();
+
+        start_limit(96 * MIB);
+        put_range(20000, 4500, 16384);
+        assert_int_equal(count_present(20000, 4500), 4500);
+        assert_true(stats().chunks > 4500 + 900);
+        assert_true(du() <= 96 * MIB);
+        stop();
+        start_limit(96 * MIB);
+        assert_int_equal(count_present(20000, 4500), 4500);
+        for (uint64_t i = 20000; i < 24500; i += 50)
+                assert_int_equal(get(i, 16384), 0);
+        stop();
+}
+
+static void a_lowered_limit_makes_a_large_ring_smaller(void **state)
+{
+        uint64_t pages;
+
+        start_limit(64 * MIB);
+        put_range(0, 12000, 4096);
+        pages = stats().table_pages;
+        assert_true(pages > 1000);
+        stop();
+        start_limit(8 * MIB);
+        assert_true(stats().table_pages < pages / 4);
+        assert_true(du() <= 8 * MIB);
+        assert_true(stats().chunks > 800);
+        for (uint64_t i = 0; i < 12000; i++)
+                if (present(i))
+                        assert_int_equal(get(i, 4096), 0);
+        put_range(20000, 3000, 4096);
+        assert_int_equal(get(22999, 4096), 0);
+        stop();
+        start_limit(8 * MIB);
+        assert_int_equal(get(22999, 4096), 0);
+        stop();
+}
+
+static void a_missing_segment_costs_its_own_chunks(void **state)
+{
+        char path[PATH_MAX + 64];
+        uint64_t there;
+
+        start_limit(32 * MIB);
+        put_range(0, 500, 16384);
+        stop();
+        snprintf(path, sizeof(path), "%s/segment-0002", t.dir);
+        assert_int_equal(unlink(path), 0);
+        start_limit(32 * MIB);
+        there = count_present(0, 500);
+        assert_true(there >= 500 - 64 && there < 500);
+        for (uint64_t i = 0; i < 500; i++)
+                if (present(i))
+                        assert_int_equal(get(i, 16384), 0);
+        put_range(1000, 2000, 16384);
+        assert_true(du() <= 32 * MIB);
+        assert_int_equal(get(2999, 16384), 0);
+        stop();
+        start_limit(32 * MIB);
+        assert_int_equal(get(2999, 16384), 0);
+        stop();
+}
+
+static void a_durable_put_says_what_the_file_system_can_promise(void **state)
+{
+        static struct put p;
+        int expected = strcmp(t.root, "/dev/shm") == 0 ? STORE_NOT_DURABLE : 0;
+        uint64_t syncs;
+
+        start_limit(64 * MIB);
+        assert_int_equal(put_durable(1, 5000), expected);
+        assert_int_equal(get(1, 5000), 0);
+        for (uint64_t i = 100; i < 100 + DEPTH; i++)
+                assert_int_equal(submit_put(i, 5000, true), 0);
+        turn(puts_none, NULL);
+        assert_int_equal(last_result, expected);
+        assert_int_equal(put(2, 5000), 0);
+
+        /* A sync of what is there; then another, that has nothing to do. */
+        for (unsigned i = 0; i < 2; i++) {
+                settle();
+                syncs = stats().syncs;
+                p.req.complete = put_complete;
+                p.busy = true;
+                puts_busy++;
+                store_sync(t.s, &p.req);
+                assert_true(p.busy);
+                turn(puts_none, NULL);
+                assert_int_equal(last_result, expected);
+                if (expected == 0)
+                        assert_int_equal(stats().syncs > syncs, i == 0);
+        }
+        stop();
+}
+
+static void a_failed_sync_is_never_believed_again(void **state)
+{
+        if (strcmp(t.root, "/dev/shm") == 0)
+                skip();
+        t.faults = true;
+        start_limit(64 * MIB);
+        assert_int_equal(put_durable(1, 5000), 0);
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_SYNC, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        assert_int_equal(put_durable(2, 5000), STORE_NOT_DURABLE);
+        fault_set(NULL);
+        assert_int_equal(put_durable(3, 5000), STORE_NOT_DURABLE);
+        assert_int_equal(stats().sync_errors, 1);
+        assert_int_equal(get(2, 5000), 0);
+        put_range(100, 5000, 4096);
+        stop();
+        start_limit(64 * MIB);
+        assert_false(stats().clean_start);
+        assert_int_equal(get(3, 5000), 0);
+        stop();
+}
+
+static void a_failed_payload_write_stores_nothing(void **state)
+{
+        struct store_params params = params_of(64 * MIB);
+
+        params.prewrite = false;
+        t.faults = true;
+        start(&params);
+        assert_int_equal(put(1, 5000), 0);
+        settle();
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        assert_int_equal(put(2, 5000), -EIO);
+        fault_set(NULL);
+        assert_false(present(2));
+        assert_int_equal(stats().write_errors, 1);
+        assert_int_equal(put(2, 5000), 0);
+        assert_int_equal(get(2, 5000), 0);
+        assert_false(stats().bypassed);
+        stop();
+}
+
+static void a_failed_table_write_bypasses_puts_but_not_gets(void **state)
+{
+        struct store_params params = params_of(64 * MIB);
+
+        params.prewrite = false;
+        t.faults = true;
+        start(&params);
+        put_range(0, 20, 5000);
+        settle();
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .first = 2 });
+        assert_int_equal(put(100, 5000), STORE_BYPASSED);
+        fault_set(NULL);
+        assert_true(stats().bypassed);
+        assert_false(present(100));
+        assert_int_equal(submit_put(101, 5000, false), STORE_BYPASSED);
+        for (uint64_t i = 0; i < 20; i++)
+                assert_int_equal(get(i, 5000), 0);
+        assert_int_equal(drop(3), 0);
+        settle();
+        stop();
+        start_limit(64 * MIB);
+        assert_false(stats().clean_start);
+        assert_int_equal(get(4, 5000), 0);
+        assert_int_equal(put(100, 5000), 0);
+        stop();
+}
+
+static void a_read_error_is_counted_and_a_miss(void **state)
+{
+        t.faults = true;
+        start_limit(64 * MIB);
+        assert_int_equal(put(1, 5000), 0);
+        settle();
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        assert_int_equal(get(1, 5000), -EIO);
+        fault_set(NULL);
+        assert_int_equal(stats().read_errors, 1);
+        assert_int_equal(get(1, 5000), STORE_MISS);
+        assert_int_equal(put(1, 5000), 0);
+        assert_int_equal(get(1, 5000), 0);
+        stop();
+}
+
+static void a_failed_namespaces_write_is_the_answer_and_not_the_end(void **state)
+{
+        struct store_params params = params_of(64 * MIB);
+        struct store_purge req = { .complete = purge_complete };
+
+        params.prewrite = false;
+        t.faults = true;
+        start(&params);
+        put_range(0, 20, 5000);
+        settle();
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE | 1u << KIO_SYNC, .kind = FAULT_ERROR, .error = EIO,
+                                        .first = 1 });
+        assert_int_equal(open_namespace("n", "f", false, NULL), -EIO);
+        assert_int_equal(open_namespace("n", "f", false, NULL), 0);
+        settle();
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_SYNC, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        req.namespace_id = t.ns;
+        store_purge(t.s, &req);
+        turn(purge_done, &req);
+        assert_int_equal(req.result, -EIO);
+        assert_int_equal(req.dropped, 20);
+        assert_int_equal(count_present(0, 20), 0);
+        stop();
+}
+
+static void reads_and_writes_at_random_agree_with_a_model(void **state)
+{
+        enum { KEYS = 600 };
+        static uint32_t model[KEYS]; /* length; 0: dropped or never put. Evicted ones stay. */
+        uint64_t x = 88172645463325252;
+        uint64_t hits = 0;
+
+        memset(model, 0, sizeof(model));
+        start_limit(12 * MIB);
+        for (unsigned step = 0; step < 20000; step++) {
+                uint64_t k;
+
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                k = x % KEYS;
+                switch (x / KEYS % 16) {
+                case 0:
+                        drop(k);
+                        model[k] = 0;
+                        break;
+                case 1 ... 8: {
+                        /* The length belongs to the key: a key names its content. */
+                        static const uint32_t lengths[] = { 5000, 16000, 50000 };
+                        uint32_t length = lengths[k % 3] + (uint32_t)(k / 3);
+                        int r = put(k, length);
+
+                        assert_true(r == 0 || r == STORE_EXISTS);
+                        model[k] = length;
+                        break;
+                }
+                case 9:
+                        if (step % 64 == 0) {
+                                purge(false);
+                                memset(model, 0, sizeof(model));
+                        }
+                        break;
+                default: {
+                        int r = get(k, model[k]);
+
+                        assert_true(r == 0 || r == STORE_MISS);
+                        if (r == 0) {
+                                assert_true(model[k] != 0);
+                                hits++;
+                        }
+                }
+                }
+                if (step % 4000 == 3999) {
+                        stop();
+                        start_limit(12 * MIB);
+                }
+        }
+        if (hits < 1000)
+                fail_msg("%llu hits", (unsigned long long)hits);
+        assert_int_equal(stats().crc_failures, 0);
+        stop();
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+static const struct CMUnitTest tests[] = {
+        TEST(a_chunk_comes_back_byte_for_byte),
+        TEST(too_little_room_for_a_get_is_said),
+        TEST(a_put_is_seen_only_when_it_is_written),
+        TEST(a_stale_ref_is_harmless),
+        TEST(restart_keeps_everything),
+        TEST(a_kill_loses_nothing_written),
+        TEST(kill_after_kill_never_gives_a_wrong_byte),
+        TEST(a_drop_survives_a_kill),
+        TEST(a_drop_survives_the_ring_going_round),
+        TEST(a_purge_survives_a_kill),
+        TEST(a_purge_takes_puts_in_flight),
+        TEST(a_purged_read_in_flight_is_a_miss),
+        TEST(a_list_meets_every_chunk_once),
+        TEST(namespaces_are_known_again),
+        TEST(the_same_key_in_two_namespaces_is_two_chunks),
+        TEST(the_limit_holds_while_filling_over_and_over),
+        TEST(the_coldest_leaves_first),
+        TEST(after_a_restart_the_later_of_a_second_leave_first),
+        TEST(a_class_takes_the_segment_of_another),
+        TEST(small_chunks_may_fill_a_store_of_large_ones),
+        TEST(a_bound_on_entries_evicts),
+        TEST(when_everything_is_read_nothing_is_evicted),
+        TEST(a_flipped_bit_is_a_miss_and_the_chunk_is_gone),
+        TEST(a_damaged_table_page_costs_its_own_entries),
+        TEST(a_table_of_garbage_is_an_empty_table),
+        TEST(one_copy_of_the_namespaces_is_enough),
+        TEST(without_namespaces_nothing_is_anybodys),
+        TEST(an_unknown_format_is_refused),
+        TEST(one_superblock_of_four_is_enough),
+        TEST(a_foreign_directory_is_refused_and_untouched),
+        TEST(a_directory_is_made_with_its_parents),
+        TEST(a_second_opener_is_refused),
+        TEST(an_opener_waits_for_the_lock),
+        TEST(bad_parameters_are_refused),
+        TEST(the_smallest_store_works),
+        TEST(a_lowered_limit_is_enforced_at_start_and_a_raised_one_used),
+        TEST(a_lowered_limit_makes_a_large_ring_smaller),
+        TEST(a_missing_segment_costs_its_own_chunks),
+        TEST(a_durable_put_says_what_the_file_system_can_promise),
+        TEST(a_failed_sync_is_never_believed_again),
+        TEST(a_failed_payload_write_stores_nothing),
+        TEST(a_failed_table_write_bypasses_puts_but_not_gets),
+        TEST(a_read_error_is_counted_and_a_miss),
+        TEST(a_failed_namespaces_write_is_the_answer_and_not_the_end),
+        TEST(reads_and_writes_at_random_agree_with_a_model),
+};
+
+/* Long ones, once. */
+static const struct CMUnitTest long_tests[] = {
+        TEST(small_limits_lose_little_to_tables),
+        TEST(many_namespaces_grow_their_files_up_to_a_bound),
+};
+
+static bool uring_works(void)
+{
+        struct kio_params p = { .backend = "io_uring", .workers = 1, .depth = 4, .probe_fd = -1 };
+        char error[256] = "";
+        struct kio *io;
+
+        if (kio_start(&io, &p, error) < 0) {
+                fprintf(stderr, "without io_uring: %s\n", error);
+                return false;
+        }
+        kio_stop(io);
+        return true;
+}
+
+int main(int argc, char **argv)
+{
+        const char *disk = getenv("TMPDIR") ? getenv("TMPDIR") : "/var/tmp";
+        int failed = 0;
+
+        if (argc > 1)
+                cmocka_set_test_filter(argv[1]);
+        t.root = disk;
+        t.direct = true;
+        if (uring_works()) {
+                t.backend = "io_uring";
+                failed += cmocka_run_group_tests_name("store on io_uring, O_DIRECT", tests, NULL, NULL);
+        }
+        t.backend = "posix";
+        failed += cmocka_run_group_tests_name("store on posix, O_DIRECT", tests, NULL, NULL);
+        t.backend = "auto";
+        failed += cmocka_run_group_tests_name("store, long", long_tests, NULL, NULL);
+        t.backend = "posix";
+        t.root = "/dev/shm";
+        t.direct = false;
+        if (access(t.root, W_OK) == 0)
+                failed += cmocka_run_group_tests_name("store on posix, tmpfs, buffered", tests, NULL, NULL);
+        return failed;
+}

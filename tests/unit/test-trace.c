@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The trace reader: what it takes, and that it says where and why it does not. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "trace.h"
+
+static char path[] = "/tmp/test-trace-XXXXXX";
+
+static int make_file(void **state)
+{
+        int fd = mkstemp(path);
+
+        if (fd < 0)
+                return -1;
+        close(fd);
+        return 0;
+}
+
+static int remove_file(void **state)
+{
+        return unlink(path);
+}
+
+static struct trace *open_bytes(const char *text, size_t bytes)
+{
+        char error[TRACE_ERROR_BYTES] = "";
+        struct trace *trace = NULL;
+        FILE *file = fopen(path, "w");
+
+        assert_non_null(file);
+        assert_int_equal(fwrite(text, 1, bytes, file), bytes);
+        assert_int_equal(fclose(file), 0);
+        assert_int_equal(trace_open(&trace, path, error), 0);
+        return trace;
+}
+
+static struct trace *open_text(const char *text)
+{
+        return open_bytes(text, strlen(text));
+}
+
+static void a_mooncake_line_is_read_whole(void **state)
+{
+        struct trace *trace =
+                open_text("{\"timestamp\": 27482, \"input_length\": 6955, \"output_length\": 52, "
+                          "\"hash_ids\": [46, 47, 48, 9007199254740992]}\n");
+        char error[TRACE_ERROR_BYTES];
+        struct trace_request request;
+
+        assert_int_equal(trace_next(trace, &request, error), 1);
+        assert_int_equal(request.timestamp_ms, 27482);
+        assert_int_equal(request.input_tokens, 6955);
+        assert_int_equal(request.output_tokens, 52);
+        assert_int_equal(request.n_ids, 4);
+        assert_int_equal(request.ids[0], 46);
+        assert_int_equal(request.ids[2], 48);
+        assert_int_equal(request.ids[3], 9007199254740992);
+        assert_int_equal(trace_next(trace, &request, error), 0);
+        assert_int_equal(trace_next(trace, &request, error), 0);
+        trace_close(trace);
+}
+
+static void only_hash_ids_must_be_there(void **state)
+{
+        struct trace *trace =
+                open_text("{\"timestamp\": 500, \"hash_ids\": [1]}\r\n"
+                          "\n"
+                          "  \t\r\n"
+                          "{\"chat_id\": \"x\", \"hash_ids\": [], \"more\": {\"a\": [1]}}\n"
+                          "{\"hash_ids\":[7,7]}"); /* and no newline at the end */
+        char error[TRACE_ERROR_BYTES];
+        struct trace_request request;
+
+        assert_int_equal(trace_next(trace, &request, error), 1);
+        assert_int_equal(request.timestamp_ms, 500);
+        assert_int_equal(request.input_tokens, 0);
+        assert_int_equal(trace_next(trace, &request, error), 1);
+        assert_int_equal(request.timestamp_ms, 500);
+        assert_int_equal(request.n_ids, 0);
+        assert_int_equal(trace_next(trace, &request, error), 1);
+        assert_int_equal(request.n_ids, 2);
+        assert_int_equal(request.ids[1], 7);
+        assert_int_equal(trace_next(trace, &request, error), 0);
+        trace_close(trace);
+}
+
+static void a_malformed_line_is_named_with_its_reason(void **state)
+{
+        static const struct {
+                const char *line, *reason;
+        } bad[] = {
+                { "hello", "not JSON" },
+                { "{\"hash_ids\": [1, 2", "not JSON" },
+                { "{\"hash_ids\": [1, 2,]}", "not JSON" },
+                { "{\"hash_ids\": [1]} {\"hash_ids\": [2]}", "not JSON" },
+                { "[1, 2]", "not a JSON object" },
+                { "12", "not a JSON object" },
+                { "{}", "\"hash_ids\" is missing" },
+                { "{\"timestamp\": 3}", "\"hash_ids\" is missing" },
+                { "{\"hash_ids\": 5}", "\"hash_ids\" is not an array" },
+                { "{\"hash_ids\": null}", "\"hash_ids\" is not an array" },
+                { "{\"hash_ids\": [1, \"2\"]}", "item 2 of \"hash_ids\"" },
+                { "{\"hash_ids\": [1, 2, -3]}", "item 3 of \"hash_ids\"" },
+                { "{\"hash_ids\": [1.5]}", "item 1 of \"hash_ids\"" },
+                { "{\"hash_ids\": [1e300]}", "item 1 of \"hash_ids\"" },
+                { "{\"hash_ids\": [9007199254740994]}", "item 1 of \"hash_ids\"" },
+                { "{\"hash_ids\": [[1]]}", "item 1 of \"hash_ids\"" },
+                { "{\"timestamp\": \"now\", \"hash_ids\": []}", "\"timestamp\"" },
+                { "{\"timestamp\": -1, \"hash_ids\": []}", "\"timestamp\"" },
+                { "{\"input_length\": true, \"hash_ids\": []}", "\"input_length\"" },
+                { "{\"output_length\": [], \"hash_ids\": []}", "\"output_length\"" },
+        };
+
+        for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+                char text[256], where[64], error[TRACE_ERROR_BYTES] = "";
+                struct trace_request request;
+                struct trace *trace;
+
+                snprintf(text, sizeof(text), "{\"hash_ids\": [1]}\n\n%s\n{\"hash_ids\": [2]}\n",
+                         bad[i].line);
+                snprintf(where, sizeof(where), "%s:3: ", path);
+                trace = open_text(text);
+                assert_int_equal(trace_next(trace, &request, error), 1);
+                assert_int_equal(trace_next(trace, &request, error), -EBADMSG);
+                assert_ptr_equal(strstr(error, where), error);
+                if (!strstr(error, bad[i].reason))
+                        fail_msg("line %s: %s", bad[i].line, error);
+                trace_close(trace);
+        }
+}
+
+static void binary_files_are_refused(void **state)
+{
+        static const char with_nul[] = "{\"hash_ids\": [1]}\0{\n";
+        char error[TRACE_ERROR_BYTES] = "", bytes[4096];
+        struct trace_request request;
+        struct trace *trace = open_bytes(with_nul, sizeof(with_nul) - 1);
+
+        assert_int_equal(trace_next(trace, &request, error), -EBADMSG);
+        assert_non_null(strstr(error, "NUL"));
+        trace_close(trace);
+
+        for (size_t i = 0; i < sizeof(bytes); i++)
+                bytes[i] = (char)(i * 197 + (i >> 8) * 31 + 128);
+        trace = open_bytes(bytes, sizeof(bytes));
+        assert_int_equal(trace_next(trace, &request, error), -EBADMSG);
+        trace_close(trace);
+}
+
+static void a_line_without_end_is_given_up(void **state)
+{
+        char error[TRACE_ERROR_BYTES] = "";
+        struct trace_request request;
+        struct trace *trace = NULL;
+
+        if (trace_open(&trace, "/dev/zero", error) < 0)
+                skip();
+        assert_int_equal(trace_next(trace, &request, error), -EBADMSG);
+        assert_non_null(strstr(error, "/dev/zero:1: "));
+        trace_close(trace);
+}
+
+static void deep_nesting_does_no_harm(void **state)
+{
+        enum { DEPTH = 100000 };
+        char *text = malloc(DEPTH + 16), error[TRACE_ERROR_BYTES] = "";
+        struct trace_request request;
+        struct trace *trace;
+
+        assert_non_null(text);
+        strcpy(text, "{\"hash_ids\":");
+        memset(text + strlen("{\"hash_ids\":"), '[', DEPTH - strlen("{\"hash_ids\":"));
+        trace = open_bytes(text, DEPTH);
+        assert_int_equal(trace_next(trace, &request, error), -EBADMSG);
+        trace_close(trace);
+        free(text);
+}
+
+static void long_requests_are_read_whole(void **state)
+{
+        enum { IDS = 20000 };
+        char *text = malloc(IDS * 12 + 64), *p = text, error[TRACE_ERROR_BYTES] = "";
+        struct trace_request request;
+        struct trace *trace;
+
+        assert_non_null(text);
+        for (int line = 0; line < 2; line++) {
+                p += sprintf(p, "{\"hash_ids\": [0");
+                for (int i = 1; i < (line ? 3 : IDS); i++)
+                        p += sprintf(p, ", %d", i * 3);
+                p += sprintf(p, "]}\n");
+        }
+        trace = open_text(text);
+        assert_int_equal(trace_next(trace, &request, error), 1);
+        assert_int_equal(request.n_ids, IDS);
+        for (int i = 0; i < IDS; i++)
+                assert_int_equal(request.ids[i], i * 3);
+        assert_int_equal(trace_next(trace, &request, error), 1);
+        assert_int_equal(request.n_ids, 3);
+        trace_close(trace);
+        free(text);
+}
+
+static void what_cannot_be_opened_says_why(void **state)
+{
+        char error[TRACE_ERROR_BYTES] = "";
+        struct trace *trace = NULL;
+
+        assert_int_equal(trace_open(&trace, "/nonexistent/trace.jsonl", error), -ENOENT);
+        assert_non_null(strstr(error, "/nonexistent/trace.jsonl: "));
+        assert_int_equal(trace_open(&trace, "/tmp", error), -EISDIR);
+        assert_non_null(strstr(error, "directory"));
+        assert_null(trace);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(a_mooncake_line_is_read_whole),
+                cmocka_unit_test(only_hash_ids_must_be_there),
+                cmocka_unit_test(a_malformed_line_is_named_with_its_reason),
+                cmocka_unit_test(binary_files_are_refused),
+                cmocka_unit_test(a_line_without_end_is_given_up),
+                cmocka_unit_test(deep_nesting_does_no_harm),
+                cmocka_unit_test(long_requests_are_read_whole),
+                cmocka_unit_test(what_cannot_be_opened_says_why),
+        };
+
+        return cmocka_run_group_tests(tests, make_file, remove_file);
+}

@@ -1,0 +1,690 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a client may send is accepted, and one wrong bit in the form of it is not. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "checked.h"
+#include "wire.h"
+
+/* A request under construction. Messages go through a heap copy of their exact size, so that a look
+ * past the end is seen by the address sanitizer. */
+union message {
+        struct wire_hdr hdr;
+        struct wire_hello hello;
+        struct wire_batch batch;
+        struct wire_namespace namespace;
+        struct wire_lane lane;
+        struct wire_list list;
+        struct wire_purge purge;
+        struct wire_report_request report;
+        uint8_t bytes[WIRE_MAX_MESSAGE + 64];
+        uint64_t align;
+};
+
+static const char *check_bytes(const union message *m, size_t bytes)
+{
+        void *copy = malloc(bytes > 0 ? bytes : 1);
+        const char *r;
+
+        assert_non_null(copy);
+        memcpy(copy, m, bytes);
+        r = wire_check_request(copy, bytes);
+        free(copy);
+        return r;
+}
+
+static const char *check(const union message *m)
+{
+        return check_bytes(m, m->hdr.len);
+}
+
+#define assert_accepted(m)                                                                         \
+        do {                                                                                       \
+                const char *why_ = check(m);                                                       \
+                if (why_)                                                                          \
+                        fail_msg("refused: %s", why_);                                             \
+        } while (0)
+#define assert_refused(m) assert_non_null(check(m))
+
+static void hello(union message *m)
+{
+        memset(m, 0, sizeof(*m));
+        m->hello = (struct wire_hello){
+                .hdr = { .len = sizeof(m->hello), .op = WIRE_HELLO, .tag = 1 },
+                .magic = WIRE_MAGIC,
+                .version_min = 1,
+                .version_max = 1,
+                .client = "test-wire",
+        };
+}
+
+static void batch(union message *m, unsigned op, unsigned flags, unsigned count, unsigned releases)
+{
+        memset(m, 0, sizeof(*m));
+        m->batch = (struct wire_batch){
+                .hdr = { .op = (uint16_t)op, .flags = (uint16_t)flags, .tag = 7 },
+                .namespace_id = 3,
+                .count = (uint16_t)count,
+                .releases = (uint16_t)releases,
+                .tiers = op == WIRE_EVICT ? WIRE_TIER_ALL : 0,
+        };
+        m->hdr.len = (uint32_t)(sizeof(m->batch) + count * wire_entry_bytes(op) +
+                                releases * sizeof(struct wire_lease));
+}
+
+static void open_namespace(union message *m, const char *name, const char *fingerprint)
+{
+        size_t n = strlen(name), f = strlen(fingerprint);
+
+        memset(m, 0, sizeof(*m));
+        m->namespace = (struct wire_namespace){
+                .hdr = { .len = (uint32_t)(sizeof(m->namespace) + n + f), .op = WIRE_NAMESPACE },
+                .name_length = (uint16_t)n,
+                .fingerprint_length = (uint16_t)f,
+        };
+        memcpy(&m->namespace + 1, name, n);
+        memcpy((char *)(&m->namespace + 1) + n, fingerprint, f);
+}
+
+static const unsigned batch_ops[] = { WIRE_PUT,   WIRE_GET,   WIRE_RELEASE, WIRE_EXISTS,
+                                      WIRE_MATCH, WIRE_TOUCH, WIRE_EVICT,   WIRE_STAT };
+
+/* Flags by op, written down a second time: the specification's table. */
+static unsigned flags_of(unsigned op)
+{
+        switch (op) {
+        case WIRE_NAMESPACE:
+                return WIRE_F_ATTACH;
+        case WIRE_PUT:
+                return WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_LEASE;
+        case WIRE_GET:
+                return WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_INTO;
+        case WIRE_TOUCH:
+                return WIRE_F_MORE;
+        case WIRE_PURGE:
+                return WIRE_F_ALL;
+        default:
+                return 0;
+        }
+}
+
+/* A minimal good request of each op. */
+static void minimal(union message *m, unsigned op)
+{
+        switch (op) {
+        case WIRE_HELLO:
+                hello(m);
+                break;
+        case WIRE_PING:
+                memset(m, 0, sizeof(*m));
+                m->hdr = (struct wire_hdr){ .len = sizeof(m->hdr), .op = WIRE_PING };
+                break;
+        case WIRE_NAMESPACE:
+                open_namespace(m, "n", "");
+                break;
+        case WIRE_LANE:
+                memset(m, 0, sizeof(*m));
+                m->hdr = (struct wire_hdr){ .len = sizeof(m->lane), .op = WIRE_LANE };
+                break;
+        case WIRE_LIST:
+                memset(m, 0, sizeof(*m));
+                m->list = (struct wire_list){ .hdr = { .len = sizeof(m->list), .op = WIRE_LIST },
+                                              .max = 1 };
+                break;
+        case WIRE_PURGE:
+                memset(m, 0, sizeof(*m));
+                m->hdr = (struct wire_hdr){ .len = sizeof(m->purge), .op = WIRE_PURGE };
+                break;
+        case WIRE_REPORT:
+                memset(m, 0, sizeof(*m));
+                m->hdr = (struct wire_hdr){ .len = sizeof(m->report), .op = WIRE_REPORT };
+                break;
+        default:
+                batch(m, op, 0, op == WIRE_RELEASE ? 0 : 1, 0);
+        }
+}
+
+static union message m;
+
+static void a_minimal_request_of_each_op_is_accepted(void **state)
+{
+        for (unsigned op = WIRE_HELLO; op < WIRE_OP_END; op++) {
+                minimal(&m, op);
+                assert_accepted(&m);
+                m.hdr.tag = UINT64_MAX;
+                assert_accepted(&m);
+        }
+}
+
+static void each_op_takes_its_own_flags_and_no_other(void **state)
+{
+        for (unsigned op = WIRE_HELLO; op < WIRE_OP_END; op++) {
+                for (unsigned bit = 0; bit < 16; bit++) {
+                        minimal(&m, op);
+                        m.hdr.flags = (uint16_t)(1u << bit);
+                        if (flags_of(op) & m.hdr.flags)
+                                assert_accepted(&m);
+                        else
+                                assert_refused(&m);
+                }
+                minimal(&m, op);
+                m.hdr.flags = (uint16_t)flags_of(op);
+                assert_accepted(&m);
+        }
+}
+
+static void unknown_ops_and_replies_are_refused(void **state)
+{
+        for (unsigned op = 0; op <= UINT16_MAX; op++) {
+                if (op >= WIRE_HELLO && op < WIRE_OP_END)
+                        continue;
+                memset(&m.hdr, 0, sizeof(m.hdr));
+                m.hdr = (struct wire_hdr){ .len = sizeof(m.hdr), .op = (uint16_t)op };
+                assert_non_null(wire_check_request(&m, sizeof(m.hdr)));
+        }
+}
+
+static void every_other_length_is_refused(void **state)
+{
+        for (unsigned op = WIRE_HELLO; op < WIRE_OP_END; op++) {
+                size_t good;
+
+                minimal(&m, op);
+                good = m.hdr.len;
+                for (size_t n = 0; n < good + 100; n++) {
+                        bool ping = op == WIRE_PING && n >= sizeof(m.hdr);
+
+                        if (n == good || ping)
+                                continue;
+                        /* Longer or shorter than it says, and saying so. */
+                        m.hdr.len = (uint32_t)good;
+                        assert_non_null(check_bytes(&m, n));
+                        m.hdr.len = (uint32_t)n;
+                        assert_non_null(check_bytes(&m, n));
+                }
+        }
+        assert_non_null(wire_check_request(&m, 0));
+}
+
+static void a_message_longer_than_the_limit_is_refused(void **state)
+{
+        minimal(&m, WIRE_PING);
+        m.hdr.len = WIRE_MAX_MESSAGE + 1;
+        assert_refused(&m);
+        batch(&m, WIRE_PUT, 0, WIRE_MAX_KEYS, WIRE_MAX_RELEASES);
+        assert_true(m.hdr.len > WIRE_MAX_MESSAGE);
+        assert_refused(&m);
+        batch(&m, WIRE_PUT, 0, WIRE_MAX_KEYS, (WIRE_MAX_MESSAGE - 64 - 56 * WIRE_MAX_KEYS) / 8);
+        assert_int_equal(m.hdr.len, WIRE_MAX_MESSAGE);
+        assert_accepted(&m);
+}
+
+static void a_ping_carries_up_to_its_limit(void **state)
+{
+        minimal(&m, WIRE_PING);
+        m.hdr.len = sizeof(m.hdr) + WIRE_MAX_PING;
+        memset(m.bytes + sizeof(m.hdr), 0xff, WIRE_MAX_PING);
+        assert_accepted(&m);
+        m.hdr.len++;
+        assert_refused(&m);
+}
+
+static void batches_are_counted_exactly(void **state)
+{
+        for (size_t i = 0; i < ARRAY_SIZE(batch_ops); i++) {
+                unsigned op = batch_ops[i], most = op == WIRE_RELEASE ? 0 : WIRE_MAX_KEYS;
+
+                batch(&m, op, 0, most, 100);
+                assert_accepted(&m);
+                m.batch.count++;
+                assert_refused(&m);
+                m.hdr.len += (uint32_t)wire_entry_bytes(op);
+                if (m.hdr.len < WIRE_MAX_MESSAGE)
+                        assert_refused(&m);
+
+                batch(&m, op, 0, most > 0 ? 3 : 0, 5);
+                m.batch.releases--;
+                assert_refused(&m);
+                m.batch.releases += 2;
+                assert_refused(&m);
+                m.batch.releases = UINT16_MAX;
+                assert_refused(&m);
+
+                batch(&m, op, 0, most > 0 ? 2 : 0, 2);
+                m.hdr.len--;
+                assert_refused(&m);
+
+                if (op != WIRE_RELEASE) {
+                        batch(&m, op, 0, 0, 4);
+                        assert_refused(&m);
+                }
+                batch(&m, op, 0, most > 0, WIRE_MAX_RELEASES);
+                assert_accepted(&m);
+                batch(&m, op, 0, most > 0, WIRE_MAX_RELEASES + 1);
+                assert_refused(&m);
+        }
+        /* Keys for releases and releases for keys: equal length, other counts. */
+        batch(&m, WIRE_EXISTS, 0, 2, 4);
+        m.batch.count = 1;
+        m.batch.releases = 8;
+        assert_accepted(&m);
+        m.batch.releases = 7;
+        assert_refused(&m);
+}
+
+static void fields_that_an_op_does_not_use_are_zero(void **state)
+{
+        for (size_t i = 0; i < ARRAY_SIZE(batch_ops); i++) {
+                unsigned op = batch_ops[i];
+                bool parent = op == WIRE_PUT || op == WIRE_GET || op == WIRE_TOUCH;
+
+                minimal(&m, op);
+                m.batch.reserved = 0x100;
+                assert_refused(&m);
+
+                for (unsigned at = 0; at < KEY_BYTES; at++) {
+                        minimal(&m, op);
+                        m.batch.parent.bytes[at] = 1;
+                        if (parent)
+                                assert_accepted(&m);
+                        else
+                                assert_refused(&m);
+                }
+                for (unsigned ack = 1; ack < 256; ack++) {
+                        minimal(&m, op);
+                        m.batch.ack = (uint8_t)ack;
+                        if (op == WIRE_PUT && ack <= WIRE_DURABLE)
+                                assert_accepted(&m);
+                        else
+                                assert_refused(&m);
+                }
+                for (unsigned tiers = 0; tiers < 256; tiers++) {
+                        minimal(&m, op);
+                        m.batch.tiers = (uint8_t)tiers;
+                        if (op == WIRE_EVICT ? tiers == WIRE_TIER_MEMORY || tiers == WIRE_TIER_ALL
+                                             : tiers == 0)
+                                assert_accepted(&m);
+                        else
+                                assert_refused(&m);
+                }
+                minimal(&m, op);
+                m.batch.timeout_ms = UINT32_MAX;
+                m.batch.namespace_id = UINT32_MAX;
+                assert_accepted(&m);
+        }
+}
+
+static void a_put_keeps_its_reserved_words_zero_in_every_entry(void **state)
+{
+        struct wire_put *entries = (struct wire_put *)(&m.batch + 1);
+
+        for (unsigned i = 0; i < 6; i++) {
+                batch(&m, WIRE_PUT, 0, 3, 1);
+                for (unsigned k = 0; k < 3; k++) {
+                        memset(&entries[k].key, 0xab, sizeof(entries[k].key));
+                        entries[k].offset = UINT64_MAX;
+                        entries[k].length = UINT32_MAX;
+                }
+                assert_accepted(&m);
+                entries[i / 2].reserved[i % 2] = 0x80000000;
+                assert_refused(&m);
+        }
+}
+
+static void a_get_names_a_target_only_with_the_flag(void **state)
+{
+        struct wire_get *entries = (struct wire_get *)(&m.batch + 1);
+
+        for (unsigned field = 0; field < 3; field++) {
+                batch(&m, WIRE_GET, 0, 4, 0);
+                entries[3].range_offset = entries[3].range_length = UINT32_MAX;
+                assert_accepted(&m);
+                if (field == 0)
+                        entries[3].into_offset = UINT64_C(1) << 63;
+                else if (field == 1)
+                        entries[3].into_length = 1;
+                else
+                        entries[3].into_region = 1;
+                assert_refused(&m);
+                m.hdr.flags = WIRE_F_INTO;
+                assert_accepted(&m);
+        }
+}
+
+static void hello_is_exact(void **state)
+{
+        hello(&m);
+        m.hello.magic ^= 1;
+        assert_refused(&m);
+        hello(&m);
+        m.hello.version_min = 0;
+        assert_refused(&m);
+        hello(&m);
+        m.hello.version_min = 2;
+        assert_refused(&m);
+        hello(&m);
+        m.hello.features = 1;
+        assert_refused(&m);
+
+        /* Clients to come: their range and their offers must not end the session. */
+        hello(&m);
+        m.hello.version_max = UINT16_MAX;
+        m.hello.features = UINT64_MAX;
+        assert_accepted(&m);
+        m.hello.version_min = UINT16_MAX;
+        assert_accepted(&m);
+}
+
+static void a_client_name_is_printable_and_padded(void **state)
+{
+        hello(&m);
+        memset(m.hello.client, 0, sizeof(m.hello.client));
+        assert_accepted(&m);
+        memset(m.hello.client, 'x', sizeof(m.hello.client) - 1);
+        assert_accepted(&m);
+        m.hello.client[WIRE_CLIENT_NAME - 1] = 'x';
+        assert_refused(&m);
+        hello(&m);
+        m.hello.client[WIRE_CLIENT_NAME - 1] = 'x';
+        assert_refused(&m);
+        for (unsigned c = 1; c < 256; c++) {
+                hello(&m);
+                m.hello.client[2] = (char)c;
+                if (c >= ' ' && c <= '~')
+                        assert_accepted(&m);
+                else
+                        assert_refused(&m);
+        }
+}
+
+static void namespaces_are_exact(void **state)
+{
+        char name[WIRE_MAX_NAME + 2], fingerprint[WIRE_MAX_FINGERPRINT + 2];
+
+        memset(name, 'n', sizeof(name));
+        memset(fingerprint, 'f', sizeof(fingerprint));
+        name[WIRE_MAX_NAME] = fingerprint[WIRE_MAX_FINGERPRINT] = '\0';
+        open_namespace(&m, name, fingerprint);
+        m.namespace.chunk_bytes = UINT64_MAX;
+        assert_accepted(&m);
+        m.namespace.name_length--;
+        assert_refused(&m);
+        /* The border between the two may lie anywhere. */
+        m.namespace.fingerprint_length++;
+        assert_refused(&m);
+        open_namespace(&m, "llama", "a=1\n");
+        m.namespace.name_length++;
+        m.namespace.fingerprint_length--;
+        assert_accepted(&m);
+
+        name[WIRE_MAX_NAME] = 'n';
+        name[WIRE_MAX_NAME + 1] = '\0';
+        open_namespace(&m, name, "");
+        assert_refused(&m);
+        fingerprint[WIRE_MAX_FINGERPRINT] = 'f';
+        fingerprint[WIRE_MAX_FINGERPRINT + 1] = '\0';
+        open_namespace(&m, "n", fingerprint);
+        assert_refused(&m);
+        open_namespace(&m, "", "a=1\n");
+        assert_refused(&m);
+        open_namespace(&m, "n", "a=1\n");
+        m.namespace.reserved = 1;
+        assert_refused(&m);
+        /* A fingerprint that is not canonical is answered, not punished. */
+        open_namespace(&m, "n", "nonsense");
+        assert_accepted(&m);
+}
+
+static void a_namespace_name_is_printable(void **state)
+{
+        for (unsigned c = 0; c < 256; c++) {
+                open_namespace(&m, "llama-3.1-8b/tp8-rank0", "");
+                m.bytes[sizeof(m.namespace) + 5] = (uint8_t)c;
+                if (c >= ' ' && c <= '~')
+                        assert_accepted(&m);
+                else
+                        assert_refused(&m);
+        }
+        assert_int_equal(wire_name_check("a b", 3), 0);
+        assert_int_equal(wire_name_check("", 0), -EINVAL);
+        assert_int_equal(wire_name_check("a\0b", 3), -EINVAL);
+}
+
+static void lists_purges_and_reports_are_in_range(void **state)
+{
+        minimal(&m, WIRE_LIST);
+        m.list.max = WIRE_MAX_KEYS;
+        m.list.cursor = UINT64_MAX;
+        assert_accepted(&m);
+        m.list.max++;
+        assert_refused(&m);
+        m.list.max = 0;
+        assert_refused(&m);
+
+        minimal(&m, WIRE_PURGE);
+        m.purge.namespace_id = 5;
+        assert_accepted(&m);
+        m.hdr.flags = WIRE_F_ALL;
+        assert_refused(&m);
+        m.purge.namespace_id = 0;
+        assert_accepted(&m);
+        m.purge.reserved = 1;
+        assert_refused(&m);
+
+        for (unsigned what = 0; what < 10; what++) {
+                minimal(&m, WIRE_REPORT);
+                m.report.what = what;
+                if (what < WIRE_REPORT_END)
+                        assert_accepted(&m);
+                else
+                        assert_refused(&m);
+        }
+        minimal(&m, WIRE_REPORT);
+        m.report.reserved = 1;
+        assert_refused(&m);
+}
+
+static void releases_follow_the_entries(void **state)
+{
+        for (size_t i = 0; i < ARRAY_SIZE(batch_ops); i++) {
+                unsigned count = batch_ops[i] == WIRE_RELEASE ? 0 : 3;
+
+                batch(&m, batch_ops[i], 0, count, 2);
+                assert_accepted(&m);
+                assert_ptr_equal(wire_batch_releases(&m.batch),
+                                 m.bytes + m.hdr.len - 2 * sizeof(struct wire_lease));
+        }
+}
+
+static void a_reply_to_the_largest_request_fits_a_message(void **state)
+{
+        for (unsigned op = 0; op < WIRE_OP_END + 10u; op++)
+                assert_true(sizeof(struct wire_reply) + WIRE_MAX_KEYS * wire_result_bytes(op) <=
+                            WIRE_MAX_MESSAGE);
+        assert_true(sizeof(struct wire_reply) + WIRE_MAX_KEYS * sizeof(struct wire_list_result) <=
+                    WIRE_MAX_MESSAGE);
+        assert_int_equal(wire_entry_bytes(WIRE_PUT), 56);
+        assert_int_equal(wire_entry_bytes(WIRE_GET), 56);
+        assert_int_equal(wire_entry_bytes(WIRE_STAT), 32);
+        assert_int_equal(wire_entry_bytes(WIRE_RELEASE), 0);
+        assert_int_equal(wire_entry_bytes(WIRE_LIST), 0);
+        assert_int_equal(wire_entry_bytes(WIRE_REPLY | WIRE_PUT), 0);
+        assert_int_equal(wire_result_bytes(WIRE_PUT), 24);
+        assert_int_equal(wire_result_bytes(WIRE_GET), 32);
+        assert_int_equal(wire_result_bytes(WIRE_EXISTS), 1);
+        assert_int_equal(wire_result_bytes(WIRE_TOUCH), 2);
+        assert_int_equal(wire_result_bytes(WIRE_EVICT), 2);
+        assert_int_equal(wire_result_bytes(WIRE_STAT), 40);
+        assert_int_equal(wire_result_bytes(WIRE_MATCH), 0);
+        assert_int_equal(wire_result_bytes(UINT32_MAX), 0);
+}
+
+static void everything_has_a_name(void **state)
+{
+        for (unsigned op = WIRE_HELLO; op < WIRE_OP_END; op++) {
+                assert_string_not_equal(wire_op_name(op), "unknown");
+                assert_string_equal(wire_op_name(op | WIRE_REPLY), wire_op_name(op));
+                for (unsigned other = WIRE_HELLO; other < op; other++)
+                        assert_string_not_equal(wire_op_name(op), wire_op_name(other));
+        }
+        for (unsigned status = 0; status < WIRE_STATUS_END; status++)
+                assert_string_not_equal(wire_status_name(status), "unknown");
+        assert_string_equal(wire_op_name(WIRE_PUT), "PUT");
+        assert_string_equal(wire_status_name(WIRE_BUSY), "busy");
+        assert_string_equal(wire_op_name(0), "unknown");
+        assert_string_equal(wire_op_name(WIRE_OP_END), "unknown");
+        assert_string_equal(wire_op_name(UINT32_MAX), "unknown");
+        assert_string_equal(wire_status_name(WIRE_STATUS_END), "unknown");
+        assert_string_equal(wire_status_name(UINT32_MAX), "unknown");
+}
+
+/* Any bytes: the check returns, and what it lets through holds its own counts. */
+static void noise_is_survived(void **state)
+{
+        unsigned seed = 1, accepted = 0;
+
+        for (int round = 0; round < 20000; round++) {
+                unsigned flips = 1 + (unsigned)rand_r(&seed) % 4;
+                size_t bytes;
+
+                minimal(&m, WIRE_HELLO + (unsigned)rand_r(&seed) % (WIRE_OP_END - 1));
+                bytes = m.hdr.len;
+                while (flips-- > 0)
+                        m.bytes[(unsigned)rand_r(&seed) % bytes] ^=
+                                (uint8_t)(1u << (unsigned)rand_r(&seed) % 8);
+                if (check_bytes(&m, bytes))
+                        continue;
+                accepted++;
+                assert_int_equal(m.hdr.len, bytes);
+                assert_true(m.hdr.op >= WIRE_HELLO && m.hdr.op < WIRE_OP_END);
+                assert_int_equal(m.hdr.flags & ~flags_of(m.hdr.op), 0);
+                for (size_t i = 0; i < ARRAY_SIZE(batch_ops); i++)
+                        if (m.hdr.op == batch_ops[i])
+                                assert_ptr_equal(wire_batch_releases(&m.batch) + m.batch.releases,
+                                                 m.bytes + bytes);
+        }
+        assert_true(accepted > 1000);
+}
+
+#define FP(text) wire_fingerprint_check(text, sizeof(text) - 1)
+
+static void canonical_fingerprints_are_recognized(void **state)
+{
+        assert_int_equal(FP(""), 0);
+        assert_int_equal(FP("model=llama\n"), 0);
+        assert_int_equal(FP("dtype=bf16\nlayers=32\nmodel=meta/Llama 3.1 (8B) = x\n"), 0);
+        assert_int_equal(FP("a=\n"), 0);
+        /* Keys ascend as bytes, a prefix first: not the lines, where '=' would come after '.'. */
+        assert_int_equal(FP("a=1\na.b=2\na_b=3\nb-0=4\n"), 0);
+        assert_int_equal(FP("a.b=2\na=1\n"), -EINVAL);
+
+        assert_int_equal(FP("\n"), -EINVAL);
+        assert_int_equal(FP("a=1"), -EINVAL);
+        assert_int_equal(FP("a\n"), -EINVAL);
+        assert_int_equal(FP("=1\n"), -EINVAL);
+        assert_int_equal(FP("A=1\n"), -EINVAL);
+        assert_int_equal(FP("a b=1\n"), -EINVAL);
+        assert_int_equal(FP("a=1\n\n"), -EINVAL);
+        assert_int_equal(FP("a=1\nb\n"), -EINVAL);
+        assert_int_equal(FP("b=1\na=1\n"), -EINVAL);
+        assert_int_equal(FP("a=1\na=2\n"), -EINVAL);
+        assert_int_equal(FP("a=1\r\n"), -EINVAL);
+        assert_int_equal(FP("a=\t\n"), -EINVAL);
+        assert_int_equal(FP("a=\0\n"), -EINVAL);
+        assert_int_equal(FP("a=\x80\n"), -EINVAL);
+        assert_int_equal(FP("a\0=1\n"), -EINVAL);
+}
+
+static void a_fingerprint_has_a_limit(void **state)
+{
+        static char text[WIRE_MAX_FINGERPRINT + 1];
+
+        memset(text, 'v', sizeof(text));
+        text[0] = 'k';
+        text[1] = '=';
+        text[WIRE_MAX_FINGERPRINT - 1] = '\n';
+        assert_int_equal(wire_fingerprint_check(text, WIRE_MAX_FINGERPRINT), 0);
+        text[WIRE_MAX_FINGERPRINT - 1] = 'v';
+        text[WIRE_MAX_FINGERPRINT] = '\n';
+        assert_int_equal(wire_fingerprint_check(text, WIRE_MAX_FINGERPRINT + 1), -EINVAL);
+}
+
+static void assert_diff(const char *a, const char *b, const char *expected)
+{
+        char got[128];
+
+        memset(got, 'x', sizeof(got));
+        assert_int_equal(wire_fingerprint_diff(a, strlen(a), b, strlen(b), got, sizeof(got)),
+                         expected != NULL);
+        assert_string_equal(got, expected ? expected : "");
+}
+
+static void a_difference_is_named(void **state)
+{
+        assert_diff("", "", NULL);
+        assert_diff("a=1\nb=2\n", "a=1\nb=2\n", NULL);
+        assert_diff("dtype=fp8\nmodel=x\n", "dtype=bf16\nmodel=x\n", "dtype: fp8 here, bf16 there");
+        assert_diff("a=1\nb=2\n", "a=1\nb=3\n", "b: 2 here, 3 there");
+        assert_diff("a=1\n", "a=1\nb=3\n", "b: none here, 3 there");
+        assert_diff("a=1\nb=3\n", "a=1\n", "b: 3 here, none there");
+        assert_diff("b=3\n", "a=1\nb=3\n", "a: none here, 1 there");
+        assert_diff("", "z=\n", "z: none here,  there");
+        assert_diff("a=12\n", "a=1\n", "a: 12 here, 1 there");
+        /* Not canonical, as bytes from a disk might be. */
+        assert_diff("a=1\n", "a=1", "the text differs");
+        assert_diff("junk", "rubbish", "the text differs");
+}
+
+static void a_difference_never_writes_past_its_room(void **state)
+{
+        char got[16];
+
+        for (size_t room = 0; room < sizeof(got); room++) {
+                memset(got, 'x', sizeof(got));
+                assert_true(
+                        wire_fingerprint_diff("dtype=fp8\n", 10, "dtype=bf16\n", 11, got, room));
+                if (room > 0)
+                        assert_non_null(memchr(got, '\0', room));
+                for (size_t i = room; i < sizeof(got); i++)
+                        assert_int_equal(got[i], 'x');
+        }
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(a_minimal_request_of_each_op_is_accepted),
+                cmocka_unit_test(each_op_takes_its_own_flags_and_no_other),
+                cmocka_unit_test(unknown_ops_and_replies_are_refused),
+                cmocka_unit_test(every_other_length_is_refused),
+                cmocka_unit_test(a_message_longer_than_the_limit_is_refused),
+                cmocka_unit_test(a_ping_carries_up_to_its_limit),
+                cmocka_unit_test(batches_are_counted_exactly),
+                cmocka_unit_test(fields_that_an_op_does_not_use_are_zero),
+                cmocka_unit_test(a_put_keeps_its_reserved_words_zero_in_every_entry),
+                cmocka_unit_test(a_get_names_a_target_only_with_the_flag),
+                cmocka_unit_test(hello_is_exact),
+                cmocka_unit_test(a_client_name_is_printable_and_padded),
+                cmocka_unit_test(namespaces_are_exact),
+                cmocka_unit_test(a_namespace_name_is_printable),
+                cmocka_unit_test(lists_purges_and_reports_are_in_range),
+                cmocka_unit_test(releases_follow_the_entries),
+                cmocka_unit_test(a_reply_to_the_largest_request_fits_a_message),
+                cmocka_unit_test(everything_has_a_name),
+                cmocka_unit_test(noise_is_survived),
+                cmocka_unit_test(canonical_fingerprints_are_recognized),
+                cmocka_unit_test(a_fingerprint_has_a_limit),
+                cmocka_unit_test(a_difference_is_named),
+                cmocka_unit_test(a_difference_never_writes_past_its_room),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
