@@ -174,6 +174,10 @@ struct kvcache_result {
 enum {
         KVCACHE_NOWAIT = 1 << 0,     /* PUT, GET: KVCACHE_BUSY rather than waiting for room */
         KVCACHE_KEEP_LEASE = 1 << 1, /* PUT: keep a lease on each chunk */
+        KVCACHE_MORE = 1 << 2,       /* PUT, GET, GET_INTO, TOUCH: the chain goes on with the next such
+                                        request, whose `parent` is the last key of this one. A get of
+                                        what is there and a put of the rest are one chain: its recency
+                                        is set from its end to its root, so that ends are evicted first */
 };
 
 struct kvcache_request {

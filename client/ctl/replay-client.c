@@ -179,10 +179,17 @@ static bool client_check(struct replay_client *c, size_t i, const struct kvcache
         return false;
 }
 
+/* A request's blocks are one chain, over all its rounds: KVCACHE_MORE where some come after `end`. */
+static uint32_t client_chain_flag(const struct replay_client *c, size_t end)
+{
+        return end < c->n_blocks ? KVCACHE_MORE : 0;
+}
+
 static int client_get_round(struct replay_client *c, size_t at, size_t n)
 {
         struct kvcache_request request = {
                 .op = KVCACHE_OP_GET,
+                .flags = client_chain_flag(c, at + n),
                 .keys = c->keys + at,
                 .count = n,
                 .parent = at > 0 ? &c->keys[at - 1] : NULL,
@@ -308,7 +315,7 @@ static int client_put_round(struct replay_client *c, size_t at, size_t most, siz
         hold = client_may_hold(c, n);
         struct kvcache_request request = {
                 .op = KVCACHE_OP_PUT,
-                .flags = hold ? KVCACHE_KEEP_LEASE : 0,
+                .flags = (hold ? KVCACHE_KEEP_LEASE : 0) | client_chain_flag(c, at + n),
                 .ack = c->shared->options->ack,
                 .entries = c->entries,
                 .count = n,

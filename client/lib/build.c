@@ -294,6 +294,7 @@ static int build_prepare(struct build *b)
 
 int build_request(struct build *b, bool more)
 {
+        const struct kvcache_request *u = b->user;
         struct message *last;
         int r;
 
@@ -303,7 +304,7 @@ int build_request(struct build *b, bool more)
         if (r < 0)
                 return r;
         last = TAILQ_LAST(&b->messages, message_list);
-        if (last && more && build_is_chained(last->op))
+        if (last && (more || (u->flags & KVCACHE_MORE)) && build_is_chained(last->op))
                 ((struct wire_hdr *)last->data)->flags |= WIRE_F_MORE;
         return 0;
 }

@@ -247,9 +247,11 @@ int request_normalize(struct kvcache *kv, const struct kvcache_request *user,
         if (build_wire_op(u.op) == 0)
                 return handle_fail(kv, -EINVAL, "unknown operation %d", (int)u.op);
         if (u.op == KVCACHE_OP_PUT)
-                flags = KVCACHE_NOWAIT | KVCACHE_KEEP_LEASE;
+                flags = KVCACHE_NOWAIT | KVCACHE_KEEP_LEASE | KVCACHE_MORE;
         else if (u.op == KVCACHE_OP_GET || u.op == KVCACHE_OP_GET_INTO)
-                flags = KVCACHE_NOWAIT;
+                flags = KVCACHE_NOWAIT | KVCACHE_MORE;
+        else if (u.op == KVCACHE_OP_TOUCH)
+                flags = KVCACHE_MORE;
         if (u.flags & ~flags)
                 return handle_fail(kv, -EINVAL, "flags 0x%x make no sense with this operation",
                                    u.flags & ~flags);

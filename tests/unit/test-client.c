@@ -702,6 +702,34 @@ static void test_a_put_can_keep_its_lease(void **state)
 
 /* --- chains --- */
 
+static void test_a_get_and_the_put_of_the_rest_are_one_chain(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_key keys[2] = { key_of(1), key_of(2) };
+        struct kvcache_entry e = { .key = key_of(3), .data = "data", .length = 4 };
+        struct kvcache_result r[2];
+        struct kvcache_request q;
+        struct fake_logged l;
+
+        start(f, NULL);
+        q = request_of(f, KVCACHE_OP_GET, keys, 2, r);
+        q.flags = KVCACHE_MORE;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        q = request_of(f, KVCACHE_OP_PUT, NULL, 1, r);
+        q.entries = &e;
+        q.parent = &keys[1];
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(logged(f, 0).flags, WIRE_F_MORE);
+        l = logged(f, 1);
+        assert_int_equal(l.flags, 0);
+        assert_memory_equal(&l.parent, &keys[1], 32);
+
+        /* What is no chain cannot go on. */
+        q = request_of(f, KVCACHE_OP_EXISTS, keys, 2, r);
+        q.flags = KVCACHE_MORE;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), -EINVAL);
+}
+
 static void test_long_chains_are_several_messages_in_order(void **state)
 {
         enum { N = 2500 };
@@ -1818,6 +1846,7 @@ int main(void)
                 TEST(senseless_requests_are_refused_whole_and_senseless_keys_alone),
                 TEST(ranges_and_places),
                 TEST(a_put_can_keep_its_lease),
+                TEST(a_get_and_the_put_of_the_rest_are_one_chain),
                 TEST(long_chains_are_several_messages_in_order),
                 TEST(no_more_in_flight_than_the_daemon_allows),
                 TEST(a_blocking_call_leaves_other_completions_to_be_drained),
