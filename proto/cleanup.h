@@ -9,6 +9,7 @@
 
 /* Defines `funcp(type **)`, the form that _cleanup_() wants, from `func(type *)`. */
 #define DEFINE_CLEANUP(type, func)                   \
+        __attribute__((unused))                      \
         static inline void func##p(type *p)          \
         {                                            \
                 if (*p)                              \

@@ -10,7 +10,7 @@ usage: tests/run.sh [OPTIONS]
 
   --sanitize asan|tsan   build with AddressSanitizer and UBSan, or with ThreadSanitizer
   --long                 the long form of tests that have one
-  --campaign NAME        run one campaign of tests/README.md instead
+  --campaign NAME        run a campaign instead; this version has none
   --werror               a warning of the compiler is an error
   --build-dir DIR        build there (default: build-test, build-test-asan, build-test-tsan)
   --no-install           do not install anything
@@ -115,7 +115,10 @@ unit_status=$?
 daemon_status=none
 if [ -n "$python" ]; then
         echo "Running the daemon tests"
-        (cd "$root" && "$python" -m pytest -qq --tb=short --no-header --no-summary -p no:cacheprovider -o junit_logging=out-err \
+        # A test that hangs ends all of them, by an interrupt: what ran until then is still counted.
+        patience=1800
+        [ $long = 1 ] && patience=86400
+        (cd "$root" && timeout -s INT -k 60 $patience "$python" -m pytest -qq --tb=short --no-header --no-summary -p no:cacheprovider -o junit_logging=out-err \
                 --junitxml="$build/pytest.xml" tests/daemon) </dev/null
         daemon_status=$?
         echo

@@ -585,6 +585,20 @@ static void finish_flying(struct namespaces *n, int result)
         }
 }
 
+/* A write carried `durable`: who asked for such a namespace while it flew has waited for nothing else. */
+static void finish_carried(struct namespaces *n)
+{
+        list_for_each_safe(&n->opens_waiting, i) {
+                struct store_namespace_open *req = container_of(i, struct store_namespace_open, node);
+                const struct namespace *ns = container_of(req->namespace, struct namespace, seen);
+
+                if (ns->generation > n->durable)
+                        continue;
+                list_unlink(i);
+                open_done(n, req, 0);
+        }
+}
+
 static void submit(struct namespaces *n, enum kio_op op);
 
 static void complete(struct kio_request *request)
@@ -596,12 +610,15 @@ static void complete(struct kio_request *request)
                 n->sync_errors++;
                 n->writing = WRITING_NOTHING;
                 finish_flying(n, r);
+                if (!list_empty(&n->opens_waiting) && n->generation == n->writing_generation)
+                        n->generation++; /* theirs is written once more */
         } else if (n->writing == WRITING_BYTES) {
                 n->writing = WRITING_SYNC;
                 submit(n, KIO_SYNC);
         } else {
                 n->durable = MAX(n->durable, n->writing_generation);
                 finish_flying(n, 0);
+                finish_carried(n);
                 if (++n->file < DISK_NAMESPACE_FILES) {
                         n->writing = WRITING_BYTES;
                         submit(n, KIO_WRITE);

@@ -112,6 +112,10 @@ def refuse_io_uring():
         raise OSError(ctypes.get_errno(), "seccomp")
 
 
+def die_with_parent():
+    _libc.prctl(1, signal.SIGKILL, 0, 0, 0)
+
+
 def limit_memlock():
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 * KIB, 64 * KIB))
 
@@ -390,13 +394,25 @@ class Daemon:
         return self.metrics()[name]
 
     def fd_count(self):
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        """Descriptors that the daemon has open, but for the store's files, which grow in number as it fills. A client
+        is connected meanwhile: once it is answered, those that closed before it have been dealt with."""
+        with self.client(name="fds"):
+            return self._fd_count()
+
+    def _fd_count(self):
+        count = 0
+        for fd in os.listdir(f"/proc/{self.pid}/fd"):
+            try:
+                count += not os.readlink(f"/proc/{self.pid}/fd/{fd}").startswith(str(self.store))
+            except FileNotFoundError:
+                pass
+        return count
 
     def holdings(self):
         """What clients hold, and what they cost: to compare before and after. The asking client is in it."""
         with self.client(name="holdings") as c:
             sessions = json.loads(c.report(kvwire.Report.STATUS))["sessions"]
-            return dict(sessions, fds=self.fd_count())
+            return dict(sessions, fds=self._fd_count())
 
     def disk_usage(self):
         """Bytes that the store occupies, as du counts."""
@@ -418,6 +434,17 @@ class Daemon:
             return reply.status, dict((k.lower(), v) for k, v in reply.getheaders()), reply.read()
         finally:
             connection.close()
+
+
+def ctl(*arguments, daemon=None, check=None, input=None, env=None, text=True, timeout=60):
+    """Runs kvcachectl; `check` is the exit status it must have."""
+    command = [str(CTL)] + (["--socket", daemon.socket] if daemon else []) + [str(a) for a in arguments]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("KVCACHE_")}
+    result = subprocess.run(command, input=input if input is not None else "" if text else b"", capture_output=True, text=text,
+                            env={**clean, **(env or {})}, timeout=timeout * slow())
+    assert check is None or result.returncode == check, f"exit status {result.returncode}, not {check}: {result.stderr}"
+    assert not SANITIZER_REPORT.search(result.stderr if text else result.stderr.decode(errors="replace")), result.stderr
+    return result
 
 
 class UnixHTTPConnection(http.client.HTTPConnection):
@@ -471,7 +498,7 @@ def put_all(client, namespace, pairs, *, batch=32, **how):
     pairs = list(pairs)
     if client.lane_map is None:
         client.lane()
-    at, used, group = 0, 0, []
+    used, group = 0, []
 
     def flush():
         nonlocal group, used

@@ -2,18 +2,19 @@
 """HTTP: what is served, to whom, and that slow or many visitors do no harm."""
 
 import json
+import os
 import re
 import shutil
 import socket
 import stat
 import subprocess
-import os
 import time
+import urllib.request
 
 import pytest
 
 import harness
-from harness import items, key_of, put_all, wait_until
+from harness import items, key_of, wait_until
 from kvwire import Ack, Tier
 
 
@@ -59,7 +60,7 @@ def test_pages(web):
     metrics = harness.parse_metrics(body.decode())
     assert metrics["kvcache_puts_total"] == 20 and metrics['kvcache_hits_total{tier="disk"}'] == 5
     assert metrics["kvcache_misses_total"] == 1
-    assert metrics['kvcache_request_duration_seconds_count{op="put"}'] == 3
+    assert metrics['kvcache_request_duration_seconds_count{op="PUT"}'] == 3
 
 
 def test_what_is_not_there_and_what_is_not_done(web):
@@ -139,8 +140,8 @@ def test_address_that_will_not_do(make_daemon, address, status):
 
 def connect(daemon):
     s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    s.settimeout(20 * harness.slow())
     s.connect(daemon.http_socket)
+    s.settimeout(20 * harness.slow())
     return s
 
 
@@ -219,6 +220,5 @@ def test_tcp_on_a_port_of_the_kernels_choice(make_daemon):
     daemon = make_daemon(settings={"listen.http": "127.0.0.1:0"}).start()
     address = daemon.status()["http"]
     assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d*", address)
-    import urllib.request
     with urllib.request.urlopen(address + "/readyz", timeout=20) as reply:
         assert reply.status == 200

@@ -4,14 +4,13 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 
 import pytest
 
 import harness
 import kvwire
-from harness import KIB, MIB, items, key_of, put_all, value_of, wait_until
+from harness import KIB, MIB, items, put_all, wait_until
 from kvwire import Ack, Status
 
 OK, FAILURE, USAGE, STORE, IO, BUSY, PERMISSION, CONFIG = 0, 1, 2, 65, 74, 75, 77, 78

@@ -10,7 +10,7 @@ import pytest
 
 import harness
 import kvwire
-from harness import items, wait_until
+from harness import items
 from kvwire import Ack
 
 # systemd's place: puts the descriptors where they belong, names them, and becomes the daemon.
@@ -95,14 +95,6 @@ def test_watchdog_is_fed(make_daemon, manager):
     daemon.spawn()
     for _ in range(3):
         manager.next_with("WATCHDOG=1")
-    daemon.stop()
-
-
-def test_status_line_for_people(make_daemon, manager):
-    daemon = need_systemd(make_daemon(env={"NOTIFY_SOCKET": manager.path}))
-    daemon.spawn()
-    line = manager.next_with("STATUS=")
-    assert "clients" in line[0] and "chunks" in line[0]
     daemon.stop()
 
 

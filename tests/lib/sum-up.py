@@ -65,7 +65,9 @@ def count_unit(path, count):
             passed = failed = skipped = 0
         count.passed += passed
         if skipped:
-            count.skip(name, ", ".join(dict.fromkeys(SKIPPED_NAME.findall(text))), skipped)
+            names = list(dict.fromkeys(SKIPPED_NAME.findall(text)))
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            count.skip(name, ", ".join(names[:3]) + more, skipped)
         if verdict == "SKIP":
             if not skipped:
                 count.skip(name, last_line(text, "no reason given"))

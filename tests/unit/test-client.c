@@ -706,7 +706,7 @@ static void test_a_get_and_the_put_of_the_rest_are_one_chain(void **state)
 {
         struct fixture *f = *state;
         struct kvcache_key keys[2] = { key_of(1), key_of(2) };
-        struct kvcache_entry e = { .key = key_of(3), .data = "data", .length = 4 };
+        struct kvcache_entry e = { .key = key_of(3), .data = (void *)"data", .length = 4 };
         struct kvcache_result r[2];
         struct kvcache_request q;
         struct fake_logged l;

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvcachectl against a running daemon: what it answers, as text and as JSON, and its exit statuses."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+import harness
+import kvwire
+from harness import KIB, ctl, items, key_of, value_of
+from kvwire import Ack, Tier
+
+OK, NOT_FOUND, USAGE, UNREACHABLE, REFUSED, BAD_INPUT, LOCAL = 0, 1, 2, 3, 4, 5, 6
+
+
+def sha256(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_every_command_has_help():
+    listed = ctl("--help", check=OK).stdout
+    commands = re.findall(r"^  ([a-z]+) {2,}\S", listed.split("Options of every command")[0], re.M)
+    assert {"status", "ping", "put", "get", "exists", "stat", "ls", "evict", "purge", "stats", "config",
+            "replay"} <= set(commands)
+    for command in commands:
+        text = ctl(command, "--help", check=OK).stdout
+        assert text.startswith(f"usage: kvcachectl {command}") and "--socket" in text and "--json" in text
+
+
+@pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["get"], ["get", "--no-such-option", "k"], ["exists"],
+                                       ["purge"], ["put", "--ack", "someday", "k"], ["evict", "--tier", "disk", "k"],
+                                       ["replay"], ["replay", "--block-bytes", "huge", "x"], ["ping", "--count", "0"]])
+def test_wrong_usage(daemon, arguments):
+    result = ctl(*arguments, daemon=daemon, check=USAGE)
+    assert result.stderr and not result.stdout
+
+
+def test_no_daemon_there(directory):
+    for command in (["ping"], ["status"], ["get", "k"], ["purge", "x"]):
+        result = ctl("--socket", str(directory / "none"), *command, check=UNREACHABLE)
+        assert str(directory / "none") in result.stderr and not result.stdout
+
+
+def test_socket_from_the_environment(daemon):
+    ctl("ping", env={"KVCACHE_SOCKET": daemon.socket}, check=OK)
+    ctl("ping", "--socket", daemon.socket, env={"KVCACHE_SOCKET": "/nowhere"}, check=OK)
+
+
+def test_put_and_get_a_file(daemon, directory):
+    data = value_of(key_of("file"), 300001)
+    source, target = directory / "in", directory / "out"
+    source.write_bytes(data)
+    said = json.loads(ctl("put", "--json", "name", source, daemon=daemon, check=OK).stdout)
+    assert said["key"] == sha256("name") and said["length"] == len(data) and said["existed"] is False
+    said = json.loads(ctl("put", "--json", "name", source, daemon=daemon, check=OK).stdout)
+    assert said["status"] == "exists" and said["existed"] is True
+    ctl("get", "name", "--output", target, daemon=daemon, check=OK)
+    assert target.read_bytes() == data
+    assert ctl("get", "name", daemon=daemon, check=OK, text=False).stdout == data
+    assert ctl("get", sha256("name"), "--offset", "1000", "--length", "77", daemon=daemon, check=OK,
+               text=False).stdout == data[1000:1077]
+    with daemon.client() as c:
+        assert c.value(c.namespace("default", attach=True), bytes.fromhex(sha256("name"))) == data
+
+
+@pytest.mark.parametrize("ack", ["accepted", "written", "durable"])
+def test_put_from_standard_input(daemon, ack):
+    ctl("put", "--ack", ack, "--namespace", "piped", "k", daemon=daemon, input="from a pipe", check=OK)
+    assert ctl("get", "-n", "piped", "k", daemon=daemon, check=OK).stdout == "from a pipe"
+    assert daemon.metric(f'kvcache_put_acks_total{{class="{ack}"}}') == 1
+
+
+def test_what_is_not_there(daemon, directory):
+    ctl("put", "k", daemon=daemon, input="x", check=OK)
+    target = directory / "out"
+    for command in (["get", "other"], ["get", "other", "-o", target], ["exists", "k", "other"], ["stat", "other"],
+                    ["evict", "other"], ["ls", "nowhere"], ["purge", "nowhere"], ["get", "k", "-n", "nowhere"]):
+        assert ctl(*command, daemon=daemon, check=NOT_FOUND)
+    assert not target.exists(), "a failed get left a file"
+    ctl("put", "k2", directory / "none", daemon=daemon, check=BAD_INPUT)
+
+
+def test_what_is_refused(daemon):
+    with daemon.client() as c:
+        size = c.max_chunk + 1
+    result = ctl("put", "large", daemon=daemon, input=b"x" * size, text=False, check=REFUSED)
+    assert result.stderr
+    ctl("put", "-f", "dtype=fp8", "-n", "model", "k", daemon=daemon, input="x", check=OK)
+    result = ctl("put", "-f", "dtype=bf16", "-n", "model", "k", daemon=daemon, input="x", check=REFUSED)
+    assert "dtype" in result.stderr and "fp8" in result.stderr
+
+
+def test_output_that_cannot_be_written(daemon, directory):
+    ctl("put", "k", daemon=daemon, input="x" * 100000, check=OK)
+    ctl("get", "k", "-o", directory / "no" / "such" / "place", daemon=daemon, check=LOCAL)
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "w") as full:
+            for command in (["get", "k"], ["status"], ["ls"]):
+                result = subprocess.run([str(harness.CTL), "-s", daemon.socket, *command], stdout=full,
+                                        stderr=subprocess.PIPE, timeout=60)
+                assert result.returncode == LOCAL and result.stderr
+
+
+def test_exists_stat_and_ls(daemon):
+    pairs = items("ctl", 50, 3000)
+    with daemon.client() as c:
+        ns = c.namespace("things")
+        c.put(ns, pairs, ack=Ack.WRITTEN)
+        c.evict(ns, [pairs[0][0]], Tier.MEMORY)
+    keys = [k.hex() for k, _ in pairs]
+    said = json.loads(ctl("exists", "--json", "-n", "things", *keys, "none", daemon=daemon, check=NOT_FOUND).stdout)
+    assert (said["found"], said["missing"]) == (50, 1)
+    assert said["keys"][0]["tiers"] == ["disk"] and said["keys"][1]["tiers"] == ["memory", "disk"]
+    said = json.loads(ctl("stat", "--json", "-n", "things", keys[3], daemon=daemon, check=OK).stdout)
+    chunk, = said["keys"]
+    assert chunk["length"] == 3000 and int(chunk["crc32c"], 16) == kvwire.crc32c(pairs[3][1])
+    said = json.loads(ctl("ls", "--json", "things", daemon=daemon, check=OK).stdout)
+    assert {c["key"] for c in said["chunks"]} == set(keys) and said["count"] == 50 and said["bytes"] == 150000
+    assert len(json.loads(ctl("ls", "--json", "--limit", "7", "things", daemon=daemon, check=OK).stdout)["chunks"]) == 7
+    listed = ctl("ls", "things", daemon=daemon, check=OK).stdout
+    assert {line.split()[0] for line in listed.splitlines()} == set(keys)
+    said = json.loads(ctl("ls", "--namespaces", "--json", daemon=daemon, check=OK).stdout)
+    assert [(n["name"], n["chunks"]) for n in said["namespaces"]] == [("things", 50)]
+
+
+def test_exists_from_a_file(daemon, directory):
+    pairs = items("from", 2500, 10)
+    with daemon.client() as c:
+        harness.put_all(c, c.namespace("default"), pairs[:-2], batch=1000, ack=Ack.WRITTEN)
+    path = directory / "keys"
+    path.write_text("# a comment\n" + "".join(f"{k.hex()} 10\n" for k, _ in pairs[:-2]))
+    said = json.loads(ctl("exists", "--from", path, "--json", daemon=daemon, check=OK).stdout)
+    assert (said["found"], said["missing"]) == (2498, 0)
+    path.write_text("".join(f"{k.hex()}\n" for k, _ in pairs))
+    result = ctl("exists", "--from", path, daemon=daemon, check=NOT_FOUND)
+    assert pairs[-1][0].hex() in result.stdout + result.stderr
+    path.write_text("not a key\n")
+    assert ":1" in ctl("exists", "--from", path, daemon=daemon, check=BAD_INPUT).stderr
+    ctl("exists", "--from", directory / "none", daemon=daemon, check=BAD_INPUT)
+
+
+def test_evict_and_purge(daemon):
+    pairs = items("ep", 10, 1000)
+    keys = [k.hex() for k, _ in pairs]
+    with daemon.client() as c:
+        a, b = c.namespace("a"), c.namespace("b")
+        c.put(a, pairs, ack=Ack.WRITTEN)
+        c.put(b, pairs, ack=Ack.WRITTEN)
+        ctl("evict", "-n", "a", "--tier", "memory", keys[0], daemon=daemon, check=OK)
+        assert c.exists(a, [pairs[0][0]]) == [Tier.DISK]
+        ctl("evict", "-n", "a", keys[0], daemon=daemon, check=OK)
+        assert c.exists(a, [pairs[0][0]]) == [Tier(0)]
+        assert json.loads(ctl("evict", "--json", "-n", "a", "--all", daemon=daemon, check=OK).stdout)["evicted"] == 9
+        assert not any(c.exists(a, [k for k, _ in pairs]))
+        assert json.loads(ctl("purge", "--json", "b", daemon=daemon, check=OK).stdout)["dropped"] == 10
+        c.put(a, pairs[:3], ack=Ack.WRITTEN)
+        c.put(b, pairs[:4], ack=Ack.WRITTEN)
+        assert json.loads(ctl("purge", "--json", "--all", "--yes", daemon=daemon, check=OK).stdout)["dropped"] == 7
+        assert not any(c.exists(b, [k for k, _ in pairs]))
+
+
+def test_status_stats_config_and_ping(leg_daemon):
+    status = json.loads(ctl("status", "--json", daemon=leg_daemon, check=OK).stdout)
+    assert status.keys() == leg_daemon.status().keys() and status["pid"] == leg_daemon.pid
+    leg_daemon.leg.check(leg_daemon.populated_status()["io"])
+    text = ctl("status", daemon=leg_daemon, check=OK).stdout
+    io = leg_daemon.status()["io"]
+    for part in (io["backend"], io["reason"], "" if io["registered"] else io["registered_reason"],
+                 "" if io["direct"] else io["direct_reason"], leg_daemon.socket, str(leg_daemon.store)):
+        assert part in text
+    stats = json.loads(ctl("stats", "--json", daemon=leg_daemon, check=OK).stdout)
+    assert stats["kvcache_ready"] == 1 and stats["kvcache_requests_total"]["REPORT"] >= 2
+    page = ctl("stats", "--prometheus", daemon=leg_daemon, check=OK).stdout
+    assert harness.parse_metrics(page)["kvcache_ready"] == 1
+    assert "kvcache_requests_total" in ctl("stats", daemon=leg_daemon, check=OK).stdout
+    assert "limit: 128MiB" in ctl("config", daemon=leg_daemon, check=OK).stdout
+    assert "limit: 128MiB" in json.loads(ctl("config", "--json", daemon=leg_daemon, check=OK).stdout)["yaml"]
+    said = json.loads(ctl("ping", "--json", "-c", "20", daemon=leg_daemon, check=OK).stdout)
+    assert said["count"] == 20 and 0 < said["min_us"] <= said["p50_us"] <= said["p99_us"] <= said["max_us"]
+
+
+def test_large_chunk_through_a_pipe(make_daemon):
+    daemon = make_daemon(settings={"memory.pool": "64MiB", "store.limit": "512MiB"}).start()
+    data = value_of(key_of("pipe"), 5000 * KIB)
+    ctl("put", "big", daemon=daemon, input=data, text=False, check=OK)
+    ctl("evict", "--tier", "memory", "big", daemon=daemon, check=OK)
+    assert ctl("get", "big", daemon=daemon, text=False, check=OK).stdout == data

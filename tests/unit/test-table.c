@@ -1,0 +1,654 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store/table against a disk in memory: at every moment, whatever of the write in flight reached the disk, every
+ * live entry lies in one whole page at least; and the same for synced entries after power loss, when any of the
+ * pages written since the last sync may be missing. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "checked.h"
+#include "store/format.h"
+#include "store/table.h"
+
+enum { PAGES_MAX = 512, KEYS = 6000 };
+
+enum state { GONE, EVICTED, QUEUED, LIVE };
+
+/* What we know of a key: the truth that the disk is compared with. */
+struct model {
+        enum state state;
+        uint64_t seq;       /* of the put, or of the tombstone while GONE */
+        uint64_t acked_seq; /* the last one that was answered */
+        uint64_t stable_seq; /* the last one that was answered when a sync began that ended well */
+        uint32_t position;
+};
+
+struct item {
+        struct table_item item;
+        uint32_t key;
+        uint64_t seq;
+        bool tombstone;
+};
+
+static struct {
+        struct table *table;
+        uint32_t pages;
+        struct disk_page disk[PAGES_MAX], stable[PAGES_MAX], scratch[PAGES_MAX];
+        struct model keys[KEYS];
+        uint64_t seq, random, failed;
+        uint32_t live;
+} t;
+
+static const uint8_t uuid[DISK_UUID_BYTES] = "0123456789abcde";
+
+static uint64_t random_below(uint64_t n)
+{
+        t.random ^= t.random << 13;
+        t.random ^= t.random >> 7;
+        t.random ^= t.random << 17;
+        return t.random % n;
+}
+
+/* --- the owner of the table --- */
+
+static void entry_of(uint32_t key, uint64_t seq, bool tombstone, struct disk_entry *ret)
+{
+        memcpy(ret->key.bytes, &key, sizeof(key));
+        ret->seq = seq;
+        ret->flags = tombstone ? DISK_ENTRY_TOMBSTONE : 0;
+}
+
+static bool fill(void *userdata, struct table_item *table_item, struct disk_entry *ret)
+{
+        struct item *item = container_of(table_item, struct item, item);
+
+        if (!item->tombstone && (t.keys[item->key].state != QUEUED || t.keys[item->key].seq != item->seq))
+                return false;
+        entry_of(item->key, item->seq, item->tombstone, ret);
+        return true;
+}
+
+static void written(void *userdata, struct table_item *table_item, uint32_t position, int r)
+{
+        struct item *item = container_of(table_item, struct item, item);
+        struct model *m = &t.keys[item->key];
+
+        if (r < 0)
+                t.failed++;
+        if (r == 0 && item->tombstone && m->state == GONE) {
+                m->acked_seq = MAX(m->acked_seq, item->seq);
+        } else if (r == 0 && !item->tombstone && m->state == QUEUED && m->seq == item->seq) {
+                m->state = LIVE;
+                m->acked_seq = item->seq;
+                m->position = position;
+                table_place(t.table, position, item->key);
+        }
+        free(item);
+}
+
+static bool live(void *userdata, uint32_t key, uint32_t position, struct disk_entry *ret)
+{
+        if (t.keys[key].state != LIVE || t.keys[key].position != position)
+                return false;
+        if (ret)
+                entry_of(key, t.keys[key].seq, false, ret);
+        return true;
+}
+
+static void moved(void *userdata, uint32_t key, uint32_t position)
+{
+        assert_int_equal(t.keys[key].state, LIVE);
+        t.keys[key].position = position;
+}
+
+static const struct table_ops ops = { .fill = fill, .written = written, .live = live, .moved = moved };
+
+static void queue(uint32_t key, uint64_t seq, bool tombstone)
+{
+        struct item *item = calloc(1, sizeof(*item));
+
+        *item = (struct item){ .key = key, .seq = seq, .tombstone = tombstone };
+        table_queue(t.table, &item->item);
+}
+
+static void put(uint32_t key)
+{
+        t.keys[key].state = QUEUED;
+        t.keys[key].seq = ++t.seq;
+        t.keys[key].position = TABLE_NOWHERE;
+        t.live++;
+        queue(key, t.seq, false);
+}
+
+static void drop(uint32_t key)
+{
+        t.keys[key].state = GONE;
+        t.keys[key].seq = ++t.seq;
+        t.keys[key].position = TABLE_NOWHERE;
+        t.live--;
+        queue(key, t.seq, true);
+}
+
+static void evict(uint32_t key)
+{
+        t.keys[key].state = EVICTED;
+        t.keys[key].position = TABLE_NOWHERE;
+        t.live--;
+}
+
+/* --- reading a disk, as the start does --- */
+
+struct found {
+        uint64_t seq, sequence;
+        uint32_t position;
+        bool tombstone;
+};
+static struct found found[KEYS];
+
+static uint64_t sequences[PAGES_MAX];
+
+static uint32_t survey(const struct disk_page *disk)
+{
+        uint32_t newest;
+
+        for (uint32_t p = 0; p < t.pages; p++)
+                sequences[p] = disk_page_valid(&disk[p], uuid, p) ? disk[p].sequence : 0;
+        newest = table_find_newest(sequences, t.pages);
+        if (newest != UINT32_MAX)
+                table_mark_stale(sequences, t.pages, &disk[newest]);
+        return newest;
+}
+
+static void scan(const struct disk_page *disk)
+{
+        memset(found, 0, sizeof(found));
+        survey(disk);
+        for (uint32_t p = 0; p < t.pages; p++) {
+                if (sequences[p] == 0 || sequences[p] == TABLE_STALE)
+                        continue;
+                for (unsigned i = 0; i < disk[p].count; i++) {
+                        const struct disk_entry *e = &disk[p].entries[i];
+                        uint32_t key;
+
+                        assert_true(disk_entry_valid(e, uuid));
+                        memcpy(&key, e->key.bytes, sizeof(key));
+                        if (e->seq < found[key].seq ||
+                            (e->seq == found[key].seq && disk[p].sequence < found[key].sequence))
+                                continue;
+                        found[key] = (struct found){ .seq = e->seq,
+                                                     .sequence = disk[p].sequence,
+                                                     .position = p * DISK_PAGE_ENTRIES + i,
+                                                     .tombstone = e->flags & DISK_ENTRY_TOMBSTONE };
+                }
+        }
+}
+
+/* Dead entries of keys that were live, or whose slot has another owner, are no news; those in the pages that the
+ * newest declares safe are dropped unread. */
+static bool in_safe_pages(const struct disk_page *disk, uint32_t newest, uint32_t position)
+{
+        uint32_t page = position / DISK_PAGE_ENTRIES;
+
+        return newest != UINT32_MAX && page != newest && (page + t.pages - newest - 1) % t.pages < disk[newest].safe;
+}
+
+/* After a kill: what was answered and is live is there; what was answered to be dropped is not, unless a page was
+ * torn in itself: that takes a power loss, which may lose tombstones. */
+static void check_kill(const struct disk_page *disk, bool torn_in_itself)
+{
+        uint32_t newest = survey(disk);
+
+        scan(disk);
+        for (uint32_t k = 0; k < KEYS; k++) {
+                const struct model *m = &t.keys[k];
+
+                if (m->state == LIVE && (found[k].seq != m->seq || found[k].tombstone))
+                        fail_msg("key %u of seq %llu is lost", k, (unsigned long long)m->seq);
+                if (m->state == LIVE && in_safe_pages(disk, newest, found[k].position))
+                        fail_msg("key %u of seq %llu lies only where nothing should be needed", k, (unsigned long long)m->seq);
+                if (!torn_in_itself && m->state == GONE && m->acked_seq == m->seq && found[k].seq != 0 && !found[k].tombstone)
+                        fail_msg("key %u is back from the dead", k);
+        }
+}
+
+/* After power loss: what is live and was synced is there. */
+static void check_power_loss(const struct disk_page *disk)
+{
+        uint32_t newest = survey(disk);
+
+        scan(disk);
+        for (uint32_t k = 0; k < KEYS; k++) {
+                const struct model *m = &t.keys[k];
+
+                if (m->state == LIVE && m->stable_seq == m->seq && (found[k].seq != m->seq || found[k].tombstone))
+                        fail_msg("key %u of seq %llu is lost though synced", k, (unsigned long long)m->seq);
+                if (m->state == LIVE && m->stable_seq == m->seq && in_safe_pages(disk, newest, found[k].position))
+                        fail_msg("key %u of seq %llu lies only where nothing should be needed", k, (unsigned long long)m->seq);
+        }
+}
+
+static void free_queue(void)
+{
+        /* A failed ring gives everything back. */
+        const void *buf;
+        uint64_t offset, bytes;
+
+        if (!t.table)
+                return;
+        for (uint32_t k = 0; k < KEYS; k++)
+                if (t.keys[k].state == QUEUED) {
+                        t.keys[k].state = EVICTED;
+                        t.live--;
+                }
+        if (!table_in_flight(t.table) && !table_compose(t.table, &buf, &offset, &bytes) && table_has_queued(t.table)) {
+                table_sync_begin(t.table);
+                table_sync_end(t.table, 0);
+                table_compose(t.table, &buf, &offset, &bytes);
+        }
+        if (table_in_flight(t.table))
+                table_complete(t.table, -EIO);
+        t.table = table_free(t.table);
+}
+
+/* Forgets everything but the disk, and starts from it. */
+static void restart(void)
+{
+        uint32_t newest = survey(t.disk);
+
+        free_queue();
+        scan(t.disk);
+        t.live = 0;
+        assert_int_equal(table_new(&t.table, uuid, t.pages, &ops, NULL), 0);
+        for (uint32_t k = 0; k < KEYS; k++) {
+                struct model *m = &t.keys[k];
+
+                /* What was evicted lost its slot to another, unless the disk knows a later put of it. */
+                bool back = found[k].seq != 0 && !found[k].tombstone &&
+                            !(m->state == EVICTED && found[k].seq <= m->seq);
+
+                m->state = back ? LIVE : found[k].tombstone ? GONE : EVICTED;
+                m->seq = m->acked_seq = m->stable_seq = found[k].seq;
+                m->position = back ? found[k].position : TABLE_NOWHERE;
+                if (back) {
+                        t.live++;
+                        table_place(t.table, found[k].position, k);
+                }
+        }
+        for (uint32_t i = 1; newest != UINT32_MAX && i <= t.disk[newest].safe; i++)
+                for (uint32_t j = 0; j < DISK_PAGE_ENTRIES; j++) {
+                        uint32_t position = (newest + i) % t.pages * DISK_PAGE_ENTRIES + j;
+                        uint32_t key = table_chunk_at(t.table, position);
+
+                        if (key != UINT32_MAX && live(NULL, key, position, NULL))
+                                evict(key);
+                }
+        for (uint32_t p = 0; p < t.pages; p++)
+                if (sequences[p] == TABLE_STALE)
+                        memset(&t.disk[p], 0, DISK_PAGE);
+        assert_int_equal(table_start(t.table, newest == UINT32_MAX ? 0 : (newest + 1) % t.pages,
+                                     newest == UINT32_MAX ? 1 : sequences[newest] + 1), 0);
+        memcpy(t.stable, t.disk, sizeof(t.disk));
+}
+
+/* --- the device --- */
+
+static void begin(uint32_t pages, uint64_t seed)
+{
+        memset(&t, 0, sizeof(t));
+        t.pages = pages;
+        t.random = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+        restart();
+}
+
+static void end(void)
+{
+        free_queue();
+}
+
+static void sync_disk(void)
+{
+        table_sync_begin(t.table);
+        for (uint32_t k = 0; k < KEYS; k++)
+                t.keys[k].stable_seq = t.keys[k].acked_seq;
+        memcpy(t.stable, t.disk, sizeof(t.disk));
+        table_sync_end(t.table, 0);
+}
+
+/* Which pages of a write reach the disk. */
+static void apply(struct disk_page *disk, const void *buf, uint64_t offset, uint64_t bytes, uint64_t which)
+{
+        for (uint64_t i = 0; i < bytes / DISK_PAGE; i++)
+                if (which >> i & 1)
+                        memcpy(&disk[offset / DISK_PAGE + i], (const char *)buf + i * DISK_PAGE, DISK_PAGE);
+}
+
+struct write {
+        const void *buf;
+        uint64_t offset, bytes;
+};
+
+static bool compose(struct write *w)
+{
+        if (!table_compose(t.table, &w->buf, &w->offset, &w->bytes))
+                return false;
+        assert_true(w->bytes > 0 && w->bytes % DISK_PAGE == 0 && w->bytes <= (uint64_t)TABLE_BATCH_PAGES * DISK_PAGE);
+        assert_true(w->offset + w->bytes <= (uint64_t)t.pages * DISK_PAGE);
+        return true;
+}
+
+/* Stops in the middle of this write in several ways, and looks. */
+static void check_torn(const struct write *w)
+{
+        uint64_t k = w->bytes / DISK_PAGE, all = (UINT64_C(1) << k) - 1;
+
+        for (unsigned i = 0; i < 4; i++) {
+                uint64_t which = i == 0 ? 0 : i == 1 ? UINT64_C(1) << (k - 1) : random_below(all + 1);
+
+                memcpy(t.scratch, t.disk, sizeof(t.disk));
+                apply(t.scratch, w->buf, w->offset, w->bytes, which);
+                if (i == 3) {
+                        /* A page torn in itself: half of it old. */
+                        uint64_t p = w->offset / DISK_PAGE + random_below(k);
+
+                        memcpy(&t.scratch[p], (const char *)w->buf + (p - w->offset / DISK_PAGE) * DISK_PAGE, 2048);
+                }
+                check_kill(t.scratch, i == 3);
+        }
+}
+
+static void finish(const struct write *w)
+{
+        apply(t.disk, w->buf, w->offset, w->bytes, UINT64_MAX);
+        table_complete(t.table, 0);
+        check_kill(t.disk, false);
+}
+
+/* Puts, drops and evictions that keep `wanted` keys live. */
+static void change(uint32_t wanted, unsigned n)
+{
+        for (unsigned i = 0; i < n; i++) {
+                uint32_t key = (uint32_t)random_below(KEYS);
+                enum state state = t.keys[key].state;
+
+                if (state == LIVE && (t.live >= wanted || random_below(4) == 0)) {
+                        if (random_below(3) == 0)
+                                drop(key);
+                        else
+                                evict(key);
+                } else if ((state == GONE || state == EVICTED) && t.live < wanted) {
+                        put(key);
+                }
+        }
+}
+
+/* Some turns of life; syncs as asked for. */
+static void run(uint32_t wanted, unsigned writes, bool torn)
+{
+        for (unsigned i = 0; i < writes; i++) {
+                struct write w;
+
+                do
+                        change(wanted, 1 + (unsigned)random_below(120));
+                while (!table_has_queued(t.table));
+                if (table_wants_sync(t.table) && random_below(3) == 0)
+                        sync_disk();
+                if (!compose(&w)) {
+                        assert_true(table_wants_sync(t.table) || !table_has_queued(t.table));
+                        sync_disk();
+                        if (!compose(&w))
+                                continue;
+                }
+                change(wanted, (unsigned)random_below(40)); /* while it flies */
+                if (torn)
+                        check_torn(&w);
+                finish(&w);
+        }
+}
+
+/* --- tests --- */
+
+static void every_live_entry_lies_in_a_page_whenever_it_stops(void **state)
+{
+        static const struct {
+                uint32_t pages, live;
+        } cases[] = { { 64, 661 }, { 64, 1500 }, { 16, 120 }, { 128, 1323 }, { 256, 4000 } };
+
+        for (unsigned i = 0; i < ARRAY_SIZE(cases); i++) {
+                begin(cases[i].pages, i + 1);
+                assert_true(cases[i].live <= table_capacity(t.table));
+                run(cases[i].live, 600, true);
+                assert_true(t.live > cases[i].live * 9 / 10);
+                end();
+        }
+}
+
+static void it_goes_on_after_each_of_many_torn_writes(void **state)
+{
+        begin(64, 42);
+        for (unsigned round = 0; round < 300; round++) {
+                struct write w;
+
+                run(661, (unsigned)random_below(20), false);
+                change(661, 60);
+                if (!compose(&w)) {
+                        sync_disk();
+                        if (!compose(&w))
+                                continue;
+                }
+                apply(t.disk, w.buf, w.offset, w.bytes, random_below(UINT64_C(1) << (w.bytes / DISK_PAGE)));
+                check_kill(t.disk, false);
+                restart();
+                check_kill(t.disk, false);
+                assert_true(table_window(t.table) >= 1);
+        }
+        /* The window comes back. */
+        run(661, 100, false);
+        assert_true(table_window(t.table) >= 64 / 8);
+        end();
+}
+
+static void power_loss_keeps_what_was_synced(void **state)
+{
+        begin(64, 7);
+        for (unsigned round = 0; round < 300; round++) {
+                struct write w;
+                bool flying;
+
+                run(661, 1 + (unsigned)random_below(30), false);
+                change(661, 60);
+                flying = compose(&w);
+                /* Any of the pages written since the sync may be missing. */
+                memcpy(t.scratch, t.disk, sizeof(t.disk));
+                if (flying)
+                        apply(t.scratch, w.buf, w.offset, w.bytes, random_below(UINT64_C(1) << (w.bytes / DISK_PAGE)));
+                for (uint32_t p = 0; p < t.pages; p++)
+                        if (random_below(2) == 0)
+                                t.scratch[p] = t.stable[p];
+                check_power_loss(t.scratch);
+                if (round % 3 != 0) {
+                        if (flying)
+                                finish(&w);
+                        continue;
+                }
+                memcpy(t.disk, t.scratch, sizeof(t.disk));
+                restart();
+        }
+        end();
+}
+
+static void nothing_is_written_when_a_sync_is_due(void **state)
+{
+        struct write w;
+        unsigned pages = 0;
+
+        begin(64, 3);
+        for (uint32_t k = 0; k < 600; k++) {
+                put(k);
+                if (!compose(&w))
+                        break;
+                finish(&w);
+                pages++;
+        }
+        assert_true(pages >= 1 && pages <= 64 / 8 / 2);
+        assert_true(table_wants_sync(t.table));
+        sync_disk();
+        assert_false(table_wants_sync(t.table));
+        assert_true(compose(&w));
+        finish(&w);
+        /* A sync that failed is not waited for again. */
+        table_sync_begin(t.table);
+        table_sync_end(t.table, -EIO);
+        for (uint32_t k = 1000; k < 1100; k++) {
+                assert_false(table_wants_sync(t.table));
+                put(k);
+                assert_true(compose(&w));
+                finish(&w);
+        }
+        end();
+}
+
+static void puts_that_queue_up_share_pages(void **state)
+{
+        struct table_stats stats;
+        struct write w;
+
+        begin(256, 5);
+        for (uint32_t k = 0; k < 100; k++)
+                put(k);
+        assert_true(compose(&w));
+        assert_int_equal(w.bytes, 4 * DISK_PAGE);
+        assert_false(compose(&w)); /* one at a time */
+        for (uint32_t k = 100; k < 105; k++)
+                put(k);
+        finish(&w);
+        assert_true(compose(&w));
+        assert_int_equal(w.bytes, DISK_PAGE);
+        assert_int_equal(w.offset, 4 * DISK_PAGE);
+        finish(&w);
+        table_get_stats(t.table, &stats);
+        assert_int_equal(stats.pages_written, 5);
+        assert_int_equal(stats.entries_written, 105);
+        assert_int_equal(stats.writes, 2);
+        end();
+}
+
+static void what_was_called_off_is_not_written(void **state)
+{
+        struct write w;
+
+        begin(64, 5);
+        put(1);
+        evict(1);
+        assert_false(compose(&w));
+        assert_int_equal(t.failed, 1);
+        put(1);
+        put(2);
+        evict(1);
+        assert_true(compose(&w));
+        finish(&w);
+        assert_int_equal(t.failed, 2);
+        scan(t.disk);
+        assert_int_equal(found[1].seq, 0);
+        assert_int_equal(found[2].seq, t.keys[2].seq);
+        end();
+}
+
+static void a_failed_write_fails_everything(void **state)
+{
+        struct write w;
+
+        begin(64, 5);
+        put(1);
+        assert_true(compose(&w));
+        put(2);
+        table_complete(t.table, -EIO);
+        assert_int_equal(t.failed, 2);
+        put(3);
+        assert_false(compose(&w));
+        assert_int_equal(t.failed, 3);
+        t.table = table_free(t.table);
+}
+
+static void a_ring_grows_anywhere_in_its_round(void **state)
+{
+        for (unsigned i = 0; i < 20; i++) {
+                begin(64, 100 + i);
+                run(600, 40 + 7 * i, true);
+                for (uint32_t pages = 80; pages <= 400; pages += 80) {
+                        sync_disk();
+                        t.pages = pages;
+                        assert_int_equal(table_grow(t.table, pages), 0);
+                        run(pages * 10, 3 + (unsigned)random_below(30), true);
+                        sync_disk();
+                        restart();
+                        check_kill(t.disk, false);
+                        run(pages * 10, 3 + (unsigned)random_below(30), true);
+                }
+                end();
+        }
+}
+
+static void a_head_without_a_safe_page_is_refused(void **state)
+{
+        begin(64, 9);
+        for (uint32_t i = 0; i < 64; i++) {
+                t.keys[i].state = LIVE;
+                t.keys[i].position = i * DISK_PAGE_ENTRIES;
+                table_place(t.table, i * DISK_PAGE_ENTRIES, i);
+        }
+        assert_int_equal(table_start(t.table, 5, 100), -ENOSPC);
+        t.keys[5].state = EVICTED;
+        assert_int_equal(table_start(t.table, 5, 100), 0);
+        assert_int_equal(table_window(t.table), 1);
+        end();
+}
+
+static void a_damaged_page_or_entry_is_not_believed(void **state)
+{
+        struct disk_page good, bad;
+        struct write w;
+
+        begin(64, 5);
+        put(1);
+        put(2);
+        assert_true(compose(&w));
+        memcpy(&good, w.buf, sizeof(good));
+        finish(&w);
+        assert_true(disk_page_valid(&good, uuid, 0));
+        assert_true(disk_entry_valid(&good.entries[1], uuid));
+        assert_false(disk_page_valid(&good, uuid, 1));
+        assert_false(disk_page_valid(&good, (const uint8_t *)"another store...", 0));
+        assert_false(disk_entry_valid(&good.entries[1], (const uint8_t *)"another store..."));
+        for (unsigned bit = 0; bit < 8 * sizeof(good); bit++) {
+                bad = good;
+                ((uint8_t *)&bad)[bit / 8] ^= (uint8_t)(1u << bit % 8);
+                assert_false(disk_page_valid(&bad, uuid, 0));
+                if (bit / 8 >= offsetof(struct disk_page, entries) && bit / 8 < offsetof(struct disk_page, entries[1]))
+                        assert_false(disk_entry_valid(&bad.entries[0], uuid));
+        }
+        end();
+}
+
+int main(void)
+{
+        static const struct CMUnitTest tests[] = {
+                cmocka_unit_test(every_live_entry_lies_in_a_page_whenever_it_stops),
+                cmocka_unit_test(it_goes_on_after_each_of_many_torn_writes),
+                cmocka_unit_test(power_loss_keeps_what_was_synced),
+                cmocka_unit_test(nothing_is_written_when_a_sync_is_due),
+                cmocka_unit_test(puts_that_queue_up_share_pages),
+                cmocka_unit_test(what_was_called_off_is_not_written),
+                cmocka_unit_test(a_failed_write_fails_everything),
+                cmocka_unit_test(a_ring_grows_anywhere_in_its_round),
+                cmocka_unit_test(a_head_without_a_safe_page_is_refused),
+                cmocka_unit_test(a_damaged_page_or_entry_is_not_believed),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
