@@ -25,7 +25,8 @@ DEPTH = 16
 PUT_BATCH, GET_BATCH = 16, 8
 OUTSTANDING = {"2MiB": 32, "576KiB": 48, "64KiB": 64}
 GROUPS = {
-    "disk": ("disk_read_vs_fio", "disk_write_vs_fio", "ios_per_put", "bytes_written_per_byte_put", "ios_per_cold_get", "inflight_vs_depth"),
+    "disk": ("disk_read_vs_fio", "disk_write_vs_fio", "disk_read_vs_huge_fio", "disk_write_vs_huge_fio", "ios_per_put",
+             "bytes_written_per_byte_put", "ios_per_cold_get", "inflight_vs_depth"),
     "put": ("put_vs_memcpy",),
     "hit": ("hit_rtt_vs_echo", "hit_rtt_vs_blocking_echo"),
 }
@@ -135,8 +136,11 @@ class FioSide:
         self.cpu.append(cpu)
         return rate
 
+    def huge_slice(self, seconds):
+        return self.fio.slice(self.rw, self.size, seconds, huge=True)[0]
+
     def cpu_per_gib(self):
-        return round(sum(self.cpu) / len(self.cpu) * GIB, 4)
+        return round(sum(self.cpu) / len(self.cpu) * GIB, 4) if self.cpu else None
 
 
 # --- disk: cold gets and written puts against fio ---
@@ -144,6 +148,26 @@ class FioSide:
 def disk_figure(pairs, tally, side, what, notes=()):
     return figures.ratio(pairs, "B/s", what, "fio " + side.rw, [*tally.notes(), *notes],
                          cpu_seconds_per_gib={"ours": tally.cpu_per_gib(), "fio": side.cpu_per_gib()})
+
+
+def disk_pairs(bench, daemon, load, side, tally):
+    """Pairs with fio, and every second time one with fio's buffers in huge pages: (pairs, pairs or why there are none)."""
+    why, huge = side.fio.huge_pages(), []
+
+    def ours():
+        rate = our_slice(daemon, load, tally, bench.slice_s)
+        if not why and len(huge) < (bench.pairs + 1) // 2:
+            huge.append((rate, side.huge_slice(bench.slice_s)))
+        return rate
+
+    pairs = in_pairs(bench.pairs, ours, lambda: side.slice(bench.slice_s))
+    return pairs, why or huge
+
+
+def huge_figure(huge, what, side):
+    if isinstance(huge, str):
+        return figures.missing(huge)
+    return figures.ratio(huge, "B/s", what, f"fio {side.rw}, huge")
 
 
 def disk_fresh(bench, daemon, put, side, size, limit, tally):
@@ -168,8 +192,9 @@ def disk_fill(daemon, put, limit):
 
 def disk_full(bench, daemon, put, side, name, limit, report):
     tally, before = Tally(), daemon.stats()
-    pairs = in_pairs(bench.pairs, lambda: our_slice(daemon, put, tally, bench.slice_s), lambda: side.slice(bench.slice_s))
+    pairs, huge = disk_pairs(bench, daemon, put, side, tally)
     counted = difference(daemon.stats(), before)
+    report["disk_write_vs_huge_fio"]["full"][name] = huge_figure(huge, "put, written; evicting", side)
     puts = counted["kvcache_puts_total"]
     report["disk_write_vs_fio"]["full"][name] = disk_figure(pairs, tally, side, "put, written; evicting")
     report["ios_per_put"][name] = quotient(counted["kvcache_io_operations_total"]["write"], puts)
@@ -188,12 +213,13 @@ def disk_read(bench, daemon, side, name, first, count, report):
             notes.append(f"the chunks are only {chunks * size / pool:.1f} times the pool")
         our_slice(daemon, get, Tally(), 0.1)
         before = daemon.stats()
-        pairs = in_pairs(bench.pairs, lambda: our_slice(daemon, get, tally, bench.slice_s), lambda: side.slice(bench.slice_s))
+        pairs, huge = disk_pairs(bench, daemon, get, side, tally)
         counted = difference(daemon.stats(), before)
         verified = get.ask("verify 0 64")
     if verified["wrong"] or verified["checked"] < 32:
         notes.append(f"WRONG BYTES: {verified['wrong']} of {verified['checked']} chunks that were looked at")
     report["disk_read_vs_fio"][name] = disk_figure(pairs, tally, side, "cold get, verified", notes)
+    report["disk_read_vs_huge_fio"][name] = huge_figure(huge, "cold get, verified", side)
     disk_hits = counted["kvcache_hits_total"]["disk"]
     report["ios_per_cold_get"][name] = quotient(counted["kvcache_io_operations_total"]["read"], disk_hits)
     depth = quotient(counted["kvcache_io_inflight_seconds_total"], counted["kvcache_io_busy_seconds_total"])
@@ -232,6 +258,7 @@ def measure_disk(bench, report):
     limit = min(GIB + GIB // 4 if bench.quick else 2 * GIB, int((free - GIB) / 2.2) // MIB * MIB)
     nested = {name: {} for name in GROUPS["disk"]}
     nested["disk_write_vs_fio"] = {"fresh": {}, "full": {}}
+    nested["disk_write_vs_huge_fio"] = {"full": {}}
     nested["puts"] = {}
     nested["daemon"] = report.get("daemon")
     fio, why = None, None
@@ -253,13 +280,16 @@ def measure_disk(bench, report):
                 trouble = str(e)
                 bench.say(f"{name}: {trouble}")
         if trouble:
-            for place in (nested["disk_read_vs_fio"], nested["disk_write_vs_fio"]["fresh"], nested["disk_write_vs_fio"]["full"]):
+            for place in (nested["disk_read_vs_fio"], nested["disk_write_vs_fio"]["fresh"], nested["disk_write_vs_fio"]["full"],
+                          nested["disk_read_vs_huge_fio"], nested["disk_write_vs_huge_fio"]["full"]):
                 place.setdefault(name, figures.missing(trouble))
     if fio:
         fio.file.unlink(missing_ok=True)
     report["daemon"] = nested["daemon"]
-    report["disk_read_vs_fio"], report["disk_write_vs_fio"] = nested["disk_read_vs_fio"], nested["disk_write_vs_fio"]
-    report["ios_per_put"] = figures.count(nested["ios_per_put"], max, f"writes of all kinds per put, batches of {PUT_BATCH}, full store")
+    for name in GROUPS["disk"][:4]:
+        report[name] = nested[name]
+    report["ios_per_put"] = figures.count(nested["ios_per_put"], max,
+                                          f"writes of all kinds per put, batches of {PUT_BATCH}, full store")
     report["bytes_written_per_byte_put"] = figures.count(nested["bytes_written_per_byte_put"], max, "full store, tables and all")
     report["ios_per_cold_get"] = figures.count(nested["ios_per_cold_get"], max, "reads per chunk that came from disk")
     report["inflight_vs_depth"] = figures.count(nested["inflight_vs_depth"], min, f"mean reads at the device over io.depth ({DEPTH})")
@@ -278,8 +308,8 @@ def measure_put(bench, report, daemon, pool):
     piece, tally = SIZES["2MiB"], Tally()
     count = pool // 5 // piece * piece
     working_set = 64 * MIB + pool
-    with daemon.load("put", "--steps", "--namespace", "accepted", "--size", piece, "--batch", 1, "--outstanding", 8, "--ack", "accepted",
-                     "--first", 1 << 40) as put:
+    with daemon.load("put", "--steps", "--namespace", "accepted", "--size", piece, "--batch", 1, "--outstanding", 8,
+                     "--ack", "accepted", "--first", 1 << 40) as put:
         bench.say("accepted put against memcpy")
         with Process([bench.build / "tests/bench/kvcache-bench", "memcpy", "--steps", "--size", piece, "--working-set", working_set],
                      bench.work / "load.log") as copy:

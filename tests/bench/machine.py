@@ -252,11 +252,23 @@ class Fio:
     def describe(self):
         return f"{self.version}, io_uring, O_DIRECT, depth {self.depth}, {' '.join(self.extra) or 'no registered buffers: they were refused'}"
 
-    def _fio(self, rw, block_bytes, how, extra=True):
+    @staticmethod
+    def huge_pages():
+        """Why its buffers cannot be in huge pages, or None: malloc() asks for them when it is told to."""
+        setting = read("/sys/kernel/mm/transparent_hugepage/enabled", "[never]")
+        libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
+        if "[never]" in setting:
+            return "the kernel gives no transparent huge pages"
+        if not libc.startswith("glibc ") or tuple(int(n) for n in libc.split()[1].split(".")[:2]) < (2, 35):
+            return "it takes glibc 2.35 to give fio huge pages"
+        return None
+
+    def _fio(self, rw, block_bytes, how, extra=True, huge=False):
         command = [self.binary, "--name=bench", f"--filename={self.file}", f"--size={self.file_bytes}", f"--bs={block_bytes}",
                    f"--rw={rw}", "--direct=1", "--fallocate=none", "--allrandrepeat=0", "--output-format=json", *how]
+        environment = dict(os.environ, **({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if huge else {}))
         done = subprocess.run(command + (self.extra if extra else []), capture_output=True, text=True, stdin=subprocess.DEVNULL,
-                              cwd=self.bench.work)
+                              cwd=self.bench.work, env=environment)
         try:
             job = json.loads(done.stdout[done.stdout.index("{"):])["jobs"][0]
         except (ValueError, KeyError, IndexError):
@@ -266,14 +278,14 @@ class Fio:
             raise Trouble(f"fio fails: {words[0] if words else 'no reason given'}")
         return job
 
-    def slice(self, rw, block_bytes, seconds, count=0):
+    def slice(self, rw, block_bytes, seconds, count=0, huge=False):
         """Bytes per second, and CPU seconds per byte."""
         how = ["--ioengine=io_uring", f"--iodepth={self.depth}"]
         if count:
             how += [f"--io_size={count}"]
         else:
             how += ["--time_based", f"--runtime={int(seconds * 1000)}ms"]
-        job = self._fio(rw, block_bytes, how)
+        job = self._fio(rw, block_bytes, how, huge=huge)
         side = job["read" if "read" in rw else "write"]
         if side["io_bytes"] == 0 or side["runtime"] == 0:
             raise Trouble("fio moved nothing")
