@@ -376,7 +376,7 @@ int wire_fingerprint_diff(const char *a, size_t a_bytes, const char *b, size_t b
                           size_t ret_bytes)
 {
         struct text rest_a = { a, a_bytes }, rest_b = { b, b_bytes };
-        struct field fa, fb;
+        struct field fa = { 0 }, fb = { 0 };
 
         if (ret_bytes > 0)
                 ret[0] = '\0';

@@ -108,7 +108,7 @@ static int control_namespace_open(struct kvcache *kv, const struct kvcache_names
                                   uint32_t *ret)
 {
         struct namespace ns = { .chunk_bytes = o->chunk_bytes, .flags = o->flags }, *table;
-        uint32_t id;
+        uint32_t id = 0;
         int r;
 
         for (uint32_t i = 0; i < kv->n_namespaces; i++) {
@@ -188,7 +188,7 @@ static int control_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t 
         struct wire_list *w;
         struct message *m;
         size_t wanted;
-        uint32_t id;
+        uint32_t id = 0;
         int r;
 
         r = control_connected(kv);
@@ -262,7 +262,7 @@ static int control_purge(struct kvcache *kv, uint32_t id, uint16_t flags, uint64
 
 int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped)
 {
-        uint32_t id;
+        uint32_t id = 0;
         int r;
 
         r = handle_enter(kv);

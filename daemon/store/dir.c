@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data directory: see dir.h. Runs on the loop thread, before and after there is I/O to wait for: it blocks.
+/* The data directory: see dir.h. Runs on the loop thread, before and after there is I/O to wait
+ * for: it blocks.
  *
- * Opening: look at what is there, so that a directory of somebody else is refused untouched; take the lock; make
- * or read the superblock; probe O_DIRECT with a real write and a read. Keys and namespace names never become
- * file names; all names are fixed or made from integers, and opened relative to the directory, without
- * following links.
+ * Opening: look at what is there, so that a directory of somebody else is refused untouched; take
+ * the lock; make or read the superblock; probe O_DIRECT with a real write and a read. Keys and
+ * namespace names never become file names; all names are fixed or made from integers, and opened
+ * relative to the directory, without following links.
  *
- * The superblock has four copies, one a page, each with its own CRC; the highest generation that is whole
- * counts, and one whole copy is enough. It is written in two halves with a sync between. A new one comes into
- * place by rename, so a crash while a store is made leaves a directory that counts as empty. */
+ * The superblock has four copies, one a page, each with its own CRC; the highest generation that is
+ * whole counts, and one whole copy is enough. It is written in two halves with a sync between. A
+ * new one comes into place by rename, so a crash while a store is made leaves a directory that
+ * counts as empty. */
 #include "store/dir.h"
 
 #include <dirent.h>
@@ -92,7 +94,8 @@ int dir_allocate(int fd, uint64_t bytes)
 
 int dir_open_file(const struct dir *d, const char *name, int flags)
 {
-        int fd = openat(d->fd, name, flags | O_CLOEXEC | O_NOFOLLOW | (d->direct ? O_DIRECT : 0), 0600);
+        int fd = openat(d->fd, name, flags | O_CLOEXEC | O_NOFOLLOW | (d->direct ? O_DIRECT : 0),
+                        0600);
 
         return fd < 0 ? -errno : fd;
 }
@@ -121,7 +124,8 @@ static int make_directories(const char *path)
                 char end = *p;
 
                 *p = '\0';
-                if (mkdir(copy, 0700) < 0 && errno != EEXIST && (end == '\0' || (errno != EACCES && errno != EROFS)))
+                if (mkdir(copy, 0700) < 0 && errno != EEXIST &&
+                    (end == '\0' || (errno != EACCES && errno != EROFS)))
                         return -errno;
                 if (end == '\0')
                         break;
@@ -135,7 +139,9 @@ enum content { CONTENT_EMPTY, CONTENT_STORE, CONTENT_HEADLESS, CONTENT_FOREIGN }
 /* What lies in the directory? Leftovers of a store that was being made count as nothing. */
 static int look(const struct dir *d, enum content *ret)
 {
-        static const char *const leftovers[] = { ".", "..", NAME_LOCK, NAME_SUPERBLOCK_NEW, NAME_PROBE, "lost+found" };
+        static const char *const leftovers[] = { ".",        "..",
+                                                 NAME_LOCK,  NAME_SUPERBLOCK_NEW,
+                                                 NAME_PROBE, "lost+found" };
         static const char *const ours[] = { "table", "table.new", "namespaces.0", "namespaces.1" };
         _cleanup_(closedirp) DIR *dir = NULL;
         enum content content = CONTENT_EMPTY;
@@ -190,7 +196,9 @@ static int take_lock(struct dir *d, uint32_t wait_ms)
                         return -errno;
                 if (now >= deadline)
                         return -EBUSY;
-                nanosleep(&(struct timespec){ .tv_nsec = (long)MIN((uint64_t)pause_ns, deadline - now) }, NULL);
+                nanosleep(&(struct timespec){ .tv_nsec = (long)MIN((uint64_t)pause_ns,
+                                                                   deadline - now) },
+                          NULL);
                 pause_ns = MIN(2 * pause_ns, 200000000L);
         }
         return 0;
@@ -234,7 +242,8 @@ static int read_some(int fd, void *buf, size_t bytes)
 
 static int write_superblock_to(int fd, struct disk_superblock *sb)
 {
-        _cleanup_(freep) struct disk_superblock *copies = aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS * DISK_PAGE);
+        _cleanup_(freep) struct disk_superblock *copies =
+                aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS * DISK_PAGE);
         const size_t half = DISK_SUPERBLOCKS / 2 * DISK_PAGE;
         int r;
 
@@ -274,7 +283,8 @@ static int make_superblock(struct dir *d, const struct dir_params *params)
         };
         if (getrandom(d->superblock.uuid, DISK_UUID_BYTES, 0) != DISK_UUID_BYTES)
                 return -EIO;
-        fd = openat(d->fd, NAME_SUPERBLOCK_NEW, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+        fd = openat(d->fd, NAME_SUPERBLOCK_NEW, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
+                    0600);
         if (fd < 0)
                 return -errno;
         r = write_superblock_to(fd, &d->superblock);
@@ -285,9 +295,11 @@ static int make_superblock(struct dir *d, const struct dir_params *params)
         return dir_sync(d);
 }
 
-static int read_superblock(struct dir *d, const struct dir_params *params, char ret_error[static STORE_ERROR_BYTES])
+static int read_superblock(struct dir *d, const struct dir_params *params,
+                           char ret_error[static STORE_ERROR_BYTES])
 {
-        _cleanup_(freep) struct disk_superblock *copies = aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS * DISK_PAGE);
+        _cleanup_(freep) struct disk_superblock *copies =
+                aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS * DISK_PAGE);
         _cleanup_(closep) int fd = -1;
         const struct disk_superblock *best = NULL;
         int r;
@@ -297,32 +309,40 @@ static int read_superblock(struct dir *d, const struct dir_params *params, char 
         fd = dir_open_buffered(d, NAME_SUPERBLOCK);
         r = fd < 0 ? fd : read_some(fd, copies, DISK_SUPERBLOCKS * DISK_PAGE);
         if (r < 0)
-                return store_error(ret_error, r, "%s/" NAME_SUPERBLOCK ": cannot read: %s", d->path, strerror(-r));
+                return store_error(ret_error, r, "%s/" NAME_SUPERBLOCK ": cannot read: %s", d->path,
+                                   strerror(-r));
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++) {
                 const struct disk_superblock *sb = &copies[i];
 
                 if (memcmp(sb->magic, DISK_SUPERBLOCK_MAGIC, sizeof(sb->magic)) == 0 &&
-                    sb->crc == disk_superblock_crc(sb) && (!best || sb->generation > best->generation))
+                    sb->crc == disk_superblock_crc(sb) &&
+                    (!best || sb->generation > best->generation))
                         best = sb;
         }
         if (!best)
                 return store_error(ret_error, -EPROTO,
-                                   "%s/" NAME_SUPERBLOCK ": none of its four copies is whole: not a kvcache store, or "
-                                   "damaged beyond use; move the directory away to start anew", d->path);
+                                   "%s/" NAME_SUPERBLOCK
+                                   ": none of its four copies is whole: not a kvcache store, or "
+                                   "damaged beyond use; move the directory away to start anew",
+                                   d->path);
         if (best->version != DISK_VERSION)
-                return store_error(ret_error, -EPROTO,
-                                   "%s: the store has format version %u, this build knows version %u", d->path,
-                                   best->version, (unsigned)DISK_VERSION);
+                return store_error(
+                        ret_error, -EPROTO,
+                        "%s: the store has format version %u, this build knows version %u", d->path,
+                        best->version, (unsigned)DISK_VERSION);
         if (best->incompat & ~DISK_INCOMPAT || best->ro_compat & ~DISK_RO_COMPAT)
                 return store_error(ret_error, -EPROTO,
-                                   "%s: the store uses a format feature that this build does not know (incompat %#llx, "
-                                   "ro_compat %#llx)", d->path,
-                                   (unsigned long long)(best->incompat & ~DISK_INCOMPAT),
+                                   "%s: the store uses a format feature that this build does not "
+                                   "know (incompat %#llx, "
+                                   "ro_compat %#llx)",
+                                   d->path, (unsigned long long)(best->incompat & ~DISK_INCOMPAT),
                                    (unsigned long long)(best->ro_compat & ~DISK_RO_COMPAT));
         if (best->path_count != params->count || best->path_index != params->index)
-                return store_error(ret_error, -EPROTO,
-                                   "%s: this is path %u of a store of %u, configured as path %u of %u", d->path,
-                                   best->path_index + 1u, best->path_count, params->index + 1, params->count);
+                return store_error(
+                        ret_error, -EPROTO,
+                        "%s: this is path %u of a store of %u, configured as path %u of %u",
+                        d->path, best->path_index + 1u, best->path_count, params->index + 1,
+                        params->count);
         d->superblock = *best;
         return 0;
 }
@@ -338,7 +358,8 @@ static int probe_direct(const struct dir *d, const char **ret_what)
                 return -ENOMEM;
         unlinkat(d->fd, NAME_PROBE, 0);
         *ret_what = "opening a file with O_DIRECT";
-        fd = openat(d->fd, NAME_PROBE, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        fd = openat(d->fd, NAME_PROBE,
+                    O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd < 0)
                 return -errno;
         unlinkat(d->fd, NAME_PROBE, 0);
@@ -366,13 +387,15 @@ static void choose_direct(struct dir *d, bool wanted)
         }
         r = probe_direct(d, &what);
         if (r < 0) {
-                snprintf(d->direct_reason, sizeof(d->direct_reason), "%s failed: %s", what, strerror(-r));
+                snprintf(d->direct_reason, sizeof(d->direct_reason), "%s failed: %s", what,
+                         strerror(-r));
                 return;
         }
         d->direct = true;
 }
 
-int dir_open(struct dir **ret, const struct dir_params *params, char ret_error[static STORE_ERROR_BYTES])
+int dir_open(struct dir **ret, const struct dir_params *params,
+             char ret_error[static STORE_ERROR_BYTES])
 {
         _cleanup_(dir_closep) struct dir *d = calloc(1, sizeof(*d));
         enum content content;
@@ -390,7 +413,8 @@ int dir_open(struct dir **ret, const struct dir_params *params, char ret_error[s
 
         r = make_directories(d->path);
         if (r < 0)
-                return store_error(ret_error, r, "%s: cannot make the directory: %s", d->path, strerror(-r));
+                return store_error(ret_error, r, "%s: cannot make the directory: %s", d->path,
+                                   strerror(-r));
         d->fd = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (d->fd < 0) {
                 r = -errno;
@@ -400,26 +424,32 @@ int dir_open(struct dir **ret, const struct dir_params *params, char ret_error[s
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot list: %s", d->path, strerror(-r));
         if (content == CONTENT_FOREIGN)
-                return store_error(ret_error, -EPROTO, "%s: not a kvcache store and not empty", d->path);
+                return store_error(ret_error, -EPROTO, "%s: not a kvcache store and not empty",
+                                   d->path);
 
         r = take_lock(d, params->lock_wait_ms);
         if (r == -EBUSY)
-                return store_error(ret_error, r, "%s: another kvcache-daemon has this store open", d->path);
+                return store_error(ret_error, r, "%s: another kvcache-daemon has this store open",
+                                   d->path);
         if (r < 0)
-                return store_error(ret_error, r, "%s/" NAME_LOCK ": cannot lock: %s", d->path, strerror(-r));
+                return store_error(ret_error, r, "%s/" NAME_LOCK ": cannot lock: %s", d->path,
+                                   strerror(-r));
         /* Another daemon may have made the store between the first look and the lock. */
         r = look(d, &content);
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot list: %s", d->path, strerror(-r));
         if (content == CONTENT_FOREIGN || content == CONTENT_HEADLESS)
-                return store_error(ret_error, -EPROTO,
-                                   "%s: not a kvcache store and not empty (the file \"" NAME_SUPERBLOCK "\" is missing)",
-                                   d->path);
+                return store_error(
+                        ret_error, -EPROTO,
+                        "%s: not a kvcache store and not empty (the file \"" NAME_SUPERBLOCK
+                        "\" is missing)",
+                        d->path);
         if (content == CONTENT_EMPTY) {
                 d->fresh = true;
                 r = make_superblock(d, params);
                 if (r < 0)
-                        return store_error(ret_error, r, "%s: cannot make a store: %s", d->path, strerror(-r));
+                        return store_error(ret_error, r, "%s: cannot make a store: %s", d->path,
+                                           strerror(-r));
         } else {
                 r = read_superblock(d, params, ret_error);
                 if (r < 0)
@@ -429,10 +459,11 @@ int dir_open(struct dir **ret, const struct dir_params *params, char ret_error[s
         choose_direct(d, params->direct);
         d->superblock_fd = dir_open_file(d, NAME_SUPERBLOCK, O_RDWR);
         if (d->superblock_fd < 0)
-                return store_error(ret_error, d->superblock_fd, "%s/" NAME_SUPERBLOCK ": cannot open: %s", d->path,
+                return store_error(ret_error, d->superblock_fd,
+                                   "%s/" NAME_SUPERBLOCK ": cannot open: %s", d->path,
                                    strerror(-d->superblock_fd));
-        d->can_sync = fstatfs(d->fd, &fs) < 0 ||
-                      ((unsigned long)fs.f_type != MAGIC_TMPFS && (unsigned long)fs.f_type != MAGIC_RAMFS);
+        d->can_sync = fstatfs(d->fd, &fs) < 0 || ((unsigned long)fs.f_type != MAGIC_TMPFS &&
+                                                  (unsigned long)fs.f_type != MAGIC_RAMFS);
         *ret = TAKE_PTR(d);
         return 0;
 }

@@ -15,26 +15,28 @@ struct dir {
         int lock_fd;
         int superblock_fd;
         struct disk_superblock superblock; /* as on disk */
-        bool fresh;             /* made just now */
-        bool direct;            /* files are opened with O_DIRECT */
-        char direct_reason[128]; /* why not; "" */
-        bool can_sync;          /* false where nothing survives power loss */
+        bool fresh;                        /* made just now */
+        bool direct;                       /* files are opened with O_DIRECT */
+        char direct_reason[128];           /* why not; "" */
+        bool can_sync;                     /* false where nothing survives power loss */
 };
 
 struct dir_params {
         const char *path;
-        unsigned index, count;  /* of the store's paths */
+        unsigned index, count; /* of the store's paths */
         bool direct;
         uint32_t lock_wait_ms;
 };
 
-/* -EBUSY: locked by another process for all of lock_wait_ms; -EPROTO: not a store, damaged, or of a version or with
- * a flag that this build does not know. `ret_error` gets one sentence. */
-int dir_open(struct dir **ret, const struct dir_params *params, char ret_error[static STORE_ERROR_BYTES]);
+/* -EBUSY: locked by another process for all of lock_wait_ms; -EPROTO: not a store, damaged, or of a
+ * version or with a flag that this build does not know. `ret_error` gets one sentence. */
+int dir_open(struct dir **ret, const struct dir_params *params,
+             char ret_error[static STORE_ERROR_BYTES]);
 /* Releases the lock. */
 struct dir *dir_close(struct dir *d);
 
-/* A file of this directory for I/O: O_DIRECT if that is in use. Returns the descriptor or -errno. */
+/* A file of this directory for I/O: O_DIRECT if that is in use. Returns the descriptor or -errno.
+ */
 int dir_open_file(const struct dir *d, const char *name, int flags);
 /* The same for reading through the page cache. */
 int dir_open_buffered(const struct dir *d, const char *name);

@@ -87,7 +87,10 @@ struct disk_page {
         uint32_t position;       /* 32  of this page in the file, in pages */
         uint16_t count;          /* 36  of entries */
         uint16_t reserved0;      /* 38 */
-        uint8_t reserved[88];    /* 40 */
+        uint32_t ring_pages;     /* 40  of the ring when this was written */
+        uint32_t safe;           /* 44  so many pages after this one hold nothing that is needed */
+        uint64_t run_sequence;   /* 48  of the first page written since the ring started or grew */
+        uint8_t reserved[72];    /* 56 */
         struct disk_entry entries[DISK_PAGE_ENTRIES]; /* 128 */
 };
 static_assert(sizeof(struct disk_page) == DISK_PAGE, "disk format");

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chunk on its way out: the slot is pinned, read whole into the caller's buffer, and its CRC compared.
+/* A chunk on its way out: the slot is pinned, read whole into the caller's buffer, and its CRC
+ * compared.
  *
- * What does not match is read once more, since a bus or a buffer may have been at fault; then it is dropped, with a
- * tombstone, counted, and a miss. The same for a read that the device refuses. A chunk that is dropped or purged
- * while it is read is a miss too. */
+ * What does not match is read once more, since a bus or a buffer may have been at fault; then it is
+ * dropped, with a tombstone, counted, and a miss. The same for a read that the device refuses. A
+ * chunk that is dropped or purged while it is read is a miss too. */
 #include <assert.h>
 #include <errno.h>
 
@@ -14,7 +15,8 @@ struct get_private {
         struct store *store;
         uint32_t attempts;
 };
-static_assert(sizeof(struct get_private) <= sizeof(((struct store_get *)0)->store_private), "room in the request");
+static_assert(sizeof(struct get_private) <= sizeof(((struct store_get *)0)->store_private),
+              "room in the request");
 
 static struct get_private *private(struct store_get *req)
 {
@@ -24,7 +26,8 @@ static struct get_private *private(struct store_get *req)
 /* The bytes themselves are the trouble, not memory or a queue. */
 static bool is_loss(int64_t r)
 {
-        return r == -EIO || r == -ENODATA || r == -EILSEQ || r == -EREMOTEIO || r == -ENXIO || r == -EBADMSG;
+        return r == -EIO || r == -ENODATA || r == -EILSEQ || r == -EREMOTEIO || r == -ENXIO ||
+               r == -EBADMSG;
 }
 
 static void get_read(struct store *s, struct store_get *req);

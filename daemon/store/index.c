@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The index: see index.h. Runs on the loop thread.
  *
- * Both arrays are private mappings that cost nothing until touched. Free records are a stack, so the used ones
- * stay low in the array; above the high mark nothing has been touched yet. The hash is the caller's keyed one:
- * a client that picks keys cannot pick buckets. */
+ * Both arrays are private mappings that cost nothing until touched. Free records are a stack, so
+ * the used ones stay low in the array; above the high mark nothing has been touched yet. The hash
+ * is the caller's keyed one: a client that picks keys cannot pick buckets. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -27,9 +27,14 @@ DEFINE_CLEANUP(struct index *, index_free);
 
 static void *map_zeroed(uint64_t bytes)
 {
-        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-        return p == MAP_FAILED ? NULL : p;
+        if (p == MAP_FAILED)
+                return NULL;
+        madvise(p, bytes,
+                MADV_HUGEPAGE); /* a wish: a start fills it fast, look-ups miss the TLB less */
+        return p;
 }
 
 int index_new(struct index **ret, uint32_t max_chunks)
@@ -143,15 +148,32 @@ void index_unlink(struct index *ix, uint32_t i)
         c->flags &= (uint8_t)~CHUNK_LINKED;
 }
 
-uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct key *key, uint64_t hash)
+uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct key *key,
+                    uint64_t hash)
 {
-        for (uint32_t i = ix->buckets[(uint32_t)hash & ix->mask]; i != 0; i = ix->chunks[i - 1].next) {
+        for (uint32_t i = ix->buckets[(uint32_t)hash & ix->mask]; i != 0;
+             i = ix->chunks[i - 1].next) {
                 const struct chunk *c = &ix->chunks[i - 1];
 
-                if (c->hash == (uint32_t)hash && c->namespace_id == namespace_id && key_equal(&c->key, key))
+                if (c->hash == (uint32_t)hash && c->namespace_id == namespace_id &&
+                    key_equal(&c->key, key))
                         return i - 1;
         }
         return INDEX_NONE;
+}
+
+void index_prefetch(const struct index *ix, uint64_t hash, unsigned step)
+{
+        const uint32_t *bucket = &ix->buckets[(uint32_t)hash & ix->mask];
+
+        if (step == 0) {
+                __builtin_prefetch(bucket);
+        } else if (*bucket != 0) {
+                const struct chunk *c = &ix->chunks[*bucket - 1];
+
+                __builtin_prefetch(c);
+                __builtin_prefetch((const char *)c + 64);
+        }
 }
 
 uint32_t index_max(const struct index *ix)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Key to location, in memory: one array of chunk records, and a hash table of chains through them.
  *
- * A record is a number below the bound given at the start; the same number names the chunk in the eviction
- * order and as the owner of its slot. Its generation changes when it is given back, so that a number kept for
- * too long is recognized. Memory is reserved at the start and touched as records are used: 96 bytes a chunk
- * and 4 bytes a bucket. */
+ * A record is a number below the bound given at the start; the same number names the chunk in the
+ * eviction order and as the owner of its slot. Its generation changes when it is given back, so
+ * that a number kept for too long is recognized. Memory is reserved at the start and touched as
+ * records are used: 96 bytes a chunk and 4 bytes a bucket. */
 #pragma once
 
 #include <assert.h>
@@ -13,13 +13,13 @@
 
 #include "key.h"
 
-#define INDEX_NONE UINT32_MAX
+#define INDEX_NONE    UINT32_MAX
 #define INDEX_NO_SLAB UINT16_MAX
 
 enum chunk_flags {
-        CHUNK_USED = 1,     /* the record is one */
-        CHUNK_LINKED = 2,   /* index_find() finds it */
-        CHUNK_PENDING = 4,  /* a put in flight: nobody but a second put may see it */
+        CHUNK_USED = 1,    /* the record is one */
+        CHUNK_LINKED = 2,  /* index_find() finds it */
+        CHUNK_PENDING = 4, /* a put in flight: nobody but a second put may see it */
 };
 
 struct chunk {
@@ -27,17 +27,17 @@ struct chunk {
         uint64_t seq;
         uint64_t created_ms;
         uint8_t parent[8];
-        uint32_t hash;           /* the low half of the caller's */
-        uint32_t next;           /* in its bucket, or of the free records */
+        uint32_t hash; /* the low half of the caller's */
+        uint32_t next; /* in its bucket, or of the free records */
         uint32_t generation;
         uint32_t namespace_id;
         uint32_t length;
         uint32_t crc;
         uint32_t table_position; /* of its live entry in the ring; TABLE_NOWHERE */
         uint32_t slot;
-        uint16_t slab;           /* = segment; INDEX_NO_SLAB: none yet */
+        uint16_t slab; /* = segment; INDEX_NO_SLAB: none yet */
         uint16_t tenant;
-        uint16_t pins;           /* I/O on its slot: neither evicted nor reused */
+        uint16_t pins; /* I/O on its slot: neither evicted nor reused */
         uint8_t flags;
         uint8_t reserved;
 };
@@ -56,7 +56,10 @@ void index_release(struct index *ix, uint32_t i);
 void index_link(struct index *ix, uint32_t i, uint64_t hash);
 void index_unlink(struct index *ix, uint32_t i);
 
-uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct key *key, uint64_t hash);
+uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct key *key,
+                    uint64_t hash);
+/* For many look-ups in a row: step 0 for all of them, then step 1, then index_find(). */
+void index_prefetch(const struct index *ix, uint64_t hash, unsigned step);
 struct chunk *index_chunk(const struct index *ix, uint32_t i);
 
 uint32_t index_max(const struct index *ix);

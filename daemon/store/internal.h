@@ -74,6 +74,7 @@ struct store {
         uint64_t slab_bytes;     /* of the largest one */
         uint64_t max_chunk;
         uint64_t segments_charged;
+        uint64_t no_room_for;    /* the limit has none for another segment of slots of at least this size */
         uint64_t no_room_until_ns; /* the file system was full: no new files before this */
         struct segment *formatting; /* being made; NULL: none is */
         struct kio_request format_io, prewrite_io, grow_io;
@@ -96,18 +97,22 @@ struct store {
         unsigned sync_outstanding;
         int sync_result;
         bool sync_failed;        /* once: nothing is believed any more */
-        struct kio_request table_sync_io;
+        struct kio_request table_sync_io, names_sync_io;
+        bool names_dirty;        /* files were made since the directory was synced */
 
         struct kio_request table_io;
         struct list_node slot_waiting;  /* struct store_put, in order */
         struct list_node done_puts, done_gets; /* complete() is due */
 
+        struct kio_request nudge_io; /* does nothing, and completes */
+        bool nudged;
+
         uint64_t requests;       /* of callers, not completed */
         uint64_t operations;     /* own, not completed */
         uint64_t tombstones;     /* queued */
 
-        struct store_stats stats;
         uint64_t payload_bytes, chunks;
+        struct store_stats stats; /* what is counted; the rest is filled in by store_get_stats() */
 };
 
 /* An entry on its way to the table: of a put, or a tombstone. */

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The namespaces files: see namespace.h. Runs on the loop thread. Owns the files "namespaces.0" and ".1", the list,
- * and one buffer.
+/* The namespaces files: see namespace.h. Runs on the loop thread. Owns the files "namespaces.0" and
+ * ".1", the list, and one buffer.
  *
- * A change, that is a new namespace or a purge, raises the generation; whoever made it waits. One write at a time:
- * all of the list into file 0, a sync, then those that waited are answered; then the same into file 1. A crash
- * tears at most the file that was being written; the other one is whole, and holds everything that was answered,
- * or (while file 0 is written) everything but what was not answered yet. Both hold the same at rest, so damage to
- * one loses nothing.
+ * A change, that is a new namespace or a purge, raises the generation; whoever made it waits. One
+ * write at a time: all of the list into file 0, a sync, then those that waited are answered; then
+ * the same into file 1. A crash tears at most the file that was being written; the other one is
+ * whole, and holds everything that was answered, or (while file 0 is written) everything but what
+ * was not answered yet. Both hold the same at rest, so damage to one loses nothing.
  *
- * Ids are given once, also after the files were lost: the start reserves what it meets in the table.
- * Failures: a failed write or sync is the answer to those that waited; the next change writes everything anew. */
+ * Ids are given once, also after the files were lost: the start reserves what it meets in the
+ * table. Failures: a failed write or sync is the answer to those that waited; the next change
+ * writes everything anew. */
 #include "store/namespace.h"
 
 #include <assert.h>
@@ -32,11 +33,11 @@ struct namespaces {
         unsigned count, room;
         uint32_t next_id;
         uint64_t purge_seq;
-        uint64_t bytes;          /* of a file as of now */
-        uint64_t reserve;        /* of a file, allocated */
+        uint64_t bytes;   /* of a file as of now */
+        uint64_t reserve; /* of a file, allocated */
 
-        uint64_t generation;     /* of what is in memory */
-        uint64_t durable;        /* of what is synced in one file at least */
+        uint64_t generation; /* of what is in memory */
+        uint64_t durable;    /* of what is synced in one file at least */
         int fds[DISK_NAMESPACE_FILES];
 
         struct kio *io;
@@ -44,7 +45,7 @@ struct namespaces {
         void *userdata;
         struct kio_request request;
         enum writing writing;
-        unsigned file;           /* being written */
+        unsigned file; /* being written */
         uint64_t writing_generation;
         void *buf;
         uint64_t buf_bytes;
@@ -71,8 +72,8 @@ static struct namespace *namespace_free(struct namespace *ns)
         return NULL;
 }
 
-static int namespace_new(struct namespace **ret, const char *name, size_t name_length, const char *fingerprint,
-                         size_t fingerprint_length)
+static int namespace_new(struct namespace **ret, const char *name, size_t name_length,
+                         const char *fingerprint, size_t fingerprint_length)
 {
         struct namespace *ns = calloc(1, sizeof(*ns));
 
@@ -145,7 +146,8 @@ static int64_t build(struct namespaces *n, uint64_t generation)
         p = (char *)(header + 1);
         for (unsigned i = 0; i < n->count; i++) {
                 const struct namespace *ns = n->list[i];
-                size_t name_length = strlen(ns->seen.name), fingerprint_length = strlen(ns->seen.fingerprint);
+                size_t name_length = strlen(ns->seen.name),
+                       fingerprint_length = strlen(ns->seen.fingerprint);
                 struct disk_namespace record = {
                         .id = ns->seen.id,
                         .tenant = ns->seen.tenant,
@@ -162,11 +164,13 @@ static int64_t build(struct namespaces *n, uint64_t generation)
                 p += record_bytes(name_length, fingerprint_length);
         }
         assert((uint64_t)(p - (char *)n->buf) == n->bytes);
-        header->crc = kio_crc32c(&header->count, n->bytes - offsetof(struct disk_namespaces, count));
+        header->crc =
+                kio_crc32c(&header->count, n->bytes - offsetof(struct disk_namespaces, count));
         return (int64_t)round_up(n->bytes, DISK_PAGE);
 }
 
-/* Is this a whole copy? The CRC says that we wrote it, the rest that a bug or a collision does no harm. */
+/* Is this a whole copy? The CRC says that we wrote it, the rest that a bug or a collision does no
+ * harm. */
 static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t bytes)
 {
         const struct disk_namespaces *h = buf;
@@ -174,7 +178,8 @@ static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t byt
         uint32_t last_id = 0;
 
         if (bytes < sizeof(*h) || memcmp(h->magic, DISK_NAMESPACES_MAGIC, sizeof(h->magic)) != 0 ||
-            memcmp(h->uuid, n->uuid, DISK_UUID_BYTES) != 0 || h->bytes < sizeof(*h) || h->bytes > bytes ||
+            memcmp(h->uuid, n->uuid, DISK_UUID_BYTES) != 0 || h->bytes < sizeof(*h) ||
+            h->bytes > bytes ||
             h->crc != kio_crc32c(&h->count, h->bytes - offsetof(struct disk_namespaces, count)) ||
             h->count > STORE_MAX_NAMESPACES || h->purge_seq >= UINT64_MAX / 2)
                 return false;
@@ -185,9 +190,13 @@ static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t byt
                 if (!range_within(offset, sizeof(record), h->bytes))
                         return false;
                 memcpy(&record, (const char *)buf + offset, sizeof(record));
-                if (!range_within(offset, record_bytes(record.name_length, record.fingerprint_length), h->bytes) ||
-                    record.id <= last_id || record.name_length == 0 || record.name_length > STORE_MAX_NAME ||
-                    record.fingerprint_length > STORE_MAX_FINGERPRINT || record.purge_seq >= UINT64_MAX / 2 ||
+                if (!range_within(offset,
+                                  record_bytes(record.name_length, record.fingerprint_length),
+                                  h->bytes) ||
+                    record.id <= last_id || record.name_length == 0 ||
+                    record.name_length > STORE_MAX_NAME ||
+                    record.fingerprint_length > STORE_MAX_FINGERPRINT ||
+                    record.purge_seq >= UINT64_MAX / 2 ||
                     memchr(name, '\0', (size_t)record.name_length + record.fingerprint_length))
                         return false;
                 last_id = record.id;
@@ -208,7 +217,8 @@ static int load(struct namespaces *n, const void *buf)
 
                 memcpy(&record, p, sizeof(record));
                 r = namespace_new(&ns, p + sizeof(record), record.name_length,
-                                  p + sizeof(record) + record.name_length, record.fingerprint_length);
+                                  p + sizeof(record) + record.name_length,
+                                  record.fingerprint_length);
                 if (r < 0)
                         return r;
                 ns->seen.id = record.id;
@@ -241,7 +251,9 @@ static int read_file(int fd, void **ret, uint64_t *ret_bytes)
                 return -errno;
         /* Nothing that we write is larger than this. */
         bytes = MIN((uint64_t)st.st_size,
-                    sizeof(struct disk_namespaces) + STORE_MAX_NAMESPACES * record_bytes(STORE_MAX_NAME, STORE_MAX_FINGERPRINT));
+                    sizeof(struct disk_namespaces) +
+                            STORE_MAX_NAMESPACES *
+                                    record_bytes(STORE_MAX_NAME, STORE_MAX_FINGERPRINT));
         buf = malloc(bytes + 1);
         if (!buf)
                 return -ENOMEM;
@@ -273,7 +285,8 @@ int namespaces_write_now(struct namespaces *n)
                 return (int)bytes;
         for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++) {
                 for (int64_t done = 0; done < bytes;) {
-                        ssize_t k = pwrite(n->fds[i], (char *)n->buf + done, (size_t)(bytes - done), done);
+                        ssize_t k = pwrite(n->fds[i], (char *)n->buf + done, (size_t)(bytes - done),
+                                           done);
 
                         if (k < 0 && errno == EINTR)
                                 continue;
@@ -288,8 +301,8 @@ int namespaces_write_now(struct namespaces *n)
         return 0;
 }
 
-int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes, bool *ret_lost,
-                    char ret_error[static STORE_ERROR_BYTES])
+int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes,
+                    bool *ret_lost, char ret_error[static STORE_ERROR_BYTES])
 {
         static const char *const names[DISK_NAMESPACE_FILES] = { "namespaces.0", "namespaces.1" };
         _cleanup_(namespaces_freep) struct namespaces *n = calloc(1, sizeof(*n));
@@ -319,7 +332,8 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
                 if (fd == -ENOENT) {
                         same = false;
                 } else if (fd < 0) {
-                        r = store_error(ret_error, fd, "%s/%s: cannot open: %s", dir->path, names[i], strerror(-fd));
+                        r = store_error(ret_error, fd, "%s/%s: cannot open: %s", dir->path,
+                                        names[i], strerror(-fd));
                         break;
                 } else {
                         /* An unreadable copy is a damaged one. */
@@ -330,7 +344,8 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
                 }
                 if (!copies[i] || !copy_valid(n, copies[i], bytes))
                         same = false;
-                else if (!best || ((struct disk_namespaces *)copies[i])->generation > best->generation) {
+                else if (!best ||
+                         ((struct disk_namespaces *)copies[i])->generation > best->generation) {
                         same = same && !best;
                         best = copies[i];
                 } else if (((struct disk_namespaces *)copies[i])->generation < best->generation) {
@@ -350,14 +365,16 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
                 n->fds[i] = dir_open_file(dir, names[i], O_RDWR | O_CREAT);
                 r = n->fds[i] < 0 ? n->fds[i] : dir_allocate(n->fds[i], n->reserve);
                 if (r < 0)
-                        return store_error(ret_error, r, "%s/%s: cannot make: %s", dir->path, names[i], strerror(-r));
+                        return store_error(ret_error, r, "%s/%s: cannot make: %s", dir->path,
+                                           names[i], strerror(-r));
         }
         *ret_lost = !best && !dir->fresh;
         if (!same) {
                 n->generation++;
                 r = namespaces_write_now(n);
                 if (r < 0)
-                        return store_error(ret_error, r, "%s: cannot write the namespaces: %s", dir->path, strerror(-r));
+                        return store_error(ret_error, r, "%s: cannot write the namespaces: %s",
+                                           dir->path, strerror(-r));
         }
         *ret = TAKE_PTR(n);
         return 0;
@@ -378,7 +395,8 @@ struct namespaces *namespaces_free(struct namespaces *n)
         return NULL;
 }
 
-void namespaces_set_io(struct namespaces *n, struct kio *io, void (*progress)(void *userdata), void *userdata)
+void namespaces_set_io(struct namespaces *n, struct kio *io, void (*progress)(void *userdata),
+                       void *userdata)
 {
         n->io = io;
         n->progress = progress;
@@ -455,9 +473,11 @@ static void open_done(struct namespaces *n, struct store_namespace_open *req, in
         list_append(&n->opens_done, &req->node);
 }
 
-static int make_one(struct namespaces *n, const struct store_namespace_open *req, uint64_t room, struct namespace **ret)
+static int make_one(struct namespaces *n, const struct store_namespace_open *req, uint64_t room,
+                    struct namespace **ret)
 {
-        uint64_t more = record_bytes(req->name_length, req->fingerprint_length), charged = namespaces_charged(n);
+        uint64_t more = record_bytes(req->name_length, req->fingerprint_length),
+                 charged = namespaces_charged(n);
         struct namespace *ns;
         int r;
 
@@ -468,7 +488,8 @@ static int make_one(struct namespaces *n, const struct store_namespace_open *req
                 n->bytes -= more;
                 return -ENOSPC;
         }
-        r = namespace_new(&ns, req->name, req->name_length, req->fingerprint, req->fingerprint_length);
+        r = namespace_new(&ns, req->name, req->name_length, req->fingerprint,
+                          req->fingerprint_length);
         if (r == 0) {
                 r = append(n, ns);
                 if (r < 0)
@@ -487,7 +508,8 @@ static int make_one(struct namespaces *n, const struct store_namespace_open *req
         return 0;
 }
 
-static struct namespace *find_by_name(const struct namespaces *n, uint16_t tenant, const char *name, size_t length)
+static struct namespace *find_by_name(const struct namespaces *n, uint16_t tenant, const char *name,
+                                      size_t length)
 {
         for (unsigned i = 0; i < n->count; i++) {
                 struct namespace *ns = n->list[i];
@@ -516,8 +538,10 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
         list_init(&req->node);
         req->namespace = NULL;
         if (req->name_length == 0 || req->name_length > STORE_MAX_NAME ||
-            req->fingerprint_length > STORE_MAX_FINGERPRINT || memchr(req->name, '\0', req->name_length) ||
-            (req->fingerprint_length > 0 && memchr(req->fingerprint, '\0', req->fingerprint_length))) {
+            req->fingerprint_length > STORE_MAX_FINGERPRINT ||
+            memchr(req->name, '\0', req->name_length) ||
+            (req->fingerprint_length > 0 &&
+             memchr(req->fingerprint, '\0', req->fingerprint_length))) {
                 open_done(n, req, -EINVAL);
                 return;
         }
@@ -585,11 +609,13 @@ static void finish_flying(struct namespaces *n, int result)
         }
 }
 
-/* A write carried `durable`: who asked for such a namespace while it flew has waited for nothing else. */
+/* A write carried `durable`: who asked for such a namespace while it flew has waited for nothing
+ * else. */
 static void finish_carried(struct namespaces *n)
 {
-        list_for_each_safe(&n->opens_waiting, i) {
-                struct store_namespace_open *req = container_of(i, struct store_namespace_open, node);
+        list_for_each_safe (&n->opens_waiting, i) {
+                struct store_namespace_open *req =
+                        container_of(i, struct store_namespace_open, node);
                 const struct namespace *ns = container_of(req->namespace, struct namespace, seen);
 
                 if (ns->generation > n->durable)
@@ -636,7 +662,9 @@ static void submit(struct namespaces *n, enum kio_op op)
                 .class = KIO_CLASS_PUT,
                 .fd = n->fds[n->file],
                 .buf = n->buf,
-                .length = op == KIO_WRITE ? round_up(((struct disk_namespaces *)n->buf)->bytes, DISK_PAGE) : 0,
+                .length = op == KIO_WRITE
+                                  ? round_up(((struct disk_namespaces *)n->buf)->bytes, DISK_PAGE)
+                                  : 0,
                 .complete = complete,
         };
         list_init(&n->request.node);
@@ -647,7 +675,8 @@ void namespaces_turn(struct namespaces *n)
 {
         int64_t r;
 
-        if (n->writing != WRITING_NOTHING || n->generation == n->writing_generation || n->generation == n->durable)
+        if (n->writing != WRITING_NOTHING || n->generation == n->writing_generation ||
+            n->generation == n->durable)
                 return;
         list_splice(&n->opens_flying, &n->opens_waiting);
         list_splice(&n->purges_flying, &n->purges_waiting);
@@ -671,7 +700,8 @@ bool namespaces_drain(struct namespaces *n)
         if (list_empty(&opens) && list_empty(&purges))
                 return false;
         while ((i = list_pop(&opens))) {
-                struct store_namespace_open *req = container_of(i, struct store_namespace_open, node);
+                struct store_namespace_open *req =
+                        container_of(i, struct store_namespace_open, node);
 
                 n->requests--;
                 req->complete(req);

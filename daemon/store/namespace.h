@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Namespaces: who they are, and up to which sequence they are purged. In memory, and in two files that hold
- * the same. */
+/* Namespaces: who they are, and up to which sequence they are purged. In memory, and in two files
+ * that hold the same. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,21 +11,23 @@
 
 struct namespaces;
 
-struct namespace {
+struct namespace
+{
         struct store_namespace seen; /* what store.h shows; counts are kept by the store */
         uint64_t purge_seq;
         uint64_t created_ms;
-        uint64_t generation;         /* of the files, that holds it first */
+        uint64_t generation; /* of the files, that holds it first */
 };
 
 /* Reads both files, or makes them. `reserve_bytes`: what is allocated of each from the start.
  * *ret_lost: neither is whole: whatever the table holds belongs to nobody. */
-int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes, bool *ret_lost,
-                    char ret_error[static STORE_ERROR_BYTES]);
+int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes,
+                    bool *ret_lost, char ret_error[static STORE_ERROR_BYTES]);
 struct namespaces *namespaces_free(struct namespaces *n);
 /* Writes both now, if anything changed: for opening, when there is no I/O to wait for. */
 int namespaces_write_now(struct namespaces *n);
-void namespaces_set_io(struct namespaces *n, struct kio *io, void (*progress)(void *userdata), void *userdata);
+void namespaces_set_io(struct namespaces *n, struct kio *io, void (*progress)(void *userdata),
+                       void *userdata);
 
 /* What both files take of the limit. */
 uint64_t namespaces_charged(const struct namespaces *n);
@@ -40,7 +42,8 @@ bool namespaces_is_dead(const struct namespaces *n, uint32_t id, uint64_t seq);
 /* Ids up to this one are not given any more. */
 void namespaces_reserve_id(struct namespaces *n, uint32_t id);
 
-/* Fills result and queues the request: namespaces_drain() completes it. `room`: bytes that the files may grow. */
+/* Fills result and queues the request: namespaces_drain() completes it. `room`: bytes that the
+ * files may grow. */
 void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req, uint64_t room);
 void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq);
 /* Everything up to `seq` is dead; written with the next change. */

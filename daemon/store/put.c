@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A chunk on its way in: slot, payload write, table entry, and if asked for a sync.
  *
- * From store_put() on the chunk has its record: in the eviction order, in the index for a second put to find, and
- * pinned. Nobody finds it to read before its entry is on disk. Puts that need a file that is being made wait in
- * order, with everything but a slot. Payloads are written in parallel; their entries go to the ring, which writes
- * all that queued up while its last write flew.
+ * From store_put() on the chunk has its record: in the eviction order, in the index for a second
+ * put to find, and pinned. Nobody finds it to read before its entry is on disk. Puts that need a
+ * file that is being made wait in order, with everything but a slot. Payloads are written in
+ * parallel; their entries go to the ring, which writes all that queued up while its last write
+ * flew.
  *
- * A purge takes a put in flight out of the index at once; the put then ends with -ECANCELED wherever it is, and an
- * entry that went out all the same is older than the purge. Drops do not see puts in flight.
+ * A purge takes a put in flight out of the index at once; the put then ends with -ECANCELED
+ * wherever it is, and an entry that went out all the same is older than the purge. Drops do not see
+ * puts in flight.
  *
- * Failures: a failed payload write gives the slot back and is the put's result; nothing was said to the table. A
- * failed table write bypasses the path: puts are refused, gets go on. */
+ * Failures: a failed payload write gives the slot back and is the put's result; nothing was said to
+ * the table. A failed table write bypasses the path: puts are refused, gets go on. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -25,7 +27,8 @@ struct put_private {
         struct store *store;
         uint32_t class;
 };
-static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->store_private), "room in the request");
+static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->store_private),
+              "room in the request");
 
 struct tombstone {
         struct table_work work;
@@ -130,7 +133,7 @@ void put_serve_waiting(struct store *s)
                 if (r == STORE_FULL) {
                         /* What is pinned by others comes free; what only waits here does not. */
                         if (waiting == 0)
-                                list_for_each(&s->slot_waiting, n)
+                                list_for_each (&s->slot_waiting, n)
                                         waiting++;
                         if (s->pins > waiting)
                                 return;
@@ -178,11 +181,11 @@ int store_put(struct store *s, struct store_put *req)
         c->crc = req->crc;
         c->flags |= CHUNK_PENDING;
         index_link(s->index, i, req->hash);
-        evict_insert(s->evict, i, (uint32_t)class, req->length);
+        evict_insert(s->evict, i, (uint32_t) class, req->length);
         chunk_pin(s, i);
 
         req->ref = (struct store_ref){ .index = i, .generation = c->generation };
-        *private(req) = (struct put_private){ .store = s, .class = (uint32_t)class };
+        *private(req) = (struct put_private){ .store = s, .class = (uint32_t) class };
         list_init(&private(req)->work.item.node);
         list_init(&req->node);
 
@@ -260,7 +263,8 @@ void entry_from_chunk(const struct store *s, const struct chunk *c, struct disk_
 
 static struct store_put *put_of(struct table_work *work)
 {
-        return container_of((void *)container_of(work, struct put_private, work), struct store_put, store_private);
+        return container_of((void *)container_of(work, struct put_private, work), struct store_put,
+                            store_private);
 }
 
 static bool fill(void *userdata, struct table_item *item, struct disk_entry *ret)
@@ -337,7 +341,9 @@ static void moved(void *userdata, uint32_t i, uint32_t position)
         store_chunk_at(userdata, i)->table_position = position;
 }
 
-const struct table_ops store_table_ops = { .fill = fill, .written = written, .live = live, .moved = moved };
+const struct table_ops store_table_ops = {
+        .fill = fill, .written = written, .live = live, .moved = moved
+};
 
 static void table_written(struct kio_request *io)
 {

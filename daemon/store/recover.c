@@ -1,19 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Start: from the files to the index. Blocks; runs once, before there is any other I/O.
  *
- * Three looks at the ring, each sequential. A ring of up to 256 MiB is read once and kept meanwhile; a larger one
- * is read each time, through the page cache.
- *   1. The newest page, hence the head; the highest sequence; of each segment the last cut (epoch), and of each of
- *      its slots the highest sequence. Then a lowered limit is enforced, before anything is built.
- *   2. Entries that won their slot, of namespaces that are known and not purged since, go into the index; of a key
- *      with several the highest sequence stays; of an entry with several copies the newest page counts.
- *   3. Any entry, tombstones above all, that is newer than what the index holds under its key, takes it out.
- * What is left is live: its segment is cut as the entries say, its slot is taken, it enters the eviction order,
- * older seconds first and within a second the later put first, so that parents are younger than children.
+ * Three looks at the ring, each sequential. A ring of up to 64 MiB is read once and kept meanwhile;
+ * a larger one is read each time, through the page cache: that costs less than touching that much
+ * memory.
+ *   1. The newest page, hence the head; the highest sequence; of each segment the last cut (epoch),
+ * and of each of its slots the highest sequence. Then a lowered limit is enforced, before anything
+ * is built.
+ *   2. Entries that won their slot, of namespaces that are known and not purged since, go into the
+ * index; of a key with several the highest sequence stays; of an entry with several copies the
+ * newest page counts.
+ *   3. Any entry, tombstones above all, that is newer than what the index holds under its key,
+ * takes it out. What is left is live: its segment is cut as the entries say, its slot is taken, it
+ * enters the eviction order, older seconds first and within a second the later put first, so that
+ * parents are younger than children.
  *
- * A page counts if its CRC, the store's uuid and its position are right, an entry if its own CRC is and its place
- * exists: damage costs the entries it hit. A page that a crash left unwritten amid newer ones is erased, so that
- * what it holds cannot outlive the tombstones that came after it. */
+ * A page counts if its CRC, the store's uuid and its position are right, an entry if its own CRC is
+ * and its place exists: damage costs the entries it hit. A page that a crash left unwritten amid
+ * newer ones is not read, and erased: what it holds would outlive the tombstones that came after
+ * it. */
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -21,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,7 +38,7 @@
 #define NAME_TABLE     "table"
 #define NAME_TABLE_NEW "table.new"
 
-enum { READ_PAGES = 1024, KEEP_PAGES = 256 * 1024 * 1024 / DISK_PAGE };
+enum { READ_PAGES = 1024, KEEP_PAGES = 64 * 1024 * 1024 / DISK_PAGE };
 
 /* What the ring says about one segment. */
 struct segment_scan {
@@ -49,14 +55,15 @@ struct recovery {
         uint32_t pages;
         struct disk_page *buf;
         uint32_t buf_first, buf_pages, buf_room;
-        uint64_t *sequences;    /* of each page; 0: not valid */
+        uint64_t *sequences; /* of each page; 0: not valid; TABLE_STALE */
 
         uint64_t max_seq, max_sequence;
-        uint32_t newest;
+        uint32_t newest; /* UINT32_MAX: none */
+        uint32_t safe;   /* pages behind it with nothing that is needed */
         struct segment_scan *scans;
         uint32_t n_scans;
 
-        uint32_t new_pages;     /* the ring has to shrink to; 0: it does not */
+        uint32_t new_pages; /* the ring has to shrink to; 0: it does not */
 };
 
 static int fail(struct recovery *rec, int r, const char *what)
@@ -131,8 +138,9 @@ static int open_ring(struct recovery *rec)
                 return fail(rec, s->table_fd, "cannot open the file \"" NAME_TABLE "\"");
         if (fstat(s->table_fd, &st) < 0)
                 return fail(rec, -errno, "cannot look at the file \"" NAME_TABLE "\"");
-        rec->pages = (uint32_t)MIN(MAX((uint64_t)st.st_size / DISK_PAGE, (uint64_t)STORE_RING_MIN_PAGES),
-                                   (uint64_t)TABLE_MAX_PAGES - 1);
+        rec->pages =
+                (uint32_t)MIN(MAX((uint64_t)st.st_size / DISK_PAGE, (uint64_t)STORE_RING_MIN_PAGES),
+                              (uint64_t)TABLE_MAX_PAGES - 1);
         r = dir_allocate(s->table_fd, (uint64_t)rec->pages * DISK_PAGE);
         if (r == 0 && fdatasync(s->table_fd) < 0)
                 r = -errno;
@@ -145,6 +153,8 @@ static int open_ring(struct recovery *rec)
         posix_fadvise(rec->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
         rec->buf_room = rec->pages <= KEEP_PAGES ? rec->pages : READ_PAGES;
         rec->buf = aligned_alloc(DISK_PAGE, (size_t)rec->buf_room * DISK_PAGE);
+        if (rec->buf)
+                madvise(rec->buf, (size_t)rec->buf_room * DISK_PAGE, MADV_HUGEPAGE); /* a wish */
         rec->sequences = calloc(rec->pages, sizeof(*rec->sequences));
         return rec->buf && rec->sequences ? 0 : fail(rec, -ENOMEM, "reading the table");
 }
@@ -178,7 +188,8 @@ static int open_segment(struct recovery *rec, uint32_t number)
         return 0;
 }
 
-/* Opens those that are there; a number that is missing below the highest gets a segment without a file. */
+/* Opens those that are there; a number that is missing below the highest gets a segment without a
+ * file. */
 static int open_segments(struct recovery *rec)
 {
         struct store *s = rec->s;
@@ -210,7 +221,8 @@ static int open_segments(struct recovery *rec)
                         char name[DIR_SEGMENT_NAME_BYTES];
 
                         dir_segment_name(i, name);
-                        return store_error(rec->error, r, "%s/%s: cannot open: %s", s->path, name, strerror(-r));
+                        return store_error(rec->error, r, "%s/%s: cannot open: %s", s->path, name,
+                                           strerror(-r));
                 }
         }
         return 0;
@@ -235,11 +247,12 @@ static void drop_last_segment(struct recovery *rec)
 /* The segment's part of an entry: within a file that is there, and possible. */
 static bool place_valid(const struct store *s, const struct disk_entry *e)
 {
-        return e->segment < s->n_segments && s->segments[e->segment]->fd >= 0 && e->slot_pages > 0 &&
-               e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
-               e->length <= (uint64_t)e->slot_pages * DISK_PAGE && e->segment_epoch < UINT64_MAX / 2 &&
-               range_within((uint64_t)e->slot_offset * DISK_PAGE, (uint64_t)e->slot_pages * DISK_PAGE,
-                            s->segments[e->segment]->bytes);
+        return e->segment < s->n_segments && s->segments[e->segment]->fd >= 0 &&
+               e->slot_pages > 0 && e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
+               e->length <= (uint64_t)e->slot_pages * DISK_PAGE &&
+               e->segment_epoch < UINT64_MAX / 2 &&
+               range_within((uint64_t)e->slot_offset * DISK_PAGE,
+                            (uint64_t)e->slot_pages * DISK_PAGE, s->segments[e->segment]->bytes);
 }
 
 /* --- first look --- */
@@ -258,7 +271,8 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e)
                 free(scan->seqs);
                 scan->epoch = e->segment_epoch;
                 scan->slot_pages = e->slot_pages;
-                scan->slots = (uint32_t)(rec->s->segments[e->segment]->bytes / DISK_PAGE / e->slot_pages);
+                scan->slots =
+                        (uint32_t)(rec->s->segments[e->segment]->bytes / DISK_PAGE / e->slot_pages);
                 scan->seqs = calloc(scan->slots, sizeof(*scan->seqs));
                 if (!scan->seqs)
                         return fail(rec, -ENOMEM, "reading the table");
@@ -282,16 +296,22 @@ static int first_look(struct recovery *rec)
                 }
                 rec->s->stats.recovered_pages++;
                 rec->sequences[i] = page->sequence;
-                if (page->sequence > rec->max_sequence) {
-                        rec->max_sequence = page->sequence;
-                        rec->newest = i;
-                }
                 for (unsigned j = 0; j < page->count; j++) {
-                        int r = valid_entry(rec, &page->entries[j]) ? scan_entry(rec, &page->entries[j]) : 0;
+                        int r = valid_entry(rec, &page->entries[j])
+                                        ? scan_entry(rec, &page->entries[j])
+                                        : 0;
 
                         if (r < 0)
                                 return r;
                 }
+        }
+        rec->newest = table_find_newest(rec->sequences, rec->pages);
+        if (rec->newest != UINT32_MAX) {
+                const struct disk_page *newest = ring_page(rec, rec->newest);
+
+                rec->max_sequence = newest->sequence;
+                rec->safe = newest->safe;
+                table_mark_stale(rec->sequences, rec->pages, newest);
         }
         return 0;
 }
@@ -325,7 +345,8 @@ static int enforce_limit(struct recovery *rec)
                         drop_last_segment(rec);
                         dropped = true;
                 } else {
-                        return store_error(rec->error, -ENOSPC, "%s: store.limit is too small for this store's tables",
+                        return store_error(rec->error, -ENOSPC,
+                                           "%s: store.limit is too small for this store's tables",
                                            s->path);
                 }
         }
@@ -335,6 +356,13 @@ static int enforce_limit(struct recovery *rec)
 }
 
 /* --- second and third look --- */
+
+static const struct disk_page *readable_page(struct recovery *rec, uint32_t page)
+{
+        return rec->sequences[page] == 0 || rec->sequences[page] == TABLE_STALE
+                       ? NULL
+                       : valid_page(rec, page);
+}
 
 static bool won_its_slot(const struct recovery *rec, const struct disk_entry *e)
 {
@@ -347,10 +375,10 @@ static bool won_its_slot(const struct recovery *rec, const struct disk_entry *e)
                e->seq == scan->seqs[e->slot_offset / e->slot_pages];
 }
 
-static void index_entry(struct recovery *rec, const struct disk_entry *e, uint32_t position)
+static void index_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
+                        uint32_t position)
 {
         struct store *s = rec->s;
-        uint64_t hash = store_hash(s, e->namespace_id, &e->key);
         uint32_t i = index_find(s->index, e->namespace_id, &e->key, hash);
         struct chunk *c;
 
@@ -381,40 +409,55 @@ static void index_entry(struct recovery *rec, const struct disk_entry *e, uint32
         c->tenant = e->tenant;
 }
 
-static void second_look(struct recovery *rec)
+static bool second_look_wants(const struct recovery *rec, const struct disk_entry *e)
 {
-        for (uint32_t i = 0; i < rec->pages; i++) {
-                const struct disk_page *page = rec->sequences[i] ? valid_page(rec, i) : NULL;
-
-                for (unsigned j = 0; page && j < page->count; j++) {
-                        const struct disk_entry *e = &page->entries[j];
-
-                        if (valid_entry(rec, e) && won_its_slot(rec, e) &&
-                            !namespaces_is_dead(rec->s->namespaces, e->namespace_id, e->seq))
-                                index_entry(rec, e, i * DISK_PAGE_ENTRIES + j);
-                }
-        }
+        return won_its_slot(rec, e) &&
+               !namespaces_is_dead(rec->s->namespaces, e->namespace_id, e->seq);
 }
 
-static void third_look(struct recovery *rec)
+static void unindex_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
+                          uint32_t position)
 {
         struct store *s = rec->s;
+        uint32_t i = index_find(s->index, e->namespace_id, &e->key, hash);
+
+        if (i == INDEX_NONE || store_chunk_at(s, i)->seq >= e->seq)
+                return;
+        index_unlink(s->index, i);
+        index_release(s->index, i);
+}
+
+static bool third_look_wants(const struct recovery *rec, const struct disk_entry *e)
+{
+        return !won_its_slot(rec, e);
+}
+
+/* A page at a time, so that the memory of its look-ups is fetched at once. */
+static void
+look_again(struct recovery *rec, bool (*wants)(const struct recovery *, const struct disk_entry *),
+           void (*use)(struct recovery *, const struct disk_entry *, uint64_t, uint32_t))
+{
+        const struct store *s = rec->s;
 
         for (uint32_t i = 0; i < rec->pages; i++) {
-                const struct disk_page *page = rec->sequences[i] ? valid_page(rec, i) : NULL;
+                const struct disk_page *page = readable_page(rec, i);
+                uint64_t hashes[DISK_PAGE_ENTRIES];
+                unsigned wanted[DISK_PAGE_ENTRIES], n = 0;
 
                 for (unsigned j = 0; page && j < page->count; j++) {
                         const struct disk_entry *e = &page->entries[j];
-                        uint32_t chunk;
 
-                        if (!valid_entry(rec, e) || won_its_slot(rec, e))
+                        if (!valid_entry(rec, e) || !wants(rec, e))
                                 continue;
-                        chunk = index_find(s->index, e->namespace_id, &e->key, store_hash(s, e->namespace_id, &e->key));
-                        if (chunk == INDEX_NONE || store_chunk_at(s, chunk)->seq >= e->seq)
-                                continue;
-                        index_unlink(s->index, chunk);
-                        index_release(s->index, chunk);
+                        hashes[n] = store_hash(s, e->namespace_id, &e->key);
+                        index_prefetch(s->index, hashes[n], 0);
+                        wanted[n++] = j;
                 }
+                for (unsigned j = 0; j < n; j++)
+                        index_prefetch(s->index, hashes[j], 1);
+                for (unsigned j = 0; j < n; j++)
+                        use(rec, &page->entries[wanted[j]], hashes[j],
+                            i * DISK_PAGE_ENTRIES + wanted[j]);
         }
 }
 
@@ -486,7 +529,8 @@ static int by_age(const void *a, const void *b)
 static int take_places(struct recovery *rec)
 {
         struct store *s = rec->s;
-        _cleanup_(freep) struct age *ages = malloc(((size_t)index_used(s->index) + 1) * sizeof(*ages));
+        _cleanup_(freep) struct age *ages =
+                malloc(((size_t)index_used(s->index) + 1) * sizeof(*ages));
         size_t n = 0;
 
         if (!ages)
@@ -495,7 +539,9 @@ static int take_places(struct recovery *rec)
                 const struct chunk *c = store_chunk_at(s, i);
 
                 if (c->flags & CHUNK_USED)
-                        ages[n++] = (struct age){ .second = c->created_ms / 1000, .seq = c->seq, .chunk = i };
+                        ages[n++] = (struct age){ .second = c->created_ms / 1000,
+                                                  .seq = c->seq,
+                                                  .chunk = i };
         }
         qsort(ages, n, sizeof(*ages), by_age);
         for (size_t k = 0; k < n; k++) {
@@ -504,7 +550,8 @@ static int take_places(struct recovery *rec)
                 int r = slabs_slab_class(s->slabs, c->slab) < 0 ? cut_segment(rec, c->slab) : 0;
 
                 if (r == 0)
-                        r = slabs_occupy(s->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot }, i);
+                        r = slabs_occupy(s->slabs,
+                                         (struct slab_slot){ .slab = c->slab, .slot = c->slot }, i);
                 if (r < 0) {
                         c->slab = INDEX_NO_SLAB;
                         index_unlink(s->index, i);
@@ -519,63 +566,43 @@ static int take_places(struct recovery *rec)
         return 0;
 }
 
-/* Forgets what lies in the page: of a ring that damage has left without a safe page at its head. */
+/* Forgets what lies in the page. */
 static void drop_page(struct store *s, uint32_t page)
 {
         for (uint32_t i = 0; i < DISK_PAGE_ENTRIES; i++) {
-                uint32_t position = page * DISK_PAGE_ENTRIES + i, chunk = table_chunk_at(s->table, position);
+                uint32_t position = page * DISK_PAGE_ENTRIES + i,
+                         chunk = table_chunk_at(s->table, position);
 
                 if (chunk != UINT32_MAX && store_chunk_at(s, chunk)->table_position == position)
                         chunk_remove(s, chunk);
         }
 }
 
-static bool page_is_live(const struct store *s, uint32_t page)
+static int erase_stale(struct recovery *rec)
 {
-        for (uint32_t i = 0; i < DISK_PAGE_ENTRIES; i++) {
-                uint32_t position = page * DISK_PAGE_ENTRIES + i, chunk = table_chunk_at(s->table, position);
-
-                if (chunk != UINT32_MAX && store_chunk_at(s, chunk)->table_position == position)
-                        return true;
-        }
-        return false;
-}
-
-/* Behind the newest page lie its forerunners, one sequence less each. One that is not was to be overwritten and was
- * not; nothing in it is needed. */
-static int erase_holes(struct recovery *rec)
-{
-        uint32_t page = rec->newest;
-        int r = 0;
-
         memset(rec->buf, 0, DISK_PAGE);
         rec->buf_pages = 0;
-        for (uint32_t back = 1; back < MIN(rec->pages, 1024u) && back < rec->max_sequence && r == 0; back++) {
-                page = page > 0 ? page - 1 : rec->pages - 1;
-                if (rec->sequences[page] == 0 || rec->sequences[page] == rec->max_sequence - back ||
-                    page_is_live(rec->s, page))
-                        continue;
-                if (pwrite(rec->s->table_fd, rec->buf, DISK_PAGE, (off_t)page * DISK_PAGE) != DISK_PAGE)
-                        r = errno ? -errno : -EIO;
-        }
-        return r;
+        for (uint32_t i = 0; i < rec->pages; i++)
+                if (rec->sequences[i] == TABLE_STALE &&
+                    pwrite(rec->s->table_fd, rec->buf, DISK_PAGE, (off_t)i * DISK_PAGE) !=
+                            DISK_PAGE)
+                        return errno ? -errno : -EIO;
+        return 0;
 }
 
 static int start_ring(struct recovery *rec)
 {
         struct store *s = rec->s;
-        uint32_t head = rec->max_sequence ? (rec->newest + 1) % rec->pages : 0;
-        int r;
+        uint32_t head = rec->newest == UINT32_MAX ? 0 : (rec->newest + 1) % rec->pages;
+        int r = erase_stale(rec);
 
-        if (rec->max_sequence) {
-                r = erase_holes(rec);
-                if (r < 0)
-                        return fail(rec, r, "cannot write the table");
-        }
+        if (r < 0)
+                return fail(rec, r, "cannot write the table");
+        for (uint32_t i = 0; i < MIN(rec->safe, rec->pages - 1); i++)
+                drop_page(s, (head + i) % rec->pages);
         r = table_start(s->table, head, rec->max_sequence + 1);
         if (r == -ENOSPC) {
-                for (uint32_t i = 0; i < 4; i++)
-                        drop_page(s, (head + i) % rec->pages);
+                drop_page(s, head);
                 r = table_start(s->table, head, rec->max_sequence + 1);
         }
         if (r < 0)
@@ -587,7 +614,8 @@ static int start_ring(struct recovery *rec)
 static int rewrite_ring(struct recovery *rec)
 {
         struct store *s = rec->s;
-        _cleanup_(closep) int fd = dir_open_file(s->dir, NAME_TABLE_NEW, O_RDWR | O_CREAT | O_TRUNC);
+        _cleanup_(closep) int fd =
+                dir_open_file(s->dir, NAME_TABLE_NEW, O_RDWR | O_CREAT | O_TRUNC);
         struct disk_page *page = rec->buf;
         uint32_t next = 0, i = 0, high = index_high(s->index);
         int r;
@@ -599,7 +627,8 @@ static int rewrite_ring(struct recovery *rec)
                 return r;
         rec->buf_pages = 0;
         rec->pages = rec->new_pages;
-        rec->newest = 0;
+        rec->newest = UINT32_MAX;
+        rec->safe = 0;
         s->table = table_free(s->table);
         r = table_new(&s->table, s->dir->superblock.uuid, rec->pages, &store_table_ops, s);
         if (r < 0)
@@ -609,6 +638,8 @@ static int rewrite_ring(struct recovery *rec)
                         .magic = DISK_PAGE_MAGIC,
                         .sequence = ++rec->max_sequence,
                         .position = next,
+                        .ring_pages = rec->pages,
+                        .run_sequence = rec->max_sequence,
                 };
                 memcpy(page->uuid, s->dir->superblock.uuid, DISK_UUID_BYTES);
                 for (; i < high && page->count < DISK_PAGE_ENTRIES; i++) {
@@ -632,16 +663,17 @@ static int rewrite_ring(struct recovery *rec)
                 return -errno;
         close(s->table_fd);
         s->table_fd = TAKE_FD(fd);
-        free(rec->sequences);
-        rec->sequences = calloc(rec->pages, sizeof(*rec->sequences));
-        return rec->sequences ? dir_sync(s->dir) : -ENOMEM;
+        memset(rec->sequences, 0,
+               rec->pages * sizeof(*rec->sequences)); /* nothing stale in this one */
+        return dir_sync(s->dir);
 }
 
 static int recover_all(struct recovery *rec)
 {
         struct store *s = rec->s;
         bool lost = false;
-        uint64_t reserve = MIN(MAX(s->params.limit / 4096, UINT64_C(16) * 1024), UINT64_C(2) * 1024 * 1024);
+        uint64_t reserve =
+                MIN(MAX(s->params.limit / 4096, UINT64_C(16) * 1024), UINT64_C(2) * 1024 * 1024);
         int r;
 
         r = namespaces_open(&s->namespaces, s->dir, reserve, &lost, rec->error);
@@ -669,8 +701,8 @@ static int recover_all(struct recovery *rec)
         r = table_new(&s->table, s->dir->superblock.uuid, rec->pages, &store_table_ops, s);
         if (r < 0)
                 return fail(rec, r, "making the table");
-        second_look(rec);
-        third_look(rec);
+        look_again(rec, second_look_wants, index_entry);
+        look_again(rec, third_look_wants, unindex_entry);
         r = take_places(rec);
         if (r < 0)
                 return r;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Room for a chunk: a free slot, a new segment, or somebody's who must leave.
  *
- * In this order: a free slot of the class, in a segment that it has or that is free; a segment that is made but
- * not prewritten yet; a new one, if the limit allows (the put waits for it); the class's own coldest chunk; the
- * coldest segment of another class, emptied. Every segment's worth of evictions a class asks whether some
- * segment of another class is colder, as a whole, than what it evicts of its own, and then takes that: so classes
- * follow what is in demand.
+ * In this order: a free slot of the class, in a segment that it has or that is free; a segment that
+ * is made but not prewritten yet; a new one, if the limit allows (the put waits for it); the
+ * class's own coldest chunk; the coldest segment of another class, emptied. Every segment's worth
+ * of evictions a class asks whether some segment of another class is colder, as a whole, than what
+ * it evicts of its own, and then takes that: so classes follow what is in demand.
  *
- * Eviction writes nothing: the slot's next entry supersedes, and until then the CRC makes a slot that was half
- * overwritten a miss. A chunk with I/O on its slot is pinned: it is passed over by eviction; when it is dropped its
- * slot and record stay until the last pin goes. */
+ * Eviction writes nothing: the slot's next entry supersedes, and until then the CRC makes a slot
+ * that was half overwritten a miss. A chunk with I/O on its slot is pinned: it is passed over by
+ * eviction; when it is dropped its slot and record stay until the last pin goes. */
 #include <assert.h>
 
 #include "checked.h"
@@ -83,14 +83,16 @@ static void evict_chunk(struct store *s, uint32_t i)
         chunk_remove(s, i);
 }
 
-/* Time of the last touch of anything in the slab, or UINT64_MAX if there is I/O in it, or if it is not colder. */
+/* Time of the last touch of anything in the slab, or UINT64_MAX if there is I/O in it, or if it is
+ * not colder. */
 static uint64_t slab_touched(struct store *s, uint32_t slab, uint64_t colder_than)
 {
         uint32_t slots = slabs_slab_slots(s->slabs, slab);
         uint64_t touched = 0;
 
         for (uint32_t i = 0; i < slots; i++) {
-                uint32_t chunk = slabs_owner(s->slabs, (struct slab_slot){ .slab = slab, .slot = i });
+                uint32_t chunk =
+                        slabs_owner(s->slabs, (struct slab_slot){ .slab = slab, .slot = i });
 
                 if (chunk == SLAB_NOBODY)
                         continue;
@@ -112,8 +114,8 @@ uint32_t room_take_slab(struct store *s, int except_class, uint64_t min_bytes, u
                 int class = slabs_slab_class(s->slabs, i);
                 uint64_t touched;
 
-                if (class < 0 || class == except_class || seg->fd < 0 || seg->bytes < min_bytes || seg->syncing ||
-                    seg->prewriting)
+                if (class < 0 || class == except_class || seg->fd < 0 || seg->bytes < min_bytes ||
+                    seg->syncing || seg->prewriting)
                         continue;
                 touched = slab_touched(s, i, colder_than);
                 if (touched < colder_than) {
@@ -124,7 +126,8 @@ uint32_t room_take_slab(struct store *s, int except_class, uint64_t min_bytes, u
         if (taken == UINT32_MAX)
                 return taken;
         for (uint32_t i = 0, slots = slabs_slab_slots(s->slabs, taken); i < slots; i++) {
-                uint32_t chunk = slabs_owner(s->slabs, (struct slab_slot){ .slab = taken, .slot = i });
+                uint32_t chunk =
+                        slabs_owner(s->slabs, (struct slab_slot){ .slab = taken, .slot = i });
 
                 if (chunk != SLAB_NOBODY)
                         evict_chunk(s, chunk);
@@ -144,7 +147,8 @@ static bool evict_for(struct store *s, unsigned class)
                 return room_take_slab(s, (int)class, bytes, UINT64_MAX) != UINT32_MAX;
         if (++s->class_evictions[class] >= MAX(s->segment_bytes / bytes, UINT64_C(1))) {
                 s->class_evictions[class] = 0;
-                if (room_take_slab(s, (int)class, bytes, evict_touched(s->evict, victim)) != UINT32_MAX)
+                if (room_take_slab(s, (int)class, bytes, evict_touched(s->evict, victim)) !=
+                    UINT32_MAX)
                         return true;
         }
         evict_chunk(s, victim);

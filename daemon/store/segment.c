@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data files, and what the limit allows.
  *
- * A segment is one file of payload, and the slab of the same number in the slot allocator. It is made ahead of
- * need: allocated on a worker, then written once with zeros, one write at a time, since the first write into an
- * allocated but unwritten extent costs several times a later one. It is added to the allocator when it is wholly
- * prewritten, or earlier when a put needs it now; from then on prewriting leaves it alone, and puts wait for the
- * one write of zeros that may be in flight.
+ * A segment is one file of payload, and the slab of the same number in the slot allocator. It is
+ * made ahead of need: allocated on a worker, then written once with zeros, one write at a time,
+ * since the first write into an allocated but unwritten extent costs several times a later one. It
+ * is added to the allocator when it is wholly prewritten, or earlier when a put needs it now; from
+ * then on prewriting leaves it alone, and puts wait for the one write of zeros that may be in
+ * flight.
  *
- * Everything that occupies the disk is charged against the limit before it is made: the fixed files, the ring at
- * the size it is being grown to, and each segment with a page for what the file system needs to find it. The
- * next segment is cut short, or not made, when it and the ring pages that its slots will need do not fit; those
- * are reckoned with the smallest slots in use. When smaller slots come to a full store the ring may fall short:
- * then the coldest segment is given up for it.
+ * Everything that occupies the disk is charged against the limit before it is made: the fixed
+ * files, the ring at the size it is being grown to, and each segment with a page for what the file
+ * system needs to find it. The next segment is cut short, or not made, when it and the ring pages
+ * that its slots will need do not fit; those are reckoned with the smallest slots in use. When
+ * smaller slots come to a full store the ring may fall short: then the coldest segment is given up
+ * for it.
  *
  * Failures: a full file system stops growth for a while; what exists is used on. */
 #include <assert.h>
@@ -58,7 +60,8 @@ struct segment *segment_free(struct segment *seg)
 uint64_t segment_bytes_for(uint64_t limit, uint64_t wished)
 {
         /* Whole MiB: slots of common sizes leave no rest. Not more files than there are numbers. */
-        uint64_t bytes = MAX(round_down(MIN(wished, limit / 64), STORE_MIN_SEGMENT), (uint64_t)STORE_MIN_SEGMENT);
+        uint64_t bytes = MAX(round_down(MIN(wished, limit / 64), STORE_MIN_SEGMENT),
+                             (uint64_t)STORE_MIN_SEGMENT);
         uint64_t least = round_up(limit / DISK_SEGMENTS_MAX, STORE_MIN_SEGMENT);
 
         return MAX(bytes, least);
@@ -75,8 +78,8 @@ uint32_t ring_pages_for(uint64_t slots)
 
 static uint64_t charged_but_ring(const struct store *s)
 {
-        return (uint64_t)DISK_SUPERBLOCKS * DISK_PAGE + STORE_SLACK_BYTES + namespaces_charged(s->namespaces) +
-               s->segments_charged;
+        return (uint64_t)DISK_SUPERBLOCKS * DISK_PAGE + STORE_SLACK_BYTES +
+               namespaces_charged(s->namespaces) + s->segments_charged;
 }
 
 uint64_t store_charged(const struct store *s)
@@ -120,7 +123,8 @@ static uint64_t next_bytes(const struct store *s, uint64_t slot_bytes)
         while (low < high) {
                 uint64_t n = (low + high + 1) / 2;
                 uint64_t bytes = MIN(n * slot, s->segment_bytes);
-                uint64_t ring = MAX(s->table_charged, (uint64_t)ring_pages_for(slots + bytes / slot) * DISK_PAGE);
+                uint64_t ring = MAX(s->table_charged,
+                                    (uint64_t)ring_pages_for(slots + bytes / slot) * DISK_PAGE);
 
                 if (charged + segment_charge(bytes) + ring <= s->params.limit)
                         low = n;
@@ -160,8 +164,6 @@ static int make_file(struct kio_request *req)
                 r = dir_allocate(seg->fd, seg->bytes);
         else
                 r = ftruncate(seg->fd, (off_t)seg->bytes) < 0 ? -errno : 0;
-        if (r == 0)
-                r = dir_sync(s->dir);
         if (r == 0) {
                 int64_t usage = dir_file_usage(seg->fd);
 
@@ -205,6 +207,7 @@ static void format_end(struct store *s, uint64_t charged_before, int r)
         }
         s->segments_charged += seg->charged;
         s->segments[s->n_segments++] = seg;
+        s->names_dirty = true;
 }
 
 static void format_complete(struct kio_request *req)
@@ -227,9 +230,11 @@ bool segments_format_next(struct store *s, uint64_t slot_bytes)
 {
         uint64_t bytes;
 
-        if (!may_format(s))
+        if (!may_format(s) || slot_bytes >= s->no_room_for)
                 return false;
         bytes = next_bytes(s, slot_bytes);
+        if (bytes == 0)
+                s->no_room_for = slot_bytes; /* nor for anything larger, until something changes */
         if (bytes == 0 || format_begin(s, bytes) < 0)
                 return false;
         s->format_io = (struct kio_request){
@@ -342,6 +347,7 @@ void segment_note_cut(struct store *s, uint32_t slab)
         if (seg->slot_bytes == slot_bytes)
                 return;
         /* Entries of the old cut are void from the first one of this on. */
+        s->no_room_for = UINT64_MAX;
         if (seg->slot_bytes)
                 s->cut_slots -= seg->bytes / seg->slot_bytes;
         seg->slot_bytes = slot_bytes;
@@ -372,6 +378,7 @@ void segment_retire(struct store *s, uint32_t slab)
                 s->cut_slots -= seg->bytes / seg->slot_bytes;
         seg->slot_bytes = 0;
         s->segments_charged -= seg->charged;
+        s->no_room_for = UINT64_MAX;
         seg->charged = 0;
         seg->dirty = seg->sync_wanted = false;
         list_unlink(&seg->dirty_node);
@@ -395,18 +402,18 @@ bool ring_is_growing(const struct store *s)
 static int grow_file(struct kio_request *req)
 {
         struct store *s = container_of(req, struct store, grow_io);
-        int r = dir_allocate(s->table_fd, (uint64_t)s->growing_pages * DISK_PAGE);
 
-        if (r < 0)
-                return r;
-        return fdatasync(s->table_fd) < 0 ? -errno : 0;
+        return dir_allocate(s->table_fd, (uint64_t)s->growing_pages * DISK_PAGE);
 }
 
-static void growth_next(struct store *s);
+static void growth_submit(struct store *s, enum kio_op op);
 
+/* Allocated, written with zeros as segments are, so that publishing never waits for the file
+ * system, and synced. */
 static void growth_complete(struct kio_request *req)
 {
         struct store *s = container_of(req, struct store, grow_io);
+        uint64_t end = (uint64_t)s->growing_pages * DISK_PAGE;
 
         s->operations--;
         if (req->result < 0) {
@@ -414,36 +421,37 @@ static void growth_complete(struct kio_request *req)
                 s->growing_pages = 0;
                 s->no_room_until_ns = clock_mono_ns() + full_pause_ns;
                 put_serve_waiting(s);
+        } else if (req->op == KIO_SYNC) {
+                s->growth_done = true;
+                if (!table_in_flight(s->table))
+                        ring_use_growth(s);
         } else {
                 if (req->op == KIO_WRITE) {
                         s->growth_zeroed += req->length;
                         s->stats.prewrite_bytes_written += req->length;
                 }
-                growth_next(s);
+                growth_submit(s,
+                              s->growth_zeroed < end && s->params.prewrite ? KIO_WRITE : KIO_SYNC);
         }
         store_progress(s);
 }
 
-/* The new pages are prewritten as segments are, so that publishing never waits for the file system. */
-static void growth_next(struct store *s)
+static void growth_submit(struct store *s, enum kio_op op)
 {
         uint64_t end = (uint64_t)s->growing_pages * DISK_PAGE;
 
-        if (s->growth_zeroed >= end || !s->params.prewrite) {
-                s->growth_done = true;
-                if (!table_in_flight(s->table))
-                        ring_use_growth(s);
-                return;
-        }
         s->grow_io = (struct kio_request){
-                .op = KIO_WRITE,
+                .op = op,
                 .class = KIO_CLASS_PUT,
                 .fd = s->table_fd,
-                .offset = s->growth_zeroed,
-                .buf = s->zeros,
-                .length = MIN((uint64_t)STORE_PREWRITE_BYTES, end - s->growth_zeroed),
+                .call = op == KIO_CALL ? grow_file : NULL,
                 .complete = growth_complete,
         };
+        if (op == KIO_WRITE) {
+                s->grow_io.offset = s->growth_zeroed;
+                s->grow_io.buf = s->zeros;
+                s->grow_io.length = MIN((uint64_t)STORE_PREWRITE_BYTES, end - s->growth_zeroed);
+        }
         list_init(&s->grow_io.node);
         s->operations++;
         kio_submit(s->io, &s->grow_io, 0);
@@ -454,7 +462,8 @@ void ring_use_growth(struct store *s)
         if (!s->growth_done)
                 return;
         s->growth_done = false;
-        table_grow(s->table, s->growing_pages);
+        if (table_grow(s->table, s->growing_pages) < 0)
+                s->no_room_until_ns = clock_mono_ns() + full_pause_ns;
         s->growing_pages = 0;
         put_serve_waiting(s);
 }
@@ -464,7 +473,8 @@ void ring_turn(struct store *s)
         uint32_t pages = table_pages(s->table), want = ring_pages_for(s->cut_slots);
         uint64_t charged = charged_but_ring(s), room;
 
-        if (ring_is_growing(s) || want <= pages || s->stopping || s->bypassed || clock_mono_ns() < s->no_room_until_ns)
+        if (ring_is_growing(s) || want <= pages || s->stopping || s->bypassed ||
+            clock_mono_ns() < s->no_room_until_ns)
                 return;
         room = s->params.limit > charged ? (s->params.limit - charged) / DISK_PAGE : 0;
         want = (uint32_t)MIN((uint64_t)want, round_down(room, STORE_RING_STEP_PAGES));
@@ -480,13 +490,5 @@ void ring_turn(struct store *s)
         s->growing_pages = want;
         s->growth_zeroed = (uint64_t)pages * DISK_PAGE;
         s->table_charged = (uint64_t)want * DISK_PAGE;
-        s->grow_io = (struct kio_request){
-                .op = KIO_CALL,
-                .class = KIO_CLASS_PUT,
-                .call = grow_file,
-                .complete = growth_complete,
-        };
-        list_init(&s->grow_io.node);
-        s->operations++;
-        kio_submit(s->io, &s->grow_io, 0);
+        growth_submit(s, KIO_CALL);
 }

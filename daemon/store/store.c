@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The store's door: see store.h for the contract and README.md for the format.
  *
- * Opens the parts in order (directory; then tables, index, segments), runs what is due at the end of each loop
- * turn, answers look-ups, closes. Owns nothing that another file here does not know better.
+ * Opens the parts in order (directory; then tables, index, segments), runs what is due at the end
+ * of each loop turn, answers look-ups, closes. Owns nothing that another file here does not know
+ * better.
  *
- * Completions never run where they come about: they are listed, and store_turn() calls them. Once the store
- * stops nobody may call that any more, so from then on every completed operation does. */
+ * Completions never run where they come about: they are listed, and store_turn() calls them. Once
+ * the store stops nobody may call that any more, so from then on every completed operation does. */
 #include "store/store.h"
 
 #include <assert.h>
@@ -30,12 +31,15 @@ static int check_params(const struct store_params *params, char ret_error[static
         if (params->n_paths == 0 || !params->paths[0])
                 return store_error(ret_error, -EINVAL, "store.path: there must be one");
         if (params->n_paths > 1)
-                return store_error(ret_error, -EINVAL, "store.path: several paths are not supported by this version");
+                return store_error(ret_error, -EINVAL,
+                                   "store.path: several paths are not supported by this version");
         if (params->limit < STORE_MIN_LIMIT || params->limit > INT64_MAX / 2)
-                return store_error(ret_error, -EINVAL, "store.limit: %llu bytes, must be at least %u MiB",
-                                   (unsigned long long)params->limit, STORE_MIN_LIMIT / 1024 / 1024);
+                return store_error(
+                        ret_error, -EINVAL, "store.limit: %llu bytes, must be at least %u MiB",
+                        (unsigned long long)params->limit, STORE_MIN_LIMIT / 1024 / 1024);
         if (!evict_policy_exists(params->policy))
-                return store_error(ret_error, -EINVAL, "eviction.policy: there is no \"%s\"", params->policy);
+                return store_error(ret_error, -EINVAL, "eviction.policy: there is no \"%s\"",
+                                   params->policy);
         return 0;
 }
 
@@ -61,6 +65,7 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
         if (!s)
                 return store_error(ret_error, -ENOMEM, "out of memory");
         s->table_fd = -1;
+        s->no_room_for = UINT64_MAX;
         list_init(&s->dirty_segments);
         list_init(&s->sync_waiting);
         list_init(&s->sync_flying);
@@ -81,7 +86,8 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
                              .index = 0,
                              .count = 1,
                              .direct = params->direct,
-                             .lock_wait_ms = params->lock_wait_ms ? params->lock_wait_ms : DEFAULT_LOCK_WAIT_MS,
+                             .lock_wait_ms = params->lock_wait_ms ? params->lock_wait_ms
+                                                                  : DEFAULT_LOCK_WAIT_MS,
                      },
                      ret_error);
         if (r < 0)
@@ -149,7 +155,8 @@ int store_open(struct store *s, struct kio *io, char ret_error[static 512])
         if (s->n_segments == 0) {
                 r = segments_format_now(s);
                 if (r < 0)
-                        return store_error(ret_error, r, "%s: cannot make the first data file: %s", s->path, strerror(-r));
+                        return store_error(ret_error, r, "%s: cannot make the first data file: %s",
+                                           s->path, strerror(-r));
         }
         s->max_chunk = largest_chunk(s);
         s->dir->superblock.limit = s->params.limit;
@@ -159,7 +166,8 @@ int store_open(struct store *s, struct kio *io, char ret_error[static 512])
         if (r == 0)
                 r = dir_sync(s->dir);
         if (r < 0)
-                return store_error(ret_error, r, "%s: cannot write the superblock: %s", s->path, strerror(-r));
+                return store_error(ret_error, r, "%s: cannot write the superblock: %s", s->path,
+                                   strerror(-r));
         namespaces_set_io(s->namespaces, io, namespaces_progress, s);
         s->open = true;
         return 0;
@@ -214,6 +222,39 @@ void store_progress(struct store *s)
         kio_flush(s->io);
 }
 
+static int do_nothing(struct kio_request *req)
+{
+        return 0;
+}
+
+static void nudged(struct kio_request *req)
+{
+        struct store *s = container_of(req, struct store, nudge_io);
+
+        s->nudged = false;
+        s->operations--;
+        store_progress(s);
+}
+
+/* A request came after the stop: its completion may not be called from here, and perhaps nothing
+ * else will come. */
+static void nudge(struct store *s)
+{
+        if (!s->stopping || s->nudged)
+                return;
+        s->nudged = true;
+        s->nudge_io = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_GET,
+                .call = do_nothing,
+                .complete = nudged,
+        };
+        list_init(&s->nudge_io.node);
+        s->operations++;
+        kio_submit(s->io, &s->nudge_io, 0);
+        kio_flush(s->io);
+}
+
 void store_stop(struct store *s)
 {
         if (!s || s->stopping)
@@ -235,11 +276,14 @@ static int close_clean(struct store *s)
 {
         int r;
 
-        list_for_each(&s->dirty_segments, n)
+        list_for_each (&s->dirty_segments, n)
                 if (fdatasync(container_of(n, struct segment, dirty_node)->fd) < 0)
                         return -errno;
         if (fdatasync(s->table_fd) < 0)
                 return -errno;
+        r = dir_sync(s->dir);
+        if (r < 0)
+                return r;
         r = namespaces_write_now(s->namespaces);
         if (r < 0)
                 return r;
@@ -254,7 +298,7 @@ struct store *store_close(struct store *s)
         assert(store_pending(s) == 0);
         if (s->open && !s->bypassed && !s->sync_failed)
                 close_clean(s); /* else the next start finds it as after a crash, and works */
-        for (uint32_t i = 0; i < s->n_segments; i++)
+        for (uint32_t i = 0; s->segments && i < s->n_segments; i++)
                 segment_free(s->segments[i]);
         free(s->segments);
         if (s->table_fd >= 0)
@@ -279,11 +323,12 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
 {
         uint64_t charged = store_charged(s);
 
-        namespaces_open_one(s->namespaces, req, s->params.limit > charged ? s->params.limit - charged : 0);
+        namespaces_open_one(s->namespaces, req,
+                            s->params.limit > charged ? s->params.limit - charged : 0);
         /* Too large, or no room among the classes: then chunks use the shared classes. */
         if (req->namespace && req->namespace->chunk_bytes)
                 slabs_declare_class(s->slabs, req->namespace->chunk_bytes);
-        store_progress(s);
+        nudge(s);
 }
 
 const struct store_namespace *store_namespace_get(const struct store *s, uint32_t id)
@@ -307,14 +352,15 @@ void store_purge(struct store *s, struct store_purge *req)
         for (uint32_t i = 0; i < index_high(s->index); i++) {
                 const struct chunk *c = store_chunk_at(s, i);
 
-                if (!(c->flags & CHUNK_LINKED) || (!req->all && c->namespace_id != req->namespace_id))
+                if (!(c->flags & CHUNK_LINKED) ||
+                    (!req->all && c->namespace_id != req->namespace_id))
                         continue;
                 req->dropped += !(c->flags & CHUNK_PENDING);
                 chunk_remove(s, i);
         }
         s->stats.purges++;
         namespaces_purge(s->namespaces, req, ++s->seq);
-        store_progress(s);
+        nudge(s);
 }
 
 /* --- chunks --- */
@@ -360,7 +406,8 @@ int store_find(const struct store *s, uint32_t namespace_id, const struct key *k
 
 void store_touch(struct store *s, struct store_ref ref)
 {
-        if (ref.index >= index_high(s->index) || store_chunk_at(s, ref.index)->generation != ref.generation)
+        if (ref.index >= index_high(s->index) ||
+            store_chunk_at(s, ref.index)->generation != ref.generation)
                 return;
         if (store_chunk_at(s, ref.index)->flags & CHUNK_LINKED)
                 evict_touch(s->evict, ref.index);
@@ -374,7 +421,7 @@ int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, ui
                 return STORE_MISS;
         chunk_drop(s, i);
         s->stats.drops++;
-        store_progress(s);
+        nudge(s);
         return 0;
 }
 
@@ -387,10 +434,11 @@ void store_sync(struct store *s, struct store_put *req)
                 put_finish(s, req, s->sync_failed || !s->dir->can_sync ? STORE_NOT_DURABLE : 0);
         else
                 list_append(&s->sync_waiting, &req->node);
-        store_progress(s);
+        nudge(s);
 }
 
-unsigned store_list(const struct store *s, uint32_t namespace_id, uint64_t *cursor, struct store_chunk *ret, unsigned max)
+unsigned store_list(const struct store *s, uint32_t namespace_id, uint64_t *cursor,
+                    struct store_chunk *ret, unsigned max)
 {
         uint64_t i = *cursor, high = index_high(s->index);
         uint64_t end = MIN(high, i < high ? i + (uint64_t)max * LIST_LOOKS : high);
@@ -399,7 +447,8 @@ unsigned store_list(const struct store *s, uint32_t namespace_id, uint64_t *curs
         for (; i < end && n < max; i++) {
                 const struct chunk *c = store_chunk_at(s, (uint32_t)i);
 
-                if ((c->flags & (CHUNK_LINKED | CHUNK_PENDING)) == CHUNK_LINKED && c->namespace_id == namespace_id)
+                if ((c->flags & (CHUNK_LINKED | CHUNK_PENDING)) == CHUNK_LINKED &&
+                    c->namespace_id == namespace_id)
                         ret[n++] = describe(c);
         }
         *cursor = i < high ? i : 0;
@@ -427,9 +476,10 @@ void store_get_stats(const struct store *s, struct store_stats *ret)
         ret->slots = s->cut_slots;
         ret->segments = s->n_segments - s->n_retired;
         ret->segment_bytes = s->segment_bytes;
-        ret->segments_max = MIN(s->params.limit / s->segment_bytes + 1, (uint64_t)DISK_SEGMENTS_MAX);
-        ret->index_bytes = index_bytes(s->index) + (uint64_t)index_high(s->index) * 16 + s->cut_slots * 4 +
-                           table_bytes(s->table);
+        ret->segments_max =
+                MIN(s->params.limit / s->segment_bytes + 1, (uint64_t)DISK_SEGMENTS_MAX);
+        ret->index_bytes = index_bytes(s->index) + (uint64_t)index_high(s->index) * 16 +
+                           s->cut_slots * 4 + table_bytes(s->table);
         ret->table_pages = table_pages(s->table);
         ret->table_pages_written = table.pages_written;
         ret->table_entries_written = table.entries_written;

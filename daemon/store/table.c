@@ -1,23 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Table ring: the durable record of what the slots hold.
  *
- * A chunk survives a restart only if its entry reached the disk; slot bytes without one are free space. Runs on
- * the loop thread. Owns the head, the queue, the page buffers, and who lies at which position.
+ * A chunk survives a restart only if its entry reached the disk; slot bytes without one are free
+ * space. Runs on the loop thread. Owns the head, the queue, the page buffers, and who lies at which
+ * position.
  *
- * The rule: the next `safe` pages at the head hold no only copy of a live entry. A batch of k pages overwrites
- * [head, head + k), k at most half of `safe`, and carries the live entries of k pages from head + safe on. Once
- * it is complete those have moved into the batch, and the rule holds for the new head. Whatever of the batch is
- * lost or torn by a crash, every live entry still lies where it lay before: nothing it overwrote was needed, and
- * at the next start the pages that it did reach cost at most half of the safe ones. A `safe` below the window
- * that is wished for is won back by carrying two pages for each page written.
+ * The rule: the next `safe` pages at the head hold no only copy of a live entry. A batch of k pages
+ * overwrites [head, head + k), k at most half of `safe`, and carries the live entries of k pages
+ * from head + safe on. Once it is complete those have moved into the batch, and the rule holds for
+ * the new head. Whatever of the batch is lost or torn by a crash, every live entry still lies where
+ * it lay before: nothing it overwrote was needed, and at the next start the pages that it did reach
+ * cost at most half of the safe ones. A `safe` below the window that is wished for is won back by
+ * carrying two pages for each page written.
  *
- * Power loss: writes that were completed but not synced may be lost in any order, so the pages written since
- * the last sync are held below half of what was safe then; table_wants_sync() asks at a quarter.
+ * Power loss: writes that were completed but not synced may be lost in any order, so the pages
+ * written since the last sync are held below half of what was safe then; table_wants_sync() asks at
+ * a quarter.
  *
- * Puts that arrive while a batch flies share the next one. Everything carried counts against the room of the
- * batch first, so that the rule never waits for anything.
+ * Tombstones are not carried: the ring overwrites in the order of time, and every older entry of
+ * their key was written before them. Within a torn batch that order does not hold; therefore
+ * table_mark_stale().
  *
- * Failures: a failed write ends the ring: its file may hold anything there. Gets go on from memory. */
+ * Puts that arrive while a batch flies share the next one. Everything carried counts against the
+ * room of the batch first, so that the rule never waits for anything.
+ *
+ * Failures: a failed write ends the ring: its file may hold anything there. Gets go on from memory.
+ */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -43,12 +51,13 @@ struct table {
         void *userdata;
 
         uint32_t pages;
-        uint32_t *chunks; /* by position: chunk + 1, as fresh memory is 0; maybe stale: ops->live() decides */
+        uint32_t *chunks; /* by position: chunk + 1, as fresh memory is 0; maybe stale: ops->live()
+                             decides */
         uint64_t chunks_bytes;
 
         uint32_t head;
         uint32_t safe;
-        uint64_t next_sequence;
+        uint64_t next_sequence, run_sequence;
         int failed;
 
         struct list_node queue;
@@ -92,13 +101,13 @@ int table_new(struct table **ret, const uint8_t uuid[static DISK_UUID_BYTES], ui
         t->ops = ops;
         t->userdata = userdata;
         t->pages = pages;
-        t->next_sequence = 1;
+        t->next_sequence = t->run_sequence = 1;
         list_init(&t->queue);
         t->buf = aligned_alloc(DISK_PAGE, (size_t)TABLE_BATCH_PAGES * DISK_PAGE);
         if (!t->buf)
                 return -ENOMEM;
-        t->chunks = mmap(NULL, map_bytes(pages), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                         -1, 0);
+        t->chunks = mmap(NULL, map_bytes(pages), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (t->chunks == MAP_FAILED) {
                 t->chunks = NULL;
                 return -ENOMEM;
@@ -162,11 +171,41 @@ static uint32_t count_safe(const struct table *t)
         return n;
 }
 
+uint32_t table_find_newest(const uint64_t *sequences, uint32_t pages)
+{
+        uint32_t newest = UINT32_MAX;
+
+        for (uint32_t i = 0; i < pages; i++)
+                if (sequences[i] != 0 && (newest == UINT32_MAX || sequences[i] > sequences[newest]))
+                        newest = i;
+        return newest;
+}
+
+/* Backwards from the newest each page has one sequence less, as long as the ring has run as it is.
+ * What was written before was synced at its start. */
+void table_mark_stale(uint64_t *sequences, uint32_t pages, const struct disk_page *newest)
+{
+        uint64_t sequence = newest->sequence;
+
+        if (newest->ring_pages > pages || newest->position >= newest->ring_pages)
+                return;
+        for (uint32_t back = 1; back < newest->ring_pages && back < sequence &&
+                                sequence - back >= newest->run_sequence;
+             back++) {
+                uint32_t page =
+                        (uint32_t)(((uint64_t)newest->position + newest->ring_pages - back) %
+                                   newest->ring_pages);
+
+                if (sequences[page] != 0 && sequences[page] != sequence - back)
+                        sequences[page] = TABLE_STALE;
+        }
+}
+
 int table_start(struct table *t, uint32_t head, uint64_t next_sequence)
 {
         assert(head < t->pages && t->flying == 0);
         t->head = head;
-        t->next_sequence = next_sequence;
+        t->next_sequence = t->run_sequence = next_sequence;
         t->safe = t->synced_safe = count_safe(t);
         t->written = t->synced = 0;
         return t->safe > 0 ? 0 : -ENOSPC;
@@ -213,7 +252,8 @@ static uint32_t unsynced_room(const struct table *t)
 
 bool table_wants_sync(const struct table *t)
 {
-        return !t->never_synced && !t->failed && t->written - t->synced >= MAX(t->synced_safe / 4, 1u);
+        return !t->never_synced && !t->failed &&
+               t->written - t->synced >= MAX(t->synced_safe / 4, 1u);
 }
 
 bool table_is_dirty(const struct table *t)
@@ -237,7 +277,8 @@ void table_sync_end(struct table *t, int r)
         t->synced_safe = t->syncing_safe;
 }
 
-/* How many pages past the safe ones a batch of k pages should free: k keep the window, more widen it. */
+/* How many pages past the safe ones a batch of k pages should free: k keep the window, more widen
+ * it. */
 static uint32_t pages_to_carry(const struct table *t, uint32_t k)
 {
         uint32_t wish = wished_window(t), carry = k;
@@ -247,7 +288,8 @@ static uint32_t pages_to_carry(const struct table *t, uint32_t k)
         return MIN(carry, t->pages - t->safe);
 }
 
-static struct disk_entry *batch_add(struct table *t, struct table_item *item, uint32_t chunk, uint32_t from)
+static struct disk_entry *batch_add(struct table *t, struct table_item *item, uint32_t chunk,
+                                    uint32_t from)
 {
         uint32_t n = t->n_batch++;
 
@@ -266,6 +308,17 @@ static void carry_page(struct table *t, uint32_t page)
         }
 }
 
+/* What may be relied on after the n-th page of the batch, whatever is lost: the pages that were
+ * safe at the last sync, less those written since. */
+static uint32_t safe_after(const struct table *t, uint32_t n)
+{
+        uint64_t safe = t->synced + t->synced_safe, written = t->written + n;
+
+        if (t->never_synced)
+                return t->safe - n;
+        return safe > written ? (uint32_t)(safe - written) : 0;
+}
+
 static void seal_pages(struct table *t, uint32_t k)
 {
         for (uint32_t i = 0; i < k; i++) {
@@ -276,7 +329,12 @@ static void seal_pages(struct table *t, uint32_t k)
                 memcpy(page->uuid, t->uuid, DISK_UUID_BYTES);
                 page->sequence = t->next_sequence + i;
                 page->position = t->head + i;
-                page->count = (uint16_t)(t->n_batch > first ? MIN(t->n_batch - first, (uint32_t)DISK_PAGE_ENTRIES) : 0);
+                page->ring_pages = t->pages;
+                page->safe = safe_after(t, i + 1);
+                page->run_sequence = t->run_sequence;
+                page->count = (uint16_t)(t->n_batch > first ? MIN(t->n_batch - first,
+                                                                  (uint32_t)DISK_PAGE_ENTRIES)
+                                                            : 0);
                 for (unsigned j = 0; j < page->count; j++)
                         page->entries[j].crc = disk_entry_crc(&page->entries[j], t->uuid);
                 page->crc = disk_page_crc(page);
@@ -296,8 +354,8 @@ bool table_compose(struct table *t, const void **ret_buf, uint64_t *ret_offset, 
         if (k_max == 0)
                 return false;
 
-        /* The fewest pages that take everything queued. At least k pages can always be carried: each holds no
-         * more entries than a page has room for. */
+        /* The fewest pages that take everything queued. At least k pages can always be carried:
+         * each holds no more entries than a page has room for. */
         do {
                 k++;
                 room = k * DISK_PAGE_ENTRIES;
@@ -356,8 +414,8 @@ void table_complete(struct table *t, int r)
                 return;
         }
 
-        /* What lay in these pages was history: the rule. New owners of the positions are set before anybody
-         * is called, so that a caller who looks sees one state. */
+        /* What lay in these pages was history: the rule. New owners of the positions are set before
+         * anybody is called, so that a caller who looks sees one state. */
         memset(t->chunks + first, 0, (size_t)k * DISK_PAGE_ENTRIES * sizeof(*t->chunks));
         t->head = page_after(t, t->head, k);
         t->next_sequence += k;
@@ -373,7 +431,8 @@ void table_complete(struct table *t, int r)
                         t->ops->written(t->userdata, b->item, first + i, 0);
                 } else {
                         t->stats.entries_carried++;
-                        /* Dropped meanwhile, or its number given to another chunk: then it lies elsewhere. */
+                        /* Dropped meanwhile, or its number given to another chunk: then it lies
+                         * elsewhere. */
                         if (t->ops->live(t->userdata, b->chunk, b->from, NULL)) {
                                 table_place(t, first + i, b->chunk);
                                 t->ops->moved(t->userdata, b->chunk, first + i);
@@ -393,8 +452,9 @@ int table_grow(struct table *t, uint32_t pages)
         t->chunks = p;
         t->chunks_bytes = map_bytes(pages);
         t->pages = pages;
-        /* Behind the old end there is nothing, so at least as many pages are safe as before; a wider window is
-         * wished for, and what it already has of that counts. */
+        t->run_sequence = t->next_sequence;
+        /* Behind the old end there is nothing, so at least as many pages are safe as before; a
+         * wider window is wished for, and what it already has of that counts. */
         t->safe = MAX(t->safe, count_safe(t));
         return 0;
 }

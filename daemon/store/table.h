@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring of table pages, as a machine without a file: it composes batches of pages and is told what became of
- * them. Its owner does the I/O. Positions are entries in the ring: page * DISK_PAGE_ENTRIES + number.
+/* The ring of table pages, as a machine without a file: it composes batches of pages and is told
+ * what became of them. Its owner does the I/O. Positions are entries in the ring: page *
+ * DISK_PAGE_ENTRIES + number.
  *
- * An entry at a position is *live* when its chunk says that this is where it lies; everything else in the ring
- * is history. See table.c for the rule that keeps live entries from being overwritten. */
+ * An entry at a position is *live* when its chunk says that this is where it lies; everything else
+ * in the ring is history. See table.c for the rule that keeps live entries from being overwritten.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -26,11 +28,13 @@ struct table_item {
 };
 
 struct table_ops {
-        /* The bytes of a new entry, but for its crc. False: it is no longer wanted; `written` follows with -ECANCELED. */
+        /* The bytes of a new entry, but for its crc. False: it is no longer wanted; `written`
+         * follows with -ECANCELED. */
         bool (*fill)(void *userdata, struct table_item *item, struct disk_entry *ret);
-        /* It lies at this position, or (r < 0) nowhere. */
+        /* It lies at this position, where the owner may place its chunk, or (r < 0) nowhere. */
         void (*written)(void *userdata, struct table_item *item, uint32_t position, int r);
-        /* Does the chunk's live entry lie there? Then its bytes, but for the crc, if ret is not NULL. */
+        /* Does the chunk's live entry lie there? Then its bytes, but for the crc, if ret is not
+         * NULL. */
         bool (*live)(void *userdata, uint32_t chunk, uint32_t position, struct disk_entry *ret);
         /* It lies here now. Only called while live() says so for the place it had. */
         void (*moved)(void *userdata, uint32_t chunk, uint32_t position);
@@ -42,6 +46,17 @@ struct table_stats {
         uint64_t pages_written, entries_written, entries_carried, writes;
 };
 
+#define TABLE_STALE UINT64_MAX
+
+/* For a start, which knows the sequence of each page (0: not valid). The newest page; UINT32_MAX:
+ * there is none. */
+uint32_t table_find_newest(const uint64_t *sequences, uint32_t pages);
+/* Pages that a crash or a power loss kept from being overwritten, though newer ones were, get
+ * TABLE_STALE as their sequence. Nothing in them is needed, and what they say may have been taken
+ * back by a page that has been overwritten: they must not be read, and be erased before anything is
+ * written. */
+void table_mark_stale(uint64_t *sequences, uint32_t pages, const struct disk_page *newest);
+
 /* An empty ring. `ops` stays the caller's. */
 int table_new(struct table **ret, const uint8_t uuid[static DISK_UUID_BYTES], uint32_t pages,
               const struct table_ops *ops, void *userdata);
@@ -49,8 +64,10 @@ struct table *table_free(struct table *t);
 
 /* At start: this chunk's live entry lies there; its chunk knows. */
 void table_place(struct table *t, uint32_t position, uint32_t chunk);
-/* Then: the next page to write, and the sequence it gets. -ENOSPC: the page at `head` holds live entries (a
- * damaged ring): drop their chunks and call again. */
+/* Then: the next page to write, and the sequence it gets. What lay in the newest page's `safe` next
+ * ones was dead before the stop, evicted without a word on the disk, and must have been dropped.
+ * -ENOSPC: the page at `head` holds live entries all the same (a damaged ring): drop their chunks
+ * and call again. */
 int table_start(struct table *t, uint32_t head, uint64_t next_sequence);
 /* Who lies at a position, or UINT32_MAX. Says nothing about live. */
 uint32_t table_chunk_at(const struct table *t, uint32_t position);
@@ -59,21 +76,25 @@ uint32_t table_chunk_at(const struct table *t, uint32_t position);
 void table_queue(struct table *t, struct table_item *item);
 bool table_has_queued(const struct table *t);
 
-/* The next write, if there is something queued, none is in flight and table_wants_sync() does not come first. The
- * buffer is the table's, aligned to a page, and stays still until table_complete(). */
-bool table_compose(struct table *t, const void **ret_buf, uint64_t *ret_offset, uint64_t *ret_bytes);
+/* The next write, if there is something queued, none is in flight and table_wants_sync() does not
+ * come first. The buffer is the table's, aligned to a page, and stays still until table_complete().
+ */
+bool table_compose(struct table *t, const void **ret_buf, uint64_t *ret_offset,
+                   uint64_t *ret_bytes);
 bool table_in_flight(const struct table *t);
-/* r < 0: the ring is unusable from here on: all that is queued, and whatever is queued later, gets `r`. */
+/* r < 0: the ring is unusable from here on: all that is queued, and whatever is queued later, gets
+ * `r`. */
 void table_complete(struct table *t, int r);
 
-/* The file has been synced: everything completed before begin() is on stable storage. With r < 0 nothing will
- * ever be believed to be, and the ring goes on without (the power-loss promise is broken elsewhere already). */
+/* The file has been synced: everything completed before begin() is on stable storage. With r < 0
+ * nothing will ever be believed to be, and the ring goes on without (the power-loss promise is
+ * broken elsewhere already). */
 bool table_wants_sync(const struct table *t);
 void table_sync_begin(struct table *t);
 void table_sync_end(struct table *t, int r);
 bool table_is_dirty(const struct table *t); /* something completed since the last sync began */
 
-/* The file has more pages now, zeros. Not while a write is in flight. */
+/* The file has more pages now, zeros, and has been synced since. Not while a write is in flight. */
 int table_grow(struct table *t, uint32_t pages);
 
 uint32_t table_pages(const struct table *t);

@@ -180,7 +180,8 @@ static void random_adds_and_removes_agree_with_a_model(void **state)
                 x ^= x >> 7;
                 x ^= x << 17;
                 k = x % KEYS;
-                assert_int_equal(find(ix, 3, k, hash_of(3, k)), model[k] ? model[k] - 1 : INDEX_NONE);
+                assert_int_equal(find(ix, 3, k, hash_of(3, k)),
+                                 model[k] ? model[k] - 1 : INDEX_NONE);
                 if (model[k]) {
                         index_unlink(ix, model[k] - 1);
                         index_release(ix, model[k] - 1);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/: the same tests on both backends with O_DIRECT, and on tmpfs without; every byte that is got is compared. */
+/* store/: the same tests on both backends with O_DIRECT, and on tmpfs without; every byte that is
+ * got is compared. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -40,7 +41,7 @@ static struct {
         char dir[PATH_MAX];
         struct kio *io;
         struct store *s;
-        uint32_t ns;         /* where keys go */
+        uint32_t ns; /* where keys go */
         char *bufs[DEPTH];
         uint64_t most_used;
 } t;
@@ -61,7 +62,8 @@ static struct store_params params_of(uint64_t limit)
                 .direct = t.direct,
                 .policy = "lru",
                 .secret = { { 1, 2 } },
-                /* A ring that was closed may hold the lock for a while after its process has gone on. */
+                /* A ring that was closed may hold the lock for a while after its process has gone
+                   on. */
                 .lock_wait_ms = 30000,
         };
 }
@@ -73,6 +75,9 @@ static int try_open(const struct store_params *params, char error[static 512])
                 .workers = 2,
                 .depth = 32,
                 .posix_threads = 4,
+                .pool = t.bufs[0],
+                .pool_bytes = ROOM,
+                .piece_bytes = ROOM,
                 .probe_fd = -1,
         };
         int locks[STORE_MAX_PATHS], r;
@@ -83,7 +88,8 @@ static int try_open(const struct store_params *params, char error[static 512])
         io.lock_fds = locks;
         io.n_lock_fds = store_lock_fds(t.s, locks);
 #if HAVE_LIBURING
-        const struct kio_backend *inner = strcmp(t.backend, "posix") == 0 ? &kio_backend_posix : &kio_backend_uring;
+        const struct kio_backend *inner =
+                strcmp(t.backend, "posix") == 0 ? &kio_backend_posix : &kio_backend_uring;
 #else
         const struct kio_backend *inner = &kio_backend_posix;
 #endif
@@ -157,7 +163,8 @@ static uint64_t du(void)
 
         assert_non_null(d);
         while ((e = readdir(d)))
-                if (strcmp(e->d_name, "..") != 0 && fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+                if (strcmp(e->d_name, "..") != 0 &&
+                    fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
                         sum += (uint64_t)st.st_blocks * 512;
         closedir(d);
         return sum;
@@ -547,7 +554,9 @@ static void too_little_room_for_a_get_is_said(void **state)
 
         start_limit(64 * MIB);
         assert_int_equal(put(1, 10000), 0);
-        req = (struct store_get){ .namespace_id = t.ns, .key = key_of(1), .buf = t.bufs[0], .room = 8192 };
+        req = (struct store_get){
+                .namespace_id = t.ns, .key = key_of(1), .buf = t.bufs[0], .room = 8192
+        };
         req.hash = store_hash(t.s, t.ns, &req.key);
         assert_int_equal(store_get(t.s, &req), STORE_TOO_LARGE);
         assert_int_equal(req.length, 10000);
@@ -654,6 +663,75 @@ static void kill_after_kill_never_gives_a_wrong_byte(void **state)
         }
 }
 
+/* What the process that will be killed says about each key, in memory that outlives it. */
+struct said {
+        uint64_t acked;
+        uint8_t keys[4096]; /* 1: written, 2: dropped and settled */
+};
+static struct said *said;
+
+static void churn(void)
+{
+        start_limit(64 * MIB);
+        for (uint64_t n = said->acked;; n++) {
+                uint64_t k = n % ARRAY_SIZE(said->keys);
+
+                if (said->keys[k] == 1) {
+                        said->keys[k] = 0;
+                        assert_int_equal(drop(k), 0);
+                        if (n % 64 == 0) {
+                                settle();
+                                said->keys[k] = 2;
+                        }
+                }
+                said->keys[k] = said->keys[k] == 2 && n % 3 == 0 ? 2 : 0;
+                if (said->keys[k] == 0 && put(k, 6000) == 0)
+                        said->keys[k] = 1;
+                __atomic_store_n(&said->acked, n + 1, __ATOMIC_RELEASE);
+        }
+}
+
+static void a_kill_at_any_moment_loses_nothing_answered(void **state)
+{
+        uint64_t x = 88172645463325252;
+
+        said = mmap(NULL, sizeof(*said), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        assert_ptr_not_equal(said, MAP_FAILED);
+        for (unsigned round = 0; round < 6; round++) {
+                uint64_t until;
+                int status;
+                pid_t pid;
+
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                until = said->acked + x % 1500;
+                pid = fork();
+                assert_true(pid >= 0);
+                if (pid == 0) {
+                        churn();
+                        _exit(1);
+                }
+                while (__atomic_load_n(&said->acked, __ATOMIC_ACQUIRE) < until)
+                        if (waitpid(pid, &status, WNOHANG) != 0)
+                                fail_msg("the other process ended");
+                kill(pid, SIGKILL);
+                assert_int_equal(waitpid(pid, &status, 0), pid);
+                start_limit(64 * MIB);
+                for (uint64_t k = 0; k < ARRAY_SIZE(said->keys); k++) {
+                        if (said->keys[k] == 1)
+                                assert_int_equal(get(k, 6000), 0);
+                        else if (said->keys[k] == 2)
+                                assert_false(present(k));
+                        else if (present(k))
+                                assert_int_equal(get(k, 6000), 0);
+                        said->keys[k] = present(k);
+                }
+                stop();
+        }
+        munmap(said, sizeof(*said));
+}
+
 static void drop_and_settle(void)
 {
         start_limit(64 * MIB);
@@ -671,7 +749,8 @@ static void a_drop_survives_a_kill(void **state)
         in_killed_process(drop_and_settle);
         start_limit(64 * MIB);
         for (uint64_t i = 0; i < 300; i++)
-                assert_int_equal(get(i, i == 3 ? 20000 : 16384), i % 3 == 0 && i != 3 ? STORE_MISS : 0);
+                assert_int_equal(get(i, i == 3 ? 20000 : 16384),
+                                 i % 3 == 0 && i != 3 ? STORE_MISS : 0);
         stop();
 }
 
@@ -685,7 +764,9 @@ static void drop_and_go_round(void)
                 assert_int_equal(drop(i), 0);
         /* Until the ring has been overwritten twice; at most some hundred keys at once. */
         before = stats();
-        for (uint64_t i = 1000; stats().table_pages_written < before.table_pages_written + 2 * before.table_pages; i++) {
+        for (uint64_t i = 1000;
+             stats().table_pages_written < before.table_pages_written + 2 * before.table_pages;
+             i++) {
                 assert_int_equal(put(i, 4096), 0);
                 if (i >= 1100)
                         assert_int_equal(drop(i - 100), 0);
@@ -803,8 +884,12 @@ static void a_list_meets_every_chunk_once(void **state)
 
 static void namespaces_are_known_again(void **state)
 {
-        struct store_namespace_open req = { .name = "n", .name_length = 1, .fingerprint = "a=1\nb=2", .fingerprint_length = 7,
-                                            .chunk_bytes = 20000, .complete = ns_complete };
+        struct store_namespace_open req = { .name = "n",
+                                            .name_length = 1,
+                                            .fingerprint = "a=1\nb=2",
+                                            .fingerprint_length = 7,
+                                            .chunk_bytes = 20000,
+                                            .complete = ns_complete };
         uint32_t id, id2;
 
         start_limit(64 * MIB);
@@ -831,6 +916,33 @@ static void namespaces_are_known_again(void **state)
         stop();
 }
 
+/* The second comes before, the third while, the fourth after the first one's write is under way. */
+static void all_who_open_one_new_namespace_are_answered(void **state)
+{
+        struct store_namespace_open reqs[6];
+
+        start_limit(64 * MIB);
+        settle();
+        for (unsigned i = 0; i < ARRAY_SIZE(reqs); i++) {
+                reqs[i] = (struct store_namespace_open){ .name = "shared",
+                                                         .name_length = 6,
+                                                         .fingerprint = "f",
+                                                         .fingerprint_length = 1,
+                                                         .complete = ns_complete };
+                store_namespace_open(t.s, &reqs[i]);
+                if (i >= 1)
+                        turn_once();
+        }
+        for (unsigned i = 0; i < ARRAY_SIZE(reqs); i++) {
+                turn(ns_done, &reqs[i]);
+                assert_int_equal(reqs[i].result, 0);
+                assert_ptr_equal(reqs[i].namespace, reqs[0].namespace);
+        }
+        settle();
+        assert_int_equal(stats().namespaces, 2);
+        stop();
+}
+
 static void many_namespaces_grow_their_files_up_to_a_bound(void **state)
 {
         char name[32];
@@ -840,7 +952,10 @@ static void many_namespaces_grow_their_files_up_to_a_bound(void **state)
         start_limit(256 * MIB);
         for (i = 0; i < STORE_MAX_NAMESPACES + 10 && r == 0; i++) {
                 snprintf(name, sizeof(name), "namespace-%u", i);
-                r = open_namespace(name, "model=m,revision=0123456789abcdef,dtype=bf16,layout=x,block_tokens=16", false, NULL);
+                r = open_namespace(
+                        name,
+                        "model=m,revision=0123456789abcdef,dtype=bf16,layout=x,block_tokens=16",
+                        false, NULL);
         }
         assert_int_equal(r, -ENOSPC);
         assert_int_equal(i, STORE_MAX_NAMESPACES);
@@ -924,7 +1039,8 @@ static void small_limits_lose_little_to_tables(void **state)
                 assert_true(du() <= limit);
         }
         if (stats().chunks < least)
-                fail_msg("%llu of %llu slots", (unsigned long long)stats().chunks, (unsigned long long)all);
+                fail_msg("%llu of %llu slots", (unsigned long long)stats().chunks,
+                         (unsigned long long)all);
         assert_true(stats().evictions > 0);
         stop();
         assert_true(du() <= limit);
@@ -961,7 +1077,8 @@ static void after_a_restart_the_later_of_a_second_leave_first(void **state)
         start_limit(16 * MIB);
         for (n = 100; stats().evictions == 0; n++)
                 assert_int_equal(put(n, 65536), 0);
-        /* Ten puts in a row are within a second, or in two: the first evicted is not the root of them all. */
+        /* Ten puts in a row are within a second, or in two: the first evicted is not the root of
+         * them all. */
         for (last = 0; last < 10 && present(last); last++)
                 ;
         assert_int_equal(count_present(0, 10), 9);
@@ -1047,7 +1164,8 @@ static void when_everything_is_read_nothing_is_evicted(void **state)
                 assert_int_equal(put(n, (uint32_t)MIB - 5000), 0);
         settle();
         /* Hold all reads in the device, so that every slot is pinned. */
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_READ, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
         for (uint64_t i = 0; i < n; i++)
                 if (present(i)) {
                         assert_int_equal(get_into(&gets[reads], i, t.bufs[reads]), 0);
@@ -1206,6 +1324,87 @@ static void without_namespaces_nothing_is_anybodys(void **state)
         stop();
 }
 
+/* Changes some bytes of some table entries and makes the CRCs right again: what a bug or malice
+ * could write. */
+static void forge_entries(uint64_t *x, unsigned n)
+{
+        int sb_fd = file_of("superblock", O_RDONLY), fd = file_of("table", O_RDWR);
+        struct disk_superblock sb;
+
+        assert_int_equal(pread(sb_fd, &sb, sizeof(sb), 0), sizeof(sb));
+        close(sb_fd);
+        for (unsigned i = 0; i < n; i++) {
+                struct disk_page page;
+                uint32_t p;
+                struct disk_entry *e;
+
+                *x = *x * UINT64_C(6364136223846793005) + 1442695040888963407;
+                p = (uint32_t)(*x >> 33) % 64;
+                assert_int_equal(pread(fd, &page, sizeof(page), (off_t)p * DISK_PAGE),
+                                 sizeof(page));
+                if (!disk_page_valid(&page, sb.uuid, p))
+                        continue;
+                e = &page.entries[(*x >> 40) % DISK_PAGE_ENTRIES];
+                for (unsigned j = 0; j < 1 + i % 4; j++) {
+                        *x = *x * UINT64_C(6364136223846793005) + 1442695040888963407;
+                        ((uint8_t *)e)[(*x >> 33) % sizeof(*e)] =
+                                (uint8_t)(*x >> 50) & (i % 2 ? 0xff : 0x03);
+                }
+                if (i % 5 == 0) {
+                        page.safe = (uint32_t)(*x >> 20);
+                        page.ring_pages = (uint32_t)(*x >> 30) >> (i % 32);
+                        page.run_sequence = *x >> (i % 64);
+                }
+                if (i % 11 == 0)
+                        page.sequence = *x >> (1 + i % 63);
+                e->crc = disk_entry_crc(e, sb.uuid);
+                page.crc = disk_page_crc(&page);
+                assert_int_equal(pwrite(fd, &page, sizeof(page), (off_t)p * DISK_PAGE),
+                                 sizeof(page));
+        }
+        close(fd);
+}
+
+static void damage_at_random_gives_misses_and_never_a_wrong_byte(void **state)
+{
+        static const char *const files[] = { "table", "segment-0000", "segment-0001",
+                                             "namespaces.0", "namespaces.1" };
+        uint64_t x = 4711, misses = 0, hits = 0;
+
+        for (unsigned round = 0; round < 40; round++) {
+                start_limit(12 * MIB);
+                for (uint64_t i = 0; i < 150; i++) {
+                        uint32_t length = i % 2 ? 5000 : 16384;
+                        int r = get(i, length);
+
+                        assert_true(r == 0 || r == STORE_MISS);
+                        hits += r == 0;
+                        misses += r != 0;
+                        if (r != 0)
+                                assert_true((r = put(i, length)) == 0 || r == STORE_EXISTS);
+                        if (i % 10 == round % 10)
+                                drop(i);
+                }
+                stop();
+                assert_true(du() <= 12 * MIB);
+                if (round % 2) {
+                        forge_entries(&x, 40);
+                        continue;
+                }
+                for (unsigned i = 0; i < 10; i++) {
+                        const char *file = files[(x >> 33) % ARRAY_SIZE(files)];
+
+                        x = x * UINT64_C(6364136223846793005) + 1442695040888963407;
+                        /* The first 256 KiB: of a table all, of a namespaces file too; and there is
+                         * something. */
+                        flip_byte(file, (off_t)((x >> 33) %
+                                                (strncmp(file, "names", 5) == 0 ? 200 : 250000)));
+                }
+        }
+        assert_true(hits > 1000);
+        assert_true(misses > 100);
+}
+
 static void expect_refused(int expected, const char *text)
 {
         struct store_params params = params_of(64 * MIB);
@@ -1217,7 +1416,8 @@ static void expect_refused(int expected, const char *text)
                 fail_msg("unexpected text: %s", error);
 }
 
-static void rewrite_superblocks(void (*change)(struct disk_superblock *sb), unsigned first, unsigned n)
+static void rewrite_superblocks(void (*change)(struct disk_superblock *sb), unsigned first,
+                                unsigned n)
 {
         int fd = file_of("superblock", O_RDWR);
 
@@ -1362,7 +1562,8 @@ static void an_opener_waits_for_the_lock(void **state)
                 /* "x": it has the lock; then it waits until the parent has been refused once. */
                 if (write(pipes[1], "x", 1) != 1 || read(back[0], &c, 1) != 1)
                         _exit(2);
-                /* What follows is a race that either outcome of is right: the parent finds the lock free, or waits. */
+                /* What follows is a race that either outcome of is right: the parent finds the lock
+                 * free, or waits. */
                 _exit(0);
         }
         assert_int_equal(read(pipes[0], &c, 1), 1);
@@ -1536,7 +1737,8 @@ static void a_failed_sync_is_never_believed_again(void **state)
         t.faults = true;
         start_limit(64 * MIB);
         assert_int_equal(put_durable(1, 5000), 0);
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_SYNC, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_SYNC, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
         assert_int_equal(put_durable(2, 5000), STORE_NOT_DURABLE);
         fault_set(NULL);
         assert_int_equal(put_durable(3, 5000), STORE_NOT_DURABLE);
@@ -1559,7 +1761,8 @@ static void a_failed_payload_write_stores_nothing(void **state)
         start(&params);
         assert_int_equal(put(1, 5000), 0);
         settle();
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
         assert_int_equal(put(2, 5000), -EIO);
         fault_set(NULL);
         assert_false(present(2));
@@ -1579,7 +1782,8 @@ static void a_failed_table_write_bypasses_puts_but_not_gets(void **state)
         start(&params);
         put_range(0, 20, 5000);
         settle();
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .first = 2 });
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .first = 2 });
         assert_int_equal(put(100, 5000), STORE_BYPASSED);
         fault_set(NULL);
         assert_true(stats().bypassed);
@@ -1603,7 +1807,8 @@ static void a_read_error_is_counted_and_a_miss(void **state)
         start_limit(64 * MIB);
         assert_int_equal(put(1, 5000), 0);
         settle();
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_READ, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
         assert_int_equal(get(1, 5000), -EIO);
         fault_set(NULL);
         assert_int_equal(stats().read_errors, 1);
@@ -1623,12 +1828,15 @@ static void a_failed_namespaces_write_is_the_answer_and_not_the_end(void **state
         start(&params);
         put_range(0, 20, 5000);
         settle();
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE | 1u << KIO_SYNC, .kind = FAULT_ERROR, .error = EIO,
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE | 1u << KIO_SYNC,
+                                        .kind = FAULT_ERROR,
+                                        .error = EIO,
                                         .first = 1 });
         assert_int_equal(open_namespace("n", "f", false, NULL), -EIO);
         assert_int_equal(open_namespace("n", "f", false, NULL), 0);
         settle();
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_SYNC, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_SYNC, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
         req.namespace_id = t.ns;
         store_purge(t.s, &req);
         turn(purge_done, &req);
@@ -1706,6 +1914,7 @@ static const struct CMUnitTest tests[] = {
         TEST(restart_keeps_everything),
         TEST(a_kill_loses_nothing_written),
         TEST(kill_after_kill_never_gives_a_wrong_byte),
+        TEST(a_kill_at_any_moment_loses_nothing_answered),
         TEST(a_drop_survives_a_kill),
         TEST(a_drop_survives_the_ring_going_round),
         TEST(a_purge_survives_a_kill),
@@ -1713,6 +1922,7 @@ static const struct CMUnitTest tests[] = {
         TEST(a_purged_read_in_flight_is_a_miss),
         TEST(a_list_meets_every_chunk_once),
         TEST(namespaces_are_known_again),
+        TEST(all_who_open_one_new_namespace_are_answered),
         TEST(the_same_key_in_two_namespaces_is_two_chunks),
         TEST(the_limit_holds_while_filling_over_and_over),
         TEST(the_coldest_leaves_first),
@@ -1726,6 +1936,7 @@ static const struct CMUnitTest tests[] = {
         TEST(a_table_of_garbage_is_an_empty_table),
         TEST(one_copy_of_the_namespaces_is_enough),
         TEST(without_namespaces_nothing_is_anybodys),
+        TEST(damage_at_random_gives_misses_and_never_a_wrong_byte),
         TEST(an_unknown_format_is_refused),
         TEST(one_superblock_of_four_is_enough),
         TEST(a_foreign_directory_is_refused_and_untouched),
@@ -1777,7 +1988,8 @@ int main(int argc, char **argv)
         t.direct = true;
         if (uring_works()) {
                 t.backend = "io_uring";
-                failed += cmocka_run_group_tests_name("store on io_uring, O_DIRECT", tests, NULL, NULL);
+                failed += cmocka_run_group_tests_name("store on io_uring, O_DIRECT", tests, NULL,
+                                                      NULL);
         }
         t.backend = "posix";
         failed += cmocka_run_group_tests_name("store on posix, O_DIRECT", tests, NULL, NULL);
@@ -1787,6 +1999,7 @@ int main(int argc, char **argv)
         t.root = "/dev/shm";
         t.direct = false;
         if (access(t.root, W_OK) == 0)
-                failed += cmocka_run_group_tests_name("store on posix, tmpfs, buffered", tests, NULL, NULL);
+                failed += cmocka_run_group_tests_name("store on posix, tmpfs, buffered", tests,
+                                                      NULL, NULL);
         return failed;
 }

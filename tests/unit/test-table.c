@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/table against a disk in memory: at every moment, whatever of the write in flight reached the disk, every
- * live entry lies in one whole page at least; and the same for synced entries after power loss, when any of the
- * pages written since the last sync may be missing. */
+/* store/table against a disk in memory: at every moment, whatever of the write in flight reached
+ * the disk, every live entry lies in one whole page at least; and the same for synced entries after
+ * power loss, when any of the pages written since the last sync may be missing. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,8 +23,8 @@ enum state { GONE, EVICTED, QUEUED, LIVE };
 /* What we know of a key: the truth that the disk is compared with. */
 struct model {
         enum state state;
-        uint64_t seq;       /* of the put, or of the tombstone while GONE */
-        uint64_t acked_seq; /* the last one that was answered */
+        uint64_t seq;        /* of the put, or of the tombstone while GONE */
+        uint64_t acked_seq;  /* the last one that was answered */
         uint64_t stable_seq; /* the last one that was answered when a sync began that ended well */
         uint32_t position;
 };
@@ -68,7 +68,8 @@ static bool fill(void *userdata, struct table_item *table_item, struct disk_entr
 {
         struct item *item = container_of(table_item, struct item, item);
 
-        if (!item->tombstone && (t.keys[item->key].state != QUEUED || t.keys[item->key].seq != item->seq))
+        if (!item->tombstone &&
+            (t.keys[item->key].state != QUEUED || t.keys[item->key].seq != item->seq))
                 return false;
         entry_of(item->key, item->seq, item->tombstone, ret);
         return true;
@@ -107,7 +108,9 @@ static void moved(void *userdata, uint32_t key, uint32_t position)
         t.keys[key].position = position;
 }
 
-static const struct table_ops ops = { .fill = fill, .written = written, .live = live, .moved = moved };
+static const struct table_ops ops = {
+        .fill = fill, .written = written, .live = live, .moved = moved
+};
 
 static void queue(uint32_t key, uint64_t seq, bool tombstone)
 {
@@ -189,17 +192,18 @@ static void scan(const struct disk_page *disk)
         }
 }
 
-/* Dead entries of keys that were live, or whose slot has another owner, are no news; those in the pages that the
- * newest declares safe are dropped unread. */
+/* Dead entries of keys that were live, or whose slot has another owner, are no news; those in the
+ * pages that the newest declares safe are dropped unread. */
 static bool in_safe_pages(const struct disk_page *disk, uint32_t newest, uint32_t position)
 {
         uint32_t page = position / DISK_PAGE_ENTRIES;
 
-        return newest != UINT32_MAX && page != newest && (page + t.pages - newest - 1) % t.pages < disk[newest].safe;
+        return newest != UINT32_MAX && page != newest &&
+               (page + t.pages - newest - 1) % t.pages < disk[newest].safe;
 }
 
-/* After a kill: what was answered and is live is there; what was answered to be dropped is not, unless a page was
- * torn in itself: that takes a power loss, which may lose tombstones. */
+/* After a kill: what was answered and is live is there; what was answered to be dropped is not,
+ * unless a page was torn in itself: that takes a power loss, which may lose tombstones. */
 static void check_kill(const struct disk_page *disk, bool torn_in_itself)
 {
         uint32_t newest = survey(disk);
@@ -211,8 +215,10 @@ static void check_kill(const struct disk_page *disk, bool torn_in_itself)
                 if (m->state == LIVE && (found[k].seq != m->seq || found[k].tombstone))
                         fail_msg("key %u of seq %llu is lost", k, (unsigned long long)m->seq);
                 if (m->state == LIVE && in_safe_pages(disk, newest, found[k].position))
-                        fail_msg("key %u of seq %llu lies only where nothing should be needed", k, (unsigned long long)m->seq);
-                if (!torn_in_itself && m->state == GONE && m->acked_seq == m->seq && found[k].seq != 0 && !found[k].tombstone)
+                        fail_msg("key %u of seq %llu lies only where nothing should be needed", k,
+                                 (unsigned long long)m->seq);
+                if (!torn_in_itself && m->state == GONE && m->acked_seq == m->seq &&
+                    found[k].seq != 0 && !found[k].tombstone)
                         fail_msg("key %u is back from the dead", k);
         }
 }
@@ -226,10 +232,14 @@ static void check_power_loss(const struct disk_page *disk)
         for (uint32_t k = 0; k < KEYS; k++) {
                 const struct model *m = &t.keys[k];
 
-                if (m->state == LIVE && m->stable_seq == m->seq && (found[k].seq != m->seq || found[k].tombstone))
-                        fail_msg("key %u of seq %llu is lost though synced", k, (unsigned long long)m->seq);
-                if (m->state == LIVE && m->stable_seq == m->seq && in_safe_pages(disk, newest, found[k].position))
-                        fail_msg("key %u of seq %llu lies only where nothing should be needed", k, (unsigned long long)m->seq);
+                if (m->state == LIVE && m->stable_seq == m->seq &&
+                    (found[k].seq != m->seq || found[k].tombstone))
+                        fail_msg("key %u of seq %llu is lost though synced", k,
+                                 (unsigned long long)m->seq);
+                if (m->state == LIVE && m->stable_seq == m->seq &&
+                    in_safe_pages(disk, newest, found[k].position))
+                        fail_msg("key %u of seq %llu lies only where nothing should be needed", k,
+                                 (unsigned long long)m->seq);
         }
 }
 
@@ -246,7 +256,8 @@ static void free_queue(void)
                         t.keys[k].state = EVICTED;
                         t.live--;
                 }
-        if (!table_in_flight(t.table) && !table_compose(t.table, &buf, &offset, &bytes) && table_has_queued(t.table)) {
+        if (!table_in_flight(t.table) && !table_compose(t.table, &buf, &offset, &bytes) &&
+            table_has_queued(t.table)) {
                 table_sync_begin(t.table);
                 table_sync_end(t.table, 0);
                 table_compose(t.table, &buf, &offset, &bytes);
@@ -268,7 +279,8 @@ static void restart(void)
         for (uint32_t k = 0; k < KEYS; k++) {
                 struct model *m = &t.keys[k];
 
-                /* What was evicted lost its slot to another, unless the disk knows a later put of it. */
+                /* What was evicted lost its slot to another, unless the disk knows a later put of
+                 * it. */
                 bool back = found[k].seq != 0 && !found[k].tombstone &&
                             !(m->state == EVICTED && found[k].seq <= m->seq);
 
@@ -292,7 +304,8 @@ static void restart(void)
                 if (sequences[p] == TABLE_STALE)
                         memset(&t.disk[p], 0, DISK_PAGE);
         assert_int_equal(table_start(t.table, newest == UINT32_MAX ? 0 : (newest + 1) % t.pages,
-                                     newest == UINT32_MAX ? 1 : sequences[newest] + 1), 0);
+                                     newest == UINT32_MAX ? 1 : sequences[newest] + 1),
+                         0);
         memcpy(t.stable, t.disk, sizeof(t.disk));
 }
 
@@ -321,11 +334,13 @@ static void sync_disk(void)
 }
 
 /* Which pages of a write reach the disk. */
-static void apply(struct disk_page *disk, const void *buf, uint64_t offset, uint64_t bytes, uint64_t which)
+static void apply(struct disk_page *disk, const void *buf, uint64_t offset, uint64_t bytes,
+                  uint64_t which)
 {
         for (uint64_t i = 0; i < bytes / DISK_PAGE; i++)
                 if (which >> i & 1)
-                        memcpy(&disk[offset / DISK_PAGE + i], (const char *)buf + i * DISK_PAGE, DISK_PAGE);
+                        memcpy(&disk[offset / DISK_PAGE + i], (const char *)buf + i * DISK_PAGE,
+                               DISK_PAGE);
 }
 
 struct write {
@@ -337,7 +352,8 @@ static bool compose(struct write *w)
 {
         if (!table_compose(t.table, &w->buf, &w->offset, &w->bytes))
                 return false;
-        assert_true(w->bytes > 0 && w->bytes % DISK_PAGE == 0 && w->bytes <= (uint64_t)TABLE_BATCH_PAGES * DISK_PAGE);
+        assert_true(w->bytes > 0 && w->bytes % DISK_PAGE == 0 &&
+                    w->bytes <= (uint64_t)TABLE_BATCH_PAGES * DISK_PAGE);
         assert_true(w->offset + w->bytes <= (uint64_t)t.pages * DISK_PAGE);
         return true;
 }
@@ -348,7 +364,9 @@ static void check_torn(const struct write *w)
         uint64_t k = w->bytes / DISK_PAGE, all = (UINT64_C(1) << k) - 1;
 
         for (unsigned i = 0; i < 4; i++) {
-                uint64_t which = i == 0 ? 0 : i == 1 ? UINT64_C(1) << (k - 1) : random_below(all + 1);
+                uint64_t which = i == 0   ? 0
+                                 : i == 1 ? UINT64_C(1) << (k - 1)
+                                          : random_below(all + 1);
 
                 memcpy(t.scratch, t.disk, sizeof(t.disk));
                 apply(t.scratch, w->buf, w->offset, w->bytes, which);
@@ -356,7 +374,9 @@ static void check_torn(const struct write *w)
                         /* A page torn in itself: half of it old. */
                         uint64_t p = w->offset / DISK_PAGE + random_below(k);
 
-                        memcpy(&t.scratch[p], (const char *)w->buf + (p - w->offset / DISK_PAGE) * DISK_PAGE, 2048);
+                        memcpy(&t.scratch[p],
+                               (const char *)w->buf + (p - w->offset / DISK_PAGE) * DISK_PAGE,
+                               2048);
                 }
                 check_kill(t.scratch, i == 3);
         }
@@ -441,7 +461,8 @@ static void it_goes_on_after_each_of_many_torn_writes(void **state)
                         if (!compose(&w))
                                 continue;
                 }
-                apply(t.disk, w.buf, w.offset, w.bytes, random_below(UINT64_C(1) << (w.bytes / DISK_PAGE)));
+                apply(t.disk, w.buf, w.offset, w.bytes,
+                      random_below(UINT64_C(1) << (w.bytes / DISK_PAGE)));
                 check_kill(t.disk, false);
                 restart();
                 check_kill(t.disk, false);
@@ -466,7 +487,8 @@ static void power_loss_keeps_what_was_synced(void **state)
                 /* Any of the pages written since the sync may be missing. */
                 memcpy(t.scratch, t.disk, sizeof(t.disk));
                 if (flying)
-                        apply(t.scratch, w.buf, w.offset, w.bytes, random_below(UINT64_C(1) << (w.bytes / DISK_PAGE)));
+                        apply(t.scratch, w.buf, w.offset, w.bytes,
+                              random_below(UINT64_C(1) << (w.bytes / DISK_PAGE)));
                 for (uint32_t p = 0; p < t.pages; p++)
                         if (random_below(2) == 0)
                                 t.scratch[p] = t.stable[p];
@@ -629,7 +651,8 @@ static void a_damaged_page_or_entry_is_not_believed(void **state)
                 bad = good;
                 ((uint8_t *)&bad)[bit / 8] ^= (uint8_t)(1u << bit % 8);
                 assert_false(disk_page_valid(&bad, uuid, 0));
-                if (bit / 8 >= offsetof(struct disk_page, entries) && bit / 8 < offsetof(struct disk_page, entries[1]))
+                if (bit / 8 >= offsetof(struct disk_page, entries) &&
+                    bit / 8 < offsetof(struct disk_page, entries[1]))
                         assert_false(disk_entry_valid(&bad.entries[0], uuid));
         }
         end();
