@@ -107,7 +107,8 @@ def sources(root):
 
 def resolve(root, path, name):
     """What an include of `name` in `path` means, named from the root: as the compiler looks for it."""
-    for folder in (os.path.dirname(path), "", "daemon", "proto", "client", "tests/lib"):
+    own = ("client/ctl",) if path.startswith("client/ctl/") else ()  # its folders see the headers at its top
+    for folder in (os.path.dirname(path), "", "daemon", "proto", "client", *own, "tests/lib"):
         candidate = os.path.normpath(os.path.join(folder, name))
         if not candidate.startswith("..") and os.path.isfile(os.path.join(root, candidate)):
             return candidate
@@ -173,7 +174,8 @@ def self_test():
         ("daemon/store/store.c", "key.h"), ("daemon/store/store.c", "checked.h"), ("daemon/memory/pool.c", "slab/slab.h"),
         ("daemon/io/uring.c", "backend.h"), ("daemon/io/uring.c", "base/list.h"), ("daemon/base/log.c", "checked.h"),
         ("daemon/base/log.c", "build-config.h"), ("client/lib/handle.c", "wire.h"), ("client/lib/handle.c", "kvcache.h"),
-        ("client/ctl/human.c", "human.h"), ("client/ctl/fsck.c", "store/store.h"), ("client/ctl/fsck.c", "proto/key.h"),
+        ("client/ctl/human.c", "human.h"), ("client/ctl/kvbench/plan.c", "human.h"),
+        ("client/ctl/fsck.c", "store/store.h"), ("client/ctl/fsck.c", "proto/key.h"),
         ("client/example.c", "kvcache.h"), ("tests/unit/test-io.c", "io/backend.h"), ("proto/wire.c", "key.h"),
     ]
     wrong = [
@@ -209,6 +211,8 @@ def self_test():
         ("client/ctl/fsck.c", "store/format.h"),
         ("client/ctl/fsck.c", "memory/pool.h"),
         ("client/ctl/fsck.c", "lib/handle.h"),
+        ("client/ctl/kvbench/plan.c", "lib/handle.h"),
+        ("client/lib/handle.c", "human.h"),
         ("client/example.c", "wire.h"),
         ("daemon/http.c", "harness.h"),               # of the tests
         ("daemon/http.c", "<stats.h>"),               # however it is written

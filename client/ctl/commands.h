@@ -10,3 +10,6 @@ extern const struct command command_put, command_get;                 /* cmd-chu
 extern const struct command command_exists, command_stat, command_ls; /* cmd-look.c */
 extern const struct command command_evict, command_purge;             /* cmd-evict.c */
 extern const struct command command_replay;                           /* cmd-replay.c */
+extern const struct command command_plan;                             /* kvbench/cmd-plan.c */
+extern const struct command command_profile;                          /* kvbench/cmd-profile.c */
+extern const struct command command_kvcache, command_iosize;          /* kvbench/cmd-figures.c */

@@ -30,6 +30,7 @@ enum exit_status {
 struct ctl {
         const char *socket_path; /* --socket */
         bool json;
+        bool debug; /* --debug: tell more, on stderr */
         int exit_status; /* of option_next() */
         struct kvcache *kv;
 };

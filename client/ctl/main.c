@@ -12,9 +12,10 @@
 #include "build-config.h"
 
 static const struct command *const commands[] = {
-        &command_status, &command_ping,  &command_stats,  &command_config,
-        &command_put,    &command_get,   &command_exists, &command_stat,
-        &command_ls,     &command_evict, &command_purge,  &command_replay,
+        &command_status, &command_ping,    &command_stats,   &command_config,
+        &command_put,    &command_get,     &command_exists,  &command_stat,
+        &command_ls,     &command_evict,   &command_purge,   &command_replay,
+        &command_plan,   &command_profile, &command_kvcache, &command_iosize,
 };
 
 static void print_help(void)
@@ -28,11 +29,13 @@ static void print_help(void)
         puts("\nOptions of every command:\n"
              "  -s, --socket PATH   the daemon's socket; else $KVCACHE_SOCKET, else the default\n"
              "  -j, --json          print JSON, for programs\n"
+             "      --debug         tell more on standard error (KVBench's commands do)\n"
              "  -h, --help          help; \"kvcachectl COMMAND --help\" tells all about a command\n"
              "      --version       print the version\n\n"
              "Exit status:\n"
              "  0    done; everything asked for is there\n"
-             "  1    a key or namespace is not there; replay: wrong bytes were got\n"
+             "  1    a key or namespace is not there; replay: wrong bytes were got;\n"
+             "       plan, profile, kvcache, iosize: any failure\n"
              "  2    wrong usage\n"
              "  3    no daemon there, or it went away\n"
              "  4    the daemon refused or failed\n"
@@ -59,6 +62,10 @@ static int read_global_options(struct ctl *ctl, int argc, char **argv, int *ret_
 
                 if (strcmp(option, "--json") == 0 || strcmp(option, "-j") == 0) {
                         ctl->json = true;
+                } else if (strcmp(option, "--debug") == 0) {
+                        ctl->debug = true;
+                } else if (strcmp(option, "--no-debug") == 0) {
+                        ctl->debug = false;
                 } else if (strcmp(option, "--help") == 0 || strcmp(option, "-h") == 0) {
                         print_help();
                         *ret_status = EXIT_OK;

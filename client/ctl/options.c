@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
@@ -11,7 +12,7 @@
 #include "human.h"
 #include "checked.h"
 
-enum { MAX_OPTIONS = 32, HELP_COLUMN = 28 };
+enum { MAX_OPTIONS = 96, HELP_COLUMN = 28 };
 
 static const struct option_row shared_options[] = {
         { 's', "socket", "PATH",
@@ -28,7 +29,8 @@ static void print_option(const struct option_row *row)
 
         snprintf(left, sizeof(left), "  %s%c%s --%s%s%s", row->id < OPTION_LONG ? "-" : " ",
                  row->id < OPTION_LONG ? row->id : ' ', row->id < OPTION_LONG ? "," : " ",
-                 row->name, row->argument ? " " : "", row->argument ? row->argument : "");
+                 row->name, row->argument && *row->argument != '[' ? " " : "",
+                 row->argument ? row->argument : "");
         if (strlen(left) > HELP_COLUMN - 2) {
                 puts(left);
                 left[0] = '\0';
@@ -67,35 +69,63 @@ int usage_error(const struct command *command, const char *format, ...)
         return EXIT_WRONG_USAGE;
 }
 
-static unsigned add_rows(const struct option_row *rows, struct option *longs, unsigned n,
-                         char *letters)
-{
-        for (; rows && rows->id; rows++) {
-                char *end = letters + strlen(letters);
+/* What getopt_long() is given. Names have '-' where a row may have '_'. */
+struct parser {
+        struct option longs[MAX_OPTIONS + 1];
+        char names[MAX_OPTIONS][OPTION_NAME_BYTES];
+        char letters[2 * MAX_OPTIONS + 2];
+        unsigned n;
+};
 
-                longs[n++] = (struct option){
-                        .name = rows->name,
-                        .has_arg = rows->argument ? required_argument : no_argument,
-                        .val = rows->id,
-                };
+/* Up to its end, or to the '=' before its argument. */
+static void replace_underscores(char *name)
+{
+        for (; *name && *name != '='; name++)
+                if (*name == '_')
+                        *name = '-';
+}
+
+static void parser_add(struct parser *p, const struct option_row *rows)
+{
+        for (; rows && rows->id; rows++, p->n++) {
+                char *end = p->letters + strlen(p->letters), *name = p->names[p->n];
+                int argument = no_argument;
+
+                assert(p->n < MAX_OPTIONS && strlen(rows->name) < OPTION_NAME_BYTES);
+                strcpy(name, rows->name);
+                replace_underscores(name);
+                if (rows->argument)
+                        argument = *rows->argument == '[' ? optional_argument : required_argument;
+                p->longs[p->n] =
+                        (struct option){ .name = name, .has_arg = argument, .val = rows->id };
                 if (rows->id < OPTION_LONG)
                         sprintf(end, "%c%s", rows->id, rows->argument ? ":" : "");
         }
-        return n;
+}
+
+/* Of the option that getopt_long() takes next. */
+static void respell_next(int argc, char **argv)
+{
+        int i = optind;
+
+        while (i < argc && (argv[i][0] != '-' || argv[i][1] == '\0'))
+                i++;
+        if (i < argc && strncmp(argv[i], "--", 2) == 0)
+                replace_underscores(argv[i] + 2);
 }
 
 int option_next(struct ctl *ctl, const struct command *command, int argc, char **argv,
                 const char **ret_argument, int *ret_first)
 {
-        struct option longs[MAX_OPTIONS] = { 0 };
-        char letters[2 * MAX_OPTIONS + 2] = ":";
-        unsigned n = add_rows(command->options, longs, 0, letters);
+        struct parser parser = { .letters = ":" };
         int c;
 
-        add_rows(shared_options, longs, n, letters);
+        parser_add(&parser, command->options);
+        parser_add(&parser, shared_options);
         opterr = 0;
         for (;;) {
-                c = getopt_long(argc, argv, letters, longs, NULL);
+                respell_next(argc, argv);
+                c = getopt_long(argc, argv, parser.letters, parser.longs, NULL);
                 switch (c) {
                 case -1:
                         *ret_first = optind;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Commands and their options: one table row each, from which parsing and --help come. The options
  * that all commands share (--socket, --json, --help) are read here, before or after the command's
- * name. */
+ * name. In the names of long options '_' and '-' are the same. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,11 +10,11 @@ struct ctl;
 
 struct option_row {
         int id; /* a letter, or OPTION_LONG + n for one without; 0 ends the table */
-        const char *name;
-        const char *argument; /* its name in --help; NULL: takes none */
+        const char *name;     /* shorter than OPTION_NAME_BYTES */
+        const char *argument; /* its name in --help; NULL: takes none; "[NAME]": =NAME or none */
         const char *help;     /* newlines start a new line */
 };
-enum { OPTION_LONG = 256 };
+enum { OPTION_LONG = 256, OPTION_NAME_BYTES = 32 };
 
 struct command {
         const char *name;

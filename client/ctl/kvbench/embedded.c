@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Starts the daemon's binary, waits until it answers, and cleans up behind it.
+ *
+ * The temporary directory is locked as long as we live. A directory of that name that is ours and is
+ * not locked was left by a run that was killed: it is removed at the next start. */
+#include "embedded.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "common.h"
+
+#define NAME_PREFIX "kvcachectl-profile-"
+#define KEPT_NAME "kvcache-store"
+
+enum {
+        START_MS = 60000,
+        STOP_MS = 20000,
+        LOOK_MS = 10,
+        LOG_TAIL_BYTES = 4000,
+        SOCKET_PATH_MAX = 107,
+        MOST_SETTINGS = 12,
+};
+
+static void pause_ms(unsigned ms)
+{
+        struct timespec t = { .tv_nsec = (long)ms * 1000000 };
+
+        clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
+}
+
+const char *embedded_parent(void)
+{
+        const char *tmpdir = getenv("TMPDIR");
+
+        if (tmpdir && *tmpdir == '/' && strlen(tmpdir) < 60)
+                return tmpdir;
+        return access("/var/tmp", W_OK) == 0 ? "/var/tmp" : "/tmp";
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+        (void)remove(path);
+        return 0;
+}
+
+static void remove_tree(const char *path)
+{
+        (void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+}
+
+static int lock_directory(const char *path)
+{
+        int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0) {
+                close(fd);
+                return -1;
+        }
+        return fd;
+}
+
+static void remove_leftovers(const char *parent)
+{
+        DIR *dir = opendir(parent);
+        const struct dirent *entry;
+
+        while (dir && (entry = readdir(dir))) {
+                char path[512];
+                struct stat st;
+                int fd;
+
+                if (strncmp(entry->d_name, NAME_PREFIX, strlen(NAME_PREFIX)) != 0)
+                        continue;
+                snprintf(path, sizeof(path), "%s/%s", parent, entry->d_name);
+                fd = lock_directory(path);
+                if (fd < 0)
+                        continue;
+                if (fstat(fd, &st) == 0 && st.st_uid == geteuid())
+                        remove_tree(path);
+                close(fd);
+        }
+        if (dir)
+                closedir(dir);
+}
+
+/* --- which binary --- */
+
+uint64_t embedded_kept_bytes(const char *directory)
+{
+        char path[512];
+        uint64_t bytes = 0;
+        const struct dirent *entry;
+        struct stat st;
+        DIR *dir;
+
+        snprintf(path, sizeof(path), "%s/" KEPT_NAME, directory);
+        dir = opendir(path);
+        while (dir && (entry = readdir(dir)))
+                if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    S_ISREG(st.st_mode))
+                        bytes += (uint64_t)st.st_blocks * 512;
+        if (dir)
+                closedir(dir);
+        return bytes;
+}
+
+static bool is_program(const char *path)
+{
+        struct stat st;
+
+        return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
+}
+
+/* Beside us, as it is installed or built; else in $PATH. */
+static bool find_binary(char *ret, size_t room)
+{
+        static const char *const near[] = { "kvcache-daemon", "../sbin/kvcache-daemon",
+                                            "../../daemon/kvcache-daemon" };
+        char self[512], *slash;
+        ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+        const char *path = getenv("PATH");
+
+        self[MAX(n, (ssize_t)0)] = '\0';
+        slash = strrchr(self, '/');
+        for (unsigned i = 0; slash && i < ARRAY_SIZE(near); i++) {
+                snprintf(ret, room, "%.*s/%s", (int)(slash - self), self, near[i]);
+                if (is_program(ret))
+                        return true;
+        }
+        while (path && *path) {
+                size_t length = strcspn(path, ":");
+
+                snprintf(ret, room, "%.*s/kvcache-daemon", (int)length, path);
+                if (length > 0 && is_program(ret))
+                        return true;
+                path += length + (path[length] == ':');
+        }
+        return false;
+}
+
+/* --- the process --- */
+
+/* Settings of the host's daemon are not for this one. */
+static void clean_environment(void)
+{
+        static const char *const others[] = { "NOTIFY_SOCKET", "LISTEN_FDS",  "LISTEN_PID",
+                                              "LISTEN_FDNAMES", "WATCHDOG_PID", "WATCHDOG_USEC",
+                                              "RUNTIME_DIRECTORY", "STATE_DIRECTORY" };
+
+        for (unsigned i = 0; i < ARRAY_SIZE(others); i++)
+                unsetenv(others[i]);
+        for (char **e = environ; e && *e;) {
+                char name[256];
+                size_t length = strcspn(*e, "=");
+
+                if (strncmp(*e, "KVCACHE_", 8) != 0 || length >= sizeof(name)) {
+                        e++;
+                        continue;
+                }
+                snprintf(name, sizeof(name), "%.*s", (int)length, *e);
+                unsetenv(name);
+                e = environ;
+        }
+}
+
+__attribute__((noreturn)) static void become_daemon(const char *binary, char *const *argv,
+                                                    const char *log, pid_t parent)
+{
+        int null = open("/dev/null", O_RDONLY);
+        int out = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
+
+        if (null < 0 || out < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
+                _exit(127);
+        setpgid(0, 0); /* Ctrl-C is ours to deal with */
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        if (getppid() != parent)
+                _exit(127);
+        clean_environment();
+        execv(binary, argv);
+        dprintf(2, "%s: %s\n", binary, strerror(errno));
+        _exit(127);
+}
+
+static void print_log_tail(const struct embedded *e)
+{
+        char path[320], text[LOG_TAIL_BYTES + 1];
+        _cleanup_(fclosep) FILE *f = NULL;
+        size_t n;
+
+        snprintf(path, sizeof(path), "%s/log", e->directory);
+        f = fopen(path, "re");
+        if (!f)
+                return;
+        if (fseek(f, -LOG_TAIL_BYTES, SEEK_END) < 0)
+                rewind(f);
+        n = fread(text, 1, LOG_TAIL_BYTES, f);
+        text[n] = '\0';
+        if (n > 0)
+                fprintf(stderr, "The end of its log:\n%s", text);
+}
+
+bool embedded_died(struct embedded *e)
+{
+        int status;
+
+        if (e->pid <= 0 || waitpid(e->pid, &status, WNOHANG) != e->pid)
+                return false;
+        e->pid = 0;
+        if (WIFSIGNALED(status))
+                complain(1, "the embedded daemon was ended by signal %d (%s)", WTERMSIG(status),
+                         strsignal(WTERMSIG(status)));
+        else
+                complain(1, "the embedded daemon ended with status %d", WEXITSTATUS(status));
+        print_log_tail(e);
+        return true;
+}
+
+void embedded_stop(struct embedded *e)
+{
+        if (e->pid > 0) {
+                kill(e->pid, SIGTERM);
+                for (unsigned waited = 0; waitpid(e->pid, NULL, WNOHANG) == 0; waited += LOOK_MS) {
+                        if (waited >= STOP_MS)
+                                kill(e->pid, SIGKILL);
+                        pause_ms(LOOK_MS);
+                }
+        }
+        if (*e->directory)
+                remove_tree(e->directory);
+        if (e->lock_fd >= 0)
+                close(e->lock_fd);
+        *e = (struct embedded){ .lock_fd = -1 };
+}
+
+static int wait_until_it_answers(struct embedded *e, const volatile int *interrupted)
+{
+        struct kvcache_options options = {
+                .size = sizeof(options),
+                .socket_path = e->socket,
+                .client_name = "kvcachectl",
+        };
+        char error[512] = "";
+
+        for (unsigned waited = 0; waited < START_MS; waited += LOOK_MS) {
+                struct kvcache *kv = NULL;
+
+                if (interrupted && *interrupted)
+                        return EXIT_INTERRUPTED;
+                if (embedded_died(e))
+                        return EXIT_NOT_FOUND;
+                if (kvcache_connect(&kv, &options, error, sizeof(error)) >= 0) {
+                        kvcache_close(kv);
+                        return EXIT_OK;
+                }
+                pause_ms(LOOK_MS);
+        }
+        complain(1, "the embedded daemon does not answer: %s", error);
+        print_log_tail(e);
+        return 1;
+}
+
+static int make_directories(struct embedded *e, const struct embedded_options *o)
+{
+        const char *parent = embedded_parent();
+
+        remove_leftovers(parent);
+        snprintf(e->directory, sizeof(e->directory), "%s/" NAME_PREFIX "XXXXXX", parent);
+        if (!mkdtemp(e->directory)) {
+                int r = complain(1, "%s: %s", e->directory, strerror(errno));
+
+                e->directory[0] = '\0';
+                return r;
+        }
+        e->lock_fd = lock_directory(e->directory);
+        snprintf(e->socket, sizeof(e->socket), "%s/socket", e->directory);
+        if (strlen(e->socket) > SOCKET_PATH_MAX)
+                return complain(1, "%s is too long for a socket: set TMPDIR", e->socket);
+        if (o->directory && mkdir(o->directory, 0700) < 0 && errno != EEXIST)
+                return complain(1, "%s: %s", o->directory, strerror(errno));
+        snprintf(e->store, sizeof(e->store), "%s/%s", o->directory ? o->directory : e->directory,
+                 o->directory ? KEPT_NAME : "store");
+        return EXIT_OK;
+}
+
+int embedded_start(struct embedded *e, const struct embedded_options *o)
+{
+        char settings[MOST_SETTINGS][640], binary[640], log[320];
+        char *argv[2 * MOST_SETTINGS + 4];
+        unsigned n = 0, arguments = 0;
+        pid_t self = getpid();
+        int status;
+
+        *e = (struct embedded){ .lock_fd = -1 };
+        if (!find_binary(binary, sizeof(binary)))
+                return complain(1, "no daemon answers, and there is no kvcache-daemon to start: it "
+                                   "is neither beside kvcachectl nor in PATH");
+        status = make_directories(e, o);
+        if (status != EXIT_OK) {
+                embedded_stop(e);
+                return status;
+        }
+        snprintf(log, sizeof(log), "%s/log", e->directory);
+        snprintf(settings[n++], sizeof(settings[0]), "listen.socket=%s", e->socket);
+        snprintf(settings[n++], sizeof(settings[0]), "listen.http=off");
+        snprintf(settings[n++], sizeof(settings[0]), "store.path=%s", e->store);
+        snprintf(settings[n++], sizeof(settings[0]), "store.limit=%" PRIu64, o->limit_bytes);
+        snprintf(settings[n++], sizeof(settings[0]), "store.entries=%" PRIu64, o->entries);
+        snprintf(settings[n++], sizeof(settings[0]), "memory.pool=%" PRIu64, o->pool_bytes);
+        snprintf(settings[n++], sizeof(settings[0]), "limits.leased_bytes=%" PRIu64, o->pool_bytes);
+        snprintf(settings[n++], sizeof(settings[0]), "io.backend=%s", o->io_backend);
+
+        argv[arguments++] = binary;
+        argv[arguments++] = (char *)"--config";
+        argv[arguments++] = (char *)"/dev/null";
+        for (unsigned i = 0; i < n; i++) {
+                argv[arguments++] = (char *)"--set";
+                argv[arguments++] = settings[i];
+        }
+        argv[arguments] = NULL;
+
+        e->pid = fork();
+        if (e->pid == 0)
+                become_daemon(binary, argv, log, self);
+        if (e->pid < 0)
+                status = complain(1, "cannot start a process: %s", strerror(errno));
+        else
+                status = wait_until_it_answers(e, o->interrupted);
+        if (status != EXIT_OK)
+                embedded_stop(e);
+        return status;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The side KVCACHE: blocks through the daemon, as an engine would move them.
+ *
+ * Each client is a connection. A piece is one request, a part of a user's chain. Written: from the
+ * lane, answered when the daemon has written them. Read: mapped, in place; leases are held until the
+ * window has been checked.
+ *
+ * through_open() takes a connection for what goes around the passes (dropping, waiting until the
+ * daemon is at rest, looking what there is); it stays its owner's. */
+#pragma once
+
+#include "profile.h"
+
+struct through_options {
+        const char *socket_path; /* of the clients' connections; NULL: the default */
+        struct kvcache *kv;      /* borrowed */
+        bool own_daemon;         /* nobody else uses it */
+};
+
+struct through {
+        struct through_options options;
+        struct profile_side side;
+        uint32_t namespace_handle;
+        struct kvcache_result *results; /* for calls on all keys, some at a time */
+        uint8_t instance[16]; /* of the daemon at the start */
+};
+
+/* What a daemon says of itself. */
+struct through_facts {
+        char backend[32];      /* "io_uring", "posix" */
+        char store_path[512];  /* the first of them */
+        bool direct;
+        uint64_t pool_bytes, limit_bytes, max_chunk_bytes;
+        unsigned depth; /* I/Os at the device, of all its workers */
+};
+/* 0, or -errno with a sentence in ret_error. */
+int through_facts(struct kvcache *kv, struct through_facts *ret, char *ret_error, size_t room);
+
+enum { THROUGH_NOTHING = 1, THROUGH_INCOMPLETE = 2 };
+/* 0; negative after profile_fail(). */
+int through_open(struct through *t, struct profile *p, const struct through_options *options);
+void through_close(struct through *t);
+/* Is every block there, for a read? 0; THROUGH_NOTHING: none is; THROUGH_INCOMPLETE, with how many
+ * are; negative after profile_fail(). */
+int through_look(struct through *t, struct profile *p, uint64_t *ret_present);
+/* Forgets all blocks of the job. */
+int through_forget(struct through *t, struct profile *p);

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What plan, profile, kvcache and iosize share: the options as given, and the workloads that they,
+ * a model and a number of deployments come to.
+ *
+ * kvbench_options_parse() reads a command line; kvbench_workloads_load() reads the files, applies
+ * the overrides and computes. Errors are said on stderr where they are found, with the file, line,
+ * column and key; a configuration that is wrong does not stop the others. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cleanup.h"
+#include "common.h"
+#include "deployment.h"
+#include "formula.h"
+#include "model.h"
+#include "parameters.h"
+
+enum { KVBENCH_FAILED = 1 }; /* the exit status of everything but wrong usage (2) */
+
+/* Where bytes come from and go to. */
+enum kvbench_place {
+        KVBENCH_PLACE_UNSET,
+        KVBENCH_PLACE_FILE,
+        KVBENCH_PLACE_MEMORY,
+        KVBENCH_PLACE_GPU,
+        KVBENCH_PLACE_OBJ,
+};
+
+enum kvbench_op { KVBENCH_READ, KVBENCH_WRITE };
+
+enum kvbench_format { KVBENCH_TEXT, KVBENCH_JSON, KVBENCH_CSV, KVBENCH_TABLE, KVBENCH_N_FORMATS };
+
+/* Whose command plan prints. */
+enum kvbench_target {
+        KVBENCH_TARGET_NIXLBENCH,
+        KVBENCH_TARGET_NIXLBENCH_2025_06,
+        KVBENCH_TARGET_KVCACHECTL,
+};
+
+/* Which rules of source and destination apply. */
+enum kvbench_backend {
+        KVBENCH_BACKEND_KVCACHE, /* through the daemon */
+        KVBENCH_BACKEND_RAW,     /* straight on a file */
+        KVBENCH_BACKEND_GDS,
+        KVBENCH_BACKEND_GDS_MT,
+        KVBENCH_BACKEND_POSIX, /* profile: RAW by another name */
+        KVBENCH_BACKEND_HF3FS,
+        KVBENCH_BACKEND_OBJ,
+        KVBENCH_BACKEND_UCX,
+        KVBENCH_BACKEND_GPUNETIO,
+        KVBENCH_BACKEND_MOONCAKE,
+        KVBENCH_N_BACKENDS
+};
+
+/* profile: how RAW and the embedded daemon do their I/O. */
+enum kvbench_io { KVBENCH_IO_AUTO, KVBENCH_IO_URING, KVBENCH_IO_POSIX };
+
+enum kvbench_command { KVBENCH_PLAN, KVBENCH_PROFILE, KVBENCH_KVCACHE, KVBENCH_IOSIZE };
+
+/* The command line. Texts are borrowed from argv. */
+struct kvbench_options {
+        const struct command *self;
+        enum kvbench_command which;
+        bool debug; /* say on stderr how numbers come about */
+
+        const char *model;
+        const char *model_config;   /* NULL: none */
+        const char **model_configs; /* patterns, and names that the shell made of them */
+        size_t n_model_configs;
+
+        struct kvbench_overrides overrides; /* --pp --tp --isl ... */
+
+        enum kvbench_place source, destination; /* UNSET: not given */
+        enum kvbench_format format;
+        enum kvbench_target target; /* plan */
+
+        /* The benchmark's own options, by kvbench_parameter_rows; those not given hold nixlbench's
+         * defaults. parameters_given(&o->parameters, KVBENCH_NUM_ITER): was it on the command
+         * line? profile has defaults of its own for some that were not. */
+        struct kvbench_parameters parameters;
+
+        /* profile only */
+        enum kvbench_io io;
+        bool cold;
+        bool no_raw; /* KVCACHE alone, without RAW beside it */
+};
+
+/* One configuration, computed. */
+struct kvbench_workload {
+        char *config_file;                    /* as it was named, or as the pattern found it */
+        const struct kvbench_model *model;    /* shared by all */
+        struct kvbench_deployment deployment; /* with the overrides applied */
+        struct kvbench_figures figures;       /* io_size, batch_size, total_buffer_size, ... */
+
+        /* For plan and profile. --source, else the file's, else file; --destination, else the
+         * file's, else UNSET. */
+        enum kvbench_backend backend; /* without --backend: KVCACHE for profile */
+        enum kvbench_place source, destination;
+        enum kvbench_op op; /* of a storage backend: follows from source */
+
+        /* The options with everything computed filled in: what plan prints. start_block_size,
+         * max_block_size, start_batch_size, max_batch_size and total_buffer_size are the figures;
+         * for profile only those that were not given on the command line. */
+        struct kvbench_parameters parameters;
+};
+
+struct kvbench_set {
+        struct kvbench_model *model;
+        struct kvbench_workload *workloads; /* in the order of the command line, globs sorted */
+        size_t n;
+        size_t n_failed; /* configurations that were wrong: already said; the exit is not 0 */
+};
+
+/* The options of the commands, for their struct command. profile's ends with those of its own. */
+extern const struct option_row kvbench_plan_options[], kvbench_profile_options[],
+        kvbench_figures_options[];
+
+/* False: return ctl->exit_status (it has been said why, or --help was printed).
+ * kvbench_options_fini() in both cases. */
+bool kvbench_options_parse(struct ctl *ctl, const struct command *self, enum kvbench_command which,
+                           int argc, char **argv, struct kvbench_options *ret);
+void kvbench_options_fini(struct kvbench_options *options);
+
+/* EXIT_OK: ret->n is at least 1. Otherwise the exit status: nothing is left to do, and it has been
+ * said why. kvbench_set_fini() in both cases. For plan and profile, the rules of the backend are
+ * applied: a source that it cannot serve is an error of that configuration. */
+int kvbench_workloads_load(const struct kvbench_options *options, struct kvbench_set *ret);
+void kvbench_set_fini(struct kvbench_set *set);
+/* The command's exit once all workloads are done: `status`, or KVBENCH_FAILED when configurations
+ * were wrong. */
+int kvbench_set_exit(const struct kvbench_set *set, int status);
+
+const char *kvbench_place_name(enum kvbench_place place);
+const char *kvbench_backend_name(enum kvbench_backend backend);
+/* "file", "memory", "gpu", "obj". 0, -EINVAL. */
+int kvbench_place_parse(const char *text, enum kvbench_place *ret);
+
+/* Sets backend, source, destination, op, and what follows from them in w->parameters. EXIT_OK, or
+ * it has been said why, with w->config_file. */
+int kvbench_backend_apply(const struct kvbench_options *options, struct kvbench_workload *w);
