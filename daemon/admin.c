@@ -72,7 +72,8 @@ void admin_list(struct client *client, const struct wire_list *msg, uint64_t rec
         for (unsigned i = 0; i < n; i++) {
                 const struct store_chunk *c = &chunks[i];
                 uint64_t hash = store_hash(client->env->store, c->namespace_id, &c->key);
-                bool in_pool = pool_find(client->env->pool, c->namespace_id, &c->key, hash) != POOL_NONE;
+                uint32_t chunk = pool_find(client->env->pool, c->namespace_id, &c->key, hash);
+                bool in_pool = chunk != POOL_NONE && !(pool_chunk(client->env->pool, chunk)->flags & POOL_FILLING);
 
                 out.results[i] = (struct wire_list_result){
                         .key = c->key,

@@ -20,6 +20,15 @@
 
 enum { KIND_GET, KIND_PUT };
 
+enum {
+        /* In a wait for room the first of a line goes first, so that a large one is not starved by small ones. But one that
+         * has found none for so long, since what it needs is leased, does not hold up who comes behind it any more. */
+        PATIENCE_MS = 100,
+        FAILED_TRIES = 16, /* of a turn */
+        LOOKS = 1024,      /* of a turn, at those who wait */
+};
+#define PATIENCE_NS (PATIENCE_MS * UINT64_C(1000000))
+
 enum waiting {
         WAITING_NOT,
         WAITING_ROOM,  /* in wait_gets or wait_puts */
@@ -33,6 +42,7 @@ struct cache {
         struct list_node wait_gets, wait_puts; /* for room, in order */
         struct list_node retry;                /* writes that the store could not take yet */
         uint64_t next_deadline_ns;             /* of those who wait for room; 0: nobody */
+        uint64_t look_again_ns;                /* when somebody's patience ends; 0: nobody's */
         uint64_t unwritten_limit;
         uint64_t pending;                      /* requests and writes */
         bool kicked, retry_now, stopping;
@@ -162,18 +172,42 @@ static void wait_on(struct cache *c, struct cache_request *req, uint32_t chunk, 
 
 static void wait_for_room(struct cache *c, struct cache_request *req)
 {
-        if (req->nowait) {
-                finish(c, req, CACHE_BUSY);
+        if (c->stopping || req->nowait) {
+                finish(c, req, c->stopping ? CACHE_CANCELLED : CACHE_BUSY);
                 return;
         }
         c->stats.waited++;
         req->waiting = WAITING_ROOM;
+        req->waits_since_ns = clock_mono_ns();
+        if (c->look_again_ns == 0)
+                c->look_again_ns = req->waits_since_ns + PATIENCE_NS;
         list_append(req->kind == KIND_GET ? &c->wait_gets : &c->wait_puts, &req->node);
         if (c->next_deadline_ns == 0 || req->deadline_ns < c->next_deadline_ns)
                 c->next_deadline_ns = req->deadline_ns;
 }
 
-static void settle_waiters(struct cache *c, uint32_t chunk, enum waiting which, bool good);
+static bool over_budget(const struct cache *c, const struct cache_request *req)
+{
+        uint64_t unwritten = c->stats.unwritten_bytes;
+
+        return unwritten >= c->unwritten_limit || (req->length > c->unwritten_limit - unwritten && unwritten > 0);
+}
+
+/* Must it let others go first, who have been waiting for room longer? */
+static bool others_first(const struct cache *c, const struct cache_request *req)
+{
+        const struct list_node *list = req->kind == KIND_GET ? &c->wait_gets : &c->wait_puts;
+
+        /* It is its turn: see let_in(). */
+        if (req->waiting == WAITING_ROOM || list_empty(list))
+                return false;
+        if ((c->kicked && !req->nowait) ||
+            (req->kind == KIND_PUT && over_budget(c, container_of(list->next, struct cache_request, node))))
+                return true;
+        return clock_mono_ns() < container_of(list->prev, struct cache_request, node)->waits_since_ns + PATIENCE_NS;
+}
+
+static void settle_waiters(struct cache *c, uint32_t chunk, enum waiting which, enum cache_status status);
 
 void cache_unpin(struct cache *c, uint32_t chunk)
 {
@@ -188,7 +222,7 @@ void cache_kick(struct cache *c)
 
 /* --- put --- */
 
-static void write_submit(struct write *w);
+static bool write_submit(struct write *w);
 
 static void write_end(struct write *w)
 {
@@ -235,7 +269,7 @@ static void write_done(struct write *w, int result)
 
         if (!written && !gone && !w->told)
                 pool_drop(c->params.pool, w->chunk);
-        settle_waiters(c, w->chunk, WAITING_WRITE, written);
+        settle_waiters(c, w->chunk, WAITING_WRITE, written || gone ? CACHE_OK : status);
         if (req) {
                 if (status == CACHE_OK || status == CACHE_NOT_DURABLE)
                         finish_with(c, req, status, w->chunk);
@@ -252,7 +286,8 @@ static void on_stored(struct store_put *store)
         write_done(w, store->result);
 }
 
-static void write_submit(struct write *w)
+/* False: the store cannot take it now, and it waits for its next try. */
+static bool write_submit(struct write *w)
 {
         struct cache *c = w->cache;
         const struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
@@ -260,26 +295,19 @@ static void write_submit(struct write *w)
 
         if (pc->flags & POOL_DROPPED) {
                 write_done(w, -ECANCELED);
-                return;
+                return true;
         }
         r = store_put(c->params.store, &w->store);
         if (r == 0)
-                return;
-        if (r == STORE_EXISTS) {
-                if (store_find(c->params.store, pc->namespace_id, &pc->key, pc->hash, &w->store.ref, NULL) == 0) {
-                        write_done(w, 0);
-                        return;
-                }
-                /* An older put of the key is still on its way to being dropped. */
-                if (store_pending(c->params.store) == 0) {
-                        write_done(w, -EIO);
-                        return;
-                }
-        } else if (r != STORE_FULL || store_pending(c->params.store) == 0) {
-                write_done(w, r);
-                return;
+                return true;
+        /* EXISTS: an older put of the key, evicted meanwhile, is still on its way to being dropped. Its bytes are not these,
+         * and even if it can be found already it is about to go. */
+        if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0) {
+                list_append(&c->retry, &w->node);
+                return false;
         }
-        list_append(&c->retry, &w->node);
+        write_done(w, r == STORE_EXISTS ? -EIO : r);
+        return true;
 }
 
 static void on_copied(struct kio_request *copy)
@@ -294,7 +322,7 @@ static void on_copied(struct kio_request *copy)
                 pc->flags &= ~(uint32_t)POOL_WRITING;
                 pc->tag = pack_ref(STORE_REF_NONE);
                 pool_drop(c->params.pool, w->chunk);
-                settle_waiters(c, w->chunk, WAITING_FILL, false);
+                settle_waiters(c, w->chunk, WAITING_FILL, CACHE_FAILED);
                 finish(c, req, copy->result == -EFAULT ? CACHE_FAULT : CACHE_FAILED);
                 write_end(w);
                 return;
@@ -310,14 +338,23 @@ static void on_copied(struct kio_request *copy)
         } else {
                 req = NULL;
         }
+        /* Puts of the same key wait for the write from here on: it may end, and fail, at once. */
+        list_for_each(&pc->waiters, n) {
+                struct cache_request *other = container_of(n, struct cache_request, node);
+
+                if (other->kind == KIND_PUT && other->ack == CACHE_ACCEPTED)
+                        w->told = true;
+                else if (other->kind == KIND_PUT)
+                        other->waiting = WAITING_WRITE;
+        }
         /* The answer carries the place in the store, so it comes after the store was asked; what was written or failed
          * at once is freed by then, so it is pinned meanwhile. */
         {
                 uint32_t chunk = w->chunk;
 
                 pool_pin(c->params.pool, chunk);
-                write_submit(w);
-                settle_waiters(c, chunk, WAITING_FILL, true);
+                (void)write_submit(w);
+                settle_waiters(c, chunk, WAITING_FILL, CACHE_OK);
                 if (req)
                         finish_with(c, req, CACHE_OK, chunk);
                 cache_unpin(c, chunk);
@@ -433,7 +470,7 @@ static void put_present(struct cache *c, struct cache_request *req, uint32_t chu
         }
         w->told = true;
         wait_on(c, req, chunk, WAITING_WRITE);
-        write_submit(w);
+        (void)write_submit(w);
 }
 
 /* False: there is no room now. */
@@ -452,8 +489,7 @@ static bool put_try(struct cache *c, struct cache_request *req)
                 finish_existing(c, req, POOL_NONE, ref);
                 return true;
         }
-        if (c->stats.unwritten_bytes >= c->unwritten_limit ||
-            (req->length > c->unwritten_limit - c->stats.unwritten_bytes && c->stats.unwritten_bytes > 0))
+        if (others_first(c, req) || over_budget(c, req))
                 return false;
         r = pool_acquire(c->params.pool, req->namespace_id, &req->key, req->hash, req->length, &chunk);
         if (r == POOL_FULL)
@@ -470,6 +506,7 @@ static bool put_try(struct cache *c, struct cache_request *req)
                 return true;
         }
         w->req = req;
+        req->waiting = WAITING_NOT;
         w->copy = (struct kio_request){
                 .op = KIO_COPY,
                 .class = KIO_CLASS_PUT,
@@ -502,7 +539,7 @@ void cache_put(struct cache *c, struct cache_request *req)
                 finish(c, req, CACHE_CANCELLED);
         else if (req->length > pool_slab_bytes(c->params.pool) || req->length > store_max_chunk(c->params.store))
                 finish(c, req, CACHE_TOO_LARGE);
-        else if (!list_empty(&c->wait_puts) || !put_try(c, req))
+        else if (!put_try(c, req))
                 wait_for_room(c, req);
 }
 
@@ -523,7 +560,7 @@ static void on_read(struct store_get *store)
         } else {
                 pool_drop(c->params.pool, chunk);
         }
-        settle_waiters(c, chunk, WAITING_FILL, good);
+        settle_waiters(c, chunk, WAITING_FILL, good ? CACHE_OK : CACHE_MISS);
         cache_unpin(c, chunk);
         c->retry_now = true;
         c->pending--;
@@ -556,6 +593,9 @@ static bool get_try(struct cache *c, struct cache_request *req)
                 finish(c, req, CACHE_MISS);
                 return true;
         }
+        req->length = info.length;
+        if (others_first(c, req))
+                return false;
         r = pool_acquire(c->params.pool, req->namespace_id, &req->key, req->hash, info.length, &chunk);
         if (r == POOL_FULL)
                 return false;
@@ -598,12 +638,11 @@ void cache_get(struct cache *c, struct cache_request *req)
                 wait_for_room(c, req);
 }
 
-/* Looks again at those who waited on a chunk for this. `good`: it has arrived. Else gets are misses; puts that waited
- * for a put fail with it, and those that waited for a read try for themselves. */
-static void settle_waiters(struct cache *c, uint32_t chunk, enum waiting which, bool good)
+/* Looks again at those who waited on a chunk for this. CACHE_OK: it has come about. Else gets are misses; puts that waited for
+ * the bytes try for themselves; those that waited for the write fail as it did, with `status`. */
+static void settle_waiters(struct cache *c, uint32_t chunk, enum waiting which, enum cache_status status)
 {
         struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
-        bool was_read = pc->flags & POOL_READING;
         struct list_node settled = LIST_INIT(settled);
         struct list_node *n;
 
@@ -620,19 +659,18 @@ static void settle_waiters(struct cache *c, uint32_t chunk, enum waiting which, 
 
                 req->waiting = WAITING_NOT;
                 if (req->kind == KIND_GET) {
-                        if (good)
+                        if (status == CACHE_OK)
                                 finish_with(c, req, CACHE_OK, chunk);
                         else
                                 finish(c, req, CACHE_MISS);
-                } else if (good && (pc->flags & POOL_DROPPED)) {
+                } else if (status == CACHE_OK && (pc->flags & POOL_DROPPED)) {
                         finish(c, req, CACHE_OK); /* evicted since */
-                } else if (good) {
+                } else if (status == CACHE_OK) {
                         put_present(c, req, chunk);
-                } else if (was_read) {
-                        if (!put_try(c, req))
-                                wait_for_room(c, req);
-                } else {
-                        finish(c, req, CACHE_FAILED);
+                } else if (which == WAITING_WRITE) {
+                        finish(c, req, status);
+                } else if (!put_try(c, req)) {
+                        wait_for_room(c, req);
                 }
         }
 }
@@ -728,13 +766,14 @@ void cache_purge(struct cache *c, struct store_purge *req)
 
 /* --- waiting --- */
 
+/* `owner`: NULL is everybody. */
 static void cancel_in(struct cache *c, struct list_node *list, const void *owner)
 {
         struct list_node gone = LIST_INIT(gone);
         struct list_node *n;
 
         list_for_each_safe(list, node) {
-                if (container_of(node, struct cache_request, node)->owner != owner)
+                if (owner && container_of(node, struct cache_request, node)->owner != owner)
                         continue;
                 list_unlink(node);
                 list_append(&gone, node);
@@ -749,20 +788,38 @@ void cache_cancel(struct cache *c, const void *owner)
         cancel_in(c, &c->wait_puts, owner);
 }
 
-/* Lets in from the front as many as find room: in order, so that a large one is not starved by small ones. */
-static void let_in(struct cache *c, struct list_node *list, bool (*try)(struct cache *, struct cache_request *))
+/* Lets in as many as find room, from the front. */
+static void let_in(struct cache *c, struct list_node *list, bool (*try)(struct cache *, struct cache_request *), uint64_t now_ns)
 {
-        while (!list_empty(list)) {
-                struct cache_request *req = container_of(list->next, struct cache_request, node);
+        struct list_node stay = LIST_INIT(stay);
+        struct list_node *n;
+        uint32_t no_room[FAILED_TRIES]; /* lengths */
+        unsigned n_no_room = 0, looks = 0;
 
-                list_unlink(&req->node);
-                req->waiting = WAITING_NOT;
-                if (try(c, req))
-                        continue;
-                req->waiting = WAITING_ROOM;
-                list_prepend(list, &req->node);
-                return;
+        while (n_no_room < FAILED_TRIES && looks++ < LOOKS && (n = list_pop(list))) {
+                struct cache_request *req = container_of(n, struct cache_request, node);
+                uint64_t patience_ns = req->waits_since_ns + PATIENCE_NS;
+                bool tried = false;
+
+                /* What there is no room for once, there is none for a second time. */
+                for (unsigned i = 0; i < n_no_room && !tried; i++)
+                        tried = req->length == no_room[i];
+                if (!tried) {
+                        if (try(c, req))
+                                continue;
+                        no_room[n_no_room++] = req->length;
+                }
+                list_append(&stay, n);
+                if (req->kind == KIND_PUT && over_budget(c, req))
+                        break;
+                if (now_ns < patience_ns) {
+                        if (c->look_again_ns == 0 || patience_ns < c->look_again_ns)
+                                c->look_again_ns = patience_ns;
+                        break;
+                }
         }
+        list_splice(&stay, list);
+        list_splice(list, &stay);
 }
 
 static void expire(struct cache *c, struct list_node *list, uint64_t now_ns, uint64_t *next)
@@ -784,22 +841,35 @@ static void expire(struct cache *c, struct list_node *list, uint64_t now_ns, uin
                 finish(c, container_of(n, struct cache_request, node), CACHE_BUSY);
 }
 
+/* Writes that the store could not take: as many as it takes now, in order. */
+static void retry_writes(struct cache *c)
+{
+        struct list_node again = LIST_INIT(again);
+        struct list_node *n;
+        unsigned refused = 0;
+
+        c->retry_now = false;
+        list_splice(&again, &c->retry);
+        while (refused < FAILED_TRIES && (n = list_pop(&again)))
+                refused += !write_submit(container_of(n, struct write, node));
+        list_splice(&c->retry, &again);
+}
+
+static bool may_retry(const struct cache *c)
+{
+        return !list_empty(&c->retry) && (c->retry_now || store_pending(c->params.store) == 0);
+}
+
 uint64_t cache_turn(struct cache *c, uint64_t now_ns)
 {
-        if (!list_empty(&c->retry) && (c->retry_now || store_pending(c->params.store) == 0)) {
-                struct list_node again = LIST_INIT(again);
-                struct list_node *n;
+        if (may_retry(c))
+                retry_writes(c);
 
-                list_splice(&again, &c->retry);
-                while ((n = list_pop(&again)))
-                        write_submit(container_of(n, struct write, node));
-        }
-        c->retry_now = false;
-
-        if (c->kicked) {
+        if (c->kicked || (c->look_again_ns != 0 && c->look_again_ns <= now_ns)) {
                 c->kicked = false;
-                let_in(c, &c->wait_gets, get_try);
-                let_in(c, &c->wait_puts, put_try);
+                c->look_again_ns = 0;
+                let_in(c, &c->wait_gets, get_try, now_ns);
+                let_in(c, &c->wait_puts, put_try, now_ns);
         }
         if (c->next_deadline_ns != 0 && c->next_deadline_ns <= now_ns) {
                 uint64_t next = 0;
@@ -808,18 +878,21 @@ uint64_t cache_turn(struct cache *c, uint64_t now_ns)
                 expire(c, &c->wait_puts, now_ns, &next);
                 c->next_deadline_ns = next;
         }
+        if (c->look_again_ns != 0 && (c->next_deadline_ns == 0 || c->look_again_ns < c->next_deadline_ns))
+                return c->look_again_ns;
         return c->next_deadline_ns;
 }
 
 bool cache_has_work(const struct cache *c)
 {
-        return (c->kicked && !(list_empty(&c->wait_gets) && list_empty(&c->wait_puts))) ||
-               (c->retry_now && !list_empty(&c->retry));
+        return (c->kicked && !(list_empty(&c->wait_gets) && list_empty(&c->wait_puts))) || may_retry(c);
 }
 
 void cache_stop(struct cache *c)
 {
         c->stopping = true;
+        cancel_in(c, &c->wait_gets, NULL);
+        cancel_in(c, &c->wait_puts, NULL);
 }
 
 uint64_t cache_pending(const struct cache *c)

@@ -6,7 +6,8 @@
  *
  * A put copies into the pool (a worker does), is visible from there at once, and is written to the store behind that. A get
  * finds the chunk in the pool or reads it there; concurrent gets of one key share one read. Where there is no room, a
- * request waits in order until its deadline, or is answered busy if it asked not to wait. */
+ * request waits until its deadline, or is answered busy if it asked not to wait. Room is given out in order; but whoever
+ * cannot be helped for long, since what it needs is leased, does not hold up those behind it. */
 #pragma once
 
 #include <stdbool.h>
@@ -55,7 +56,7 @@ struct cache_request {
         /* put */
         struct key parent;
         const void *src;       /* stays readable until complete(), may change meanwhile */
-        uint32_t length;
+        uint32_t length;       /* (get: the cache's) */
         enum cache_ack ack;
 
         /* Set at completion. On CACHE_OK (and on CACHE_EXISTS, if it is in the pool) `chunk` is pinned: the caller unpins it. */
@@ -66,7 +67,7 @@ struct cache_request {
         void (*complete)(struct cache_request *req);
 
         /* the cache's */
-        uint64_t hash;
+        uint64_t hash, waits_since_ns;
         uint8_t kind, waiting;
 };
 
@@ -99,13 +100,14 @@ void cache_kick(struct cache *c);
 void cache_unpin(struct cache *c, uint32_t chunk);
 /* Completes with CACHE_CANCELLED what this owner has waiting for room; the rest completes as it would. */
 void cache_cancel(struct cache *c, const void *owner);
-/* End of a loop turn: lets waiters in, and out whose deadline has passed. Returns when the next deadline is, ns; 0: none. */
+/* End of a loop turn, after everything that may make a request: lets waiters in, and out whose deadline has passed. Returns
+ * when it must be called again at the latest, ns; 0: not before something happens. */
 uint64_t cache_turn(struct cache *c, uint64_t now_ns);
 
 /* Is there something for cache_turn() to do at once? */
 bool cache_has_work(const struct cache *c);
 
-/* From now on puts are refused with CACHE_CANCELLED; what is accepted goes on to disk. */
+/* From now on puts, and whatever would have to wait for room, end with CACHE_CANCELLED; what is accepted goes on to disk. */
 void cache_stop(struct cache *c);
 /* Requests not complete, and chunks accepted but not written yet. 0: all is settled. */
 uint64_t cache_pending(const struct cache *c);

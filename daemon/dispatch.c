@@ -210,6 +210,8 @@ static void batch_end(struct batch *b)
                         part_touch(client->env->cache, b->part);
                 chain_settle(client->env->cache, b->chain);
         }
+        client->keys_inflight -= b->head.count;
+        client->env->keys_inflight -= b->head.count;
         answer(client, b->received_ns, reply, NULL, 0);
         batch_free(b);
 }
@@ -377,6 +379,10 @@ static void get_done(struct cache_request *req)
         }
         length = entry->range_length ? entry->range_length : pc->length - entry->range_offset;
 
+        if (client->gone) {
+                get_end(s, WIRE_SHUTDOWN);
+                return;
+        }
         if (b->head.hdr.flags & WIRE_F_INTO) {
                 if (length > entry->into_length) {
                         result->length = length;
@@ -388,14 +394,11 @@ static void get_done(struct cache_request *req)
                         .class = KIO_CLASS_GET,
                         .src = (char *)pool_at(client->env->pool, req->chunk) + entry->range_offset,
                         .buf = lane_at(&client->lane, entry->into_offset, length),
+                        .guard_src = true, /* the target: memory for the lane's page may be refused */
                         .length = length,
                         .complete = on_copied,
                 };
                 kio_submit(client->env->io, &s->copy, req->chunk);
-                return;
-        }
-        if (client->gone) {
-                get_end(s, WIRE_SHUTDOWN);
                 return;
         }
         status = take_lease(client, req->chunk, &result->lease);
@@ -528,6 +531,11 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg, 
                 dispatch_reply(client, &msg->hdr, received_ns, WIRE_OK, stale, 0, NULL, NULL, 0);
                 return;
         }
+        if (client->env->keys_inflight + msg->count > DISPATCH_MAX_KEYS) {
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, stale, 0, "all clients together have too many keys in flight",
+                               NULL, 0);
+                return;
+        }
 
         b = calloc(1, sizeof(*b) + entries_bytes);
         if (b) {
@@ -548,6 +556,8 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg, 
                 dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, stale, 0, "out of memory", NULL, 0);
                 return;
         }
+        client->keys_inflight += msg->count;
+        client->env->keys_inflight += msg->count;
         list_append(&client->unstarted, &b->node);
 }
 
@@ -564,7 +574,9 @@ bool dispatch_run(struct client *client)
                         uint32_t i = b->started++;
 
                         budget--;
-                        if (b->head.hdr.op == WIRE_PUT)
+                        if (client->gone)
+                                key_end(b, WIRE_SHUTDOWN);
+                        else if (b->head.hdr.op == WIRE_PUT)
                                 put_start(b, i);
                         else if (b->head.hdr.op == WIRE_GET)
                                 get_start(b, i);

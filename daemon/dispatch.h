@@ -19,6 +19,8 @@
 
 enum {
         CLIENT_MAX_NAMESPACES = 256,
+        CLIENT_MAX_KEYS = 8 * 1024,  /* in flight: with more, no more of its messages are read */
+        DISPATCH_MAX_KEYS = 1 << 20, /* in flight, of all clients: with more, batches are answered BUSY */
         DISPATCH_KEYS_PER_TURN = 64, /* of one client */
 };
 
@@ -40,6 +42,7 @@ struct dispatch_env {
         struct kio *io;
         struct tenants *tenants;
         struct traffic traffic;
+        uint64_t keys_inflight;
         uint64_t lane_max;
         uint64_t wait_ms;          /* for room, where a request names no timeout */
         bool stopping;
@@ -62,6 +65,7 @@ struct client {
         unsigned n_namespaces;
 
         unsigned inflight;    /* messages not answered yet */
+        uint32_t keys_inflight; /* of these */
         struct list_node unstarted; /* batches whose keys are not all started, in order */
         struct chain *chain;  /* the one that the next message may continue */
         struct key chain_last;
@@ -78,7 +82,7 @@ void client_abandon(struct client *client);
 
 /* One message that wire_check_request() has passed, other than HELLO. `msg` is the caller's again afterwards. */
 void dispatch_message(struct client *client, const void *msg, size_t bytes);
-/* Starts up to DISPATCH_KEYS_PER_TURN keys of what was dispatched. True if all are started. */
+/* Starts up to DISPATCH_KEYS_PER_TURN keys of what was dispatched; of a client that is gone, none. True if all are started. */
 bool dispatch_run(struct client *client);
 
 /* For dispatch and admin: one reply without results. `text`: why, for a status other than OK; may be NULL. */

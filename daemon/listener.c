@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,6 +103,7 @@ static int bind_path(struct listener *l, char *ret_error)
         const char *path = l->params.path;
         struct sockaddr_un address = { .sun_family = AF_UNIX };
         struct stat st;
+        bool bound;
         int r;
 
         if (strlen(path) >= sizeof(address.sun_path)) {
@@ -132,9 +134,11 @@ static int bind_path(struct listener *l, char *ret_error)
         l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (l->fd < 0)
                 return -errno;
-        if (bind(l->fd, (struct sockaddr *)&address, sizeof(address)) < 0 || chmod(path, l->params.mode & 0777) < 0 ||
-            listen(l->fd, BACKLOG) < 0 || lstat(path, &st) < 0) {
+        bound = bind(l->fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+        if (!bound || chmod(path, l->params.mode & 0777) < 0 || listen(l->fd, BACKLOG) < 0 || lstat(path, &st) < 0) {
                 r = -errno;
+                if (bound)
+                        (void)unlink(path);
                 snprintf(ret_error, 256, "listen.socket: cannot listen on %s: %s", path, strerror(-r));
                 return r;
         }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The composition root. Builds the parts from the bottom up, runs the loop, takes them down in reverse.
  *
- * A loop turn: libevent calls what is readable (sessions read and dispatch, workers' results are reaped), then store, cache and
- * sessions do what they put off to the turn's end, then the workers are woken once for all that was submitted.
+ * A loop turn: libevent calls what is readable (sessions read and dispatch, workers' results are reaped), then store, sessions
+ * and cache do what they put off to the turn's end, then the workers are woken once for all that was submitted.
  *
- * The end (SIGTERM, SIGINT): nothing new is accepted, puts are refused, what was accepted is written; then everybody is closed.
+ * The end (SIGTERM, SIGINT): nothing new is accepted or read, what was asked before is answered, what was accepted is written;
+ * then everybody is closed.
  * A failure at start is one line and an exit status; after that only a signal ends the loop. */
 #include "server.h"
 
@@ -312,6 +313,7 @@ static void begin_drain(struct server *s)
         s->draining = s->sources.draining = true;
         s->env.stopping = true;
         s->listener = listener_free(s->listener);
+        sessions_drain(s->sessions);
         cache_stop(s->cache);
         populate_stop(s->populate);
         cache_get_stats(s->cache, &cache);
@@ -369,6 +371,8 @@ static void on_hangup(evutil_socket_t fd, short what, void *userdata)
         struct config next;
         unsigned changed;
 
+        if (s->draining)
+                return;
         notify_reloading();
         config_init(&next);
         if (config_load_all(&next, s->params->config_path, s->params->config_must_exist, environ, s->params->sets,
@@ -466,8 +470,8 @@ static bool turn(struct server *s)
         bool more;
 
         store_turn(s->store);
-        deadline = cache_turn(s->cache, now);
         more = sessions_turn(s->sessions);
+        deadline = cache_turn(s->cache, now); /* after all that may wait for something has come */
         store_turn(s->store);
         more = more || cache_has_work(s->cache) || sessions_active(s->sessions);
         kio_flush(s->io);
@@ -484,7 +488,7 @@ static void run_loop(struct server *s)
 {
         bool more = false;
 
-        while (!s->draining || (cache_pending(s->cache) > 0 && !s->drain_late)) {
+        while (!s->draining || ((cache_pending(s->cache) > 0 || sessions_busy(s->sessions)) && !s->drain_late)) {
                 event_base_loop(s->base, EVLOOP_ONCE | (more ? EVLOOP_NONBLOCK : 0));
                 more = turn(s);
         }

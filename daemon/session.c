@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session reads while it has less than WIRE_MAX_INFLIGHT messages unanswered, nothing that waits to be sent, and nothing
- * half started; else it leaves its messages in the socket, and the peer waits there. Bufferevents would drop descriptors, so it
- * calls recvmsg() itself. */
+/* A session reads while it has less than WIRE_MAX_INFLIGHT messages and CLIENT_MAX_KEYS keys unanswered, nothing that waits to be
+ * sent, and nothing half started; else it leaves its messages in the socket, and the peer waits there. Bufferevents would drop
+ * descriptors, so it calls recvmsg() itself.
+ *
+ * That the peer has closed must be heard of whether we read or not. libevent's EV_CLOSED does not tell it of a peer that left
+ * replies unread (the kernel then reports an error as well, which libevent gives to readers and writers only, and again and
+ * again); so all sessions are also in one epoll of their own, edge-triggered. */
 #include "session.h"
 
 #include <assert.h>
@@ -10,6 +14,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "base/clock.h"
@@ -20,13 +25,14 @@
 
 enum {
         MESSAGES_PER_TURN = 16,
+        CLOSED_PER_TURN = 64,
         LINES_BURST = 20,
 };
 
 enum session_state {
         SESSION_HANDSHAKE,
         SESSION_OPEN,
-        SESSION_ENDED, /* by us: waits for the peer to close */
+        SESSION_ENDED, /* by us: waits for the peer to close, or to hold nothing */
         SESSION_GONE,  /* the peer has closed: waits for its requests to end */
 };
 
@@ -47,13 +53,15 @@ struct session {
         int fd;
         struct peer peer;
         char name[WIRE_CLIENT_NAME + 1];
-        struct event *readable, *writable, *closed, *deadline;
+        struct event *readable, *writable, *deadline;
         bool reading;
         struct list_node out;    /* what the socket would not take yet */
 };
 
 struct sessions {
         struct sessions_params params;
+        int closed_fd; /* the epoll that says whose peer has closed */
+        struct event *closed;
         struct list_node all, active;
         uint64_t next_id;
         struct sessions_stats stats;
@@ -70,6 +78,8 @@ static void say(struct session *s, enum log_level level, const char *what)
         struct sessions *all = s->sessions;
         uint32_t held_back = 0;
 
+        if (!log_enabled(level))
+                return;
         if (!log_ratelimit_pass(&all->lines, &held_back)) {
                 all->stats.lines_held_back++;
                 return;
@@ -112,11 +122,9 @@ static void session_free(struct session *s)
                 event_free(s->readable);
         if (s->writable)
                 event_free(s->writable);
-        if (s->closed)
-                event_free(s->closed);
         if (s->deadline)
                 event_free(s->deadline);
-        close(s->fd);
+        close(s->fd); /* leaves the epoll with it */
         list_unlink(&s->active);
         list_unlink(&s->node);
         s->sessions->stats.open--;
@@ -143,12 +151,12 @@ static void session_gone(struct session *s)
                 s->sessions->stats.refused_handshake++;
         s->state = SESSION_GONE;
         stop_events(s);
-        event_del(s->closed);
         client_abandon(&s->client);
         activate(s);
 }
 
-/* Our end: nothing is read, sent or leased any more; what is leased stays until the peer closes. */
+/* Our end: nothing is read, sent or leased any more; what is leased stays until the peer closes. Without a lease there is
+ * nothing to wait for: sessions_turn() frees it. */
 static void session_end(struct session *s, uint64_t *counter, const char *why)
 {
         if (s->state == SESSION_ENDED || s->state == SESSION_GONE)
@@ -163,9 +171,29 @@ static void session_end(struct session *s, uint64_t *counter, const char *why)
         activate(s);
 }
 
+/* Before an ended session is closed: with messages unread the peer would find its connection reset, and lose our last reply. */
+static void discard_incoming(struct session *s)
+{
+        for (int i = 0; i < MESSAGES_PER_TURN; i++) {
+                int fds[WIRE_MAX_FDS];
+                unsigned n_fds = 0;
+                ssize_t n = fdpass_recv(s->fd, s->sessions->incoming.bytes, sizeof(s->sessions->incoming), fds, &n_fds);
+
+                for (unsigned k = 0; n > 0 && k < n_fds; k++)
+                        close(fds[k]);
+                if (n <= 0 && n != -EBADMSG && n != -EMSGSIZE)
+                        return;
+        }
+}
+
 static void on_closed(evutil_socket_t fd, short what, void *userdata)
 {
-        session_gone(userdata);
+        struct epoll_event events[CLOSED_PER_TURN];
+        int n = epoll_wait(fd, events, CLOSED_PER_TURN, 0);
+
+        for (int i = 0; i < n; i++)
+                if (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+                        session_gone(events[i].data.ptr);
 }
 
 static void on_deadline(evutil_socket_t fd, short what, void *userdata)
@@ -176,6 +204,18 @@ static void on_deadline(evutil_socket_t fd, short what, void *userdata)
 }
 
 /* --- out --- */
+
+/* What became of a reply, other than -EAGAIN. */
+static void sent(struct session *s, int r)
+{
+        char text[128];
+
+        /* A peer that is gone is heard of by on_closed(). */
+        if (r == 0 || r == -EPIPE || r == -ECONNRESET)
+                return;
+        snprintf(text, sizeof(text), "a reply could not be sent: %s: session ended", strerror(-r));
+        session_end(s, &s->sessions->stats.ended_bad_frame, text);
+}
 
 static void flush_outgoing(struct session *s)
 {
@@ -191,7 +231,7 @@ static void flush_outgoing(struct session *s)
                 for (unsigned i = 0; i < o->n_fds; i++)
                         close(o->fds[i]);
                 free(o);
-                /* A peer that is gone is heard of by on_closed(). */
+                sent(s, r);
         }
         activate(s);
 }
@@ -205,11 +245,15 @@ static void session_send(struct client *client, const void *msg, size_t bytes, c
 {
         struct session *s = container_of(client, struct session, client);
         struct outgoing *o;
+        int r;
 
         if (s->state != SESSION_OPEN && s->state != SESSION_HANDSHAKE)
                 return;
-        if (list_empty(&s->out) && fdpass_send(s->fd, msg, bytes, fds, n_fds) != -EAGAIN)
+        r = list_empty(&s->out) ? fdpass_send(s->fd, msg, bytes, fds, n_fds) : -EAGAIN;
+        if (r != -EAGAIN) {
+                sent(s, r);
                 return;
+        }
         /* Bounded: no more than WIRE_MAX_INFLIGHT replies can be owed. */
         o = calloc(1, sizeof(*o) + bytes);
         if (!o) {
@@ -302,7 +346,14 @@ static void handle(struct session *s, size_t bytes, unsigned n_fds)
 static bool may_read(const struct session *s)
 {
         return (s->state == SESSION_OPEN || s->state == SESSION_HANDSHAKE) && s->client.inflight < WIRE_MAX_INFLIGHT &&
-               list_empty(&s->out) && list_empty(&s->client.unstarted);
+               s->client.keys_inflight < CLIENT_MAX_KEYS && list_empty(&s->out) && list_empty(&s->client.unstarted) &&
+               !s->client.env->stopping;
+}
+
+/* One of these is as much as one session may ask of a loop turn. */
+static bool is_costly(unsigned op)
+{
+        return op == WIRE_NAMESPACE || op == WIRE_LANE || op == WIRE_LIST || op == WIRE_PURGE || op == WIRE_REPORT;
 }
 
 static void read_messages(struct session *s)
@@ -331,12 +382,17 @@ static void read_messages(struct session *s)
                         return;
                 }
                 if (n < 0) {
-                        session_gone(s);
+                        if (n == -ECONNRESET)
+                                session_gone(s);
+                        else
+                                session_end(s, &s->sessions->stats.ended_bad_frame, "a message could not be read: session ended");
                         return;
                 }
                 handle(s, (size_t)n, n_fds);
                 for (unsigned k = 0; k < n_fds; k++)
                         close(fds[k]);
+                if (is_costly(s->sessions->incoming.hdr.op))
+                        return;
         }
 }
 
@@ -363,9 +419,11 @@ static void on_readable(evutil_socket_t fd, short what, void *userdata)
 
 /* --- all sessions --- */
 
+DEFINE_CLEANUP(struct sessions *, sessions_free);
+
 int sessions_new(struct sessions **ret, const struct sessions_params *params)
 {
-        struct sessions *s = calloc(1, sizeof(*s));
+        _cleanup_(sessions_freep) struct sessions *s = calloc(1, sizeof(*s));
 
         if (!s)
                 return -ENOMEM;
@@ -373,7 +431,13 @@ int sessions_new(struct sessions **ret, const struct sessions_params *params)
         list_init(&s->all);
         list_init(&s->active);
         s->lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(LINES_BURST);
-        *ret = s;
+        s->closed_fd = epoll_create1(EPOLL_CLOEXEC);
+        if (s->closed_fd < 0)
+                return -errno;
+        s->closed = event_new(params->base, s->closed_fd, EV_READ | EV_PERSIST, on_closed, s);
+        if (!s->closed || event_add(s->closed, NULL) < 0)
+                return -ENOMEM;
+        *ret = TAKE_PTR(s);
         return 0;
 }
 
@@ -382,6 +446,10 @@ struct sessions *sessions_free(struct sessions *s)
         if (!s)
                 return NULL;
         assert(list_empty(&s->all));
+        if (s->closed)
+                event_free(s->closed);
+        if (s->closed_fd >= 0)
+                close(s->closed_fd);
         free(s);
         return NULL;
 }
@@ -428,9 +496,10 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
         all->stats.open++;
         s->readable = event_new(base, fd, EV_READ | EV_PERSIST, on_readable, s);
         s->writable = event_new(base, fd, EV_WRITE, on_writable, s);
-        s->closed = event_new(base, fd, EV_CLOSED | EV_PERSIST, on_closed, s);
         s->deadline = evtimer_new(base, on_deadline, s);
-        if (!s->readable || !s->writable || !s->closed || !s->deadline || event_add(s->closed, NULL) < 0) {
+        if (!s->readable || !s->writable || !s->deadline ||
+            epoll_ctl(all->closed_fd, EPOLL_CTL_ADD, fd,
+                      &(struct epoll_event){ .events = EPOLLRDHUP | EPOLLET, .data.ptr = s }) < 0) {
                 session_free(s);
                 return;
         }
@@ -456,14 +525,36 @@ bool sessions_turn(struct sessions *all)
                 if (!dispatch_run(&s->client)) {
                         more = true;
                         activate(s);
-                } else if (s->state == SESSION_GONE && s->client.inflight == 0) {
-                        session_free(s);
-                        continue;
+                } else if (s->client.inflight == 0) {
+                        if (all->params.env->stopping && list_empty(&s->out))
+                                session_end(s, &all->stats.ended_shutdown, NULL);
+                        if (s->state == SESSION_ENDED && s->client.leases.count == 0) {
+                                discard_incoming(s);
+                                s->state = SESSION_GONE;
+                        }
+                        if (s->state == SESSION_GONE) {
+                                session_free(s);
+                                continue;
+                        }
                 }
                 if (s->state != SESSION_GONE)
                         update_reading(s);
         }
         return more;
+}
+
+void sessions_drain(struct sessions *all)
+{
+        list_for_each(&all->all, n)
+                activate(container_of(n, struct session, node));
+}
+
+bool sessions_busy(const struct sessions *all)
+{
+        list_for_each(&all->all, n)
+                if (container_of(n, struct session, node)->client.inflight > 0)
+                        return true;
+        return false;
 }
 
 void sessions_stop(struct sessions *all)

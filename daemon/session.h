@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One connection: who it is, its messages in and out, and how it ends.
  *
- * A session that the daemon ends (bad frame, timeout) is shut down for writing and kept, with its leases, until the peer's end is
- * closed: until then the peer may still read what it leased (rule R11). Loop thread. */
+ * A session that the daemon ends (bad frame, timeout) and that has leases is shut down for writing and kept, with these, until
+ * the peer's end is closed: until then the peer may still read what it leased (rule R11). Loop thread. */
 #pragma once
 
 #include <event2/event.h>
@@ -35,6 +35,10 @@ void sessions_accept_take_fd(struct sessions *s, int fd);
 bool sessions_turn(struct sessions *s);
 /* Has something happened to a session since its turn? */
 bool sessions_active(const struct sessions *s);
+/* With env.stopping set: no more is read, and each session ends when what it has asked is answered. */
+void sessions_drain(struct sessions *s);
+/* Is anything not answered yet? */
+bool sessions_busy(const struct sessions *s);
 /* Ends all of them; sessions_turn() frees them as their requests end. */
 void sessions_stop(struct sessions *s);
 bool sessions_empty(const struct sessions *s);

@@ -129,7 +129,8 @@ static bool is_among(const struct ids *users, const struct ids *groups, const st
 int tenants_identify(const struct tenants *t, const struct peer *p, uint16_t *ret_tenant, bool *ret_admin)
 {
         bool anyone = t->users.n == 0 && t->groups.n == 0;
-        bool admin = p->uid == 0 || p->uid == geteuid() || is_among(&t->admin_users, &t->admin_groups, p);
+        bool own = p->uid == geteuid() && p->uid != UID_NOBODY; /* that may be anybody, even to a daemon that runs so */
+        bool admin = p->uid == 0 || own || is_among(&t->admin_users, &t->admin_groups, p);
 
         /* Whom the kernel could not map is nobody in particular. */
         if (p->uid == UID_NOBODY && geteuid() != UID_NOBODY && !contains(&t->users, UID_NOBODY))

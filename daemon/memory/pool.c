@@ -23,7 +23,7 @@
 enum {
         SLAB_STEP = 2 << 20,
         SLAB_MAX = 64 << 20,
-        MAX_PASSED = 4096, /* pinned chunks passed over in one search for a victim */
+        MAX_PASSED = 4096, /* pinned chunks passed over at a stretch */
 };
 
 struct pool {
@@ -41,6 +41,7 @@ struct pool {
         uint32_t bucket_mask;
 
         uint32_t evicted_since_look[SLAB_MAX_CLASSES];
+        uint32_t n_passed, passed[MAX_PASSED + 1]; /* pinned ones that a search for a victim came by */
         struct pool_stats stats;
 };
 
@@ -225,9 +226,30 @@ static void table_remove(struct pool *p, uint32_t chunk)
 
 static bool may_evict(void *userdata, uint32_t chunk)
 {
-        const struct pool *p = userdata;
+        struct pool *p = userdata;
 
-        return p->chunks[chunk].pins == 0;
+        if (p->chunks[chunk].pins == 0)
+                return true;
+        if (p->n_passed < ARRAY_SIZE(p->passed))
+                p->passed[p->n_passed++] = chunk;
+        return false;
+}
+
+/* The coldest of the class that nobody pins. What is leased grows cold like everything else: where there is much of it, it is
+ * made young again, in the same order, so that the next search does not find it in its way. */
+static uint32_t find_victim(struct pool *p, unsigned class)
+{
+        for (uint64_t stretches = p->stats.chunks / MAX_PASSED + 1; stretches > 0; stretches--) {
+                uint32_t victim;
+
+                p->n_passed = 0;
+                victim = evict_victim(p->evict, class, may_evict, p, MAX_PASSED);
+                if (victim != EVICT_NONE || p->n_passed <= MAX_PASSED)
+                        return victim;
+                for (uint32_t i = 0; i < p->n_passed; i++)
+                        evict_touch(p->evict, p->passed[i]);
+        }
+        return EVICT_NONE;
 }
 
 /* The last pin is gone and it is dropped, or it is evicted: slot and record are free. */
@@ -303,7 +325,7 @@ static bool take_slab(struct pool *p, unsigned class, uint64_t before)
 
 static bool make_room(struct pool *p, unsigned class)
 {
-        uint32_t victim = evict_victim(p->evict, class, may_evict, p, MAX_PASSED);
+        uint32_t victim = find_victim(p, class);
         uint32_t slots = (uint32_t)(p->slab_bytes / slabs_class_bytes(p->slabs, class));
 
         if (victim == EVICT_NONE)

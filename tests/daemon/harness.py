@@ -50,14 +50,15 @@ def slow():
 
 
 def wait_until(condition, what, timeout=10.0):
-    """Waits for a condition and returns what it gave; fails if it does not come true in time."""
+    """Waits for a condition and returns what it gave; fails if it does not come true in time. `what` may be a function
+    that says more when it fails."""
     deadline = time.monotonic() + timeout * slow()
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout * slow():.0f} s in vain: {what}")
+            raise AssertionError(f"waited {timeout * slow():.0f} s in vain: {what() if callable(what) else what}")
         time.sleep(0.005)
 
 
@@ -396,7 +397,8 @@ class Daemon:
     def fd_count(self):
         """Descriptors that the daemon has open, but for the store's files, which grow in number as it fills. A client
         is connected meanwhile: once it is answered, those that closed before it have been dealt with."""
-        with self.client(name="fds"):
+        with self.client(name="fds") as c:
+            c.ping()
             return self._fd_count()
 
     def _fd_count(self):
@@ -408,11 +410,40 @@ class Daemon:
                 pass
         return count
 
+    def cpu_seconds(self):
+        """What the process has used so far, all threads."""
+        with open(f"/proc/{self.pid}/stat") as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def assert_idle(self, seconds=0.4):
+        """Nothing is asked of it, so it does nothing: a loop that spins would use all of this time."""
+        def used():
+            before = self.cpu_seconds()
+            time.sleep(seconds)
+            return self.cpu_seconds() - before
+        wait_until(lambda: used() < 0.3 * seconds, "the daemon becomes idle", 5)
+
     def holdings(self):
         """What clients hold, and what they cost: to compare before and after. The asking client is in it."""
         with self.client(name="holdings") as c:
             sessions = json.loads(c.report(kvwire.Report.STATUS))["sessions"]
+            c.ping()  # the report's own descriptor is closed now
             return dict(sessions, fds=self._fd_count())
+
+    def holdings_at_rest(self):
+        """The same several times in a row: the daemon opens a file now and then on its own account."""
+        seen = []
+
+        def settled():
+            seen.append(self.holdings())
+            return len(seen) >= 5 and all(h == seen[-1] for h in seen[-5:])
+        wait_until(settled, lambda: f"the same holdings five times, but it is {seen[-5:]}")
+        return seen[-1]
+
+    def wait_for_holdings(self, wanted):
+        """What was held before is held again, no more and no less."""
+        wait_until(lambda: self.holdings() == wanted, lambda: f"{wanted} again; it is {self.holdings()}")
 
     def disk_usage(self):
         """Bytes that the store occupies, as du counts."""
@@ -523,7 +554,7 @@ def get_all(client, namespace, keys, *, batch=16):
     keys = list(keys)
     for i in range(0, len(keys), batch):
         part = keys[i:i + batch]
-        results = client.get(namespace, part)
+        results = client.get(namespace, part, timeout_ms=60000)
         for key, result in zip(part, results):
             assert result.status in (kvwire.Status.OK, kvwire.Status.MISS), result
             values[key] = result.data

@@ -111,7 +111,7 @@ def waiting_for_room(daemon):
     c = daemon.client()
     ns = c.namespace("victims")
     c.lane()
-    entries = c.put_entries(items(("room", os.getpid()), 60, MIB))
+    entries = c.put_entries(items(("room", os.getpid()), 24, MIB))
     c.submit_batch(Op.PUT, ns, entries, ack=Ack.ACCEPTED, timeout_ms=600000)
     return c
 
@@ -194,24 +194,24 @@ def test_client_killed(leg_daemon, victims, state):
         ns = bystander.namespace("common")
         bystander.lane()
         (key, value), = items("common", 1, COMMON)
-        before = leg_daemon.holdings()
+        before = leg_daemon.holdings_at_rest()
         dying = victims(leg_daemon, state, state, state)
         got, = bystander.get_into(ns, [key], len(value))
         assert got.data == value
         for v in dying:
             v.kill()
-        wait_until(lambda: leg_daemon.holdings() == before, f"{before} again")
+        leg_daemon.wait_for_holdings(before)
         bystander.ping()
         assert bystander.value(ns, key) == value
 
 
 def test_many_clients_killed_in_all_states(daemon, victims):
     fill(daemon)
-    before = daemon.holdings()
+    before = daemon.holdings_at_rest()
     for _ in range(3):
         for v in victims(daemon, *STATES):
             v.kill()
-    wait_until(lambda: daemon.holdings() == before, f"{before} again")
+    daemon.wait_for_holdings(before)
     with daemon.client() as c:
         assert c.value(c.namespace("common"), key_of("common", 5)) == value_of(key_of("common", 5), COMMON)
 
@@ -273,13 +273,13 @@ def test_a_hundred_clients_put_and_get_at_once(leg_daemon):
                     wrong += value not in (None, value_of(key, 20000))
             return wrong
 
-    before = leg_daemon.holdings()
+    before = leg_daemon.holdings_at_rest()
     assert sum(in_threads(count, work)) == 0
-    wait_until(lambda: leg_daemon.holdings() == before, "everything is given back")
+    leg_daemon.wait_for_holdings(before)
 
 
 def test_connecting_and_closing_leaves_nothing(daemon):
-    before = daemon.holdings()
+    before = daemon.holdings_at_rest()
     for i in range(300):
         if i % 3 == 0:
             daemon.raw().close()
@@ -288,7 +288,7 @@ def test_connecting_and_closing_leaves_nothing(daemon):
             if i % 3 == 1:
                 c.lane(4096)
             c.close()
-    wait_until(lambda: daemon.holdings() == before, "everything is given back")
+    daemon.wait_for_holdings(before)
 
 
 def test_a_forked_copy_of_the_socket_keeps_the_session(daemon):

@@ -373,6 +373,29 @@ def test_fingerprint_mismatch_names_the_field(leg_daemon):
         c.namespace("model", kvwire.fingerprint(model="llama", dtype="fp8", tokens=16))
 
 
+def test_namespaces_of_a_session_are_limited(daemon, client):
+    numbers = {client.namespace(f"n{i}") for i in range(256)}
+    assert len(numbers) == 256
+    with pytest.raises(kvwire.Refused) as refused:
+        client.namespace("one too many")
+    assert refused.value.status == Status.QUOTA
+    assert client.namespace("n7") in numbers
+    with daemon.client() as other:
+        other.namespace("one more")
+
+
+def test_gets_of_one_cold_key_share_a_read(leg_daemon):
+    (key, value), = items("shared", 1, MIB)
+    with leg_daemon.client() as c:
+        ns = c.namespace("shared")
+        c.put(ns, [(key, value)], ack=Ack.WRITTEN)
+        reads = leg_daemon.metric("kvcache_store_reads_total")
+        c.evict(ns, [key], Tier.MEMORY)
+        results = c.get_into(ns, [key] * 20, MIB)
+        assert all(r.status == Status.OK and r.data == value for r in results)
+    assert leg_daemon.metric("kvcache_store_reads_total") == reads + 1
+
+
 @pytest.mark.parametrize("bad", ["no equals sign\n", "a=1", "b=1\na=1\n", "a=1\na=2\n", "A=1\n", "=1\n", "a=\x01\n", "\n"])
 def test_a_fingerprint_that_is_not_canonical_is_invalid(daemon, client, bad):
     with pytest.raises(kvwire.Refused) as refused:

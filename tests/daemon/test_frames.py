@@ -10,7 +10,7 @@ import pytest
 
 import harness
 import kvwire
-from harness import batch_head, frame, items, key_of, wait_until
+from harness import batch_head, frame, items, key_of
 from kvwire import Ack, Flag, Op
 
 KEY = key_of("frame")
@@ -196,7 +196,7 @@ def test_bad_first_message_ends_its_session_alone(shared, bystander, name):
 
 @pytest.mark.parametrize("count", [1, 4, 5, 200])
 def test_descriptors_with_a_request_end_the_session_and_are_closed(shared, bystander, count):
-    before = shared.holdings()
+    before = shared.holdings_at_rest()
     with open("/dev/null") as null:
         with shared.client() as c:
             c.send(frame(Op.PING), [null.fileno()] * count)
@@ -206,7 +206,7 @@ def test_descriptors_with_a_request_end_the_session_and_are_closed(shared, bysta
         sock.sendmsg([hello()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", null.fileno()))])
         assert is_ended(sock)
         sock.close()
-    wait_until(lambda: shared.holdings() == before, "descriptors are closed")
+    shared.wait_for_holdings(before)
     check_bystander(shared, bystander)
 
 

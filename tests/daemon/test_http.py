@@ -175,7 +175,7 @@ def test_too_many_visitors(make_daemon):
     daemon = make_daemon(settings={"limits.http_connections": 5})
     daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"
     daemon.start()
-    fds = daemon.fd_count()
+    fds = daemon.holdings_at_rest()["fds"]
     crowd = [connect(daemon) for _ in range(40)]
     wait_until(lambda: daemon.metric("kvcache_http_connections_refused_total") >= 30, "connections beyond the cap are refused")
     assert daemon.fd_count() <= fds + 6
@@ -208,7 +208,7 @@ def test_nonsense_does_no_harm(web, request_bytes):
 
 
 def test_visitors_that_leave_amid_the_answer(web):
-    fds = web.fd_count()
+    fds = web.holdings_at_rest()["fds"]
     for _ in range(50):
         s = connect(web)
         s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")

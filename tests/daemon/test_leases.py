@@ -5,11 +5,12 @@ hold is limited."""
 import fcntl
 import mmap
 import os
+import time
 
 import pytest
 
 import kvwire
-from harness import KIB, MIB, items, key_of, put_all, value_of, wait_until
+from harness import KIB, MIB, items, key_of, put_all, slow, value_of, wait_until
 from kvwire import Ack, Flag, Op, Status, Tier
 
 
@@ -170,6 +171,66 @@ def test_session_ended_by_the_daemon_keeps_its_leases_until_the_client_closes(da
         assert leases_of(daemon) == 1
     c.close()
     wait_until(lambda: leases_of(daemon) == 0, "the lease ends with the client's end")
+
+
+def test_ended_session_ends_with_a_client_that_left_replies_unread(daemon):
+    """The kernel reports such an end as an error as well, and again and again."""
+    before = daemon.holdings_at_rest()
+    c = daemon.client()
+    ns = c.namespace("unread")
+    c.put(ns, items("unread", 3, 1000), lease=True)
+    for _ in range(5):
+        c.submit(Op.PING, b"nobody reads this")
+    c.send(b"bad")
+    wait_until(lambda: daemon.metric('kvcache_sessions_ended_total{reason="bad_frame"}') == 1, "the session is ended")
+    c.close()
+    daemon.wait_for_holdings(before)
+    daemon.assert_idle()
+
+
+def pin_every_slab(daemon):
+    """A client whose small leases, each of another size, leave no slab of the pool free; and a length for which there is no
+    room then."""
+    slabs = daemon.populated_status()["pool"]
+    c = daemon.client()
+    ns = c.namespace("pins")
+    for i in range(slabs["bytes"] // slabs["slab_bytes"]):
+        (pair,) = items(("pins", i), 1, 4096 << i)
+        assert c.put(ns, [pair], lease=True, ack=Ack.WRITTEN)[0].leased
+    return c, MIB
+
+
+def test_a_put_without_room_is_answered_when_its_time_is_up(leg_daemon):
+    """Nothing else happens in the daemon that would wake it."""
+    pins, length = pin_every_slab(leg_daemon)
+    with leg_daemon.client() as c:
+        ns = c.namespace("late")
+        c.timeout = 10 * slow()
+        began = time.monotonic()
+        result, = c.put(ns, items("late", 1, length), timeout_ms=200)
+        assert result.status == Status.BUSY and time.monotonic() - began >= 0.19
+        tag = c.submit_batch(Op.PUT, ns, c.put_entries(items("later", 1, length)), timeout_ms=60000)
+        pins.close()
+        result, = c.put_results(c.wait(tag), 1)
+        assert result.status == Status.OK, "room was made, and the put that waited for it did not get it"
+
+
+def test_a_client_that_dies_while_it_waits_for_room(daemon):
+    """With all requests in flight that it may have, so that nothing is read, and with a reply unread."""
+    pins, length = pin_every_slab(daemon)
+    before = daemon.holdings_at_rest()
+    c = daemon.client()
+    ns = c.namespace("waits")
+    c.lane()
+    c.submit(Op.PING, b"nobody reads this")
+    for i in range(64):
+        c.submit_batch(Op.PUT, ns, c.put_entries(items(("waits", i), 1, length)), timeout_ms=600000)
+    wait_until(lambda: daemon.metric("kvcache_room_waits_total") >= 60, "it waits")
+    daemon.assert_idle()
+    c.close()
+    daemon.wait_for_holdings(before)
+    daemon.assert_idle()
+    pins.close()
 
 
 def test_pool_is_sealed_and_read_only(daemon, client):

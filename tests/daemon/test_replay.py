@@ -188,9 +188,10 @@ def test_replay_goes_on_over_a_restart(make_daemon, directory):
     assert said["requests"] == 1500 and said["wrong_bytes"] == 0 and said["reconnects"] >= 1
 
 
-@pytest.mark.skipif(not LONG, reason="takes minutes; KVCACHE_TEST_LONG=1 runs it")
 @pytest.mark.parametrize("backend", ["auto", "posix"])
 def test_whole_real_trace_hits_as_often_as_promised(make_daemon, backend):
+    if backend != "auto" and not LONG:
+        pytest.skip("takes long; KVCACHE_TEST_LONG=1 runs it")
     limit = 16 * KIB * 18279
     daemon = make_daemon(settings={"store.limit": limit, "memory.pool": "28MiB", "io.backend": backend}).start()
     with harness.DiskWatch(daemon) as watch:

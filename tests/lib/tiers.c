@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tiers.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+
+enum { MIB = 1 << 20 };
+
+static void open_pool(struct tiers *t)
+{
+        assert_int_equal(pool_new(&t->pool, t->pool_bytes ? t->pool_bytes : 16 * MIB, "lru"), 0);
+        while (pool_next_slab(t->pool) >= 0) {
+                uint64_t offset = (uint64_t)pool_next_slab(t->pool) * pool_slab_bytes(t->pool);
+
+                assert_int_equal(pool_populate(t->pool, offset, pool_slab_bytes(t->pool)), 0);
+                assert_int_equal(pool_open_slab(t->pool), 0);
+        }
+}
+
+void tiers_open(struct tiers *t)
+{
+        const char *paths[] = { t->dir };
+        struct store_params params = {
+                .paths = paths,
+                .n_paths = 1,
+                .limit = t->limit ? t->limit : 256 * MIB,
+                .segment_bytes = 4 * MIB,
+                .prewrite = false, /* so that a plan meets the writes it means */
+                .direct = true,
+                .policy = "lru",
+                .secret = { { 1, 2 } },
+                .lock_wait_ms = 30000,
+        };
+        struct kio_params io = { .backend = "posix", .workers = 2, .depth = 64, .posix_threads = 4, .probe_fd = -1 };
+        int locks[STORE_MAX_PATHS];
+        char error[512] = "";
+
+        if (!t->dir[0]) {
+                const char *base = getenv("TMPDIR");
+
+                snprintf(t->dir, sizeof(t->dir), "%s/kvcache-tiers-XXXXXX", base ? base : "/var/tmp");
+                assert_non_null(mkdtemp(t->dir));
+        }
+        fault_set(NULL);
+        open_pool(t);
+        params.pool_slab_bytes = pool_slab_bytes(t->pool);
+        if (store_prepare(&t->store, &params, error) < 0)
+                fail_msg("store_prepare: %s", error);
+        io.lock_fds = locks;
+        io.n_lock_fds = store_lock_fds(t->store, locks);
+        io.pool = pool_base(t->pool);
+        io.pool_bytes = pool_bytes(t->pool);
+        io.piece_bytes = pool_slab_bytes(t->pool);
+        if (kio_start_with(&t->io, &io, fault_wrap(&kio_backend_posix), error) < 0)
+                fail_msg("kio_start: %s", error);
+        if (store_open(t->store, t->io, error) < 0)
+                fail_msg("store_open: %s", error);
+        assert_int_equal(cache_new(&t->cache, &(struct cache_params){ .pool = t->pool, .store = t->store, .io = t->io }), 0);
+        t->ns = tiers_namespace(t, "a");
+        tiers_settle(t);
+}
+
+void tiers_close(struct tiers *t)
+{
+        fault_set(NULL);
+        fault_release();
+        tiers_settle(t);
+        t->cache = cache_free(t->cache);
+        store_stop(t->store);
+        while (store_pending(t->store) > 0) {
+                kio_flush(t->io);
+                tiers_wait_io(t);
+                kio_reap(t->io);
+        }
+        t->store = store_close(t->store);
+        t->io = kio_stop(t->io);
+        t->pool = pool_free(t->pool);
+}
+
+void tiers_remove(struct tiers *t)
+{
+        DIR *d;
+
+        tiers_close(t);
+        d = opendir(t->dir);
+        assert_non_null(d);
+        for (struct dirent *e; (e = readdir(d));)
+                if (e->d_name[0] != '.')
+                        unlinkat(dirfd(d), e->d_name, 0);
+        closedir(d);
+        assert_int_equal(rmdir(t->dir), 0);
+        t->dir[0] = '\0';
+}
+
+struct opening {
+        struct store_namespace_open req;
+        bool done;
+        uint32_t id;
+};
+
+static void on_opened(struct store_namespace_open *req)
+{
+        struct opening *o = container_of(req, struct opening, req);
+
+        assert_int_equal(req->result, 0);
+        o->id = req->namespace->id;
+        o->done = true;
+}
+
+uint32_t tiers_namespace(struct tiers *t, const char *name)
+{
+        struct opening o = { .req = { .name = name, .name_length = (uint16_t)strlen(name), .fingerprint = "", .complete = on_opened } };
+
+        store_namespace_open(t->store, &o.req);
+        tiers_wait(t, &o.done);
+        return o.id;
+}
+
+void tiers_turn(struct tiers *t)
+{
+        store_turn(t->store);
+        if (t->cache)
+                cache_turn(t->cache, clock_mono_ns() + t->later_ns);
+        store_turn(t->store);
+        kio_flush(t->io);
+}
+
+void tiers_wait_io(struct tiers *t)
+{
+        struct pollfd p = { .fd = kio_fd(t->io), .events = POLLIN };
+
+        if (kio_pending(t->io) == 0)
+                fail_msg("waits for nothing: the cache has %llu pending, the store %llu",
+                         (unsigned long long)(t->cache ? cache_pending(t->cache) : 0), (unsigned long long)store_pending(t->store));
+        if (poll(&p, 1, TIERS_WAIT_MS) != 1)
+                fail_msg("I/O hangs");
+}
+
+void tiers_wait(struct tiers *t, const bool *done)
+{
+        for (;;) {
+                kio_reap(t->io);
+                tiers_turn(t);
+                if (*done)
+                        return;
+                if (!t->cache || !cache_has_work(t->cache))
+                        tiers_wait_io(t);
+        }
+}
+
+void tiers_settle(struct tiers *t)
+{
+        for (;;) {
+                kio_reap(t->io);
+                tiers_turn(t);
+                if (cache_pending(t->cache) == 0 && store_pending(t->store) == 0)
+                        return;
+                if (!cache_has_work(t->cache))
+                        tiers_wait_io(t);
+        }
+}
+
+void tiers_wait_hits(struct tiers *t, uint64_t hits)
+{
+        uint64_t end = clock_mono_ns() + TIERS_WAIT_MS * UINT64_C(1000000);
+
+        while (fault_hits() < hits) {
+                struct pollfd p = { .fd = kio_fd(t->io), .events = POLLIN };
+
+                if (clock_mono_ns() > end)
+                        fail_msg("%llu operations failed or are held, not %llu", (unsigned long long)fault_hits(),
+                                 (unsigned long long)hits);
+                poll(&p, 1, 1); /* the worker is at it: no event tells of a held operation */
+                kio_reap(t->io);
+                tiers_turn(t);
+        }
+}

@@ -1,0 +1,1225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cache over a real store and a real pool. Each test holds the requests in the state it is about: a copy is not reaped, a
+ * device's operation is held by the fault backend. After each, nothing is pinned, unwritten or pending. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "tiers.h"
+
+enum { KIB = 1024, MIB = 1024 * KIB, LENGTH = 20000, SMALL = 64 * KIB, SLABS = 8 };
+
+static struct tiers t;
+
+/* --- requests and bytes --- */
+
+struct req {
+        struct cache_request req;
+        bool done;
+        uint32_t length;  /* of what a get got */
+        uint8_t version;  /* whose bytes they are */
+        char *src;
+};
+
+static struct key key_of(uint32_t n)
+{
+        struct key k = { { 1 } };
+
+        memcpy(k.bytes + 4, &n, sizeof(n));
+        return k;
+}
+
+/* Says of which key and version it is, in each byte: a mixture of two is found out. */
+static void fill(char *buf, uint32_t n, uint8_t version, uint32_t length)
+{
+        buf[0] = (char)version;
+        for (uint32_t i = 1; i < length; i++)
+                buf[i] = (char)(i * 31 + n * 7 + version * 13 + (i >> 8));
+}
+
+static uint8_t version_of(const char *buf, uint32_t n, uint32_t length)
+{
+        for (uint32_t i = 1; i < length; i++)
+                if (buf[i] != (char)(i * 31 + n * 7 + (uint8_t)buf[0] * 13 + (i >> 8)))
+                        fail_msg("wrong byte %u of %u under key %u", i, length, n);
+        return (uint8_t)buf[0];
+}
+
+static void completed(struct cache_request *req)
+{
+        struct req *r = container_of(req, struct req, req);
+        uint32_t n;
+
+        assert_false(r->done);
+        r->done = true;
+        memcpy(&n, req->key.bytes + 4, sizeof(n));
+        if (req->chunk != POOL_NONE) {
+                r->length = pool_chunk(t.pool, req->chunk)->length;
+                r->version = version_of(pool_at(t.pool, req->chunk), n, r->length);
+                cache_unpin(t.cache, req->chunk);
+        }
+        free(r->src);
+        r->src = NULL;
+}
+
+static void start(struct req *r, uint32_t n)
+{
+        *r = (struct req){
+                .req = {
+                        .owner = &t,
+                        .namespace_id = t.ns,
+                        .key = key_of(n),
+                        .deadline_ns = clock_mono_ns() + t.later_ns + 60000000000u,
+                        .complete = completed,
+                },
+        };
+}
+
+static void put_bytes(struct req *r, uint32_t n, enum cache_ack ack, uint8_t version, uint32_t length)
+{
+        start(r, n);
+        r->src = malloc(length);
+        assert_non_null(r->src);
+        fill(r->src, n, version, length);
+        r->req.src = r->src;
+        r->req.length = length;
+        r->req.ack = ack;
+        cache_put(t.cache, &r->req);
+        kio_flush(t.io);
+}
+
+static void put(struct req *r, uint32_t n, enum cache_ack ack)
+{
+        put_bytes(r, n, ack, 1, LENGTH);
+}
+
+static void get(struct req *r, uint32_t n)
+{
+        start(r, n);
+        cache_get(t.cache, &r->req);
+        kio_flush(t.io);
+}
+
+static void expect(struct req *r, enum cache_status status)
+{
+        tiers_wait(&t, &r->done);
+        assert_int_equal(r->req.status, status);
+}
+
+static void expect_put(uint32_t n, enum cache_ack ack, enum cache_status status)
+{
+        struct req r;
+
+        put(&r, n, ack);
+        expect(&r, status);
+}
+
+static void expect_get(uint32_t n, enum cache_status status, uint8_t version)
+{
+        struct req r;
+
+        get(&r, n);
+        expect(&r, status);
+        if (status == CACHE_OK)
+                assert_int_equal(r.version, version);
+}
+
+static unsigned tiers_of(uint32_t n)
+{
+        struct key k = key_of(n);
+
+        return cache_find(t.cache, t.ns, &k, NULL, NULL);
+}
+
+static enum cache_status evict(uint32_t n, bool memory_only)
+{
+        struct key k = key_of(n);
+
+        return cache_evict(t.cache, t.ns, &k, memory_only);
+}
+
+struct purge {
+        struct store_purge req;
+        bool done;
+};
+
+static void purged(struct store_purge *req)
+{
+        container_of(req, struct purge, req)->done = true;
+}
+
+static void purge(struct purge *p)
+{
+        *p = (struct purge){ .req = { .namespace_id = t.ns, .complete = purged } };
+        cache_purge(t.cache, &p->req);
+}
+
+static struct cache_stats stats(void)
+{
+        struct cache_stats s;
+
+        cache_get_stats(t.cache, &s);
+        return s;
+}
+
+/* --- states --- */
+
+static void hold(unsigned op, uint64_t first)
+{
+        fault_set(&(struct fault_plan){ .ops = 1u << op, .kind = FAULT_NEVER, .first = first, .count = FAULT_FOR_EVER });
+}
+
+static void refuse(unsigned op, uint64_t first, uint64_t count)
+{
+        fault_set(&(struct fault_plan){ .ops = 1u << op, .kind = FAULT_ERROR, .error = EIO, .first = first, .count = count });
+}
+
+static void release(void)
+{
+        fault_set(NULL);
+        fault_release();
+}
+
+/* Until its bytes are in the pool. The turn does not end. */
+static void reap_copies(uint64_t puts)
+{
+        while (stats().puts < puts) {
+                tiers_wait_io(&t);
+                kio_reap(t.io);
+        }
+}
+
+/* Its bytes are in the pool; its write is with the device, which holds it. */
+static void put_writing(struct req *r, uint32_t n, enum cache_ack ack)
+{
+        hold(KIO_WRITE, 1);
+        put(r, n, ack);
+        tiers_wait_hits(&t, 1);
+}
+
+/* On disk only. */
+static void put_cold(uint32_t n)
+{
+        expect_put(n, CACHE_WRITTEN, CACHE_OK);
+        assert_int_equal(evict(n, true), CACHE_OK);
+        assert_int_equal(tiers_of(n), CACHE_DISK);
+}
+
+static void get_reading(struct req *r, uint32_t n)
+{
+        hold(KIO_READ, 1);
+        get(r, n);
+        tiers_wait_hits(&t, 1);
+}
+
+static int setup(void **state)
+{
+        t = (struct tiers){ 0 };
+        tiers_open(&t);
+        return 0;
+}
+
+static int setup_small_store(void **state)
+{
+        t = (struct tiers){ .limit = 4 * MIB };
+        tiers_open(&t);
+        return 0;
+}
+
+static int teardown(void **state)
+{
+        struct pool_stats pool;
+
+        release();
+        tiers_settle(&t);
+        pool_get_stats(t.pool, &pool);
+        assert_int_equal(pool.pinned_bytes, 0);
+        assert_int_equal(stats().unwritten_bytes, 0);
+        assert_int_equal(stats().unwritten_chunks, 0);
+        tiers_remove(&t);
+        return 0;
+}
+
+/* --- put and get --- */
+
+static void a_put_is_seen_when_accepted_and_on_disk_when_written(void **state)
+{
+        struct req a, b;
+
+        put_writing(&a, 1, CACHE_ACCEPTED);
+        assert_true(a.done);
+        assert_int_equal(a.req.status, CACHE_OK);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY);
+        expect_get(1, CACHE_OK, 1);
+        put(&b, 2, CACHE_WRITTEN);
+        tiers_wait_hits(&t, 2);
+        assert_false(b.done);
+        assert_int_equal(stats().unwritten_chunks, 2);
+        release();
+        expect(&b, CACHE_OK);
+        assert_int_equal(tiers_of(2), CACHE_MEMORY | CACHE_DISK);
+        tiers_settle(&t);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+        tiers_close(&t);
+        tiers_open(&t);
+        assert_int_equal(tiers_of(1), CACHE_DISK);
+        expect_get(1, CACHE_OK, 1);
+        expect_get(2, CACHE_OK, 1);
+        expect_get(3, CACHE_MISS, 0);
+}
+
+static void nobody_sees_bytes_that_are_still_being_copied(void **state)
+{
+        struct req a, g;
+
+        put(&a, 1, CACHE_ACCEPTED); /* not reaped */
+        assert_int_equal(tiers_of(1), 0);
+        get(&g, 1);
+        assert_false(g.done);
+        expect(&g, CACHE_OK);
+        assert_int_equal(g.version, 1);
+        assert_int_equal(g.req.tier, CACHE_MEMORY);
+        assert_true(a.done);
+}
+
+static void an_accepted_put_whose_write_fails_stays_in_the_pool(void **state)
+{
+        refuse(KIO_WRITE, 1, 1);
+        expect_put(1, CACHE_ACCEPTED, CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(stats().pool_only, 1);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY);
+        expect_get(1, CACHE_OK, 1);
+        expect_put(1, CACHE_ACCEPTED, CACHE_EXISTS);
+        /* Who wants it written gets it written, from what is there. */
+        expect_put(1, CACHE_WRITTEN, CACHE_EXISTS);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+        assert_int_equal(stats().puts, 1);
+}
+
+static void a_written_put_whose_write_fails_is_failed_and_gone(void **state)
+{
+        struct req a, b;
+
+        refuse(KIO_WRITE, 1, 1);
+        put_bytes(&a, 1, CACHE_WRITTEN, 1, LENGTH);
+        expect(&a, CACHE_FAILED);
+        assert_int_equal(tiers_of(1), 0);
+        assert_int_equal(stats().pool_only, 0);
+        expect_get(1, CACHE_MISS, 0);
+        put_bytes(&b, 1, CACHE_WRITTEN, 2, LENGTH);
+        expect(&b, CACHE_OK);
+        expect_get(1, CACHE_OK, 2);
+}
+
+static void a_write_of_the_table_that_fails_fails_the_put(void **state)
+{
+        refuse(KIO_WRITE, 2, 1);
+        expect_put(1, CACHE_WRITTEN, CACHE_FAILED);
+        /* The path is bypassed: nothing is written any more, at once. */
+        expect_put(2, CACHE_WRITTEN, CACHE_FAILED);
+        expect_put(3, CACHE_ACCEPTED, CACHE_OK);
+        expect_get(3, CACHE_OK, 1);
+        assert_int_equal(tiers_of(1) | tiers_of(2), 0);
+        tiers_settle(&t);
+        assert_int_equal(stats().pool_only, 1);
+}
+
+static void a_put_that_faults_stores_nothing_and_fails_nobody_else(void **state)
+{
+        int fd = memfd_create("source", 0);
+        struct req bad, good, g;
+        void *src;
+
+        /* Opened anew, since cmocka takes SIGBUS for itself before each test. */
+        tiers_close(&t);
+        tiers_open(&t);
+        assert_int_equal(ftruncate(fd, 64 * KIB), 0);
+        src = mmap(NULL, 64 * KIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        assert_ptr_not_equal(src, MAP_FAILED);
+        assert_int_equal(ftruncate(fd, 0), 0);
+        start(&bad, 1);
+        bad.req.src = src;
+        bad.req.length = LENGTH;
+        bad.req.ack = CACHE_WRITTEN;
+        cache_put(t.cache, &bad.req);
+        put(&good, 1, CACHE_WRITTEN);
+        get(&g, 1);
+        expect(&bad, CACHE_FAULT);
+        expect(&good, CACHE_OK);
+        expect(&g, CACHE_MISS);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+        munmap(src, 64 * KIB);
+        close(fd);
+}
+
+static void what_is_too_large_is_said_to_be(void **state)
+{
+        uint32_t most = (uint32_t)MIN(pool_slab_bytes(t.pool), store_max_chunk(t.store));
+        struct req r;
+
+        put_bytes(&r, 1, CACHE_WRITTEN, 1, most + 1);
+        expect(&r, CACHE_TOO_LARGE);
+        put_bytes(&r, 1, CACHE_WRITTEN, 1, most);
+        expect(&r, CACHE_OK);
+        put_bytes(&r, 2, CACHE_WRITTEN, 1, 1);
+        expect(&r, CACHE_OK);
+}
+
+/* --- first put wins --- */
+
+static void the_first_put_wins_and_the_second_waits_for_its_class(void **state)
+{
+        struct req first, accepted, written, durable;
+
+        put_bytes(&first, 1, CACHE_ACCEPTED, 1, LENGTH);
+        put_bytes(&accepted, 1, CACHE_ACCEPTED, 2, LENGTH);
+        put_bytes(&written, 1, CACHE_WRITTEN, 3, LENGTH);
+        put_bytes(&durable, 1, CACHE_DURABLE, 4, LENGTH);
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE | 1u << KIO_SYNC, .kind = FAULT_NEVER, .first = 1,
+                                        .count = FAULT_FOR_EVER });
+        tiers_wait_hits(&t, 1); /* the payload */
+        assert_true(first.done && accepted.done && !written.done && !durable.done);
+        assert_int_equal(accepted.req.status, CACHE_EXISTS);
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_SYNC, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        fault_release();
+        expect(&written, CACHE_EXISTS);
+        tiers_wait_hits(&t, 1);
+        assert_false(durable.done);
+        release();
+        expect(&durable, CACHE_EXISTS);
+        assert_int_equal(stats().puts, 1);
+        expect_get(1, CACHE_OK, 1);
+}
+
+static void durable_over_what_is_not_synced_waits_for_a_sync(void **state)
+{
+        struct req r;
+
+        expect_put(1, CACHE_WRITTEN, CACHE_OK);
+        put_cold(2);
+        hold(KIO_SYNC, 1);
+        put(&r, 1, CACHE_DURABLE);
+        tiers_wait_hits(&t, 1);
+        assert_false(r.done);
+        release();
+        expect(&r, CACHE_EXISTS);
+        expect_put(2, CACHE_DURABLE, CACHE_EXISTS);
+        expect_put(3, CACHE_DURABLE, CACHE_OK);
+}
+
+static void durable_says_when_a_sync_failed(void **state)
+{
+        struct req joined, r;
+
+        refuse(KIO_SYNC, 1, FAULT_FOR_EVER);
+        put(&r, 1, CACHE_DURABLE);
+        put(&joined, 1, CACHE_DURABLE);
+        expect(&r, CACHE_NOT_DURABLE);
+        expect(&joined, CACHE_NOT_DURABLE);
+        fault_set(NULL);
+        /* Never believed again. */
+        expect_put(1, CACHE_DURABLE, CACHE_NOT_DURABLE);
+        expect_put(1, CACHE_WRITTEN, CACHE_EXISTS);
+}
+
+static void a_put_that_joined_fails_with_the_first(void **state)
+{
+        struct req first, second, third;
+
+        refuse(KIO_WRITE, 1, 1);
+        put(&first, 1, CACHE_WRITTEN);
+        put(&second, 1, CACHE_DURABLE);
+        expect(&first, CACHE_FAILED);
+        expect(&second, CACHE_FAILED);
+        assert_int_equal(tiers_of(1), 0);
+
+        /* Joined while the write was under way. */
+        put_writing(&first, 1, CACHE_WRITTEN);
+        put(&second, 1, CACHE_WRITTEN);
+        refuse(KIO_WRITE, 1, FAULT_FOR_EVER); /* what was held goes through, the table's write does not */
+        fault_release();
+        expect(&first, CACHE_FAILED);
+        expect(&second, CACHE_FAILED);
+
+        /* And where the store refuses at once: it is bypassed by now. */
+        put(&first, 2, CACHE_WRITTEN);
+        put(&second, 2, CACHE_WRITTEN);
+        put(&third, 2, CACHE_DURABLE);
+        expect(&first, CACHE_FAILED);
+        expect(&second, CACHE_FAILED);
+        expect(&third, CACHE_FAILED);
+        assert_int_equal(tiers_of(2), 0);
+}
+
+static void who_was_told_accepted_keeps_the_chunk(void **state)
+{
+        struct req first, second;
+
+        /* Joined while it was copied; the write is refused in the same breath. */
+        refuse(KIO_WRITE, 2, 1);
+        expect_put(9, CACHE_WRITTEN, CACHE_FAILED);
+        put(&first, 1, CACHE_WRITTEN);
+        put(&second, 1, CACHE_ACCEPTED);
+        expect(&first, CACHE_FAILED);
+        expect(&second, CACHE_EXISTS);
+        tiers_settle(&t);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY);
+        expect_get(1, CACHE_OK, 1);
+        assert_int_equal(stats().pool_only, 1);
+}
+
+static void what_was_accepted_while_being_written_stays_when_that_fails(void **state)
+{
+        struct req first, second;
+
+        put_writing(&first, 1, CACHE_WRITTEN);
+        put(&second, 1, CACHE_ACCEPTED);
+        expect(&second, CACHE_EXISTS);
+        refuse(KIO_WRITE, 1, FAULT_FOR_EVER);
+        fault_release();
+        expect(&first, CACHE_FAILED);
+        expect_get(1, CACHE_OK, 1);
+}
+
+/* --- reads --- */
+
+static void gets_of_one_key_share_one_read(void **state)
+{
+        struct store_stats before, after;
+        struct req r[5];
+
+        put_cold(1);
+        store_get_stats(t.store, &before);
+        get_reading(&r[0], 1);
+        for (unsigned i = 1; i < 5; i++)
+                get(&r[i], 1);
+        release();
+        for (unsigned i = 0; i < 5; i++) {
+                expect(&r[i], CACHE_OK);
+                assert_int_equal(r[i].req.tier, CACHE_DISK);
+                assert_int_equal(r[i].version, 1);
+        }
+        store_get_stats(t.store, &after);
+        assert_int_equal(after.reads - before.reads, 1);
+        assert_int_equal(stats().shared_fills, 4);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+}
+
+static void a_read_that_fails_is_a_miss_for_all_and_a_put_goes_on(void **state)
+{
+        struct req a, b, p;
+
+        put_cold(1);
+        hold(KIO_READ, 1);
+        get(&a, 1);
+        tiers_wait_hits(&t, 1);
+        get(&b, 1);
+        put_bytes(&p, 1, CACHE_WRITTEN, 2, LENGTH);
+        assert_false(p.done);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        release();
+        expect(&a, CACHE_MISS);
+        expect(&b, CACHE_MISS);
+        expect(&p, CACHE_OK);
+        expect_get(1, CACHE_OK, 2);
+
+        put_cold(2);
+        refuse(KIO_READ, 1, 1);
+        get(&a, 2);
+        put_bytes(&p, 2, CACHE_WRITTEN, 3, LENGTH);
+        expect(&a, CACHE_MISS);
+        expect(&p, CACHE_OK);
+        expect_get(2, CACHE_OK, 3);
+}
+
+static void a_put_that_finds_a_read_exists_when_it_arrives(void **state)
+{
+        struct req g, p;
+
+        put_cold(1);
+        get_reading(&g, 1);
+        put_bytes(&p, 1, CACHE_WRITTEN, 2, LENGTH);
+        assert_false(p.done);
+        release();
+        expect(&p, CACHE_EXISTS);
+        assert_int_equal(p.version, 1);
+        expect(&g, CACHE_OK);
+}
+
+static void a_chunk_that_was_dropped_and_put_again_answers_each_with_its_own(void **state)
+{
+        struct req old, fresh, p;
+
+        put_cold(1);
+        get_reading(&old, 1);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        put_bytes(&p, 1, CACHE_WRITTEN, 2, LENGTH);
+        expect(&p, CACHE_OK);
+        get(&fresh, 1);
+        expect(&fresh, CACHE_OK);
+        assert_int_equal(fresh.version, 2);
+        assert_false(old.done);
+        release();
+        expect(&old, CACHE_MISS);
+        expect_get(1, CACHE_OK, 2);
+}
+
+/* --- evict and purge --- */
+
+static void evict_takes_a_key_out_in_every_state(void **state)
+{
+        struct req r;
+
+        assert_int_equal(evict(1, false), CACHE_MISS);
+        assert_int_equal(evict(1, true), CACHE_MISS);
+
+        /* being copied */
+        put(&r, 1, CACHE_WRITTEN);
+        assert_int_equal(evict(1, true), CACHE_BUSY);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        assert_int_equal(evict(1, false), CACHE_MISS);
+        expect(&r, CACHE_OK);
+        assert_int_equal(tiers_of(1), 0);
+
+        /* being written */
+        put_writing(&r, 2, CACHE_WRITTEN);
+        assert_int_equal(evict(2, true), CACHE_BUSY);
+        assert_int_equal(evict(2, false), CACHE_OK);
+        assert_int_equal(tiers_of(2), 0);
+        release();
+        expect(&r, CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(tiers_of(2), 0);
+        expect_get(2, CACHE_MISS, 0);
+
+        /* being read */
+        put_cold(3);
+        get_reading(&r, 3);
+        assert_int_equal(evict(3, true), CACHE_BUSY);
+        assert_int_equal(evict(3, false), CACHE_OK);
+        assert_int_equal(tiers_of(3), 0);
+        release();
+        expect(&r, CACHE_MISS);
+
+        /* in both, on disk only */
+        expect_put(4, CACHE_WRITTEN, CACHE_OK);
+        assert_int_equal(evict(4, true), CACHE_OK);
+        assert_int_equal(evict(4, true), CACHE_OK);
+        assert_int_equal(tiers_of(4), CACHE_DISK);
+        assert_int_equal(evict(4, false), CACHE_OK);
+        assert_int_equal(tiers_of(4), 0);
+
+        tiers_close(&t);
+        tiers_open(&t);
+        for (uint32_t n = 1; n <= 4; n++)
+                assert_int_equal(tiers_of(n), 0);
+}
+
+static void what_was_evicted_while_written_can_be_put_again_at_once(void **state)
+{
+        struct req first, second;
+
+        put_writing(&first, 1, CACHE_WRITTEN);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        put_bytes(&second, 1, CACHE_WRITTEN, 2, LENGTH);
+        reap_copies(2);
+        tiers_turn(&t);
+        assert_false(second.done);
+        release();
+        expect(&first, CACHE_OK);
+        expect(&second, CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+        tiers_close(&t);
+        tiers_open(&t);
+        expect_get(1, CACHE_OK, 2);
+}
+
+/* The first put's entry is in the table, the store has not said so yet: its bytes can be found, and are about to be dropped. */
+static void a_put_is_not_taken_for_written_because_an_evicted_one_was(void **state)
+{
+        struct req first, second;
+
+        hold(KIO_WRITE, 2); /* the table's */
+        put(&first, 1, CACHE_WRITTEN);
+        tiers_wait_hits(&t, 1);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        release();
+        tiers_wait_io(&t);
+        put_bytes(&second, 1, CACHE_WRITTEN, 2, LENGTH);
+        reap_copies(2);
+        expect(&second, CACHE_OK);
+        expect(&first, CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+        tiers_close(&t);
+        tiers_open(&t);
+        expect_get(1, CACHE_OK, 2);
+}
+
+static void a_purge_takes_out_every_state_and_nothing_comes_back(void **state)
+{
+        struct req copying, joined, writing, reading, g;
+        uint32_t other = tiers_namespace(&t, "b");
+        struct purge p;
+
+        put_cold(3);
+        expect_put(4, CACHE_WRITTEN, CACHE_OK);
+        start(&g, 4);
+        g.req.namespace_id = other;
+        g.src = malloc(LENGTH);
+        fill(g.src, 4, 7, LENGTH);
+        g.req.src = g.src;
+        g.req.length = LENGTH;
+        g.req.ack = CACHE_WRITTEN;
+        cache_put(t.cache, &g.req);
+        expect(&g, CACHE_OK);
+
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE | 1u << KIO_READ, .kind = FAULT_NEVER, .first = 1,
+                                        .count = FAULT_FOR_EVER });
+        put(&writing, 2, CACHE_WRITTEN);
+        get(&reading, 3);
+        tiers_wait_hits(&t, 2);
+        put(&copying, 1, CACHE_WRITTEN);
+        put(&joined, 1, CACHE_WRITTEN);
+        purge(&p);
+        for (uint32_t n = 1; n <= 4; n++)
+                assert_int_equal(tiers_of(n), 0);
+        release();
+        tiers_wait(&t, &p.done);
+        assert_int_equal(p.req.result, 0);
+        expect(&copying, CACHE_OK);
+        expect(&joined, CACHE_OK);
+        expect(&writing, CACHE_OK);
+        expect(&reading, CACHE_MISS);
+        tiers_settle(&t);
+        for (uint32_t n = 1; n <= 4; n++)
+                expect_get(n, CACHE_MISS, 0);
+        expect_put(2, CACHE_WRITTEN, CACHE_OK);
+        tiers_close(&t);
+        tiers_open(&t);
+        assert_int_equal(tiers_of(1) | tiers_of(3) | tiers_of(4), 0);
+        expect_get(2, CACHE_OK, 1);
+        start(&g, 4);
+        g.req.namespace_id = other;
+        cache_get(t.cache, &g.req);
+        expect(&g, CACHE_OK);
+        assert_int_equal(g.version, 7);
+}
+
+/* --- room --- */
+
+/* A chunk in each slab is pinned: there is room for what is as small as these, none for what needs a slab of its own. */
+static void pin_every_slab(uint32_t *pinned, unsigned n)
+{
+        struct pool_stats pool;
+
+        pool_get_stats(t.pool, &pool);
+        for (uint32_t k = 0; k < pool.bytes / (SMALL); k++) {
+                struct req r;
+
+                put_bytes(&r, 100000 + k, CACHE_WRITTEN, 1, SMALL);
+                expect(&r, CACHE_OK);
+        }
+        for (uint32_t slab = 0; slab < n; slab++)
+                pinned[slab] = POOL_NONE;
+        for (uint32_t k = 0; k < pool.bytes / (SMALL); k++) {
+                struct key key = key_of(100000 + k);
+                uint32_t chunk = pool_find(t.pool, t.ns, &key, store_hash(t.store, t.ns, &key));
+                uint64_t slab;
+
+                if (chunk == POOL_NONE)
+                        continue;
+                slab = pool_offset(t.pool, chunk) / pool_slab_bytes(t.pool);
+                assert_in_range(slab, 0, n - 1);
+                if (pinned[slab] == POOL_NONE) {
+                        pool_pin(t.pool, chunk);
+                        pinned[slab] = chunk;
+                }
+        }
+        for (uint32_t slab = 0; slab < n; slab++)
+                assert_int_not_equal(pinned[slab], POOL_NONE);
+}
+
+static void unpin_all(const uint32_t *pinned, unsigned n)
+{
+        for (unsigned i = 0; i < n; i++)
+                cache_unpin(t.cache, pinned[i]);
+}
+
+
+static void who_finds_no_room_waits_until_there_is_some(void **state)
+{
+        uint32_t pinned[SLABS], large;
+        struct req p, g;
+
+        assert_int_equal(pool_bytes(t.pool) / pool_slab_bytes(t.pool), SLABS);
+        large = (uint32_t)pool_slab_bytes(t.pool);
+        put_bytes(&p, 1, CACHE_WRITTEN, 1, large);
+        expect(&p, CACHE_OK);
+        assert_int_equal(evict(1, true), CACHE_OK);
+        pin_every_slab(pinned, SLABS);
+
+        get(&g, 1);
+        put_bytes(&p, 2, CACHE_WRITTEN, 1, large);
+        tiers_turn(&t);
+        assert_false(g.done || p.done);
+        assert_int_equal(stats().waited, 2);
+        unpin_all(pinned, SLABS);
+        assert_true(cache_has_work(t.cache));
+        expect(&g, CACHE_OK);
+        expect(&p, CACHE_OK);
+}
+
+static void who_does_not_want_to_wait_is_told_busy_at_once(void **state)
+{
+        uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
+        struct req p, g;
+
+        put_bytes(&p, 1, CACHE_WRITTEN, 1, large);
+        expect(&p, CACHE_OK);
+        assert_int_equal(evict(1, true), CACHE_OK);
+        pin_every_slab(pinned, SLABS);
+        start(&g, 1);
+        g.req.nowait = true;
+        cache_get(t.cache, &g.req);
+        assert_true(g.done);
+        assert_int_equal(g.req.status, CACHE_BUSY);
+        start(&p, 2);
+        p.req.nowait = true;
+        p.req.src = "";
+        p.req.length = large;
+        cache_put(t.cache, &p.req);
+        assert_true(p.done);
+        assert_int_equal(p.req.status, CACHE_BUSY);
+        assert_int_equal(stats().busy, 2);
+        unpin_all(pinned, SLABS);
+}
+
+static void a_wait_ends_at_its_deadline(void **state)
+{
+        uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
+        struct req soon, late;
+        uint64_t now, next;
+
+        pin_every_slab(pinned, SLABS);
+        put_bytes(&late, 2, CACHE_WRITTEN, 1, large);
+        put_bytes(&soon, 1, CACHE_WRITTEN, 1, large);
+        now = clock_mono_ns();
+        assert_true(soon.req.deadline_ns > now && late.req.deadline_ns <= soon.req.deadline_ns);
+        soon.req.deadline_ns -= 1000000000;
+        late.req.deadline_ns += 1000000000;
+
+        /* The loop is told when to come back, and the time that it is told is not past for ever. */
+        next = cache_turn(t.cache, now);
+        for (unsigned turns = 0; !soon.done; turns++) {
+                assert_true(next != 0 && turns < 100);
+                now = MAX(now, next);
+                next = cache_turn(t.cache, now);
+        }
+        assert_int_equal(soon.req.status, CACHE_BUSY);
+        assert_false(late.done);
+        for (unsigned turns = 0; !late.done; turns++) {
+                assert_true(next != 0 && turns < 100);
+                now = MAX(now, next);
+                next = cache_turn(t.cache, now);
+        }
+        assert_int_equal(late.req.status, CACHE_BUSY);
+        assert_int_equal(cache_turn(t.cache, now), 0);
+        unpin_all(pinned, SLABS);
+}
+
+static void a_wait_that_is_cancelled_ends_and_others_do_not(void **state)
+{
+        uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
+        struct req mine, other, in_flight;
+        int somebody;
+
+        pin_every_slab(pinned, SLABS);
+        put_bytes(&in_flight, 3, CACHE_WRITTEN, 1, SMALL);
+        put_bytes(&mine, 1, CACHE_WRITTEN, 1, large);
+        put_bytes(&other, 2, CACHE_WRITTEN, 1, large);
+        other.req.owner = &somebody;
+        in_flight.req.owner = &t;
+        cache_cancel(t.cache, &t);
+        assert_true(mine.done && !other.done && !in_flight.done);
+        assert_int_equal(mine.req.status, CACHE_CANCELLED);
+        expect(&in_flight, CACHE_OK);
+        unpin_all(pinned, SLABS);
+        expect(&other, CACHE_OK);
+}
+
+static bool is_in_pool(uint32_t n)
+{
+        struct key k = key_of(n);
+
+        return pool_find(t.pool, t.ns, &k, store_hash(t.store, t.ns, &k)) != POOL_NONE;
+}
+
+/* Large and small ones, with little room for what is not written yet: each gets it after those before it. */
+static void puts_are_let_in_in_order(void **state)
+{
+        enum { N = 6 };
+        struct req first, r[N];
+        bool all = false;
+
+        /* The budget of unwritten bytes is a quarter of the pool. */
+        hold(KIO_WRITE, 1);
+        for (unsigned i = 0; i < 2; i++) {
+                put_bytes(&first, 50 + i, CACHE_ACCEPTED, 1, (uint32_t)pool_slab_bytes(t.pool));
+                expect(&first, CACHE_OK);
+        }
+        for (unsigned i = 0; i < N; i++) {
+                put_bytes(&r[i], i, CACHE_WRITTEN, 1, i % 2 ? 4 * KIB : (uint32_t)pool_slab_bytes(t.pool));
+                /* However long it takes: what is not written yet will be. */
+                t.later_ns += 200000000;
+                tiers_turn(&t);
+                assert_false(is_in_pool(i));
+        }
+        assert_int_equal(stats().unwritten_bytes, pool_bytes(t.pool) / 4);
+        release();
+        while (!all) {
+                unsigned in = 0;
+
+                tiers_wait_io(&t);
+                kio_reap(t.io);
+                tiers_turn(&t);
+                while (in < N && is_in_pool(in))
+                        in++;
+                for (unsigned i = in; i < N; i++)
+                        assert_false(is_in_pool(i));
+                all = in == N;
+        }
+        for (unsigned i = 0; i < N; i++)
+                expect(&r[i], CACHE_OK);
+}
+
+static void a_small_one_does_not_overtake_a_large_one_that_just_came(void **state)
+{
+        uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
+        struct req big, small;
+
+        pin_every_slab(pinned, SLABS);
+        put_bytes(&big, 1, CACHE_WRITTEN, 1, large);
+        put_bytes(&small, 2, CACHE_WRITTEN, 1, 64 * KIB);
+        tiers_turn(&t);
+        assert_false(big.done || small.done);
+        assert_int_equal(stats().waited, 2);
+        unpin_all(pinned, SLABS);
+        expect(&big, CACHE_OK);
+        expect(&small, CACHE_OK);
+}
+
+static void one_that_cannot_be_helped_does_not_hold_up_the_others(void **state)
+{
+        uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
+        struct req hopeless[3], get_hopeless, small, later, g;
+        uint64_t next;
+
+        put_bytes(&small, 1, CACHE_WRITTEN, 1, large);
+        expect(&small, CACHE_OK);
+        assert_int_equal(evict(1, true), CACHE_OK);
+        put_bytes(&small, 2, CACHE_WRITTEN, 1, SMALL);
+        expect(&small, CACHE_OK);
+        assert_int_equal(evict(2, true), CACHE_OK);
+        pin_every_slab(pinned, SLABS);
+
+        for (unsigned i = 0; i < 3; i++)
+                put_bytes(&hopeless[i], 10 + i, CACHE_WRITTEN, 1, large);
+        get(&get_hopeless, 1);
+        put_bytes(&small, 20, CACHE_WRITTEN, 1, SMALL);
+        get(&g, 2);
+        assert_false(small.done || g.done);
+        next = cache_turn(t.cache, clock_mono_ns());
+        assert_true(next != 0 && next < clock_mono_ns() + UINT64_C(1000000000));
+        /* Time goes by; nothing else happens. */
+        t.later_ns = 1000000000;
+        expect(&small, CACHE_OK);
+        expect(&g, CACHE_OK);
+        /* Who comes now need not wait for them either. */
+        for (uint64_t end = clock_mono_ns() + 300000000; clock_mono_ns() < end;)
+                tiers_turn(&t);
+        put_bytes(&later, 21, CACHE_WRITTEN, 1, SMALL);
+        assert_int_equal(stats().waited, 6);
+        expect(&later, CACHE_OK);
+        assert_false(hopeless[0].done || get_hopeless.done);
+        unpin_all(pinned, SLABS);
+        for (unsigned i = 0; i < 3; i++)
+                expect(&hopeless[i], CACHE_OK);
+        expect(&get_hopeless, CACHE_OK);
+}
+
+static void a_hit_never_waits_for_those_that_need_room(void **state)
+{
+        uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
+        struct req p, g, again;
+
+        pin_every_slab(pinned, SLABS);
+        put_bytes(&p, 1, CACHE_WRITTEN, 1, SMALL);
+        expect(&p, CACHE_OK);
+        put_bytes(&p, 2, CACHE_WRITTEN, 1, large);
+        get(&g, 1);
+        assert_true(g.done);
+        put(&again, 1, CACHE_WRITTEN);
+        assert_true(again.done);
+        assert_int_equal(again.req.status, CACHE_EXISTS);
+        unpin_all(pinned, SLABS);
+        expect(&p, CACHE_OK);
+}
+
+static void a_cold_end_that_is_leased_does_not_make_the_pool_full(void **state)
+{
+        struct pool *p = NULL;
+        uint32_t n = 0, chunk, first_free;
+
+        assert_int_equal(pool_new(&p, 64 * MIB, "lru"), 0);
+        while (pool_next_slab(p) >= 0)
+                assert_int_equal(pool_open_slab(p), 0);
+        /* More than a search passes over, and they are the coldest. */
+        for (; n < 10000; n++) {
+                struct key k = key_of(n);
+
+                assert_int_equal(pool_acquire(p, 1, &k, n, 4 * KIB, &chunk), 0);
+                pool_commit(p, chunk, 0); /* and stays pinned */
+        }
+        for (first_free = n; n < 64 * MIB / (4 * KIB) + 5000; n++) {
+                struct key k = key_of(n);
+
+                if (pool_acquire(p, 1, &k, n, 4 * KIB, &chunk) != 0)
+                        fail_msg("full at %u, though %u can leave", n, n - first_free);
+                pool_commit(p, chunk, 0);
+                pool_unpin(p, chunk);
+        }
+        for (uint32_t i = 0; i < 10000; i++) {
+                struct key k = key_of(i);
+
+                assert_int_not_equal(pool_find(p, 1, &k, i), POOL_NONE);
+        }
+        /* The coldest of the others left, in their order. */
+        for (uint32_t i = 0; i < 64 * MIB / (4 * KIB) + 5000 - 10000; i++) {
+                struct key k = key_of(first_free + i);
+
+                assert_true((pool_find(p, 1, &k, first_free + i) == POOL_NONE) == (i < 5000));
+        }
+        p = pool_free(p);
+}
+
+/* --- a store that is full of what is being written --- */
+
+static void writes_that_the_store_cannot_take_yet_are_written_later(void **state)
+{
+        enum { N = 60 };
+        struct req r[N];
+        unsigned ok = 0;
+
+        hold(KIO_WRITE, 1);
+        for (unsigned i = 0; i < N; i++) {
+                put_bytes(&r[i], i, i % 2 ? CACHE_WRITTEN : CACHE_ACCEPTED, 1, 64 * KIB);
+                reap_copies(i + 1);
+                tiers_turn(&t);
+        }
+        assert_int_equal(stats().unwritten_chunks, N);
+        release();
+        for (unsigned i = 0; i < N; i++)
+                expect(&r[i], CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(stats().pool_only, 0);
+        for (unsigned i = 0; i < N; i++)
+                ok += (tiers_of(i) & CACHE_DISK) != 0;
+        assert_true(ok > 0 && ok < N); /* it holds less than that */
+        for (unsigned i = 0; i < N; i++)
+                expect_get(i, CACHE_OK, 1);
+}
+
+/* --- the end --- */
+
+static void a_drain_writes_what_was_accepted_and_refuses_the_rest(void **state)
+{
+        struct req accepted, written, copying, waiting, late, g, cold;
+        uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
+
+        put_bytes(&cold, 5, CACHE_WRITTEN, 1, SMALL);
+        expect(&cold, CACHE_OK);
+        assert_int_equal(evict(5, true), CACHE_OK);
+        pin_every_slab(pinned, SLABS);
+        hold(KIO_WRITE, 1);
+        put_bytes(&accepted, 1, CACHE_ACCEPTED, 1, SMALL);
+        put_bytes(&written, 2, CACHE_WRITTEN, 1, SMALL);
+        tiers_wait_hits(&t, 2);
+        put_bytes(&copying, 3, CACHE_WRITTEN, 1, SMALL);
+        put_bytes(&waiting, 4, CACHE_WRITTEN, 1, large);
+
+        cache_stop(t.cache);
+        assert_true(waiting.done);
+        assert_int_equal(waiting.req.status, CACHE_CANCELLED);
+        put(&late, 6, CACHE_ACCEPTED);
+        assert_true(late.done);
+        assert_int_equal(late.req.status, CACHE_CANCELLED);
+        get(&g, 1);
+        assert_true(g.done);
+        get(&cold, 5);
+        assert_false(cold.done || written.done || copying.done);
+        release();
+        expect(&cold, CACHE_OK);
+        expect(&written, CACHE_OK);
+        expect(&copying, CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(cache_pending(t.cache), 0);
+        assert_int_equal(stats().unwritten_chunks, 0);
+        unpin_all(pinned, SLABS);
+        tiers_close(&t);
+        tiers_open(&t);
+        for (uint32_t n = 1; n <= 3; n++)
+                expect_get(n, CACHE_OK, 1);
+        assert_int_equal(tiers_of(4) | tiers_of(6), 0);
+}
+
+/* --- everything at once --- */
+
+static uint64_t random_state;
+
+static uint32_t draw(uint32_t below)
+{
+        random_state ^= random_state << 13;
+        random_state ^= random_state >> 7;
+        random_state ^= random_state << 17;
+        return (uint32_t)((random_state >> 16) % below);
+}
+
+/* Few keys, many requests, operations that come late or fail: each get has the bytes of one put of its key, all end. */
+static void traffic(uint64_t seed, const struct fault_plan *plan)
+{
+        enum { N = 200, KEYS = 12, STEPS = 6000 };
+        struct req *r = calloc(N, sizeof(*r));
+        struct purge p = { .done = true };
+        unsigned hits = 0;
+        uint8_t version = 0;
+
+        assert_non_null(r);
+        random_state = seed;
+        for (unsigned i = 0; i < N; i++)
+                r[i].done = true;
+        fault_set(plan);
+        for (unsigned step = 0; step < STEPS; step++) {
+                struct req *q = &r[draw(N)];
+                uint32_t n = draw(KEYS), length = n % 3 == 0 ? MIB : n % 3 == 1 ? 64 * KIB : 5000;
+
+                switch (q->done ? draw(16) : 15) {
+                case 0 ... 5:
+                        put_bytes(q, n, (enum cache_ack)draw(3), ++version, length);
+                        break;
+                case 6 ... 11:
+                        hits += q->done && q->req.status == CACHE_OK;
+                        get(q, n);
+                        break;
+                case 12:
+                        evict(n, draw(2));
+                        break;
+                case 13:
+                        if (p.done && draw(20) == 0)
+                                purge(&p);
+                        break;
+                case 14:
+                        if (draw(20) == 0)
+                                cache_cancel(t.cache, &t);
+                        break;
+                default:
+                        break;
+                }
+                switch (draw(4)) {
+                case 0:
+                        kio_reap(t.io);
+                        break;
+                case 1:
+                        kio_reap(t.io);
+                        tiers_turn(&t);
+                        break;
+                default:
+                        break;
+                }
+        }
+        fault_set(NULL);
+        fault_release();
+        for (unsigned i = 0; i < N; i++)
+                tiers_wait(&t, &r[i].done);
+        tiers_wait(&t, &p.done);
+        tiers_settle(&t);
+        assert_true(hits > 0);
+        for (uint32_t n = 0; n < KEYS; n++) {
+                struct req g;
+
+                get(&g, n);
+                tiers_wait(&t, &g.done);
+                assert_true(g.req.status == CACHE_OK || g.req.status == CACHE_MISS);
+        }
+        free(r);
+}
+
+static void traffic_with_late_operations_keeps_every_byte_right(void **state)
+{
+        for (uint64_t seed = 1; seed <= 4; seed++)
+                traffic(seed * 7919, &(struct fault_plan){ .kind = FAULT_LATE, .late_ns = 300000, .one_in = 3, .seed = seed });
+}
+
+static void traffic_with_failing_reads_and_writes_keeps_every_byte_right(void **state)
+{
+        traffic(99, &(struct fault_plan){ .ops = 1u << KIO_READ, .kind = FAULT_ERROR, .error = EIO, .one_in = 5, .seed = 3 });
+        traffic(101, &(struct fault_plan){ .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .one_in = 60, .seed = 4 });
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                TEST(a_put_is_seen_when_accepted_and_on_disk_when_written),
+                TEST(nobody_sees_bytes_that_are_still_being_copied),
+                TEST(an_accepted_put_whose_write_fails_stays_in_the_pool),
+                TEST(a_written_put_whose_write_fails_is_failed_and_gone),
+                TEST(a_write_of_the_table_that_fails_fails_the_put),
+                TEST(a_put_that_faults_stores_nothing_and_fails_nobody_else),
+                TEST(what_is_too_large_is_said_to_be),
+                TEST(the_first_put_wins_and_the_second_waits_for_its_class),
+                TEST(durable_over_what_is_not_synced_waits_for_a_sync),
+                TEST(durable_says_when_a_sync_failed),
+                TEST(a_put_that_joined_fails_with_the_first),
+                TEST(who_was_told_accepted_keeps_the_chunk),
+                TEST(what_was_accepted_while_being_written_stays_when_that_fails),
+                TEST(gets_of_one_key_share_one_read),
+                TEST(a_read_that_fails_is_a_miss_for_all_and_a_put_goes_on),
+                TEST(a_put_that_finds_a_read_exists_when_it_arrives),
+                TEST(a_chunk_that_was_dropped_and_put_again_answers_each_with_its_own),
+                TEST(evict_takes_a_key_out_in_every_state),
+                TEST(what_was_evicted_while_written_can_be_put_again_at_once),
+                TEST(a_put_is_not_taken_for_written_because_an_evicted_one_was),
+                TEST(a_purge_takes_out_every_state_and_nothing_comes_back),
+                TEST(who_finds_no_room_waits_until_there_is_some),
+                TEST(who_does_not_want_to_wait_is_told_busy_at_once),
+                TEST(a_wait_ends_at_its_deadline),
+                TEST(a_wait_that_is_cancelled_ends_and_others_do_not),
+                TEST(puts_are_let_in_in_order),
+                TEST(a_small_one_does_not_overtake_a_large_one_that_just_came),
+                TEST(one_that_cannot_be_helped_does_not_hold_up_the_others),
+                TEST(a_hit_never_waits_for_those_that_need_room),
+                cmocka_unit_test(a_cold_end_that_is_leased_does_not_make_the_pool_full),
+                cmocka_unit_test_setup_teardown(writes_that_the_store_cannot_take_yet_are_written_later, setup_small_store, teardown),
+                TEST(a_drain_writes_what_was_accepted_and_refuses_the_rest),
+                TEST(traffic_with_late_operations_keeps_every_byte_right),
+                TEST(traffic_with_failing_reads_and_writes_keeps_every_byte_right),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,807 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sessions over a real cache and store: how they end, in every state, and what is given back. The test is both the loop and the
+ * clients. After each test nothing is held. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "fdpass.h"
+#include "memory/liveness.h"
+#include "session.h"
+#include "tiers.h"
+
+enum { KIB = 1024, MIB = 1024 * KIB, LENGTH = 64 * KIB, LANE = 4 * MIB, SLABS = 8 };
+
+static struct tiers t;
+static struct {
+        struct event_base *base;
+        struct event *done, *wait, *guard;
+        struct liveness liveness;
+        struct leases *leases;
+        struct tenants *tenants;
+        struct dispatch_env env;
+        struct sessions *sessions;
+        unsigned fds;
+} d;
+
+/* --- the daemon's side --- */
+
+static void on_done(evutil_socket_t fd, short what, void *userdata)
+{
+        kio_reap(t.io);
+}
+
+static void on_wait(evutil_socket_t fd, short what, void *userdata)
+{
+}
+
+static void on_guard(evutil_socket_t fd, short what, void *userdata)
+{
+        fail_msg("nothing happens");
+}
+
+static void no_report(void *userdata, enum wire_report what, FILE *out)
+{
+        fputs("report", out);
+}
+
+/* Sockets and memfds; the store has files of its own. */
+static unsigned open_fds(void)
+{
+        DIR *dir = opendir("/proc/self/fd");
+        unsigned n = 0;
+
+        for (struct dirent *e; (e = readdir(dir));) {
+                char target[64] = "";
+
+                if (readlinkat(dirfd(dir), e->d_name, target, sizeof(target) - 1) > 0)
+                        n += strncmp(target, "socket:", 7) == 0 || strncmp(target, "/memfd:", 7) == 0;
+        }
+        closedir(dir);
+        return n;
+}
+
+static struct sessions_stats sessions(void)
+{
+        struct sessions_stats s;
+
+        sessions_get_stats(d.sessions, &s);
+        return s;
+}
+
+/* As server.c has it. */
+static bool turn_end(void)
+{
+        uint64_t now = clock_mono_ns(), deadline;
+        bool more;
+
+        store_turn(t.store);
+        more = sessions_turn(d.sessions);
+        deadline = cache_turn(t.cache, now);
+        store_turn(t.store);
+        more = more || cache_has_work(t.cache) || sessions_active(d.sessions);
+        kio_flush(t.io);
+        if (deadline && !more) {
+                uint64_t us = deadline > now ? (deadline - now) / 1000 + 1 : 1;
+
+                event_add(d.wait, &(struct timeval){ .tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000) });
+        }
+        return more;
+}
+
+/* One turn; waits for something to happen unless there is more to do. */
+static void turn(bool wait)
+{
+        static bool more;
+
+        event_add(d.guard, &(struct timeval){ .tv_sec = TIERS_WAIT_MS / 1000 });
+        event_base_loop(d.base, EVLOOP_ONCE | (wait && !more ? 0 : EVLOOP_NONBLOCK));
+        more = turn_end();
+}
+
+/* As many as it takes to read all that a client may have sent. */
+static void turns(void)
+{
+        for (unsigned i = 0; i < 4 * WIRE_MAX_INFLIGHT; i++)
+                turn(false);
+}
+
+static int setup(void **state)
+{
+        struct tenant_access anyone = { 0 };
+        struct sessions_params params = { .env = &d.env, .handshake_ms = 60000 };
+        char error[256];
+
+        memset(&d, 0, sizeof(d));
+        t = (struct tiers){ 0 };
+        log_set_level(LOG_LEVEL_ERROR);
+        tiers_open(&t);
+        d.base = event_base_new();
+        d.done = event_new(d.base, kio_fd(t.io), EV_READ | EV_PERSIST, on_done, NULL);
+        d.wait = evtimer_new(d.base, on_wait, NULL);
+        d.guard = evtimer_new(d.base, on_guard, NULL);
+        event_add(d.done, NULL);
+        assert_int_equal(liveness_open(&d.liveness), 0);
+        assert_int_equal(leases_new(&d.leases, t.pool, 4096,
+                                    &(struct lease_limits){ .count = 1024, .bytes = 4 * MIB, .bytes_all = 8 * MIB }), 0);
+        assert_int_equal(tenants_new(&d.tenants, &anyone, &anyone,
+                                     &(struct tenant_limits){ .connections = 64, .lane_bytes = 256 * MIB }, error), 0);
+        d.env = (struct dispatch_env){
+                .cache = t.cache,
+                .pool = t.pool,
+                .leases = d.leases,
+                .store = t.store,
+                .io = t.io,
+                .tenants = d.tenants,
+                .lane_max = 64 * MIB,
+                .wait_ms = 60000,
+                .report = no_report,
+        };
+        params.base = d.base;
+        params.liveness_fd = d.liveness.handout_fd;
+        assert_int_equal(sessions_new(&d.sessions, &params), 0);
+        d.fds = open_fds();
+        return 0;
+}
+
+static int teardown(void **state)
+{
+        struct tenant_usage usage;
+        struct pool_stats pool;
+
+        fault_set(NULL);
+        fault_release();
+        sessions_stop(d.sessions);
+        while (!sessions_empty(d.sessions) || cache_pending(t.cache) > 0 || kio_pending(t.io) > 0 || store_pending(t.store) > 0)
+                turn(!sessions_empty(d.sessions) || kio_pending(t.io) > 0);
+        tenants_get_usage(d.tenants, TENANT_DEFAULT, &usage);
+        pool_get_stats(t.pool, &pool);
+        assert_int_equal(usage.connections, 0);
+        assert_int_equal(usage.lanes, 0);
+        assert_int_equal(usage.lane_bytes, 0);
+        assert_int_equal(leases_count(d.leases), 0);
+        assert_int_equal(pool.pinned_bytes, 0);
+        assert_int_equal(pool.leased_bytes, 0);
+        assert_int_equal(d.env.keys_inflight, 0);
+        sessions_free(d.sessions);
+        leases_free(d.leases);
+        tenants_free(d.tenants);
+        liveness_close(&d.liveness);
+        event_free(d.done);
+        event_free(d.wait);
+        event_free(d.guard);
+        tiers_remove(&t);
+        event_base_free(d.base);
+        return 0;
+}
+
+/* --- the client's side --- */
+
+struct peer_end {
+        int fd;
+        int lane_fd;
+        char *lane;
+        uint32_t ns;
+        uint64_t tag;
+};
+
+static struct key key_of(uint32_t n)
+{
+        struct key k = { { 1 } };
+
+        memcpy(k.bytes + 4, &n, sizeof(n));
+        return k;
+}
+
+static void connect_only(struct peer_end *c)
+{
+        int pair[2];
+
+        *c = (struct peer_end){ .lane_fd = -1 };
+        assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+        c->fd = pair[0];
+        sessions_accept_take_fd(d.sessions, pair[1]);
+}
+
+static void hang_up(struct peer_end *c)
+{
+        close(c->fd);
+        if (c->lane)
+                munmap(c->lane, LANE);
+        c->fd = -1;
+        c->lane = NULL;
+}
+
+static void send_raw(struct peer_end *c, const void *msg, size_t bytes)
+{
+        assert_int_equal(fdpass_send(c->fd, msg, bytes, NULL, 0), 0);
+}
+
+/* The next message from the daemon: bytes, or 0 at the end of the stream. */
+static ssize_t receive(struct peer_end *c, void *msg, int *ret_fds, unsigned *ret_n_fds)
+{
+        for (;;) {
+                ssize_t n = fdpass_recv(c->fd, msg, WIRE_MAX_MESSAGE, ret_fds, ret_n_fds);
+
+                if (n != -EAGAIN)
+                        return n;
+                turn(false);
+        }
+}
+
+static union {
+        struct wire_reply reply;
+        uint64_t align;
+        uint8_t bytes[WIRE_MAX_MESSAGE];
+} in, out;
+
+/* Keeps one descriptor of the reply, closes the rest. */
+static const struct wire_reply *reply(struct peer_end *c, enum wire_op op, int *ret_fd)
+{
+        int fds[WIRE_MAX_FDS];
+        unsigned n_fds = 0;
+
+        assert_true(receive(c, in.bytes, fds, &n_fds) >= (ssize_t)sizeof(struct wire_reply));
+        for (unsigned i = 0; i < n_fds; i++) {
+                if (i == 0 && ret_fd)
+                        *ret_fd = fds[i];
+                else
+                        close(fds[i]);
+        }
+        assert_int_equal(in.reply.hdr.op, op | WIRE_REPLY);
+        return &in.reply;
+}
+
+static void assert_ended(struct peer_end *c)
+{
+        int fds[WIRE_MAX_FDS];
+        unsigned n_fds;
+
+        assert_int_equal(receive(c, in.bytes, fds, &n_fds), 0);
+}
+
+static void hello(struct peer_end *c)
+{
+        struct wire_hello msg = {
+                .hdr = { .len = sizeof(msg), .op = WIRE_HELLO },
+                .magic = WIRE_MAGIC,
+                .version_min = 1,
+                .version_max = 1,
+                .client = "test",
+        };
+
+        connect_only(c);
+        send_raw(c, &msg, sizeof(msg));
+        assert_int_equal(reply(c, WIRE_HELLO, NULL)->status, WIRE_OK);
+}
+
+/* With a namespace and a lane. */
+static void greet(struct peer_end *c)
+{
+        struct {
+                struct wire_namespace head;
+                char name[1];
+        } ns = { .head = { .hdr = { .len = 33, .op = WIRE_NAMESPACE }, .name_length = 1 }, .name = "a" };
+        struct wire_lane lane = { .hdr = { .len = sizeof(lane), .op = WIRE_LANE }, .bytes = LANE };
+        int fd = -1;
+
+        hello(c);
+        send_raw(c, &ns, 33);
+        assert_int_equal(reply(c, WIRE_NAMESPACE, NULL)->status, WIRE_OK);
+        c->ns = in.reply.value;
+        send_raw(c, &lane, sizeof(lane));
+        assert_int_equal(reply(c, WIRE_LANE, &fd)->status, WIRE_OK);
+        c->lane = mmap(NULL, LANE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        assert_ptr_not_equal(c->lane, MAP_FAILED);
+        close(fd);
+}
+
+static struct wire_batch *batch(struct peer_end *c, enum wire_op op, uint16_t flags, uint16_t count)
+{
+        struct wire_batch *b = (struct wire_batch *)out.bytes;
+
+        *b = (struct wire_batch){
+                .hdr = { .len = (uint32_t)(sizeof(*b) + count * wire_entry_bytes(op)), .op = op, .flags = flags, .tag = ++c->tag },
+                .namespace_id = c->ns,
+                .count = count,
+        };
+        memset(b + 1, 0, count * wire_entry_bytes(op));
+        return b;
+}
+
+static void send_batch(struct peer_end *c)
+{
+        send_raw(c, out.bytes, ((struct wire_batch *)out.bytes)->hdr.len);
+}
+
+static void pattern(char *p, uint32_t n, uint32_t length)
+{
+        for (uint32_t i = 0; i < length; i++)
+                p[i] = (char)(n * 37 + i * 11 + (i >> 8));
+}
+
+static void check_pattern(const char *p, uint32_t n, uint32_t length)
+{
+        for (uint32_t i = 0; i < length; i++)
+                if (p[i] != (char)(n * 37 + i * 11 + (i >> 8)))
+                        fail_msg("wrong byte %u of chunk %u", i, n);
+}
+
+static void submit_put(struct peer_end *c, uint32_t n, uint32_t length, enum wire_ack ack, uint16_t flags)
+{
+        struct wire_put *e = (struct wire_put *)(batch(c, WIRE_PUT, flags, 1) + 1);
+
+        pattern(c->lane, n, length);
+        *e = (struct wire_put){ .key = key_of(n), .length = length };
+        ((struct wire_batch *)out.bytes)->ack = (uint8_t)ack;
+        send_batch(c);
+}
+
+static struct wire_put_result put(struct peer_end *c, uint32_t n, uint32_t length, enum wire_ack ack, uint16_t flags)
+{
+        submit_put(c, n, length, ack, flags);
+        assert_int_equal(reply(c, WIRE_PUT, NULL)->status, WIRE_OK);
+        return *(struct wire_put_result *)(&in.reply + 1);
+}
+
+static void submit_gets(struct peer_end *c, uint32_t n, uint16_t count, uint16_t flags, uint32_t into_length)
+{
+        struct wire_get *e = (struct wire_get *)(batch(c, WIRE_GET, flags, count) + 1);
+
+        for (unsigned i = 0; i < count; i++)
+                e[i] = (struct wire_get){ .key = key_of(n + i), .into_length = into_length };
+        send_batch(c);
+}
+
+static struct wire_get_result get(struct peer_end *c, uint32_t n)
+{
+        submit_gets(c, n, 1, 0, 0);
+        assert_int_equal(reply(c, WIRE_GET, NULL)->status, WIRE_OK);
+        return *(struct wire_get_result *)(&in.reply + 1);
+}
+
+static void evict(struct peer_end *c, uint32_t n, enum wire_tier tiers)
+{
+        struct key *k = (struct key *)(batch(c, WIRE_EVICT, 0, 1) + 1);
+
+        *k = key_of(n);
+        ((struct wire_batch *)out.bytes)->tiers = (uint8_t)tiers;
+        send_batch(c);
+        assert_int_equal(reply(c, WIRE_EVICT, NULL)->status, WIRE_OK);
+}
+
+static void ping(struct peer_end *c)
+{
+        struct wire_hdr msg = { .len = sizeof(msg), .op = WIRE_PING };
+
+        send_raw(c, &msg, sizeof(msg));
+}
+
+static void wait_for_open(uint64_t sessions_open)
+{
+        while (sessions().open != sessions_open)
+                turn(true);
+}
+
+/* Nothing is to be done: does the loop sleep? */
+static void assert_idle(void)
+{
+        struct event *end = evtimer_new(d.base, on_wait, NULL);
+        uint64_t cpu;
+
+        turns();
+        event_add(end, &(struct timeval){ .tv_usec = 200000 });
+        cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+        event_base_loop(d.base, EVLOOP_ONCE);
+        assert_true(clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu < 50000000);
+        event_free(end);
+}
+
+/* --- how sessions end --- */
+
+static void a_peer_that_closes_gives_everything_back(void **state)
+{
+        struct peer_end c;
+
+        greet(&c);
+        assert_int_equal(put(&c, 1, LENGTH, WIRE_WRITTEN, WIRE_F_LEASE).flags, WIRE_RESULT_LEASED);
+        assert_int_equal(get(&c, 1).status, WIRE_OK);
+        assert_int_equal(leases_count(d.leases), 2);
+        hang_up(&c);
+        wait_for_open(0);
+        assert_int_equal(leases_count(d.leases), 0);
+        assert_int_equal(open_fds(), d.fds);
+        assert_int_equal(sessions().ended_closed, 1);
+}
+
+static void an_ended_session_keeps_its_leases_until_the_peer_closes(void **state)
+{
+        struct wire_put_result r;
+        struct peer_end c, other;
+
+        greet(&other);
+        greet(&c);
+        r = put(&c, 1, LENGTH, WIRE_WRITTEN, WIRE_F_LEASE);
+        send_raw(&c, "bad", 3);
+        assert_ended(&c);
+        evict(&other, 1, WIRE_TIER_ALL);
+        for (uint32_t n = 100; n < 400; n++)
+                assert_int_equal(put(&other, n, LENGTH, WIRE_ACCEPTED, 0).status, WIRE_OK);
+        assert_int_equal(leases_count(d.leases), 1);
+        check_pattern((char *)pool_base(t.pool) + r.offset, 1, LENGTH);
+        assert_int_equal(sessions().open, 2);
+        assert_idle();
+        hang_up(&c);
+        wait_for_open(1);
+        assert_int_equal(leases_count(d.leases), 0);
+        hang_up(&other);
+}
+
+static void an_ended_session_is_noticed_to_close_though_replies_were_left_unread(void **state)
+{
+        struct peer_end c;
+
+        greet(&c);
+        assert_int_equal(put(&c, 1, LENGTH, WIRE_WRITTEN, WIRE_F_LEASE).status, WIRE_OK);
+        ping(&c);
+        ping(&c);
+        turns();
+        send_raw(&c, "bad", 3);
+        turns();
+        assert_int_equal(sessions().ended_bad_frame, 1);
+        assert_idle();
+        hang_up(&c);
+        wait_for_open(0);
+        assert_idle();
+}
+
+static void an_ended_session_without_leases_is_closed(void **state)
+{
+        struct peer_end c;
+
+        greet(&c);
+        ping(&c);
+        send_raw(&c, "bad", 3);
+        ping(&c); /* is not read; must not cost the reply to the first */
+        wait_for_open(0);
+        assert_int_equal(reply(&c, WIRE_PING, NULL)->status, WIRE_OK);
+        assert_ended(&c);
+        hang_up(&c);
+}
+
+static void an_ended_session_waits_for_its_io(void **state)
+{
+        struct peer_end c;
+
+        greet(&c);
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        submit_put(&c, 1, LENGTH, WIRE_WRITTEN, WIRE_F_LEASE);
+        while (fault_hits() == 0)
+                turn(false);
+        send_raw(&c, "bad", 3);
+        assert_ended(&c);
+        hang_up(&c);
+        turns();
+        assert_int_equal(sessions().open, 1); /* its lane may be in use */
+        fault_set(NULL);
+        fault_release();
+        wait_for_open(0);
+        assert_int_equal(leases_count(d.leases), 0);
+}
+
+static void who_does_not_greet_is_disconnected(void **state)
+{
+        struct peer_end c;
+
+        sessions_set_handshake(d.sessions, 20);
+        connect_only(&c);
+        wait_for_open(0);
+        assert_int_equal(sessions().ended_timeout, 1);
+        assert_ended(&c);
+        hang_up(&c);
+}
+
+static void descriptors_end_the_session_and_are_closed(void **state)
+{
+        struct wire_hdr msg = { .len = sizeof(msg), .op = WIRE_PING };
+        int fds[2] = { STDIN_FILENO, STDERR_FILENO };
+        struct peer_end c;
+
+        hello(&c);
+        assert_int_equal(fdpass_send(c.fd, &msg, sizeof(msg), fds, 2), 0);
+        assert_ended(&c);
+        hang_up(&c);
+        assert_int_equal(open_fds(), d.fds);
+        assert_int_equal(sessions().ended_bad_frame, 1);
+}
+
+static void a_request_that_needs_a_descriptor_is_refused_when_there_are_none(void **state)
+{
+        struct wire_report_request report = { .hdr = { .len = sizeof(report), .op = WIRE_REPORT } };
+        struct wire_lane lane = { .hdr = { .len = sizeof(lane), .op = WIRE_LANE } };
+        struct rlimit before, none;
+        struct peer_end c;
+
+        hello(&c);
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+        none = before;
+        none.rlim_cur = 0;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+        send_raw(&c, &lane, sizeof(lane));
+        send_raw(&c, &report, sizeof(report));
+        turns();
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        assert_int_equal(reply(&c, WIRE_LANE, NULL)->status, WIRE_BUSY);
+        assert_int_equal(reply(&c, WIRE_REPORT, NULL)->status, WIRE_BUSY);
+        send_raw(&c, &lane, sizeof(lane));
+        assert_int_equal(reply(&c, WIRE_LANE, NULL)->status, WIRE_OK);
+        hang_up(&c);
+        wait_for_open(0);
+        assert_int_equal(open_fds(), d.fds);
+}
+
+/* --- waiting --- */
+
+/* A chunk in each slab is leased by `c`: no slab can be had as a whole. */
+static void lease_every_slab(struct peer_end *c)
+{
+        bool has[SLABS] = { false };
+        uint32_t n = 1000;
+
+        for (unsigned i = 0; i < pool_bytes(t.pool) / LENGTH; i++)
+                assert_int_equal(put(c, n + i, LENGTH, WIRE_WRITTEN, 0).status, WIRE_OK);
+        for (unsigned i = 0; i < pool_bytes(t.pool) / LENGTH; i++) {
+                struct key k = key_of(n + i);
+                uint32_t chunk = pool_find(t.pool, c->ns, &k, store_hash(t.store, c->ns, &k));
+                uint64_t slab;
+
+                if (chunk == POOL_NONE)
+                        continue;
+                slab = pool_offset(t.pool, chunk) / pool_slab_bytes(t.pool);
+                if (!has[slab])
+                        assert_int_equal(get(c, n + i).status, WIRE_OK);
+                has[slab] = true;
+        }
+        for (unsigned i = 0; i < SLABS; i++)
+                assert_true(has[i]);
+}
+
+static void a_wait_for_room_ends_at_its_deadline_though_nothing_else_happens(void **state)
+{
+        struct peer_end holder, c;
+
+        greet(&holder);
+        greet(&c);
+        lease_every_slab(&holder);
+        turns();
+        submit_put(&c, 1, (uint32_t)pool_slab_bytes(t.pool), WIRE_WRITTEN, 0);
+        ((struct wire_batch *)out.bytes)->timeout_ms = 300;
+        send_batch(&c); /* both wait; the second not for long */
+        while (poll(&(struct pollfd){ .fd = c.fd, .events = POLLIN }, 1, 0) == 0)
+                turn(true);
+        assert_int_equal(reply(&c, WIRE_PUT, NULL)->status, WIRE_OK);
+        assert_int_equal(in.reply.hdr.tag, c.tag);
+        assert_int_equal(((struct wire_put_result *)(&in.reply + 1))->status, WIRE_BUSY);
+        hang_up(&holder); /* and there is room for the first */
+        assert_int_equal(reply(&c, WIRE_PUT, NULL)->status, WIRE_OK);
+        assert_int_equal(((struct wire_put_result *)(&in.reply + 1))->status, WIRE_OK);
+        hang_up(&c);
+}
+
+static void who_waits_with_all_its_requests_is_noticed_to_die(void **state)
+{
+        struct peer_end holder, c;
+
+        greet(&holder);
+        greet(&c);
+        lease_every_slab(&holder);
+        ping(&c);
+        for (unsigned i = 0; i < WIRE_MAX_INFLIGHT; i++)
+                submit_put(&c, 1 + i, (uint32_t)pool_slab_bytes(t.pool), WIRE_WRITTEN, 0);
+        ping(&c); /* one too many: it is not read */
+        turns();
+        assert_int_equal(cache_pending(t.cache), WIRE_MAX_INFLIGHT);
+        assert_idle();
+        hang_up(&c); /* with the reply to the ping unread */
+        wait_for_open(1);
+        assert_int_equal(cache_pending(t.cache), 0);
+        assert_idle();
+        hang_up(&holder);
+}
+
+static void what_a_dead_client_has_in_flight_takes_no_lease(void **state)
+{
+        struct peer_end c;
+
+        greet(&c);
+        assert_int_equal(put(&c, 1, LENGTH, WIRE_WRITTEN, 0).status, WIRE_OK);
+        evict(&c, 1, WIRE_TIER_MEMORY);
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        submit_gets(&c, 1, 1, 0, 0);
+        submit_gets(&c, 1, 1, WIRE_F_INTO, LENGTH);
+        while (fault_hits() == 0)
+                turn(false);
+        hang_up(&c);
+        turns();
+        assert_int_equal(sessions().open, 1);
+        fault_set(NULL);
+        fault_release();
+        wait_for_open(0);
+        assert_int_equal(leases_count(d.leases), 0);
+}
+
+static void keys_that_a_dead_client_has_not_started_are_not(void **state)
+{
+        struct cache_stats before, after;
+        struct wire_put *e;
+        struct peer_end c;
+
+        greet(&c);
+        e = (struct wire_put *)(batch(&c, WIRE_PUT, 0, WIRE_MAX_KEYS) + 1);
+        for (unsigned i = 0; i < WIRE_MAX_KEYS; i++)
+                e[i] = (struct wire_put){ .key = key_of(i + 1), .length = 100 };
+        cache_get_stats(t.cache, &before);
+        send_batch(&c);
+        turn(false);
+        hang_up(&c);
+        wait_for_open(0);
+        while (cache_pending(t.cache) > 0)
+                turn(true);
+        cache_get_stats(t.cache, &after);
+        assert_in_range(after.puts - before.puts, 1, 2 * DISPATCH_KEYS_PER_TURN);
+}
+
+/* --- limits --- */
+
+static void keys_in_flight_are_bounded(void **state)
+{
+        enum { BATCHES = 40 };
+        struct peer_end c;
+        unsigned sent = 0;
+        uint64_t most = 0;
+
+        greet(&c);
+        assert_int_equal(put(&c, 1, LENGTH, WIRE_WRITTEN, 0).status, WIRE_OK);
+        evict(&c, 1, WIRE_TIER_MEMORY);
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        for (unsigned idle = 0; idle < 100;) {
+                struct wire_get *e = (struct wire_get *)(batch(&c, WIRE_GET, WIRE_F_INTO, WIRE_MAX_KEYS) + 1);
+
+                for (unsigned i = 0; i < WIRE_MAX_KEYS; i++)
+                        e[i] = (struct wire_get){ .key = key_of(1), .into_length = 1, .range_length = 1 };
+                if (sent < BATCHES && fdpass_send(c.fd, out.bytes, ((struct wire_batch *)out.bytes)->hdr.len, NULL, 0) == 0) {
+                        sent++;
+                        idle = 0;
+                }
+                turns();
+                idle++;
+                most = MAX(most, d.env.keys_inflight);
+        }
+        assert_true(sent < BATCHES);
+        assert_in_range(most, CLIENT_MAX_KEYS, CLIENT_MAX_KEYS + WIRE_MAX_KEYS);
+        fault_set(NULL);
+        fault_release();
+        for (unsigned i = 0; i < sent; i++)
+                assert_int_equal(reply(&c, WIRE_GET, NULL)->count, WIRE_MAX_KEYS);
+        hang_up(&c);
+}
+
+static void with_too_many_keys_of_all_clients_batches_are_busy(void **state)
+{
+        struct peer_end c;
+
+        greet(&c);
+        d.env.keys_inflight += DISPATCH_MAX_KEYS;
+        submit_gets(&c, 1, 1, 0, 0);
+        assert_int_equal(reply(&c, WIRE_GET, NULL)->status, WIRE_BUSY);
+        d.env.keys_inflight -= DISPATCH_MAX_KEYS;
+        assert_int_equal(get(&c, 1).status, WIRE_MISS);
+        hang_up(&c);
+}
+
+/* --- bytes --- */
+
+static void a_copy_to_the_lane_is_right_though_the_chunk_goes_meanwhile(void **state)
+{
+        struct peer_end c, other;
+
+        greet(&other);
+        greet(&c);
+        for (uint32_t round = 0; round < 20; round++) {
+                assert_int_equal(put(&c, 1, MIB, WIRE_WRITTEN, 0).status, WIRE_OK);
+                memset(c.lane, 0, MIB);
+                submit_gets(&c, 1, 1, WIRE_F_INTO, MIB);
+                event_base_loop(d.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+                sessions_turn(d.sessions); /* the copy is ordered, and not begun */
+                cache_evict(t.cache, c.ns, &(struct key){ { 1, 0, 0, 0, 1 } }, false);
+                for (uint32_t n = 0; n < 20; n++)
+                        assert_int_equal(put(&other, 500 + 20 * round + n, MIB, WIRE_ACCEPTED, 0).status, WIRE_OK);
+                assert_int_equal(reply(&c, WIRE_GET, NULL)->status, WIRE_OK);
+                assert_int_equal(((struct wire_get_result *)(&in.reply + 1))->status, WIRE_OK);
+                check_pattern(c.lane, 1, MIB);
+        }
+        hang_up(&c);
+        hang_up(&other);
+}
+
+/* --- the daemon's end --- */
+
+static void when_stopping_what_was_asked_is_answered_and_sessions_end(void **state)
+{
+        struct peer_end idle, busy, leasing;
+
+        greet(&idle);
+        greet(&busy);
+        greet(&leasing);
+        assert_int_equal(put(&leasing, 2, LENGTH, WIRE_WRITTEN, WIRE_F_LEASE).status, WIRE_OK);
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        submit_put(&busy, 1, LENGTH, WIRE_WRITTEN, 0);
+        while (fault_hits() == 0)
+                turn(false);
+
+        d.env.stopping = true;
+        sessions_drain(d.sessions);
+        cache_stop(t.cache);
+        ping(&busy); /* comes too late */
+        wait_for_open(2);
+        assert_ended(&idle);
+        assert_ended(&leasing);
+        assert_true(sessions_busy(d.sessions));
+        assert_int_equal(leases_count(d.leases), 1);
+        fault_set(NULL);
+        fault_release();
+        wait_for_open(1);
+        assert_int_equal(reply(&busy, WIRE_PUT, NULL)->status, WIRE_OK);
+        assert_int_equal(((struct wire_put_result *)(&in.reply + 1))->status, WIRE_OK);
+        assert_ended(&busy);
+        assert_false(sessions_busy(d.sessions));
+        hang_up(&idle);
+        hang_up(&busy);
+        hang_up(&leasing);
+        wait_for_open(0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                TEST(a_peer_that_closes_gives_everything_back),
+                TEST(an_ended_session_keeps_its_leases_until_the_peer_closes),
+                TEST(an_ended_session_is_noticed_to_close_though_replies_were_left_unread),
+                TEST(an_ended_session_without_leases_is_closed),
+                TEST(an_ended_session_waits_for_its_io),
+                TEST(who_does_not_greet_is_disconnected),
+                TEST(descriptors_end_the_session_and_are_closed),
+                TEST(a_request_that_needs_a_descriptor_is_refused_when_there_are_none),
+                TEST(a_wait_for_room_ends_at_its_deadline_though_nothing_else_happens),
+                TEST(who_waits_with_all_its_requests_is_noticed_to_die),
+                TEST(what_a_dead_client_has_in_flight_takes_no_lease),
+                TEST(keys_that_a_dead_client_has_not_started_are_not),
+                TEST(keys_in_flight_are_bounded),
+                TEST(with_too_many_keys_of_all_clients_batches_are_busy),
+                TEST(a_copy_to_the_lane_is_right_though_the_chunk_goes_meanwhile),
+                TEST(when_stopping_what_was_asked_is_answered_and_sessions_end),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
