@@ -41,6 +41,9 @@ struct cache {
         struct cache_params params;
         struct list_node wait_gets, wait_puts; /* for room, in order */
         struct list_node retry;                /* writes that the store could not take yet */
+        struct list_node dropping;             /* writes whose chunk was evicted meanwhile, in that order */
+        struct list_node settling;             /* who waits for those, in order */
+        uint64_t evictions;                    /* of chunks being written, so far */
         uint64_t next_deadline_ns;             /* of those who wait for room; 0: nobody */
         uint64_t look_again_ns;                /* when somebody's patience ends; 0: nobody's */
         uint64_t unwritten_limit;
@@ -59,7 +62,8 @@ struct write {
         uint32_t chunk;
         uint64_t slot_bytes;
         bool told;  /* somebody was answered "accepted": it stays in the pool if its write fails */
-        bool drop;  /* evicted while it was being written */
+        uint64_t drop; /* evicted while it was being written: the number of that eviction; 0: it was not */
+        struct list_node dropping;
 };
 
 /* A chunk on its way from the store into the pool. */
@@ -88,6 +92,8 @@ int cache_new(struct cache **ret, const struct cache_params *params)
         list_init(&c->wait_gets);
         list_init(&c->wait_puts);
         list_init(&c->retry);
+        list_init(&c->dropping);
+        list_init(&c->settling);
         c->unwritten_limit = pool_bytes(params->pool) / 4;
         *ret = c;
         return 0;
@@ -224,10 +230,46 @@ void cache_kick(struct cache *c)
 
 static bool write_submit(struct write *w);
 
+/* Hands those on to the store whose evictions have all reached it. */
+static void settle_evictions(struct cache *c)
+{
+        while (!list_empty(&c->settling)) {
+                struct cache_settle *settle = container_of(c->settling.next, struct cache_settle, node);
+
+                if (!list_empty(&c->dropping) &&
+                    container_of(c->dropping.next, struct write, dropping)->drop <= settle->evictions)
+                        return;
+                list_unlink(&settle->node);
+                store_settle_drops(c->params.store, &settle->store);
+        }
+}
+
+static void on_settled(struct store_put *store)
+{
+        struct cache_settle *settle = container_of(store, struct cache_settle, store);
+
+        settle->result = store->result;
+        settle->cache->pending--;
+        settle->complete(settle);
+}
+
+void cache_settle_evictions(struct cache *c, struct cache_settle *settle)
+{
+        c->pending++;
+        settle->cache = c;
+        settle->evictions = c->evictions;
+        settle->store.complete = on_settled;
+        list_init(&settle->node);
+        list_append(&c->settling, &settle->node);
+        settle_evictions(c);
+}
+
 static void write_end(struct write *w)
 {
         struct cache *c = w->cache;
 
+        list_unlink(&w->dropping);
+        settle_evictions(c);
         c->stats.unwritten_bytes -= w->slot_bytes;
         c->stats.unwritten_chunks--;
         c->pending--;
@@ -373,6 +415,7 @@ static struct write *write_new(struct cache *c, uint32_t chunk, const struct cac
         w->chunk = chunk;
         w->slot_bytes = pool_slot_bytes(c->params.pool, chunk);
         list_init(&w->node);
+        list_init(&w->dropping);
         w->store = (struct store_put){
                 .namespace_id = req->namespace_id,
                 .tenant = req->tenant,
@@ -733,8 +776,10 @@ enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const stru
         if (found) {
                 struct write *w = write_of(pool_chunk(c->params.pool, chunk));
 
-                if (w)
-                        w->drop = true;
+                if (w) {
+                        w->drop = ++c->evictions;
+                        list_append(&c->dropping, &w->dropping);
+                }
                 pool_drop(c->params.pool, chunk);
                 cache_kick(c);
         }

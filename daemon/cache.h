@@ -89,8 +89,21 @@ unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *ke
 /* Recency of both tiers. */
 void cache_touch(struct cache *c, const struct cache_place *place);
 
-/* Out of memory, or out of both tiers. CACHE_OK, CACHE_MISS, CACHE_BUSY (memory only: not on disk yet). */
+/* Out of memory, or out of both tiers, at once. CACHE_OK, CACHE_MISS, CACHE_BUSY (memory only: not on disk yet). */
 enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key, bool memory_only);
+
+/* Completes once no kill of the daemon can bring back what was evicted from both tiers before this call, what was on its way to the
+ * store then included. result: 0, or STORE_BYPASSED: it may come back. */
+struct cache_settle {
+        struct list_node node;   /* the cache's, as all but complete and result */
+        struct store_put store;
+        struct cache *cache;
+        uint64_t evictions;
+        int result;
+        void (*complete)(struct cache_settle *settle);
+};
+void cache_settle_evictions(struct cache *c, struct cache_settle *settle);
+
 /* Gone at once from both; `req` completes when that is on stable storage. */
 void cache_purge(struct cache *c, struct store_purge *req);
 

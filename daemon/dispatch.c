@@ -125,6 +125,7 @@ struct batch {
         struct chain_part *part;
         uint8_t *entries;
         struct slot *slots;    /* PUT and GET */
+        struct cache_settle settle; /* EVICT */
         uint8_t *reply;        /* head and results */
         size_t reply_bytes;
 };
@@ -216,12 +217,34 @@ static void batch_end(struct batch *b)
         batch_free(b);
 }
 
+/* What is evicted must not come back after a kill: it may be answered once the store has written that. */
+static void on_settled(struct cache_settle *settle)
+{
+        struct batch *b = container_of(settle, struct batch, settle);
+        uint16_t *results = result_at(b, 0);
+
+        for (uint32_t i = 0; i < b->head.count && settle->result != 0; i++)
+                if (results[i] == WIRE_OK)
+                        results[i] = WIRE_FAILED;
+        batch_end(b);
+}
+
+static void keys_ended(struct batch *b)
+{
+        if (b->head.hdr.op != WIRE_EVICT || b->head.tiers == WIRE_TIER_MEMORY) {
+                batch_end(b);
+                return;
+        }
+        b->settle.complete = on_settled;
+        cache_settle_evictions(b->client->env->cache, &b->settle);
+}
+
 static void key_end(struct batch *b, enum wire_status status)
 {
         b->client->env->traffic.results[status]++;
         b->done++;
         if (b->done == b->head.count && !b->running)
-                batch_end(b);
+                keys_ended(b);
 }
 
 static enum wire_status status_of(enum cache_status status)
@@ -589,7 +612,7 @@ bool dispatch_run(struct client *client)
                         return false;
                 list_unlink(&b->node);
                 if (b->done == b->head.count)
-                        batch_end(b);
+                        keys_ended(b);
         }
         return list_empty(&client->unstarted);
 }

@@ -110,6 +110,9 @@ struct store {
         uint64_t requests;       /* of callers, not completed */
         uint64_t operations;     /* own, not completed */
         uint64_t tombstones;     /* queued */
+        uint64_t drops_begun, drops_written; /* tombstones, in the order of the table */
+        bool drops_forgotten;    /* one could not be written since the last who asked */
+        struct list_node drops_waiting; /* struct store_put, in order */
 
         uint64_t payload_bytes, chunks;
         struct store_stats stats; /* what is counted; the rest is filled in by store_get_stats() */

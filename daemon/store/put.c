@@ -26,6 +26,7 @@ struct put_private {
         struct table_work work;
         struct store *store;
         uint32_t class;
+        uint64_t drops; /* store_settle_drops(): those begun before it */
 };
 static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->store_private),
               "room in the request");
@@ -224,7 +225,9 @@ void chunk_drop(struct store *s, uint32_t i)
         const struct chunk *c = store_chunk_at(s, i);
         struct tombstone *t = s->bypassed ? NULL : malloc(sizeof(*t));
 
-        /* Without memory for it the key may come back, as after a power loss. */
+        /* Without one the key may come back; whoever waits for it to be settled is told. */
+        if (!t)
+                s->drops_forgotten = true;
         if (t) {
                 *t = (struct tombstone){
                         .work.is_tombstone = true,
@@ -234,9 +237,34 @@ void chunk_drop(struct store *s, uint32_t i)
                         .tenant = c->tenant,
                 };
                 s->tombstones++;
+                s->drops_begun++;
                 table_queue(s->table, &t->work.item);
         }
         chunk_remove(s, i);
+}
+
+/* Tombstones are written in the order of the drops, so who asked first is settled first. */
+static void drops_settle(struct store *s)
+{
+        while (!list_empty(&s->drops_waiting)) {
+                struct store_put *req = container_of(s->drops_waiting.next, struct store_put, node);
+
+                if (private(req)->drops > s->drops_written)
+                        return;
+                list_unlink(&req->node);
+                put_finish(s, req, s->drops_forgotten ? STORE_BYPASSED : 0);
+                if (list_empty(&s->drops_waiting))
+                        s->drops_forgotten = false;
+        }
+}
+
+void store_settle_drops(struct store *s, struct store_put *req)
+{
+        s->requests++;
+        list_init(&req->node);
+        *private(req) = (struct put_private){ .store = s, .drops = s->drops_begun };
+        list_append(&s->drops_waiting, &req->node);
+        drops_settle(s);
 }
 
 /* --- the table's questions and answers --- */
@@ -300,7 +328,11 @@ static void written(void *userdata, struct table_item *item, uint32_t position, 
 
         if (work->is_tombstone) {
                 s->tombstones--;
+                s->drops_written++;
+                if (r < 0)
+                        s->drops_forgotten = true;
                 free(container_of(work, struct tombstone, work));
+                drops_settle(s);
                 return;
         }
 

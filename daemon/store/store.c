@@ -71,6 +71,7 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
         list_init(&s->sync_flying);
         list_init(&s->slot_waiting);
         list_init(&s->done_puts);
+        list_init(&s->drops_waiting);
         list_init(&s->done_gets);
         s->path = strdup(params->paths[0]);
         s->policy = strdup(params->policy);

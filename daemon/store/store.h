@@ -180,8 +180,13 @@ struct store_get {
 /* 0: complete() will follow. STORE_MISS, STORE_TOO_LARGE (room): it will not. The slot is pinned meanwhile. */
 int store_get(struct store *s, struct store_get *req);
 
-/* Drops the chunk and appends a tombstone. 0, STORE_MISS. A put of the key in flight is not found. */
+/* Drops the chunk and appends a tombstone. 0, STORE_MISS. A put of the key in flight is not found. Until the tombstone
+ * is written a kill may bring the chunk back: see store_settle_drops(). */
 int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash);
+
+/* Completes once no kill can bring back what was dropped before this call: the tombstones are written. As store_sync(): of `req`
+ * only complete() is read; result is 0, or STORE_BYPASSED if one could not be written. */
+void store_settle_drops(struct store *s, struct store_put *req);
 
 struct store_purge {
         struct list_node node; /* the store's */

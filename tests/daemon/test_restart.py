@@ -188,6 +188,23 @@ def test_evicted_keys_do_not_come_back_after_a_kill(leg_daemon):
         assert get_all(c, ns, keys[:10] + keys[40:]) == dict(pairs[:10] + pairs[40:])
 
 
+@pytest.mark.parametrize("ack", [Ack.ACCEPTED, Ack.WRITTEN])
+def test_an_eviction_that_was_answered_holds_at_once(leg_daemon, ack):
+    # No answer after the evict's: nothing else makes its tombstones reach the disk. With `accepted` the
+    # chunks are evicted on their way to the disk.
+    pairs = [(key_of("gone", i), value_of(key_of("gone", i), 4096)) for i in range(480)]
+    keys = [k for k, _ in pairs]
+    for _ in range(3):
+        with leg_daemon.client() as c:
+            ns = c.namespace("gone")
+            put_all(c, ns, pairs, ack=ack)
+            assert set(c.evict(ns, keys)) == {Status.OK}
+            leg_daemon.kill()
+        leg_daemon.start()
+        with leg_daemon.client() as c:
+            assert not any(c.exists(c.namespace("gone"), keys))
+
+
 def test_a_full_store_survives_several_restarts(make_daemon):
     daemon = make_daemon(settings={"store.limit": 24 * MIB, "memory.pool": "8MiB"}).start()
     number = 0
