@@ -23,6 +23,7 @@
 enum {
         SLAB_STEP = 2 << 20,
         SLAB_MAX = 64 << 20,
+        BORROW_FACTOR = 8, /* a chunk may lie in a slot that is so much larger than it needs */
         MAX_PASSED = 4096, /* pinned chunks passed over at a stretch */
 };
 
@@ -340,6 +341,45 @@ static bool make_room(struct pool *p, unsigned class)
         return true;
 }
 
+static bool acquire_of(struct pool *p, unsigned class, struct slab_slot *ret)
+{
+        int r;
+
+        while ((r = slabs_acquire(p->slabs, class, 0, ret)) == SLAB_FULL)
+                if (!make_room(p, class))
+                        return false;
+        return r == 0;
+}
+
+/* The class with the next larger slots, up to `most`, or -1. */
+static int class_above(const struct pool *p, unsigned class, uint64_t most)
+{
+        uint64_t bytes = slabs_class_bytes(p->slabs, class);
+        int above = -1;
+
+        for (unsigned i = 0; i < slabs_class_count(p->slabs); i++) {
+                uint64_t b = slabs_class_bytes(p->slabs, i);
+
+                if (b > bytes && b <= most) {
+                        above = (int)i;
+                        most = b;
+                }
+        }
+        return above;
+}
+
+/* A slot of the class, or, where every slab that could be given to it has a pinned chunk in it, a larger one: a few small leases
+ * must not keep all other sizes out. */
+static bool acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
+{
+        uint64_t most = slabs_class_bytes(p->slabs, class) * BORROW_FACTOR;
+
+        for (int c = (int)class; c >= 0; c = class_above(p, (unsigned)c, most))
+                if (acquire_of(p, (unsigned)c, ret))
+                        return true;
+        return false;
+}
+
 /* --- a chunk's life --- */
 
 int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash, uint32_t length, uint32_t *ret)
@@ -348,15 +388,10 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
         struct slab_slot slot;
         struct pool_chunk *c;
         uint32_t chunk;
-        int r;
 
         if (class < 0)
                 return POOL_TOO_LARGE;
-        while ((r = slabs_acquire(p->slabs, (unsigned)class, 0, &slot)) == SLAB_FULL) {
-                if (!make_room(p, (unsigned)class))
-                        return POOL_FULL;
-        }
-        if (r < 0)
+        if (!acquire_slot(p, (unsigned)class, &slot))
                 return POOL_FULL;
         /* Who has a slot has a record, and there are as many of these as 4 KiB slots: one is free. */
         if (p->free_chunk != POOL_NONE) {

@@ -180,6 +180,31 @@ static void a_size_without_a_slab_takes_the_coldest_one_that_nobody_pins(void **
         pool_free(p);
 }
 
+static void a_lease_in_every_slab_does_not_keep_other_sizes_out(void **state)
+{
+        struct pool *p = new_pool(16 * MIB);
+        uint32_t chunk, n = 0;
+        struct pool_stats stats;
+
+        /* One pinned chunk in each slab, all of 64 KiB. */
+        for (uint32_t i = 0; i < 16 * MIB / 65536; i++) {
+                chunk = add(p, n++, 65536);
+                if (i % (pool_slab_bytes(p) / 65536) == 0)
+                        pool_pin(p, chunk);
+        }
+        assert_int_equal(acquire(p, 1000, 20000, &chunk), 0);
+        assert_int_equal(pool_slot_bytes(p, chunk), 65536);
+        pool_commit(p, chunk, 0);
+        pool_unpin(p, chunk);
+        assert_int_equal(find(p, 1000), chunk);
+        /* Too much of a waste, and too large. */
+        assert_int_equal(acquire(p, 1001, 4096, &chunk), POOL_FULL);
+        assert_int_equal(acquire(p, 1002, 100000, &chunk), POOL_FULL);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.evictions, 1);
+        pool_free(p);
+}
+
 static void every_slot_can_be_used_and_used_again(void **state)
 {
         struct pool *p = new_pool(8 * MIB);
@@ -292,6 +317,7 @@ int main(void)
                 cmocka_unit_test(the_coldest_unpinned_chunk_leaves),
                 cmocka_unit_test(when_all_is_pinned_the_pool_says_full_and_loses_nothing),
                 cmocka_unit_test(a_size_without_a_slab_takes_the_coldest_one_that_nobody_pins),
+                cmocka_unit_test(a_lease_in_every_slab_does_not_keep_other_sizes_out),
                 cmocka_unit_test(every_slot_can_be_used_and_used_again),
                 cmocka_unit_test(what_is_too_large_is_said_so),
                 cmocka_unit_test(a_lease_pins_until_released_and_a_stale_one_is_refused),
