@@ -119,7 +119,7 @@ if [ -n "$python" ]; then
         patience=1800
         [ $long = 1 ] && patience=86400
         (cd "$root" && timeout -s INT -k 60 $patience "$python" -m pytest -qq --tb=short --no-header --no-summary -p no:cacheprovider -o junit_logging=out-err \
-                --junitxml="$build/pytest.xml" tests/daemon) </dev/null
+                --junitxml="$build/pytest.xml" tests/daemon tests/kvbench) </dev/null
         daemon_status=$?
         echo
 fi

@@ -135,17 +135,20 @@ static int posix_refused(const struct kio_queue_params *params, const char *what
         return -error;
 }
 
-/* Reads the probe file as everything else will be read. */
+/* Reads the probe file where everything else will be read to. */
 static int posix_prove(const struct kio_queue_params *params)
 {
-        /* On the thread's own stack: workers start side by side, and the pool's first page is one. */
         _Alignas(POSIX_PROBE_BYTES) char scratch[POSIX_PROBE_BYTES];
+        /* To a page of the pool for each worker: they start side by side. */
+        uint64_t at = (uint64_t)params->worker * POSIX_PROBE_BYTES;
+        bool in_pool = params->pool && at + POSIX_PROBE_BYTES <= params->pool_bytes;
         ssize_t n;
 
         if (params->probe_fd < 0)
                 return 0;
         do
-                n = pread(params->probe_fd, scratch, POSIX_PROBE_BYTES, 0);
+                n = pread(params->probe_fd, in_pool ? (char *)params->pool + at : scratch,
+                          POSIX_PROBE_BYTES, 0);
         while (n < 0 && errno == EINTR);
         if (n < 0)
                 return posix_refused(params, "the self-test's read", errno);

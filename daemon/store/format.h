@@ -71,7 +71,7 @@ struct disk_entry {
         uint8_t parent[8];       /*  80  first bytes of the parent's key; zero: root */
         uint64_t segment_epoch;  /*  88  seq when the segment was cut into these slots; only the highest counts */
         uint8_t reserved[28];    /*  96 */
-        uint32_t crc;            /* 124  CRC32C of the store's uuid and of all before this */
+        uint32_t crc;            /* 124  CRC32C of the store's uuid and of all before this, turned: disk_entry_crc() */
 };
 static_assert(sizeof(struct disk_entry) == 128, "disk format");
 static_assert(offsetof(struct disk_entry, seq) == 32, "disk format");
@@ -136,9 +136,13 @@ static inline uint32_t disk_page_crc(const struct disk_page *page)
         return kio_crc32c(page->uuid, sizeof(*page) - offsetof(struct disk_page, uuid));
 }
 
+/* Turned by 15 bits. Bytes followed by their own CRC are all the same to a CRC over both, so the page's would not notice
+ * that an entry has been replaced by another whole one: the sectors of a torn page would pass for one page. */
 static inline uint32_t disk_entry_crc(const struct disk_entry *entry, const uint8_t uuid[static DISK_UUID_BYTES])
 {
-        return kio_crc32c_extend(kio_crc32c(uuid, DISK_UUID_BYTES), entry, offsetof(struct disk_entry, crc));
+        uint32_t crc = kio_crc32c_extend(kio_crc32c(uuid, DISK_UUID_BYTES), entry, offsetof(struct disk_entry, crc));
+
+        return crc << 15 | crc >> 17;
 }
 
 /* Does this page belong to this store and this place, and is it whole? */
