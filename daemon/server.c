@@ -614,7 +614,6 @@ int server_run(const struct server_params *params)
         if (status == 0) {
                 s.sources.ready = true;
                 status_log_started(&s.sources);
-                on_status_line(-1, 0, &s);
                 notify_ready();
                 turn(&s);
                 run_loop(&s);

@@ -144,7 +144,8 @@ def test_everything_at_once(each_leg, make_daemon, seed):
 
     def work(number):
         actor = Actor(daemon, (seed, number).__repr__())
-        while time.monotonic() < ends:
+        # On a busy disk the first answers alone may take the whole time.
+        while time.monotonic() < ends or (actor.done < 20 and time.monotonic() < ends + 60):
             actor.act()
         actor.client.close()
         return actor.done

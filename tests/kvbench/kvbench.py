@@ -25,6 +25,7 @@ OK, FAILED, USAGE = 0, 1, 2
 
 def run(*arguments, cwd=None):
     return subprocess.run([str(CTL), *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=60,
+                          env={k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"},  # holds a test's long parameters
                           stdin=subprocess.DEVNULL)
 
 
