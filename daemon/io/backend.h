@@ -13,7 +13,7 @@ struct kio_queue {
 };
 
 struct kio_queue_params {
-        unsigned depth;   /* operations in flight, at most */
+        unsigned depth;
         unsigned threads; /* posix */
         void *pool;
         uint64_t pool_bytes, piece_bytes;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop thread's side: starts the workers down the ladder and the thread for calls, spreads
- * requests over them, collects what is done, and answers questions about all of it.
+/* The loop thread's side: starts the workers down the ladder, spreads requests over them, collects
+ * what is done, and answers questions about all of it.
  *
- * Owns the workers, the caller and the outbox. All functions run on the loop thread.
+ * Owns the workers, the outbox and its eventfd. All functions run on the loop thread.
  *
  * The ladder: for each backend, best first, and for each of its rungs, every worker opens its
  * queue; if one cannot, all close and the next rung has its turn, so that all workers run on the
@@ -15,23 +15,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 
 #include "base/clock.h"
 #include "build-config.h"
-#include "caller.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "counter.h"
 #include "guard.h"
 #include "worker.h"
 
-enum { KIO_WORKERS_MAX = 256, KIO_DEPTH_MAX = 4096, KIO_REAP_ROUNDS = 4 };
+enum { KIO_WORKERS_MAX = 256, KIO_DEPTH_MAX = 4096 };
 
 struct kio {
         struct worker *workers;
         unsigned n_workers; /* initialized ones */
         unsigned depth;
-        struct caller caller;
         struct outbox outbox;
         uint64_t pending;
 
@@ -42,7 +40,6 @@ struct kio {
         unsigned registering; /* workers that have not answered */
         int registration_result, registration_error;
         char registered_reason[256];
-        bool registered_any; /* a piece was, on all rings */
         void (*registered)(void *userdata, int r);
         void *registered_userdata;
 };
@@ -139,9 +136,8 @@ static int kio_start_workers(struct kio *io, const struct kio_params *params)
                 if (r < 0)
                         return r;
                 w->registration_error = &io->registration_error;
-                w->wanted_depth = io->depth;
                 w->params = (struct kio_queue_params){
-                        .depth = worker_places(io->depth),
+                        .depth = io->depth,
                         .threads = params->posix_threads,
                         .pool = params->pool,
                         .pool_bytes = params->pool_bytes,
@@ -171,21 +167,18 @@ static int kio_start_on(struct kio **ret, const struct kio_params *params,
         if (r < 0)
                 return kio_fail(ret_error, -r, "installing the SIGBUS handler");
 
-        io = aligned_alloc(_Alignof(struct kio), sizeof(*io));
+        io = calloc(1, sizeof(*io));
         if (!io)
                 return kio_fail(ret_error, ENOMEM, "I/O");
-        *io = (struct kio){ 0 };
-        r = outbox_init(&io->outbox);
-        if (r < 0) {
-                free(TAKE_PTR(io)); /* there is nothing to stop */
-                return kio_fail(ret_error, -r, "eventfd");
-        }
+        pthread_mutex_init(&io->outbox.lock, NULL);
+        list_init(&io->outbox.done);
         io->depth = MIN(params->depth, (unsigned)KIO_DEPTH_MAX);
-        r = caller_init(&io->caller, &io->outbox);
-        if (r == 0)
-                r = kio_start_workers(io, params);
+        io->outbox.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (io->outbox.fd < 0)
+                return kio_fail(ret_error, errno, "eventfd");
+        r = kio_start_workers(io, params);
         if (r < 0)
-                return kio_fail(ret_error, -r, "starting I/O threads");
+                return kio_fail(ret_error, -r, "starting I/O workers");
 
         r = backend ? kio_descend(io, backend) : kio_open_queues(io, params->backend);
         if (r < 0) {
@@ -219,8 +212,10 @@ struct kio *kio_stop(struct kio *io)
         /* They work off what they have before they end. */
         for (unsigned i = 0; i < io->n_workers; i++)
                 worker_fini(&io->workers[i]);
-        caller_fini(&io->caller);
-        outbox_fini(&io->outbox);
+        while (list_pop(&io->outbox.done))
+                ;
+        closep(&io->outbox.fd);
+        pthread_mutex_destroy(&io->outbox.lock);
         free(io->workers);
         free(io);
         return NULL;
@@ -231,7 +226,7 @@ int kio_fd(const struct kio *io)
         return io->outbox.fd;
 }
 
-static void kio_prepare(struct kio *io, struct kio_request *req)
+void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
 {
         assert(req->state == KIO_IDLE);
         assert(req->op < KIO_OP_END && req->class < KIO_CLASS_END);
@@ -244,15 +239,7 @@ static void kio_prepare(struct kio *io, struct kio_request *req)
         req->registered = 0;
         req->submitted_ns = clock_mono_ns();
         io->pending++;
-}
-
-void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
-{
-        kio_prepare(io, req);
-        if (req->op == KIO_CALL)
-                caller_submit(&io->caller, req);
-        else
-                worker_submit(&io->workers[affinity % io->n_workers], req);
+        worker_submit(&io->workers[affinity % io->n_workers], req);
 }
 
 void kio_flush(struct kio *io)
@@ -261,13 +248,22 @@ void kio_flush(struct kio *io)
                 worker_flush(&io->workers[i]);
 }
 
-static unsigned kio_complete(struct kio *io)
+unsigned kio_reap(struct kio *io)
 {
         struct list_node done = LIST_INIT(done);
-        unsigned n = 0;
+        unsigned n_done = 0;
+        uint64_t count;
+        ssize_t n;
 
-        outbox_take(&io->outbox, &done);
-        for (struct list_node *i; (i = list_pop(&done)); n++) {
+        /* Read first, take then: what is added in between is taken without its signal, which costs
+         * one idle look. The other way round it would be missed. */
+        n = read(io->outbox.fd, &count, sizeof(count));
+        (void)n;
+        pthread_mutex_lock(&io->outbox.lock);
+        list_splice(&done, &io->outbox.done);
+        pthread_mutex_unlock(&io->outbox.lock);
+
+        for (struct list_node *i; (i = list_pop(&done)); n_done++) {
                 struct kio_request *req = container_of(i, struct kio_request, node);
 
                 assert(req->state == KIO_DONE);
@@ -275,23 +271,7 @@ static unsigned kio_complete(struct kio *io)
                 io->pending--;
                 req->complete(req);
         }
-        return n;
-}
-
-unsigned kio_reap(struct kio *io)
-{
-        bool begun = outbox_begin(&io->outbox);
-        unsigned n, total = 0;
-
-        /* What gets done while complete() runs comes along, but the loop has others to serve. */
-        for (unsigned round = 0; round < KIO_REAP_ROUNDS; round++) {
-                n = kio_complete(io);
-                total += n;
-                if (n == 0)
-                        break;
-        }
-        outbox_end(&io->outbox, begun);
-        return total + kio_complete(io);
+        return n_done;
 }
 
 uint64_t kio_pending(const struct kio *io)
@@ -331,7 +311,6 @@ static void kio_registration_complete(struct kio_request *req)
                          text ? text : "registering the pool", text ? " (" : ": ",
                          strerror(-io->registration_result), text ? ")" : "");
         }
-        io->registered_any = io->registered_any || io->registration_result == 0;
         registered = io->registered;
         io->registered = NULL;
         registered(io->registered_userdata, io->registration_result);
@@ -356,9 +335,7 @@ void kio_register_piece(struct kio *io, unsigned piece, void (*done)(void *userd
                         .call = worker_register_piece,
                         .complete = kio_registration_complete,
                 };
-                /* Not to the thread for calls: a ring belongs to its worker. */
-                kio_prepare(io, &w->registration);
-                worker_submit(w, &w->registration);
+                kio_submit(io, &w->registration, i);
         }
         kio_flush(io);
 }
@@ -371,11 +348,9 @@ void kio_get_info(const struct kio *io, struct kio_info *ret)
                 .backend = io->backend->name,
                 .reason = io->reason,
                 .ring_flags = io->ring_flags,
-                .registered = registers && io->registered_any && io->registration_error == 0,
-                .registered_reason = !registers ? "POSIX I/O registers no memory" :
-                                     !io->registered_any && io->registration_error == 0 ?
-                                     "nothing has been registered yet" :
-                                     io->registered_reason,
+                .registered = registers && io->registration_error == 0,
+                .registered_reason =
+                        registers ? io->registered_reason : "POSIX I/O registers no memory",
                 .workers = io->n_workers,
                 .depth = io->depth,
         };
@@ -383,13 +358,7 @@ void kio_get_info(const struct kio *io, struct kio_info *ret)
 
 void kio_get_stats(const struct kio *io, struct kio_stats *ret)
 {
-        const struct caller *c = &io->caller;
-        struct kio_stats s = {
-                .ops[KIO_CALL] = counter_get(&c->ops),
-                .errors[KIO_CALL] = counter_get(&c->errors),
-                .queued = c->submitted - counter_get(&c->begun),
-                .wakeups = c->wakeups,
-        };
+        struct kio_stats s = { 0 };
 
         for (unsigned i = 0; i < io->n_workers; i++) {
                 const struct worker *w = &io->workers[i];
@@ -413,7 +382,7 @@ void kio_get_stats(const struct kio *io, struct kio_stats *ret)
 
 bool kio_is_alive(struct kio *io)
 {
-        bool alive = caller_is_alive(&io->caller);
+        bool alive = true;
 
         /* All of them, each time: each remembers what it has seen. */
         for (unsigned i = 0; i < io->n_workers; i++)
@@ -424,14 +393,12 @@ bool kio_is_alive(struct kio *io)
 
 uint64_t kio_oldest_ns(const struct kio *io)
 {
-        uint64_t now = clock_mono_ns(), oldest = now, call = counter_get(&io->caller.call_ns);
+        uint64_t now = clock_mono_ns(), oldest = now;
 
-        if (call > 0)
-                oldest = MIN(oldest, call);
         for (unsigned i = 0; i < io->n_workers; i++) {
                 uint64_t device = counter_get(&io->workers[i].oldest_ns);
+                uint64_t call = counter_get(&io->workers[i].call_ns);
 
-                call = counter_get(&io->workers[i].call_ns);
                 if (device > 0)
                         oldest = MIN(oldest, device);
                 if (call > 0)

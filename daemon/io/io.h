@@ -3,10 +3,9 @@
  *
  * The loop thread fills in a struct kio_request, hands it over with kio_submit() and gets it back in
  * kio_reap(), which calls complete(). Behind that are workers: one thread, one backend queue (an io_uring,
- * or the POSIX thread pool) each; and one thread for calls. A request has one owner at a time; its state
- * names it. No request waits for another: what must come after one is submitted by its complete().
+ * or the POSIX thread pool) each. A request has one owner at a time; its state names it.
  *
- * What becomes of a request, by op:
+ * What a worker does with a request, by op:
  *   READ   reads `length` bytes at `offset` of `fd` into `buf`, then, if `crc_bytes` is not 0, computes the
  *          CRC32C of the first crc_bytes of `buf` into `crc`. A read that reaches the end of the file early
  *          is a failure: -EIO, never a short success.
@@ -16,9 +15,8 @@
  *          to lie there* into `crc`; in slices of at most 256 KiB between looks at the queue. src may be
  *          memory that a client shares and changes meanwhile, and (guard_src) that may vanish: then the
  *          result is -EFAULT. guard_src covers `buf` as well, and the checksum of a READ.
- *   CALL   runs `call(req)` on the thread for calls and takes what it returns as the result: for what has no
- *          asynchronous form here (fallocate, openat, populating memory). One call at a time, so that each
- *          holds up the others for as long as it takes; never a worker, whatever the affinity.
+ *   CALL   runs `call(req)` on the worker's thread and takes what it returns as the result: for what has no
+ *          asynchronous form here (fallocate, openat, populating memory). At most ~10 ms each.
  * Results are compared with the length asked for; a short transfer is resubmitted for its aligned rest,
  * -EINTR and -EAGAIN are retried a bounded number of times. */
 #pragma once
@@ -74,10 +72,7 @@ struct kio;
 struct kio_params {
         const char *backend; /* "auto", "io_uring", "posix" */
         unsigned workers;
-        /* Operations in flight of one worker, at most: of gets so many, and of puts and background together. The
-         * queue has an eighth more, so that neither kind ever finds it full of the other; with depth 1 they share
-         * the one place. */
-        unsigned depth;
+        unsigned depth;        /* operations in flight of one worker, at most */
         unsigned posix_threads; /* of one worker, when the backend is posix */
 
         /* One registered buffer a piece: [pool + i * piece_bytes, ...). Registered later, piece by piece, by
@@ -115,32 +110,30 @@ struct kio_stats {
         uint64_t inflight;           /* now, reads and writes, all workers */
         uint64_t inflight_time_ns;   /* integral of inflight over time: / busy_time_ns = mean depth */
         uint64_t busy_time_ns;       /* time with at least one read or write in flight, summed over workers */
-        uint64_t queued;             /* now, requests not yet given to a ring, or begun */
-        uint64_t wakeups;            /* of threads that slept, by submissions */
+        uint64_t queued;             /* now, requests not yet given to a ring */
+        uint64_t wakeups;
 };
 
-/* Starts the threads. Blocks until each has its queue or none can be had. "auto" falls back to POSIX, and
+/* Starts the workers. Blocks until each has its queue or none can be had. "auto" falls back to POSIX, and
  * kio_get_info() says why; "io_uring" fails instead. `ret_error` (may be NULL) gets a text that outlives the
  * call, on failure. 0, -errno. */
 int kio_start(struct kio **ret, const struct kio_params *params, char ret_error[static 256]);
 
 /* Waits until everything submitted is done, without calling complete() for what is not reaped, ends the
- * threads, frees. NULL is fine. Call kio_reap() until kio_pending() is 0 before it. */
+ * workers, frees. NULL is fine. Call kio_reap() until kio_pending() is 0 before it. */
 struct kio *kio_stop(struct kio *io);
 
-/* Readable when kio_reap() has something to do. Level: kio_reap() drains it, and takes along what is done while
- * it runs. Borrowed. */
+/* Readable when kio_reap() has something to do. Level: kio_reap() drains it. Borrowed. */
 int kio_fd(const struct kio *io);
 
 /* Loop thread. The request must stay where it is until complete(). Never fails: an unusable worker completes
- * it with an error. `affinity`: requests with the same value go to the same worker, calls aside. */
+ * it with an error. `affinity`: requests with the same value go to the same worker. */
 void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity);
 
 /* Submits wake-ups once for all kio_submit() since the last: call at the end of a loop turn. */
 void kio_flush(struct kio *io);
 
-/* Calls complete() for all that is done. Returns how many. May be called at any time: where nothing is done it costs
- * no system call. */
+/* Calls complete() for all that is done. Returns how many. */
 unsigned kio_reap(struct kio *io);
 uint64_t kio_pending(const struct kio *io); /* submitted, not yet reaped */
 
@@ -152,10 +145,10 @@ void kio_register_piece(struct kio *io, unsigned piece, void (*done)(void *userd
 void kio_get_info(const struct kio *io, struct kio_info *ret);
 void kio_get_stats(const struct kio *io, struct kio_stats *ret);
 
-/* Has every thread either advanced since the last call, or nothing to do, or is inside a device call? For the
+/* Has every worker either advanced since the last call, or nothing to do, or is inside a device call? For the
  * watchdog. */
 bool kio_is_alive(struct kio *io);
-/* Age of the oldest device operation in flight, or of the call that runs, ns; 0: none. */
+/* Age of the oldest device operation in flight, ns; 0: none. */
 uint64_t kio_oldest_ns(const struct kio *io);
 
 /* CRC32C (Castagnoli, reflected, initial and final inversion, as iSCSI), for what is small enough to be done in place. */

@@ -138,17 +138,14 @@ static int posix_refused(const struct kio_queue_params *params, const char *what
 /* Reads the probe file where everything else will be read to. */
 static int posix_prove(const struct kio_queue_params *params)
 {
-        _Alignas(POSIX_PROBE_BYTES) char scratch[POSIX_PROBE_BYTES];
-        /* To a page of the pool for each worker: they start side by side. */
-        uint64_t at = (uint64_t)params->worker * POSIX_PROBE_BYTES;
-        bool in_pool = params->pool && at + POSIX_PROBE_BYTES <= params->pool_bytes;
+        static _Alignas(POSIX_PROBE_BYTES) char scratch[POSIX_PROBE_BYTES];
+        bool in_pool = params->pool && params->pool_bytes >= POSIX_PROBE_BYTES;
         ssize_t n;
 
         if (params->probe_fd < 0)
                 return 0;
         do
-                n = pread(params->probe_fd, in_pool ? (char *)params->pool + at : scratch,
-                          POSIX_PROBE_BYTES, 0);
+                n = pread(params->probe_fd, in_pool ? params->pool : scratch, POSIX_PROBE_BYTES, 0);
         while (n < 0 && errno == EINTR);
         if (n < 0)
                 return posix_refused(params, "the self-test's read", errno);
@@ -225,7 +222,7 @@ static int posix_push(struct kio_queue *base, struct kio_request *req)
         s->req = req;
         s->op = req->op;
         s->fd = req->fd;
-        s->buf = req->buf ? (char *)req->buf + req->progress : NULL; /* a sync has none */
+        s->buf = (char *)req->buf + req->progress;
         s->length = MIN(req->length - req->progress, (uint64_t)1 << 30);
         s->offset = (off_t)(req->offset + req->progress);
 

@@ -427,7 +427,7 @@ static int uring_push(struct kio_queue *base, struct kio_request *req)
 {
         struct uring_queue *q = uring_of(base);
         struct io_uring_sqe *sqe;
-        char *buf = req->buf ? (char *)req->buf + req->progress : NULL; /* a sync has none */
+        char *buf = (char *)req->buf + req->progress;
         uint64_t offset = req->offset + req->progress;
         unsigned length = (unsigned)MIN(req->length - req->progress, (uint64_t)1 << 30);
         int buffer;

@@ -3,10 +3,9 @@
  * checksums in between, and hands back what is done.
  *
  * One turn: take the inbox; push to the queue what its depth and the classes allow; hand what is
- * done to the loop; enter the queue, waiting there only if there is nothing to compute; reap; if
- * that made room, push and enter once more; compute for at most 256 KiB. It sleeps in that wait and
- * nowhere else. A request is in exactly one list all the time: inbox, ready, in_flight, compute,
- * done.
+ * done to the loop; enter the queue, waiting there only if there is nothing to compute; reap;
+ * compute for at most 256 KiB or one call. It sleeps in that wait and nowhere else. A request is in
+ * exactly one list all the time: inbox, ready, in_flight, compute, done.
  *
  * Between the sleeping worker and the loop: `sleeping` is set under the lock and only while the
  * inbox is empty; whoever fills the inbox clears it and wakes the queue. A wake-up that comes
@@ -20,16 +19,14 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "checked.h"
-#include "classes.h"
-#include "counter.h"
 #include "guard.h"
-#include "thread.h"
 
 enum {
         WORKER_SLICE_BYTES = 256 * 1024,
@@ -47,6 +44,14 @@ static bool is_transfer(const struct kio_request *req)
 static struct kio_request *request_of(struct list_node *n)
 {
         return container_of(n, struct kio_request, node);
+}
+
+static bool lists_are_empty(const struct list_node lists[static KIO_CLASS_END])
+{
+        for (unsigned c = 0; c < KIO_CLASS_END; c++)
+                if (!list_empty(&lists[c]))
+                        return false;
+        return true;
 }
 
 /* Brings the integral of transfers in flight over time up to now: before their number changes. */
@@ -75,21 +80,43 @@ static void worker_finish(struct worker *w, struct kio_request *req, int64_t res
         counter_add(&w->finished, 1);
 }
 
-/* Which classes may have nothing more in flight. There are more places than `depth`, so that
- * neither gets nor the others ever find all of them taken, and both may have `depth`; background
- * takes next to none. */
-static unsigned worker_barred(const struct worker *w)
+static void worker_publish(struct worker *w)
 {
-        unsigned gets = w->n_in_flight_of[KIO_CLASS_GET], others = w->n_in_flight - gets;
-        unsigned barred = 0;
+        bool first;
 
-        if (gets >= w->depth)
-                barred |= 1u << KIO_CLASS_GET;
-        if (others >= w->depth)
-                barred |= 1u << KIO_CLASS_PUT | 1u << KIO_CLASS_BACKGROUND;
-        if (w->n_in_flight_of[KIO_CLASS_BACKGROUND] >= w->background_max)
-                barred |= 1u << KIO_CLASS_BACKGROUND;
-        return barred;
+        if (list_empty(&w->done))
+                return;
+        pthread_mutex_lock(&w->outbox->lock);
+        first = list_empty(&w->outbox->done);
+        list_splice(&w->outbox->done, &w->done);
+        pthread_mutex_unlock(&w->outbox->lock);
+        if (first) {
+                uint64_t one = 1;
+                ssize_t n;
+
+                /* It can only fail by being full, and then it is readable already. */
+                n = write(w->outbox->fd, &one, sizeof(one));
+                (void)n;
+        }
+}
+
+/* Which class goes next: gets, then puts, then background; but every eighth turn is a put's and one
+ * in 64 is background's. -1: none of those that may. */
+static int worker_pick(const struct list_node lists[static KIO_CLASS_END],
+                       const unsigned *in_flight, const unsigned *cap, uint32_t turn)
+{
+        bool may[KIO_CLASS_END];
+
+        for (unsigned c = 0; c < KIO_CLASS_END; c++)
+                may[c] = !list_empty(&lists[c]) && (!cap || in_flight[c] < cap[c]);
+        if (turn % 64 == 32 && may[KIO_CLASS_BACKGROUND])
+                return KIO_CLASS_BACKGROUND;
+        if (turn % 8 == 7 && may[KIO_CLASS_PUT])
+                return KIO_CLASS_PUT;
+        for (unsigned c = 0; c < KIO_CLASS_END; c++)
+                if (may[c])
+                        return (int)c;
+        return -1;
 }
 
 /* Takes the inbox in; returns whether the worker is asked to end. */
@@ -123,8 +150,8 @@ static bool worker_fall_asleep(struct worker *w)
         bool r;
 
         pthread_mutex_lock(&w->lock);
-        r = classes_are_empty(w->inbox) &&
-            !(w->stopping && classes_are_empty(w->ready) && w->n_in_flight == 0);
+        r = lists_are_empty(w->inbox) &&
+            !(w->stopping && lists_are_empty(w->ready) && w->n_in_flight == 0);
         w->sleeping = r;
         pthread_mutex_unlock(&w->lock);
         return r;
@@ -140,11 +167,11 @@ static void worker_fill(struct worker *w)
 {
         uint64_t now;
 
-        if (classes_are_empty(w->ready))
+        if (lists_are_empty(w->ready))
                 return;
         now = clock_mono_ns();
-        while (w->n_in_flight < w->places) {
-                int c = classes_pick(w->ready, worker_barred(w), w->ready_turn);
+        while (w->n_in_flight < w->depth) {
+                int c = worker_pick(w->ready, w->n_in_flight_of, w->cap, w->ready_turn);
                 struct kio_request *req;
                 int r;
 
@@ -260,7 +287,7 @@ static unsigned worker_reap(struct worker *w)
                 worker_publish_oldest(w);
                 total += n;
                 /* A fast device must not keep the thread from the rest of its turn. */
-                if (n < ARRAY_SIZE(done) || total >= w->places)
+                if (n < ARRAY_SIZE(done) || total >= w->depth)
                         break;
         }
         return total;
@@ -304,13 +331,13 @@ static int worker_run_slice(struct kio_request *req, uint64_t budget, uint64_t *
         return req->progress == total;
 }
 
-/* At most one slice's worth of bytes, or one registration. */
+/* At most one slice's worth of bytes, or one call. */
 static void worker_compute(struct worker *w)
 {
         uint64_t budget = WORKER_SLICE_BYTES;
 
         while (budget > 0) {
-                int c = classes_pick(w->compute, 0, w->compute_turn);
+                int c = worker_pick(w->compute, NULL, NULL, w->compute_turn);
                 struct kio_request *req;
                 uint64_t bytes = 0;
                 int r;
@@ -378,18 +405,13 @@ static void worker_run(struct worker *w)
                 counter_add(&w->turns, 1);
                 stopping = worker_take_inbox(w);
                 worker_fill(w);
-                outbox_publish(w->outbox, &w->done);
-                if (stopping && w->n_in_flight == 0 && classes_are_empty(w->ready) &&
-                    classes_are_empty(w->compute))
+                worker_publish(w);
+                if (stopping && w->n_in_flight == 0 && lists_are_empty(w->ready) &&
+                    lists_are_empty(w->compute))
                         break;
-                wait = classes_are_empty(w->compute) && worker_fall_asleep(w);
+                wait = lists_are_empty(w->compute) && worker_fall_asleep(w);
                 worker_enter(w, wait);
-                if (worker_reap(w) > 0 && !classes_are_empty(w->compute)) {
-                        /* The device does not wait until the slice is computed. The loop does: so
-                         * it is notified once for both. */
-                        worker_fill(w);
-                        worker_enter(w, false);
-                }
+                worker_reap(w);
                 worker_compute(w);
         }
 }
@@ -432,34 +454,51 @@ static void *worker_thread(void *userdata)
         return NULL;
 }
 
-unsigned worker_places(unsigned depth)
+/* What a thread causes itself must reach it: blocked, it kills the process without a word. */
+static void block_signals(sigset_t *ret_before)
 {
-        /* Of one place there is nothing to reserve. */
-        return depth > 1 ? depth + MAX(depth / 8, 1u) : 1;
+        sigset_t all;
+
+        sigfillset(&all);
+        sigdelset(&all, SIGBUS);
+        sigdelset(&all, SIGSEGV);
+        sigdelset(&all, SIGFPE);
+        sigdelset(&all, SIGILL);
+        sigdelset(&all, SIGSYS);
+        sigdelset(&all, SIGTRAP);
+        sigdelset(&all, SIGABRT);
+        pthread_sigmask(SIG_SETMASK, &all, ret_before);
 }
 
 int worker_init(struct worker *w, unsigned index, struct outbox *outbox)
 {
+        sigset_t before;
         char name[16];
         int r;
 
         *w = (struct worker){ .index = index, .outbox = outbox };
-        classes_init(w->inbox);
-        classes_init(w->ready);
-        classes_init(w->compute);
+        for (unsigned c = 0; c < KIO_CLASS_END; c++) {
+                list_init(&w->inbox[c]);
+                list_init(&w->ready[c]);
+                list_init(&w->compute[c]);
+        }
         list_init(&w->in_flight);
         list_init(&w->done);
         pthread_mutex_init(&w->lock, NULL);
         pthread_cond_init(&w->cond, NULL);
 
-        snprintf(name, sizeof(name), "kio-%u", index);
-        r = thread_start(&w->thread, name, worker_thread, w);
-        if (r < 0) {
+        /* Signals are for the loop. The backend's own threads inherit the mask. */
+        block_signals(&before);
+        r = pthread_create(&w->thread, NULL, worker_thread, w);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        if (r != 0) {
                 pthread_cond_destroy(&w->cond);
                 pthread_mutex_destroy(&w->lock);
-                return r;
+                return -r;
         }
         w->has_thread = true;
+        snprintf(name, sizeof(name), "kio-%u", index);
+        pthread_setname_np(w->thread, name);
         return 0;
 }
 
@@ -487,9 +526,15 @@ void worker_fini(struct worker *w)
 void worker_give_order(struct worker *w, enum worker_order order)
 {
         if (order == WORKER_RUN) {
-                w->depth = w->wanted_depth;
-                w->places = w->params.depth;
-                w->background_max = MAX(w->depth / 8, 1u);
+                unsigned reserve;
+
+                w->depth = w->params.depth;
+                reserve = w->depth > 1 ? MAX(w->depth / 8, 1u) : 0;
+                /* A get always finds a place that no put has taken; background takes next to none.
+                 * Puts need no such reserve: their turn comes with one completion in eight. */
+                w->cap[KIO_CLASS_GET] = w->depth;
+                w->cap[KIO_CLASS_PUT] = w->depth - reserve;
+                w->cap[KIO_CLASS_BACKGROUND] = MAX(reserve, 1u);
         }
         pthread_mutex_lock(&w->lock);
         w->order = order;
@@ -526,7 +571,7 @@ void worker_flush(struct worker *w)
                 return;
         w->dirty = false;
         pthread_mutex_lock(&w->lock);
-        wake = w->sleeping && !classes_are_empty(w->inbox);
+        wake = w->sleeping && !lists_are_empty(w->inbox);
         if (wake)
                 w->sleeping = false;
         pthread_mutex_unlock(&w->lock);

@@ -29,25 +29,20 @@ struct fault_queue {
         struct list_node registered; /* in the list of all queues */
         struct entry *entries;
         struct list_node unused, failed, shadowed, held;
-        unsigned in_flight, in_flight_of[KIO_CLASS_END];
-        bool at_gate;
+        unsigned in_flight;
 };
 
 static struct {
         pthread_mutex_t lock;
-        pthread_cond_t gate; /* the gate opens, or somebody comes to it */
-        bool gate_closed;
         struct kio_backend wrapper;
         const struct kio_backend *inner;
         struct list_node queues;
         struct fault_plan plan;
         bool has_plan;
         uint64_t matched, hits, random, epoch;
-        unsigned most_in_flight, most_in_flight_of[KIO_CLASS_END];
+        unsigned most_in_flight;
         _Atomic int broken;
-} fault = { .lock = PTHREAD_MUTEX_INITIALIZER,
-            .gate = PTHREAD_COND_INITIALIZER,
-            .queues = LIST_INIT(fault.queues) };
+} fault = { .lock = PTHREAD_MUTEX_INITIALIZER, .queues = LIST_INIT(fault.queues) };
 
 static struct fault_queue *fault_of(struct kio_queue *q)
 {
@@ -194,11 +189,8 @@ static int fault_push(struct kio_queue *base, struct kio_request *req)
                 return r;
         }
         q->in_flight++;
-        q->in_flight_of[req->class]++;
         pthread_mutex_lock(&fault.lock);
         fault.most_in_flight = MAX(fault.most_in_flight, q->in_flight);
-        fault.most_in_flight_of[req->class] =
-                MAX(fault.most_in_flight_of[req->class], q->in_flight_of[req->class]);
         pthread_mutex_unlock(&fault.lock);
         return 0;
 }
@@ -225,25 +217,12 @@ static uint64_t fault_hand_over(struct fault_queue *q)
         return next;
 }
 
-static void fault_pass_gate(struct fault_queue *q)
-{
-        pthread_mutex_lock(&fault.lock);
-        q->at_gate = true;
-        if (fault.gate_closed)
-                pthread_cond_broadcast(&fault.gate);
-        while (fault.gate_closed)
-                pthread_cond_wait(&fault.gate, &fault.lock);
-        q->at_gate = false;
-        pthread_mutex_unlock(&fault.lock);
-}
-
 static int fault_submit(struct kio_queue *base, bool wait, uint64_t timeout_ns)
 {
         struct fault_queue *q = fault_of(base);
         int broken = atomic_load(&fault.broken);
         uint64_t next, now;
 
-        fault_pass_gate(q);
         if (broken)
                 return -broken;
         next = fault_hand_over(q);
@@ -283,8 +262,6 @@ static unsigned fault_reap(struct kio_queue *base, struct kio_done *ret, unsigne
                         }
                 n_ret += n;
         }
-        for (unsigned i = 0; i < n_ret; i++)
-                q->in_flight_of[ret[i].req->class]--;
         q->in_flight -= n_ret;
         return n_ret;
 }
@@ -325,8 +302,6 @@ void fault_set(const struct fault_plan *plan)
         }
         fault.matched = fault.hits = 0;
         fault.most_in_flight = 0;
-        for (unsigned c = 0; c < KIO_CLASS_END; c++)
-                fault.most_in_flight_of[c] = 0;
         pthread_mutex_unlock(&fault.lock);
 }
 
@@ -336,33 +311,6 @@ void fault_release(void)
         fault.epoch++;
         list_for_each(&fault.queues, n)
                 fault_wake(&container_of(n, struct fault_queue, registered)->base);
-        pthread_mutex_unlock(&fault.lock);
-}
-
-static bool fault_all_at_gate(void)
-{
-        list_for_each(&fault.queues, n)
-                if (!container_of(n, struct fault_queue, registered)->at_gate)
-                        return false;
-        return true;
-}
-
-void fault_gate_close(void)
-{
-        pthread_mutex_lock(&fault.lock);
-        fault.gate_closed = true;
-        list_for_each(&fault.queues, n)
-                fault_wake(&container_of(n, struct fault_queue, registered)->base);
-        while (!fault_all_at_gate())
-                pthread_cond_wait(&fault.gate, &fault.lock);
-        pthread_mutex_unlock(&fault.lock);
-}
-
-void fault_gate_open(void)
-{
-        pthread_mutex_lock(&fault.lock);
-        fault.gate_closed = false;
-        pthread_cond_broadcast(&fault.gate);
         pthread_mutex_unlock(&fault.lock);
 }
 
@@ -397,16 +345,6 @@ unsigned fault_most_in_flight(void)
 
         pthread_mutex_lock(&fault.lock);
         n = fault.most_in_flight;
-        pthread_mutex_unlock(&fault.lock);
-        return n;
-}
-
-unsigned fault_most_in_flight_of(enum kio_class class)
-{
-        unsigned n;
-
-        pthread_mutex_lock(&fault.lock);
-        n = fault.most_in_flight_of[class];
         pthread_mutex_unlock(&fault.lock);
         return n;
 }
