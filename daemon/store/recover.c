@@ -18,7 +18,8 @@
  * A page counts if its CRC, the store's uuid and its position are right, an entry if its own CRC is
  * and its place exists: damage costs the entries it hit. A page that a crash left unwritten amid
  * newer ones is not read, and erased: what it holds would outlive the tombstones that came after
- * it. */
+ * it. So is a page that is not whole, before a sequence is given: overwritten and torn once more, it
+ * might be whole again, as new as what is written by then, purges and all. */
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -40,6 +41,10 @@
 
 enum { READ_PAGES = 1024, KEEP_PAGES = 64 * 1024 * 1024 / DISK_PAGE };
 
+/* How far both counters go ahead when a page could not be read: it may be readable again at another
+ * start, and what is purged or written from now on must be newer than all it says. */
+#define UNREAD_GAP (UINT64_C(1) << 40)
+
 /* What the ring says about one segment. */
 struct segment_scan {
         uint64_t epoch;
@@ -56,6 +61,7 @@ struct recovery {
         struct disk_page *buf;
         uint32_t buf_first, buf_pages, buf_room;
         uint64_t *sequences; /* of each page; 0: not valid; TABLE_STALE */
+        bool unread;         /* the device has refused a page */
 
         uint64_t max_seq, max_sequence;
         uint32_t newest; /* UINT32_MAX: none */
@@ -97,6 +103,7 @@ static void read_pages(struct recovery *rec, uint32_t first, uint32_t n)
 
                 k = pread(rec->fd, buf + done, next - done, (off_t)(offset + done));
                 if (k <= 0) {
+                        rec->unread = true;
                         memset(buf + done, 0, next - done);
                         done = next;
                 } else {
@@ -291,7 +298,12 @@ static int first_look(struct recovery *rec)
                 const struct disk_page *page = valid_page(rec, i);
 
                 if (!page) {
-                        rec->s->stats.skipped_pages += ring_page(rec, i)->magic != 0;
+                        /* A page that was torn before its first sector has no head to come back
+                         * with. */
+                        if (ring_page(rec, i)->magic != 0) {
+                                rec->s->stats.skipped_pages++;
+                                rec->sequences[i] = TABLE_STALE;
+                        }
                         continue;
                 }
                 rec->s->stats.recovered_pages++;
@@ -312,6 +324,10 @@ static int first_look(struct recovery *rec)
                 rec->max_sequence = newest->sequence;
                 rec->safe = newest->safe;
                 table_mark_stale(rec->sequences, rec->pages, newest);
+        }
+        if (rec->unread) {
+                rec->max_seq += UNREAD_GAP;
+                rec->max_sequence += UNREAD_GAP;
         }
         return 0;
 }

@@ -176,7 +176,8 @@ uint32_t table_find_newest(const uint64_t *sequences, uint32_t pages)
         uint32_t newest = UINT32_MAX;
 
         for (uint32_t i = 0; i < pages; i++)
-                if (sequences[i] != 0 && (newest == UINT32_MAX || sequences[i] > sequences[newest]))
+                if (sequences[i] != 0 && sequences[i] != TABLE_STALE &&
+                    (newest == UINT32_MAX || sequences[i] > sequences[newest]))
                         newest = i;
         return newest;
 }

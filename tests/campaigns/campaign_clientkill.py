@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""clientkill: client processes are killed at any moment, and all that they held is back in 100 ms.
+
+What "all" is: the sessions, leases, lanes, lane bytes and leased bytes of the daemon's own report, and the descriptors
+that it has open, as /proc counts them. Half of the clients are killed in a state they have reached and stay in, half at
+any moment on their way there. A bystander reads and checks all the while.
+
+The time that the daemon's threads were ready to run and had no CPU is not counted: it belongs to the machine. Nor may a
+disk's: what is in flight holds its client until the disk has answered (R11). So every other life has its store in memory,
+where the 100 ms are meant strictly; on a disk it is DISK_DEADLINE.
+"""
+
+import json
+import os
+import pathlib
+import random
+import select
+import shutil
+import signal
+import socket
+import tempfile
+import time
+import traceback
+
+import harness
+import kvwire
+from harness import KIB, MIB, die_with_parent, items, slow
+from kvwire import Ack, Flag, Op, Status
+from oracle import Finding
+
+LEG = harness.Leg("campaign", deprive=[harness.die_with_parent])
+DEADLINE, DISK_DEADLINE = 0.1, 1.0
+PATIENCE = 20
+COMMON = items("common", 48, 32 * KIB)
+
+
+# --- what a client does until it is killed; each is given a session, and may return another thing to hold ---
+
+def greeted(c, rng):
+    pass
+
+
+def lane(c, rng):
+    c.lane(rng.choice([1, 4096, 100000, MIB, 64 * MIB]))
+    if rng.random() < 0.5:
+        c.lane_write(0, bytes(c.lane_bytes))  # its memory is there
+
+
+def leases(c, rng):
+    ns = c.namespace("common")
+    c.get(ns, [k for k, _ in rng.sample(COMMON, rng.randint(1, 30))])
+
+
+def put_with_leases(c, rng):
+    c.put(c.namespace("victims"), items(("leases", rng.random()), rng.randint(1, 10), 50000), lease=True,
+          ack=rng.choice(list(Ack)))
+
+
+def mid_put(c, rng):
+    ns = c.namespace("victims")
+    if c.lane_map is None:
+        c.lane()
+    entries = c.put_entries(items(("mid", rng.random()), rng.randint(1, 40), rng.choice([1000, 70000, 256 * KIB])))
+    for i in range(0, len(entries), 4):
+        c.submit_batch(Op.PUT, ns, entries[i:i + 4], ack=rng.choice(list(Ack)),
+                       flags=rng.choice([0, Flag.LEASE, Flag.MORE]))
+
+
+def mid_get(c, rng):
+    ns = c.namespace("common")
+    for key, _ in rng.sample(COMMON, rng.randint(1, 48)):
+        c.submit_batch(Op.GET, ns, [kvwire.GET_ENTRY.pack(key, 0, 0, 0, 0, 0)])
+
+
+def mid_into(c, rng):
+    ns = c.namespace("common")
+    c.lane(MIB * 2)
+    for i, (key, value) in enumerate(rng.sample(COMMON, rng.randint(1, 48))):
+        c.submit_batch(Op.GET, ns, [kvwire.GET_ENTRY.pack(key, 0, 0, i * len(value), len(value), 0)], flags=Flag.INTO)
+
+
+def waiting_for_room(c, rng):
+    ns = c.namespace("victims")
+    if c.lane_map is None:
+        c.lane()
+    entries = c.put_entries(items(("room", rng.random()), 40, MIB))
+    c.submit_batch(Op.PUT, ns, entries, timeout_ms=600000, flags=rng.choice([0, Flag.LEASE]))
+
+
+def not_reading(c, rng):
+    ns = c.namespace("common")
+    keys = [k for k, _ in COMMON] * 20
+    c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    c.timeout = 0.03
+    try:
+        for _ in range(500):
+            c.submit_batch(Op.STAT, ns, keys)
+            c.submit(Op.REPORT, bytes(8))  # each reply has a descriptor
+    except kvwire.ReplyTimeout:
+        pass
+
+
+def half_a_chain(c, rng):
+    ns = c.namespace("victims")
+    pairs = items(("half", rng.random()), rng.randint(1, 20), 5000)
+    c.put(ns, pairs, more=True)
+    c.touch(ns, [k for k, _ in pairs], more=True)
+
+
+def ended_by_the_daemon(c, rng):
+    put_with_leases(c, rng)
+    c.send(rng.choice([b"bad", b"", bytes(16), harness.frame(Op.GET, length=7), harness.frame(99)]))
+    try:
+        while True:
+            c.receive()
+    except kvwire.SessionEnded:
+        pass
+
+
+def half_closed(c, rng):
+    rng.choice([leases, mid_put, mid_into])(c, rng)
+    c.shutdown()
+
+
+def descriptors(c, rng):
+    """It sends some, which nobody may do."""
+    lane(c, rng)
+    c.send(harness.frame(Op.PING), fds=[0] * rng.randint(1, 3))
+
+
+def several(c, rng):
+    for _ in range(rng.randint(2, 4)):
+        rng.choice([leases, put_with_leases, mid_put, mid_get, half_a_chain])(c, rng)
+
+
+STATES = [greeted, lane, leases, put_with_leases, mid_put, mid_get, mid_into, waiting_for_room, not_reading,
+          half_a_chain, ended_by_the_daemon, half_closed, descriptors, several]
+
+
+def stand_by(daemon):
+    """The bystander: it holds no lease, so that the numbers are the victims' alone. Never ends by itself."""
+    with daemon.client(name="bystander", timeout=PATIENCE * slow()) as c:
+        ns = c.namespace("common")
+        c.lane(2 * MIB)
+        while True:
+            for i in range(0, len(COMMON), 8):
+                part = COMMON[i:i + 8]
+                for (key, value), result in zip(part, c.get_into(ns, [k for k, _ in part], 32 * KIB)):
+                    if result.status not in (Status.OK, Status.BUSY) or result.data not in (None, value):
+                        raise Finding("wrong", f"the bystander got {result}, or wrong bytes, for {key.hex()}")
+            yield
+
+
+class Campaign:
+    LIFE = 10  # rounds; each kills one to four clients, and each kill is a run
+
+    def __init__(self, directory, seed, facts):
+        rng = random.Random(f"{seed}")
+        self.facts, self.number, self.monitor, self.children = facts, 0, None, {}
+        tmpfs, = (leg for leg in harness.LEGS if leg.name == "tmpfs")
+        in_memory = seed % 2 and not tmpfs.why_not()
+        self.memory = tempfile.mkdtemp(prefix="kvcache-test-", dir=tmpfs.base) if in_memory else None
+        self.deadline = (DEADLINE if self.memory else DISK_DEADLINE) * slow()
+        self.daemon = harness.Daemon(directory, LEG, store=self.memory and pathlib.Path(self.memory, "store"), settings={
+            "memory.pool": "32MiB", "store.limit": "96MiB", "limits.leases": 100, "log.level": "error",
+            "io.backend": rng.choice(["auto", "posix"])}).start()
+        with self.daemon.client() as c:
+            harness.put_all(c, c.namespace("common"), COMMON, ack=Ack.WRITTEN)
+            c.namespace("victims")
+        self.daemon.populated_status()
+        self.bystander = self.fork(lambda: stand_by(self.daemon), forever=True)
+        self.wait_for(self.bystander)
+        self.monitor = self.daemon.client(name="monitor", timeout=PATIENCE * slow())
+        self.before = self.holdings()
+
+    def fork(self, work, forever=False):
+        """A process that does work, says "!", and stays until it is killed, with what work returned. `forever`: work is
+        a generator to be gone through until then. Its id."""
+        ready, tell = os.pipe()
+        pid = os.fork()
+        if pid:
+            os.close(tell)
+            self.children[pid] = ready
+            return pid
+        try:
+            die_with_parent()
+            kept = work()
+            if forever:
+                next(kept)
+            os.write(tell, b"!")
+            while True:
+                next(kept) if forever else signal.pause()
+        except BaseException:
+            os.write(tell, traceback.format_exc()[-4000:].encode())
+        finally:
+            os._exit(1)
+
+    def says(self, pid, timeout):
+        readable, _, _ = select.select([self.children[pid]], [], [], timeout)
+        return os.read(self.children[pid], 4096) if readable else b""
+
+    def wait_for(self, pid):
+        """Until it has done its work."""
+        said = self.says(pid, PATIENCE * slow())
+        if said != b"!":
+            raise Finding("wrong" if said else "hung", f"a client did not get into its state: {said.decode()}")
+
+    def kill(self, pids):
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            os.waitpid(pid, 0)
+            os.close(self.children.pop(pid))
+
+    def ask(self, what):
+        try:
+            return self.monitor.report(what)
+        except kvwire.ReplyTimeout as e:
+            raise Finding("hung", f"the monitor: {e}") from None
+        except kvwire.WireError as e:
+            raise Finding("wrong", f"the monitor: {e}: the daemon's status is {self.daemon.process.poll()}") from None
+
+    def holdings(self):
+        held = json.loads(self.ask(kvwire.Report.STATUS))["sessions"]
+        self.monitor.ping()  # the report's own descriptor is closed now
+        return dict(held, fds=self.daemon._fd_count())
+
+    def run_delays(self):
+        """Seconds that each thread of the daemon, and this process, could have run and had no CPU."""
+        delays = {}
+        for who in (self.daemon.pid, os.getpid()):
+            for task in pathlib.Path(f"/proc/{who}/task").iterdir():
+                try:
+                    delays[int(task.name)] = int((task / "schedstat").read_text().split()[1]) / 1e9
+                except (OSError, IndexError):
+                    pass
+        return delays
+
+    def without_cpu(self, before):
+        """How much of the time since run_delays() said `before` may be owed to that: this process, the daemon's loop and
+        one of its workers wait for each other."""
+        gone = {task: delay - before.get(task, delay) for task, delay in self.run_delays().items()}
+        return gone.pop(os.getpid(), 0) + gone.pop(self.daemon.pid, 0) + max(gone.values(), default=0)
+
+    def run(self, rng, left):
+        victims, states = [], rng.choices(STATES, k=min(left, rng.randint(1, 4)))
+        for state in states:
+            dice = random.Random(rng.random())
+            victims.append(self.fork(lambda: self.live(state, dice)))
+        if rng.random() < 0.5:
+            for pid in victims:
+                self.wait_for(pid)
+        else:
+            time.sleep(rng.uniform(0, 0.03) * slow())
+        self.kill(victims)
+        began, waited = time.monotonic(), self.run_delays()
+        while (now := self.holdings()) != self.before:
+            if time.monotonic() - began > PATIENCE * slow():
+                raise Finding("lost", f"long after {[s.__name__ for s in states]} were killed: {now}, "
+                              f"before {self.before}")
+            time.sleep(0.001)
+        took = time.monotonic() - began
+        owed = max(took - self.without_cpu(waited), 0.0)
+        where = "in_memory" if self.memory else "on_disk"
+        self.facts.add(f"most_seconds_{where}", took)
+        self.facts.add(f"most_seconds_{where}_with_a_cpu", owed)
+        if owed > self.deadline:
+            raise Finding("hung", f"{took:.3f} s, {owed:.3f} s of them with a CPU, until all that "
+                          f"{[s.__name__ for s in states]} held was back")
+        for state in states:
+            self.facts.add(state.__name__)
+        if said := self.says(self.bystander, 0):
+            raise Finding("wrong", f"the bystander: {said.decode()}")
+        return len(states)
+
+    def live(self, state, dice):
+        if dice.random() < 0.03:
+            return self.daemon.raw()  # connected, and no word
+        c = self.daemon.client(name=state.__name__, timeout=PATIENCE * slow())
+        state(c, dice)
+        return c
+
+    def end(self):
+        """What is not seen in the sessions' numbers."""
+        self.kill(list(self.children))
+
+        def idle():
+            metrics = harness.parse_metrics(self.ask(kvwire.Report.METRICS))
+            return not any(metrics[f"kvcache_{name}"] for name in
+                           ("io_inflight", "pool_leased_bytes", "lease_bytes", "pool_unwritten_bytes"))
+
+        try:
+            harness.wait_until(idle, "nothing is in flight, leased or unwritten", PATIENCE)
+            self.monitor.close()
+            self.daemon.stop()
+        except AssertionError as e:
+            raise Finding("wrong", str(e)) from None
+
+    def stop(self):
+        if self.memory:
+            shutil.rmtree(self.memory, ignore_errors=True)
+        self.kill(list(self.children))
+        if self.daemon.process is not None:
+            self.daemon.process.kill()
+            self.daemon.process.wait()
+            self.daemon.process = None

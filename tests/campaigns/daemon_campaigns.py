@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Campaigns against the daemon as a process: it, or its clients, are killed again and again.
+
+    daemon_campaigns.py kill|clientkill|settled [--count N] [--seed S] [--build DIR]
+
+kill        kill -9 of the daemon at any moment under mixed load, and sometimes again while it starts; an oracle outside
+            of it (oracle.py) knows what it answered. No wrong byte, nothing lost, no purged key back, ready in 2 s.
+clientkill  clients killed at any moment with leases, lanes and requests in flight: all they held is back in 100 ms.
+settled     the daemon killed, or stopped and then killed, amid gets into lanes: once the liveness file's lock says so,
+            client memory does not change any more.
+
+The last line is "campaign NAME: N runs, N wrong, N lost, N hung"; the exit status is 0 if nothing was found. The first
+finding ends a campaign: what was found and the seed are printed, and the daemon's folder is kept. Moments are times,
+so a seed brings back the same requests and the same kind of moment, not the same microsecond.
+
+Several runs share a store, a *life*: what one run finds depends on what the earlier ones left. Life n of a campaign has
+the seed S + n, and the command that repeats a life with a finding is printed.
+"""
+
+import argparse
+
+import os
+import pathlib
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "daemon"))
+
+NAMES = {"kill": "campaign_kill", "clientkill": "campaign_clientkill", "settled": "campaign_settled"}
+
+
+class Facts(dict):
+    """Numbers to print at the end: counts are summed, `most_` ones are maxima."""
+
+    def add(self, name, value=1):
+        self[name] = max(self.get(name, 0), value) if name.startswith("most_") else self.get(name, 0) + value
+
+    def merge(self, other):
+        for name, value in other.items():
+            self.add(name, value)
+
+    def __str__(self):
+        return ", ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in sorted(self.items()))
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="daemon_campaigns.py")
+    parser.add_argument("name", choices=sorted(NAMES))
+    parser.add_argument("--count", type=int, default=25)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--build", help="the build folder (default: $KVCACHE_BUILD, build-test)")
+    arguments = parser.parse_args()
+    if arguments.count < 1:
+        parser.error("--count: at least 1")
+    if arguments.build:
+        os.environ["KVCACHE_BUILD"] = os.path.abspath(arguments.build)
+
+    import harness
+    from oracle import Finding
+    if not harness.DAEMON.exists():
+        parser.error(f"{harness.DAEMON} is missing: --build must name a build folder")
+    campaign = __import__(NAMES[arguments.name]).Campaign
+
+    facts, found, runs = Facts(), {"wrong": 0, "lost": 0, "hung": 0}, 0
+    base = pathlib.Path(tempfile.mkdtemp(prefix="kvcache-test-", dir=os.environ.get("KVCACHE_TEST_DIR", "/var/tmp")))
+    os.chmod(base, 0o755)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as after an interrupt: nothing is left behind
+    began = reported = time.monotonic()
+    life, made = arguments.seed, None
+    try:
+        while runs < arguments.count:
+            directory = base / f"life{life}"
+            directory.mkdir(mode=0o755)
+            made = campaign(directory, life, facts)
+            try:
+                for number in range(campaign.LIFE):
+                    if runs >= arguments.count:
+                        break
+                    made.number = number
+                    runs += made.run(random.Random(f"{life}:{number}"), arguments.count - runs)
+                    if time.monotonic() - reported > 10:
+                        reported = time.monotonic()
+                        print(f"{runs} runs in {reported - began:.0f} s: {facts}", flush=True)
+                made.end()
+            finally:
+                made.stop()
+            shutil.rmtree(directory)
+            life += 1
+    except (KeyboardInterrupt, SystemExit):
+        shutil.rmtree(base, ignore_errors=True)
+        raise
+    except Finding as finding:
+        found[finding.kind] += 1
+        print(f"FOUND seed {life}:{made.number}: {finding}")
+    except Exception:
+        found["wrong"] += 1
+        traceback.print_exc(file=sys.stdout)
+        print(f"FOUND seed {life}:{made.number if made else 0}")
+    clean = not any(found.values())
+    if clean:
+        shutil.rmtree(base, ignore_errors=True)
+    else:
+        runs += 1
+        print(f"again: daemon_campaigns.py {arguments.name} --seed {life} --count {campaign.LIFE}; kept: {base}")
+    print(f"facts: {facts}; {time.monotonic() - began:.1f} s")
+    print(f"campaign {arguments.name}: {runs} runs, {found['wrong']} wrong, {found['lost']} lost, {found['hung']} hung")
+    return 0 if clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* misdirect: a disk that brings the bytes of another place, of two reads each other's, of before the last write, or with
+ * bits turned. One run is one get, or, once a store, one start, of such reads. A get that is served so twice, as it is
+ * tried twice, is a miss and the chunk is gone; one that is served so once is a hit; a start from such a table finds
+ * what it finds, but of wrong bytes nothing and of what was purged nothing. */
+#include <stdlib.h>
+
+#include "campaign.h"
+#include "checked.h"
+#include "sim.h"
+
+enum { RUNS_OF_A_STORE = 512 };
+
+static struct {
+        uint64_t misses, hits, starts;
+} tally;
+
+static void put_and_wait(uint32_t k)
+{
+        world_put(k, false);
+        world_settle();
+}
+
+/* Slots are written more than once, so that there is something old in them. */
+static void fill(void)
+{
+        char error[512] = "";
+
+        world_wipe();
+        if (sim_start(world.dir, sim_draw(&world.random)) < 0)
+                campaign_fail(VERDICT_HUNG, "%s cannot be simulated", world.dir);
+        world.max_length = chance(2) ? 4096 : 16384;
+        if (world_open(error) < 0)
+                campaign_fail(VERDICT_LOST, "the store does not open: %s", error);
+        for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++)
+                world_open_namespace(n);
+        world_settle();
+        for (unsigned i = 0; i < 1500; i++) {
+                world_put((uint32_t)draw(CAMPAIGN_KEYS), false);
+                if (chance(4))
+                        world_drop((uint32_t)draw(CAMPAIGN_KEYS));
+                if (chance(8))
+                        world_settle();
+        }
+        world_purge((int)draw(CAMPAIGN_NAMESPACES));
+        world_settle();
+}
+
+static uint32_t some_key(void)
+{
+        for (;;) {
+                uint32_t k = (uint32_t)draw(CAMPAIGN_KEYS);
+
+                if (world_version(k))
+                        return k;
+                put_and_wait(k);
+        }
+}
+
+static const char *const fault_names[] = { "right", "misdirected", "stale", "swapped", "flipped" };
+
+/* Each says whether it was a run: the fault must have been one. */
+static bool one_pair(void)
+{
+        uint32_t a = some_key(), b, va, vb;
+
+        do
+                b = some_key();
+        while (a == b);
+        if (!world_version(a) || !world_version(b))
+                return false;
+        sim_set_reads(SIM_READ_SWAPPED, 0);
+        world_get_pair(a, b, &va, &vb);
+        if (va || vb || sim_read_faults() < 4)
+                campaign_fail(VERDICT_WRONG, "keys %u and %u: swapped reads are a hit (%llu faults)", a, b,
+                              (unsigned long long)sim_read_faults());
+        sim_set_reads(SIM_READ_RIGHT, 0);
+        if (world_version(a) || world_version(b))
+                campaign_fail(VERDICT_WRONG, "keys %u and %u: damaged, and still there", a, b);
+        put_and_wait(a);
+        put_and_wait(b);
+        tally.misses += 2;
+        campaign_count(1);
+        return true;
+}
+
+static bool one_get(enum sim_read_fault fault, bool once)
+{
+        uint32_t k = some_key(), before = world_version(k), version;
+        uint64_t faults;
+        int r;
+
+        sim_set_reads(fault, once);
+        version = world_get(k, &r);
+        faults = sim_read_faults();
+        sim_set_reads(SIM_READ_RIGHT, 0);
+        if (faults == 0) {
+                /* Nothing older lies there. */
+                if (version != before)
+                        campaign_fail(VERDICT_LOST, "key %u: a miss, though all reads were right", k);
+                return false;
+        }
+        campaign_count(1);
+        if (once || faults == 1) {
+                if (version != before)
+                        campaign_fail(VERDICT_LOST, "key %u: one %s read, and it is a miss", k,
+                                      fault_names[fault]);
+                tally.hits++;
+                return true;
+        }
+        if (version || r != STORE_MISS || world_version(k))
+                campaign_fail(VERDICT_WRONG, "key %u: a %s read is a hit, or the chunk stays", k,
+                              fault_names[fault]);
+        tally.misses++;
+        put_and_wait(k);
+        return true;
+}
+
+static void one_start(void)
+{
+        char error[512] = "";
+
+        world_settle();
+        world_close();
+        sim_set_start_reads("table");
+        if (world_open(error) < 0)
+                campaign_fail(VERDICT_LOST, "the store does not open: %s", error);
+        sim_set_start_reads(NULL);
+        world_forgive();
+        world_verify();
+        for (unsigned i = 0; i < 100; i++)
+                world_put((uint32_t)draw(CAMPAIGN_KEYS), false);
+        world_settle();
+        world_forgive(); /* what such a start did not find may be found by another */
+        world_note_must(true);
+        world_close();
+        if (world_open(error) < 0)
+                campaign_fail(VERDICT_LOST, "the store does not open: %s", error);
+        world_verify();
+        tally.starts++;
+        campaign_count(1);
+}
+
+int campaign_misdirect(uint64_t count, uint64_t *seed)
+{
+        world.lockstep = true;
+        world_init(sim_backend());
+        for (uint64_t done = 0; done < count; ++*seed) {
+                world.random = *seed;
+                fill();
+                for (unsigned i = 1; i < RUNS_OF_A_STORE && done + 1 < count; i++) {
+                        uint64_t x = draw(8);
+
+                        if (x == 0)
+                                done += one_pair();
+                        else if (x < 4)
+                                done += one_get(SIM_READ_MISDIRECTED, false);
+                        else if (x < 6)
+                                done += one_get(SIM_READ_STALE, false);
+                        else if (x == 6)
+                                done += one_get(SIM_READ_FLIPPED, false);
+                        else
+                                done += one_get((enum sim_read_fault)(1 + draw(2)), true);
+                }
+                one_start();
+                done++;
+                world_settle();
+                world_close();
+                sim_stop();
+        }
+        campaign_note("%llu gets were misses, %llu hits at the second try, %llu starts",
+                      (unsigned long long)tally.misses, (unsigned long long)tally.hits,
+                      (unsigned long long)tally.starts);
+        return campaign_end();
+}

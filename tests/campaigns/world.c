@@ -1,0 +1,789 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The store under test and its oracle: see campaign.h. Runs on the main thread, which is the store's loop; a watchdog
+ * signal ends the program when a run takes a minute. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "campaign.h"
+#include "checked.h"
+#include "sim.h"
+
+struct world world;
+
+static struct {
+        const char *name;
+        const uint64_t *seed;
+        uint64_t runs, tally[3];
+} campaign;
+
+/* --- verdict --- */
+
+static void last_line(void)
+{
+        printf("campaign %s: %llu runs, %llu wrong, %llu lost, %llu hung\n", campaign.name,
+               (unsigned long long)campaign.runs, (unsigned long long)campaign.tally[VERDICT_WRONG],
+               (unsigned long long)campaign.tally[VERDICT_LOST],
+               (unsigned long long)campaign.tally[VERDICT_HUNG]);
+        fflush(stdout);
+}
+
+void campaign_note(const char *fmt, ...)
+{
+        va_list ap;
+
+        va_start(ap, fmt);
+        printf("campaign %s: ", campaign.name);
+        vprintf(fmt, ap);
+        printf("\n");
+        va_end(ap);
+}
+
+static void remove_files(void)
+{
+        DIR *d = opendir(world.dir);
+
+        for (struct dirent *e; d && (e = readdir(d));)
+                if (e->d_name[0] != '.')
+                        unlinkat(dirfd(d), e->d_name, 0);
+        if (d)
+                closedir(d);
+}
+
+static void remove_folder(void)
+{
+        if (!world.dir[0])
+                return;
+        remove_files();
+        rmdir(world.dir);
+}
+
+_Noreturn void campaign_fail(enum verdict verdict, const char *fmt, ...)
+{
+        va_list ap;
+
+        va_start(ap, fmt);
+        printf("campaign %s: failed with --seed %llu: ", campaign.name,
+               (unsigned long long)*campaign.seed);
+        vprintf(fmt, ap);
+        printf("\n");
+        va_end(ap);
+        campaign.tally[verdict]++;
+        last_line();
+        if (getenv("KVCACHE_CAMPAIGN_KEEP"))
+                printf("the store is left in %s\n", world.dir);
+        else
+                remove_folder();
+        fflush(stdout);
+        _exit(1);
+}
+
+static void hung(int number)
+{
+        (void)number;
+        /* Nothing here is safe in a signal's handler, but nothing else goes on either. */
+        campaign_fail(VERDICT_HUNG, "no end after %d s", CAMPAIGN_HANG_S);
+}
+
+void campaign_begin(const char *name, const uint64_t *seed)
+{
+        campaign.name = name;
+        campaign.seed = seed;
+        signal(SIGALRM, hung);
+        alarm(CAMPAIGN_HANG_S);
+}
+
+void campaign_count(uint64_t runs)
+{
+        campaign.runs += runs;
+        alarm(CAMPAIGN_HANG_S);
+}
+
+int campaign_end(void)
+{
+        alarm(0);
+        world.io = kio_stop(world.io);
+        remove_folder();
+        last_line();
+        return 0;
+}
+
+/* --- opening --- */
+
+uint64_t draw(uint64_t n)
+{
+        return sim_draw(&world.random) % n;
+}
+
+bool chance(uint64_t one_in)
+{
+        return draw(one_in) == 0;
+}
+
+static char *pool;
+
+/* In lockstep only one thread runs at a time, and hands over more cheaply on one processor. */
+static void stay_on_one_processor(void)
+{
+        cpu_set_t set;
+        int n = 0, chosen;
+
+        if (sched_getaffinity(0, sizeof(set), &set) < 0 || CPU_COUNT(&set) < 2)
+                return;
+        chosen = getpid() % CPU_COUNT(&set);
+        for (int i = 0; i < CPU_SETSIZE; i++)
+                if (CPU_ISSET(i, &set) && n++ != chosen)
+                        CPU_CLR(i, &set);
+        sched_setaffinity(0, sizeof(set), &set);
+}
+
+void world_init(const struct kio_backend *backend)
+{
+        const char *roots[] = { getenv("KVCACHE_CAMPAIGN_DIR"), "/dev/shm", "/tmp" };
+        struct kio_params params = {
+                .workers = 1,
+                .depth = 256,
+                .posix_threads = 2,
+                .pool_bytes = (uint64_t)(2 * CAMPAIGN_SLOTS) * CAMPAIGN_ROOM,
+                .piece_bytes = (uint64_t)(2 * CAMPAIGN_SLOTS) * CAMPAIGN_ROOM,
+                .probe_fd = -1,
+        };
+        char error[256] = "";
+
+        if (world.lockstep)
+                stay_on_one_processor();
+        if (!pool)
+                pool = aligned_alloc(4096, params.pool_bytes);
+        params.pool = pool;
+        for (unsigned i = 0; i < ARRAY_SIZE(roots) && !world.dir[0]; i++) {
+                if (!roots[i])
+                        continue;
+                snprintf(world.dir, sizeof(world.dir), "%s/kvcache-campaign-XXXXXX", roots[i]);
+                if (!mkdtemp(world.dir))
+                        world.dir[0] = '\0';
+        }
+        if (!pool || !world.dir[0])
+                campaign_fail(VERDICT_HUNG, "no memory, or no folder to work in");
+        world.backend = backend;
+        world.io = kio_stop(world.io);
+        if (kio_start_with(&world.io, &params, backend, error) < 0)
+                campaign_fail(VERDICT_HUNG, "kio_start: %s", error);
+        world.limit = 4 << 20;
+        world.max_length = 8192;
+}
+
+static struct slot {
+        struct store_put put;
+        struct store_get get;
+        uint32_t k, version;
+        bool put_busy, get_busy, durable;
+        char *put_buf, *get_buf;
+} slots[CAMPAIGN_SLOTS];
+
+static struct opening {
+        struct store_namespace_open req;
+        char name[16];
+        bool busy;
+} openings[CAMPAIGN_NAMESPACES];
+
+static struct {
+        struct store_purge req;
+        bool busy;
+        int n;
+} purge;
+
+static struct {
+        struct store_put req;
+        bool busy;
+        uint32_t versions[CAMPAIGN_KEYS];
+} syncing;
+
+/* Raised when requests are forgotten: their answers count for nothing any more. */
+static bool deaf;
+
+void world_wipe(void)
+{
+        remove_files();
+        memset(world.items, 0, sizeof(world.items));
+        memset(world.namespaces, 0, sizeof(world.namespaces));
+}
+
+void world_drop_requests(void)
+{
+        deaf = true;
+}
+
+int world_open(char error[static 512])
+{
+        const char *paths[] = { world.dir };
+        struct store_params params = {
+                .paths = paths,
+                .n_paths = 1,
+                .limit = world.limit,
+                .segment_bytes = 1 << 20,
+                .entries = 2048,
+                .prewrite = world.prewrite,
+                .policy = "lru",
+                .pool_slab_bytes = CAMPAIGN_ROOM,
+                .secret = { { 1, 2 } },
+                .lock_wait_ms = 30000,
+        };
+        int r;
+
+        for (unsigned i = 0; i < CAMPAIGN_SLOTS; i++) {
+                slots[i].put_buf = pool + (size_t)i * CAMPAIGN_ROOM;
+                slots[i].get_buf = pool + (size_t)(CAMPAIGN_SLOTS + i) * CAMPAIGN_ROOM;
+                slots[i].put_busy = slots[i].get_busy = false;
+        }
+        for (unsigned i = 0; i < CAMPAIGN_NAMESPACES; i++)
+                openings[i].busy = false;
+        purge.busy = syncing.busy = false;
+        world.puts_busy = world.others_busy = 0;
+        deaf = false;
+        r = store_prepare(&world.s, &params, error);
+        if (r < 0)
+                return r;
+        r = store_open(world.s, world.io, error);
+        if (r < 0)
+                world.s = store_close(world.s);
+        return r;
+}
+
+static void wait_io(void)
+{
+        struct pollfd p[] = { { .fd = kio_fd(world.io), .events = POLLIN },
+                              { .fd = sim_fd(), .events = POLLIN } };
+        uint64_t n;
+
+        if (kio_pending(world.io) == 0)
+                campaign_fail(VERDICT_HUNG, "the store waits for nothing: %llu pending",
+                              (unsigned long long)store_pending(world.s));
+        poll(p, world.lockstep ? 2 : 1, -1); /* the watchdog ends it */
+        if (world.lockstep && p[1].revents && read(p[1].fd, &n, sizeof(n)) < 0)
+                return;
+}
+
+void world_close(void)
+{
+        store_stop(world.s);
+        for (;;) {
+                kio_flush(world.io);
+                kio_reap(world.io);
+                if (store_pending(world.s) == 0)
+                        break;
+                if (world.lockstep && kio_pending(world.io) == sim_held() && sim_complete_one())
+                        continue;
+                wait_io();
+        }
+        world.s = store_close(world.s);
+}
+
+/* --- turning --- */
+
+void world_turn(void)
+{
+        unsigned reaped;
+
+        do {
+                store_turn(world.s);
+                kio_flush(world.io);
+                reaped = kio_reap(world.io);
+                kio_flush(world.io);
+                while (world.lockstep && kio_pending(world.io) != sim_held()) {
+                        wait_io();
+                        reaped += kio_reap(world.io);
+                        kio_flush(world.io);
+                }
+        } while (reaped > 0);
+}
+
+bool world_step(void)
+{
+        if (!sim_complete_one())
+                return false;
+        world_turn();
+        return true;
+}
+
+void world_settle(void)
+{
+        world_turn();
+        while (store_pending(world.s) > 0) {
+                if (world.lockstep) {
+                        if (!world_step())
+                                campaign_fail(VERDICT_HUNG, "%llu pending, and nothing to wait for",
+                                              (unsigned long long)store_pending(world.s));
+                } else {
+                        wait_io();
+                        world_turn();
+                }
+        }
+}
+
+/* --- keys and bytes --- */
+
+unsigned item_namespace(uint32_t k)
+{
+        return k % CAMPAIGN_NAMESPACES;
+}
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+        uint64_t state = a * UINT64_C(0xff51afd7ed558ccd) ^ b;
+
+        return sim_draw(&state);
+}
+
+/* Mostly of one size, for slots that are taken over; some smaller, a few of any size. */
+uint32_t item_length(uint32_t k, uint32_t version)
+{
+        uint64_t x = mix(k, version), y = x >> 8;
+
+        switch (x % 8) {
+        case 0:
+                return (uint32_t)(1 + y % world.max_length);
+        case 1:
+                return (uint32_t)(1 + y % 4096);
+        case 2:
+                return world.max_length;
+        default:
+                return (uint32_t)(MIN(4096u, world.max_length) - y % 64);
+        }
+}
+
+/* Each sector is of this put and this place alone. */
+void item_payload(uint32_t k, uint32_t version, void *buf)
+{
+        uint32_t length = item_length(k, version), words = (length + 7) / 8;
+        uint64_t *p = buf, x = 0, step = 0;
+
+        for (uint32_t i = 0; i < words; i++) {
+                if (i % 64 == 0) {
+                        x = mix((uint64_t)k << 32 | version, i);
+                        step = x | 1;
+                }
+                p[i] = x += step;
+        }
+        p[0] = (uint64_t)version << 32 | k; /* says who it is; a byte may be all that is kept of it */
+}
+
+static struct key key_of(uint32_t k)
+{
+        struct key key = { { 0 } };
+
+        memcpy(key.bytes, &k, sizeof(k));
+        key.bytes[31] = 1;
+        return key;
+}
+
+/* --- namespaces --- */
+
+static void opened(struct store_namespace_open *req)
+{
+        struct opening *o = container_of(req, struct opening, req);
+        unsigned n = (unsigned)(o - openings);
+
+        o->busy = false;
+        if (deaf)
+                return;
+        world.others_busy--;
+        if (req->result != 0)
+                return;
+        if (world.namespaces[n].id && world.namespaces[n].id != req->namespace->id)
+                campaign_fail(VERDICT_WRONG, "namespace %u had the id %u and has %u", n,
+                              world.namespaces[n].id, req->namespace->id);
+        world.namespaces[n].id = req->namespace->id;
+        world.namespaces[n].answered = true;
+}
+
+void world_open_namespace(unsigned n)
+{
+        struct opening *o = &openings[n];
+
+        if (o->busy)
+                return;
+        snprintf(o->name, sizeof(o->name), "namespace-%u", n);
+        o->req = (struct store_namespace_open){
+                .tenant = (uint16_t)(n % 3),
+                .name = o->name,
+                .name_length = (uint16_t)strlen(o->name),
+                .fingerprint = o->name + 4,
+                .fingerprint_length = (uint16_t)(strlen(o->name) - 4),
+                .chunk_bytes = n % 4 == 3 ? world.max_length : 0,
+                .complete = opened,
+        };
+        o->busy = true;
+        world.others_busy++;
+        world.namespaces[n].asked = true;
+        store_namespace_open(world.s, &o->req);
+}
+
+/* Who was answered is there, with the same id. */
+static void verify_namespaces(void)
+{
+        for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++) {
+                char name[16];
+                bool found = false;
+
+                snprintf(name, sizeof(name), "namespace-%u", n);
+                for (unsigned i = 0; store_namespace_at(world.s, i); i++) {
+                        const struct store_namespace *ns = store_namespace_at(world.s, i);
+
+                        if (strcmp(ns->name, name) != 0)
+                                continue;
+                        found = true;
+                        if (strcmp(ns->fingerprint, name + 4) != 0 || ns->tenant != n % 3)
+                                campaign_fail(VERDICT_WRONG, "namespace %u has changed", n);
+                        if (!world.namespaces[n].asked ||
+                            (world.namespaces[n].answered && ns->id != world.namespaces[n].id))
+                                campaign_fail(VERDICT_WRONG, "namespace %u came as %u", n, ns->id);
+                        world.namespaces[n].id = ns->id;
+                }
+                if (world.namespaces[n].answered && !found)
+                        campaign_fail(VERDICT_LOST, "namespace %u was open and is lost", n);
+                if (!found)
+                        world.namespaces[n].id = 0;
+                world.namespaces[n].answered = found;
+                world.namespaces[n].asked = found;
+        }
+}
+
+/* --- chunks --- */
+
+static struct slot *slot_of(const struct store_put *req)
+{
+        return container_of(req, struct slot, put);
+}
+
+static void put_done(struct store_put *req)
+{
+        struct slot *p = slot_of((void *)(uintptr_t)req);
+        struct item *item = &world.items[p->k];
+
+        p->put_busy = false;
+        if (deaf)
+                return;
+        world.puts_busy--;
+        if (req->result == 0 || req->result == STORE_NOT_DURABLE)
+                item->written = p->version;
+        else if (req->result < 0 && req->result != -ECANCELED)
+                item->failed = p->version;
+        if (req->result == 0 && p->durable)
+                item->stable = p->version;
+}
+
+int world_put(uint32_t k, bool durable)
+{
+        struct item *item = &world.items[k];
+        struct slot *p = NULL;
+        uint32_t id = world.namespaces[item_namespace(k)].id;
+        int r;
+
+        if (id == 0 || !world.namespaces[item_namespace(k)].answered)
+                return STORE_MISS;
+        for (unsigned i = 0; i < CAMPAIGN_SLOTS && !p; i++)
+                if (!slots[i].put_busy)
+                        p = &slots[i];
+        if (!p)
+                return STORE_FULL;
+        p->k = k;
+        p->version = item->version + 1;
+        p->durable = durable;
+        item_payload(k, p->version, p->put_buf);
+        p->put = (struct store_put){
+                .namespace_id = id,
+                .tenant = (uint16_t)(item_namespace(k) % 3),
+                .key = key_of(k),
+                .buf = p->put_buf,
+                .length = item_length(k, p->version),
+                .durable = durable,
+                .complete = put_done,
+        };
+        p->put.crc = kio_crc32c(p->put_buf, p->put.length);
+        p->put.hash = store_hash(world.s, id, &p->put.key);
+        r = store_put(world.s, &p->put);
+        if (r != 0)
+                return r;
+        item->version = p->version;
+        p->put_busy = true;
+        world.puts_busy++;
+        return 0;
+}
+
+int world_drop(uint32_t k)
+{
+        struct key key = key_of(k);
+        uint32_t id = world.namespaces[item_namespace(k)].id;
+
+        return store_drop(world.s, id, &key, store_hash(world.s, id, &key));
+}
+
+static void purged(struct store_purge *req)
+{
+        purge.busy = false;
+        if (deaf)
+                return;
+        world.others_busy--;
+        if (req->result != 0)
+                return;
+        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
+                if (purge.n < 0 || item_namespace(k) == (unsigned)purge.n)
+                        world.items[k].purged = world.items[k].shut;
+}
+
+bool world_purge(int n)
+{
+        if (purge.busy || (n >= 0 && world.namespaces[n].id == 0))
+                return false;
+        purge.busy = true;
+        purge.n = n;
+        world.others_busy++;
+        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
+                if (n < 0 || item_namespace(k) == (unsigned)n)
+                        world.items[k].shut = world.items[k].version;
+        purge.req = (struct store_purge){ .namespace_id = n < 0 ? 0 : world.namespaces[n].id,
+                                          .all = n < 0,
+                                          .complete = purged };
+        store_purge(world.s, &purge.req);
+        return true;
+}
+
+static void synced(struct store_put *req)
+{
+        syncing.busy = false;
+        if (deaf)
+                return;
+        world.others_busy--;
+        for (uint32_t k = 0; req->result == 0 && k < CAMPAIGN_KEYS; k++)
+                if (syncing.versions[k])
+                        world.items[k].stable = MAX(world.items[k].stable, syncing.versions[k]);
+}
+
+bool world_sync(void)
+{
+        if (syncing.busy)
+                return false;
+        syncing.busy = true;
+        world.others_busy++;
+        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
+                syncing.versions[k] = world.items[k].written;
+        syncing.req = (struct store_put){ .complete = synced };
+        store_sync(world.s, &syncing.req);
+        return true;
+}
+
+/* The newest is what is looked for most. */
+static uint32_t version_with(uint32_t k, uint32_t length, uint32_t crc)
+{
+        static char buf[CAMPAIGN_ROOM];
+
+        for (uint32_t v = world.items[k].version; v > 0; v--) {
+                if (item_length(k, v) != length)
+                        continue;
+                item_payload(k, v, buf);
+                if (kio_crc32c(buf, length) == crc)
+                        return v;
+        }
+        return 0;
+}
+
+uint32_t world_version(uint32_t k)
+{
+        struct key key = key_of(k);
+        uint32_t id = world.namespaces[item_namespace(k)].id;
+        struct store_chunk chunk;
+        uint32_t v;
+
+        if (id == 0 || store_find(world.s, id, &key, store_hash(world.s, id, &key), NULL, &chunk) != 0)
+                return 0;
+        v = version_with(k, chunk.length, chunk.crc);
+        if (v == 0)
+                campaign_fail(VERDICT_WRONG, "key %u: a chunk of %u bytes that nobody has put", k,
+                              chunk.length);
+        return v;
+}
+
+static void get_done(struct store_get *req)
+{
+        container_of(req, struct slot, get)->get_busy = false;
+}
+
+static int get_begin(struct slot *p, uint32_t k)
+{
+        uint32_t id = world.namespaces[item_namespace(k)].id;
+        int r;
+
+        if (id == 0)
+                return STORE_MISS;
+        p->k = k;
+        p->get = (struct store_get){
+                .namespace_id = id,
+                .key = key_of(k),
+                .buf = p->get_buf,
+                .room = CAMPAIGN_ROOM,
+                .complete = get_done,
+        };
+        p->get.hash = store_hash(world.s, id, &p->get.key);
+        r = store_get(world.s, &p->get);
+        p->get_busy = r == 0;
+        return r;
+}
+
+/* A hit: of which put is it? */
+static uint32_t get_check(const struct slot *p)
+{
+        static char right[CAMPAIGN_ROOM];
+        uint32_t k = p->k, v = version_with(k, p->get.length, p->get.crc);
+
+        if (v == 0)
+                campaign_fail(VERDICT_WRONG, "key %u: a chunk of %u bytes that nobody has put", k,
+                              p->get.length);
+        item_payload(k, v, right);
+        if (memcmp(right, p->get_buf, p->get.length) != 0)
+                campaign_fail(VERDICT_WRONG, "key %u, version %u: wrong bytes", k, v);
+        if (v <= world.items[k].purged)
+                campaign_fail(VERDICT_WRONG, "key %u: version %u is back, purged up to %u", k, v,
+                              world.items[k].purged);
+        return v;
+}
+
+uint32_t world_get(uint32_t k, int *ret_error)
+{
+        static struct slot p;
+        int r;
+
+        p.get_buf = slots[0].get_buf;
+        r = get_begin(&p, k);
+        if (ret_error)
+                *ret_error = r;
+        if (r != 0)
+                return 0;
+        world_turn();
+        while (p.get_busy) {
+                if (!world.lockstep || !world_step())
+                        wait_io();
+                world_turn();
+        }
+        if (ret_error)
+                *ret_error = p.get.result;
+        return p.get.result == 0 ? get_check(&p) : 0;
+}
+
+static bool gets_busy(void);
+
+void world_get_pair(uint32_t a, uint32_t b, uint32_t *ret_a, uint32_t *ret_b)
+{
+        bool begun_a = get_begin(&slots[0], a) == 0, begun_b = get_begin(&slots[1], b) == 0;
+
+        sim_hold(1u << KIO_READ);
+        world_turn();
+        while (gets_busy())
+                world_step();
+        sim_hold(0);
+        world_turn();
+        *ret_a = begun_a && slots[0].get.result == 0 ? get_check(&slots[0]) : 0;
+        *ret_b = begun_b && slots[1].get.result == 0 ? get_check(&slots[1]) : 0;
+}
+
+static bool gets_busy(void)
+{
+        for (unsigned i = 0; i < CAMPAIGN_SLOTS; i++)
+                if (slots[i].get_busy)
+                        return true;
+        return false;
+}
+
+void world_get_all(void (*got)(uint32_t k, uint32_t version))
+{
+        for (uint32_t first = 0; first < CAMPAIGN_KEYS;) {
+                int answers[CAMPAIGN_SLOTS];
+                uint32_t keys[CAMPAIGN_SLOTS], n = 0;
+
+                for (; n < CAMPAIGN_SLOTS && first < CAMPAIGN_KEYS; first++) {
+                        answers[n] = get_begin(&slots[n], first);
+                        keys[n] = first;
+                        if (answers[n] == 0)
+                                n++;
+                        else
+                                got(first, 0);
+                }
+                world_turn();
+                while (gets_busy()) {
+                        if (!world.lockstep || !world_step())
+                                wait_io();
+                        world_turn();
+                }
+                for (uint32_t i = 0; i < n; i++)
+                        got(keys[i], slots[i].get.result == 0 ? get_check(&slots[i]) : 0);
+        }
+}
+
+/* --- what has to be there --- */
+
+void world_note_must(bool written_too)
+{
+        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++) {
+                struct item *item = &world.items[k];
+                uint32_t v = item->stable || written_too ? world_version(k) : 0;
+
+                item->must = v > item->shut && (v == item->stable || (written_too && v == item->written))
+                                     ? v
+                                     : 0;
+        }
+}
+
+void world_release_must(void)
+{
+        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
+                world.items[k].must = 0;
+}
+
+void world_forgive(void)
+{
+        world_release_must();
+        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
+                world.items[k].gone = 0;
+        for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++)
+                world.namespaces[n].answered = false;
+}
+
+static void verify_one(uint32_t k, uint32_t version)
+{
+        struct item *item = &world.items[k];
+
+        if (item->must && version == 0)
+                campaign_fail(VERDICT_LOST, "key %u, version %u: it was %s, and is lost", k, item->must,
+                              item->must == item->stable ? "durable" : "written");
+        if (item->must && version != item->must)
+                campaign_fail(VERDICT_WRONG, "key %u: version %u was the last, and is %u now", k,
+                              item->must, version);
+        if (version && version == item->failed)
+                campaign_fail(VERDICT_WRONG, "key %u: version %u, whose put had failed", k, version);
+        if (version && version <= item->gone)
+                campaign_fail(VERDICT_WRONG, "key %u: version %u, which an earlier start did not find", k,
+                              version);
+        item->gone = version ? version - 1 : item->version;
+        if (version)
+                world.hits++;
+        else
+                world.misses++;
+        item->stable = item->written = version;
+        item->shut = item->purged;
+        item->failed = 0;
+}
+
+void world_verify(void)
+{
+        verify_namespaces();
+        world_get_all(verify_one);
+        world_release_must();
+}
