@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcache: the client of kvcache-daemon, which keeps the KV-cache blocks of LLM engines in memory and on disk.
+/* libkvcache: the client of kvcache-daemon, which keeps the KV-cache blocks of LLM engines in
+ * memory and on disk.
  *
- * No threads, no signals, no output, no exit. Every call that can wait takes a timeout or uses the handle's. One
- * handle belongs to one thread at a time; several handles in one process are independent. After fork() every call on
- * a handle of the parent answers -ECHILD in the child. When the daemon restarts, requests in flight end with a
- * status, and the next call connects anew and maps the new memory.
+ * No threads, no signals, no output, no exit. Every call that can wait takes a timeout or uses the
+ * handle's. One handle belongs to one thread at a time; several handles in one process are
+ * independent. After fork() every call on a handle of the parent answers -ECHILD in the child. When
+ * the daemon restarts, requests in flight end with a status, and the next call connects anew and
+ * maps the new memory.
  *
  * Calls return 0 (or a count) on success and a negative errno when the call as a whole failed;
  * kvcache_error() then says why in words. What became of each key is in its result's status:
@@ -31,25 +33,25 @@ struct kvcache_key {
 /* Stable numbers. */
 enum kvcache_status {
         KVCACHE_OK = 0,
-        KVCACHE_MISS = 1,         /* not there, or it failed its check */
-        KVCACHE_EXISTS = 2,       /* put: it was already there; nothing was copied. As good as OK */
-        KVCACHE_BUSY = 3,         /* no room now */
+        KVCACHE_MISS = 1,   /* not there, or it failed its check */
+        KVCACHE_EXISTS = 2, /* put: it was already there; nothing was copied. As good as OK */
+        KVCACHE_BUSY = 3,   /* no room now */
         KVCACHE_TOO_LARGE = 4,
-        KVCACHE_NOT_DURABLE = 5,  /* put durable: written, but it may not survive power loss */
-        KVCACHE_FAILED = 6,       /* put: the device refused */
+        KVCACHE_NOT_DURABLE = 5, /* put durable: written, but it may not survive power loss */
+        KVCACHE_FAILED = 6,      /* put: the device refused */
         KVCACHE_INVALID = 7,
-        KVCACHE_STALE = 8,        /* release: no such lease */
+        KVCACHE_STALE = 8, /* release: no such lease */
         KVCACHE_DENIED = 9,
         KVCACHE_QUOTA = 10,
-        KVCACHE_MISMATCH = 11,    /* namespace: exists with another fingerprint */
+        KVCACHE_MISMATCH = 11, /* namespace: exists with another fingerprint */
         KVCACHE_NO_NAMESPACE = 12,
         KVCACHE_VERSION = 13,
         KVCACHE_SHUTDOWN = 14,
         KVCACHE_NO_SPACE = 15,
         /* The library's own: */
-        KVCACHE_LOST = 100,       /* the daemon went away before it answered */
-        /* The deadline passed, the request goes on: memory it names is not yours yet. (One that had not even been sent
-         * is taken back: its keys are KVCACHE_BUSY.) */
+        KVCACHE_LOST = 100, /* the daemon went away before it answered */
+        /* The deadline passed, the request goes on: memory it names is not yours yet. (One that had
+         * not even been sent is taken back: its keys are KVCACHE_BUSY.) */
         KVCACHE_PENDING = 101,
 };
 
@@ -72,22 +74,26 @@ struct kvcache_options {
         uint32_t size;            /* sizeof(struct kvcache_options) */
         uint32_t flags;           /* KVCACHE_POPULATE */
         const char *socket_path;  /* NULL: $KVCACHE_SOCKET, else the default path */
-        const char *client_name;  /* for the daemon's log, at most 31 bytes; NULL: the program's name */
+        const char
+                *client_name; /* for the daemon's log, at most 31 bytes; NULL: the program's name */
         int connect_timeout_ms;   /* 0: 5,000 */
         int request_timeout_ms;   /* of blocking calls, and of requests that name none; 0: 30,000 */
-        uint64_t lane_bytes;      /* of the lane, at most what the daemon allows; 0: as much as that */
+        uint64_t lane_bytes; /* of the lane, at most what the daemon allows; 0: as much as that */
 };
 enum {
-        KVCACHE_POPULATE = 1 << 0, /* fault the whole pool mapping in at connect: the first touch of a page costs more
-                                      than copying it */
+        KVCACHE_POPULATE = 1 << 0, /* fault the whole pool mapping in at connect: the first touch of
+                                      a page costs more than copying it */
 };
 
-/* Connects, agrees on a version, maps the pool read-only and checks its seals. `*ret` is set on success only.
- * -ENOENT, -ECONNREFUSED: no daemon there; -EACCES; -EPROTONOSUPPORT: no version in common; -ETIMEDOUT; -ECONNRESET: it
- * hung up, as it does on users that may not connect; -EPERM: its memory is not sealed as it must be; -EBADMSG: it makes
- * no sense. `ret_error` (may be NULL) gets a sentence. */
-int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options, char *ret_error, size_t error_bytes);
-/* Ends what is in flight, unmaps, frees: data of leases must not be touched any more. NULL is fine. */
+/* Connects, agrees on a version, maps the pool read-only and checks its seals. `*ret` is set on
+ * success only. -ENOENT, -ECONNREFUSED: no daemon there; -EACCES; -EPROTONOSUPPORT: no version in
+ * common; -ETIMEDOUT; -ECONNRESET: it hung up, as it does on users that may not connect; -EPERM:
+ * its memory is not sealed as it must be; -EBADMSG: it makes no sense. `ret_error` (may be NULL)
+ * gets a sentence. */
+int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options, char *ret_error,
+                    size_t error_bytes);
+/* Ends what is in flight, unmaps, frees: data of leases must not be touched any more. NULL is fine.
+ */
 void kvcache_close(struct kvcache *kv);
 /* Why the last call on this handle failed. Never NULL; valid until the next call. */
 const char *kvcache_error(const struct kvcache *kv);
@@ -106,40 +112,45 @@ struct kvcache_info {
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret);
 
 /* --- namespaces ---
- * A name and what its blocks depend on. `fingerprint`: canonical text, lines "key=value\n" sorted by key: model, revision, dtype,
- * layout, block tokens, parallel sizes. The same name with another fingerprint is refused with KVCACHE_MISMATCH and
- * kvcache_error() names the field: that is what keeps two configurations from reading each other's bytes.
+ * A name and what its blocks depend on. `fingerprint`: canonical text, lines "key=value\n" sorted
+ * by key: model, revision, dtype, layout, block tokens, parallel sizes. The same name with another
+ * fingerprint is refused with KVCACHE_MISMATCH and kvcache_error() names the field: that is what
+ * keeps two configurations from reading each other's bytes.
  *
- * Returns 0 and a handle that stays valid across reconnects. -EEXIST: mismatch. -ENOENT: `attach` and not there. */
+ * Returns 0 and a handle that stays valid across reconnects. -EEXIST: mismatch. -ENOENT: `attach`
+ * and not there. */
 struct kvcache_namespace_options {
         uint32_t size;
         uint32_t flags;          /* KVCACHE_ATTACH */
         const char *name;        /* 1 to 255 bytes */
         const char *fingerprint; /* NULL with KVCACHE_ATTACH: do not compare (tools) */
-        uint64_t chunk_bytes;    /* size of most chunks: stored without rounding loss; 0: not declared */
+        uint64_t chunk_bytes; /* size of most chunks: stored without rounding loss; 0: not declared
+                               */
 };
 enum {
         KVCACHE_ATTACH = 1 << 0, /* must exist already */
 };
-int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_options *options, uint32_t *ret_namespace);
+int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_options *options,
+                           uint32_t *ret_namespace);
 
 /* --- the lane: shared memory from which puts are taken and to which `get into` copies ---
- * Made at the first use. kvcache_lane_acquire() gives a place, 64-byte aligned; -ENOBUFS: no room now (drain,
- * release, try again); -E2BIG: never. A place that a request in flight names belongs to the daemon until its completion
- * is drained; releasing it earlier is safe: the library frees it when that has happened. */
+ * Made at the first use. kvcache_lane_acquire() gives a place, 64-byte aligned; -ENOBUFS: no room
+ * now (drain, release, try again); -E2BIG: never. A place that a request in flight names belongs to
+ * the daemon until its completion is drained; releasing it earlier is safe: the library frees it
+ * when that has happened. */
 int kvcache_lane_acquire(struct kvcache *kv, size_t bytes, void **ret_place);
 void kvcache_lane_release(struct kvcache *kv, void *place);
 
 /* --- asynchronous core: submit, wait until kvcache_fd() is readable, drain --- */
 
 enum kvcache_op {
-        KVCACHE_OP_PUT = 1,      /* from `data`, `length` bytes */
-        KVCACHE_OP_GET = 2,      /* mapped: results carry `data` in the pool and a lease to release */
-        /* Copied to `data`, `length` bytes of room: by the daemon if all rooms of the request are in places of the
-         * lane, else by the library when it takes the reply. */
+        KVCACHE_OP_PUT = 1, /* from `data`, `length` bytes */
+        KVCACHE_OP_GET = 2, /* mapped: results carry `data` in the pool and a lease to release */
+        /* Copied to `data`, `length` bytes of room: by the daemon if all rooms of the request are
+         * in places of the lane, else by the library when it takes the reply. */
         KVCACHE_OP_GET_INTO = 3,
         KVCACHE_OP_EXISTS = 4,
-        KVCACHE_OP_MATCH = 5,    /* completion's `value`: keys of the leading run that are there */
+        KVCACHE_OP_MATCH = 5, /* completion's `value`: keys of the leading run that are there */
         KVCACHE_OP_TOUCH = 6,
         KVCACHE_OP_EVICT = 7,
         KVCACHE_OP_STAT = 8,
@@ -149,11 +160,12 @@ struct kvcache_lease {
         uint32_t id, generation;
 };
 
-/* One key of a request. Keys of a request are a chain, root first; what is not a chain is none the worse for it. */
+/* One key of a request. Keys of a request are a chain, root first; what is not a chain is none the
+ * worse for it. */
 struct kvcache_entry {
         struct kvcache_key key;
-        void *data;            /* PUT: the bytes; a place of the lane is taken as it is, other memory is copied to the
-                                  lane first. GET_INTO: room for the bytes */
+        void *data; /* PUT: the bytes; a place of the lane is taken as it is, other memory is copied
+                       to the lane first. GET_INTO: room for the bytes */
         uint64_t length;       /* PUT: 1 to max_chunk_bytes. GET_INTO: room at data */
         uint64_t range_offset; /* GET, GET_INTO: within the chunk */
         uint64_t range_length; /* 0: to its end */
@@ -161,10 +173,11 @@ struct kvcache_entry {
 
 struct kvcache_result {
         int status;            /* enum kvcache_status */
-        uint32_t tiers;        /* GET: where it came from; EXISTS, STAT: where it is (enum kvcache_tier) */
+        uint32_t tiers; /* GET: where it came from; EXISTS, STAT: where it is (enum kvcache_tier) */
         uint64_t length;       /* GET, GET_INTO: bytes got; PUT, STAT: of the chunk */
         uint64_t chunk_length; /* GET, GET_INTO: of the whole chunk */
-        const void *data;      /* GET, PUT with KVCACHE_KEEP_LEASE: in the pool, read-only, until released */
+        const void *
+                data; /* GET, PUT with KVCACHE_KEEP_LEASE: in the pool, read-only, until released */
         struct kvcache_lease lease; /* generation 0: none */
         uint64_t created_ms;   /* STAT */
         uint32_t crc32c;       /* STAT */
@@ -174,10 +187,10 @@ struct kvcache_result {
 enum {
         KVCACHE_NOWAIT = 1 << 0,     /* PUT, GET: KVCACHE_BUSY rather than waiting for room */
         KVCACHE_KEEP_LEASE = 1 << 1, /* PUT: keep a lease on each chunk */
-        KVCACHE_MORE = 1 << 2,       /* PUT, GET, GET_INTO, TOUCH: the chain goes on with the next such
-                                        request, whose `parent` is the last key of this one. A get of
-                                        what is there and a put of the rest are one chain: its recency
-                                        is set from its end to its root, so that ends are evicted first */
+        KVCACHE_MORE = 1 << 2, /* PUT, GET, GET_INTO, TOUCH: the chain goes on with the next such
+                                  request, whose `parent` is the last key of this one. A get of
+                                  what is there and a put of the rest are one chain: its recency
+                                  is set from its end to its root, so that ends are evicted first */
 };
 
 struct kvcache_request {
@@ -188,10 +201,12 @@ struct kvcache_request {
         enum kvcache_ack ack;    /* PUT */
         uint32_t tiers;          /* EVICT: KVCACHE_TIER_MEMORY or KVCACHE_TIER_ALL; 0: all */
         const struct kvcache_entry *entries; /* read during the call only */
-        const struct kvcache_key *keys;      /* instead of entries for GET (whole chunks), EXISTS, MATCH, TOUCH, EVICT, STAT */
-        size_t count;            /* any; more than a message holds are sent as several, as one chain */
+        const struct kvcache_key *keys; /* instead of entries for GET (whole chunks), EXISTS, MATCH,
+                                           TOUCH, EVICT, STAT */
+        size_t count; /* any; more than a message holds are sent as several, as one chain */
         const struct kvcache_key *parent; /* the key before the first; NULL: the first is a root */
-        struct kvcache_result *results;   /* `count` of them, the caller's; written at completion. May be NULL for MATCH and TOUCH */
+        struct kvcache_result *results; /* `count` of them, the caller's; written at completion. May
+                                           be NULL for MATCH and TOUCH */
         int timeout_ms;          /* 0: the handle's; then the key's status is KVCACHE_PENDING */
         uint64_t user_data;      /* comes back with the completion */
 };
@@ -199,42 +214,46 @@ struct kvcache_request {
 struct kvcache_completion {
         uint64_t user_data;
         uint64_t value;  /* MATCH */
-        int error;       /* 0, or -errno of the request as a whole; each result has a status in any case */
+        int error; /* 0, or -errno of the request as a whole; each result has a status in any case
+                    */
         enum kvcache_op op;
         size_t count;
 };
 
-/* Sends it, or queues it when the daemon has enough in flight. 0; -ENOBUFS: data does not fit the lane now; -EINVAL;
- * -ENOTCONN: the daemon is away and reconnecting failed. */
+/* Sends it, or queues it when the daemon has enough in flight. 0; -ENOBUFS: data does not fit the
+ * lane now; -EINVAL; -ENOTCONN: the daemon is away and reconnecting failed. */
 int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request);
-/* An epoll fd over socket and deadlines: readable when kvcache_drain() has something to do. Borrowed; stays the same
- * across reconnects. */
+/* An epoll fd over socket and deadlines: readable when kvcache_drain() has something to do.
+ * Borrowed; stays the same across reconnects. */
 int kvcache_fd(const struct kvcache *kv);
-/* Takes up to `max` completions, waiting for the first at most timeout_ms (0: not at all; < 0: until there is one or
- * nothing is in flight). Returns how many. */
+/* Takes up to `max` completions, waiting for the first at most timeout_ms (0: not at all; < 0:
+ * until there is one or nothing is in flight). Returns how many. */
 int kvcache_drain(struct kvcache *kv, struct kvcache_completion *ret, size_t max, int timeout_ms);
 /* Requests submitted and not yet drained. */
 size_t kvcache_inflight(const struct kvcache *kv);
-/* May this memory be reused: is no request, not one that timed out or was lost with a daemon either, still moving
- * bytes there? 1, 0, -errno. */
+/* May this memory be reused: is no request, not one that timed out or was lost with a daemon
+ * either, still moving bytes there? 1, 0, -errno. */
 int kvcache_region_settled(struct kvcache *kv, const void *data, size_t bytes);
 
-/* Gives leases back; sent with the next request, or by kvcache_flush(), or when many are held. Leases of a daemon that is gone
- * are ignored. The data must not be touched any more. */
+/* Gives leases back; sent with the next request, or by kvcache_flush(), or when many are held.
+ * Leases of a daemon that is gone are ignored. The data must not be touched any more. */
 int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size_t n);
 int kvcache_flush(struct kvcache *kv);
 
 /* --- blocking calls ---
  * Return a status (enum kvcache_status, >= 0) for one key, or a negative errno. */
-int kvcache_put(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key, const void *data, size_t length,
-                enum kvcache_ack ack);
-/* Copies into `buffer`; *ret_length is the chunk's length, also when KVCACHE_TOO_LARGE says that it did not fit. */
-int kvcache_get(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key, void *buffer, size_t room,
-                size_t *ret_length);
+int kvcache_put(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
+                const void *data, size_t length, enum kvcache_ack ack);
+/* Copies into `buffer`; *ret_length is the chunk's length, also when KVCACHE_TOO_LARGE says that it
+ * did not fit. */
+int kvcache_get(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
+                void *buffer, size_t room, size_t *ret_length);
 /* In place: valid until kvcache_release(kv, &result.lease, 1). */
-int kvcache_get_map(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key, struct kvcache_result *ret);
-/* Any request, whatever its size, waited for: a put that the lane cannot hold at once goes in rounds; -E2BIG: one chunk
- * is longer than the lane. 0, or -errno; each result has a status in any case. `ret_value` may be NULL. */
+int kvcache_get_map(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
+                    struct kvcache_result *ret);
+/* Any request, whatever its size, waited for: a put that the lane cannot hold at once goes in
+ * rounds; -E2BIG: one chunk is longer than the lane. 0, or -errno; each result has a status in any
+ * case. `ret_value` may be NULL. */
 int kvcache_call(struct kvcache *kv, const struct kvcache_request *request, uint64_t *ret_value);
 
 struct kvcache_listed {
@@ -243,9 +262,10 @@ struct kvcache_listed {
         uint64_t created_ms;
         uint32_t tiers;
 };
-/* Up to `max` chunks of a namespace, in no order. Start with *cursor = 0; at the end it is 0 again. Returns how many,
- * which may be none before the end, too. */
-int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor, struct kvcache_listed *ret, size_t max);
+/* Up to `max` chunks of a namespace, in no order. Start with *cursor = 0; at the end it is 0 again.
+ * Returns how many, which may be none before the end, too. */
+int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
+                 struct kvcache_listed *ret, size_t max);
 /* Forgets everything in the namespace, for good; on stable storage when this returns. */
 int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped);
 /* Everything in the store. Needs an admin: -EACCES. */

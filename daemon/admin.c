@@ -29,7 +29,8 @@ static int text_to_memfd(const char *text, size_t bytes)
         return TAKE_FD(fd);
 }
 
-void admin_report(struct client *client, const struct wire_report_request *msg, uint64_t received_ns)
+void admin_report(struct client *client, const struct wire_report_request *msg,
+                  uint64_t received_ns)
 {
         _cleanup_(freep) char *text = NULL;
         _cleanup_(closep) int fd = -1;
@@ -37,7 +38,8 @@ void admin_report(struct client *client, const struct wire_report_request *msg, 
         FILE *out;
 
         if (msg->what == WIRE_REPORT_CONFIG && !client->admin) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0, "the configuration is for admins", NULL, 0);
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
+                               "the configuration is for admins", NULL, 0);
                 return;
         }
         out = open_memstream(&text, &bytes);
@@ -47,7 +49,8 @@ void admin_report(struct client *client, const struct wire_report_request *msg, 
                 fd = text_to_memfd(text, bytes);
         }
         if (fd < 0) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "no memory or descriptors for the report", NULL, 0);
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0,
+                               "no memory or descriptors for the report", NULL, 0);
                 return;
         }
         dispatch_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &fd, 1);
@@ -68,12 +71,14 @@ void admin_list(struct client *client, const struct wire_list *msg, uint64_t rec
                                "this session has not opened that namespace", NULL, 0);
                 return;
         }
-        n = store_list(client->env->store, msg->namespace_id, &cursor, chunks, MIN(msg->max, (uint32_t)WIRE_MAX_KEYS));
+        n = store_list(client->env->store, msg->namespace_id, &cursor, chunks,
+                       MIN(msg->max, (uint32_t)WIRE_MAX_KEYS));
         for (unsigned i = 0; i < n; i++) {
                 const struct store_chunk *c = &chunks[i];
                 uint64_t hash = store_hash(client->env->store, c->namespace_id, &c->key);
                 uint32_t chunk = pool_find(client->env->pool, c->namespace_id, &c->key, hash);
-                bool in_pool = chunk != POOL_NONE && !(pool_chunk(client->env->pool, chunk)->flags & POOL_FILLING);
+                bool in_pool = chunk != POOL_NONE &&
+                               !(pool_chunk(client->env->pool, chunk)->flags & POOL_FILLING);
 
                 out.results[i] = (struct wire_list_result){
                         .key = c->key,
@@ -106,9 +111,11 @@ static void on_purged(struct store_purge *store)
         struct purge *p = container_of(store, struct purge, store);
         char text[128];
 
-        snprintf(text, sizeof(text), "gone from memory, but not synced to disk: %s", strerror(-store->result));
-        dispatch_reply(p->client, &p->hdr, p->received_ns, store->result == 0 ? WIRE_OK : WIRE_FAILED, 0, store->dropped, text,
-                       NULL, 0);
+        snprintf(text, sizeof(text), "gone from memory, but not synced to disk: %s",
+                 strerror(-store->result));
+        dispatch_reply(p->client, &p->hdr, p->received_ns,
+                       store->result == 0 ? WIRE_OK : WIRE_FAILED, 0, store->dropped, text, NULL,
+                       0);
         free(p);
 }
 
@@ -118,7 +125,8 @@ void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t r
         struct purge *p;
 
         if (all && !client->admin) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0, "purging every namespace needs an admin", NULL, 0);
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
+                               "purging every namespace needs an admin", NULL, 0);
                 return;
         }
         if (!all && !client_has_namespace(client, msg->namespace_id)) {
@@ -128,7 +136,8 @@ void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t r
         }
         p = calloc(1, sizeof(*p));
         if (!p) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory", NULL, 0);
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
+                               NULL, 0);
                 return;
         }
         p->client = client;

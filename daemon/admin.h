@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The messages by which people look at the daemon and clear it: REPORT, LIST, PURGE. Some need an admin. */
+/* The messages by which people look at the daemon and clear it: REPORT, LIST, PURGE. Some need an
+ * admin. */
 #pragma once
 
 #include "dispatch.h"
 
-void admin_report(struct client *client, const struct wire_report_request *msg, uint64_t received_ns);
+void admin_report(struct client *client, const struct wire_report_request *msg,
+                  uint64_t received_ns);
 void admin_list(struct client *client, const struct wire_list *msg, uint64_t received_ns);
 void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t received_ns);

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two tiers as one. Runs on the loop thread; owns who waits for what, and the writes behind accepted puts.
+/* The two tiers as one. Runs on the loop thread; owns who waits for what, and the writes behind
+ * accepted puts.
  *
- * Put: find the key in either tier (first put wins) -> a slot of the pool -> a worker copies and computes the CRC over
- * the copy -> visible, `accepted` -> the store writes payload, then table -> `written`.
+ * Put: find the key in either tier (first put wins) -> a slot of the pool -> a worker copies and
+ * computes the CRC over the copy -> visible, `accepted` -> the store writes payload, then table ->
+ * `written`.
  * Get: in the pool, at once -> else a slot of the pool -> the store reads and verifies -> visible.
  * Whoever finds a key on its way in waits on that chunk, and is looked at again when it has arrived.
  *
- * Failures: a copy that faults stores nothing. A write that fails leaves an accepted chunk in the pool only, and takes
- * one that nobody was told of out again. A read that fails is a miss for all who waited. */
+ * Failures: a copy that faults stores nothing. A write that fails leaves an accepted chunk in the
+ * pool only, and takes one that nobody was told of out again. A read that fails is a miss for all
+ * who waited. */
 #include "cache.h"
 
 #include <assert.h>
@@ -21,8 +24,9 @@
 enum { KIND_GET, KIND_PUT };
 
 enum {
-        /* In a wait for room the first of a line goes first, so that a large one is not starved by small ones. But one that
-         * has found none for so long, since what it needs is leased, does not hold up who comes behind it any more. */
+        /* In a wait for room the first of a line goes first, so that a large one is not starved by
+         * small ones. But one that has found none for so long, since what it needs is leased, does
+         * not hold up who comes behind it any more. */
         PATIENCE_MS = 100,
         FAILED_TRIES = 16, /* of a turn */
         LOOKS = 1024,      /* of a turn, at those who wait */
@@ -41,7 +45,7 @@ struct cache {
         struct cache_params params;
         struct list_node wait_gets, wait_puts; /* for room, in order */
         struct list_node retry;                /* writes that the store could not take yet */
-        struct list_node dropping;             /* writes whose chunk was evicted meanwhile, in that order */
+        struct list_node dropping; /* writes whose chunk was evicted meanwhile, in that order */
         struct list_node settling;             /* who waits for those, in order */
         uint64_t evictions;                    /* of chunks being written, so far */
         uint64_t next_deadline_ns;             /* of those who wait for room; 0: nobody */
@@ -52,7 +56,8 @@ struct cache {
         struct cache_stats stats;
 };
 
-/* A chunk on its way from a client to the store. Its pin keeps the pool's bytes until they are written. */
+/* A chunk on its way from a client to the store. Its pin keeps the pool's bytes until they are
+ * written. */
 struct write {
         struct kio_request copy;
         struct store_put store;
@@ -62,7 +67,8 @@ struct write {
         uint32_t chunk;
         uint64_t slot_bytes;
         bool told;  /* somebody was answered "accepted": it stays in the pool if its write fails */
-        uint64_t drop; /* evicted while it was being written: the number of that eviction; 0: it was not */
+        uint64_t drop; /* evicted while it was being written: the number of that eviction; 0: it was
+                          not */
         struct list_node dropping;
 };
 
@@ -162,7 +168,8 @@ static void finish(struct cache *c, struct cache_request *req, enum cache_status
 }
 
 /* With the chunk, pinned for the caller. */
-static void finish_with(struct cache *c, struct cache_request *req, enum cache_status status, uint32_t chunk)
+static void finish_with(struct cache *c, struct cache_request *req, enum cache_status status,
+                        uint32_t chunk)
 {
         req->chunk = chunk;
         req->place = place_of(c, chunk);
@@ -170,7 +177,8 @@ static void finish_with(struct cache *c, struct cache_request *req, enum cache_s
         finish(c, req, status);
 }
 
-static void wait_on(struct cache *c, struct cache_request *req, uint32_t chunk, enum waiting waiting)
+static void wait_on(struct cache *c, struct cache_request *req, uint32_t chunk,
+                    enum waiting waiting)
 {
         req->waiting = waiting;
         list_append(&pool_chunk(c->params.pool, chunk)->waiters, &req->node);
@@ -196,7 +204,8 @@ static bool over_budget(const struct cache *c, const struct cache_request *req)
 {
         uint64_t unwritten = c->stats.unwritten_bytes;
 
-        return unwritten >= c->unwritten_limit || (req->length > c->unwritten_limit - unwritten && unwritten > 0);
+        return unwritten >= c->unwritten_limit ||
+               (req->length > c->unwritten_limit - unwritten && unwritten > 0);
 }
 
 /* Must it let others go first, who have been waiting for room longer? */
@@ -208,12 +217,15 @@ static bool others_first(const struct cache *c, const struct cache_request *req)
         if (req->waiting == WAITING_ROOM || list_empty(list))
                 return false;
         if ((c->kicked && !req->nowait) ||
-            (req->kind == KIND_PUT && over_budget(c, container_of(list->next, struct cache_request, node))))
+            (req->kind == KIND_PUT &&
+             over_budget(c, container_of(list->next, struct cache_request, node))))
                 return true;
-        return clock_mono_ns() < container_of(list->prev, struct cache_request, node)->waits_since_ns + PATIENCE_NS;
+        return clock_mono_ns() <
+               container_of(list->prev, struct cache_request, node)->waits_since_ns + PATIENCE_NS;
 }
 
-static void settle_waiters(struct cache *c, uint32_t chunk, enum waiting which, enum cache_status status);
+static void settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
+                           enum cache_status status);
 
 void cache_unpin(struct cache *c, uint32_t chunk)
 {
@@ -234,10 +246,12 @@ static bool write_submit(struct write *w);
 static void settle_evictions(struct cache *c)
 {
         while (!list_empty(&c->settling)) {
-                struct cache_settle *settle = container_of(c->settling.next, struct cache_settle, node);
+                struct cache_settle *settle =
+                        container_of(c->settling.next, struct cache_settle, node);
 
                 if (!list_empty(&c->dropping) &&
-                    container_of(c->dropping.next, struct write, dropping)->drop <= settle->evictions)
+                    container_of(c->dropping.next, struct write, dropping)->drop <=
+                            settle->evictions)
                         return;
                 list_unlink(&settle->node);
                 store_settle_drops(c->params.store, &settle->store);
@@ -299,7 +313,8 @@ static void write_done(struct write *w, int result)
                 c->stats.pool_only++;
         c->retry_now = true;
 
-        /* What was purged or evicted while it was written was written and then purged, as far as anyone can tell. */
+        /* What was purged or evicted while it was written was written and then purged, as far as
+         * anyone can tell. */
         if (result == STORE_NOT_DURABLE)
                 status = CACHE_NOT_DURABLE;
         else if (written || gone)
@@ -342,8 +357,8 @@ static bool write_submit(struct write *w)
         r = store_put(c->params.store, &w->store);
         if (r == 0)
                 return true;
-        /* EXISTS: an older put of the key, evicted meanwhile, is still on its way to being dropped. Its bytes are not these,
-         * and even if it can be found already it is about to go. */
+        /* EXISTS: an older put of the key, evicted meanwhile, is still on its way to being dropped.
+         * Its bytes are not these, and even if it can be found already it is about to go. */
         if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0) {
                 list_append(&c->retry, &w->node);
                 return false;
@@ -389,8 +404,8 @@ static void on_copied(struct kio_request *copy)
                 else if (other->kind == KIND_PUT)
                         other->waiting = WAITING_WRITE;
         }
-        /* The answer carries the place in the store, so it comes after the store was asked; what was written or failed
-         * at once is freed by then, so it is pinned meanwhile. */
+        /* The answer carries the place in the store, so it comes after the store was asked; what
+         * was written or failed at once is freed by then, so it is pinned meanwhile. */
         {
                 uint32_t chunk = w->chunk;
 
@@ -452,7 +467,8 @@ static void on_synced(struct store_put *store)
 }
 
 /* The store has the key. */
-static void finish_existing(struct cache *c, struct cache_request *req, uint32_t chunk, struct store_ref ref)
+static void finish_existing(struct cache *c, struct cache_request *req, uint32_t chunk,
+                            struct store_ref ref)
 {
         struct sync *s;
 
@@ -503,7 +519,8 @@ static void put_present(struct cache *c, struct cache_request *req, uint32_t chu
                 finish_existing(c, req, chunk, ref);
                 return;
         }
-        /* In memory only, because its write failed or because the store has evicted it: write what is here. */
+        /* In memory only, because its write failed or because the store has evicted it: write what
+         * is here. */
         pool_pin(c->params.pool, chunk);
         w = write_new(c, chunk, req);
         if (!w) {
@@ -534,7 +551,8 @@ static bool put_try(struct cache *c, struct cache_request *req)
         }
         if (others_first(c, req) || over_budget(c, req))
                 return false;
-        r = pool_acquire(c->params.pool, req->namespace_id, &req->key, req->hash, req->length, &chunk);
+        r = pool_acquire(c->params.pool, req->namespace_id, &req->key, req->hash, req->length,
+                         &chunk);
         if (r == POOL_FULL)
                 return false;
         if (r == POOL_TOO_LARGE) {
@@ -580,7 +598,8 @@ void cache_put(struct cache *c, struct cache_request *req)
         request_init(c, req, KIND_PUT);
         if (c->stopping)
                 finish(c, req, CACHE_CANCELLED);
-        else if (req->length > pool_slab_bytes(c->params.pool) || req->length > store_max_chunk(c->params.store))
+        else if (req->length > pool_slab_bytes(c->params.pool) ||
+                 req->length > store_max_chunk(c->params.store))
                 finish(c, req, CACHE_TOO_LARGE);
         else if (!put_try(c, req))
                 wait_for_room(c, req);
@@ -594,7 +613,8 @@ static void on_read(struct store_get *store)
         struct cache *c = f->cache;
         uint32_t chunk = f->chunk;
         struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
-        bool good = store->result == 0 && store->length == pc->length && !(pc->flags & POOL_DROPPED);
+        bool good =
+                store->result == 0 && store->length == pc->length && !(pc->flags & POOL_DROPPED);
 
         if (good) {
                 pc->flags |= POOL_STORED;
@@ -632,14 +652,16 @@ static bool get_try(struct cache *c, struct cache_request *req)
                 wait_on(c, req, chunk, WAITING_FILL);
                 return true;
         }
-        if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, NULL, &info) != 0) {
+        if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, NULL, &info) !=
+            0) {
                 finish(c, req, CACHE_MISS);
                 return true;
         }
         req->length = info.length;
         if (others_first(c, req))
                 return false;
-        r = pool_acquire(c->params.pool, req->namespace_id, &req->key, req->hash, info.length, &chunk);
+        r = pool_acquire(c->params.pool, req->namespace_id, &req->key, req->hash, info.length,
+                         &chunk);
         if (r == POOL_FULL)
                 return false;
         if (r == POOL_TOO_LARGE) {
@@ -681,9 +703,11 @@ void cache_get(struct cache *c, struct cache_request *req)
                 wait_for_room(c, req);
 }
 
-/* Looks again at those who waited on a chunk for this. CACHE_OK: it has come about. Else gets are misses; puts that waited for
- * the bytes try for themselves; those that waited for the write fail as it did, with `status`. */
-static void settle_waiters(struct cache *c, uint32_t chunk, enum waiting which, enum cache_status status)
+/* Looks again at those who waited on a chunk for this. CACHE_OK: it has come about. Else gets are
+ * misses; puts that waited for the bytes try for themselves; those that waited for the write fail
+ * as it did, with `status`. */
+static void settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
+                           enum cache_status status)
 {
         struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
         struct list_node settled = LIST_INIT(settled);
@@ -720,8 +744,8 @@ static void settle_waiters(struct cache *c, uint32_t chunk, enum waiting which, 
 
 /* --- find, touch, evict, purge --- */
 
-unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key, struct cache_place *ret_place,
-                    struct store_chunk *ret_info)
+unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key,
+                    struct cache_place *ret_place, struct store_chunk *ret_info)
 {
         uint64_t hash = store_hash(c->params.store, namespace_id, key);
         uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
@@ -758,7 +782,8 @@ void cache_touch(struct cache *c, const struct cache_place *place)
         store_touch(c->params.store, place->ref);
 }
 
-enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key, bool memory_only)
+enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key,
+                              bool memory_only)
 {
         uint64_t hash = store_hash(c->params.store, namespace_id, key);
         uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
@@ -766,7 +791,9 @@ enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const stru
 
         if (memory_only) {
                 if (!found)
-                        return store_find(c->params.store, namespace_id, key, hash, NULL, NULL) == 0 ? CACHE_OK : CACHE_MISS;
+                        return store_find(c->params.store, namespace_id, key, hash, NULL, NULL) == 0
+                                       ? CACHE_OK
+                                       : CACHE_MISS;
                 if (pool_chunk(c->params.pool, chunk)->flags & (POOL_FILLING | POOL_WRITING))
                         return CACHE_BUSY;
                 pool_drop(c->params.pool, chunk);
@@ -834,7 +861,8 @@ void cache_cancel(struct cache *c, const void *owner)
 }
 
 /* Lets in as many as find room, from the front. */
-static void let_in(struct cache *c, struct list_node *list, bool (*try)(struct cache *, struct cache_request *), uint64_t now_ns)
+static void let_in(struct cache *c, struct list_node *list,
+                   bool (*try)(struct cache *, struct cache_request *), uint64_t now_ns)
 {
         struct list_node stay = LIST_INIT(stay);
         struct list_node *n;
@@ -923,14 +951,16 @@ uint64_t cache_turn(struct cache *c, uint64_t now_ns)
                 expire(c, &c->wait_puts, now_ns, &next);
                 c->next_deadline_ns = next;
         }
-        if (c->look_again_ns != 0 && (c->next_deadline_ns == 0 || c->look_again_ns < c->next_deadline_ns))
+        if (c->look_again_ns != 0 &&
+            (c->next_deadline_ns == 0 || c->look_again_ns < c->next_deadline_ns))
                 return c->look_again_ns;
         return c->next_deadline_ns;
 }
 
 bool cache_has_work(const struct cache *c)
 {
-        return (c->kicked && !(list_empty(&c->wait_gets) && list_empty(&c->wait_puts))) || may_retry(c);
+        return (c->kicked && !(list_empty(&c->wait_gets) && list_empty(&c->wait_puts))) ||
+               may_retry(c);
 }
 
 void cache_stop(struct cache *c)

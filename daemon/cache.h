@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The two tiers as one: what `get`, `put`, `evict` and `purge` of one key mean over pool and store.
  *
- * A request is the caller's memory and belongs to the cache from the call until complete(), which may run before the
- * call returns. Loop thread.
+ * A request is the caller's memory and belongs to the cache from the call until complete(), which
+ * may run before the call returns. Loop thread.
  *
- * A put copies into the pool (a worker does), is visible from there at once, and is written to the store behind that. A get
- * finds the chunk in the pool or reads it there; concurrent gets of one key share one read. Where there is no room, a
- * request waits until its deadline, or is answered busy if it asked not to wait. Room is given out in order; but whoever
- * cannot be helped for long, since what it needs is leased, does not hold up those behind it. */
+ * A put copies into the pool (a worker does), is visible from there at once, and is written to the
+ * store behind that. A get finds the chunk in the pool or reads it there; concurrent gets of one
+ * key share one read. Where there is no room, a request waits until its deadline, or is answered
+ * busy if it asked not to wait. Room is given out in order; but whoever cannot be helped for long,
+ * since what it needs is leased, does not hold up those behind it. */
 #pragma once
 
 #include <stdbool.h>
@@ -59,7 +60,8 @@ struct cache_request {
         uint32_t length;       /* (get: the cache's) */
         enum cache_ack ack;
 
-        /* Set at completion. On CACHE_OK (and on CACHE_EXISTS, if it is in the pool) `chunk` is pinned: the caller unpins it. */
+        /* Set at completion. On CACHE_OK (and on CACHE_EXISTS, if it is in the pool) `chunk` is
+         * pinned: the caller unpins it. */
         enum cache_status status;
         uint32_t chunk;        /* POOL_NONE: not in the pool, nothing pinned */
         uint32_t tier;         /* get: where it came from */
@@ -83,17 +85,21 @@ struct cache *cache_free(struct cache *c); /* nothing may be in flight */
 void cache_get(struct cache *c, struct cache_request *req);
 void cache_put(struct cache *c, struct cache_request *req);
 
-/* Tiers a key is in now, as bits. Fills in what is asked for (may be NULL); `ret_chunk` borrows, unpinned. */
-unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key, struct cache_place *ret_place,
-                    struct store_chunk *ret_info);
+/* Tiers a key is in now, as bits. Fills in what is asked for (may be NULL); `ret_chunk` borrows,
+ * unpinned. */
+unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key,
+                    struct cache_place *ret_place, struct store_chunk *ret_info);
 /* Recency of both tiers. */
 void cache_touch(struct cache *c, const struct cache_place *place);
 
-/* Out of memory, or out of both tiers, at once. CACHE_OK, CACHE_MISS, CACHE_BUSY (memory only: not on disk yet). */
-enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key, bool memory_only);
+/* Out of memory, or out of both tiers, at once. CACHE_OK, CACHE_MISS, CACHE_BUSY (memory only: not
+ * on disk yet). */
+enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key,
+                              bool memory_only);
 
-/* Completes once no kill of the daemon can bring back what was evicted from both tiers before this call, what was on its way to the
- * store then included. result: 0, or STORE_BYPASSED: it may come back. */
+/* Completes once no kill of the daemon can bring back what was evicted from both tiers before this
+ * call, what was on its way to the store then included. result: 0, or STORE_BYPASSED: it may come
+ * back. */
 struct cache_settle {
         struct list_node node;   /* the cache's, as all but complete and result */
         struct store_put store;
@@ -107,20 +113,24 @@ void cache_settle_evictions(struct cache *c, struct cache_settle *settle);
 /* Gone at once from both; `req` completes when that is on stable storage. */
 void cache_purge(struct cache *c, struct store_purge *req);
 
-/* A pin or a lease has ended: whoever waits for room may have it now. Cheap; acts in cache_turn(). */
+/* A pin or a lease has ended: whoever waits for room may have it now. Cheap; acts in cache_turn().
+ */
 void cache_kick(struct cache *c);
 /* Pins that complete() left with the caller end here. */
 void cache_unpin(struct cache *c, uint32_t chunk);
-/* Completes with CACHE_CANCELLED what this owner has waiting for room; the rest completes as it would. */
+/* Completes with CACHE_CANCELLED what this owner has waiting for room; the rest completes as it
+ * would. */
 void cache_cancel(struct cache *c, const void *owner);
-/* End of a loop turn, after everything that may make a request: lets waiters in, and out whose deadline has passed. Returns
- * when it must be called again at the latest, ns; 0: not before something happens. */
+/* End of a loop turn, after everything that may make a request: lets waiters in, and out whose
+ * deadline has passed. Returns when it must be called again at the latest, ns; 0: not before
+ * something happens. */
 uint64_t cache_turn(struct cache *c, uint64_t now_ns);
 
 /* Is there something for cache_turn() to do at once? */
 bool cache_has_work(const struct cache *c);
 
-/* From now on puts, and whatever would have to wait for room, end with CACHE_CANCELLED; what is accepted goes on to disk. */
+/* From now on puts, and whatever would have to wait for room, end with CACHE_CANCELLED; what is
+ * accepted goes on to disk. */
 void cache_stop(struct cache *c);
 /* Requests not complete, and chunks accepted but not written yet. 0: all is settled. */
 uint64_t cache_pending(const struct cache *c);

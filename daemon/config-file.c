@@ -386,7 +386,8 @@ int config_load_text(struct config *c, const char *name, const char *text, size_
                 return config_fail(ret_error, -EINVAL,
                                    "%.160s: larger than %d KiB: this is not a configuration file",
                                    name, CONFIG_MAX_FILE / 1024);
-        if (length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* libyaml would count it as a column */
+        if (length >= 3 &&
+            memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* libyaml would count it as a column */
                 r.text += 3;
                 r.length -= 3;
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the configuration share: config.c (table, environment, reload), config-value.c (text to a
- * value), config-file.c (YAML), config-print.c (values to text) and config-resolve.c (what "auto" means).
- * Nobody else includes this. */
+/* What the files of the configuration share: config.c (table, environment, reload), config-value.c
+ * (text to a value), config-file.c (YAML), config-print.c (values to text) and config-resolve.c
+ * (what "auto" means). Nobody else includes this. */
 #pragma once
 
 #include <errno.h>
@@ -53,10 +53,12 @@ int config_row_find(const char *name);
 /* Is it the first part of some key: "store", "tenants.default"? */
 bool config_is_section(const char *name);
 
-/* Gives the row's member the value of `text`, or of a list's items; marks it as given. 0, or -EINVAL with one
- * sentence in `why`, or -ENOMEM. `commas`: a list is written with commas. */
-int config_assign(struct config *c, unsigned row, const char *text, bool commas, char why[static CONFIG_WHY]);
-int config_assign_list(struct config *c, unsigned row, char *const *items, unsigned n, char why[static CONFIG_WHY]);
+/* Gives the row's member the value of `text`, or of a list's items; marks it as given. 0, or
+ * -EINVAL with one sentence in `why`, or -ENOMEM. `commas`: a list is written with commas. */
+int config_assign(struct config *c, unsigned row, const char *text, bool commas,
+                  char why[static CONFIG_WHY]);
+int config_assign_list(struct config *c, unsigned row, char *const *items, unsigned n,
+                       char why[static CONFIG_WHY]);
 
 void config_strings_fini(struct config_strings *s);
 
@@ -69,7 +71,8 @@ bool config_row_is_auto(const struct config *c, const struct config_row *row);
 /* "16MiB to 1PiB, or auto": what a value may be, for people. */
 void config_format_range(const struct config_row *row, char *ret, size_t size);
 
-/* "Did you mean": the candidate with the fewest edits between it and what was written, if they are few. */
+/* "Did you mean": the candidate with the fewest edits between it and what was written, if they are
+ * few. */
 struct config_meant {
         const char *text; /* NULL: none so far */
         unsigned distance;
@@ -82,9 +85,11 @@ enum { CONFIG_QUOTED = 100 };
 const char *config_quote(const char *text, char ret[static CONFIG_QUOTED]);
 
 /* Puts a sentence into `why`; returns -EINVAL. */
-int config_refuse(char why[static CONFIG_WHY], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int config_refuse(char why[static CONFIG_WHY], const char *fmt, ...)
+        __attribute__((format(printf, 2, 3)));
 /* Sets the error; returns `r`. */
-int config_fail(struct config_error *ret_error, int r, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+int config_fail(struct config_error *ret_error, int r, const char *fmt, ...)
+        __attribute__((format(printf, 3, 4)));
 
 static inline void *config_member(const struct config *c, const struct config_row *row)
 {
@@ -108,6 +113,6 @@ void config_human_bytes(uint64_t bytes, char ret[static 32]);
 /* "64GiB", "4097": exact. */
 void config_exact_bytes(uint64_t bytes, char ret[static 32]);
 void config_exact_ms(uint64_t ms, char ret[static 32]);
-/* Bytes that the store at `path` could have: what is free to this user, and what its files take already. `path` need
- * not exist yet. *ret_device tells file systems apart. 0, -errno. */
+/* Bytes that the store at `path` could have: what is free to this user, and what its files take
+ * already. `path` need not exist yet. *ret_device tells file systems apart. 0, -errno. */
 int config_available_space(const char *path, uint64_t *ret_bytes, uint64_t *ret_device);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The configuration: YAML, KVCACHE_* variables and --set into one struct, from one table.
  *
- * config.def has a row a key: dotted name, member, type, default, range, unit, reloadable, help. From it come
- * the parser, --help, --print-config, the commented conf/kvcache.yaml and the man page's list, and tests hold
- * them against each other. Order of precedence: default < file < environment < --set.
+ * config.def has a row a key: dotted name, member, type, default, range, unit, reloadable, help.
+ * From it come the parser, --help, --print-config, the commented conf/kvcache.yaml and the man
+ * page's list, and tests hold them against each other. Order of precedence: default < file <
+ * environment < --set.
  *
  * All text in a struct config is its own; config_fini() frees it. */
 #pragma once
@@ -24,19 +25,21 @@ struct config_strings {
 
 struct config {
         struct {
-                char *socket;       /* listen.socket: path; "" decides by who runs it (see config_resolve) */
+                char *socket; /* listen.socket: path; "" decides by who runs it (see config_resolve)
+                               */
                 char *http;         /* listen.http: "127.0.0.1:9750", "unix:/path", "off" */
                 uint32_t mode;      /* listen.mode: octal permissions of the socket */
         } listen;
         struct {
                 struct config_strings path; /* store.path: one or a list; empty: decided */
-                uint64_t limit;     /* store.limit: bytes; 0 (auto): min(1/2 of free space, 64 GiB) */
+                uint64_t limit; /* store.limit: bytes; 0 (auto): min(1/2 of free space, 64 GiB) */
                 uint64_t segment;   /* store.segment: bytes of a data file, wished */
                 uint64_t entries;   /* store.entries; 0 (auto) */
                 bool prewrite;      /* store.prewrite */
         } store;
         struct {
-                uint64_t pool;      /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB) */
+                uint64_t pool; /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB)
+                                */
                 uint64_t lane;      /* memory.lane: largest lane of a session; <= 64 MiB */
         } memory;
         struct {
@@ -50,32 +53,37 @@ struct config {
                 char *policy;       /* eviction.policy: lru */
         } eviction;
         struct {
-                struct config_strings admin_users, admin_groups; /* access.admin_users, ...: names or numbers; root and the daemon's own uid always are */
-                struct config_strings users, groups;             /* access.users, ...: who may connect; empty: anyone the socket's mode lets in */
+                struct config_strings admin_users,
+                        admin_groups; /* access.admin_users, ...: names or numbers; root and the
+                                         daemon's own uid always are */
+                struct config_strings users, groups; /* access.users, ...: who may connect; empty:
+                                                        anyone the socket's mode lets in */
         } access;
         struct {
                 uint64_t connections;       /* limits.connections */
                 uint64_t leases;            /* limits.leases: of a connection, count */
-                uint64_t leased_bytes;      /* limits.leased_bytes: of a connection; 0 (auto): pool/4 */
+                uint64_t leased_bytes; /* limits.leased_bytes: of a connection; 0 (auto): pool/4 */
                 uint64_t handshake_ms;      /* limits.handshake: from accept to HELLO */
-                uint64_t wait_ms;           /* limits.wait: how long a request may wait for room when it names no timeout */
-                uint64_t drain_ms;          /* limits.drain: at SIGTERM, for what is not on disk yet */
+                uint64_t wait_ms; /* limits.wait: how long a request may wait for room when it names
+                                     no timeout */
+                uint64_t drain_ms; /* limits.drain: at SIGTERM, for what is not on disk yet */
                 uint64_t http_connections;  /* limits.http_connections */
-                uint64_t http_ms;           /* limits.http: absolute deadline of an HTTP connection */
+                uint64_t http_ms; /* limits.http: absolute deadline of an HTTP connection */
         } limits;
         struct {
                 char *level;        /* log.level */
         } log;
 
-        /* One bit a row of the table: keys that were given, rather than defaulted; and keys whose "auto"
-         * config_resolve() replaced by what it chose. */
+        /* One bit a row of the table: keys that were given, rather than defaulted; and keys whose
+         * "auto" config_resolve() replaced by what it chose. */
         uint64_t given[2], automatic[2];
 };
 
-/* Where an error is, and what; a sentence with a hint where one helps: `unknown key "store.limt"; did you mean
- * "store.limit"?` */
+/* Where an error is, and what; a sentence with a hint where one helps: `unknown key "store.limt";
+ * did you mean "store.limit"?` */
 struct config_error {
-        char text[640]; /* "kvcache.yaml:12:3: ..." , "--set store.limit=x: ...", "KVCACHE_STORE_LIMIT: ..." */
+        char text[640]; /* "kvcache.yaml:12:3: ..." , "--set store.limit=x: ...",
+                           "KVCACHE_STORE_LIMIT: ..." */
 };
 
 void config_init(struct config *c); /* the defaults; -ENOMEM is fatal at start: aborts */
@@ -83,51 +91,62 @@ void config_fini(struct config *c);
 
 /* Each 0, or -EINVAL / -errno with *ret_error set; `c` may be partly changed then.
  *
- * A file is at most CONFIG_MAX_FILE bytes of UTF-8. Keys may be nested or dotted: `store:` above `limit: 64GiB`,
- * or `store.limit: 64GiB`. Each may come once. `tenants:` accepts the one entry `default`, a mapping of `users`
- * and `groups`: another way to write access.users and access.groups; more tenants are refused. `text` need
- * not end in a NUL; `name` is what errors call it.
+ * A file is at most CONFIG_MAX_FILE bytes of UTF-8. Keys may be nested or dotted: `store:` above
+ * `limit: 64GiB`, or `store.limit: 64GiB`. Each may come once. `tenants:` accepts the one entry
+ * `default`, a mapping of `users` and `groups`: another way to write access.users and
+ * access.groups; more tenants are refused. `text` need not end in a NUL; `name` is what errors call
+ * it.
  *
- * In the environment and with --set a list is written with commas; there the last one of several wins. An empty
- * variable counts as unset. */
+ * In the environment and with --set a list is written with commas; there the last one of several
+ * wins. An empty variable counts as unset. */
 enum { CONFIG_MAX_FILE = 1024 * 1024 };
-int config_load_text(struct config *c, const char *name, const char *text, size_t length, struct config_error *ret_error);
+int config_load_text(struct config *c, const char *name, const char *text, size_t length,
+                     struct config_error *ret_error);
 int config_load_file(struct config *c, const char *path, struct config_error *ret_error);
-int config_load_environment(struct config *c, char *const *environ, void (*warn)(const char *text), struct config_error *ret_error);
-int config_set(struct config *c, const char *assignment, const char *origin, struct config_error *ret_error);
+int config_load_environment(struct config *c, char *const *environ, void (*warn)(const char *text),
+                            struct config_error *ret_error);
+int config_set(struct config *c, const char *assignment, const char *origin,
+               struct config_error *ret_error);
 /* What rows cannot say alone (ranges that depend on each other). */
 int config_check(const struct config *c, struct config_error *ret_error);
-/* All of the above, in order, into a config_init()ed `c`. `path` may be NULL: no file. Without `path_must_exist`
- * a file that is not there counts as empty. Resolves nothing. `warn` as for config_load_environment(). */
-int config_load_all(struct config *c, const char *path, bool path_must_exist, char *const *environ, char *const *sets,
-                    unsigned n_sets, void (*warn)(const char *text), struct config_error *ret_error);
+/* All of the above, in order, into a config_init()ed `c`. `path` may be NULL: no file. Without
+ * `path_must_exist` a file that is not there counts as empty. Resolves nothing. `warn` as for
+ * config_load_environment(). */
+int config_load_all(struct config *c, const char *path, bool path_must_exist, char *const *environ,
+                    char *const *sets, unsigned n_sets, void (*warn)(const char *text),
+                    struct config_error *ret_error);
 
-/* Fills in what "auto" means on this machine: socket path ($RUNTIME_DIRECTORY/kvcache.sock, which is
- * /run/kvcache/kvcache.sock in the unit and for root, else $XDG_RUNTIME_DIR/kvcache/kvcache.sock, else
- * /tmp/kvcache-UID/kvcache.sock), store path ($STATE_DIRECTORY, or /var/lib/kvcache for root, else $XDG_STATE_HOME/kvcache or ~/.local/state/kvcache), limit,
- * entries, pool, workers, leased bytes. Tells `say` each choice, a sentence each. -ENOSPC: the file system has no
- * room for the smallest store; -EINVAL: nowhere to put it. Once done, does nothing when called again. */
+/* Fills in what "auto" means on this machine: socket path ($RUNTIME_DIRECTORY/kvcache.sock, which
+ * is /run/kvcache/kvcache.sock in the unit and for root, else
+ * $XDG_RUNTIME_DIR/kvcache/kvcache.sock, else /tmp/kvcache-UID/kvcache.sock), store path
+ * ($STATE_DIRECTORY, or /var/lib/kvcache for root, else $XDG_STATE_HOME/kvcache or
+ * ~/.local/state/kvcache), limit, entries, pool, workers, leased bytes. Tells `say` each choice, a
+ * sentence each. -ENOSPC: the file system has no room for the smallest store; -EINVAL: nowhere to
+ * put it. Once done, does nothing when called again. */
 int config_resolve(struct config *c, void (*say)(const char *text), struct config_error *ret_error);
 
 /* Was the key given by file, environment or --set? `name` is dotted. */
 bool config_given(const struct config *c, const char *name);
 
-/* YAML that config_load_file() reads back to the same; comments tell what is a default, and what was chosen. */
+/* YAML that config_load_file() reads back to the same; comments tell what is a default, and what
+ * was chosen. */
 void config_print(const struct config *c, FILE *out);
-/* Every key with its help and range, at its default and commented out: the text of conf/kvcache.yaml. */
+/* Every key with its help and range, at its default and commented out: the text of
+ * conf/kvcache.yaml. */
 void config_print_template(FILE *out);
 /* The keys, one a line with type, default and help, for --help. */
 void config_print_keys(FILE *out);
 
-/* Takes from `next` (loaded, not resolved) what may change while running, into `c` (resolved). Calls `say` for each key that changed, and for
- * each that changed but needs a restart. Returns how many took effect. */
+/* Takes from `next` (loaded, not resolved) what may change while running, into `c` (resolved).
+ * Calls `say` for each key that changed, and for each that changed but needs a restart. Returns how
+ * many took effect. */
 unsigned config_reload(struct config *c, const struct config *next, void (*say)(const char *text));
 
 /* "64GiB", "1.5MiB", "4096", "10GB" (decimal); "5s", "250ms", "1min", "2h". 0, -EINVAL, -ERANGE. */
 int config_parse_bytes(const char *text, uint64_t *ret);
 int config_parse_ms(const char *text, uint64_t *ret);
 
-/* How much memory this process may still come to use: MemAvailable, and the limits of its control groups (v1 and v2,
- * with all that are above them). `root` is "" or, in tests, a folder that holds proc/ and sys/. *ret_limited: a
- * control group says so. Always an answer. */
+/* How much memory this process may still come to use: MemAvailable, and the limits of its control
+ * groups (v1 and v2, with all that are above them). `root` is "" or, in tests, a folder that holds
+ * proc/ and sys/. *ret_limited: a control group says so. Always an answer. */
 uint64_t config_available_memory(const char *root, bool *ret_limited);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A batch's life: dispatch_message() copies what it needs of the message and queues it; dispatch_run() starts its keys in order,
- * a few a loop turn; each key ends in key_end(), at once or later; the last one sends the reply and frees the batch.
+/* A batch's life: dispatch_message() copies what it needs of the message and queues it;
+ * dispatch_run() starts its keys in order, a few a loop turn; each key ends in key_end(), at once
+ * or later; the last one sends the reply and frees the batch.
  *
- * Recency: the places of all keys of a chain are kept, over as many messages as it has (a GET of what is there and a PUT of
- * the rest are one chain), and touched from its end to its root when the last of them is answered. */
+ * Recency: the places of all keys of a chain are kept, over as many messages as it has (a GET of
+ * what is there and a PUT of the rest are one chain), and touched from its end to its root when the
+ * last of them is answered. */
 #include "dispatch.h"
 
 #include <assert.h>
@@ -47,7 +49,8 @@ static void chain_settle(struct cache *cache, struct chain *ch)
 {
         if (ch->open || ch->unanswered > 0)
                 return;
-        for (struct list_node *n = ch->parts.prev, *before = n->prev; n != &ch->parts; n = before, before = n->prev) {
+        for (struct list_node *n = ch->parts.prev, *before = n->prev; n != &ch->parts;
+             n = before, before = n->prev) {
                 struct chain_part *part = container_of(n, struct chain_part, node);
 
                 part_touch(cache, part);
@@ -68,13 +71,14 @@ static void chain_close(struct client *client)
 }
 
 /* The part for a batch of `count` keys: of the chain it continues, or of a new one. */
-static int chain_join(struct client *client, const struct wire_batch *b, const struct key *last, struct chain **ret_chain,
-                      struct chain_part **ret_part)
+static int chain_join(struct client *client, const struct wire_batch *b, const struct key *last,
+                      struct chain **ret_chain, struct chain_part **ret_part)
 {
         struct chain_part *part;
         struct chain *ch;
 
-        if (client->chain && (!key_equal(&client->chain_last, &b->parent) || client->chain->keys + b->count > CHAIN_MAX_KEYS))
+        if (client->chain && (!key_equal(&client->chain_last, &b->parent) ||
+                              client->chain->keys + b->count > CHAIN_MAX_KEYS))
                 chain_close(client);
         part = calloc(1, sizeof(*part) + b->count * sizeof(part->places[0]));
         if (!part)
@@ -148,7 +152,8 @@ static const void *entry_at(const struct batch *b, uint32_t i)
 }
 
 /* Answered: counts, sends unless nobody listens, and lets the client go on. */
-static void answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply, const int *fds, unsigned n_fds)
+static void answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply,
+                   const int *fds, unsigned n_fds)
 {
         unsigned op = reply->hdr.op & ~(unsigned)WIRE_REPLY;
 
@@ -165,14 +170,16 @@ void dispatch_answer(struct client *client, uint64_t received_ns, const struct w
         answer(client, received_ns, reply, NULL, 0);
 }
 
-void dispatch_reply(struct client *client, const struct wire_hdr *request, uint64_t received_ns, enum wire_status status,
-                    uint32_t value, uint64_t value64, const char *text, const int *fds, unsigned n_fds)
+void dispatch_reply(struct client *client, const struct wire_hdr *request, uint64_t received_ns,
+                    enum wire_status status, uint32_t value, uint64_t value64, const char *text,
+                    const int *fds, unsigned n_fds)
 {
         struct {
                 struct wire_reply reply;
                 char text[WIRE_MAX_TEXT];
         } msg;
-        size_t text_bytes = status != WIRE_OK && text ? MIN(strlen(text), (size_t)WIRE_MAX_TEXT) : 0;
+        size_t text_bytes =
+                status != WIRE_OK && text ? MIN(strlen(text), (size_t)WIRE_MAX_TEXT) : 0;
 
         msg.reply = (struct wire_reply){
                 .hdr = {
@@ -206,7 +213,8 @@ static void batch_end(struct batch *b)
         };
         if (b->chain) {
                 b->chain->unanswered--;
-                /* While the rest of the chain is still to come, this part must not be the next to be evicted. */
+                /* While the rest of the chain is still to come, this part must not be the next to
+                 * be evicted. */
                 if (b->chain->open || b->chain->unanswered > 0)
                         part_touch(client->env->cache, b->part);
                 chain_settle(client->env->cache, b->chain);
@@ -217,7 +225,8 @@ static void batch_end(struct batch *b)
         batch_free(b);
 }
 
-/* What is evicted must not come back after a kill: it may be answered once the store has written that. */
+/* What is evicted must not come back after a kill: it may be answered once the store has written
+ * that. */
 static void on_settled(struct cache_settle *settle)
 {
         struct batch *b = container_of(settle, struct batch, settle);
@@ -288,7 +297,8 @@ static uint64_t deadline_of(const struct batch *b)
         return b->received_ns + MIN(ms, (uint64_t)WAIT_MAX_MS) * NS_PER_MS;
 }
 
-static void request_init(struct batch *b, uint32_t i, const struct key *key, void (*complete)(struct cache_request *))
+static void request_init(struct batch *b, uint32_t i, const struct key *key,
+                         void (*complete)(struct cache_request *))
 {
         struct slot *s = &b->slots[i];
 
@@ -320,7 +330,8 @@ static void put_done(struct cache_request *req)
         b->part->places[index_of(s)] = req->place;
         if (req->chunk != POOL_NONE) {
                 result->length = pool_chunk(client->env->pool, req->chunk)->length;
-                /* A lease that cannot be had does not make the put fail: the flag says which there is. */
+                /* A lease that cannot be had does not make the put fail: the flag says which there
+                 * is. */
                 if ((b->head.hdr.flags & WIRE_F_LEASE) && !client->gone &&
                     take_lease(client, req->chunk, &result->lease) == WIRE_OK) {
                         result->flags = WIRE_RESULT_LEASED;
@@ -338,7 +349,9 @@ static void put_start(struct batch *b, uint32_t i)
         struct client *client = b->client;
         struct slot *s = &b->slots[i];
 
-        s->req.src = entry->region == WIRE_REGION_LANE ? lane_at(&client->lane, entry->offset, entry->length) : NULL;
+        s->req.src = entry->region == WIRE_REGION_LANE
+                             ? lane_at(&client->lane, entry->offset, entry->length)
+                             : NULL;
         if (!s->req.src || entry->length == 0 || key_is_root(&entry->key)) {
                 ((struct wire_put_result *)result_at(b, i))->status = WIRE_INVALID;
                 key_end(b, WIRE_INVALID);
@@ -396,7 +409,8 @@ static void get_done(struct cache_request *req)
         pc = pool_chunk(client->env->pool, req->chunk);
         result->tier = (uint8_t)req->tier;
         result->chunk_length = pc->length;
-        if (entry->range_offset >= pc->length || entry->range_length > pc->length - entry->range_offset) {
+        if (entry->range_offset >= pc->length ||
+            entry->range_length > pc->length - entry->range_offset) {
                 get_end(s, WIRE_INVALID);
                 return;
         }
@@ -417,7 +431,8 @@ static void get_done(struct cache_request *req)
                         .class = KIO_CLASS_GET,
                         .src = (char *)pool_at(client->env->pool, req->chunk) + entry->range_offset,
                         .buf = lane_at(&client->lane, entry->into_offset, length),
-                        .guard_src = true, /* the target: memory for the lane's page may be refused */
+                        .guard_src =
+                                true, /* the target: memory for the lane's page may be refused */
                         .length = length,
                         .complete = on_copied,
                 };
@@ -483,7 +498,8 @@ static void look_up(struct batch *b, uint32_t i)
                 *(uint16_t *)result_at(b, i) = (uint16_t)status;
                 break;
         case WIRE_EVICT:
-                status = status_of(cache_evict(cache, b->head.namespace_id, key, b->head.tiers == WIRE_TIER_MEMORY));
+                status = status_of(cache_evict(cache, b->head.namespace_id, key,
+                                               b->head.tiers == WIRE_TIER_MEMORY));
                 *(uint16_t *)result_at(b, i) = (uint16_t)status;
                 break;
         case WIRE_STAT: {
@@ -498,7 +514,8 @@ static void look_up(struct batch *b, uint32_t i)
                         stat->crc32c = info.crc;
                         stat->created_ms = info.created_ms;
                         if (place.chunk != POOL_NONE)
-                                stat->leases = pool_chunk(b->client->env->pool, place.chunk)->leases;
+                                stat->leases =
+                                        pool_chunk(b->client->env->pool, place.chunk)->leases;
                 }
                 stat->status = (uint16_t)status;
                 break;
@@ -532,7 +549,8 @@ static bool is_chained(unsigned op)
         return op == WIRE_PUT || op == WIRE_GET || op == WIRE_TOUCH;
 }
 
-static void dispatch_batch(struct client *client, const struct wire_batch *msg, uint64_t received_ns)
+static void dispatch_batch(struct client *client, const struct wire_batch *msg,
+                           uint64_t received_ns)
 {
         unsigned op = msg->hdr.op;
         uint32_t stale = release_riders(client, msg);
@@ -547,7 +565,8 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg, 
                 return;
         }
         if (msg->count > 0 && op == WIRE_PUT && client->env->stopping) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_SHUTDOWN, stale, 0, "the daemon is stopping", NULL, 0);
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_SHUTDOWN, stale, 0,
+                               "the daemon is stopping", NULL, 0);
                 return;
         }
         if (msg->count == 0) {
@@ -555,8 +574,8 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg, 
                 return;
         }
         if (client->env->keys_inflight + msg->count > DISPATCH_MAX_KEYS) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, stale, 0, "all clients together have too many keys in flight",
-                               NULL, 0);
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, stale, 0,
+                               "all clients together have too many keys in flight", NULL, 0);
                 return;
         }
 
@@ -573,10 +592,12 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg, 
                         b->slots = calloc(msg->count, sizeof(*b->slots));
         }
         if (!b || !b->reply || ((op == WIRE_PUT || op == WIRE_GET) && !b->slots) ||
-            (is_chained(op) && chain_join(client, msg, entry_at(b, msg->count - 1u), &b->chain, &b->part) < 0)) {
+            (is_chained(op) &&
+             chain_join(client, msg, entry_at(b, msg->count - 1u), &b->chain, &b->part) < 0)) {
                 if (b)
                         batch_free(b);
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, stale, 0, "out of memory", NULL, 0);
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, stale, 0, "out of memory",
+                               NULL, 0);
                 return;
         }
         client->keys_inflight += msg->count;
@@ -637,48 +658,59 @@ static void on_namespace(struct store_namespace_open *store)
         if (result == STORE_MISMATCH) {
                 char diff[512];
 
-                wire_fingerprint_diff(ns->fingerprint, strlen(ns->fingerprint), store->fingerprint, store->fingerprint_length,
-                                      diff, sizeof(diff));
-                snprintf(text, sizeof(text), "namespace \"%s\" exists with another fingerprint: %s", ns->name, diff);
+                wire_fingerprint_diff(ns->fingerprint, strlen(ns->fingerprint), store->fingerprint,
+                                      store->fingerprint_length, diff, sizeof(diff));
+                snprintf(text, sizeof(text), "namespace \"%s\" exists with another fingerprint: %s",
+                         ns->name, diff);
         }
         free(op);
-        if (result == 0 && client->n_namespaces == CLIENT_MAX_NAMESPACES && !client_has_namespace(client, ns->id)) {
-                dispatch_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0, "this session has opened too many namespaces", NULL, 0);
+        if (result == 0 && client->n_namespaces == CLIENT_MAX_NAMESPACES &&
+            !client_has_namespace(client, ns->id)) {
+                dispatch_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0,
+                               "this session has opened too many namespaces", NULL, 0);
         } else if (result == 0) {
                 if (!client_has_namespace(client, ns->id))
                         client->namespaces[client->n_namespaces++] = ns->id;
                 if (ns->chunk_bytes)
                         pool_declare(client->env->pool, ns->chunk_bytes);
-                dispatch_reply(client, &hdr, received_ns, WIRE_OK, ns->id, ns->chunk_bytes, NULL, NULL, 0);
+                dispatch_reply(client, &hdr, received_ns, WIRE_OK, ns->id, ns->chunk_bytes, NULL,
+                               NULL, 0);
         } else if (result == STORE_MISMATCH) {
                 dispatch_reply(client, &hdr, received_ns, WIRE_MISMATCH, 0, 0, text, NULL, 0);
         } else if (result == STORE_MISS) {
-                dispatch_reply(client, &hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0, "there is no such namespace", NULL, 0);
+                dispatch_reply(client, &hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
+                               "there is no such namespace", NULL, 0);
         } else if (result == -ENOSPC) {
-                dispatch_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0, "the store has no room for another namespace", NULL, 0);
+                dispatch_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0,
+                               "the store has no room for another namespace", NULL, 0);
         } else {
-                snprintf(text, sizeof(text), "the namespace could not be written: %s", strerror(result < 0 ? -result : EIO));
+                snprintf(text, sizeof(text), "the namespace could not be written: %s",
+                         strerror(result < 0 ? -result : EIO));
                 dispatch_reply(client, &hdr, received_ns, WIRE_FAILED, 0, 0, text, NULL, 0);
         }
 }
 
-static void dispatch_namespace(struct client *client, const struct wire_namespace *msg, uint64_t received_ns)
+static void dispatch_namespace(struct client *client, const struct wire_namespace *msg,
+                               uint64_t received_ns)
 {
         const char *name = (const char *)(msg + 1), *fingerprint = name + msg->name_length;
         bool attach = msg->hdr.flags & WIRE_F_ATTACH;
         struct namespace_open *op;
 
-        if (wire_fingerprint_check(fingerprint, msg->fingerprint_length) < 0 || memchr(name, '\0', msg->name_length)) {
+        if (wire_fingerprint_check(fingerprint, msg->fingerprint_length) < 0 ||
+            memchr(name, '\0', msg->name_length)) {
                 dispatch_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
-                               memchr(name, '\0', msg->name_length) ?
-                               "the namespace's name has a NUL byte" :
-                               "the fingerprint is not canonical: lines key=value, sorted by key, each ended by a newline",
+                               memchr(name, '\0', msg->name_length)
+                                       ? "the namespace's name has a NUL byte"
+                                       : "the fingerprint is not canonical: lines key=value, "
+                                         "sorted by key, each ended by a newline",
                                NULL, 0);
                 return;
         }
         op = calloc(1, sizeof(*op) + msg->fingerprint_length);
         if (!op) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory", NULL, 0);
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
+                               NULL, 0);
                 return;
         }
         op->client = client;
@@ -705,7 +737,8 @@ static void dispatch_lane(struct client *client, const struct wire_lane *msg, ui
         int r;
 
         if (client->lane.base) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0, "this session has its lane already", NULL, 0);
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
+                               "this session has its lane already", NULL, 0);
                 return;
         }
         if (bytes > env->lane_max) {
@@ -715,16 +748,19 @@ static void dispatch_lane(struct client *client, const struct wire_lane *msg, ui
         }
         bytes = round_up(bytes, 4096);
         if (tenants_charge_lane(env->tenants, client->tenant, bytes) != 0) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_QUOTA, 0, 0, "all lanes together are at their limit", NULL, 0);
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_QUOTA, 0, 0,
+                               "all lanes together are at their limit", NULL, 0);
                 return;
         }
         r = lane_open(&client->lane, bytes);
         if (r < 0) {
                 tenants_uncharge_lane(env->tenants, client->tenant, bytes);
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, strerror(-r), NULL, 0);
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, strerror(-r), NULL,
+                               0);
                 return;
         }
-        dispatch_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &client->lane.fd, 1);
+        dispatch_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &client->lane.fd,
+                       1);
 }
 
 static void dispatch_ping(struct client *client, const struct wire_hdr *msg, uint64_t received_ns)
@@ -736,7 +772,9 @@ static void dispatch_ping(struct client *client, const struct wire_hdr *msg, uin
         size_t payload = msg->len - sizeof(*msg);
 
         out.reply = (struct wire_reply){
-                .hdr = { .len = (uint32_t)(sizeof(out.reply) + payload), .op = msg->op | WIRE_REPLY, .tag = msg->tag },
+                .hdr = { .len = (uint32_t)(sizeof(out.reply) + payload),
+                         .op = msg->op | WIRE_REPLY,
+                         .tag = msg->tag },
         };
         memcpy(out.payload, msg + 1, payload);
         answer(client, received_ns, &out.reply, NULL, 0);

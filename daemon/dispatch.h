@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a checked message to what it asks of pool and store, and back to a reply.
  *
- * `struct client` is what one connection holds; session.c owns it and gives the two callbacks. A message becomes a batch: its
- * keys are started a few at a time (rule R16), each ends with a status, and the reply goes out when all have. Loop thread. */
+ * `struct client` is what one connection holds; session.c owns it and gives the two callbacks. A
+ * message becomes a batch: its keys are started a few at a time (rule R16), each ends with a
+ * status, and the reply goes out when all have. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,8 +20,9 @@
 
 enum {
         CLIENT_MAX_NAMESPACES = 256,
-        CLIENT_MAX_KEYS = 8 * 1024,  /* in flight: with more, no more of its messages are read */
-        DISPATCH_MAX_KEYS = 1 << 20, /* in flight, of all clients: with more, batches are answered BUSY */
+        CLIENT_MAX_KEYS = 8 * 1024, /* in flight: with more, no more of its messages are read */
+        DISPATCH_MAX_KEYS =
+                1 << 20, /* in flight, of all clients: with more, batches are answered BUSY */
         DISPATCH_KEYS_PER_TURN = 64, /* of one client */
 };
 
@@ -70,24 +72,31 @@ struct client {
         struct chain *chain;  /* the one that the next message may continue */
         struct key chain_last;
 
-        void (*send)(struct client *client, const void *msg, size_t bytes, const int *fds, unsigned n_fds);
-        void (*idle)(struct client *client); /* inflight fell; the client itself stays until the turn's end */
+        void (*send)(struct client *client, const void *msg, size_t bytes, const int *fds,
+                     unsigned n_fds);
+        void (*idle)(struct client *client); /* inflight fell; the client itself stays until the
+                                                turn's end */
 };
 
 void client_init(struct client *client, struct dispatch_env *env);
 /* Gives back all it holds. inflight must be 0. */
 void client_fini(struct client *client);
-/* The peer is gone: leases end now, what waits for room is cancelled, what is in flight ends unanswered. */
+/* The peer is gone: leases end now, what waits for room is cancelled, what is in flight ends
+ * unanswered. */
 void client_abandon(struct client *client);
 
-/* One message that wire_check_request() has passed, other than HELLO. `msg` is the caller's again afterwards. */
+/* One message that wire_check_request() has passed, other than HELLO. `msg` is the caller's again
+ * afterwards. */
 void dispatch_message(struct client *client, const void *msg, size_t bytes);
-/* Starts up to DISPATCH_KEYS_PER_TURN keys of what was dispatched; of a client that is gone, none. True if all are started. */
+/* Starts up to DISPATCH_KEYS_PER_TURN keys of what was dispatched; of a client that is gone, none.
+ * True if all are started. */
 bool dispatch_run(struct client *client);
 
-/* For dispatch and admin: one reply without results. `text`: why, for a status other than OK; may be NULL. */
-void dispatch_reply(struct client *client, const struct wire_hdr *request, uint64_t received_ns, enum wire_status status,
-                    uint32_t value, uint64_t value64, const char *text, const int *fds, unsigned n_fds);
+/* For dispatch and admin: one reply without results. `text`: why, for a status other than OK; may
+ * be NULL. */
+void dispatch_reply(struct client *client, const struct wire_hdr *request, uint64_t received_ns,
+                    enum wire_status status, uint32_t value, uint64_t value64, const char *text,
+                    const int *fds, unsigned n_fds);
 /* A reply that the caller has made; its hdr says op and length. */
 void dispatch_answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply);
 bool client_has_namespace(const struct client *client, uint32_t id);

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* HTTP by evhttp, fenced in: a cap on connections and an absolute deadline for each.
  *
- * Runs on the loop thread. Owns the listener, evhttp, and a `struct conn` beside each connection that evhttp has.
+ * Runs on the loop thread. Owns the listener, evhttp, and a `struct conn` beside each connection
+ * that evhttp has.
  *
- * A connection: evhttp accepts it and asks make_bev() for a bufferevent, where its conn is made with a reference to that
- * bufferevent. In the next turn conn_event() learns which evhttp_connection it became (the bufferevent's callback
- * argument; NULL if evhttp has dropped it already), hooks its end, and either refuses it, being one too many, or sets the
- * deadline, after which it is freed whatever it does: trickling a header, or never reading its reply. One request, one
- * reply, "Connection: close": a connection that is kept would only wait for its deadline in someone's place.
+ * A connection: evhttp accepts it and asks make_bev() for a bufferevent, where its conn is made
+ * with a reference to that bufferevent. In the next turn conn_event() learns which
+ * evhttp_connection it became (the bufferevent's callback argument; NULL if evhttp has dropped it
+ * already), hooks its end, and either refuses it, being one too many, or sets the deadline, after
+ * which it is freed whatever it does: trickling a header, or never reading its reply. One request,
+ * one reply, "Connection: close": a connection that is kept would only wait for its deadline in
+ * someone's place.
  *
- * Failures: running out of descriptors stops the listener for a moment instead of spinning. What a client sends
- * wrongly is answered by evhttp or costs its connection. */
+ * Failures: running out of descriptors stops the listener for a moment instead of spinning. What a
+ * client sends wrongly is answered by evhttp or costs its connection. */
 #include "http.h"
 
 #include <arpa/inet.h>
@@ -70,7 +73,8 @@ struct http {
         ino_t socket_ino;
 };
 
-/* evhttp takes the listener's user data for itself: this is how its error callback finds the rest. */
+/* evhttp takes the listener's user data for itself: this is how its error callback finds the rest.
+ */
 static struct list_node all_https = LIST_INIT(all_https);
 
 /* --- connections --- */
@@ -110,7 +114,8 @@ static void conn_refuse(struct conn *c)
 
         c->http->stats.connections_refused++;
         /* A courtesy: what does not fit at once is not sent. */
-        (void)!send(bufferevent_getfd(c->bev), reply, sizeof(reply) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)!send(bufferevent_getfd(c->bev), reply, sizeof(reply) - 1,
+                    MSG_NOSIGNAL | MSG_DONTWAIT);
         evhttp_connection_free(c->evcon); /* and with it, by conn_closed(), c */
 }
 
@@ -121,7 +126,8 @@ static void conn_event(evutil_socket_t fd, short what, void *userdata)
 
         if (!c->evcon) {
                 uint64_t ms = c->http->params.deadline_ms;
-                struct timeval deadline = { .tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000) };
+                struct timeval deadline = { .tv_sec = (time_t)(ms / 1000),
+                                            .tv_usec = (suseconds_t)(ms % 1000 * 1000) };
                 void *evcon = NULL;
 
                 bufferevent_getcb(c->bev, NULL, NULL, NULL, &evcon);
@@ -142,8 +148,8 @@ static void conn_event(evutil_socket_t fd, short what, void *userdata)
         evhttp_connection_free(c->evcon);
 }
 
-/* evhttp has accepted a connection and wants a bufferevent for it. NULL: it makes its own, which happens only when
- * memory has run out; then that connection has evhttp's idle timeout alone. */
+/* evhttp has accepted a connection and wants a bufferevent for it. NULL: it makes its own, which
+ * happens only when memory has run out; then that connection has evhttp's idle timeout alone. */
 static struct bufferevent *make_bev(struct event_base *base, void *userdata)
 {
         struct http *h = userdata;
@@ -202,7 +208,8 @@ static void free_text(const void *data, size_t bytes, void *userdata)
 }
 
 /* Swallows `text`; it may be NULL. */
-static void reply_take(struct http *h, struct evhttp_request *req, int code, const char *type, char *text, size_t bytes)
+static void reply_take(struct http *h, struct evhttp_request *req, int code, const char *type,
+                       char *text, size_t bytes)
 {
         struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
         struct evbuffer *body = evhttp_request_get_output_buffer(req);
@@ -230,7 +237,8 @@ static void reply_text(struct http *h, struct evhttp_request *req, int code, con
         char *copy;
         int n = asprintf(&copy, "%s\n", text);
 
-        reply_take(h, req, code, "text/plain; charset=utf-8", n < 0 ? NULL : copy, n < 0 ? 0 : (size_t)n);
+        reply_take(h, req, code, "text/plain; charset=utf-8", n < 0 ? NULL : copy,
+                   n < 0 ? 0 : (size_t)n);
 }
 
 struct text {
@@ -258,7 +266,8 @@ static char *text_close(struct text *t)
         return t->bytes;
 }
 
-/* The quality that an Accept header gives to a media type, 0..1000; -1: not named. The best of several wins. */
+/* The quality that an Accept header gives to a media type, 0..1000; -1: not named. The best of
+ * several wins. */
 static int accept_quality(const char *accept, const char *type)
 {
         size_t type_length = strlen(type);
@@ -280,7 +289,8 @@ static int accept_quality(const char *accept, const char *type)
                                 if (*digit == '0' && digit[1] == '.') {
                                         int scale = 100;
 
-                                        for (digit += 2; isdigit((unsigned char)*digit) && scale; digit++, scale /= 10)
+                                        for (digit += 2; isdigit((unsigned char)*digit) && scale;
+                                             digit++, scale /= 10)
                                                 quality += (*digit - '0') * scale;
                                 }
                         }
@@ -330,12 +340,16 @@ static void reply_status(struct http *h, struct evhttp_request *req)
         reply_take(h, req, HTTP_OK, "application/json; charset=utf-8", text, n);
 }
 
-static void reply_probe(struct http *h, struct evhttp_request *req, bool (*probe)(void *userdata, const char **ret_why_not))
+static void reply_probe(struct http *h, struct evhttp_request *req,
+                        bool (*probe)(void *userdata, const char **ret_why_not))
 {
         const char *why_not = NULL;
         bool fine = probe(h->params.userdata, &why_not);
 
-        reply_text(h, req, fine ? HTTP_OK : HTTP_SERVUNAVAIL, fine ? "ok" : why_not ? why_not : "no");
+        reply_text(h, req, fine ? HTTP_OK : HTTP_SERVUNAVAIL,
+                   fine      ? "ok"
+                   : why_not ? why_not
+                             : "no");
 }
 
 /* --- the page --- */
@@ -391,7 +405,8 @@ static void page_bytes(FILE *out, double bytes)
                 x /= 1024;
                 u++;
         }
-        fprintf(out, "<span title=\"%.0f bytes\">%.*f %s</span>", bytes, u == 0 || x == floor(x) ? 0 : 1, x, units[u]);
+        fprintf(out, "<span title=\"%.0f bytes\">%.*f %s</span>", bytes,
+                u == 0 || x == floor(x) ? 0 : 1, x, units[u]);
 }
 
 static void page_seconds(FILE *out, double s)
@@ -430,12 +445,14 @@ static void page_number(FILE *out, double x)
 /* What the number is, told by its name: "used_bytes", "bytes", "bytes_put"; "uptime_seconds". */
 static bool is_bytes(const char *name)
 {
-        return ends_with(name, "_bytes") || strcmp(name, "bytes") == 0 || strncmp(name, "bytes_", 6) == 0;
+        return ends_with(name, "_bytes") || strcmp(name, "bytes") == 0 ||
+               strncmp(name, "bytes_", 6) == 0;
 }
 
 static bool names_its_unit(const cJSON *item)
 {
-        return cJSON_IsNumber(item) && item->string && (ends_with(item->string, "_bytes") || ends_with(item->string, "_seconds"));
+        return cJSON_IsNumber(item) && item->string &&
+               (ends_with(item->string, "_bytes") || ends_with(item->string, "_seconds"));
 }
 
 static bool is_table(const cJSON *item)
@@ -483,7 +500,8 @@ static void page_table(FILE *out, const cJSON *array, unsigned depth)
                 fputs("<tr>", out);
                 cJSON_ArrayForEach(column, array->child) {
                         fputs("<td>", out);
-                        page_value(out, cJSON_GetObjectItemCaseSensitive(row, column->string), depth);
+                        page_value(out, cJSON_GetObjectItemCaseSensitive(row, column->string),
+                                   depth);
                         fputs("</td>", out);
                 }
                 fputs("</tr>\n", out);
@@ -491,7 +509,8 @@ static void page_table(FILE *out, const cJSON *array, unsigned depth)
         fputs("</table>\n", out);
 }
 
-/* An object, or an array, as a table of two columns. At the top, what is large gets a section of its own below. */
+/* An object, or an array, as a table of two columns. At the top, what is large gets a section of
+ * its own below. */
 static void page_object(FILE *out, const cJSON *object, unsigned depth)
 {
         const cJSON *item;
@@ -554,15 +573,19 @@ static void reply_page(struct http *h, struct evhttp_request *req)
         ready = h->params.is_ready(h->params.userdata, &why_not);
         json = status ? cJSON_Parse(status) : NULL;
         if (text_open(&t)) {
-                fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>kvcache-daemon</title>\n"
+                fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta "
+                      "charset=\"utf-8\"><title>kvcache-daemon</title>\n"
                       "<meta name=\"viewport\" content=\"width=device-width\"><style>\n"
                       ":root{color-scheme:light dark}\n"
-                      "body{font:15px/1.45 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}\n"
-                      "h1{font-size:1.4rem;margin-bottom:.2rem} h2{font-size:1.05rem;margin:1.4rem 0 .3rem}\n"
+                      "body{font:15px/1.45 system-ui,sans-serif;max-width:60rem;margin:2rem "
+                      "auto;padding:0 1rem}\n"
+                      "h1{font-size:1.4rem;margin-bottom:.2rem} h2{font-size:1.05rem;margin:1.4rem "
+                      "0 .3rem}\n"
                       "h2::first-letter{text-transform:uppercase}\n"
                       "table{border-collapse:collapse} td table{margin:0}\n"
                       "th,td{text-align:left;vertical-align:top;padding:.12rem 1.2rem .12rem 0}\n"
-                      "th{font-weight:normal;opacity:.7;min-width:6rem} th:first-child{min-width:11rem}\n"
+                      "th{font-weight:normal;opacity:.7;min-width:6rem} "
+                      "th:first-child{min-width:11rem}\n"
                       "td{font-variant-numeric:tabular-nums;overflow-wrap:anywhere}\n"
                       "nav a{margin-right:1rem} .no{color:#c33}\n"
                       "</style></head><body>\n<h1>kvcache-daemon</h1>\n<p>",
@@ -574,7 +597,8 @@ static void reply_page(struct http *h, struct evhttp_request *req)
                         page_text(t.file, why_not ? why_not : "no reason given");
                         fputs("</span>", t.file);
                 }
-                fputs("</p>\n<nav><a href=\"/status\">status (JSON)</a><a href=\"/metrics\">metrics</a>"
+                fputs("</p>\n<nav><a href=\"/status\">status (JSON)</a><a "
+                      "href=\"/metrics\">metrics</a>"
                       "<a href=\"/healthz\">health</a><a href=\"/readyz\">readiness</a></nav>\n",
                       t.file);
                 if (json)
@@ -612,7 +636,8 @@ static void handle_request(struct evhttp_request *req, void *userdata)
         } else if (strcmp(path, "/readyz") == 0) {
                 reply_probe(h, req, h->params.is_ready);
         } else {
-                reply_text(h, req, HTTP_NOTFOUND, "not found; there are /, /status, /metrics, /healthz and /readyz");
+                reply_text(h, req, HTTP_NOTFOUND,
+                           "not found; there are /, /status, /metrics, /healthz and /readyz");
         }
 }
 
@@ -622,7 +647,8 @@ static bool is_loopback(const struct sockaddr *address)
 {
         if (address->sa_family == AF_INET)
                 return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
-        return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
+        return address->sa_family == AF_INET6 &&
+               IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
 }
 
 /* "127.0.0.1:9750", "[::1]:9750", "localhost:9750". */
@@ -661,7 +687,10 @@ static int parse_tcp(const char *text, struct sockaddr_storage *ret, socklen_t *
         in->sin_family = AF_INET;
         in->sin_port = htons((uint16_t)port);
         *ret_length = sizeof(*in);
-        return inet_pton(AF_INET, strcmp(host, "localhost") == 0 ? "127.0.0.1" : host, &in->sin_addr) == 1 ? 0 : -EINVAL;
+        return inet_pton(AF_INET, strcmp(host, "localhost") == 0 ? "127.0.0.1" : host,
+                         &in->sin_addr) == 1
+                       ? 0
+                       : -EINVAL;
 }
 
 static int listen_tcp(const char *text, char ret_error[static 256])
@@ -673,11 +702,17 @@ static int listen_tcp(const char *text, char ret_error[static 256])
 
         r = parse_tcp(text, &address, &length);
         if (r < 0) {
-                snprintf(ret_error, 256, "listen.http: \"%s\" is no address; 127.0.0.1:9750, [::1]:9750 and unix:/path are", text);
+                snprintf(ret_error, 256,
+                         "listen.http: \"%s\" is no address; 127.0.0.1:9750, [::1]:9750 and "
+                         "unix:/path are",
+                         text);
                 return r;
         }
         if (!is_loopback((struct sockaddr *)&address)) {
-                snprintf(ret_error, 256, "listen.http: %s is not a loopback address; put a proxy in front to be seen from outside", text);
+                snprintf(ret_error, 256,
+                         "listen.http: %s is not a loopback address; put a proxy in front to be "
+                         "seen from outside",
+                         text);
                 return -EPERM;
         }
         fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -703,7 +738,8 @@ static int clear_stale(const struct sockaddr_un *address)
         fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return -errno;
-        if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno != ECONNREFUSED)
+        if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 ||
+            errno != ECONNREFUSED)
                 return -EADDRINUSE; /* answered, or busy, or of another type: in use all the same */
         return unlink(address->sun_path) < 0 && errno != ENOENT ? -errno : 0;
 }
@@ -716,7 +752,9 @@ static int listen_unix(struct http *h, const char *path, char ret_error[static 2
         int r;
 
         if (path[0] != '/' || strlen(path) >= sizeof(address.sun_path)) {
-                snprintf(ret_error, 256, "listen.http: the path of a Unix socket begins with / and has at most %zu bytes",
+                snprintf(ret_error, 256,
+                         "listen.http: the path of a Unix socket begins with / and has at most %zu "
+                         "bytes",
                          sizeof(address.sun_path) - 1);
                 return -EINVAL;
         }
@@ -731,7 +769,8 @@ static int listen_unix(struct http *h, const char *path, char ret_error[static 2
         }
         fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         /* The mode that bind() gives the file, less the umask. */
-        if (fd >= 0 && fchmod(fd, 0660) == 0 && bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0) {
+        if (fd >= 0 && fchmod(fd, 0660) == 0 &&
+            bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0) {
                 if (lstat(path, &st) == 0) {
                         h->socket_dev = st.st_dev;
                         h->socket_ino = st.st_ino;
@@ -754,24 +793,29 @@ static int describe_socket(struct http *h, int fd, char ret_error[static 256])
         int listening = 0, type = 0;
 
         if (getsockname(fd, (struct sockaddr *)&address, &length) < 0 ||
-            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &(socklen_t){ sizeof(listening) }) < 0 ||
+            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening,
+                       &(socklen_t){ sizeof(listening) }) < 0 ||
             getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &(socklen_t){ sizeof(type) }) < 0) {
-                snprintf(ret_error, 256, "listen.http: the inherited descriptor: %s", strerror(errno));
+                snprintf(ret_error, 256, "listen.http: the inherited descriptor: %s",
+                         strerror(errno));
                 return -errno;
         }
         if (!listening || type != SOCK_STREAM) {
-                snprintf(ret_error, 256, "listen.http: the inherited socket is not a listening stream socket");
+                snprintf(ret_error, 256,
+                         "listen.http: the inherited socket is not a listening stream socket");
                 return -EINVAL;
         }
         if (address.ss_family == AF_UNIX) {
                 const struct sockaddr_un *un = (struct sockaddr_un *)&address;
 
                 snprintf(h->address, sizeof(h->address), "unix:%s%.*s", un->sun_path[0] ? "" : "@",
-                         (int)sizeof(un->sun_path) - !un->sun_path[0], un->sun_path + !un->sun_path[0]);
+                         (int)sizeof(un->sun_path) - !un->sun_path[0],
+                         un->sun_path + !un->sun_path[0]);
                 return 0;
         }
         if (!is_loopback((struct sockaddr *)&address)) {
-                snprintf(ret_error, 256, "listen.http: the inherited socket is not on a loopback address");
+                snprintf(ret_error, 256,
+                         "listen.http: the inherited socket is not on a loopback address");
                 return -EPERM;
         }
         if (address.ss_family == AF_INET) {
@@ -783,7 +827,8 @@ static int describe_socket(struct http *h, int fd, char ret_error[static 256])
                 const struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&address;
 
                 inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
-                snprintf(h->address, sizeof(h->address), "http://[%s]:%u", host, ntohs(in6->sin6_port));
+                snprintf(h->address, sizeof(h->address), "http://[%s]:%u", host,
+                         ntohs(in6->sin6_port));
         }
         return 0;
 }
@@ -802,8 +847,10 @@ struct http *http_stop(struct http *h)
         if (h->evhttp)
                 evhttp_free(h->evhttp); /* the listener, and each connection with its conn */
         while (!list_empty(&h->conns))
-                conn_free(container_of(h->conns.next, struct conn, node)); /* those in their first turn */
-        if (h->socket_path[0] && lstat(h->socket_path, &st) == 0 && st.st_dev == h->socket_dev && st.st_ino == h->socket_ino)
+                conn_free(container_of(h->conns.next, struct conn,
+                                       node)); /* those in their first turn */
+        if (h->socket_path[0] && lstat(h->socket_path, &st) == 0 && st.st_dev == h->socket_dev &&
+            st.st_ino == h->socket_ino)
                 unlink(h->socket_path);
         free(h);
         return NULL;
@@ -814,7 +861,8 @@ static void http_stopp(struct http **h)
         http_stop(*h);
 }
 
-int http_start(struct http **ret, struct event_base *base, const struct http_params *params, char ret_error[static 256])
+int http_start(struct http **ret, struct event_base *base, const struct http_params *params,
+               char ret_error[static 256])
 {
         _cleanup_(http_stopp) struct http *h = malloc(sizeof(*h));
         _cleanup_(closep) int own_fd = -1;
@@ -831,8 +879,9 @@ int http_start(struct http **ret, struct event_base *base, const struct http_par
         if (params->inherited_fd >= 0) {
                 fd = params->inherited_fd;
         } else {
-                r = strncmp(params->address, "unix:", 5) == 0 ? listen_unix(h, params->address + 5, ret_error)
-                                                              : listen_tcp(params->address, ret_error);
+                r = strncmp(params->address, "unix:", 5) == 0
+                            ? listen_unix(h, params->address + 5, ret_error)
+                            : listen_tcp(params->address, ret_error);
                 if (r < 0)
                         return r;
                 fd = own_fd = r;
@@ -844,20 +893,24 @@ int http_start(struct http **ret, struct event_base *base, const struct http_par
 
         h->rearm = evtimer_new(base, rearm_listener, h);
         h->evhttp = evhttp_new(base);
-        if (!h->rearm || !h->evhttp || evutil_make_socket_nonblocking(fd) < 0 || evutil_make_socket_closeonexec(fd) < 0)
+        if (!h->rearm || !h->evhttp || evutil_make_socket_nonblocking(fd) < 0 ||
+            evutil_make_socket_closeonexec(fd) < 0)
                 return -ENOMEM;
         evhttp_set_max_headers_size(h->evhttp, MAX_HEADERS);
         evhttp_set_max_body_size(h->evhttp, 0);
-        /* All that evhttp knows: those that are not answered get their 405 here rather than evhttp's 501. */
-        evhttp_set_allowed_methods(h->evhttp, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD | EVHTTP_REQ_POST | EVHTTP_REQ_PUT |
-                                                      EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE |
+        /* All that evhttp knows: those that are not answered get their 405 here rather than
+         * evhttp's 501. */
+        evhttp_set_allowed_methods(h->evhttp, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD | EVHTTP_REQ_POST |
+                                                      EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE |
+                                                      EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE |
                                                       EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH);
         evhttp_set_timeout(h->evhttp, (int)MIN(params->deadline_ms / 1000 + 1, (uint64_t)3600));
         evhttp_set_bevcb(h->evhttp, make_bev, h);
         evhttp_set_gencb(h->evhttp, handle_request, h);
 
         /* Without a callback it does not accept yet; it listens already, hence no backlog. */
-        listener = evconnlistener_new(base, NULL, NULL, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
+        listener = evconnlistener_new(base, NULL, NULL,
+                                      LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
         if (!listener)
                 return -ENOMEM;
         evconnlistener_set_error_cb(listener, accept_failed);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The HTTP side, by evhttp, on loopback TCP or a Unix socket: /metrics (Prometheus text; OpenMetrics when Accept
- * asks for it), /healthz, /readyz, /status (JSON), / (a page for people). GET and HEAD only. One request a connection.
+/* The HTTP side, by evhttp, on loopback TCP or a Unix socket: /metrics (Prometheus text;
+ * OpenMetrics when Accept asks for it), /healthz, /readyz, /status (JSON), / (a page for people).
+ * GET and HEAD only. One request a connection.
  *
- * evhttp has neither an absolute deadline nor a connection cap: both are kept here. It asks for a snapshot at each
- * request, through the callbacks, and knows nothing else of the daemon. Loop thread. The process ignores SIGPIPE. */
+ * evhttp has neither an absolute deadline nor a connection cap: both are kept here. It asks for a
+ * snapshot at each request, through the callbacks, and knows nothing else of the daemon. Loop
+ * thread. The process ignores SIGPIPE. */
 #pragma once
 
 #include <event2/event.h>
@@ -15,9 +17,11 @@ struct http;
 
 struct http_params {
         const char *address; /* "127.0.0.1:9750", "[::1]:9750", "unix:/path" */
-        int inherited_fd;    /* a listening socket from systemd, swallowed on success; -1: bind address */
+        int inherited_fd; /* a listening socket from systemd, swallowed on success; -1: bind address
+                           */
         unsigned max_connections;
-        uint64_t deadline_ms; /* of a connection, from accept; then it is closed, whatever it does */
+        uint64_t
+                deadline_ms; /* of a connection, from accept; then it is closed, whatever it does */
 
         void (*print_metrics)(void *userdata, bool openmetrics, FILE *out);
         void (*print_status)(void *userdata, FILE *out); /* JSON */
@@ -26,16 +30,20 @@ struct http_params {
         void *userdata;
 };
 
-/* Since the start: accepted, refused for the cap (counted as accepted too), closed by the deadline, answered. */
+/* Since the start: accepted, refused for the cap (counted as accepted too), closed by the deadline,
+ * answered. */
 struct http_stats {
         uint64_t connections, connections_refused, deadlines, requests;
 };
 
-/* 0; -EADDRINUSE; -EINVAL (address); -errno. Refuses a TCP address that is not loopback: -EPERM. A Unix socket's file
- * is made with mode 0660; one that is in the way is removed only if it is a socket that nobody answers on: -EEXIST. */
-int http_start(struct http **ret, struct event_base *base, const struct http_params *params, char ret_error[static 256]);
+/* 0; -EADDRINUSE; -EINVAL (address); -errno. Refuses a TCP address that is not loopback: -EPERM. A
+ * Unix socket's file is made with mode 0660; one that is in the way is removed only if it is a
+ * socket that nobody answers on: -EEXIST. */
+int http_start(struct http **ret, struct event_base *base, const struct http_params *params,
+               char ret_error[static 256]);
 struct http *http_stop(struct http *h);
-/* "http://127.0.0.1:9750" or "unix:/path": where it listens, with the port the kernel chose for port 0. */
+/* "http://127.0.0.1:9750" or "unix:/path": where it listens, with the port the kernel chose for
+ * port 0. */
 const char *http_address(const struct http *h);
 void http_get_stats(const struct http *h, struct http_stats *ret);
 /* For connections accepted from now on. */

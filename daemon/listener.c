@@ -43,7 +43,8 @@ static void on_readable(evutil_socket_t fd, short what, void *userdata)
                         continue;
                 if (errno == EAGAIN)
                         return;
-                /* EMFILE, ENFILE, ENOMEM: the connection stays in the backlog and would wake us at once. */
+                /* EMFILE, ENFILE, ENOMEM: the connection stays in the backlog and would wake us at
+                 * once. */
                 l->params.on_exhausted(l->params.userdata, -errno);
                 event_del(l->readable);
                 event_add(l->resume, &(struct timeval){ .tv_usec = PAUSE_MS * 1000 });
@@ -63,10 +64,15 @@ static int check_inherited(int fd, char *ret_error)
         int type = 0, listening = 0, family = 0;
         socklen_t n = sizeof(int);
 
-        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0 || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &n) < 0 ||
-            getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &n) < 0 || type != SOCK_SEQPACKET || !listening || family != AF_UNIX) {
-                snprintf(ret_error, 256, "the inherited descriptor %d is not a listening Unix socket of type SEQPACKET "
-                         "(ListenSequentialPacket= in the socket unit)", fd);
+        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0 ||
+            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &n) < 0 ||
+            getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &n) < 0 || type != SOCK_SEQPACKET ||
+            !listening || family != AF_UNIX) {
+                snprintf(ret_error, 256,
+                         "the inherited descriptor %d is not a listening Unix socket of type "
+                         "SEQPACKET "
+                         "(ListenSequentialPacket= in the socket unit)",
+                         fd);
                 return -EINVAL;
         }
         return 0;
@@ -75,12 +81,13 @@ static int check_inherited(int fd, char *ret_error)
 /* Does a process accept connections there? */
 static int probe(const struct sockaddr_un *address)
 {
-        _cleanup_(closep) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        _cleanup_(closep) int fd =
+                socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
         if (fd < 0)
                 return -errno;
-        if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno == EAGAIN || errno == EACCES ||
-            errno == EPROTOTYPE)
+        if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 ||
+            errno == EAGAIN || errno == EACCES || errno == EPROTOTYPE)
                 return -EADDRINUSE;
         return 0;
 }
@@ -107,7 +114,9 @@ static int bind_path(struct listener *l, char *ret_error)
         int r;
 
         if (strlen(path) >= sizeof(address.sun_path)) {
-                snprintf(ret_error, 256, "listen.socket: the path is longer than the %zu bytes that a Unix socket may have",
+                snprintf(ret_error, 256,
+                         "listen.socket: the path is longer than the %zu bytes that a Unix socket "
+                         "may have",
                          sizeof(address.sun_path) - 1);
                 return -ENAMETOOLONG;
         }
@@ -115,17 +124,20 @@ static int bind_path(struct listener *l, char *ret_error)
 
         r = make_directory(path);
         if (r < 0) {
-                snprintf(ret_error, 256, "listen.socket: cannot make the directory of %s: %s", path, strerror(-r));
+                snprintf(ret_error, 256, "listen.socket: cannot make the directory of %s: %s", path,
+                         strerror(-r));
                 return r;
         }
         if (lstat(path, &st) == 0) {
                 if (!S_ISSOCK(st.st_mode)) {
-                        snprintf(ret_error, 256, "listen.socket: %s exists and is not a socket", path);
+                        snprintf(ret_error, 256, "listen.socket: %s exists and is not a socket",
+                                 path);
                         return -EEXIST;
                 }
                 r = probe(&address);
                 if (r == -EADDRINUSE) {
-                        snprintf(ret_error, 256, "listen.socket: another process listens on %s", path);
+                        snprintf(ret_error, 256, "listen.socket: another process listens on %s",
+                                 path);
                         return r;
                 }
                 (void)unlink(path);
@@ -135,11 +147,13 @@ static int bind_path(struct listener *l, char *ret_error)
         if (l->fd < 0)
                 return -errno;
         bound = bind(l->fd, (struct sockaddr *)&address, sizeof(address)) == 0;
-        if (!bound || chmod(path, l->params.mode & 0777) < 0 || listen(l->fd, BACKLOG) < 0 || lstat(path, &st) < 0) {
+        if (!bound || chmod(path, l->params.mode & 0777) < 0 || listen(l->fd, BACKLOG) < 0 ||
+            lstat(path, &st) < 0) {
                 r = -errno;
                 if (bound)
                         (void)unlink(path);
-                snprintf(ret_error, 256, "listen.socket: cannot listen on %s: %s", path, strerror(-r));
+                snprintf(ret_error, 256, "listen.socket: cannot listen on %s: %s", path,
+                         strerror(-r));
                 return r;
         }
         l->device = st.st_dev;
@@ -148,7 +162,8 @@ static int bind_path(struct listener *l, char *ret_error)
         return l->bound ? 0 : -ENOMEM;
 }
 
-int listener_new(struct listener **ret, struct event_base *base, const struct listener_params *params, char ret_error[static 256])
+int listener_new(struct listener **ret, struct event_base *base,
+                 const struct listener_params *params, char ret_error[static 256])
 {
         _cleanup_(listener_freep) struct listener *l = calloc(1, sizeof(*l));
         int r;
@@ -189,7 +204,8 @@ struct listener *listener_free(struct listener *l)
         if (l->resume)
                 event_free(l->resume);
         /* Only our own file: a successor may have bound the path anew. */
-        if (l->bound && lstat(l->bound, &st) == 0 && st.st_dev == l->device && st.st_ino == l->inode)
+        if (l->bound && lstat(l->bound, &st) == 0 && st.st_dev == l->device &&
+            st.st_ino == l->inode)
                 (void)unlink(l->bound);
         free(l->bound);
         if (l->fd >= 0)

@@ -24,9 +24,11 @@ int notify_inherit(struct notify_sockets *ret)
         *ret = (struct notify_sockets){ .listen = -1, .http = -1 };
         for (int i = 0; i < n; i++) {
                 const char *name = names ? names[i] : "unknown";
-                int *to = strcmp(name, "http") == 0 || strcmp(name, "kvcache-http.socket") == 0 ? &ret->http : &ret->listen;
-                bool known = to == &ret->http || strcmp(name, "kvcache") == 0 || strcmp(name, "kvcache.socket") == 0 ||
-                             strcmp(name, "unknown") == 0;
+                int *to = strcmp(name, "http") == 0 || strcmp(name, "kvcache-http.socket") == 0
+                                  ? &ret->http
+                                  : &ret->listen;
+                bool known = to == &ret->http || strcmp(name, "kvcache") == 0 ||
+                             strcmp(name, "kvcache.socket") == 0 || strcmp(name, "unknown") == 0;
 
                 if (!known || *to >= 0)
                         r = -EINVAL;
@@ -86,11 +88,13 @@ void notify_reloading(void)
 {
         char state[64];
 
-        snprintf(state, sizeof(state), "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(clock_mono_ns() / 1000));
+        snprintf(state, sizeof(state), "RELOADING=1\nMONOTONIC_USEC=%llu",
+                 (unsigned long long)(clock_mono_ns() / 1000));
         send_state(state);
 }
 
-__attribute__((format(printf, 2, 0))) static void send_status(const char *before, const char *fmt, va_list args)
+__attribute__((format(printf, 2, 0))) static void send_status(const char *before, const char *fmt,
+                                                              va_list args)
 {
         char state[512];
         int n = snprintf(state, sizeof(state), "%sSTATUS=", before);

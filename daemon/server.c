@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The composition root. Builds the parts from the bottom up, runs the loop, takes them down in reverse.
+/* The composition root. Builds the parts from the bottom up, runs the loop, takes them down in
+ * reverse.
  *
- * A loop turn: libevent calls what is readable (sessions read and dispatch, workers' results are reaped), then store, sessions
- * and cache do what they put off to the turn's end, then the workers are woken once for all that was submitted.
+ * A loop turn: libevent calls what is readable (sessions read and dispatch, workers' results are
+ * reaped), then store, sessions and cache do what they put off to the turn's end, then the workers
+ * are woken once for all that was submitted.
  *
- * The end (SIGTERM, SIGINT): nothing new is accepted or read, what was asked before is answered, what was accepted is written;
- * then everybody is closed.
- * A failure at start is one line and an exit status; after that only a signal ends the loop. */
+ * The end (SIGTERM, SIGINT): nothing new is accepted or read, what was asked before is answered,
+ * what was accepted is written; then everybody is closed. A failure at start is one line and an
+ * exit status; after that only a signal ends the loop. */
 #include "server.h"
 
 #include <errno.h>
@@ -62,7 +64,8 @@ struct server {
         struct status_sources sources;
         uint8_t instance[WIRE_INSTANCE_BYTES];
         struct notify_sockets inherited;
-        uint64_t lane_bytes_all;  /* of all clients: half of the memory that was available at start */
+        uint64_t
+                lane_bytes_all; /* of all clients: half of the memory that was available at start */
         bool draining, drain_late;
         struct log_ratelimit exhausted;
 };
@@ -101,7 +104,8 @@ static int fail(int r, const char *what, const char *error)
         return exit_status_of(r);
 }
 
-/* Descriptors for the connections that are allowed, and what memory may be locked: as far as the hard limits go. */
+/* Descriptors for the connections that are allowed, and what memory may be locked: as far as the
+ * hard limits go. */
 static void raise_limits(void)
 {
         static const int which[] = { RLIMIT_NOFILE, RLIMIT_MEMLOCK };
@@ -182,9 +186,10 @@ static struct lease_limits lease_limits(const struct server *s)
 static int start_service(struct server *s)
 {
         const struct config *c = s->config;
-        struct tenant_access clients = { c->access.users.items, c->access.users.n, c->access.groups.items, c->access.groups.n };
-        struct tenant_access admins = { c->access.admin_users.items, c->access.admin_users.n, c->access.admin_groups.items,
-                                        c->access.admin_groups.n };
+        struct tenant_access clients = { c->access.users.items, c->access.users.n,
+                                         c->access.groups.items, c->access.groups.n };
+        struct tenant_access admins = { c->access.admin_users.items, c->access.admin_users.n,
+                                        c->access.admin_groups.items, c->access.admin_groups.n };
         struct tenant_limits tenant = tenant_limits(s);
         struct lease_limits lease = lease_limits(s);
         struct sessions_params sessions = {
@@ -205,7 +210,8 @@ static int start_service(struct server *s)
         r = leases_new(&s->leases, s->pool, MAX_LEASES, &lease);
         if (r < 0)
                 return fail(r, "leases", NULL);
-        r = cache_new(&s->cache, &(struct cache_params){ .pool = s->pool, .store = s->store, .io = s->io });
+        r = cache_new(&s->cache,
+                      &(struct cache_params){ .pool = s->pool, .store = s->store, .io = s->io });
         if (r < 0)
                 return fail(r, "cache", NULL);
         for (unsigned i = 0; (ns = store_namespace_at(s->store, i)); i++)
@@ -241,7 +247,9 @@ static void on_exhausted(void *userdata, int error)
         uint32_t held_back;
 
         if (log_ratelimit_pass(&s->exhausted, &held_back))
-                log_warning("cannot accept connections: %s: they wait (limits.connections, LimitNOFILE=)", strerror(-error));
+                log_warning("cannot accept connections: %s: they wait (limits.connections, "
+                            "LimitNOFILE=)",
+                            strerror(-error));
 }
 
 static int start_http(struct server *s)
@@ -265,7 +273,8 @@ static int start_http(struct server *s)
                 return 0;
         r = http_start(&s->http, s->base, &params, error);
         if (r == -EADDRINUSE && !config_given(c, "listen.http")) {
-                log_warning("%s: going on without metrics over HTTP (set listen.http to another address)",
+                log_warning("%s: going on without metrics over HTTP (set listen.http to another "
+                            "address)",
                             error[0] ? error : "listen.http: the address is in use");
                 return 0;
         }
@@ -317,14 +326,18 @@ static void begin_drain(struct server *s)
         cache_stop(s->cache);
         populate_stop(s->populate);
         cache_get_stats(s->cache, &cache);
-        notify_stopping("writing %" PRIu64 " chunks that are not on disk yet", cache.unwritten_chunks);
+        notify_stopping("writing %" PRIu64 " chunks that are not on disk yet",
+                        cache.unwritten_chunks);
         if (cache.unwritten_chunks)
-                log_info("stopping: writing %" PRIu64 " chunks that are not on disk yet, for at most %" PRIu64 " s",
+                log_info("stopping: writing %" PRIu64
+                         " chunks that are not on disk yet, for at most %" PRIu64 " s",
                          cache.unwritten_chunks, s->config->limits.drain_ms / 1000);
         else
                 log_info("stopping");
-        event_add(s->drain, &(struct timeval){ .tv_sec = (time_t)(s->config->limits.drain_ms / 1000),
-                                               .tv_usec = (suseconds_t)(s->config->limits.drain_ms % 1000 * 1000) });
+        event_add(s->drain,
+                  &(struct timeval){
+                          .tv_sec = (time_t)(s->config->limits.drain_ms / 1000),
+                          .tv_usec = (suseconds_t)(s->config->limits.drain_ms % 1000 * 1000) });
 }
 
 static void on_term(evutil_socket_t fd, short what, void *userdata)
@@ -375,8 +388,8 @@ static void on_hangup(evutil_socket_t fd, short what, void *userdata)
                 return;
         notify_reloading();
         config_init(&next);
-        if (config_load_all(&next, s->params->config_path, s->params->config_must_exist, environ, s->params->sets,
-                            s->params->n_sets, say_warning, &error) < 0) {
+        if (config_load_all(&next, s->params->config_path, s->params->config_must_exist, environ,
+                            s->params->sets, s->params->n_sets, say_warning, &error) < 0) {
                 log_error("reload: %s: nothing was changed", error.text);
         } else {
                 changed = config_reload(s->config, &next, say_info);
@@ -410,8 +423,10 @@ static void on_status_line(evutil_socket_t fd, short what, void *userdata)
         cache_get_stats(s->cache, &cache);
         hits = cache.hits_memory + cache.hits_disk;
         gets = hits + cache.misses;
-        notify_status("%" PRIu64 " clients, %" PRIu64 " chunks on disk, %.1f of %.1f GiB, %.1f %% of gets hit", sessions.open,
-                      store.chunks, (double)store.used_bytes / (1 << 30), (double)store.limit / (1 << 30),
+        notify_status("%" PRIu64 " clients, %" PRIu64
+                      " chunks on disk, %.1f of %.1f GiB, %.1f %% of gets hit",
+                      sessions.open, store.chunks, (double)store.used_bytes / (1 << 30),
+                      (double)store.limit / (1 << 30),
                       gets ? 100.0 * (double)hits / (double)gets : 0.0);
 }
 
@@ -433,7 +448,8 @@ static void on_short_of_memory(void *userdata)
         struct pool_stats pool;
 
         pool_get_stats(s->pool, &pool);
-        log_warning("the host is short of memory: the pool stays at %" PRIu64 " of %" PRIu64 " MiB for now",
+        log_warning("the host is short of memory: the pool stays at %" PRIu64 " of %" PRIu64
+                    " MiB for now",
                     pool.populated_bytes >> 20, pool.bytes >> 20);
 }
 
@@ -449,7 +465,8 @@ static int add_events(struct server *s)
         s->watchdog = event_new(s->base, -1, EV_PERSIST, on_watchdog, s);
         s->status_line = event_new(s->base, -1, EV_PERSIST, on_status_line, s);
         s->drain = evtimer_new(s->base, on_drain_late, s);
-        if (!s->done || !s->wait || !s->term || !s->interrupt || !s->hangup || !s->watchdog || !s->status_line || !s->drain)
+        if (!s->done || !s->wait || !s->term || !s->interrupt || !s->hangup || !s->watchdog ||
+            !s->status_line || !s->drain)
                 return -ENOMEM;
         event_add(s->done, NULL);
         event_add(s->term, NULL);
@@ -458,8 +475,9 @@ static int add_events(struct server *s)
         if (notify_wanted())
                 event_add(s->status_line, &(struct timeval){ .tv_sec = STATUS_LINE_MS / 1000 });
         if (watchdog_us)
-                event_add(s->watchdog, &(struct timeval){ .tv_sec = (time_t)(watchdog_us / 2000000),
-                                                          .tv_usec = (suseconds_t)(watchdog_us / 2 % 1000000) });
+                event_add(s->watchdog,
+                          &(struct timeval){ .tv_sec = (time_t)(watchdog_us / 2000000),
+                                             .tv_usec = (suseconds_t)(watchdog_us / 2 % 1000000) });
         return 0;
 }
 
@@ -478,8 +496,9 @@ static bool turn(struct server *s)
         if (deadline && !more) {
                 uint64_t left_us = deadline > now ? (deadline - now) / 1000 + 1 : 1;
 
-                event_add(s->wait, &(struct timeval){ .tv_sec = (time_t)(left_us / 1000000),
-                                                      .tv_usec = (suseconds_t)(left_us % 1000000) });
+                event_add(s->wait,
+                          &(struct timeval){ .tv_sec = (time_t)(left_us / 1000000),
+                                             .tv_usec = (suseconds_t)(left_us % 1000000) });
         }
         return more;
 }
@@ -488,7 +507,8 @@ static void run_loop(struct server *s)
 {
         bool more = false;
 
-        while (!s->draining || ((cache_pending(s->cache) > 0 || sessions_busy(s->sessions)) && !s->drain_late)) {
+        while (!s->draining ||
+               ((cache_pending(s->cache) > 0 || sessions_busy(s->sessions)) && !s->drain_late)) {
                 event_base_loop(s->base, EVLOOP_ONCE | (more ? EVLOOP_NONBLOCK : 0));
                 more = turn(s);
         }
@@ -501,16 +521,18 @@ static void close_all(struct server *s)
 
         cache_get_stats(s->cache, &cache);
         if (cache.unwritten_chunks)
-                log_warning("stopping: the time to write is over (limits.drain): %" PRIu64 " accepted chunks, %" PRIu64
-                            " MiB, are lost unless their writes still end", cache.unwritten_chunks, cache.unwritten_bytes >> 20);
+                log_warning("stopping: the time to write is over (limits.drain): %" PRIu64
+                            " accepted chunks, %" PRIu64
+                            " MiB, are lost unless their writes still end",
+                            cache.unwritten_chunks, cache.unwritten_bytes >> 20);
         sessions_stop(s->sessions);
         store_stop(s->store);
-        while (!sessions_empty(s->sessions) || cache_pending(s->cache) > 0 || store_pending(s->store) > 0 ||
-               kio_pending(s->io) > 0) {
+        while (!sessions_empty(s->sessions) || cache_pending(s->cache) > 0 ||
+               store_pending(s->store) > 0 || kio_pending(s->io) > 0) {
                 bool more = turn(s);
 
-                if (sessions_empty(s->sessions) && cache_pending(s->cache) == 0 && store_pending(s->store) == 0 &&
-                    kio_pending(s->io) == 0)
+                if (sessions_empty(s->sessions) && cache_pending(s->cache) == 0 &&
+                    store_pending(s->store) == 0 && kio_pending(s->io) == 0)
                         break;
                 event_base_loop(s->base, EVLOOP_ONCE | (more ? EVLOOP_NONBLOCK : 0));
         }
@@ -593,7 +615,8 @@ static int start(struct server *s)
 
         populate.pool = s->pool;
         populate.io = s->io;
-        populate.reserve_bytes = MIN(config_available_memory("", &limited) / 16, (uint64_t)256 << 20);
+        populate.reserve_bytes =
+                MIN(config_available_memory("", &limited) / 16, (uint64_t)256 << 20);
         r = populate_start(&s->populate, s->base, &populate);
         if (r < 0)
                 return fail(r, "memory pool", NULL);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The composition root: builds and wires all parts, owns the event base, and runs until it is told to stop. */
+/* The composition root: builds and wires all parts, owns the event base, and runs until it is told
+ * to stop. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,11 +21,11 @@ int server_run(const struct server_params *params);
 /* Documented in kvcache-daemon(8); numbers as in sysexits.h where one fits. */
 enum exit_status {
         EXIT_STATUS_OK = 0,
-        EXIT_STATUS_FAILURE = 1,     /* any other failure at start */
+        EXIT_STATUS_FAILURE = 1, /* any other failure at start */
         EXIT_STATUS_USAGE = 2,
-        EXIT_STATUS_STORE = 65,      /* the store cannot be used: not one, damaged, another version */
-        EXIT_STATUS_IO = 74,         /* I/O error, or the disk is full */
-        EXIT_STATUS_BUSY = 75,       /* store or socket is in use by another daemon: try later */
+        EXIT_STATUS_STORE = 65, /* the store cannot be used: not one, damaged, another version */
+        EXIT_STATUS_IO = 74,    /* I/O error, or the disk is full */
+        EXIT_STATUS_BUSY = 75,  /* store or socket is in use by another daemon: try later */
         EXIT_STATUS_PERMISSION = 77,
         EXIT_STATUS_CONFIG = 78,
 };

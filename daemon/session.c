@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session reads while it has less than WIRE_MAX_INFLIGHT messages and CLIENT_MAX_KEYS keys unanswered, nothing that waits to be
- * sent, and nothing half started; else it leaves its messages in the socket, and the peer waits there. Bufferevents would drop
- * descriptors, so it calls recvmsg() itself.
+/* A session reads while it has less than WIRE_MAX_INFLIGHT messages and CLIENT_MAX_KEYS keys
+ * unanswered, nothing that waits to be sent, and nothing half started; else it leaves its messages
+ * in the socket, and the peer waits there. Bufferevents would drop descriptors, so it calls
+ * recvmsg() itself.
  *
- * That the peer has closed must be heard of whether we read or not. libevent's EV_CLOSED does not tell it of a peer that left
- * replies unread (the kernel then reports an error as well, which libevent gives to readers and writers only, and again and
- * again); so all sessions are also in one epoll of their own, edge-triggered. */
+ * That the peer has closed must be heard of whether we read or not. libevent's EV_CLOSED does not
+ * tell it of a peer that left replies unread (the kernel then reports an error as well, which
+ * libevent gives to readers and writers only, and again and again); so all sessions are also in one
+ * epoll of their own, edge-triggered. */
 #include "session.h"
 
 #include <assert.h>
@@ -84,7 +86,10 @@ static void say(struct session *s, enum log_level level, const char *what)
                 all->stats.lines_held_back++;
                 return;
         }
-        log_set_context(&(struct log_context){ .session = s->client.id, .pid = s->peer.pid, .uid = s->peer.uid, .client = s->name });
+        log_set_context(&(struct log_context){ .session = s->client.id,
+                                               .pid = s->peer.pid,
+                                               .uid = s->peer.uid,
+                                               .client = s->name });
         if (held_back)
                 log_at(level, "%s (%u similar lines held back)", what, held_back);
         else
@@ -155,8 +160,8 @@ static void session_gone(struct session *s)
         activate(s);
 }
 
-/* Our end: nothing is read, sent or leased any more; what is leased stays until the peer closes. Without a lease there is
- * nothing to wait for: sessions_turn() frees it. */
+/* Our end: nothing is read, sent or leased any more; what is leased stays until the peer closes.
+ * Without a lease there is nothing to wait for: sessions_turn() frees it. */
 static void session_end(struct session *s, uint64_t *counter, const char *why)
 {
         if (s->state == SESSION_ENDED || s->state == SESSION_GONE)
@@ -171,13 +176,15 @@ static void session_end(struct session *s, uint64_t *counter, const char *why)
         activate(s);
 }
 
-/* Before an ended session is closed: with messages unread the peer would find its connection reset, and lose our last reply. */
+/* Before an ended session is closed: with messages unread the peer would find its connection reset,
+ * and lose our last reply. */
 static void discard_incoming(struct session *s)
 {
         for (int i = 0; i < MESSAGES_PER_TURN; i++) {
                 int fds[WIRE_MAX_FDS];
                 unsigned n_fds = 0;
-                ssize_t n = fdpass_recv(s->fd, s->sessions->incoming.bytes, sizeof(s->sessions->incoming), fds, &n_fds);
+                ssize_t n = fdpass_recv(s->fd, s->sessions->incoming.bytes,
+                                        sizeof(s->sessions->incoming), fds, &n_fds);
 
                 for (unsigned k = 0; n > 0 && k < n_fds; k++)
                         close(fds[k]);
@@ -241,7 +248,8 @@ static void on_writable(evutil_socket_t fd, short what, void *userdata)
         flush_outgoing(userdata);
 }
 
-static void session_send(struct client *client, const void *msg, size_t bytes, const int *fds, unsigned n_fds)
+static void session_send(struct client *client, const void *msg, size_t bytes, const int *fds,
+                         unsigned n_fds)
 {
         struct session *s = container_of(client, struct session, client);
         struct outgoing *o;
@@ -257,7 +265,8 @@ static void session_send(struct client *client, const void *msg, size_t bytes, c
         /* Bounded: no more than WIRE_MAX_INFLIGHT replies can be owed. */
         o = calloc(1, sizeof(*o) + bytes);
         if (!o) {
-                session_end(s, &s->sessions->stats.ended_bad_frame, "out of memory for a reply: session ended");
+                session_end(s, &s->sessions->stats.ended_bad_frame,
+                            "out of memory for a reply: session ended");
                 return;
         }
         o->bytes = bytes;
@@ -270,7 +279,8 @@ static void session_send(struct client *client, const void *msg, size_t bytes, c
         }
         list_append(&s->out, &o->node);
         if (o->n_fds < n_fds)
-                session_end(s, &s->sessions->stats.ended_bad_frame, "out of descriptors for a reply: session ended");
+                session_end(s, &s->sessions->stats.ended_bad_frame,
+                            "out of descriptors for a reply: session ended");
         else
                 event_add(s->writable, NULL);
 }
@@ -297,9 +307,11 @@ static void hello(struct session *s, const struct wire_hello *msg)
         if (msg->version_min > WIRE_VERSION_MAX || msg->version_max < WIRE_VERSION_MIN) {
                 char text[160];
 
-                snprintf(text, sizeof(text), "this daemon speaks protocol versions %d to %d, the client %u to %u", WIRE_VERSION_MIN,
-                         WIRE_VERSION_MAX, msg->version_min, msg->version_max);
-                dispatch_reply(&s->client, &msg->hdr, clock_mono_ns(), WIRE_VERSION, 0, 0, text, NULL, 0);
+                snprintf(text, sizeof(text),
+                         "this daemon speaks protocol versions %d to %d, the client %u to %u",
+                         WIRE_VERSION_MIN, WIRE_VERSION_MAX, msg->version_min, msg->version_max);
+                dispatch_reply(&s->client, &msg->hdr, clock_mono_ns(), WIRE_VERSION, 0, 0, text,
+                               NULL, 0);
                 session_end(s, &s->sessions->stats.refused_handshake, text);
                 return;
         }
@@ -327,7 +339,8 @@ static void hello(struct session *s, const struct wire_hello *msg)
 static void handle(struct session *s, size_t bytes, unsigned n_fds)
 {
         const struct wire_hdr *hdr = &s->sessions->incoming.hdr;
-        const char *wrong = n_fds ? "descriptors came with a request" : wire_check_request(hdr, bytes);
+        const char *wrong =
+                n_fds ? "descriptors came with a request" : wire_check_request(hdr, bytes);
         char text[256];
 
         if (!wrong && (hdr->op == WIRE_HELLO) != (s->state == SESSION_HANDSHAKE))
@@ -345,15 +358,17 @@ static void handle(struct session *s, size_t bytes, unsigned n_fds)
 
 static bool may_read(const struct session *s)
 {
-        return (s->state == SESSION_OPEN || s->state == SESSION_HANDSHAKE) && s->client.inflight < WIRE_MAX_INFLIGHT &&
-               s->client.keys_inflight < CLIENT_MAX_KEYS && list_empty(&s->out) && list_empty(&s->client.unstarted) &&
-               !s->client.env->stopping;
+        return (s->state == SESSION_OPEN || s->state == SESSION_HANDSHAKE) &&
+               s->client.inflight < WIRE_MAX_INFLIGHT &&
+               s->client.keys_inflight < CLIENT_MAX_KEYS && list_empty(&s->out) &&
+               list_empty(&s->client.unstarted) && !s->client.env->stopping;
 }
 
 /* One of these is as much as one session may ask of a loop turn. */
 static bool is_costly(unsigned op)
 {
-        return op == WIRE_NAMESPACE || op == WIRE_LANE || op == WIRE_LIST || op == WIRE_PURGE || op == WIRE_REPORT;
+        return op == WIRE_NAMESPACE || op == WIRE_LANE || op == WIRE_LIST || op == WIRE_PURGE ||
+               op == WIRE_REPORT;
 }
 
 static void read_messages(struct session *s)
@@ -361,14 +376,17 @@ static void read_messages(struct session *s)
         for (int i = 0; i < MESSAGES_PER_TURN && may_read(s); i++) {
                 int fds[WIRE_MAX_FDS];
                 unsigned n_fds = 0;
-                ssize_t n = fdpass_recv(s->fd, s->sessions->incoming.bytes, sizeof(s->sessions->incoming), fds, &n_fds);
+                ssize_t n = fdpass_recv(s->fd, s->sessions->incoming.bytes,
+                                        sizeof(s->sessions->incoming), fds, &n_fds);
 
                 if (n == -EAGAIN || n == -EINTR)
                         return;
                 if (n == -EMSGSIZE || n == -EBADMSG) {
-                        session_end(s, &s->sessions->stats.ended_bad_frame,
-                                    n == -EMSGSIZE ? "bad frame: longer than a message may be: session ended" :
-                                    "bad frame: too many descriptors: session ended");
+                        session_end(
+                                s, &s->sessions->stats.ended_bad_frame,
+                                n == -EMSGSIZE
+                                        ? "bad frame: longer than a message may be: session ended"
+                                        : "bad frame: too many descriptors: session ended");
                         return;
                 }
                 if (n == 0) {
@@ -378,14 +396,16 @@ static void read_messages(struct session *s)
                         if (poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)))
                                 session_gone(s);
                         else
-                                session_end(s, &s->sessions->stats.ended_bad_frame, "bad frame: empty: session ended");
+                                session_end(s, &s->sessions->stats.ended_bad_frame,
+                                            "bad frame: empty: session ended");
                         return;
                 }
                 if (n < 0) {
                         if (n == -ECONNRESET)
                                 session_gone(s);
                         else
-                                session_end(s, &s->sessions->stats.ended_bad_frame, "a message could not be read: session ended");
+                                session_end(s, &s->sessions->stats.ended_bad_frame,
+                                            "a message could not be read: session ended");
                         return;
                 }
                 handle(s, (size_t)n, n_fds);
@@ -472,9 +492,11 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
         s->fd = fd;
         s->client.id = ++all->next_id;
         strcpy(s->name, "?");
-        if (peer_from_socket(fd, &s->peer) < 0 || tenants_identify(tenants, &s->peer, &tenant, &admin) != 0) {
+        if (peer_from_socket(fd, &s->peer) < 0 ||
+            tenants_identify(tenants, &s->peer, &tenant, &admin) != 0) {
                 all->stats.refused_credentials++;
-                say(s, LOG_LEVEL_WARNING, "this user may not connect (access.users, access.groups): refused");
+                say(s, LOG_LEVEL_WARNING,
+                    "this user may not connect (access.users, access.groups): refused");
                 goto refuse;
         }
         if (all->params.env->stopping || tenants_charge_connection(tenants, tenant) != 0) {
@@ -503,8 +525,10 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
                 session_free(s);
                 return;
         }
-        event_add(s->deadline, &(struct timeval){ .tv_sec = (time_t)(all->params.handshake_ms / 1000),
-                                                  .tv_usec = (suseconds_t)(all->params.handshake_ms % 1000 * 1000) });
+        event_add(s->deadline,
+                  &(struct timeval){
+                          .tv_sec = (time_t)(all->params.handshake_ms / 1000),
+                          .tv_usec = (suseconds_t)(all->params.handshake_ms % 1000 * 1000) });
         update_reading(s);
         return;
 refuse:

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One connection: who it is, its messages in and out, and how it ends.
  *
- * A session that the daemon ends (bad frame, timeout) and that has leases is shut down for writing and kept, with these, until
- * the peer's end is closed: until then the peer may still read what it leased (rule R11). Loop thread. */
+ * A session that the daemon ends (bad frame, timeout) and that has leases is shut down for writing
+ * and kept, with these, until the peer's end is closed: until then the peer may still read what it
+ * leased (rule R11). Loop thread. */
 #pragma once
 
 #include <event2/event.h>
@@ -15,7 +16,8 @@ struct sessions;
 struct sessions_params {
         struct event_base *base;
         struct dispatch_env *env;
-        int liveness_fd;       /* handed out in HELLO: locked and registered as long as this process's I/O lasts */
+        int liveness_fd; /* handed out in HELLO: locked and registered as long as this process's I/O
+                            lasts */
         uint8_t instance[WIRE_INSTANCE_BYTES];
         uint64_t handshake_ms;
 };
@@ -31,11 +33,13 @@ int sessions_new(struct sessions **ret, const struct sessions_params *params);
 struct sessions *sessions_free(struct sessions *s); /* none may be left: see sessions_stop() */
 /* Swallows the descriptor. */
 void sessions_accept_take_fd(struct sessions *s, int fd);
-/* End of a loop turn: goes on with what is not started, frees who is gone. True if there is more to do at once. */
+/* End of a loop turn: goes on with what is not started, frees who is gone. True if there is more to
+ * do at once. */
 bool sessions_turn(struct sessions *s);
 /* Has something happened to a session since its turn? */
 bool sessions_active(const struct sessions *s);
-/* With env.stopping set: no more is read, and each session ends when what it has asked is answered. */
+/* With env.stopping set: no more is read, and each session ends when what it has asked is answered.
+ */
 void sessions_drain(struct sessions *s);
 /* Is anything not answered yet? */
 bool sessions_busy(const struct sessions *s);

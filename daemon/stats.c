@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Renders a snapshot. The rows of stats.def become one table of `struct row` here; each output walks it.
+/* Renders a snapshot. The rows of stats.def become one table of `struct row` here; each output
+ * walks it.
  *
- * Stateless; any thread may call. The renderers print in the C locale, whatever the process's is: a decimal comma is
- * no number to Prometheus. Printing cannot fail here; the FILE keeps its error. */
+ * Stateless; any thread may call. The renderers print in the C locale, whatever the process's is: a
+ * decimal comma is no number to Prometheus. Printing cannot fail here; the FILE keeps its error. */
 #include "stats.h"
 
 #include <assert.h>
@@ -64,27 +65,41 @@ struct row {
         size_t offset; /* of the member */
 };
 
-#define ROW(k, m, nm, u, l, v, count, h) \
-        { .kind = k, .name = nm, .unit = u, .help = h, .label = l, .value = v, .n = count, .offset = offsetof(struct stats, m) },
-#define STATS_GAUGE(member, name, unit, help)                            ROW(GAUGE, member, name, unit, NULL, NULL, 1, help)
-#define STATS_COUNTER(member, name, unit, help)                          ROW(COUNTER, member, name, unit, NULL, NULL, 1, help)
-#define STATS_COUNTER_BY(member, name, unit, label, values, n, help)   ROW(COUNTER, member, name, unit, label, values, n, help)
-#define STATS_GAUGE_BY(member, name, unit, label, values, n, help)     ROW(GAUGE, member, name, unit, label, values, n, help)
-#define STATS_HISTOGRAM_BY(member, name, unit, label, values, n, help) ROW(HISTOGRAM, member, name, unit, label, values, n, help)
-#define STATS_INFO(member, name, help)                                   ROW(INFO, member, name, "", NULL, NULL, 1, help)
+#define ROW(k, m, nm, u, l, v, count, h)                                                           \
+        { .kind = k,                                                                               \
+          .name = nm,                                                                              \
+          .unit = u,                                                                               \
+          .help = h,                                                                               \
+          .label = l,                                                                              \
+          .value = v,                                                                              \
+          .n = count,                                                                              \
+          .offset = offsetof(struct stats, m) },
+#define STATS_GAUGE(member, name, unit, help) ROW(GAUGE, member, name, unit, NULL, NULL, 1, help)
+#define STATS_COUNTER(member, name, unit, help)                                                    \
+        ROW(COUNTER, member, name, unit, NULL, NULL, 1, help)
+#define STATS_COUNTER_BY(member, name, unit, label, values, n, help)                               \
+        ROW(COUNTER, member, name, unit, label, values, n, help)
+#define STATS_GAUGE_BY(member, name, unit, label, values, n, help)                                 \
+        ROW(GAUGE, member, name, unit, label, values, n, help)
+#define STATS_HISTOGRAM_BY(member, name, unit, label, values, n, help)                             \
+        ROW(HISTOGRAM, member, name, unit, label, values, n, help)
+#define STATS_INFO(member, name, help) ROW(INFO, member, name, "", NULL, NULL, 1, help)
 static const struct row rows[] = {
 #include "stats.def"
 };
 
-/* Edges of the buckets that a page shows. The text is part of a series' identity: both formats print the same. */
+/* Edges of the buckets that a page shows. The text is part of a series' identity: both formats
+ * print the same. */
 static const struct {
         uint64_t ns;
         const char *le;
 } edges[] = {
-        { 10000, "1e-05" },      { 25000, "2.5e-05" },   { 50000, "5e-05" },     { 100000, "0.0001" },
-        { 250000, "0.00025" },   { 500000, "0.0005" },   { 1000000, "0.001" },   { 2500000, "0.0025" },
-        { 5000000, "0.005" },    { 10000000, "0.01" },   { 25000000, "0.025" },  { 50000000, "0.05" },
-        { 100000000, "0.1" },    { 250000000, "0.25" },  { 1000000000, "1.0" },  { 10000000000, "10.0" },
+        { 10000, "1e-05" },      { 25000, "2.5e-05" },  { 50000, "5e-05" },
+        { 100000, "0.0001" },    { 250000, "0.00025" }, { 500000, "0.0005" },
+        { 1000000, "0.001" },    { 2500000, "0.0025" }, { 5000000, "0.005" },
+        { 10000000, "0.01" },    { 25000000, "0.025" }, { 50000000, "0.05" },
+        { 100000000, "0.1" },    { 250000000, "0.25" }, { 1000000000, "1.0" },
+        { 10000000000, "10.0" },
 };
 
 static const char *const kind_names[] = {
@@ -96,7 +111,8 @@ static double row_number(const struct row *row, const struct stats *s, unsigned 
         return ((const double *)((const char *)s + row->offset))[i];
 }
 
-static const struct histogram *row_histogram(const struct row *row, const struct stats *s, unsigned i)
+static const struct histogram *row_histogram(const struct row *row, const struct stats *s,
+                                             unsigned i)
 {
         return (const struct histogram *)((const char *)s + row->offset) + i;
 }
@@ -170,7 +186,8 @@ static void print_json_string(FILE *out, const char *text, size_t n)
         fputc('"', out);
 }
 
-/* Escapes what HELP text may not hold: backslash and newline, and, as OpenMetrics wants it, the quote. */
+/* Escapes what HELP text may not hold: backslash and newline, and, as OpenMetrics wants it, the
+ * quote. */
 static void print_help(FILE *out, const char *text, bool openmetrics)
 {
         for (; *text; text++) {
@@ -185,29 +202,35 @@ static void print_help(FILE *out, const char *text, bool openmetrics)
         }
 }
 
-static void print_histogram(FILE *out, const struct row *row, const char *value, const struct histogram *h)
+static void print_histogram(FILE *out, const struct row *row, const char *value,
+                            const struct histogram *h)
 {
         uint64_t below = 0;
 
         for (size_t b = 0; b < ARRAY_SIZE(edges); b++) {
                 uint64_t n = histogram_at_most(h, edges[b].ns);
 
-                below = MIN(MAX(below, n), h->count); /* cumulative, whatever the inner buckets' rounding does */
-                fprintf(out, "kvcache_%s_bucket{%s=\"%s\",le=\"%s\"} %" PRIu64 "\n", row->name, row->label, value,
-                        edges[b].le, below);
+                below = MIN(MAX(below, n),
+                            h->count); /* cumulative, whatever the inner buckets' rounding does */
+                fprintf(out, "kvcache_%s_bucket{%s=\"%s\",le=\"%s\"} %" PRIu64 "\n", row->name,
+                        row->label, value, edges[b].le, below);
         }
-        fprintf(out, "kvcache_%s_bucket{%s=\"%s\",le=\"+Inf\"} %" PRIu64 "\n", row->name, row->label, value, h->count);
+        fprintf(out, "kvcache_%s_bucket{%s=\"%s\",le=\"+Inf\"} %" PRIu64 "\n", row->name,
+                row->label, value, h->count);
         fprintf(out, "kvcache_%s_sum{%s=\"%s\"} ", row->name, row->label, value);
         print_number(out, (double)h->sum / 1e9);
-        fprintf(out, "\nkvcache_%s_count{%s=\"%s\"} %" PRIu64 "\n", row->name, row->label, value, h->count);
+        fprintf(out, "\nkvcache_%s_count{%s=\"%s\"} %" PRIu64 "\n", row->name, row->label, value,
+                h->count);
 }
 
 static void print_page(const struct stats *s, FILE *out, bool openmetrics)
 {
         for (const struct row *row = rows; row < rows + ARRAY_SIZE(rows); row++) {
-                /* The older format names the family as its samples; the newer one without their suffix. */
+                /* The older format names the family as its samples; the newer one without their
+                 * suffix. */
                 const char *family = openmetrics ? "" : row_suffix(row);
-                const char *type = row->kind == INFO && !openmetrics ? "gauge" : kind_names[row->kind];
+                const char *type =
+                        row->kind == INFO && !openmetrics ? "gauge" : kind_names[row->kind];
 
                 fprintf(out, "# HELP kvcache_%s%s ", row->name, family);
                 print_help(out, row->help, openmetrics);
@@ -269,8 +292,8 @@ static void print_json_histogram(FILE *out, const struct histogram *h)
         fputc('}', out);
 }
 
-/* The label text back to names and values. stats_info_add() made it, so it is well-formed; of anything else the
- * rest is left out. */
+/* The label text back to names and values. stats_info_add() made it, so it is well-formed; of
+ * anything else the rest is left out. */
 static void print_json_info(FILE *out, const char *info)
 {
         bool first = true;
@@ -316,7 +339,8 @@ void stats_print_json(const struct stats *s, FILE *out)
         for (const struct row *row = rows; row < rows + ARRAY_SIZE(rows); row++) {
                 bool first = true;
 
-                fprintf(out, "%s\"kvcache_%s%s\": ", row == rows ? "" : ", ", row->name, row_suffix(row));
+                fprintf(out, "%s\"kvcache_%s%s\": ", row == rows ? "" : ", ", row->name,
+                        row_suffix(row));
                 if (row->kind == INFO) {
                         print_json_info(out, row_info(row, s));
                         continue;
@@ -353,7 +377,8 @@ void stats_print_documentation(FILE *out)
         for (const struct row *row = rows; row < rows + ARRAY_SIZE(rows); row++) {
                 bool first = true;
 
-                fprintf(out, "| `kvcache_%s%s` | %s | ", row->name, row_suffix(row), kind_names[row->kind]);
+                fprintf(out, "| `kvcache_%s%s` | %s | ", row->name, row_suffix(row),
+                        kind_names[row->kind]);
                 for (unsigned i = 0; row->label && i < row->n; i++) {
                         const char *value = row->value(i);
 
@@ -380,7 +405,10 @@ void stats_info_add(char *info, size_t room, const char *key, const char *value)
                 goto too_long;
         at += (size_t)n;
         for (; *value; value++) {
-                const char *escaped = *value == '\\' ? "\\\\" : *value == '"' ? "\\\"" : *value == '\n' ? "\\n" : NULL;
+                const char *escaped = *value == '\\'   ? "\\\\"
+                                      : *value == '"'  ? "\\\""
+                                      : *value == '\n' ? "\\n"
+                                                       : NULL;
                 size_t length = escaped ? 2 : 1;
 
                 if (at + length + 2 > room) /* the closing quote and the NUL */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is counted, and how it is told: stats.def is the one table from which the Prometheus page, the
- * OpenMetrics page, `kvcachectl stats`, and the documentation come.
+/* What is counted, and how it is told: stats.def is the one table from which the Prometheus page,
+ * the OpenMetrics page, `kvcachectl stats`, and the documentation come.
  *
- * The server collects into a struct stats (a snapshot, plain numbers); the functions here render one. Nothing
- * here reads the daemon's parts. */
+ * The server collects into a struct stats (a snapshot, plain numbers); the functions here render
+ * one. Nothing here reads the daemon's parts. */
 #pragma once
 
 #include <stdint.h>
@@ -19,8 +19,20 @@ enum { STATS_FORM_MAP, STATS_FORM_INTO, STATS_FORMS };
 enum { STATS_ACKS = 3 };   /* by enum wire_ack */
 enum { STATS_IO_OPS = 5 }; /* by enum kio_op */
 enum { STATS_REFUSED_LIMIT, STATS_REFUSED_CREDENTIALS, STATS_REFUSED_HANDSHAKE, STATS_REFUSALS };
-enum { STATS_ENDED_CLOSED, STATS_ENDED_BAD_FRAME, STATS_ENDED_TIMEOUT, STATS_ENDED_SHUTDOWN, STATS_ENDINGS };
-enum { STATS_WRITTEN_PAYLOAD, STATS_WRITTEN_TABLE, STATS_WRITES, STATS_WRITTEN_PREWRITE = STATS_WRITES, STATS_WRITTEN };
+enum {
+        STATS_ENDED_CLOSED,
+        STATS_ENDED_BAD_FRAME,
+        STATS_ENDED_TIMEOUT,
+        STATS_ENDED_SHUTDOWN,
+        STATS_ENDINGS
+};
+enum {
+        STATS_WRITTEN_PAYLOAD,
+        STATS_WRITTEN_TABLE,
+        STATS_WRITES,
+        STATS_WRITTEN_PREWRITE = STATS_WRITES,
+        STATS_WRITTEN
+};
 enum { STATS_ERROR_READ, STATS_ERROR_WRITE, STATS_ERROR_SYNC, STATS_STORE_ERRORS };
 
 struct stats {
@@ -29,7 +41,7 @@ struct stats {
 #define STATS_COUNTER_BY(member, name, unit, label, values, n, help) double member[n];
 #define STATS_GAUGE_BY(member, name, unit, label, values, n, help)   double member[n];
 #define STATS_HISTOGRAM_BY(member, name, unit, label, values, n, help) struct histogram member[n];
-#define STATS_INFO(member, name, help)                    char member[512]; /* label text: a="b",c="d"; escaped */
+#define STATS_INFO(member, name, help)                                 char member[512]; /* label text: a="b",c="d"; escaped */
 #include "stats.def"
 #undef STATS_GAUGE
 #undef STATS_COUNTER
@@ -39,16 +51,18 @@ struct stats {
 #undef STATS_INFO
 };
 
-/* Text exposition format 0.0.4, or OpenMetrics 1.0.0 (ends with "# EOF"). HELP and TYPE for every family, whether
- * it has moved or not. Numbers are locale-independent. */
+/* Text exposition format 0.0.4, or OpenMetrics 1.0.0 (ends with "# EOF"). HELP and TYPE for every
+ * family, whether it has moved or not. Numbers are locale-independent. */
 void stats_print_prometheus(const struct stats *s, FILE *out);
 void stats_print_openmetrics(const struct stats *s, FILE *out);
-/* One flat JSON object: {"kvcache_puts_total": 12, "kvcache_requests_total": {"PUT": 3, ...}, ...}; histograms as
- * {"count": n, "sum": x, "p50": x, "p90": x, "p99": x}, in the metric's unit; an info as {"label": "value", ...}. */
+/* One flat JSON object: {"kvcache_puts_total": 12, "kvcache_requests_total": {"PUT": 3, ...}, ...};
+ * histograms as
+ * {"count": n, "sum": x, "p50": x, "p90": x, "p99": x}, in the metric's unit; an info as {"label":
+ * "value", ...}. */
 void stats_print_json(const struct stats *s, FILE *out);
 /* A Markdown table of all metrics, for the documentation. */
 void stats_print_documentation(FILE *out);
 
-/* Appends `key="value"` with the value escaped as both text formats want it, comma first if needed. A value that does
- * not fit is left out together with its key. `key` is a label name. */
+/* Appends `key="value"` with the value escaped as both text formats want it, comma first if needed.
+ * A value that does not fit is left out together with its key. `key` is a label name. */
 void stats_info_add(char *info, size_t room, const char *key, const char *value);

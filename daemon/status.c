@@ -262,13 +262,15 @@ static void add_totals(cJSON *root, const struct stats *s)
         cJSON *o = cJSON_AddObjectToObject(root, "totals");
 
         cJSON_AddNumberToObject(o, "puts", s->puts);
-        cJSON_AddNumberToObject(o, "gets", s->hits[STATS_TIER_MEMORY] + s->hits[STATS_TIER_DISK] + s->misses);
+        cJSON_AddNumberToObject(o, "gets",
+                                s->hits[STATS_TIER_MEMORY] + s->hits[STATS_TIER_DISK] + s->misses);
         cJSON_AddNumberToObject(o, "hits_memory", s->hits[STATS_TIER_MEMORY]);
         cJSON_AddNumberToObject(o, "hits_disk", s->hits[STATS_TIER_DISK]);
         cJSON_AddNumberToObject(o, "misses", s->misses);
         cJSON_AddNumberToObject(o, "evictions", s->evictions);
         cJSON_AddNumberToObject(o, "bytes_put", s->put_bytes);
-        cJSON_AddNumberToObject(o, "bytes_got", s->get_bytes[STATS_FORM_MAP] + s->get_bytes[STATS_FORM_INTO]);
+        cJSON_AddNumberToObject(o, "bytes_got",
+                                s->get_bytes[STATS_FORM_MAP] + s->get_bytes[STATS_FORM_INTO]);
         cJSON_AddNumberToObject(o, "crc_failures", s->crc_failures);
 }
 
@@ -379,17 +381,20 @@ void status_log_started(const struct status_sources *from)
 
         store_get_stats(env->store, &store);
         kio_get_info(env->io, &io);
-        log_info("I/O: %s, %u workers of depth %u%s%s%s%s", io.backend, io.workers, io.depth, io.ring_flags[0] ? ", " : "",
-                 io.ring_flags, io.reason[0] ? "; " : "", io.reason);
+        log_info("I/O: %s, %u workers of depth %u%s%s%s%s", io.backend, io.workers, io.depth,
+                 io.ring_flags[0] ? ", " : "", io.ring_flags, io.reason[0] ? "; " : "", io.reason);
         if (!store.direct)
                 log_notice("O_DIRECT is not used: %s", store.direct_reason);
-        log_info("store: %s, %" PRIu64 " chunks found in %" PRIu64 " ms%s, limit %.1f GiB, largest chunk %" PRIu64 " KiB",
+        log_info("store: %s, %" PRIu64 " chunks found in %" PRIu64
+                 " ms%s, limit %.1f GiB, largest chunk %" PRIu64 " KiB",
                  store_path(env->store, 0), store.recovered_chunks, store.recover_ms,
                  store.clean_start ? "" : " (not closed cleanly)", (double)store.limit / (1 << 30),
                  MIN(pool_slab_bytes(env->pool), store_max_chunk(env->store)) >> 10);
         if (store.skipped_pages)
-                log_warning("store: %" PRIu64 " damaged table pages were left out: what only they named is gone",
+                log_warning("store: %" PRIu64
+                            " damaged table pages were left out: what only they named is gone",
                             store.skipped_pages);
-        log_info("ready: socket %s, metrics %s, memory pool %" PRIu64 " MiB", from->config->listen.socket,
-                 from->http ? http_address(from->http) : "off", pool_bytes(env->pool) >> 20);
+        log_info("ready: socket %s, metrics %s, memory pool %" PRIu64 " MiB",
+                 from->config->listen.socket, from->http ? http_address(from->http) : "off",
+                 pool_bytes(env->pool) >> 20);
 }

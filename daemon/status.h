@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the daemon looks like from outside, gathered from its parts: the metrics' snapshot, and the status as JSON. Loop thread. */
+/* What the daemon looks like from outside, gathered from its parts: the metrics' snapshot, and the
+ * status as JSON. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -28,7 +29,9 @@ struct status_sources {
 
 /* `userdata` of these is a struct status_sources: callbacks for http and dispatch. */
 void status_print_metrics(void *userdata, bool openmetrics, FILE *out);
-void status_print_status(void *userdata, FILE *out); /* one JSON object; numbers are bytes, counts or seconds as the names say */
+void status_print_status(
+        void *userdata,
+        FILE *out); /* one JSON object; numbers are bytes, counts or seconds as the names say */
 void status_report(void *userdata, enum wire_report what, FILE *out);
 bool status_is_ready(void *userdata, const char **ret_why_not);
 bool status_is_healthy(void *userdata, const char **ret_why_not);

@@ -63,7 +63,8 @@ static int resolve(struct ids *ret, char *const *names, unsigned n, bool groups,
                 else
                         user = getpwnam(names[i]);
                 if (!group && !user) {
-                        snprintf(ret_error, 256, "there is no %s \"%s\" on this host", groups ? "group" : "user", names[i]);
+                        snprintf(ret_error, 256, "there is no %s \"%s\" on this host",
+                                 groups ? "group" : "user", names[i]);
                         return -EINVAL;
                 }
                 ret->items[ret->n++] = groups ? group->gr_gid : user->pw_uid;
@@ -73,8 +74,9 @@ static int resolve(struct ids *ret, char *const *names, unsigned n, bool groups,
 
 DEFINE_CLEANUP(struct tenants *, tenants_free);
 
-int tenants_new(struct tenants **ret, const struct tenant_access *clients, const struct tenant_access *admins,
-                const struct tenant_limits *limits, char ret_error[static 256])
+int tenants_new(struct tenants **ret, const struct tenant_access *clients,
+                const struct tenant_access *admins, const struct tenant_limits *limits,
+                char ret_error[static 256])
 {
         _cleanup_(tenants_freep) struct tenants *t = calloc(1, sizeof(*t));
         int r;
@@ -126,10 +128,12 @@ static bool is_among(const struct ids *users, const struct ids *groups, const st
         return false;
 }
 
-int tenants_identify(const struct tenants *t, const struct peer *p, uint16_t *ret_tenant, bool *ret_admin)
+int tenants_identify(const struct tenants *t, const struct peer *p, uint16_t *ret_tenant,
+                     bool *ret_admin)
 {
         bool anyone = t->users.n == 0 && t->groups.n == 0;
-        bool own = p->uid == geteuid() && p->uid != UID_NOBODY; /* that may be anybody, even to a daemon that runs so */
+        bool own = p->uid == geteuid() &&
+                   p->uid != UID_NOBODY; /* that may be anybody, even to a daemon that runs so */
         bool admin = p->uid == 0 || own || is_among(&t->admin_users, &t->admin_groups, p);
 
         /* Whom the kernel could not map is nobody in particular. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scope exit: a resource is released where its name ends, unless TAKE_PTR() or TAKE_FD() moved it on. */
+/* Scope exit: a resource is released where its name ends, unless TAKE_PTR() or TAKE_FD() moved it
+ * on. */
 #pragma once
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One message with its descriptors over a SOCK_SEQPACKET socket. Never blocks, never raises SIGPIPE. */
+/* One message with its descriptors over a SOCK_SEQPACKET socket. Never blocks, never raises
+ * SIGPIPE. */
 #pragma once
 
 #include <stddef.h>
@@ -7,11 +8,13 @@
 
 #include "wire.h"
 
-/* Sends all of it or nothing. 0; -EAGAIN: the peer's queue is full; another negative errno: the peer is gone. */
+/* Sends all of it or nothing. 0; -EAGAIN: the peer's queue is full; another negative errno: the
+ * peer is gone. */
 int fdpass_send(int sock, const void *msg, size_t bytes, const int *fds, unsigned n_fds);
 
-/* Receives one message into `buf` and up to WIRE_MAX_FDS descriptors, CLOEXEC, into `ret_fds`, which is the
- * caller's from then on. Returns its bytes, 0 at the end of the stream, -EAGAIN, -EMSGSIZE (longer than
- * `room`: it is lost, its descriptors are closed), -EBADMSG (MSG_CTRUNC: too many descriptors, all closed),
- * or another negative errno. */
-ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MAX_FDS], unsigned *ret_n_fds);
+/* Receives one message into `buf` and up to WIRE_MAX_FDS descriptors, CLOEXEC, into `ret_fds`,
+ * which is the caller's from then on. Returns its bytes, 0 at the end of the stream, -EAGAIN,
+ * -EMSGSIZE (longer than `room`: it is lost, its descriptors are closed), -EBADMSG (MSG_CTRUNC: too
+ * many descriptors, all closed), or another negative errno. */
+ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MAX_FDS],
+                    unsigned *ret_n_fds);

@@ -22,8 +22,8 @@ static inline void sip_round(uint64_t v[4])
         v[2] = rotl(v[2], 32);
 }
 
-/* SipHash-1-3 of 36 bytes: four words of key, then the namespace with the length in the top byte. The
- * value never leaves the process, so the words are taken in host order. */
+/* SipHash-1-3 of 36 bytes: four words of key, then the namespace with the length in the top byte.
+ * The value never leaves the process, so the words are taken in host order. */
 uint64_t key_hash(const struct key_secret *secret, uint32_t namespace_id, const struct key *k)
 {
         uint64_t k0 = secret->words[0], k1 = secret->words[1];

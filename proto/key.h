@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The name of a chunk: exactly 32 opaque bytes, most often an engine's hash chained over the whole prefix.
- * An all-zero key is the root: it is nobody's parent and no chunk's name. */
+/* The name of a chunk: exactly 32 opaque bytes, most often an engine's hash chained over the whole
+ * prefix. An all-zero key is the root: it is nobody's parent and no chunk's name. */
 #pragma once
 
 #include <stdbool.h>
@@ -30,7 +30,8 @@ struct key_secret {
         uint64_t words[2];
 };
 
-/* SipHash-1-3 over (namespace id, key). The tables of both tiers use this one value, computed once. */
+/* SipHash-1-3 over (namespace id, key). The tables of both tiers use this one value, computed once.
+ */
 uint64_t key_hash(const struct key_secret *secret, uint32_t namespace_id, const struct key *k);
 
 /* 64 lower-case hex digits and a NUL. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The messages between a client and the daemon: one SOCK_SEQPACKET datagram each, little-endian, fixed-size
- * structs, no pointers, no padding. proto/README.md is the specification; this is its C side.
+/* The messages between a client and the daemon: one SOCK_SEQPACKET datagram each, little-endian,
+ * fixed-size structs, no pointers, no padding. proto/README.md is the specification; this is its C
+ * side.
  *
- * No I/O and no allocation here. A message is first copied out of whatever memory it came in, then checked
- * with wire_check_request(), and only then looked at. */
+ * No I/O and no allocation here. A message is first copied out of whatever memory it came in, then
+ * checked with wire_check_request(), and only then looked at. */
 #pragma once
 
 #include <assert.h>
@@ -65,17 +66,18 @@ enum wire_flag {
 /* Of a message, and of each key. Stable numbers: append only. */
 enum wire_status {
         WIRE_OK = 0,
-        WIRE_MISS = 1,          /* not there, or not yours, or failed its check: recompute it */
+        WIRE_MISS = 1,           /* not there, or not yours, or failed its check: recompute it */
         WIRE_EXISTS_ALREADY = 2, /* put: present, in the class asked for; nothing was copied */
-        WIRE_BUSY = 3,          /* no room now, or the deadline passed while waiting for it */
-        WIRE_TOO_LARGE = 4,     /* put: over max_chunk; get into: over the room given, `length` says */
-        WIRE_NOT_DURABLE = 5,   /* put durable: written, but this file system cannot promise more */
-        WIRE_FAILED = 6,        /* put: the device refused; nothing was stored */
-        WIRE_INVALID = 7,       /* this key's or this message's arguments make no sense */
-        WIRE_STALE = 8,         /* lease: no such lease, or an older generation */
-        WIRE_DENIED = 9,        /* needs an admin, or a tenant that you are not */
-        WIRE_QUOTA = 10,        /* a limit of this connection, uid or tenant */
-        WIRE_MISMATCH = 11,     /* namespace: exists with another fingerprint; the text names the field */
+        WIRE_BUSY = 3,           /* no room now, or the deadline passed while waiting for it */
+        WIRE_TOO_LARGE = 4, /* put: over max_chunk; get into: over the room given, `length` says */
+        WIRE_NOT_DURABLE = 5, /* put durable: written, but this file system cannot promise more */
+        WIRE_FAILED = 6,      /* put: the device refused; nothing was stored */
+        WIRE_INVALID = 7,     /* this key's or this message's arguments make no sense */
+        WIRE_STALE = 8,       /* lease: no such lease, or an older generation */
+        WIRE_DENIED = 9,      /* needs an admin, or a tenant that you are not */
+        WIRE_QUOTA = 10,      /* a limit of this connection, uid or tenant */
+        WIRE_MISMATCH =
+                11, /* namespace: exists with another fingerprint; the text names the field */
         WIRE_NO_NAMESPACE = 12, /* not opened by this session, or (attach) does not exist */
         WIRE_VERSION = 13,      /* hello: no version in common */
         WIRE_SHUTDOWN = 14,     /* the daemon is stopping */
@@ -128,12 +130,13 @@ struct wire_hello {
         uint16_t version_min;          /* 20 */
         uint16_t version_max;          /* 22 */
         uint64_t features;             /* 24  zero, unless version_max is above 1: then ignored */
-        char client[WIRE_CLIENT_NAME]; /* 32  for the log; printable ASCII, NUL-padded, one NUL at least */
+        char client[WIRE_CLIENT_NAME]; /* 32  for the log; printable ASCII, NUL-padded, one NUL at
+                                          least */
 };
 static_assert(sizeof(struct wire_hello) == 64, "wire format");
 
-/* PUT, GET, RELEASE, EXISTS, MATCH, TOUCH, EVICT, STAT: this head, then `count` entries of the op's size,
- * then `releases` leases that end with this message, whatever becomes of the rest of it. */
+/* PUT, GET, RELEASE, EXISTS, MATCH, TOUCH, EVICT, STAT: this head, then `count` entries of the op's
+ * size, then `releases` leases that end with this message, whatever becomes of the rest of it. */
 struct wire_batch {
         struct wire_hdr hdr;
         uint32_t namespace_id; /* 16  RELEASE: ignored */
@@ -143,7 +146,8 @@ struct wire_batch {
         uint8_t ack;           /* 28  PUT: enum wire_ack; others: zero */
         uint8_t tiers;         /* 29  EVICT: enum wire_tier, memory or all; others: zero */
         uint16_t reserved;     /* 30  zero */
-        struct key parent;     /* 32  PUT, GET, TOUCH: key before the first; zero: the first is a root; others: zero */
+        struct key parent; /* 32  PUT, GET, TOUCH: key before the first; zero: the first is a root;
+                              others: zero */
 };
 static_assert(sizeof(struct wire_batch) == 64, "wire format");
 
@@ -204,15 +208,17 @@ struct wire_report_request {
 };
 static_assert(sizeof(struct wire_report_request) == 24, "wire format");
 
-/* Every reply starts so. Where status is not OK, `count` is 0 and a text may follow (to the message's end,
- * no NUL) that says why. */
+/* Every reply starts so. Where status is not OK, `count` is 0 and a text may follow (to the
+ * message's end, no NUL) that says why. */
 struct wire_reply {
         struct wire_hdr hdr;
         uint16_t status; /* 16  enum wire_status, of the message as a whole */
         uint16_t count;  /* 18  results that follow */
-        uint32_t value;  /* 20  NAMESPACE: id; MATCH: keys of the leading run; batches else: stale releases */
-        uint64_t value64; /* 24  LANE: bytes; LIST: next cursor, 0 at the end; REPORT: bytes of the text;
-                                 PURGE: chunks dropped; NAMESPACE: declared chunk bytes in force */
+        uint32_t value;  /* 20  NAMESPACE: id; MATCH: keys of the leading run; batches else: stale
+                            releases */
+        uint64_t
+                value64; /* 24  LANE: bytes; LIST: next cursor, 0 at the end; REPORT: bytes of the
+                            text; PURGE: chunks dropped; NAMESPACE: declared chunk bytes in force */
 };
 static_assert(sizeof(struct wire_reply) == 32, "wire format");
 
@@ -248,13 +254,14 @@ struct wire_get_result {
         uint8_t flags;           /*  3  WIRE_RESULT_LEASED */
         uint32_t length;         /*  4  bytes leased or copied */
         struct wire_lease lease; /*  8 */
-        uint64_t offset;         /* 16  in the pool, of the range's first byte; zero with WIRE_F_INTO */
+        uint64_t offset; /* 16  in the pool, of the range's first byte; zero with WIRE_F_INTO */
         uint32_t chunk_length;   /* 24 */
         uint32_t reserved;       /* 28 */
 };
 static_assert(sizeof(struct wire_get_result) == 32, "wire format");
 
-/* EXISTS: one byte a key, enum wire_tier bits, 0: not there. TOUCH, EVICT: one uint16_t a key, a status. */
+/* EXISTS: one byte a key, enum wire_tier bits, 0: not there. TOUCH, EVICT: one uint16_t a key, a
+ * status. */
 
 struct wire_stat_result {
         uint16_t status;      /*  0 */
@@ -276,13 +283,14 @@ struct wire_list_result {
 };
 static_assert(sizeof(struct wire_list_result) == 48, "wire format");
 
-/* Bytes of one entry of a batch op's request, and of one result of its reply. 0: not a batch op, or none. */
+/* Bytes of one entry of a batch op's request, and of one result of its reply. 0: not a batch op, or
+ * none. */
 size_t wire_entry_bytes(unsigned op);
 size_t wire_result_bytes(unsigned op);
 
-/* Is this one complete request that a client of this version may send: length, op, flags, counts, reserved
- * fields and enums? NULL if so, else a static text that says what is wrong, for the log. Looks at nothing
- * that depends on the daemon's state. `msg` is private memory, aligned to 8. */
+/* Is this one complete request that a client of this version may send: length, op, flags, counts,
+ * reserved fields and enums? NULL if so, else a static text that says what is wrong, for the log.
+ * Looks at nothing that depends on the daemon's state. `msg` is private memory, aligned to 8. */
 const char *wire_check_request(const void *msg, size_t bytes);
 
 /* The releases of a checked batch message. */
@@ -295,9 +303,10 @@ const char *wire_status_name(unsigned status);
 /* Is it a namespace's name: 1 to WIRE_MAX_NAME bytes of printable ASCII? 0, or -EINVAL. */
 int wire_name_check(const char *name, size_t bytes);
 
-/* Is `text` canonical: "k=v\n" lines, k in [a-z0-9_.-]+ strictly ascending, v printable ASCII without
- * newline? 0, or -EINVAL. */
+/* Is `text` canonical: "k=v\n" lines, k in [a-z0-9_.-]+ strictly ascending, v printable ASCII
+ * without newline? 0, or -EINVAL. */
 int wire_fingerprint_check(const char *text, size_t bytes);
 /* Writes the first field in which two texts differ, as "dtype: fp8 here, bf16 there" (a missing one
  * as "none"). Always ends `ret` with NUL. False if they are equal. */
-int wire_fingerprint_diff(const char *a, size_t a_bytes, const char *b, size_t b_bytes, char *ret, size_t ret_bytes);
+int wire_fingerprint_diff(const char *a, size_t a_bytes, const char *b, size_t b_bytes, char *ret,
+                          size_t ret_bytes);

@@ -179,7 +179,8 @@ static bool client_check(struct replay_client *c, size_t i, const struct kvcache
         return false;
 }
 
-/* A request's blocks are one chain, over all its rounds: KVCACHE_MORE where some come after `end`. */
+/* A request's blocks are one chain, over all its rounds: KVCACHE_MORE where some come after `end`.
+ */
 static uint32_t client_chain_flag(const struct replay_client *c, size_t end)
 {
         return end < c->n_blocks ? KVCACHE_MORE : 0;

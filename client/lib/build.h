@@ -20,8 +20,8 @@ struct build {
 /* Of the op: 0 if there is none such. */
 unsigned build_wire_op(enum kvcache_op op);
 
-/* Fills `messages`, which is initialized; with `more`, the chain goes on after the last. 0; -ENOMEM; -ENOBUFS, -E2BIG: the data
- * does not fit into the lane now, or ever; -EINVAL: memory in the lane, but in no acquired place. After a failure
- * build_undo() is due. */
+/* Fills `messages`, which is initialized; with `more`, the chain goes on after the last. 0;
+ * -ENOMEM; -ENOBUFS, -E2BIG: the data does not fit into the lane now, or ever; -EINVAL: memory in
+ * the lane, but in no acquired place. After a failure build_undo() is due. */
 int build_request(struct build *b, bool more);
 void build_undo(struct build *b);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One session with one daemon process: its socket, its memory as mapped here, and what still hangs on it.
+/* One session with one daemon process: its socket, its memory as mapped here, and what still hangs
+ * on it.
  *
- * A session that has ended is kept while somebody may look at its memory: the pool and the socket until the last
- * lease is given back (a daemon that ended the session but lives frees the leases when the socket closes), the lane
- * until its places are released and no I/O of a dead daemon can reach them any more. */
+ * A session that has ended is kept while somebody may look at its memory: the pool and the socket
+ * until the last lease is given back (a daemon that ended the session but lives frees the leases
+ * when the socket closes), the lane until its places are released and no I/O of a dead daemon can
+ * reach them any more. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,7 +23,8 @@ TAILQ_HEAD(message_list, message);
 struct conn {
         TAILQ_ENTRY(conn) link; /* kvcache.ended */
         int sock;               /* -1: closed */
-        int live_fd;            /* the liveness file: locked by the daemon while its I/O can run; -1: settled */
+        int live_fd; /* the liveness file: locked by the daemon while its I/O can run; -1: settled
+                      */
         const uint8_t *pool;    /* NULL: unmapped */
         uint64_t pool_bytes;
         uint64_t max_chunk, lane_max;
@@ -34,8 +37,8 @@ struct conn {
 };
 TAILQ_HEAD(conn_list, conn);
 
-/* Connects and shakes hands, maps the pool. Waits until `deadline` (ns, CLOCK_MONOTONIC) at most; on failure the
- * handle's error text says what was tried. */
+/* Connects and shakes hands, maps the pool. Waits until `deadline` (ns, CLOCK_MONOTONIC) at most;
+ * on failure the handle's error text says what was tried. */
 int conn_open(struct conn **ret, struct kvcache *kv, int64_t deadline);
 /* Closes the socket and unmaps the pool: no lease is held any more. */
 void conn_close_pool(struct conn *c);

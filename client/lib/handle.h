@@ -25,7 +25,7 @@ struct namespace {
 
 struct kvcache {
         const volatile uint32_t *fork_mark; /* a page that reads zero in a child */
-        pid_t pid;                          /* that made the handle; compared where there is no such page */
+        pid_t pid; /* that made the handle; compared where there is no such page */
 
         char *socket_path; /* NULL: by environment and default */
         char client_name[WIRE_CLIENT_NAME];
@@ -78,8 +78,10 @@ void handle_leave(struct kvcache *kv);
 int handle_connected(struct kvcache *kv);
 
 /* Sets the error text, returns `error`. */
-int handle_fail(struct kvcache *kv, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int handle_fail(struct kvcache *kv, int error, const char *format, ...)
+        __attribute__((format(printf, 3, 4)));
 /* The same with a text from the daemon, which need not be printable nor end with NUL. */
-int handle_fail_text(struct kvcache *kv, int error, const char *what, const char *text, size_t bytes);
+int handle_fail_text(struct kvcache *kv, int error, const char *what, const char *text,
+                     size_t bytes);
 /* "No such file or directory". */
 const char *handle_strerror(int error, char *buffer, size_t bytes);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Places in the lane: the shared memory that puts are taken from and `get into` copies to.
  *
- * The bookkeeping is the library's private memory: the daemon, which can write the lane, cannot reach it.
- * A place lives while its user holds it or a message names bytes in it; the last of them frees it. */
+ * The bookkeeping is the library's private memory: the daemon, which can write the lane, cannot
+ * reach it. A place lives while its user holds it or a message names bytes in it; the last of them
+ * frees it. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,12 +27,13 @@ struct lane {
         size_t hint; /* no free byte lies before this place's start */
 };
 
-/* Maps `bytes` of `fd`, which stays the caller's. 0; -EPERM: it can be shrunk; -EBADMSG: it is shorter; -errno. */
+/* Maps `bytes` of `fd`, which stays the caller's. 0; -EPERM: it can be shrunk; -EBADMSG: it is
+ * shorter; -errno. */
 int lane_map(struct lane *l, int fd, uint64_t bytes);
 void lane_fini(struct lane *l, bool unmap);
 
-/* First fit: the lowest addresses are the ones still in the CPU's cache. 0; -ENOBUFS: not now; -E2BIG: never;
- * -ENOMEM. A place that is not held goes with its last reference. */
+/* First fit: the lowest addresses are the ones still in the CPU's cache. 0; -ENOBUFS: not now;
+ * -E2BIG: never; -ENOMEM. A place that is not held goes with its last reference. */
 int lane_acquire(struct lane *l, uint64_t bytes, bool held, uint64_t *ret_offset);
 /* The user's hold. False if no held place starts there. */
 bool lane_release(struct lane *l, uint64_t offset);

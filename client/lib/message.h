@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A message on its way: queue, window, socket, and back by its tag.
  *
- * A message belongs to the queue, then to the window, then to whoever takes its reply. When the session ends without
- * a reply, it becomes a ghost of the session if it names memory that the daemon may still move bytes in. */
+ * A message belongs to the queue, then to the window, then to whoever takes its reply. When the
+ * session ends without a reply, it becomes a ghost of the session if it names memory that the
+ * daemon may still move bytes in. */
 #pragma once
 
 #include <stdbool.h>
@@ -46,18 +47,20 @@ void message_place(const struct message *m, unsigned i, uint64_t *ret_offset, ui
 
 /* At the queue's end; message_flow() sends it. */
 void message_queue(struct kvcache *kv, struct message *m);
-/* Sends what may be sent and takes the replies that are there. 0, or -errno: the session has ended with it, and
- * everything in flight with the session. */
+/* Sends what may be sent and takes the replies that are there. 0, or -errno: the session has ended
+ * with it, and everything in flight with the session. */
 int message_flow(struct kvcache *kv);
 /* With nothing in flight, notices that the session has ended meanwhile. */
 void message_check_idle(struct kvcache *kv);
-/* Waits until the socket has something or `deadline`, then message_flow(), then lets overdue requests go. */
+/* Waits until the socket has something or `deadline`, then message_flow(), then lets overdue
+ * requests go. */
 int message_wait(struct kvcache *kv, int64_t deadline);
 
 /* Sends `m`, which it swallows, and waits for its reply. 0; the refusal as -errno; -ETIMEDOUT. */
 int message_call(struct kvcache *kv, struct message *m, struct control *c, int64_t deadline);
 
-/* The session is over: every request in flight completes with `error`, the session joins the ended ones. */
+/* The session is over: every request in flight completes with `error`, the session joins the ended
+ * ones. */
 void message_session_lost(struct kvcache *kv, int error);
 
 /* To be released with the next message. 0 or -ENOMEM. */

@@ -8,5 +8,6 @@
 void region_end_session(struct kvcache *kv);
 /* Lets go of what nobody uses any more. */
 void region_collect(struct kvcache *kv);
-/* Makes the lane if this session has none: a round trip. 0 or -errno; the session may be over then. */
+/* Makes the lane if this session has none: a round trip. 0 or -errno; the session may be over then.
+ */
 int region_lane_ready(struct kvcache *kv);

@@ -33,13 +33,16 @@ struct request {
         bool waited; /* by a blocking call, which frees it: it is not drained */
 };
 
-/* Builds, queues and sends `user`'s entries [first, first + count), as part of a chain that goes on if `more`.
- * 0; -ENOBUFS, -E2BIG: data does not fit the lane now, or ever; -ENOTCONN; -EINVAL; -ENOENT, -EEXIST: the namespace could not
- * be opened again after a reconnect. With `waited`, `*ret` is the caller's, to be given to request_finish(). */
-int request_submit(struct kvcache *kv, const struct kvcache_request *user, size_t first, size_t count, bool more,
-                   int64_t deadline, bool waited, struct request **ret);
-/* Checks what can be checked before anything is sent, and brings an older caller's struct to this one's form. */
-int request_normalize(struct kvcache *kv, const struct kvcache_request *user, struct kvcache_request *ret);
+/* Builds, queues and sends `user`'s entries [first, first + count), as part of a chain that goes on
+ * if `more`. 0; -ENOBUFS, -E2BIG: data does not fit the lane now, or ever; -ENOTCONN; -EINVAL;
+ * -ENOENT, -EEXIST: the namespace could not be opened again after a reconnect. With `waited`,
+ * `*ret` is the caller's, to be given to request_finish(). */
+int request_submit(struct kvcache *kv, const struct kvcache_request *user, size_t first,
+                   size_t count, bool more, int64_t deadline, bool waited, struct request **ret);
+/* Checks what can be checked before anything is sent, and brings an older caller's struct to this
+ * one's form. */
+int request_normalize(struct kvcache *kv, const struct kvcache_request *user,
+                      struct kvcache_request *ret);
 /* Waits for it, copies its verdict, frees it. */
 int request_finish(struct kvcache *kv, struct request *q, uint64_t *ret_value);
 

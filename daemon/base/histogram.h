@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A log-linear histogram of non-negative integers (nanoseconds, bytes): 8 steps an octave, so a percentile read
- * from it is at most 12.5 % off. Fixed size, mergeable, one writer. */
+/* A log-linear histogram of non-negative integers (nanoseconds, bytes): 8 steps an octave, so a
+ * percentile read from it is at most 12.5 % off. Fixed size, mergeable, one writer. */
 #pragma once
 
 #include <stdint.h>
 
-enum { HISTOGRAM_STEPS = 8, HISTOGRAM_OCTAVES = 48, HISTOGRAM_BUCKETS = HISTOGRAM_STEPS * HISTOGRAM_OCTAVES };
+enum {
+        HISTOGRAM_STEPS = 8,
+        HISTOGRAM_OCTAVES = 48,
+        HISTOGRAM_BUCKETS = HISTOGRAM_STEPS * HISTOGRAM_OCTAVES
+};
 
 struct histogram {
         uint64_t count, sum, max;

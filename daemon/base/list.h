@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Intrusive doubly linked ring. A node that is in no list points to itself, so unlinking twice is harmless. */
+/* Intrusive doubly linked ring. A node that is in no list points to itself, so unlinking twice is
+ * harmless. */
 #pragma once
 
 #include <stdbool.h>
@@ -66,5 +67,6 @@ static inline void list_splice(struct list_node *to, struct list_node *from)
 }
 
 #define list_for_each(head, n) for (struct list_node *n = (head)->next; n != (head); n = n->next)
-#define list_for_each_safe(head, n) \
-        for (struct list_node *n = (head)->next, *n##_next = n->next; n != (head); n = n##_next, n##_next = n->next)
+#define list_for_each_safe(head, n)                                                                \
+        for (struct list_node *n = (head)->next, *n##_next = n->next; n != (head);                 \
+             n = n##_next, n##_next = n->next)

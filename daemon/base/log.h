@@ -1,24 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Log lines: to journald with fields when the daemon's stderr is the journal, else to stderr as text.
+/* Log lines: to journald with fields when the daemon's stderr is the journal, else to stderr as
+ * text.
  *
- * `server`, `session` and `main` log; parts return. Any thread may call. A line says what happened and what
- * follows. */
+ * `server`, `session` and `main` log; parts return. Any thread may call. A line says what happened
+ * and what follows. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum log_level { LOG_LEVEL_ERROR = 3, LOG_LEVEL_WARNING = 4, LOG_LEVEL_NOTICE = 5, LOG_LEVEL_INFO = 6, LOG_LEVEL_DEBUG = 7 };
+enum log_level {
+        LOG_LEVEL_ERROR = 3,
+        LOG_LEVEL_WARNING = 4,
+        LOG_LEVEL_NOTICE = 5,
+        LOG_LEVEL_INFO = 6,
+        LOG_LEVEL_DEBUG = 7
+};
 
-/* Decides between journald and text (JOURNAL_STREAM against stderr's device and inode). Call once, first. */
+/* Decides between journald and text (JOURNAL_STREAM against stderr's device and inode). Call once,
+ * first. */
 void log_open(void);
 void log_set_level(enum log_level level);
 bool log_enabled(enum log_level level);
 /* "error", "warning", "notice", "info", "debug". 0, -EINVAL. */
 int log_level_from_name(const char *name, enum log_level *ret);
 
-/* Fields of this thread's next lines: the session's number and peer, as journal fields KVCACHE_SESSION,
- * KVCACHE_PEER_PID, KVCACHE_PEER_UID, and as a prefix in text. NULL ends it. */
+/* Fields of this thread's next lines: the session's number and peer, as journal fields
+ * KVCACHE_SESSION, KVCACHE_PEER_PID, KVCACHE_PEER_UID, and as a prefix in text. NULL ends it. */
 struct log_context {
         uint64_t session;
         int pid;
@@ -27,8 +35,8 @@ struct log_context {
 };
 void log_set_context(const struct log_context *c);
 
-void log_write(enum log_level level, const char *file, int line, const char *func, const char *fmt, ...)
-        __attribute__((format(printf, 5, 6)));
+void log_write(enum log_level level, const char *file, int line, const char *func, const char *fmt,
+               ...) __attribute__((format(printf, 5, 6)));
 
 #define log_at(level, ...)                                                                    \
         do {                                                                                  \
@@ -41,8 +49,8 @@ void log_write(enum log_level level, const char *file, int line, const char *fun
 #define log_info(...)    log_at(LOG_LEVEL_INFO, __VA_ARGS__)
 #define log_debug(...)   log_at(LOG_LEVEL_DEBUG, __VA_ARGS__)
 
-/* For lines that a client can cause: at most `burst` in a row, then one a second; what was held back is
- * counted and said with the next line that passes ("(12 similar lines held back)"). */
+/* For lines that a client can cause: at most `burst` in a row, then one a second; what was held
+ * back is counted and said with the next line that passes ("(12 similar lines held back)"). */
 struct log_ratelimit {
         uint32_t burst;
         uint32_t tokens;

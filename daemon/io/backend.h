@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a worker needs of a queue of device operations. uring.c and posix.c fill it; tests wrap and replace it.
- * Only io/ and tests include this. */
+/* What a worker needs of a queue of device operations. uring.c and posix.c fill it; tests wrap and
+ * replace it. Only io/ and tests include this. */
 #pragma once
 
 #include "io.h"
@@ -42,10 +42,12 @@ struct kio_backend {
         /* 0; -EOPNOTSUPP: no registered memory here; -ENOMEM: RLIMIT_MEMLOCK. */
         int (*register_piece)(struct kio_queue *q, unsigned piece);
 
-        /* Queues the rest of the request ([progress, length)). -EAGAIN: full, submit and reap first. */
+        /* Queues the rest of the request ([progress, length)). -EAGAIN: full, submit and reap
+         * first. */
         int (*push)(struct kio_queue *q, struct kio_request *req);
-        /* Tells the kernel; waits for one completion or a wake() if `wait`, at most `timeout_ns` (0: for ever).
-         * A failure leaves everything pushed where it is: what the kernel has not got goes with the next call. */
+        /* Tells the kernel; waits for one completion or a wake() if `wait`, at most `timeout_ns`
+         * (0: for ever). A failure leaves everything pushed where it is: what the kernel has not
+         * got goes with the next call. */
         int (*submit)(struct kio_queue *q, bool wait, uint64_t timeout_ns);
         /* Up to `max` finished ones. */
         unsigned (*reap)(struct kio_queue *q, struct kio_done *ret, unsigned max);
@@ -56,5 +58,5 @@ extern const struct kio_backend kio_backend_uring; /* absent when built without 
 extern const struct kio_backend kio_backend_posix;
 
 /* As kio_start(), with this backend and no ladder over backends. For tests: fault and sim. */
-int kio_start_with(struct kio **ret, const struct kio_params *params, const struct kio_backend *backend,
-                   char ret_error[static 256]);
+int kio_start_with(struct kio **ret, const struct kio_params *params,
+                   const struct kio_backend *backend, char ret_error[static 256]);

@@ -3,7 +3,8 @@
  * and the next touch is a SIGBUS.
  *
  * Any thread may run guard_call(). The handler is installed for the process, is never removed, and
- * acts only for a thread that is inside guard_call(); any other SIGBUS goes where it went before. */
+ * acts only for a thread that is inside guard_call(); any other SIGBUS goes where it went before.
+ */
 #pragma once
 
 /* Before any guard_call(), and again if somebody else may have set a handler since; harmless if

@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Asynchronous work off the loop thread: disk reads and writes, syncs, copies, checksums.
  *
- * The loop thread fills in a struct kio_request, hands it over with kio_submit() and gets it back in
- * kio_reap(), which calls complete(). Behind that are workers: one thread, one backend queue (an io_uring,
- * or the POSIX thread pool) each. A request has one owner at a time; its state names it.
+ * The loop thread fills in a struct kio_request, hands it over with kio_submit() and gets it back
+ * in kio_reap(), which calls complete(). Behind that are workers: one thread, one backend queue (an
+ * io_uring, or the POSIX thread pool) each. A request has one owner at a time; its state names it.
  *
  * What a worker does with a request, by op:
- *   READ   reads `length` bytes at `offset` of `fd` into `buf`, then, if `crc_bytes` is not 0, computes the
- *          CRC32C of the first crc_bytes of `buf` into `crc`. A read that reaches the end of the file early
- *          is a failure: -EIO, never a short success.
+ *   READ   reads `length` bytes at `offset` of `fd` into `buf`, then, if `crc_bytes` is not 0,
+ *          computes the CRC32C of the first crc_bytes of `buf` into `crc`. A read that reaches the
+ *          end of the file early is a failure: -EIO, never a short success.
  *   WRITE  writes all of it.
  *   SYNC   fdatasync.
- *   COPY   copies `length` bytes from `src` to `buf` and computes the CRC32C *over buf's bytes as they came
- *          to lie there* into `crc`; in slices of at most 256 KiB between looks at the queue. src may be
- *          memory that a client shares and changes meanwhile, and (guard_src) that may vanish: then the
- *          result is -EFAULT. guard_src covers `buf` as well, and the checksum of a READ.
- *   CALL   runs `call(req)` on the worker's thread and takes what it returns as the result: for what has no
- *          asynchronous form here (fallocate, openat, populating memory). At most ~10 ms each.
- * Results are compared with the length asked for; a short transfer is resubmitted for its aligned rest,
- * -EINTR and -EAGAIN are retried a bounded number of times. */
+ *   COPY   copies `length` bytes from `src` to `buf` and computes the CRC32C *over buf's bytes as
+ *          they came to lie there* into `crc`; in slices of at most 256 KiB between looks at the
+ *          queue. src may be memory that a client shares and changes meanwhile, and (guard_src)
+ *          that may vanish: then the result is -EFAULT. guard_src covers `buf` as well, and the
+ *          checksum of a READ.
+ *   CALL   runs `call(req)` on the worker's thread and takes what it returns as the result: for
+ *          what has no asynchronous form here (fallocate, openat, populating memory). At most ~10
+ *          ms each.
+ * Results are compared with the length asked for; a short transfer is resubmitted for its aligned
+ * rest, -EINTR and -EAGAIN are retried a bounded number of times. */
 #pragma once
 
 #include <stdbool.h>
@@ -29,8 +31,8 @@
 
 enum kio_op { KIO_READ, KIO_WRITE, KIO_SYNC, KIO_COPY, KIO_CALL, KIO_OP_END };
 
-/* Gets go before puts, but one submission in eight is a put; background work goes when both are idle, and
- * one submission in 64. */
+/* Gets go before puts, but one submission in eight is a put; background work goes when both are
+ * idle, and one submission in 64. */
 enum kio_class { KIO_CLASS_GET, KIO_CLASS_PUT, KIO_CLASS_BACKGROUND, KIO_CLASS_END };
 
 enum kio_state {
@@ -75,18 +77,19 @@ struct kio_params {
         unsigned depth;        /* operations in flight of one worker, at most */
         unsigned posix_threads; /* of one worker, when the backend is posix */
 
-        /* One registered buffer a piece: [pool + i * piece_bytes, ...). Registered later, piece by piece, by
-         * kio_register_piece(). */
+        /* One registered buffer a piece: [pool + i * piece_bytes, ...). Registered later, piece by
+         * piece, by kio_register_piece(). */
         void *pool;
         uint64_t pool_bytes;
         uint64_t piece_bytes;
 
-        /* Held open by each ring as registered files until the last of its I/O is over: a lock on them lasts
-         * as long as this process's I/O can (rules R3, R17). */
+        /* Held open by each ring as registered files until the last of its I/O is over: a lock on
+         * them lasts as long as this process's I/O can (rules R3, R17). */
         const int *lock_fds;
         unsigned n_lock_fds;
 
-        /* The self-test reads 4 KiB of it at offset 0 into the pool, with O_DIRECT if it was opened so. -1: none */
+        /* The self-test reads 4 KiB of it at offset 0 into the pool, with O_DIRECT if it was opened
+         * so. -1: none */
         int probe_fd;
 };
 
@@ -95,7 +98,7 @@ struct kio_info {
         const char *backend;    /* "io_uring", "posix" */
         const char *reason;     /* why not the better one; "" if nothing was given up */
         const char *ring_flags; /* "SINGLE_ISSUER|DEFER_TASKRUN|...", "" for posix */
-        bool registered;        /* does I/O use registered buffers, for what has been registered so far? */
+        bool registered; /* does I/O use registered buffers, for what has been registered so far? */
         const char *registered_reason; /* why not; "" */
         unsigned workers, depth;
 };
@@ -108,26 +111,27 @@ struct kio_stats {
         uint64_t resubmitted;        /* short transfers and retries */
         uint64_t registered_ops;     /* reads and writes that used a registered buffer */
         uint64_t inflight;           /* now, reads and writes, all workers */
-        uint64_t inflight_time_ns;   /* integral of inflight over time: / busy_time_ns = mean depth */
-        uint64_t busy_time_ns;       /* time with at least one read or write in flight, summed over workers */
+        uint64_t inflight_time_ns; /* integral of inflight over time: / busy_time_ns = mean depth */
+        uint64_t busy_time_ns;     /* time with at least one read or write in flight, summed over
+                                      workers */
         uint64_t queued;             /* now, requests not yet given to a ring */
         uint64_t wakeups;
 };
 
-/* Starts the workers. Blocks until each has its queue or none can be had. "auto" falls back to POSIX, and
- * kio_get_info() says why; "io_uring" fails instead. `ret_error` (may be NULL) gets a text that outlives the
- * call, on failure. 0, -errno. */
+/* Starts the workers. Blocks until each has its queue or none can be had. "auto" falls back to
+ * POSIX, and kio_get_info() says why; "io_uring" fails instead. `ret_error` (may be NULL) gets a
+ * text that outlives the call, on failure. 0, -errno. */
 int kio_start(struct kio **ret, const struct kio_params *params, char ret_error[static 256]);
 
-/* Waits until everything submitted is done, without calling complete() for what is not reaped, ends the
- * workers, frees. NULL is fine. Call kio_reap() until kio_pending() is 0 before it. */
+/* Waits until everything submitted is done, without calling complete() for what is not reaped, ends
+ * the workers, frees. NULL is fine. Call kio_reap() until kio_pending() is 0 before it. */
 struct kio *kio_stop(struct kio *io);
 
 /* Readable when kio_reap() has something to do. Level: kio_reap() drains it. Borrowed. */
 int kio_fd(const struct kio *io);
 
-/* Loop thread. The request must stay where it is until complete(). Never fails: an unusable worker completes
- * it with an error. `affinity`: requests with the same value go to the same worker. */
+/* Loop thread. The request must stay where it is until complete(). Never fails: an unusable worker
+ * completes it with an error. `affinity`: requests with the same value go to the same worker. */
 void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity);
 
 /* Submits wake-ups once for all kio_submit() since the last: call at the end of a loop turn. */
@@ -137,22 +141,25 @@ void kio_flush(struct kio *io);
 unsigned kio_reap(struct kio *io);
 uint64_t kio_pending(const struct kio *io); /* submitted, not yet reaped */
 
-/* Every worker populates nothing, but registers this piece with its ring; `done` runs on the loop thread with
- * 0 or the first error (-ENOMEM: RLIMIT_MEMLOCK), after which I/O in that piece goes unregistered. A no-op
- * that succeeds on posix. One at a time. */
-void kio_register_piece(struct kio *io, unsigned piece, void (*done)(void *userdata, int r), void *userdata);
+/* Every worker populates nothing, but registers this piece with its ring; `done` runs on the loop
+ * thread with 0 or the first error (-ENOMEM: RLIMIT_MEMLOCK), after which I/O in that piece goes
+ * unregistered. A no-op that succeeds on posix. One at a time. */
+void kio_register_piece(struct kio *io, unsigned piece, void (*done)(void *userdata, int r),
+                        void *userdata);
 
 void kio_get_info(const struct kio *io, struct kio_info *ret);
 void kio_get_stats(const struct kio *io, struct kio_stats *ret);
 
-/* Has every worker either advanced since the last call, or nothing to do, or is inside a device call? For the
- * watchdog. */
+/* Has every worker either advanced since the last call, or nothing to do, or is inside a device
+ * call? For the watchdog. */
 bool kio_is_alive(struct kio *io);
 /* Age of the oldest device operation in flight, ns; 0: none. */
 uint64_t kio_oldest_ns(const struct kio *io);
 
-/* CRC32C (Castagnoli, reflected, initial and final inversion, as iSCSI), for what is small enough to be done in place. */
+/* CRC32C (Castagnoli, reflected, initial and final inversion, as iSCSI), for what is small enough
+ * to be done in place. */
 uint32_t kio_crc32c(const void *data, size_t bytes);
 uint32_t kio_crc32c_extend(uint32_t crc, const void *data, size_t bytes);
-/* Copies, then extends `crc` by what came to lie at `to`: piece by piece, each still in the cache. */
+/* Copies, then extends `crc` by what came to lie at `to`: piece by piece, each still in the cache.
+ */
 uint32_t kio_copy_crc32c(uint32_t crc, void *to, const void *from, size_t bytes);

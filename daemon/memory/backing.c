@@ -38,7 +38,8 @@ int backing_open(struct backing *ret, const char *name, uint64_t bytes)
                 return -errno;
         if (ftruncate(fd, (off_t)bytes) < 0)
                 return -errno;
-        /* Opened before the mode is taken away: an unprivileged daemon could not open it afterwards. */
+        /* Opened before the mode is taken away: an unprivileged daemon could not open it
+         * afterwards. */
         ro = reopen_read_only(fd);
         if (ro < 0)
                 return ro;
@@ -47,13 +48,15 @@ int backing_open(struct backing *ret, const char *name, uint64_t bytes)
         if (base == MAP_FAILED)
                 return -errno;
         if (madvise(base, bytes, MADV_DONTDUMP) < 0 || fchmod(fd, 0400) < 0 ||
-            fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
+            fcntl(fd, F_ADD_SEALS,
+                  F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
                 r = -errno;
         if (r < 0) {
                 munmap(base, bytes);
                 return r;
         }
-        (void)madvise(base, bytes, MADV_HUGEPAGE); /* taken where the system offers it for shared memory */
+        (void)madvise(base, bytes,
+                      MADV_HUGEPAGE); /* taken where the system offers it for shared memory */
         (void)madvise(base, bytes, MADV_DONTFORK);
 
         *ret = (struct backing){ .fd = TAKE_FD(ro), .base = base, .bytes = bytes };
@@ -83,7 +86,8 @@ int backing_populate(const struct backing *b, uint64_t offset, uint64_t bytes)
 
 const char *backing_huge_pages(void)
 {
-        static const char *const known[] = { "always", "within_size", "advise", "never", "deny", "force" };
+        static const char *const known[] = { "always", "within_size", "advise",
+                                             "never",  "deny",        "force" };
         char line[128] = "";
         FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "re");
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where the pool's bytes are: one small module, so that another backing can take its place.
  *
- * A memfd, mapped read-write once by this process and then sealed SHRINK|GROW|FUTURE_WRITE|SEAL: nobody, a
- * successor of this daemon included, can map it writable, punch it or resize it again. Without FUTURE_WRITE a
- * client could punch a hole under a registered buffer and read zeros as success. Clients get a descriptor that
- * was opened read-only. */
+ * A memfd, mapped read-write once by this process and then sealed SHRINK|GROW|FUTURE_WRITE|SEAL:
+ * nobody, a successor of this daemon included, can map it writable, punch it or resize it again.
+ * Without FUTURE_WRITE a client could punch a hole under a registered buffer and read zeros as
+ * success. Clients get a descriptor that was opened read-only. */
 #pragma once
 
 #include <stdint.h>
@@ -21,5 +21,6 @@ void backing_close(struct backing *b);
 /* Makes [offset, offset + bytes) present. Blocks: a worker's job. 0, -ENOMEM. */
 int backing_populate(const struct backing *b, uint64_t offset, uint64_t bytes);
 
-/* "always", "advise", "never", ...: what the system does about huge pages for such memory. Static text. */
+/* "always", "advise", "never", ...: what the system does about huge pages for such memory. Static
+ * text. */
 const char *backing_huge_pages(void);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A lane: the memory of one session in which its client leaves bytes for `put` and gets them by `get into`. A memfd
- * sealed SHRINK|GROW|SEAL, mapped read-write on both sides: the client may change it at any time, so what
- * matters is always copied out first. */
+/* A lane: the memory of one session in which its client leaves bytes for `put` and gets them by
+ * `get into`. A memfd sealed SHRINK|GROW|SEAL, mapped read-write on both sides: the client may
+ * change it at any time, so what matters is always copied out first. */
 #pragma once
 
 #include <stdbool.h>

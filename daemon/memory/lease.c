@@ -26,7 +26,8 @@ struct leases {
 
 DEFINE_CLEANUP(struct leases *, leases_free);
 
-int leases_new(struct leases **ret, struct pool *pool, uint32_t max, const struct lease_limits *limits)
+int leases_new(struct leases **ret, struct pool *pool, uint32_t max,
+               const struct lease_limits *limits)
 {
         _cleanup_(leases_freep) struct leases *l = calloc(1, sizeof(*l));
         void *entries;
@@ -73,7 +74,8 @@ int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, stru
         struct entry *e;
         uint32_t id;
 
-        if (h->count >= l->limits.count || bytes > l->limits.bytes || h->bytes > l->limits.bytes - bytes)
+        if (h->count >= l->limits.count || bytes > l->limits.bytes ||
+            h->bytes > l->limits.bytes - bytes)
                 return LEASE_QUOTA;
         pool_get_stats(l->pool, &pool);
         if (pool_chunk(l->pool, chunk)->leases == 0 &&

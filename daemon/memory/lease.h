@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leases: what a client may read in the pool, and for which a chunk stays where it is. A lease belongs to one connection
- * and is named by a number and a generation, so that a stale one is recognised. Loop thread. */
+/* Leases: what a client may read in the pool, and for which a chunk stays where it is. A lease
+ * belongs to one connection and is named by a number and a generation, so that a stale one is
+ * recognised. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -35,7 +36,8 @@ struct lease_limits {
 struct pool;
 struct leases;
 
-int leases_new(struct leases **ret, struct pool *pool, uint32_t max, const struct lease_limits *limits);
+int leases_new(struct leases **ret, struct pool *pool, uint32_t max,
+               const struct lease_limits *limits);
 struct leases *leases_free(struct leases *l);
 void leases_set_limits(struct leases *l, const struct lease_limits *limits);
 
@@ -48,4 +50,5 @@ int lease_release(struct leases *l, struct lease_holder *h, struct lease lease);
 void lease_release_all(struct leases *l, struct lease_holder *h);
 
 uint64_t leases_count(const struct leases *l);
-uint64_t leases_bytes(const struct leases *l); /* of all leases: a chunk leased twice counts twice */
+uint64_t
+leases_bytes(const struct leases *l); /* of all leases: a chunk leased twice counts twice */

@@ -12,7 +12,8 @@
 
 int liveness_open(struct liveness *ret)
 {
-        _cleanup_(closep) int locked = memfd_create("kvcache-liveness", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        _cleanup_(closep) int locked =
+                memfd_create("kvcache-liveness", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         _cleanup_(closep) int handout = -1;
         char path[64];
 
@@ -21,7 +22,8 @@ int liveness_open(struct liveness *ret)
         snprintf(path, sizeof(path), "/proc/self/fd/%d", locked);
         handout = open(path, O_RDONLY | O_CLOEXEC);
         if (handout < 0 || flock(locked, LOCK_EX | LOCK_NB) < 0 || fchmod(locked, 0400) < 0 ||
-            fcntl(locked, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
+            fcntl(locked, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) <
+                    0)
                 return -errno;
         *ret = (struct liveness){ .locked_fd = TAKE_FD(locked), .handout_fd = TAKE_FD(handout) };
         return 0;

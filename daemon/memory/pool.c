@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pool's table and its slots.
  *
- * Owns the mapping, the slab allocator over it, the eviction order and the records. A record's number is its slot's owner and
- * its item in the policy. Records are as many as 4 KiB slots fit; their array is touched only as it fills.
+ * Owns the mapping, the slab allocator over it, the eviction order and the records. A record's
+ * number is its slot's owner and its item in the policy. Records are as many as 4 KiB slots fit;
+ * their array is touched only as it fills.
  *
- * Acquire: a free slot of the class; else the class's coldest chunk that nobody pins leaves; else, and when another class
- * has a slab that nobody touched for longer than that, a whole slab changes its class.
- * Failure: POOL_FULL, and the caller waits or says "busy". */
+ * Acquire: a free slot of the class; else the class's coldest chunk that nobody pins leaves; else,
+ * and when another class has a slab that nobody touched for longer than that, a whole slab changes
+ * its class. Failure: POOL_FULL, and the caller waits or says "busy". */
 #include "memory/pool.h"
 
 #include <assert.h>
@@ -42,13 +43,15 @@ struct pool {
         uint32_t bucket_mask;
 
         uint32_t evicted_since_look[SLAB_MAX_CLASSES];
-        uint32_t n_passed, passed[MAX_PASSED + 1]; /* pinned ones that a search for a victim came by */
+        uint32_t n_passed,
+                passed[MAX_PASSED + 1]; /* pinned ones that a search for a victim came by */
         struct pool_stats stats;
 };
 
 static void *map_array(size_t bytes)
 {
-        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
         return p == MAP_FAILED ? NULL : p;
 }
@@ -155,7 +158,8 @@ int pool_open_slab(struct pool *p)
 void pool_declare(struct pool *p, uint64_t bytes)
 {
         if (bytes > 0 && bytes <= p->slab_bytes)
-                (void)slabs_declare_class(p->slabs, bytes); /* a full table means the shared class */
+                (void)slabs_declare_class(p->slabs,
+                                          bytes); /* a full table means the shared class */
 }
 
 /* --- the table --- */
@@ -188,7 +192,8 @@ uint64_t pool_slot_bytes(const struct pool *p, uint32_t chunk)
         return slabs_slot_bytes(p->slabs, slot_of(pool_chunk(p, chunk)));
 }
 
-uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash)
+uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
+                   uint64_t hash)
 {
         uint32_t i = p->buckets[hash & p->bucket_mask];
 
@@ -236,8 +241,9 @@ static bool may_evict(void *userdata, uint32_t chunk)
         return false;
 }
 
-/* The coldest of the class that nobody pins. What is leased grows cold like everything else: where there is much of it, it is
- * made young again, in the same order, so that the next search does not find it in its way. */
+/* The coldest of the class that nobody pins. What is leased grows cold like everything else: where
+ * there is much of it, it is made young again, in the same order, so that the next search does not
+ * find it in its way. */
 static uint32_t find_victim(struct pool *p, unsigned class)
 {
         for (uint64_t stretches = p->stats.chunks / MAX_PASSED + 1; stretches > 0; stretches--) {
@@ -368,8 +374,8 @@ static int class_above(const struct pool *p, unsigned class, uint64_t most)
         return above;
 }
 
-/* A slot of the class, or, where every slab that could be given to it has a pinned chunk in it, a larger one: a few small leases
- * must not keep all other sizes out. */
+/* A slot of the class, or, where every slab that could be given to it has a pinned chunk in it, a
+ * larger one: a few small leases must not keep all other sizes out. */
 static bool acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
 {
         uint64_t most = slabs_class_bytes(p->slabs, class) * BORROW_FACTOR;
@@ -382,7 +388,8 @@ static bool acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
 
 /* --- a chunk's life --- */
 
-int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash, uint32_t length, uint32_t *ret)
+int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                 uint32_t length, uint32_t *ret)
 {
         int class = length == 0 ? -E2BIG : slabs_class_for(p->slabs, length);
         struct slab_slot slot;
@@ -393,7 +400,8 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
                 return POOL_TOO_LARGE;
         if (!acquire_slot(p, (unsigned)class, &slot))
                 return POOL_FULL;
-        /* Who has a slot has a record, and there are as many of these as 4 KiB slots: one is free. */
+        /* Who has a slot has a record, and there are as many of these as 4 KiB slots: one is free.
+         */
         if (p->free_chunk != POOL_NONE) {
                 chunk = p->free_chunk;
                 p->free_chunk = p->chunks[chunk].next;
@@ -431,7 +439,8 @@ void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
         c->flags &= ~(uint32_t)(POOL_FILLING | POOL_READING);
         c->crc = crc;
         if (!(c->flags & POOL_DROPPED))
-                evict_insert(p->evict, chunk, (uint32_t)slabs_slab_class(p->slabs, c->slab), c->length);
+                evict_insert(p->evict, chunk, (uint32_t)slabs_slab_class(p->slabs, c->slab),
+                             c->length);
 }
 
 void pool_drop(struct pool *p, uint32_t chunk)
@@ -490,7 +499,8 @@ bool pool_unlease(struct pool *p, uint32_t chunk)
 
 void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation)
 {
-        if (chunk < p->high_water && p->chunks[chunk].generation == generation && evict_contains(p->evict, chunk))
+        if (chunk < p->high_water && p->chunks[chunk].generation == generation &&
+            evict_contains(p->evict, chunk))
                 evict_touch(p->evict, chunk);
 }
 

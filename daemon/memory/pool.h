@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool: the DRAM tier, and the staging of every read and write. One mapping, cut into slabs of equal slots, and a table
- * of the chunks that lie in it.
+/* The pool: the DRAM tier, and the staging of every read and write. One mapping, cut into slabs of
+ * equal slots, and a table of the chunks that lie in it.
  *
- * A chunk is a number with a generation. It is FILLING from pool_acquire() until pool_commit(), then it is resident and may be
- * evicted whenever nobody pins it. A pin keeps the bytes where they are; a lease is a pin too. pool_drop() makes a
- * chunk unfindable at once and frees its slot with the last pin. Loop thread. */
+ * A chunk is a number with a generation. It is FILLING from pool_acquire() until pool_commit(),
+ * then it is resident and may be evicted whenever nobody pins it. A pin keeps the bytes where they
+ * are; a lease is a pin too. pool_drop() makes a chunk unfindable at once and frees its slot with
+ * the last pin. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -51,7 +52,8 @@ struct pool_stats {
         uint64_t chunks, evictions, evicted_bytes, slab_moves;
 };
 
-/* `bytes` is rounded down to whole slabs of min(64 MiB, bytes / 8) in steps of 2 MiB. No memory is touched yet. */
+/* `bytes` is rounded down to whole slabs of min(64 MiB, bytes / 8) in steps of 2 MiB. No memory is
+ * touched yet. */
 int pool_new(struct pool **ret, uint64_t bytes, const char *policy);
 struct pool *pool_free(struct pool *p);
 
@@ -60,8 +62,8 @@ void *pool_base(const struct pool *p);
 uint64_t pool_bytes(const struct pool *p);
 uint64_t pool_slab_bytes(const struct pool *p); /* also the largest chunk */
 
-/* Populating: the next slab that is not there yet, or -1. pool_populate() blocks and may run on a worker; when all of the slab
- * is there, pool_open_slab() puts it to use. */
+/* Populating: the next slab that is not there yet, or -1. pool_populate() blocks and may run on a
+ * worker; when all of the slab is there, pool_open_slab() puts it to use. */
 int pool_next_slab(const struct pool *p);
 int pool_populate(const struct pool *p, uint64_t offset, uint64_t bytes);
 int pool_open_slab(struct pool *p);
@@ -70,15 +72,18 @@ int pool_open_slab(struct pool *p);
 void pool_declare(struct pool *p, uint64_t bytes);
 
 /* The chunk, filling or resident, or POOL_NONE. */
-uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash);
+uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
+                   uint64_t hash);
 struct pool_chunk *pool_chunk(const struct pool *p, uint32_t chunk);
 void *pool_at(const struct pool *p, uint32_t chunk);
 uint64_t pool_offset(const struct pool *p, uint32_t chunk);
 uint64_t pool_slot_bytes(const struct pool *p, uint32_t chunk);
 
-/* A slot, evicting if it must; in the table as FILLING, with one pin, the caller's. The key must not be there yet. 0,
- * POOL_FULL (all that would help is pinned, or not populated), POOL_TOO_LARGE. */
-int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash, uint32_t length, uint32_t *ret);
+/* A slot, evicting if it must; in the table as FILLING, with one pin, the caller's. The key must
+ * not be there yet. 0, POOL_FULL (all that would help is pinned, or not populated), POOL_TOO_LARGE.
+ */
+int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                 uint32_t length, uint32_t *ret);
 /* The bytes are there: resident, if it was not dropped meanwhile. */
 void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc);
 /* Unfindable at once; its slot is free with the last pin. */

@@ -101,7 +101,8 @@ static void on_retry(evutil_socket_t fd, short what, void *userdata)
         next_step(userdata);
 }
 
-int populate_start(struct populate **ret, struct event_base *base, const struct populate_params *params)
+int populate_start(struct populate **ret, struct event_base *base,
+                   const struct populate_params *params)
 {
         _cleanup_(populate_freep) struct populate *p = calloc(1, sizeof(*p));
 

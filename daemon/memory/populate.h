@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gives the pool its memory, after the daemon is ready: slab by slab, in steps small enough not to hold up a worker, each slab
- * then registered with the rings and put to use. Stops while the host is short of memory, and tries again by timer:
- * a pool that is not all there is a smaller pool. Loop thread. */
+/* Gives the pool its memory, after the daemon is ready: slab by slab, in steps small enough not to
+ * hold up a worker, each slab then registered with the rings and put to use. Stops while the host
+ * is short of memory, and tries again by timer: a pool that is not all there is a smaller pool.
+ * Loop thread. */
 #pragma once
 
 #include <event2/event.h>
@@ -17,11 +18,12 @@ struct populate_params {
         uint64_t reserve_bytes;                      /* of available memory: left alone */
         uint64_t (*available)(void *userdata);       /* bytes available on this host now */
         void (*on_slab)(void *userdata);             /* there is more room */
-        void (*on_short)(void *userdata);            /* the reserve is reached: once each time it stops */
+        void (*on_short)(void *userdata); /* the reserve is reached: once each time it stops */
         void *userdata;
 };
 
-int populate_start(struct populate **ret, struct event_base *base, const struct populate_params *params);
+int populate_start(struct populate **ret, struct event_base *base,
+                   const struct populate_params *params);
 /* Nothing new is begun; free when the io is drained. */
 void populate_stop(struct populate *p);
 struct populate *populate_free(struct populate *p);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store's bytes on disk; README.md beside this tells how they are used. Little-endian, as every host this
- * builds for. Whatever is read is checked with the functions at the end before a field of it is believed. */
+/* The store's bytes on disk; README.md beside this tells how they are used. Little-endian, as every
+ * host this builds for. Whatever is read is checked with the functions at the end before a field of
+ * it is believed. */
 #pragma once
 
 #include <assert.h>
@@ -12,19 +13,21 @@
 #include "io/io.h"
 #include "key.h"
 
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the disk format is written as it lies in memory");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "the disk format is written as it lies in memory");
 
 enum {
-        DISK_PAGE = 4096,             /* unit of every file: of slots, table pages and superblock copies */
+        DISK_PAGE = 4096, /* unit of every file: of slots, table pages and superblock copies */
         DISK_VERSION = 1,
         DISK_UUID_BYTES = 16,
-        DISK_SUPERBLOCKS = 4,         /* copies, one a page */
-        DISK_NAMESPACE_FILES = 2,     /* copies, one a file */
+        DISK_SUPERBLOCKS = 4,     /* copies, one a page */
+        DISK_NAMESPACE_FILES = 2, /* copies, one a file */
         DISK_PAGE_ENTRIES = 31,
         DISK_SEGMENTS_MAX = 16384,
 };
 
-/* Flags that this build knows. An unknown one of the last two refuses the store: it is always opened to write. */
+/* Flags that this build knows. An unknown one of the last two refuses the store: it is always
+ * opened to write. */
 #define DISK_COMPAT    UINT64_C(0)
 #define DISK_RO_COMPAT UINT64_C(0)
 #define DISK_INCOMPAT  UINT64_C(0)
@@ -40,7 +43,8 @@ struct disk_superblock {
         uint64_t generation;     /* 56  the highest valid copy counts */
         uint64_t created_ms;     /* 64 */
         uint64_t limit;          /* 72  as last opened */
-        uint64_t segment_bytes;  /* 80  of new segments, as last opened; each segment has its file's size */
+        uint64_t segment_bytes;  /* 80  of new segments, as last opened; each segment has its file's
+                                    size */
         uint16_t path_index;     /* 88 */
         uint16_t path_count;     /* 90 */
         uint32_t clean;          /* 92  1: closed properly */
@@ -52,12 +56,13 @@ static_assert(offsetof(struct disk_superblock, clean) == 92, "disk format");
 #define DISK_SUPERBLOCK_MAGIC "KVCSTORE"
 
 enum disk_entry_flags {
-        DISK_ENTRY_TOMBSTONE = 1, /* key, namespace and seq count: nothing older of that key is there */
+        DISK_ENTRY_TOMBSTONE =
+                1, /* key, namespace and seq count: nothing older of that key is there */
 };
 
 struct disk_entry {
         struct key key;          /*   0 */
-        uint64_t seq;            /*  32  of the put or drop; the highest of a slot and of a key wins */
+        uint64_t seq; /*  32  of the put or drop; the highest of a slot and of a key wins */
         uint32_t segment;        /*  40 */
         uint32_t slot_offset;    /*  44  in pages */
         uint32_t slot_pages;     /*  48  size of the segment's slots since `segment_epoch` */
@@ -69,9 +74,11 @@ struct disk_entry {
         uint32_t reserved0;      /*  68 */
         uint64_t created_ms;     /*  72 */
         uint8_t parent[8];       /*  80  first bytes of the parent's key; zero: root */
-        uint64_t segment_epoch;  /*  88  seq when the segment was cut into these slots; only the highest counts */
+        uint64_t segment_epoch;  /*  88  seq when the segment was cut into these slots; only the
+                                    highest counts */
         uint8_t reserved[28];    /*  96 */
-        uint32_t crc;            /* 124  CRC32C of the store's uuid and of all before this, turned: disk_entry_crc() */
+        uint32_t crc;            /* 124  CRC32C of the store's uuid and of all before this, turned:
+                                    disk_entry_crc() */
 };
 static_assert(sizeof(struct disk_entry) == 128, "disk format");
 static_assert(offsetof(struct disk_entry, seq) == 32, "disk format");
@@ -83,7 +90,8 @@ struct disk_page {
         uint32_t magic;          /*  0  DISK_PAGE_MAGIC */
         uint32_t crc;            /*  4  CRC32C of all that follows */
         uint8_t uuid[DISK_UUID_BYTES]; /*  8 */
-        uint64_t sequence;       /* 24  of pages: one more than the page written before; the highest is the newest */
+        uint64_t sequence; /* 24  of pages: one more than the page written before; the highest is
+                              the newest */
         uint32_t position;       /* 32  of this page in the file, in pages */
         uint16_t count;          /* 36  of entries */
         uint16_t reserved0;      /* 38 */
@@ -113,7 +121,7 @@ static_assert(sizeof(struct disk_namespaces) == 128, "disk format");
 static_assert(offsetof(struct disk_namespaces, purge_seq) == 48, "disk format");
 #define DISK_NAMESPACES_MAGIC "KVCNAMES"
 
-struct disk_namespace {          /* then name and fingerprint, without NUL, padded with zeros to 8 bytes */
+struct disk_namespace { /* then name and fingerprint, without NUL, padded with zeros to 8 bytes */
         uint32_t id;             /*  0 */
         uint16_t tenant;         /*  4 */
         uint16_t name_length;    /*  6 */
@@ -136,26 +144,31 @@ static inline uint32_t disk_page_crc(const struct disk_page *page)
         return kio_crc32c(page->uuid, sizeof(*page) - offsetof(struct disk_page, uuid));
 }
 
-/* Turned by 15 bits. Bytes followed by their own CRC are all the same to a CRC over both, so the page's would not notice
- * that an entry has been replaced by another whole one: the sectors of a torn page would pass for one page. */
-static inline uint32_t disk_entry_crc(const struct disk_entry *entry, const uint8_t uuid[static DISK_UUID_BYTES])
+/* Turned by 15 bits. Bytes followed by their own CRC are all the same to a CRC over both, so the
+ * page's would not notice that an entry has been replaced by another whole one: the sectors of a
+ * torn page would pass for one page. */
+static inline uint32_t disk_entry_crc(const struct disk_entry *entry,
+                                      const uint8_t uuid[static DISK_UUID_BYTES])
 {
-        uint32_t crc = kio_crc32c_extend(kio_crc32c(uuid, DISK_UUID_BYTES), entry, offsetof(struct disk_entry, crc));
+        uint32_t crc = kio_crc32c_extend(kio_crc32c(uuid, DISK_UUID_BYTES), entry,
+                                         offsetof(struct disk_entry, crc));
 
         return crc << 15 | crc >> 17;
 }
 
 /* Does this page belong to this store and this place, and is it whole? */
-static inline bool disk_page_valid(const struct disk_page *page, const uint8_t uuid[static DISK_UUID_BYTES],
-                                   uint32_t position)
+static inline bool disk_page_valid(const struct disk_page *page,
+                                   const uint8_t uuid[static DISK_UUID_BYTES], uint32_t position)
 {
         return page->magic == DISK_PAGE_MAGIC && page->position == position &&
-               page->count <= DISK_PAGE_ENTRIES && page->sequence > 0 && page->sequence < UINT64_MAX / 2 &&
-               memcmp(page->uuid, uuid, DISK_UUID_BYTES) == 0 && page->crc == disk_page_crc(page);
+               page->count <= DISK_PAGE_ENTRIES && page->sequence > 0 &&
+               page->sequence < UINT64_MAX / 2 && memcmp(page->uuid, uuid, DISK_UUID_BYTES) == 0 &&
+               page->crc == disk_page_crc(page);
 }
 
-static inline bool disk_entry_valid(const struct disk_entry *entry, const uint8_t uuid[static DISK_UUID_BYTES])
+static inline bool disk_entry_valid(const struct disk_entry *entry,
+                                    const uint8_t uuid[static DISK_UUID_BYTES])
 {
-        return (entry->flags & ~DISK_ENTRY_TOMBSTONE) == 0 && entry->seq > 0 && entry->seq < UINT64_MAX / 2 &&
-               entry->crc == disk_entry_crc(entry, uuid);
+        return (entry->flags & ~DISK_ENTRY_TOMBSTONE) == 0 && entry->seq > 0 &&
+               entry->seq < UINT64_MAX / 2 && entry->crc == disk_entry_crc(entry, uuid);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of store/ share: the store itself, and what each file offers the others. Nobody else includes
- * this. Everything runs on the loop thread.
+/* What the files of store/ share: the store itself, and what each file offers the others. Nobody
+ * else includes this. Everything runs on the loop thread.
  *
  *   store.c      open, close, turn; look-ups, lists and numbers
  *   put.c get.c  a chunk on its way in, on its way out
  *   room.c       slots: acquire, evict, move slabs between classes; removing chunks
- *   segment.c    data files: format ahead, prewrite, retire; what the limit allows; the ring's growth
+ *   segment.c    data files: format ahead, prewrite, retire; what the limit allows; ring growth
  *   sync.c       durability: one pass of fdatasync for all who wait
  *   namespace.c  the namespaces files
  *   recover.c    start */
@@ -25,14 +25,15 @@
 #include "store/table.h"
 
 enum {
-        STORE_SLACK_BYTES = 64 * 1024,    /* directory and file system blocks that nobody else accounts for */
+        STORE_SLACK_BYTES =
+                64 * 1024, /* directory and file system blocks that nobody else accounts for */
         STORE_MIN_LIMIT = 4 * 1024 * 1024,
         STORE_MIN_SEGMENT = 1024 * 1024,
         STORE_RING_MIN_PAGES = 64,
-        STORE_RING_STEP_PAGES = 16,       /* it grows by multiples of this */
+        STORE_RING_STEP_PAGES = 16, /* it grows by multiples of this */
         STORE_SEGMENTS_AHEAD = 2,
         STORE_PREWRITE_BYTES = 1024 * 1024,
-        STORE_MAX_PASSED = 1024,          /* pinned chunks that a search for a victim passes over */
+        STORE_MAX_PASSED = 1024, /* pinned chunks that a search for a victim passes over */
 };
 
 /* One data file, and the slab of the same number. */
@@ -42,7 +43,8 @@ struct segment {
         int fd;                  /* -1: there is no file, and its slab is nobody's */
         uint64_t bytes;          /* of payload */
         uint64_t charged;        /* against the limit */
-        uint64_t prewritten;     /* up to here it has been written once; `bytes`: wholly, or not to be */
+        uint64_t
+                prewritten; /* up to here it has been written once; `bytes`: wholly, or not to be */
         bool prewriting;         /* a write of zeros is in flight */
         bool dirty, sync_wanted, syncing;
         uint64_t epoch;          /* seq when it was cut into slots of slot_bytes; 0: never yet */
@@ -74,7 +76,8 @@ struct store {
         uint64_t slab_bytes;     /* of the largest one */
         uint64_t max_chunk;
         uint64_t segments_charged;
-        uint64_t no_room_for;    /* the limit has none for another segment of slots of at least this size */
+        uint64_t no_room_for; /* the limit has none for another segment of slots of at least this
+                                 size */
         uint64_t no_room_until_ns; /* the file system was full: no new files before this */
         struct segment *formatting; /* being made; NULL: none is */
         struct kio_request format_io, prewrite_io, grow_io;
@@ -83,7 +86,8 @@ struct store {
         uint64_t cut_slots;      /* in segments that have a class */
         uint64_t used_slots;
         uint64_t pins;
-        uint32_t class_evictions[SLAB_MAX_CLASSES]; /* since its slabs were last compared with others' */
+        uint32_t class_evictions[SLAB_MAX_CLASSES]; /* since its slabs were last compared with
+                                                       others' */
 
         int table_fd;
         uint64_t table_charged;
@@ -129,7 +133,8 @@ static inline struct chunk *store_chunk_at(const struct store *s, uint32_t i)
         return index_chunk(s->index, i);
 }
 
-/* A caller's or an own operation's completion is over. Once the store stops, nobody calls store_turn(). */
+/* A caller's or an own operation's completion is over. Once the store stops, nobody calls
+ * store_turn(). */
 void store_progress(struct store *s);
 
 /* put.c */
@@ -150,7 +155,8 @@ enum { ROOM_WAIT = 100 };
 int room_acquire(struct store *s, uint32_t chunk, unsigned class);
 bool room_evict_any(struct store *s, unsigned class);
 /* Empties the coldest slab that no I/O is in, of any class. Its number, or UINT32_MAX. */
-uint32_t room_take_slab(struct store *s, int except_class, uint64_t min_bytes, uint64_t colder_than);
+uint32_t room_take_slab(struct store *s, int except_class, uint64_t min_bytes,
+                        uint64_t colder_than);
 /* Out of index and eviction order at once; slot and record follow when the last pin goes. */
 void chunk_remove(struct store *s, uint32_t i);
 void chunk_pin(struct store *s, uint32_t i);

@@ -4,22 +4,22 @@
  * Three looks at the ring, each sequential. A ring of up to 64 MiB is read once and kept meanwhile;
  * a larger one is read each time, through the page cache: that costs less than touching that much
  * memory.
- *   1. The newest page, hence the head; the highest sequence; of each segment the last cut (epoch),
- * and of each of its slots the highest sequence. Then a lowered limit is enforced, before anything
- * is built.
- *   2. Entries that won their slot, of namespaces that are known and not purged since, go into the
- * index; of a key with several the highest sequence stays; of an entry with several copies the
- * newest page counts.
+ *   1. The newest page, hence the head; the highest sequence; of each segment the last cut
+ *      (epoch), and of each of its slots the highest sequence. Then a lowered limit is enforced,
+ *      before anything is built.
+ *   2. Entries that won their slot, of namespaces that are known and not purged since, go into
+ *      the index; of a key with several the highest sequence stays; of an entry with several
+ *      copies the newest page counts.
  *   3. Any entry, tombstones above all, that is newer than what the index holds under its key,
- * takes it out. What is left is live: its segment is cut as the entries say, its slot is taken, it
- * enters the eviction order, older seconds first and within a second the later put first, so that
- * parents are younger than children.
+ *      takes it out. What is left is live: its segment is cut as the entries say, its slot is
+ *      taken, it enters the eviction order, older seconds first and within a second the later put
+ *      first, so that parents are younger than children.
  *
  * A page counts if its CRC, the store's uuid and its position are right, an entry if its own CRC is
  * and its place exists: damage costs the entries it hit. A page that a crash left unwritten amid
  * newer ones is not read, and erased: what it holds would outlive the tombstones that came after
- * it. So is a page that is not whole, before a sequence is given: overwritten and torn once more, it
- * might be whole again, as new as what is written by then, purges and all. */
+ * it. So is a page that is not whole, before a sequence is given: overwritten and torn once more,
+ * it might be whole again, as new as what is written by then, purges and all. */
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store: chunks on disk, and the only door to them. See README.md beside it for the format and for what
- * survives which crash.
+/* The store: chunks on disk, and the only door to them. See README.md beside it for the format and
+ * for what survives which crash.
  *
- * Everything here runs on the loop thread. Opening and closing block; the rest answers at once or through the
- * request's complete(). A request belongs to the store from the call until complete(); the buffer it names must
- * stay put as long. The store never calls complete() from within the call that submitted the request.
+ * Everything here runs on the loop thread. Opening and closing block; the rest answers at once or
+ * through the request's complete(). A request belongs to the store from the call until complete();
+ * the buffer it names must stay put as long. The store never calls complete() from within the call
+ * that submitted the request.
  *
- * A chunk in the index is a `struct store_ref`: a number with a generation, cheap to keep, safe to use late. */
+ * A chunk in the index is a `struct store_ref`: a number with a generation, cheap to keep, safe to
+ * use late. */
 #pragma once
 
 #include <stdbool.h>
@@ -28,13 +30,19 @@ enum store_answer {
         STORE_BYPASSED = 7,    /* the path's device failed: nothing is read or written */
 };
 
-enum { STORE_MAX_PATHS = 16, STORE_MAX_NAME = 255, STORE_MAX_FINGERPRINT = 4096, STORE_MAX_NAMESPACES = 4096 };
+enum {
+        STORE_MAX_PATHS = 16,
+        STORE_MAX_NAME = 255,
+        STORE_MAX_FINGERPRINT = 4096,
+        STORE_MAX_NAMESPACES = 4096
+};
 
 struct store_params {
         const char *const *paths;
         unsigned n_paths;
         uint64_t limit;          /* bytes over all paths: payload, tables and all */
-        uint64_t segment_bytes;  /* wished: min(this, limit / 64), whole MiB, at least 1 MiB, at most 16384 files */
+        uint64_t segment_bytes; /* wished: min(this, limit / 64), whole MiB, at least 1 MiB, at most
+                                   16384 files */
         uint64_t entries;        /* bound of the index; 0: max(limit / 256 KiB, 1 Mi) */
         bool prewrite;
         bool direct;             /* try O_DIRECT */
@@ -44,27 +52,33 @@ struct store_params {
         uint32_t lock_wait_ms;    /* how long to wait for the lock; 0: 5000 */
 };
 
-/* Step one of opening, before there is any I/O ring: makes or checks the directories, takes the locks (retrying
- * for lock_wait_ms while another holds them), reads the superblocks, probes O_DIRECT.
+/* Step one of opening, before there is any I/O ring: makes or checks the directories, takes the
+ * locks (retrying for lock_wait_ms while another holds them), reads the superblocks, probes
+ * O_DIRECT.
  *
- * Errors: -EBUSY: another daemon has it; -EPROTO: not a store, or of a version or with a flag this build does
- * not know; others as the world says. `ret_error` gets one clear sentence with the path. 0 else. */
-int store_prepare(struct store **ret, const struct store_params *params, char ret_error[static 512]);
+ * Errors: -EBUSY: another daemon has it; -EPROTO: not a store, or of a version or with a flag this
+ * build does not know; others as the world says. `ret_error` gets one clear sentence with the path.
+ * 0 else. */
+int store_prepare(struct store **ret, const struct store_params *params,
+                  char ret_error[static 512]);
 
-/* Descriptors to register with every ring; n <= STORE_MAX_PATHS. A file to probe reads with. Borrowed. */
+/* Descriptors to register with every ring; n <= STORE_MAX_PATHS. A file to probe reads with.
+ * Borrowed. */
 unsigned store_lock_fds(const struct store *s, int ret_fds[static STORE_MAX_PATHS]);
 int store_probe_fd(const struct store *s);
 
-/* Step two: reads the tables, makes the index, enforces a lowered limit. From here on I/O goes through `io`. */
+/* Step two: reads the tables, makes the index, enforces a lowered limit. From here on I/O goes
+ * through `io`. */
 int store_open(struct store *s, struct kio *io, char ret_error[static 512]);
 
-/* Stops accepting; then call kio_reap() until store_pending() is 0, then store_close(): syncs, marks the store
- * clean, frees. NULL is fine. */
+/* Stops accepting; then call kio_reap() until store_pending() is 0, then store_close(): syncs,
+ * marks the store clean, frees. NULL is fine. */
 void store_stop(struct store *s);
 uint64_t store_pending(const struct store *s);
 struct store *store_close(struct store *s);
 
-/* Regular work: prewriting, namespaces and purges to disk, partial table pages. Call at the end of a loop turn. */
+/* Regular work: prewriting, namespaces and purges to disk, partial table pages. Call at the end of
+ * a loop turn. */
 void store_turn(struct store *s);
 
 uint64_t store_max_chunk(const struct store *s); /* a segment's payload */
@@ -90,7 +104,8 @@ struct store_namespace_open {
         uint64_t chunk_bytes;
         bool attach; /* must exist; an empty fingerprint matches any */
 
-        int result; /* 0, STORE_MISS (attach), STORE_MISMATCH, -ENOSPC (STORE_MAX_NAMESPACES), -errno */
+        int result; /* 0, STORE_MISS (attach), STORE_MISMATCH, -ENOSPC (STORE_MAX_NAMESPACES),
+                       -errno */
         const struct store_namespace *namespace; /* on 0; on STORE_MISMATCH the existing one */
         void (*complete)(struct store_namespace_open *req);
 };
@@ -135,28 +150,28 @@ struct store_put {
         struct key key;
         uint64_t hash;
         struct key parent;       /* root: none */
-        const void *buf;         /* aligned to 4 KiB, readable up to the next 4 KiB boundary after length */
+        const void *buf; /* aligned to 4 KiB, readable up to the next 4 KiB boundary after length */
         uint32_t length;
         uint32_t crc;
         bool durable;            /* complete only after a sync */
 
-        /* Set when store_put() returns 0: the place in the index, not visible to store_find() yet, but in the
-         * eviction order: touch it with its chain. */
+        /* Set when store_put() returns 0: the place in the index, not visible to store_find() yet,
+         * but in the eviction order: touch it with its chain. */
         struct store_ref ref;
 
-        /* 0, or STORE_NOT_DURABLE: it is stored. STORE_BYPASSED, -ECANCELED (purged meanwhile), -errno of a failed
-         * write: it is not. */
+        /* 0, or STORE_NOT_DURABLE: it is stored. STORE_BYPASSED, -ECANCELED (purged meanwhile),
+         * -errno of a failed write: it is not. */
         int result;
         void (*complete)(struct store_put *req);
 };
-/* Takes a slot, evicting if it must, and writes payload, then table; it is in the index once both are written.
- * 0: complete() will follow. STORE_EXISTS, STORE_FULL, STORE_TOO_LARGE, STORE_BYPASSED (also once the store
- * stops), -EINVAL (no such namespace), -ENOMEM: it will not.
- * STORE_FULL may pass: try again after some completion. */
+/* Takes a slot, evicting if it must, and writes payload, then table; it is in the index once both
+ * are written. 0: complete() will follow. STORE_EXISTS, STORE_FULL, STORE_TOO_LARGE, STORE_BYPASSED
+ * (also once the store stops), -EINVAL (no such namespace), -ENOMEM: it will not. STORE_FULL may
+ * pass: try again after some completion. */
 int store_put(struct store *s, struct store_put *req);
 
-/* Makes what was written before this call durable (one sync serves all that wait). Completes as a put does,
- * with result 0, STORE_NOT_DURABLE or -errno; of `req` only complete() is read. */
+/* Makes what was written before this call durable (one sync serves all that wait). Completes as a
+ * put does, with result 0, STORE_NOT_DURABLE or -errno; of `req` only complete() is read. */
 void store_sync(struct store *s, struct store_put *req);
 
 struct store_get {
@@ -167,25 +182,28 @@ struct store_get {
         uint32_t namespace_id;
         struct key key;
         uint64_t hash;
-        void *buf;               /* aligned to 4 KiB, with room for the length rounded up to 4 KiB */
+        void *buf; /* aligned to 4 KiB, with room for the length rounded up to 4 KiB */
         uint32_t room;
 
         uint32_t length;         /* of the chunk */
         uint32_t crc;
         struct store_ref ref;
 
-        int result; /* 0: read whole and its CRC compared; STORE_MISS; -EIO etc. counted, also a miss */
+        int result; /* 0: read whole and its CRC compared; STORE_MISS; -EIO etc. counted, also a
+                       miss */
         void (*complete)(struct store_get *req);
 };
-/* 0: complete() will follow. STORE_MISS, STORE_TOO_LARGE (room): it will not. The slot is pinned meanwhile. */
+/* 0: complete() will follow. STORE_MISS, STORE_TOO_LARGE (room): it will not. The slot is pinned
+ * meanwhile. */
 int store_get(struct store *s, struct store_get *req);
 
-/* Drops the chunk and appends a tombstone. 0, STORE_MISS. A put of the key in flight is not found. Until the tombstone
- * is written a kill may bring the chunk back: see store_settle_drops(). */
+/* Drops the chunk and appends a tombstone. 0, STORE_MISS. A put of the key in flight is not found.
+ * Until the tombstone is written a kill may bring the chunk back: see store_settle_drops(). */
 int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash);
 
-/* Completes once no kill can bring back what was dropped before this call: the tombstones are written. As store_sync(): of `req`
- * only complete() is read; result is 0, or STORE_BYPASSED if one could not be written. */
+/* Completes once no kill can bring back what was dropped before this call: the tombstones are
+ * written. As store_sync(): of `req` only complete() is read; result is 0, or STORE_BYPASSED if one
+ * could not be written. */
 void store_settle_drops(struct store *s, struct store_put *req);
 
 struct store_purge {
@@ -193,16 +211,19 @@ struct store_purge {
         uint32_t namespace_id;
         bool all;
         uint64_t dropped;
-        int result; /* 0, or -errno: the epoch could not be synced; the chunks are gone from memory, but may come back */
+        int result; /* 0, or -errno: the epoch could not be synced; the chunks are gone from memory,
+                       but may come back */
         void (*complete)(struct store_purge *req);
 };
-/* At once nothing of it is found any more, puts in flight included; complete() when that is on stable storage. */
+/* At once nothing of it is found any more, puts in flight included; complete() when that is on
+ * stable storage. */
 void store_purge(struct store *s, struct store_purge *req);
 
-/* Walks all chunks of a namespace in no order. Start with *cursor = 0; it ends with *cursor = 0. What is put or
- * dropped meanwhile may or may not be met; nothing is met twice. Looks at no more than `max` * 64 entries a call,
- * so it may return fewer than max, and 0, before the end. */
-unsigned store_list(const struct store *s, uint32_t namespace_id, uint64_t *cursor, struct store_chunk *ret, unsigned max);
+/* Walks all chunks of a namespace in no order. Start with *cursor = 0; it ends with *cursor = 0.
+ * What is put or dropped meanwhile may or may not be met; nothing is met twice. Looks at no more
+ * than `max` * 64 entries a call, so it may return fewer than max, and 0, before the end. */
+unsigned store_list(const struct store *s, uint32_t namespace_id, uint64_t *cursor,
+                    struct store_chunk *ret, unsigned max);
 
 /* --- what is seen from outside --- */
 

@@ -48,8 +48,8 @@ struct table_stats {
 
 #define TABLE_STALE UINT64_MAX
 
-/* For a start, which knows the sequence of each page (0 or TABLE_STALE: not valid). The newest page;
- * UINT32_MAX: there is none. */
+/* For a start, which knows the sequence of each page (0 or TABLE_STALE: not valid). The newest
+ * page; UINT32_MAX: there is none. */
 uint32_t table_find_newest(const uint64_t *sequences, uint32_t pages);
 /* Pages that a crash or a power loss kept from being overwritten, though newer ones were, get
  * TABLE_STALE as their sequence. Nothing in them is needed, and what they say may have been taken

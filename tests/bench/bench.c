@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcache-bench: the load side of the benchmark, one mode a process. bench.py starts it, tells it when to run (--steps:
- * a line of standard input is one slice) and compares; alone it measures one slice and prints it.
+/* kvcache-bench: the load side of the benchmark, one mode a process. bench.py starts it, tells it
+ * when to run (--steps: a line of standard input is one slice) and compares; alone it measures one
+ * slice and prints it.
  *
- *   kvcache-bench put --socket S --size 2097152 --batch 16 --outstanding 32 --ack written --seconds 1
- *   kvcache-bench get --socket S --size 2097152 --batch 8 --outstanding 32 --count 512 --seconds 1
+ *   kvcache-bench put --socket S --size 2097152 --batch 16 --ack written --seconds 1
+ *   kvcache-bench get --socket S --size 2097152 --batch 8 --count 512 --seconds 1
  *
- * Every answer is one line of JSON on standard output. Failures are one line on standard error and exit status 1. */
+ * Every answer is one line of JSON on standard output. Failures are one line on standard error and
+ * exit status 1. */
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -27,8 +29,10 @@ static const struct {
         const char *help;
 } modes[] = {
         { "put", mode_put, "put new chunks, `--first` and up, and count what is acknowledged" },
-        { "get", mode_get, "get chunks (mapped) in a random order that repeats, and count by tier" },
-        { "report", mode_report, "steps `status` and `stats`: the daemon's own, a line of JSON each" },
+        { "get", mode_get,
+          "get chunks (mapped) in a random order that repeats, and count by tier" },
+        { "report", mode_report,
+          "steps `status` and `stats`: the daemon's own, a line of JSON each" },
         { "rtt", mode_rtt, "round trips of a hit and of an echo, in slices that alternate" },
         { "memcpy", mode_memcpy, "copy pieces of memory over a working set" },
         { "spin", mode_spin, "keep every core from sleeping, in SCHED_IDLE, until killed" },
@@ -79,7 +83,8 @@ void bench_answer(void)
         fflush(stdout);
 }
 
-int bench_open(const struct bench_options *o, bool attach, struct kvcache **ret, uint32_t *ret_namespace)
+int bench_open(const struct bench_options *o, bool attach, struct kvcache **ret,
+               uint32_t *ret_namespace)
 {
         struct kvcache_options options = {
                 .size = sizeof(options),
@@ -104,7 +109,8 @@ int bench_open(const struct bench_options *o, bool attach, struct kvcache **ret,
         if (ret_namespace) {
                 r = kvcache_namespace_open(kv, &namespace, ret_namespace);
                 if (r < 0) {
-                        bench_fail("cannot open the namespace %s: %s", o->namespace_name, kvcache_error(kv));
+                        bench_fail("cannot open the namespace %s: %s", o->namespace_name,
+                                   kvcache_error(kv));
                         kvcache_close(kv);
                         return 1;
                 }
@@ -126,7 +132,8 @@ int mode_report(const struct bench_options *o)
                 bool status = strcmp(step.word, "status") == 0;
                 char *text = NULL;
 
-                r = kvcache_report(kv, status ? KVCACHE_REPORT_STATUS : KVCACHE_REPORT_STATS, &text);
+                r = kvcache_report(kv, status ? KVCACHE_REPORT_STATUS : KVCACHE_REPORT_STATS,
+                                   &text);
                 if (r < 0) {
                         bench_fail("no report: %s", kvcache_error(kv));
                         break;

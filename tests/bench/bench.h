@@ -30,8 +30,8 @@ struct bench_step {
         uint64_t bytes;
 };
 
-/* The next thing to do: without --steps once "run", with it the next line of standard input: "WORD [SECONDS [BYTES]]".
- * False: there is no more. */
+/* The next thing to do: without --steps once "run", with it the next line of standard input: "WORD
+ * [SECONDS [BYTES]]". False: there is no more. */
 bool bench_next(const struct bench_options *o, struct bench_step *ret);
 /* After a step's line of JSON: whoever waits for it gets it. */
 void bench_answer(void);
@@ -40,11 +40,12 @@ uint64_t bench_now_ns(void);
 /* One line to standard error; returns 1, for main() to return. */
 int bench_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Connects and opens the namespace (attaching to it, if `attach`); 0, or a complaint was made. */
-int bench_open(const struct bench_options *o, bool attach, struct kvcache **ret, uint32_t *ret_namespace);
+int bench_open(const struct bench_options *o, bool attach, struct kvcache **ret,
+               uint32_t *ret_namespace);
 
-/* --- contents: the chunk of every number can be told from that of every other, and checked as a whole ---
- * Writing a chunk is stamping 32 bytes of a place that was filled once: making contents costs no bandwidth while
- * something is measured. */
+/* --- contents: the chunk of every number can be told from that of every other, and checked as a
+ * whole --- Writing a chunk is stamping 32 bytes of a place that was filled once: making contents
+ * costs no bandwidth while something is measured. */
 enum { CONTENT_MIN = 64 };
 
 struct kvcache_key content_key(uint64_t number);

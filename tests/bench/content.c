@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contents of chunks: a stamp {magic, number, size, pattern}, then words that the pattern's number yields. */
+/* Contents of chunks: a stamp {magic, number, size, pattern}, then words that the pattern's number
+ * yields. */
 #include <string.h>
 
 #include "bench.h"

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An echo server on the kind of socket that the daemon serves: SOCK_SEQPACKET, one thread; what its round trip costs, no
- * server on this machine can undercut. A message begins with the length that its answer is to have.
+/* An echo server on the kind of socket that the daemon serves: SOCK_SEQPACKET, one thread; what its
+ * round trip costs, no server on this machine can undercut. A message begins with the length that
+ * its answer is to have.
  *
  *   kvcache-bench-echo SOCKET [--blocking]
  *
- * By default it runs on libevent, as the daemon does: a loop that wakes for a readable socket, one recv() and one
- * send(). With --blocking it serves one connection with recv() and send() alone. It ends when it is killed. */
+ * By default it runs on libevent, as the daemon does: a loop that wakes for a readable socket, one
+ * recv() and one send(). With --blocking it serves one connection with recv() and send() alone. It
+ * ends when it is killed. */
 #include <errno.h>
 #include <event2/event.h>
 #include <signal.h>
@@ -67,7 +69,8 @@ static void on_connection(evutil_socket_t listener, short what, void *userdata)
 static int serve_on_libevent(int listener)
 {
         struct event_base *base = event_base_new();
-        struct event *event = base ? event_new(base, listener, EV_READ | EV_PERSIST, on_connection, base) : NULL;
+        struct event *event =
+                base ? event_new(base, listener, EV_READ | EV_PERSIST, on_connection, base) : NULL;
 
         if (!event || event_add(event, NULL) < 0)
                 return fail("libevent");

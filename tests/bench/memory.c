@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What memory allows: one core's memcpy() over a working set; and company that keeps the cores awake.
+/* What memory allows: one core's memcpy() over a working set; and company that keeps the cores
+ * awake.
  *
- * The copies go as an accepted put's do: from a source as large as the lane to a target that is the rest of the working
- * set, piece by piece, both in turn, so that neither end is in a cache. Memory of the process itself, in pages as the
- * kernel gives them; all of it was touched before. */
+ * The copies go as an accepted put's do: from a source as large as the lane to a target that is the
+ * rest of the working set, piece by piece, both in turn, so that neither end is in a cache. Memory
+ * of the process itself, in pages as the kernel gives them; all of it was touched before. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -19,11 +20,12 @@
 
 enum { LANE_BYTES = 64 << 20 };
 
-static void copy_pieces(const struct bench_options *o, const struct bench_step *step, const uint8_t *from,
-                        uint64_t from_bytes, uint8_t *to, uint64_t to_bytes)
+static void copy_pieces(const struct bench_options *o, const struct bench_step *step,
+                        const uint8_t *from, uint64_t from_bytes, uint8_t *to, uint64_t to_bytes)
 {
         static uint64_t from_at, to_at;
-        uint64_t begin = bench_now_ns(), end = step->seconds > 0 ? begin + (uint64_t)(step->seconds * 1e9) : UINT64_MAX;
+        uint64_t begin = bench_now_ns(),
+                 end = step->seconds > 0 ? begin + (uint64_t)(step->seconds * 1e9) : UINT64_MAX;
         uint64_t bytes = 0;
 
         do {
@@ -32,7 +34,8 @@ static void copy_pieces(const struct bench_options *o, const struct bench_step *
                 to_at = to_at + 2 * o->size <= to_bytes ? to_at + o->size : 0;
                 bytes += o->size;
         } while ((step->bytes == 0 || bytes < step->bytes) && bench_now_ns() < end);
-        printf("{\"seconds\": %.6f, \"bytes\": %" PRIu64 "}", (double)(bench_now_ns() - begin) / 1e9, bytes);
+        printf("{\"seconds\": %.6f, \"bytes\": %" PRIu64 "}",
+               (double)(bench_now_ns() - begin) / 1e9, bytes);
         bench_answer();
 }
 
@@ -45,7 +48,8 @@ int mode_memcpy(const struct bench_options *o)
         if (o->working_set < from_bytes + o->size || o->size > from_bytes)
                 return bench_fail("the working set is to be larger than %u MiB", LANE_BYTES >> 20);
         to_bytes = o->working_set - from_bytes;
-        memory = mmap(NULL, o->working_set, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memory = mmap(NULL, o->working_set, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                      0);
         if (memory == MAP_FAILED)
                 return bench_fail("no memory: %s", strerror(errno));
         memset(memory, 0x5a, o->working_set);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One round trip at a time: a mapped hit through the library, and the same bytes to and from an echo server.
+/* One round trip at a time: a mapped hit through the library, and the same bytes to and from an
+ * echo server.
  *
- * One thread does both, in slices that alternate, the first of a pair in turn. The echo is asked with a plain send() and
- * recv() that block: it has no library, no lease, no lookup. Its messages are as long as the hit's are: a batch of one
- * key with one release riding along, and the reply with one result. */
+ * One thread does both, in slices that alternate, the first of a pair in turn. The echo is asked
+ * with a plain send() and recv() that block: it has no library, no lease, no lookup. Its messages
+ * are as long as the hit's are: a batch of one key with one release riding along, and the reply
+ * with one result. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,7 +20,8 @@
 #include "wire.h"
 
 enum {
-        REQUEST_BYTES = sizeof(struct wire_batch) + sizeof(struct wire_get) + sizeof(struct wire_lease),
+        REQUEST_BYTES =
+                sizeof(struct wire_batch) + sizeof(struct wire_get) + sizeof(struct wire_lease),
         REPLY_BYTES = sizeof(struct wire_reply) + sizeof(struct wire_get_result),
         KEYS = 64,
         SAMPLES_MAX = 1 << 20,
@@ -91,9 +94,11 @@ static int hit_once(struct rtt *t)
         return r < 0 ? bench_fail("cannot release: %s", kvcache_error(t->kv)) : 0;
 }
 
-static int slice(struct rtt *t, int (*once)(struct rtt *t), uint32_t *ret_p50_ns, uint32_t *ret_p99_ns)
+static int slice(struct rtt *t, int (*once)(struct rtt *t), uint32_t *ret_p50_ns,
+                 uint32_t *ret_p99_ns)
 {
-        uint64_t begin = bench_now_ns(), end = begin + t->o->slice_ms * 1000000, before = begin, now;
+        uint64_t begin = bench_now_ns(), end = begin + t->o->slice_ms * 1000000, before = begin,
+                 now;
         uint64_t n = 0;
         int r;
 
@@ -127,8 +132,8 @@ static int pairs(struct rtt *t)
                 if (r == 0 && i % 2 == 1)
                         r = slice(t, echo_once, &echo, &echo_p99);
                 if (r == 0)
-                        printf("%s{\"hit_p50_ns\": %" PRIu32 ", \"hit_p99_ns\": %" PRIu32 ", \"echo_p50_ns\": %" PRIu32
-                               ", \"echo_p99_ns\": %" PRIu32 "}",
+                        printf("%s{\"hit_p50_ns\": %" PRIu32 ", \"hit_p99_ns\": %" PRIu32
+                               ", \"echo_p50_ns\": %" PRIu32 ", \"echo_p99_ns\": %" PRIu32 "}",
                                i == 0 ? "[" : ", ", hit, hit_p99, echo, echo_p99);
         }
         if (r == 0) {
@@ -151,7 +156,8 @@ static int prepare(struct rtt *t)
         for (uint64_t i = 0; i < KEYS && r == 0; i++) {
                 t->keys[i] = content_key(i);
                 content_stamp(data, size, i, 0);
-                r = kvcache_put(t->kv, t->namespace_handle, &t->keys[i], data, size, KVCACHE_WRITTEN);
+                r = kvcache_put(t->kv, t->namespace_handle, &t->keys[i], data, size,
+                                KVCACHE_WRITTEN);
                 if (r < 0)
                         r = bench_fail("cannot put: %s", kvcache_error(t->kv));
                 else if (r != KVCACHE_OK && r != KVCACHE_EXISTS)

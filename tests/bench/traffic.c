@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Puts and gets as an engine makes them: requests of `batch` keys, so many on their way that the daemon always has
- * `outstanding` keys at hand; one thread, one connection.
+/* Puts and gets as an engine makes them: requests of `batch` keys, so many on their way that the
+ * daemon always has `outstanding` keys at hand; one thread, one connection.
  *
- * A slice begins before its first request and ends when its last one is drained, as a slice of fio does: filling and
- * emptying the queue count. Only what was meant to be measured counts as bytes: chunks that a put brought in, chunks that
- * a get brought from the disk. What came from memory, was there already, was busy or failed is counted beside it, so
- * that nobody takes one for the other. */
+ * A slice begins before its first request and ends when its last one is drained, as a slice of fio
+ * does: filling and emptying the queue count. Only what was meant to be measured counts as bytes:
+ * chunks that a put brought in, chunks that a get brought from the disk. What came from memory, was
+ * there already, was busy or failed is counted beside it, so that nobody takes one for the other.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -119,9 +120,9 @@ static void print_counts(const struct traffic *t)
 {
         const struct counts *c = &t->counts;
 
-        printf("{\"seconds\": %.6f, \"bytes\": %" PRIu64 ", \"keys\": %" PRIu64 ", \"from_memory\": %" PRIu64
-               ", \"misses\": %" PRIu64 ", \"exists\": %" PRIu64 ", \"busy\": %" PRIu64 ", \"failed\": %" PRIu64
-               ", \"next\": %" PRIu64 "}",
+        printf("{\"seconds\": %.6f, \"bytes\": %" PRIu64 ", \"keys\": %" PRIu64
+               ", \"from_memory\": %" PRIu64 ", \"misses\": %" PRIu64 ", \"exists\": %" PRIu64
+               ", \"busy\": %" PRIu64 ", \"failed\": %" PRIu64 ", \"next\": %" PRIu64 "}",
                c->seconds, c->bytes, c->keys, c->memory, c->misses, c->exists, c->busy, c->failed,
                t->next_number);
         bench_answer();
@@ -130,16 +131,19 @@ static void print_counts(const struct traffic *t)
 typedef int (*submit_fn)(struct traffic *t, uint32_t flight);
 typedef void (*take_fn)(struct traffic *t, uint32_t flight);
 
-static int traffic_slice(struct traffic *t, const struct bench_step *step, submit_fn submit, take_fn take)
+static int traffic_slice(struct traffic *t, const struct bench_step *step, submit_fn submit,
+                         take_fn take)
 {
-        uint64_t begin = bench_now_ns(), end = step->seconds > 0 ? begin + (uint64_t)(step->seconds * 1e9) : UINT64_MAX;
+        uint64_t begin = bench_now_ns(),
+                 end = step->seconds > 0 ? begin + (uint64_t)(step->seconds * 1e9) : UINT64_MAX;
         uint64_t submitted = 0, request_bytes = t->o->batch * t->o->size;
         struct kvcache_completion done[DRAIN_MAX];
         int n, r;
 
         t->counts = (struct counts){ 0 };
         for (;;) {
-                while (t->n_idle > 0 && (step->bytes == 0 || submitted < step->bytes) && bench_now_ns() < end) {
+                while (t->n_idle > 0 && (step->bytes == 0 || submitted < step->bytes) &&
+                       bench_now_ns() < end) {
                         uint32_t flight = t->idle[t->n_idle - 1];
 
                         r = submit(t, flight);
@@ -152,7 +156,8 @@ static int traffic_slice(struct traffic *t, const struct bench_step *step, submi
                         break;
                 n = kvcache_drain(t->kv, done, DRAIN_MAX, STUCK_MS);
                 if (n <= 0)
-                        return bench_fail("no answer: %s", n < 0 ? kvcache_error(t->kv) : "timed out");
+                        return bench_fail("no answer: %s",
+                                          n < 0 ? kvcache_error(t->kv) : "timed out");
                 for (int i = 0; i < n; i++) {
                         uint32_t flight = (uint32_t)done[i].user_data;
 
@@ -186,7 +191,9 @@ static int put_submit(struct traffic *t, uint32_t flight)
                 uint8_t *data = t->places[place] + i * o->size;
 
                 content_stamp(data, o->size, t->next_number, place * o->batch + i);
-                f->entries[i] = (struct kvcache_entry){ .key = content_key(t->next_number), .data = data, .length = o->size };
+                f->entries[i] = (struct kvcache_entry){ .key = content_key(t->next_number),
+                                                        .data = data,
+                                                        .length = o->size };
                 t->next_number++;
         }
         struct kvcache_request request = {
@@ -234,14 +241,16 @@ static int put_places(struct traffic *t)
                         return bench_fail("out of memory");
                 t->places = places;
                 for (uint64_t i = 0; i < o->batch; i++)
-                        content_fill((uint8_t *)place + i * o->size, o->size, t->n_places * o->batch + i);
+                        content_fill((uint8_t *)place + i * o->size, o->size,
+                                     t->n_places * o->batch + i);
                 t->places[t->n_places++] = place;
         }
         if (r != -ENOBUFS && r != -E2BIG)
                 return bench_fail("no lane: %s", kvcache_error(t->kv));
         (void)kvcache_get_info(t->kv, &info);
         if (t->n_places < t->n_flights)
-                return bench_fail("the lane of %" PRIu64 " MiB has no room for %" PRIu64 " keys on their way",
+                return bench_fail("the lane of %" PRIu64 " MiB has no room for %" PRIu64
+                                  " keys on their way",
                                   info.lane_bytes >> 20, o->outstanding);
         t->place_busy = calloc(t->n_places, sizeof(*t->place_busy));
         return t->place_busy ? 0 : bench_fail("out of memory");
@@ -309,7 +318,8 @@ static void get_take(struct traffic *t, uint32_t flight)
 }
 
 /* Calls an operation on all of the numbers, some at a time. */
-static int get_call(struct traffic *t, enum kvcache_op op, uint32_t tiers, struct kvcache_result *results)
+static int get_call(struct traffic *t, enum kvcache_op op, uint32_t tiers,
+                    struct kvcache_result *results)
 {
         struct kvcache_key keys[SMALL_BATCH];
         int r;
@@ -336,7 +346,8 @@ static int get_call(struct traffic *t, enum kvcache_op op, uint32_t tiers, struc
         return 0;
 }
 
-/* Keeps the numbers whose chunks are on disk, and puts them in a random order, the same in each run. */
+/* Keeps the numbers whose chunks are on disk, and puts them in a random order, the same in each
+ * run. */
 static int get_choose(struct traffic *t)
 {
         uint64_t random = 88172645463325252, kept = 0;
@@ -361,7 +372,8 @@ static int get_choose(struct traffic *t)
                 return r;
         t->n_numbers = kept;
         if (kept < t->o->outstanding)
-                return bench_fail("only %" PRIu64 " of %" PRIu64 " chunks are on disk", kept, t->o->count);
+                return bench_fail("only %" PRIu64 " of %" PRIu64 " chunks are on disk", kept,
+                                  t->o->count);
         for (uint64_t i = kept - 1; i > 0; i--) {
                 uint64_t j, swap = t->numbers[i];
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bitflip: every run turns one bit of a store and looks what became of its answers; then it is turned back.
+/* bitflip: every run turns one bit of a store and looks what became of its answers; then it is
+ * turned back.
  *
- * Seven runs of eight turn a bit of the first data file, while the store is open, in an order that comes to each bit
- * once: with --count 9586981 all 8,388,608 have been turned. Under a chunk the get is a miss, and the chunk is put anew;
- * elsewhere no answer changes. The others turn a bit of the table, the namespaces or the superblock of a closed store
- * and open it: what a page of the table held may be a miss, all else is there, byte for byte. */
+ * Seven runs of eight turn a bit of the first data file, while the store is open, in an order that
+ * comes to each bit once: with --count 9586981 all 8,388,608 have been turned. Under a chunk the
+ * get is a miss, and the chunk is put anew; elsewhere no answer changes. The others turn a bit of
+ * the table, the namespaces or the superblock of a closed store and open it: what a page of the
+ * table held may be a miss, all else is there, byte for byte. */
 #include <assert.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,7 +22,8 @@
 
 enum { DATA_BYTES = 1 << 20, FILES = 4, FLIPS_OF_AN_IMAGE = 64, STRIDE = 0x2f0b4c5 /* odd */ };
 
-static const char *const file_names[FILES] = { "table", "namespaces.0", "namespaces.1", "superblock" };
+static const char *const file_names[FILES] = { "table", "namespaces.0", "namespaces.1",
+                                               "superblock" };
 
 static struct {
         uint64_t under_chunks, elsewhere, meta, table_misses;
@@ -85,7 +88,8 @@ static void flip_data(int fd, uint64_t bit)
         flip(fd, bit);
         if (live && at < item_length(k, version)) {
                 if (world_get(k, NULL) != 0 || world_version(k) != 0)
-                        campaign_fail(VERDICT_WRONG, "bit %llu of the data file, under key %u, goes unnoticed",
+                        campaign_fail(VERDICT_WRONG,
+                                      "bit %llu of the data file, under key %u, goes unnoticed",
                                       (unsigned long long)bit, k);
                 flip(fd, bit);
                 world_put(k, false);
@@ -151,7 +155,8 @@ static void images_take(void)
                         campaign_fail(VERDICT_LOST, "%s is missing", file_names[i]);
                 images[i].n = (uint64_t)st.st_size;
                 images[i].bytes = aligned_alloc(DISK_PAGE, round_up(images[i].n, DISK_PAGE));
-                if (!images[i].bytes || pread(images[i].fd, images[i].bytes, images[i].n, 0) != st.st_size)
+                if (!images[i].bytes ||
+                    pread(images[i].fd, images[i].bytes, images[i].n, 0) != st.st_size)
                         campaign_fail(VERDICT_LOST, "%s cannot be read", file_names[i]);
         }
         read_table();
@@ -185,12 +190,14 @@ static void compare(uint32_t k, uint32_t version)
                 return;
         if (before[k] == 0 && touched)
                 return; /* its tombstone, perhaps */
-        if (before[k] && version == 0 && flipped_page != UINT32_MAX && live_page[k] == flipped_page) {
+        if (before[k] && version == 0 && flipped_page != UINT32_MAX &&
+            live_page[k] == flipped_page) {
                 tally.table_misses++;
                 return;
         }
-        campaign_fail(version ? VERDICT_WRONG : VERDICT_LOST, "key %u: version %u was there, and is %u now (page %u)",
-                      k, before[k], version, flipped_page);
+        campaign_fail(version ? VERDICT_WRONG : VERDICT_LOST,
+                      "key %u: version %u was there, and is %u now (page %u)", k, before[k],
+                      version, flipped_page);
 }
 
 /* The store is open, and is again when this is done. */
@@ -201,7 +208,9 @@ static void flip_meta(uint64_t n)
         world_close();
         images_take();
         for (; n > 0; n--) {
-                unsigned file = chance(2) ? 0 : 1 + (unsigned)draw(FILES - 1); /* half of them the table's */
+                unsigned file =
+                        chance(2) ? 0
+                                  : 1 + (unsigned)draw(FILES - 1); /* half of them the table's */
                 uint64_t bit;
 
                 bit = draw(images[file].n * 8);
@@ -270,7 +279,8 @@ int campaign_bitflip(uint64_t count, uint64_t *seed)
         close(fd);
         world_settle();
         world_close();
-        campaign_note("%llu bits under chunks, %llu elsewhere in the data file, %llu in what a start reads, "
+        campaign_note("%llu bits under chunks, %llu elsewhere in the data file, %llu in what a "
+                      "start reads, "
                       "which cost %llu entries",
                       (unsigned long long)tally.under_chunks, (unsigned long long)tally.elsewhere,
                       (unsigned long long)tally.meta, (unsigned long long)tally.table_misses);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the campaigns against the store share: a store in a folder of its own, an oracle that knows what may come back,
- * and the verdict. One store at a time, driven by one thread, which is the store's loop.
+/* What the campaigns against the store share: a store in a folder of its own, an oracle that knows
+ * what may come back, and the verdict. One store at a time, driven by one thread, which is the
+ * store's loop.
  *
- * Keys are numbers; each belongs to one namespace and is put in versions, each with a length and bytes of its own, so
- * that whatever a get brings says which put it comes from, and a torn one is nobody's. */
+ * Keys are numbers; each belongs to one namespace and is put in versions, each with a length and
+ * bytes of its own, so that whatever a get brings says which put it comes from, and a torn one is
+ * nobody's. */
 #pragma once
 
 #include <stdbool.h>
@@ -28,10 +30,13 @@ enum verdict { VERDICT_WRONG, VERDICT_LOST, VERDICT_HUNG };
 /* What the campaign runs with, set once; `seed` of the run that is on now, in *seed. */
 void campaign_begin(const char *name, const uint64_t *seed);
 void campaign_count(uint64_t runs); /* so many more are through */
-/* Says what, with the seed that shows it again, prints the last line, and ends the program with 1. */
-_Noreturn void campaign_fail(enum verdict verdict, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Says what, with the seed that shows it again, prints the last line, and ends the program with 1.
+ */
+_Noreturn void campaign_fail(enum verdict verdict, const char *fmt, ...)
+        __attribute__((format(printf, 2, 3)));
 int campaign_end(void); /* prints the last line; the exit status */
-void campaign_note(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* a line before the last */
+void campaign_note(const char *fmt, ...)
+        __attribute__((format(printf, 1, 2))); /* a line before the last */
 
 /* --- the store --- */
 
@@ -43,7 +48,8 @@ struct item {
         uint32_t stable;  /* this one was answered `durable`, or came back from the disk; 0: none */
         uint32_t written; /* this one was answered `written` */
         uint32_t must;    /* this one has to be there after the crash; 0: none has */
-        uint32_t failed;  /* this one was answered with an error, and its table page was never begun */
+        uint32_t failed;  /* this one was answered with an error, and its table page was never begun
+                           */
 };
 
 struct world {
@@ -81,7 +87,8 @@ void world_drop_requests(void);
 void world_turn(void);
 /* The same until nothing goes on at all; simulated operations are completed. */
 void world_settle(void);
-/* One simulated operation ends, and what follows from it begins. False: none stands at the device. */
+/* One simulated operation ends, and what follows from it begins. False: none stands at the device.
+ */
 bool world_step(void);
 
 unsigned item_namespace(uint32_t k);
@@ -90,23 +97,27 @@ void item_payload(uint32_t k, uint32_t version, void *buf);
 
 /* Asks for it; the answer is noted when it comes. */
 void world_open_namespace(unsigned n);
-int world_put(uint32_t k, bool durable); /* store_put()'s answer, or STORE_FULL while all slots are taken */
+int world_put(uint32_t k,
+              bool durable); /* store_put()'s answer, or STORE_FULL while all slots are taken */
 int world_drop(uint32_t k);
 bool world_purge(int n); /* -1: everything. False: one is under way */
 bool world_sync(void);
 /* The version whose record the store holds under the key, by length and CRC; 0: none. */
 uint32_t world_version(uint32_t k);
-/* Reads it and checks every byte. The version; 0: a miss. *ret_error (may be NULL): store_get()'s, or the request's. */
+/* Reads it and checks every byte. The version; 0: a miss. *ret_error (may be NULL): store_get()'s,
+ * or the request's. */
 uint32_t world_get(uint32_t k, int *ret_error);
 /* Two at once, and so that both stand at the device before either is read. */
 void world_get_pair(uint32_t a, uint32_t b, uint32_t *ret_a, uint32_t *ret_b);
 /* Reads all keys at once as far as that goes, and tells what came of each. */
 void world_get_all(void (*got)(uint32_t k, uint32_t version));
 
-/* What is stable, and not evicted or dropped since, must be there when the store is opened again. */
+/* What is stable, and not evicted or dropped since, must be there when the store is opened again.
+ */
 void world_note_must(bool written_too);
 void world_release_must(void);
-/* Reads everything, and fails if a byte is wrong, something is lost, or something purged is back. */
+/* Reads everything, and fails if a byte is wrong, something is lost, or something purged is back.
+ */
 void world_verify(void);
 /* Damage was done that may cost anything: what is found counts, what is not does not. */
 void world_forgive(void);

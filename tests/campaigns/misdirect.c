@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* misdirect: a disk that brings the bytes of another place, of two reads each other's, of before the last write, or with
- * bits turned. One run is one get, or, once a store, one start, of such reads. A get that is served so twice, as it is
- * tried twice, is a miss and the chunk is gone; one that is served so once is a hit; a start from such a table finds
- * what it finds, but of wrong bytes nothing and of what was purged nothing. */
+/* misdirect: a disk that brings the bytes of another place, of two reads each other's, of before
+ * the last write, or with bits turned. One run is one get, or, once a store, one start, of such
+ * reads. A get that is served so twice, as it is tried twice, is a miss and the chunk is gone; one
+ * that is served so once is a hit; a start from such a table finds what it finds, but of wrong
+ * bytes nothing and of what was purged nothing. */
 #include <stdlib.h>
 
 #include "campaign.h"
@@ -72,7 +73,8 @@ static bool one_pair(void)
         sim_set_reads(SIM_READ_SWAPPED, 0);
         world_get_pair(a, b, &va, &vb);
         if (va || vb || sim_read_faults() < 4)
-                campaign_fail(VERDICT_WRONG, "keys %u and %u: swapped reads are a hit (%llu faults)", a, b,
+                campaign_fail(VERDICT_WRONG,
+                              "keys %u and %u: swapped reads are a hit (%llu faults)", a, b,
                               (unsigned long long)sim_read_faults());
         sim_set_reads(SIM_READ_RIGHT, 0);
         if (world_version(a) || world_version(b))
@@ -97,7 +99,8 @@ static bool one_get(enum sim_read_fault fault, bool once)
         if (faults == 0) {
                 /* Nothing older lies there. */
                 if (version != before)
-                        campaign_fail(VERDICT_LOST, "key %u: a miss, though all reads were right", k);
+                        campaign_fail(VERDICT_LOST, "key %u: a miss, though all reads were right",
+                                      k);
                 return false;
         }
         campaign_count(1);

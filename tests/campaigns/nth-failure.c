@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nth-failure: a store works while the N-th read, write or sync of its device, or the N-th system call of a start, fails:
- * with an errno or short, once or for ever, on both backends. One run is one such store. What is tried comes in turn, N
- * is drawn.
+/* nth-failure: a store works while the N-th read, write or sync of its device, or the N-th system
+ * call of a start, fails: with an errno or short, once or for ever, on both backends. One run is
+ * one such store. What is tried comes in turn, N is drawn.
  *
- * Every request ends, with a result that it may have; a put that failed is not there, neither now nor after a start;
- * what the store still holds at its end is there after the next start, which has no faults; what passes (EINTR, EAGAIN,
- * a short transfer, once) is not seen at all; no descriptor is left open. */
+ * Every request ends, with a result that it may have; a put that failed is not there, neither now
+ * nor after a start; what the store still holds at its end is there after the next start, which has
+ * no faults; what passes (EINTR, EAGAIN, a short transfer, once) is not seen at all; no descriptor
+ * is left open. */
 #include <dirent.h>
 #include <errno.h>
 #include <string.h>
@@ -73,7 +74,8 @@ static void work(unsigned steps)
 static void ignore(uint32_t k, uint32_t version)
 {
         if (version && version == world.items[k].failed)
-                campaign_fail(VERDICT_WRONG, "key %u: version %u, whose put had failed, is a hit", k, version);
+                campaign_fail(VERDICT_WRONG, "key %u: version %u, whose put had failed, is a hit",
+                              k, version);
 }
 
 static void fill(const struct kio_backend *inner)
@@ -99,7 +101,8 @@ static void at_work(const struct fault_plan *plan, bool passes)
         world_settle();
         world_get_all(ignore);
         store_get_stats(world.s, &stats);
-        if (passes && (stats.bypassed || stats.read_errors || stats.write_errors || stats.sync_errors))
+        if (passes &&
+            (stats.bypassed || stats.read_errors || stats.write_errors || stats.sync_errors))
                 campaign_fail(VERDICT_LOST, "what passes by itself was taken for a failure");
         world_note_must(true);
         world_settle();
@@ -107,7 +110,8 @@ static void at_work(const struct fault_plan *plan, bool passes)
         reopen("after faults");
 }
 
-/* The N-th call of a start fails. Refused: nothing has happened. Not refused: once costs nothing. */
+/* The N-th call of a start fails. Refused: nothing has happened. Not refused: once costs nothing.
+ */
 static void at_start(uint64_t nth, uint64_t times, int error)
 {
         char text[512] = "";
@@ -123,14 +127,16 @@ static void at_start(uint64_t nth, uint64_t times, int error)
         sim_fail_calls(false, 0, 0, 0);
         if (r < 0) {
                 if (text[0] == '\0')
-                        campaign_fail(VERDICT_LOST, "a start fails with %s and says nothing", strerror(-r));
+                        campaign_fail(VERDICT_LOST, "a start fails with %s and says nothing",
+                                      strerror(-r));
                 tally.starts_refused++;
                 reopen("after one that was refused");
                 return;
         }
         if (times == 1)
                 return;
-        /* What could not be read may be there again next time, but not what has been purged meanwhile. */
+        /* What could not be read may be there again next time, but not what has been purged
+         * meanwhile. */
         world_forgive();
         world_verify();
         world_purge(chance(2) ? -1 : (int)draw(CAMPAIGN_NAMESPACES));
@@ -145,11 +151,13 @@ static void one(uint64_t number, const struct kio_backend *const *backends, unsi
         enum place place = (enum place)(number % PLACE_END);
         int error = errors[number / PLACE_END % ARRAY_SIZE(errors)];
         bool once = number / PLACE_END / ARRAY_SIZE(errors) % 2 == 0;
-        const struct kio_backend *inner = backends[number / PLACE_END / ARRAY_SIZE(errors) / 2 % n_backends];
+        const struct kio_backend *inner =
+                backends[number / PLACE_END / ARRAY_SIZE(errors) / 2 % n_backends];
         uint64_t nth = 1 + draw(chance(2) ? 8 : 80);
         unsigned fds;
 
-        /* The calls of a start are tried again after EINTR for as long as it takes: there is no such file. */
+        /* The calls of a start are tried again after EINTR for as long as it takes: there is no
+         * such file. */
         if (place == PLACE_START && error == EINTR)
                 once = true;
         fill(inner);
@@ -158,7 +166,9 @@ static void one(uint64_t number, const struct kio_backend *const *backends, unsi
                 at_start(nth, once ? 1 : UINT64_MAX, error ? error : EIO);
         } else {
                 struct fault_plan plan = {
-                        .ops = 1u << (place == PLACE_READ ? KIO_READ : place == PLACE_WRITE ? KIO_WRITE : KIO_SYNC),
+                        .ops = 1u << (place == PLACE_READ    ? KIO_READ
+                                      : place == PLACE_WRITE ? KIO_WRITE
+                                                             : KIO_SYNC),
                         .kind = error ? FAULT_ERROR : FAULT_SHORT,
                         .error = error,
                         .first = nth,
@@ -175,7 +185,8 @@ static void one(uint64_t number, const struct kio_backend *const *backends, unsi
         }
         world_settle();
         if (count_fds() > fds + 8)
-                campaign_fail(VERDICT_LOST, "%u descriptors were open, and %u are", fds, count_fds());
+                campaign_fail(VERDICT_LOST, "%u descriptors were open, and %u are", fds,
+                              count_fds());
         world_close();
 }
 
@@ -203,6 +214,7 @@ int campaign_nth_failure(uint64_t count, uint64_t *seed)
                 campaign_count(1);
         }
         campaign_note("the fault was met in %llu runs, %llu starts were refused on %u backends",
-                      (unsigned long long)tally.hits, (unsigned long long)tally.starts_refused, n_backends);
+                      (unsigned long long)tally.hits, (unsigned long long)tally.starts_refused,
+                      n_backends);
         return campaign_end();
 }

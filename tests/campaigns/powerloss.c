@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* powerloss: a store on the simulated disk works until the power fails, in the middle of anything, and is opened on
- * what may be left; over and over. One run is one such state. Every few dozen states a new store is made, from the next
- * seed.
+/* powerloss: a store on the simulated disk works until the power fails, in the middle of anything,
+ * and is opened on what may be left; over and over. One run is one such state. Every few dozen
+ * states a new store is made, from the next seed.
  *
- * Wrong: a byte that nobody put, or a purged version. Lost: what was answered `durable`, or has come through a power
- * loss before, and was neither evicted nor dropped since; a namespace that was open; a store that does not open. */
+ * Wrong: a byte that nobody put, or a purged version. Lost: what was answered `durable`, or has
+ * come through a power loss before, and was neither evicted nor dropped since; a namespace that was
+ * open; a store that does not open. */
 #include <string.h>
 
 #include "campaign.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Campaigns against the store: store-campaigns NAME [--count N] [--seed S]. What each does and proves is at its file's
- * head. Ends with 0 if every run was right; else with 1, and says the seed that shows it again. */
+/* Campaigns against the store: store-campaigns NAME [--count N] [--seed S]. What each does and
+ * proves is at its file's head. Ends with 0 if every run was right; else with 1, and says the seed
+ * that shows it again. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store under test and its oracle: see campaign.h. Runs on the main thread, which is the store's loop; a watchdog
- * signal ends the program when a run takes a minute. */
+/* The store under test and its oracle: see campaign.h. Runs on the main thread, which is the
+ * store's loop; a watchdog signal ends the program when a run takes a minute. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -373,7 +373,8 @@ void item_payload(uint32_t k, uint32_t version, void *buf)
                 }
                 p[i] = x += step;
         }
-        p[0] = (uint64_t)version << 32 | k; /* says who it is; a byte may be all that is kept of it */
+        p[0] = (uint64_t)version << 32 |
+               k; /* says who it is; a byte may be all that is kept of it */
 }
 
 static struct key key_of(uint32_t k)
@@ -603,7 +604,8 @@ uint32_t world_version(uint32_t k)
         struct store_chunk chunk;
         uint32_t v;
 
-        if (id == 0 || store_find(world.s, id, &key, store_hash(world.s, id, &key), NULL, &chunk) != 0)
+        if (id == 0 ||
+            store_find(world.s, id, &key, store_hash(world.s, id, &key), NULL, &chunk) != 0)
                 return 0;
         v = version_with(k, chunk.length, chunk.crc);
         if (v == 0)
@@ -735,9 +737,10 @@ void world_note_must(bool written_too)
                 struct item *item = &world.items[k];
                 uint32_t v = item->stable || written_too ? world_version(k) : 0;
 
-                item->must = v > item->shut && (v == item->stable || (written_too && v == item->written))
-                                     ? v
-                                     : 0;
+                item->must =
+                        v > item->shut && (v == item->stable || (written_too && v == item->written))
+                                ? v
+                                : 0;
         }
 }
 
@@ -761,15 +764,17 @@ static void verify_one(uint32_t k, uint32_t version)
         struct item *item = &world.items[k];
 
         if (item->must && version == 0)
-                campaign_fail(VERDICT_LOST, "key %u, version %u: it was %s, and is lost", k, item->must,
-                              item->must == item->stable ? "durable" : "written");
+                campaign_fail(VERDICT_LOST, "key %u, version %u: it was %s, and is lost", k,
+                              item->must, item->must == item->stable ? "durable" : "written");
         if (item->must && version != item->must)
                 campaign_fail(VERDICT_WRONG, "key %u: version %u was the last, and is %u now", k,
                               item->must, version);
         if (version && version == item->failed)
-                campaign_fail(VERDICT_WRONG, "key %u: version %u, whose put had failed", k, version);
+                campaign_fail(VERDICT_WRONG, "key %u: version %u, whose put had failed", k,
+                              version);
         if (version && version <= item->gone)
-                campaign_fail(VERDICT_WRONG, "key %u: version %u, which an earlier start did not find", k,
+                campaign_fail(VERDICT_WRONG,
+                              "key %u: version %u, which an earlier start did not find", k,
                               version);
         item->gone = version ? version - 1 : item->version;
         if (version)

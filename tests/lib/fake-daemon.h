@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A daemon in a thread, for tests of the client library: keeps chunks in its pool, counts what it is asked, and lies
- * where it is told to. It checks each request with wire_check_request() and counts those that fail.
+/* A daemon in a thread, for tests of the client library: keeps chunks in its pool, counts what it
+ * is asked, and lies where it is told to. It checks each request with wire_check_request() and
+ * counts those that fail.
  *
  * Fields are read and written under the lock: fake_daemon_lock(), or before the start. */
 #pragma once
@@ -12,7 +13,13 @@
 
 #include "wire.h"
 
-enum { FAKE_SESSIONS = 8, FAKE_CHUNKS = 8192, FAKE_LEASES = 16384, FAKE_HELD = 256, FAKE_LOG = 512 };
+enum {
+        FAKE_SESSIONS = 8,
+        FAKE_CHUNKS = 8192,
+        FAKE_LEASES = 16384,
+        FAKE_HELD = 256,
+        FAKE_LOG = 512
+};
 
 struct fake_daemon;
 
@@ -33,9 +40,10 @@ struct fake_options {
         bool lane_unsealed, lane_short;
         bool no_fd, stray_fd; /* replies lack theirs; carry one where none belongs */
 
-        /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not go out. In the
-         * daemon's thread, under the lock. */
-        size_t (*reply)(struct fake_daemon *d, const struct wire_hdr *request, struct wire_reply *reply, size_t bytes);
+        /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not
+         * go out. In the daemon's thread, under the lock. */
+        size_t (*reply)(struct fake_daemon *d, const struct wire_hdr *request,
+                        struct wire_reply *reply, size_t bytes);
         void *user;
 };
 
@@ -94,14 +102,16 @@ struct fake_daemon {
         struct fake_held held[FAKE_HELD];
         unsigned n_held;
 
-        unsigned connects, bad_requests, stale_releases, releases, leases_held, requests[WIRE_OP_END];
+        unsigned connects, bad_requests, stale_releases, releases, leases_held,
+                requests[WIRE_OP_END];
         struct fake_logged log[FAKE_LOG];
         unsigned n_log;
 };
 
 /* Listens at `path` (an old socket there is removed). NULL: it cannot. */
 struct fake_daemon *fake_daemon_start(const char *path, const struct fake_options *o);
-/* Ends thread and sessions; with `io_goes_on`, the liveness file stays locked until fake_daemon_io_done(). */
+/* Ends thread and sessions; with `io_goes_on`, the liveness file stays locked until
+ * fake_daemon_io_done(). */
 void fake_daemon_kill(struct fake_daemon *d, bool io_goes_on);
 void fake_daemon_io_done(struct fake_daemon *d);
 struct fake_daemon *fake_daemon_free(struct fake_daemon *d);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated disk: see sim.h. Any thread comes here, by the backend or by a wrapped call; one lock guards all.
+/* The simulated disk: see sim.h. Any thread comes here, by the backend or by a wrapped call; one
+ * lock guards all.
  *
- * Of each file it knows the writes that no sync covers yet, each with what it overwrote, and of each name the changes
- * since the directory was synced. A power loss takes all those writes back, newest first, then does again, sector by
- * sector, what is drawn. So nothing is copied but what is in doubt, and a state costs what was written since the last
- * syncs. A file keeps a descriptor here: its inode number is not given again, and a name that comes back has its bytes.
+ * Of each file it knows the writes that no sync covers yet, each with what it overwrote, and of
+ * each name the changes since the directory was synced. A power loss takes all those writes back,
+ * newest first, then does again, sector by sector, what is drawn. So nothing is copied but what is
+ * in doubt, and a state costs what was written since the last syncs. A file keeps a descriptor
+ * here: its inode number is not given again, and a name that comes back has its bytes.
  *
  * Failures: without memory it gives up by assertion; this is a test. */
 #include "sim.h"
@@ -459,7 +461,8 @@ int __wrap_openat64(int dir, const char *path, int flags, ...)
                 return fd;
         }
         if (name_now(n) && flags & O_TRUNC) {
-                /* As if it were made anew: the old bytes stay where they are until the name is synced. */
+                /* As if it were made anew: the old bytes stay where they are until the name is
+                 * synced. */
                 __real_unlinkat(dir, path, 0);
                 name_set(n, NULL, ++sim.serial);
         }
@@ -579,7 +582,8 @@ int __wrap_ftruncate64(int fd, off_t length)
                 return -1;
         lock();
         if (!sim.dead || !file_of(fd)) {
-                /* Bytes that a shorter file loses are not kept for a power loss: nobody shortens one here. */
+                /* Bytes that a shorter file loses are not kept for a power loss: nobody shortens
+                 * one here. */
                 assert(!file_of(fd) || size_of(file_of(fd)) <= (uint64_t)length);
                 r = __real_ftruncate64(fd, length);
                 if (file_of(fd))
@@ -791,7 +795,8 @@ static void execute(struct waiting *w)
         pthread_cond_signal(&w->queue->cond);
 }
 
-/* Threads decide when operations come, so their order among those that wait is made from what they are. */
+/* Threads decide when operations come, so their order among those that wait is made from what they
+ * are. */
 static bool comes_before(const struct kio_request *a, const struct kio_request *b)
 {
         if (a->fd != b->fd)

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A disk that loses its power. One directory is simulated: its files are real (put it on tmpfs), so that they can be
- * opened and read as ever, and beside them is kept what a power loss may undo. Whatever is decided by chance comes from
- * one seed.
+/* A disk that loses its power. One directory is simulated: its files are real (put it on tmpfs), so
+ * that they can be opened and read as ever, and beside them is kept what a power loss may undo.
+ * Whatever is decided by chance comes from one seed.
  *
- * Two doors lead to it: the backend for kio_start_with(), and, since a store also makes, writes and syncs files without
- * any ring, the system calls themselves, which the program that links this must wrap (sim_wraps in meson.build).
+ * Two doors lead to it: the backend for kio_start_with(), and, since a store also makes, writes and
+ * syncs files without any ring, the system calls themselves, which the program that links this must
+ * wrap (sim_wraps in meson.build).
  *
- * What a completed sync covers stays: the writes to that file that were completed before it began, its size then, or
- * for the directory the names. Anything else may be there or not, each 512-byte sector of each write, each file's size
- * and each change of a name for itself; of several writes to one sector any, or none. */
+ * What a completed sync covers stays: the writes to that file that were completed before it began,
+ * its size then, or for the directory the names. Anything else may be there or not, each 512-byte
+ * sector of each write, each file's size and each change of a name for itself; of several writes to
+ * one sector any, or none. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,7 +23,8 @@ enum { SIM_SECTOR = 512 };
 /* splitmix64: for whoever else must be reproducible. */
 uint64_t sim_draw(uint64_t *state);
 
-/* All that is in the directory counts as stable. One at a time, and not while a store in it is open. */
+/* All that is in the directory counts as stable. One at a time, and not while a store in it is
+ * open. */
 int sim_start(const char *dir, uint64_t seed);
 void sim_stop(void);
 /* From now on, without any simulation, a store on tmpfs takes it for a disk. */
@@ -30,20 +33,23 @@ void sim_pretend_disk(void);
 void sim_advance_ms(uint64_t ms);
 
 const struct kio_backend *sim_backend(void);
-/* Operations of these kinds (1u << KIO_WRITE | ...) wait at the device until they are completed one by one; others, and
- * with 0 all, are done as they come. */
+/* Operations of these kinds (1u << KIO_WRITE | ...) wait at the device until they are completed one
+ * by one; others, and with 0 all, are done as they come. */
 void sim_hold(unsigned ops);
 unsigned sim_held(void);
-int sim_fd(void); /* readable when an operation has come to wait; reading it, or not, is the caller's business */
+int sim_fd(void); /* readable when an operation has come to wait; reading it, or not, is the
+                     caller's business */
 /* One that is drawn. False: none waits. */
 bool sim_complete_one(void);
 
-/* The power fails: now, or after this many more changes of files or names (0: it does not). From then on nothing reaches
- * the disk, though everything says that it does, so that a store can be taken down in peace. */
+/* The power fails: now, or after this many more changes of files or names (0: it does not). From
+ * then on nothing reaches the disk, though everything says that it does, so that a store can be
+ * taken down in peace. */
 void sim_die(void);
 void sim_die_after(uint64_t changes);
 bool sim_is_dead(void);
-/* Leaves on the disk one of the states that it may be in, and that is stable then. Everything is closed. 0, -errno. */
+/* Leaves on the disk one of the states that it may be in, and that is stable then. Everything is
+ * closed. 0, -errno. */
 int sim_power_loss(void);
 
 /* Reads through the backend that do not bring what was asked for. */
@@ -51,15 +57,18 @@ enum sim_read_fault {
         SIM_READ_RIGHT,
         SIM_READ_MISDIRECTED, /* another place, of this or another file */
         SIM_READ_STALE,       /* what lay there before the last write: all of it, or some sectors */
-        SIM_READ_SWAPPED,     /* the first two that wait together get each other's bytes, now and later */
-        SIM_READ_FLIPPED,     /* with one to four bits turned */
+        SIM_READ_SWAPPED, /* the first two that wait together get each other's bytes, now and later
+                           */
+        SIM_READ_FLIPPED, /* with one to four bits turned */
 };
-/* The next `count` reads (0: all from now on). Only what differs from the right bytes counts as a fault. */
+/* The next `count` reads (0: all from now on). Only what differs from the right bytes counts as a
+ * fault. */
 void sim_set_reads(enum sim_read_fault fault, uint64_t count);
 uint64_t sim_read_faults(void); /* since then */
-/* Reads by system call of the file of this name (NULL: none) get some of their pages swapped, doubled or old. */
+/* Reads by system call of the file of this name (NULL: none) get some of their pages swapped,
+ * doubled or old. */
 void sim_set_start_reads(const char *name);
-/* Of the wrapped calls on files, or of their reads, from the first on (0: none) so many (0: one) fail with this error.
- * With or without a simulation; not for what backends do. */
+/* Of the wrapped calls on files, or of their reads, from the first on (0: none) so many (0: one)
+ * fail with this error. With or without a simulation; not for what backends do. */
 void sim_fail_calls(bool reads_only, uint64_t first, uint64_t count, int error);
 uint64_t sim_calls_failed(void); /* since then */

@@ -44,14 +44,17 @@ void tiers_open(struct tiers *t)
                 .secret = { { 1, 2 } },
                 .lock_wait_ms = 30000,
         };
-        struct kio_params io = { .backend = "posix", .workers = 2, .depth = 64, .posix_threads = 4, .probe_fd = -1 };
+        struct kio_params io = {
+                .backend = "posix", .workers = 2, .depth = 64, .posix_threads = 4, .probe_fd = -1
+        };
         int locks[STORE_MAX_PATHS];
         char error[512] = "";
 
         if (!t->dir[0]) {
                 const char *base = getenv("TMPDIR");
 
-                snprintf(t->dir, sizeof(t->dir), "%s/kvcache-tiers-XXXXXX", base ? base : "/var/tmp");
+                snprintf(t->dir, sizeof(t->dir), "%s/kvcache-tiers-XXXXXX",
+                         base ? base : "/var/tmp");
                 assert_non_null(mkdtemp(t->dir));
         }
         fault_set(NULL);
@@ -68,7 +71,10 @@ void tiers_open(struct tiers *t)
                 fail_msg("kio_start: %s", error);
         if (store_open(t->store, t->io, error) < 0)
                 fail_msg("store_open: %s", error);
-        assert_int_equal(cache_new(&t->cache, &(struct cache_params){ .pool = t->pool, .store = t->store, .io = t->io }), 0);
+        assert_int_equal(cache_new(&t->cache, &(struct cache_params){ .pool = t->pool,
+                                                                      .store = t->store,
+                                                                      .io = t->io }),
+                         0);
         t->ns = tiers_namespace(t, "a");
         tiers_settle(t);
 }
@@ -122,7 +128,10 @@ static void on_opened(struct store_namespace_open *req)
 
 uint32_t tiers_namespace(struct tiers *t, const char *name)
 {
-        struct opening o = { .req = { .name = name, .name_length = (uint16_t)strlen(name), .fingerprint = "", .complete = on_opened } };
+        struct opening o = { .req = { .name = name,
+                                      .name_length = (uint16_t)strlen(name),
+                                      .fingerprint = "",
+                                      .complete = on_opened } };
 
         store_namespace_open(t->store, &o.req);
         tiers_wait(t, &o.done);
@@ -144,7 +153,8 @@ void tiers_wait_io(struct tiers *t)
 
         if (kio_pending(t->io) == 0)
                 fail_msg("waits for nothing: the cache has %llu pending, the store %llu",
-                         (unsigned long long)(t->cache ? cache_pending(t->cache) : 0), (unsigned long long)store_pending(t->store));
+                         (unsigned long long)(t->cache ? cache_pending(t->cache) : 0),
+                         (unsigned long long)store_pending(t->store));
         if (poll(&p, 1, TIERS_WAIT_MS) != 1)
                 fail_msg("I/O hangs");
 }
@@ -181,8 +191,8 @@ void tiers_wait_hits(struct tiers *t, uint64_t hits)
                 struct pollfd p = { .fd = kio_fd(t->io), .events = POLLIN };
 
                 if (clock_mono_ns() > end)
-                        fail_msg("%llu operations failed or are held, not %llu", (unsigned long long)fault_hits(),
-                                 (unsigned long long)hits);
+                        fail_msg("%llu operations failed or are held, not %llu",
+                                 (unsigned long long)fault_hits(), (unsigned long long)hits);
                 poll(&p, 1, 1); /* the worker is at it: no event tells of a held operation */
                 kio_reap(t->io);
                 tiers_turn(t);

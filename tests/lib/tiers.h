@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pool, a store in a folder of its own, the POSIX backend under faults by plan, and a cache over them: what tests of the
- * daemon's core stand on. The test is the loop: nothing is reaped, and no turn ends, unless it says so. */
+/* A pool, a store in a folder of its own, the POSIX backend under faults by plan, and a cache over
+ * them: what tests of the daemon's core stand on. The test is the loop: nothing is reaped, and no
+ * turn ends, unless it says so. */
 #pragma once
 
 #include "cache.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache over a real store and a real pool. Each test holds the requests in the state it is about: a copy is not reaped, a
- * device's operation is held by the fault backend. After each, nothing is pinned, unwritten or pending. */
+/* The cache over a real store and a real pool. Each test holds the requests in the state it is
+ * about: a copy is not reaped, a device's operation is held by the fault backend. After each,
+ * nothing is pinned, unwritten or pending. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -87,7 +88,8 @@ static void start(struct req *r, uint32_t n)
         };
 }
 
-static void put_bytes(struct req *r, uint32_t n, enum cache_ack ack, uint8_t version, uint32_t length)
+static void put_bytes(struct req *r, uint32_t n, enum cache_ack ack, uint8_t version,
+                      uint32_t length)
 {
         start(r, n);
         r->src = malloc(length);
@@ -178,12 +180,17 @@ static struct cache_stats stats(void)
 
 static void hold(unsigned op, uint64_t first)
 {
-        fault_set(&(struct fault_plan){ .ops = 1u << op, .kind = FAULT_NEVER, .first = first, .count = FAULT_FOR_EVER });
+        fault_set(&(struct fault_plan){
+                .ops = 1u << op, .kind = FAULT_NEVER, .first = first, .count = FAULT_FOR_EVER });
 }
 
 static void refuse(unsigned op, uint64_t first, uint64_t count)
 {
-        fault_set(&(struct fault_plan){ .ops = 1u << op, .kind = FAULT_ERROR, .error = EIO, .first = first, .count = count });
+        fault_set(&(struct fault_plan){ .ops = 1u << op,
+                                        .kind = FAULT_ERROR,
+                                        .error = EIO,
+                                        .first = first,
+                                        .count = count });
 }
 
 static void release(void)
@@ -388,12 +395,15 @@ static void the_first_put_wins_and_the_second_waits_for_its_class(void **state)
         put_bytes(&accepted, 1, CACHE_ACCEPTED, 2, LENGTH);
         put_bytes(&written, 1, CACHE_WRITTEN, 3, LENGTH);
         put_bytes(&durable, 1, CACHE_DURABLE, 4, LENGTH);
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE | 1u << KIO_SYNC, .kind = FAULT_NEVER, .first = 1,
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE | 1u << KIO_SYNC,
+                                        .kind = FAULT_NEVER,
+                                        .first = 1,
                                         .count = FAULT_FOR_EVER });
         tiers_wait_hits(&t, 1); /* the payload */
         assert_true(first.done && accepted.done && !written.done && !durable.done);
         assert_int_equal(accepted.req.status, CACHE_EXISTS);
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_SYNC, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_SYNC, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
         fault_release();
         expect(&written, CACHE_EXISTS);
         tiers_wait_hits(&t, 1);
@@ -449,7 +459,8 @@ static void a_put_that_joined_fails_with_the_first(void **state)
         /* Joined while the write was under way. */
         put_writing(&first, 1, CACHE_WRITTEN);
         put(&second, 1, CACHE_WRITTEN);
-        refuse(KIO_WRITE, 1, FAULT_FOR_EVER); /* what was held goes through, the table's write does not */
+        refuse(KIO_WRITE, 1,
+               FAULT_FOR_EVER); /* what was held goes through, the table's write does not */
         fault_release();
         expect(&first, CACHE_FAILED);
         expect(&second, CACHE_FAILED);
@@ -648,7 +659,8 @@ static void what_was_evicted_while_written_can_be_put_again_at_once(void **state
         expect_get(1, CACHE_OK, 2);
 }
 
-/* The first put's entry is in the table, the store has not said so yet: its bytes can be found, and are about to be dropped. */
+/* The first put's entry is in the table, the store has not said so yet: its bytes can be found, and
+ * are about to be dropped. */
 static void a_put_is_not_taken_for_written_because_an_evicted_one_was(void **state)
 {
         struct req first, second;
@@ -688,7 +700,9 @@ static void a_purge_takes_out_every_state_and_nothing_comes_back(void **state)
         cache_put(t.cache, &g.req);
         expect(&g, CACHE_OK);
 
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE | 1u << KIO_READ, .kind = FAULT_NEVER, .first = 1,
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE | 1u << KIO_READ,
+                                        .kind = FAULT_NEVER,
+                                        .first = 1,
                                         .count = FAULT_FOR_EVER });
         put(&writing, 2, CACHE_WRITTEN);
         get(&reading, 3);
@@ -722,7 +736,8 @@ static void a_purge_takes_out_every_state_and_nothing_comes_back(void **state)
 
 /* --- room --- */
 
-/* A chunk in each slab is pinned: there is room for what is as small as these, none for what needs a slab of its own. */
+/* A chunk in each slab is pinned: there is room for what is as small as these, none for what needs
+ * a slab of its own. */
 static void pin_every_slab(uint32_t *pinned, unsigned n)
 {
         struct pool_stats pool;
@@ -869,7 +884,8 @@ static bool is_in_pool(uint32_t n)
         return pool_find(t.pool, t.ns, &k, store_hash(t.store, t.ns, &k)) != POOL_NONE;
 }
 
-/* Large and small ones, with little room for what is not written yet: each gets it after those before it. */
+/* Large and small ones, with little room for what is not written yet: each gets it after those
+ * before it. */
 static void puts_are_let_in_in_order(void **state)
 {
         enum { N = 6 };
@@ -883,7 +899,8 @@ static void puts_are_let_in_in_order(void **state)
                 expect(&first, CACHE_OK);
         }
         for (unsigned i = 0; i < N; i++) {
-                put_bytes(&r[i], i, CACHE_WRITTEN, 1, i % 2 ? 4 * KIB : (uint32_t)pool_slab_bytes(t.pool));
+                put_bytes(&r[i], i, CACHE_WRITTEN, 1,
+                          i % 2 ? 4 * KIB : (uint32_t)pool_slab_bytes(t.pool));
                 /* However long it takes: what is not written yet will be. */
                 t.later_ns += 200000000;
                 tiers_turn(&t);
@@ -1099,7 +1116,8 @@ static uint32_t draw(uint32_t below)
         return (uint32_t)((random_state >> 16) % below);
 }
 
-/* Few keys, many requests, operations that come late or fail: each get has the bytes of one put of its key, all end. */
+/* Few keys, many requests, operations that come late or fail: each get has the bytes of one put of
+ * its key, all end. */
 static void traffic(uint64_t seed, const struct fault_plan *plan)
 {
         enum { N = 200, KEYS = 12, STEPS = 6000 };
@@ -1171,13 +1189,23 @@ static void traffic(uint64_t seed, const struct fault_plan *plan)
 static void traffic_with_late_operations_keeps_every_byte_right(void **state)
 {
         for (uint64_t seed = 1; seed <= 4; seed++)
-                traffic(seed * 7919, &(struct fault_plan){ .kind = FAULT_LATE, .late_ns = 300000, .one_in = 3, .seed = seed });
+                traffic(seed * 7919,
+                        &(struct fault_plan){
+                                .kind = FAULT_LATE, .late_ns = 300000, .one_in = 3, .seed = seed });
 }
 
 static void traffic_with_failing_reads_and_writes_keeps_every_byte_right(void **state)
 {
-        traffic(99, &(struct fault_plan){ .ops = 1u << KIO_READ, .kind = FAULT_ERROR, .error = EIO, .one_in = 5, .seed = 3 });
-        traffic(101, &(struct fault_plan){ .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .one_in = 60, .seed = 4 });
+        traffic(99, &(struct fault_plan){ .ops = 1u << KIO_READ,
+                                          .kind = FAULT_ERROR,
+                                          .error = EIO,
+                                          .one_in = 5,
+                                          .seed = 3 });
+        traffic(101, &(struct fault_plan){ .ops = 1u << KIO_WRITE,
+                                           .kind = FAULT_ERROR,
+                                           .error = EIO,
+                                           .one_in = 60,
+                                           .seed = 4 });
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -1215,7 +1243,9 @@ int main(void)
                 TEST(one_that_cannot_be_helped_does_not_hold_up_the_others),
                 TEST(a_hit_never_waits_for_those_that_need_room),
                 cmocka_unit_test(a_cold_end_that_is_leased_does_not_make_the_pool_full),
-                cmocka_unit_test_setup_teardown(writes_that_the_store_cannot_take_yet_are_written_later, setup_small_store, teardown),
+                cmocka_unit_test_setup_teardown(
+                        writes_that_the_store_cannot_take_yet_are_written_later, setup_small_store,
+                        teardown),
                 TEST(a_drain_writes_what_was_accepted_and_refuses_the_rest),
                 TEST(traffic_with_late_operations_keeps_every_byte_right),
                 TEST(traffic_with_failing_reads_and_writes_keeps_every_byte_right),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The HTTP side from outside: a real server on loopback, port 0, and clients on plain sockets in the same thread, which
- * turn the event loop until what they wait for has come. */
+/* The HTTP side from outside: a real server on loopback, port 0, and clients on plain sockets in
+ * the same thread, which turn the event loop until what they wait for has come. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -87,7 +87,8 @@ static int setup_base(void **state)
         signal(SIGPIPE, SIG_IGN);
         fake.ready = fake.healthy = true;
         fake.big = false;
-        fake.status = "{\"version\": \"0.1\", \"store\": {\"used_bytes\": 3072, \"path\": \"<b>&\"}}";
+        fake.status =
+                "{\"version\": \"0.1\", \"store\": {\"used_bytes\": 3072, \"path\": \"<b>&\"}}";
         base = event_base_new();
         return base ? 0 : -1;
 }
@@ -127,19 +128,21 @@ static void turn(void)
 }
 
 /* Turns the loop until the condition holds; a test that waits in vain fails. */
-#define WAIT_FOR(condition)                                                                          \
-        do {                                                                                         \
-                uint64_t until_ = clock_mono_ns() + (uint64_t)PATIENCE_S * 1000000000u;              \
-                while (!(condition)) {                                                               \
-                        assert_true(clock_mono_ns() < until_);                                       \
-                        turn();                                                                      \
-                }                                                                                    \
+#define WAIT_FOR(condition)                                                                        \
+        do {                                                                                       \
+                uint64_t until_ = clock_mono_ns() + (uint64_t)PATIENCE_S * 1000000000u;            \
+                while (!(condition)) {                                                             \
+                        assert_true(clock_mono_ns() < until_);                                     \
+                        turn();                                                                    \
+                }                                                                                  \
         } while (0)
 
 static int client(void)
 {
         struct sockaddr_in in = {
-                .sin_family = AF_INET, .sin_port = htons(port()), .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                .sin_family = AF_INET,
+                .sin_port = htons(port()),
+                .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
         };
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
@@ -229,8 +232,11 @@ static void metrics_are_prometheus_text_unless_asked_otherwise(void **state)
                 { "Accept: */*\r\n", false },
                 { "Accept: application/openmetrics-text\r\n", true },
                 { "Accept: application/openmetrics-text; version=1.0.0\r\n", true },
-                { "Accept: application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
-                  "text/plain;version=0.0.4;q=0.3,*/*;q=0.2\r\n", true },
+                { "Accept: "
+                  "application/openmetrics-text;version=1.0.0;q=0.5,application/"
+                  "openmetrics-text;version=0.0.1;q=0.4,"
+                  "text/plain;version=0.0.4;q=0.3,*/*;q=0.2\r\n",
+                  true },
                 { "Accept: text/plain;q=0.5,application/openmetrics-text;q=0.4\r\n", false },
                 { "Accept: application/openmetrics-text;q=0\r\n", false },
                 { "Accept: application/openmetrics-text;q=0.000\r\n", false },
@@ -243,12 +249,16 @@ static void metrics_are_prometheus_text_unless_asked_otherwise(void **state)
                 _cleanup_(freep) char *reply = NULL;
                 char request[512];
 
-                snprintf(request, sizeof(request), "GET /metrics HTTP/1.1\r\nHost: x\r\n%s\r\n", cases[i].accept);
+                snprintf(request, sizeof(request), "GET /metrics HTTP/1.1\r\nHost: x\r\n%s\r\n",
+                         cases[i].accept);
                 reply = ask(request);
                 assert_code(reply, 200);
-                assert_has(reply, cases[i].openmetrics ? "Content-Type: application/openmetrics-text; version=1.0.0"
-                                                       : "Content-Type: text/plain; version=0.0.4");
-                assert_string_equal(body(reply), cases[i].openmetrics ? "# EOF\n" : "kvcache_ready 1\n");
+                assert_has(reply,
+                           cases[i].openmetrics
+                                   ? "Content-Type: application/openmetrics-text; version=1.0.0"
+                                   : "Content-Type: text/plain; version=0.0.4");
+                assert_string_equal(body(reply),
+                                    cases[i].openmetrics ? "# EOF\n" : "kvcache_ready 1\n");
         }
         assert_int_equal(stats().requests, ARRAY_SIZE(cases));
 }
@@ -299,10 +309,19 @@ static void the_page_shows_the_status_and_escapes_it(void **state)
 static void the_page_stands_whatever_the_status_is(void **state)
 {
         static const char *const statuses[] = {
-                "", "{", "null", "[]", "17", "{}", "{\"a\": null, \"b\": [1, true, [], {}], \"c\": {\"d\": {}}, \"_bytes\": 1}",
-                "{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":1}}}}}}}}}}}}",
-                "{\"t\": [{\"a\": 1, \"b\": {}}, {\"b\": [{}]}, 3, {}], \"u\": [{}, {}], \"v\": [[{\"a\": []}]]}",
-                "{\"x_bytes\": 1e300, \"y_bytes\": -5, \"z_seconds\": 1e-9, \"n\": -1234567.0, \"s\": \"\", \"\": \"\"}",
+                "",
+                "{",
+                "null",
+                "[]",
+                "17",
+                "{}",
+                "{\"a\": null, \"b\": [1, true, [], {}], \"c\": {\"d\": {}}, \"_bytes\": 1}",
+                "{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{"
+                "\"a\":1}}}}}}}}}}}}",
+                "{\"t\": [{\"a\": 1, \"b\": {}}, {\"b\": [{}]}, 3, {}], \"u\": [{}, {}], \"v\": "
+                "[[{\"a\": []}]]}",
+                "{\"x_bytes\": 1e300, \"y_bytes\": -5, \"z_seconds\": 1e-9, \"n\": -1234567.0, "
+                "\"s\": \"\", \"\": \"\"}",
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(statuses); i++) {
@@ -327,8 +346,11 @@ static void head_has_the_length_and_no_body(void **state)
 
 static void other_paths_and_methods_are_refused(void **state)
 {
-        static const char *const paths[] = { "/nothing", "/metrics/", "/../etc/passwd", "/%2e%2e/", "/status%00" };
-        static const char *const methods[] = { "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE" };
+        static const char *const paths[] = { "/nothing", "/metrics/", "/../etc/passwd", "/%2e%2e/",
+                                             "/status%00" };
+        static const char *const methods[] = {
+                "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"
+        };
         char request[256];
 
         for (size_t i = 0; i < ARRAY_SIZE(paths); i++) {
@@ -342,7 +364,9 @@ static void other_paths_and_methods_are_refused(void **state)
         for (size_t i = 0; i < ARRAY_SIZE(methods); i++) {
                 _cleanup_(freep) char *reply = NULL;
 
-                snprintf(request, sizeof(request), "%s /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", methods[i]);
+                snprintf(request, sizeof(request),
+                         "%s /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+                         methods[i]);
                 reply = ask(request);
                 assert_code(reply, 405);
                 assert_has(reply, "Allow: GET, HEAD\r\n");
@@ -353,7 +377,8 @@ static void one_connection_serves_one_request(void **state)
 {
         _cleanup_(freep) char *reply = NULL;
 
-        reply = ask("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        reply = ask(
+                "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_code(reply, 200);
         assert_has(reply, "Connection: close\r\n");
         assert_null(strstr(reply, "kvcache_ready"));
@@ -373,8 +398,10 @@ static void garbage_costs_only_its_connection(void **state)
                 "BREW /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
                 "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
                 "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-                "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n",
-                "POST /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+                "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: "
+                "99999999999999999999999\r\n\r\n",
+                "POST /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+                "chunked\r\n\r\nfffffffffffffffff\r\n",
                 "\x16\x03\x01\x02\x01\x01",
                 "\xff\xfe\xfd\n\n",
         };
@@ -522,7 +549,11 @@ static unsigned open_fds(void)
 static void clients_that_leave_in_every_state_leak_nothing(void **state)
 {
         static const char *const said[] = {
-                "", "G", "GET /metrics HTTP/1.1\r\n", "GET /metrics HTTP/1.1\r\nHost: x\r\n", "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+                "",
+                "G",
+                "GET /metrics HTTP/1.1\r\n",
+                "GET /metrics HTTP/1.1\r\nHost: x\r\n",
+                "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
                 "POST / HTTP/1.1\r\nContent-Length: 0\r\n",
         };
         unsigned before = open_fds();
@@ -539,7 +570,8 @@ static void clients_that_leave_in_every_state_leak_nothing(void **state)
                                 turn();
                         /* A reset instead of an end, every other time. */
                         if (i & 1)
-                                setsockopt(fd, SOL_SOCKET, SO_LINGER, &(struct linger){ .l_onoff = 1 }, sizeof(struct linger));
+                                setsockopt(fd, SOL_SOCKET, SO_LINGER,
+                                           &(struct linger){ .l_onoff = 1 }, sizeof(struct linger));
                         close(fd);
                 }
         }
@@ -582,7 +614,8 @@ static void running_out_of_descriptors_does_not_spin(void **state)
                 n++;
         assert_int_equal(errno, EMFILE);
 
-        /* The listener is readable all the while: were it armed, each of these would return at once. */
+        /* The listener is readable all the while: were it armed, each of these would return at
+         * once. */
         until = clock_mono_ns() + 250000000u;
         while (clock_mono_ns() < until) {
                 event_base_loop(base, EVLOOP_ONCE);
@@ -604,13 +637,26 @@ static void only_loopback_addresses_are_taken(void **state)
                 const char *address;
                 int result;
         } cases[] = {
-                { "0.0.0.0:0", -EPERM },     { "8.8.8.8:80", -EPERM },  { "[::]:0", -EPERM },
-                { "[2001:db8::1]:1", -EPERM }, { "[::ffff:127.0.0.1]:0", -EPERM },
-                { "", -EINVAL },             { ":", -EINVAL },          { ":80", -EINVAL },
-                { "127.0.0.1", -EINVAL },    { "127.0.0.1:", -EINVAL }, { "127.0.0.1:65536", -EINVAL },
-                { "127.0.0.1:-1", -EINVAL }, { "127.0.0.1:1x", -EINVAL }, { "::1:80", -EINVAL },
-                { "[::1:80", -EINVAL },      { "[]:80", -EINVAL },      { "example.org:80", -EINVAL },
-                { "unix:", -EINVAL },        { "unix:relative", -EINVAL }, { "127.1:80", -EINVAL },
+                { "0.0.0.0:0", -EPERM },
+                { "8.8.8.8:80", -EPERM },
+                { "[::]:0", -EPERM },
+                { "[2001:db8::1]:1", -EPERM },
+                { "[::ffff:127.0.0.1]:0", -EPERM },
+                { "", -EINVAL },
+                { ":", -EINVAL },
+                { ":80", -EINVAL },
+                { "127.0.0.1", -EINVAL },
+                { "127.0.0.1:", -EINVAL },
+                { "127.0.0.1:65536", -EINVAL },
+                { "127.0.0.1:-1", -EINVAL },
+                { "127.0.0.1:1x", -EINVAL },
+                { "::1:80", -EINVAL },
+                { "[::1:80", -EINVAL },
+                { "[]:80", -EINVAL },
+                { "example.org:80", -EINVAL },
+                { "unix:", -EINVAL },
+                { "unix:relative", -EINVAL },
+                { "127.1:80", -EINVAL },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The listening socket: whose path it takes and whose it leaves alone, and what happens when descriptors run out. */
+/* The listening socket: whose path it takes and whose it leaves alone, and what happens when
+ * descriptors run out. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool, leases and lanes: who may stay, who must leave, and what a client cannot do to the memory. */
+/* The pool, leases and lanes: who may stay, who must leave, and what a client cannot do to the
+ * memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -72,15 +73,18 @@ static void a_client_cannot_write_punch_or_resize_the_pool(void **state)
         int rw;
 
         assert_int_equal(backing_open(&b, "test", 4 * MIB), 0);
-        assert_int_equal(fcntl(b.fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | 0x10 /* FUTURE_WRITE */);
+        assert_int_equal(fcntl(b.fd, F_GET_SEALS),
+                         F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | 0x10 /* FUTURE_WRITE */);
         assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, b.fd, 0), MAP_FAILED);
         /* Not even through /proc, where root's open() succeeds. */
         snprintf(path, sizeof(path), "/proc/self/fd/%d", b.fd);
         rw = open(path, O_RDWR | O_CLOEXEC);
         if (rw >= 0) {
-                assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, rw, 0), MAP_FAILED);
+                assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, rw, 0),
+                                 MAP_FAILED);
                 assert_int_equal(pwrite(rw, "x", 1, 0), -1);
-                assert_int_equal(fallocate(rw, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
+                assert_int_equal(fallocate(rw, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096),
+                                 -1);
                 assert_int_equal(ftruncate(rw, 0), -1);
                 close(rw);
         }
@@ -246,7 +250,8 @@ static void a_lease_pins_until_released_and_a_stale_one_is_refused(void **state)
         assert_int_not_equal(a.generation, 0);
         assert_int_equal(pool_chunk(p, chunk)->leases, 1);
         assert_int_equal(lease_release(l, &other, a), LEASE_STALE);
-        assert_int_equal(lease_release(l, &mine, (struct lease){ a.id, a.generation + 1 }), LEASE_STALE);
+        assert_int_equal(lease_release(l, &mine, (struct lease){ a.id, a.generation + 1 }),
+                         LEASE_STALE);
         assert_int_equal(lease_release(l, &mine, (struct lease){ UINT32_MAX, 1 }), LEASE_STALE);
         assert_int_equal(lease_release(l, &mine, a), 0);
         assert_int_equal(pool_chunk(p, chunk)->pins, 0);
@@ -313,7 +318,8 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_client_cannot_write_punch_or_resize_the_pool),
-                cmocka_unit_test(a_chunk_is_found_from_acquire_to_drop_and_its_bytes_stay_while_pinned),
+                cmocka_unit_test(
+                        a_chunk_is_found_from_acquire_to_drop_and_its_bytes_stay_while_pinned),
                 cmocka_unit_test(the_coldest_unpinned_chunk_leaves),
                 cmocka_unit_test(when_all_is_pinned_the_pool_says_full_and_loses_nothing),
                 cmocka_unit_test(a_size_without_a_slab_takes_the_coldest_one_that_nobody_pins),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions over a real cache and store: how they end, in every state, and what is given back. The test is both the loop and the
- * clients. After each test nothing is held. */
+/* Sessions over a real cache and store: how they end, in every state, and what is given back. The
+ * test is both the loop and the clients. After each test nothing is held. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -74,7 +74,8 @@ static unsigned open_fds(void)
                 char target[64] = "";
 
                 if (readlinkat(dirfd(dir), e->d_name, target, sizeof(target) - 1) > 0)
-                        n += strncmp(target, "socket:", 7) == 0 || strncmp(target, "/memfd:", 7) == 0;
+                        n += strncmp(target, "socket:", 7) == 0 ||
+                             strncmp(target, "/memfd:", 7) == 0;
         }
         closedir(dir);
         return n;
@@ -103,7 +104,8 @@ static bool turn_end(void)
         if (deadline && !more) {
                 uint64_t us = deadline > now ? (deadline - now) / 1000 + 1 : 1;
 
-                event_add(d.wait, &(struct timeval){ .tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000) });
+                event_add(d.wait, &(struct timeval){ .tv_sec = (time_t)(us / 1000000),
+                                                     .tv_usec = (suseconds_t)(us % 1000000) });
         }
         return more;
 }
@@ -142,9 +144,15 @@ static int setup(void **state)
         event_add(d.done, NULL);
         assert_int_equal(liveness_open(&d.liveness), 0);
         assert_int_equal(leases_new(&d.leases, t.pool, 4096,
-                                    &(struct lease_limits){ .count = 1024, .bytes = 4 * MIB, .bytes_all = 8 * MIB }), 0);
-        assert_int_equal(tenants_new(&d.tenants, &anyone, &anyone,
-                                     &(struct tenant_limits){ .connections = 64, .lane_bytes = 256 * MIB }, error), 0);
+                                    &(struct lease_limits){ .count = 1024,
+                                                            .bytes = 4 * MIB,
+                                                            .bytes_all = 8 * MIB }),
+                         0);
+        assert_int_equal(
+                tenants_new(&d.tenants, &anyone, &anyone,
+                            &(struct tenant_limits){ .connections = 64, .lane_bytes = 256 * MIB },
+                            error),
+                0);
         d.env = (struct dispatch_env){
                 .cache = t.cache,
                 .pool = t.pool,
@@ -171,7 +179,8 @@ static int teardown(void **state)
         fault_set(NULL);
         fault_release();
         sessions_stop(d.sessions);
-        while (!sessions_empty(d.sessions) || cache_pending(t.cache) > 0 || kio_pending(t.io) > 0 || store_pending(t.store) > 0)
+        while (!sessions_empty(d.sessions) || cache_pending(t.cache) > 0 || kio_pending(t.io) > 0 ||
+               store_pending(t.store) > 0)
                 turn(!sessions_empty(d.sessions) || kio_pending(t.io) > 0);
         tenants_get_usage(d.tenants, TENANT_DEFAULT, &usage);
         pool_get_stats(t.pool, &pool);
@@ -217,7 +226,8 @@ static void connect_only(struct peer_end *c)
         int pair[2];
 
         *c = (struct peer_end){ .lane_fd = -1 };
-        assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+        assert_int_equal(
+                socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
         c->fd = pair[0];
         sessions_accept_take_fd(d.sessions, pair[1]);
 }
@@ -300,7 +310,8 @@ static void greet(struct peer_end *c)
         struct {
                 struct wire_namespace head;
                 char name[1];
-        } ns = { .head = { .hdr = { .len = 33, .op = WIRE_NAMESPACE }, .name_length = 1 }, .name = "a" };
+        } ns = { .head = { .hdr = { .len = 33, .op = WIRE_NAMESPACE }, .name_length = 1 },
+                 .name = "a" };
         struct wire_lane lane = { .hdr = { .len = sizeof(lane), .op = WIRE_LANE }, .bytes = LANE };
         int fd = -1;
 
@@ -320,7 +331,10 @@ static struct wire_batch *batch(struct peer_end *c, enum wire_op op, uint16_t fl
         struct wire_batch *b = (struct wire_batch *)out.bytes;
 
         *b = (struct wire_batch){
-                .hdr = { .len = (uint32_t)(sizeof(*b) + count * wire_entry_bytes(op)), .op = op, .flags = flags, .tag = ++c->tag },
+                .hdr = { .len = (uint32_t)(sizeof(*b) + count * wire_entry_bytes(op)),
+                         .op = op,
+                         .flags = flags,
+                         .tag = ++c->tag },
                 .namespace_id = c->ns,
                 .count = count,
         };
@@ -346,7 +360,8 @@ static void check_pattern(const char *p, uint32_t n, uint32_t length)
                         fail_msg("wrong byte %u of chunk %u", i, n);
 }
 
-static void submit_put(struct peer_end *c, uint32_t n, uint32_t length, enum wire_ack ack, uint16_t flags)
+static void submit_put(struct peer_end *c, uint32_t n, uint32_t length, enum wire_ack ack,
+                       uint16_t flags)
 {
         struct wire_put *e = (struct wire_put *)(batch(c, WIRE_PUT, flags, 1) + 1);
 
@@ -356,14 +371,16 @@ static void submit_put(struct peer_end *c, uint32_t n, uint32_t length, enum wir
         send_batch(c);
 }
 
-static struct wire_put_result put(struct peer_end *c, uint32_t n, uint32_t length, enum wire_ack ack, uint16_t flags)
+static struct wire_put_result put(struct peer_end *c, uint32_t n, uint32_t length,
+                                  enum wire_ack ack, uint16_t flags)
 {
         submit_put(c, n, length, ack, flags);
         assert_int_equal(reply(c, WIRE_PUT, NULL)->status, WIRE_OK);
         return *(struct wire_put_result *)(&in.reply + 1);
 }
 
-static void submit_gets(struct peer_end *c, uint32_t n, uint16_t count, uint16_t flags, uint32_t into_length)
+static void submit_gets(struct peer_end *c, uint32_t n, uint16_t count, uint16_t flags,
+                        uint32_t into_length)
 {
         struct wire_get *e = (struct wire_get *)(batch(c, WIRE_GET, flags, count) + 1);
 
@@ -493,7 +510,8 @@ static void an_ended_session_waits_for_its_io(void **state)
         struct peer_end c;
 
         greet(&c);
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
         submit_put(&c, 1, LENGTH, WIRE_WRITTEN, WIRE_F_LEASE);
         while (fault_hits() == 0)
                 turn(false);
@@ -635,7 +653,8 @@ static void what_a_dead_client_has_in_flight_takes_no_lease(void **state)
         greet(&c);
         assert_int_equal(put(&c, 1, LENGTH, WIRE_WRITTEN, 0).status, WIRE_OK);
         evict(&c, 1, WIRE_TIER_MEMORY);
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_READ, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
         submit_gets(&c, 1, 1, 0, 0);
         submit_gets(&c, 1, 1, WIRE_F_INTO, LENGTH);
         while (fault_hits() == 0)
@@ -682,13 +701,19 @@ static void keys_in_flight_are_bounded(void **state)
         greet(&c);
         assert_int_equal(put(&c, 1, LENGTH, WIRE_WRITTEN, 0).status, WIRE_OK);
         evict(&c, 1, WIRE_TIER_MEMORY);
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_READ, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
         for (unsigned idle = 0; idle < 100;) {
-                struct wire_get *e = (struct wire_get *)(batch(&c, WIRE_GET, WIRE_F_INTO, WIRE_MAX_KEYS) + 1);
+                struct wire_get *e =
+                        (struct wire_get *)(batch(&c, WIRE_GET, WIRE_F_INTO, WIRE_MAX_KEYS) + 1);
 
                 for (unsigned i = 0; i < WIRE_MAX_KEYS; i++)
-                        e[i] = (struct wire_get){ .key = key_of(1), .into_length = 1, .range_length = 1 };
-                if (sent < BATCHES && fdpass_send(c.fd, out.bytes, ((struct wire_batch *)out.bytes)->hdr.len, NULL, 0) == 0) {
+                        e[i] = (struct wire_get){ .key = key_of(1),
+                                                  .into_length = 1,
+                                                  .range_length = 1 };
+                if (sent < BATCHES &&
+                    fdpass_send(c.fd, out.bytes, ((struct wire_batch *)out.bytes)->hdr.len, NULL,
+                                0) == 0) {
                         sent++;
                         idle = 0;
                 }
@@ -734,7 +759,9 @@ static void a_copy_to_the_lane_is_right_though_the_chunk_goes_meanwhile(void **s
                 sessions_turn(d.sessions); /* the copy is ordered, and not begun */
                 cache_evict(t.cache, c.ns, &(struct key){ { 1, 0, 0, 0, 1 } }, false);
                 for (uint32_t n = 0; n < 20; n++)
-                        assert_int_equal(put(&other, 500 + 20 * round + n, MIB, WIRE_ACCEPTED, 0).status, WIRE_OK);
+                        assert_int_equal(
+                                put(&other, 500 + 20 * round + n, MIB, WIRE_ACCEPTED, 0).status,
+                                WIRE_OK);
                 assert_int_equal(reply(&c, WIRE_GET, NULL)->status, WIRE_OK);
                 assert_int_equal(((struct wire_get_result *)(&in.reply + 1))->status, WIRE_OK);
                 check_pattern(c.lane, 1, MIB);
@@ -753,7 +780,8 @@ static void when_stopping_what_was_asked_is_answered_and_sessions_end(void **sta
         greet(&busy);
         greet(&leasing);
         assert_int_equal(put(&leasing, 2, LENGTH, WIRE_WRITTEN, WIRE_F_LEASE).status, WIRE_OK);
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
         submit_put(&busy, 1, LENGTH, WIRE_WRITTEN, 0);
         while (fault_hits() == 0)
                 turn(false);

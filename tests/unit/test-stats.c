@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the renderers of stats.c promise: pages that Prometheus and OpenMetrics parsers take, JSON that parses, the same
- * numbers in all of them. The pages are parsed here by a reader of its own, line by line; promtool, where there is one,
- * has the last word on the names. */
+/* What the renderers of stats.c promise: pages that Prometheus and OpenMetrics parsers take, JSON
+ * that parses, the same numbers in all of them. The pages are parsed here by a reader of its own,
+ * line by line; promtool, where there is one, has the last word on the names. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +48,8 @@ static void fill(void)
         stats_info_add(snapshot.build, sizeof(snapshot.build), "version", "1.2.3");
         stats_info_add(snapshot.build, sizeof(snapshot.build), "protocol", "1");
         stats_info_add(snapshot.io, sizeof(snapshot.io), "backend", "io_uring");
-        stats_info_add(snapshot.io, sizeof(snapshot.io), "ring_flags", "SINGLE_ISSUER|DEFER_TASKRUN");
+        stats_info_add(snapshot.io, sizeof(snapshot.io), "ring_flags",
+                       "SINGLE_ISSUER|DEFER_TASKRUN");
         snapshot.start_time = 1700000000.25;
         snapshot.uptime = 12.5;
         snapshot.ready = 1;
@@ -63,14 +64,16 @@ static void fill(void)
         histogram_add(&snapshot.request_duration[WIRE_GET], 20000000000); /* 20 s: over the last */
 }
 
-/* The value of the sample whose name and labels are exactly `series`; fails the test when it is not there once. */
+/* The value of the sample whose name and labels are exactly `series`; fails the test when it is not
+ * there once. */
 static double sample(const char *page, const char *series)
 {
         size_t n = strlen(series);
         double value = NAN;
         unsigned found = 0;
 
-        for (const char *line = page; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+        for (const char *line = page; line && *line;
+             line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
                 if (strncmp(line, series, n) != 0 || line[n] != ' ')
                         continue;
                 value = strtod(line + n + 1, NULL);
@@ -81,8 +84,9 @@ static double sample(const char *page, const char *series)
         return value;
 }
 
-/* Reads a page as the formats' grammars have it: HELP, TYPE (and UNIT) once a family and before its samples, samples
- * in one block, names and labels well-formed, values numbers. Returns how many samples. */
+/* Reads a page as the formats' grammars have it: HELP, TYPE (and UNIT) once a family and before its
+ * samples, samples in one block, names and labels well-formed, values numbers. Returns how many
+ * samples. */
 static unsigned check_page(const char *page, bool openmetrics)
 {
         char family[128] = "", type[32] = "", seen[256][128];
@@ -119,7 +123,8 @@ static unsigned check_page(const char *page, bool openmetrics)
                 }
                 if (memcmp(line, "# TYPE ", 7) == 0) {
                         assert_int_equal(strncmp(text, family, strlen(family)), 0);
-                        snprintf(type, sizeof(type), "%.*s", (int)(end - (text + strlen(family) + 1)),
+                        snprintf(type, sizeof(type), "%.*s",
+                                 (int)(end - (text + strlen(family) + 1)),
                                  text + strlen(family) + 1);
                         continue;
                 }
@@ -130,7 +135,8 @@ static unsigned check_page(const char *page, bool openmetrics)
                         assert_true(openmetrics);
                         assert_int_equal(strncmp(text, family, strlen(family)), 0);
                         assert_true(strlen(family) > length);
-                        assert_int_equal(strncmp(family + strlen(family) - length, unit, length), 0);
+                        assert_int_equal(strncmp(family + strlen(family) - length, unit, length),
+                                         0);
                         continue;
                 }
 
@@ -232,13 +238,16 @@ static void every_op_and_status_has_a_series(void **state)
         fill();
         page = render(stats_print_prometheus);
         for (unsigned op = 1; op < WIRE_OP_END; op++) {
-                snprintf(series, sizeof(series), "kvcache_requests_total{op=\"%s\"}", wire_op_name(op));
+                snprintf(series, sizeof(series), "kvcache_requests_total{op=\"%s\"}",
+                         wire_op_name(op));
                 sample(page, series);
-                snprintf(series, sizeof(series), "kvcache_request_duration_seconds_count{op=\"%s\"}", wire_op_name(op));
+                snprintf(series, sizeof(series),
+                         "kvcache_request_duration_seconds_count{op=\"%s\"}", wire_op_name(op));
                 sample(page, series);
         }
         for (unsigned status = 0; status < WIRE_STATUS_END; status++) {
-                snprintf(series, sizeof(series), "kvcache_key_results_total{status=\"%s\"}", wire_status_name(status));
+                snprintf(series, sizeof(series), "kvcache_key_results_total{status=\"%s\"}",
+                         wire_status_name(status));
                 assert_true(sample(page, series) == (status == WIRE_MISS ? 7 : 0));
         }
         assert_null(strstr(page, "\"unknown\""));
@@ -250,7 +259,8 @@ static void histogram_buckets_are_cumulative(void **state)
                 const char *le;
                 double n;
         } expected[] = {
-                { "1e-05", 1 }, { "0.00025", 1 }, { "0.0005", 2 }, { "0.001", 2 }, { "10.0", 2 }, { "+Inf", 3 },
+                { "1e-05", 1 }, { "0.00025", 1 }, { "0.0005", 2 },
+                { "0.001", 2 }, { "10.0", 2 },    { "+Inf", 3 },
         };
         _cleanup_(freep) char *page = NULL;
         char series[128];
@@ -258,11 +268,14 @@ static void histogram_buckets_are_cumulative(void **state)
         fill();
         page = render(stats_print_prometheus);
         for (size_t i = 0; i < ARRAY_SIZE(expected); i++) {
-                snprintf(series, sizeof(series), "kvcache_request_duration_seconds_bucket{op=\"GET\",le=\"%s\"}", expected[i].le);
+                snprintf(series, sizeof(series),
+                         "kvcache_request_duration_seconds_bucket{op=\"GET\",le=\"%s\"}",
+                         expected[i].le);
                 assert_true(sample(page, series) == expected[i].n);
         }
         assert_true(sample(page, "kvcache_request_duration_seconds_count{op=\"GET\"}") == 3);
-        assert_true(fabs(sample(page, "kvcache_request_duration_seconds_sum{op=\"GET\"}") - 20.000309) < 1e-9);
+        assert_true(fabs(sample(page, "kvcache_request_duration_seconds_sum{op=\"GET\"}") -
+                         20.000309) < 1e-9);
 }
 
 static void an_empty_histogram_is_told_as_zeros(void **state)
@@ -271,10 +284,13 @@ static void an_empty_histogram_is_told_as_zeros(void **state)
 
         fill();
         page = render(stats_print_prometheus);
-        assert_true(sample(page, "kvcache_request_duration_seconds_bucket{op=\"PURGE\",le=\"+Inf\"}") == 0);
+        assert_true(
+                sample(page, "kvcache_request_duration_seconds_bucket{op=\"PURGE\",le=\"+Inf\"}") ==
+                0);
         assert_true(sample(page, "kvcache_request_duration_seconds_sum{op=\"PURGE\"}") == 0);
         json = render(stats_print_json);
-        assert_non_null(strstr(json, "\"PURGE\": {\"count\": 0, \"sum\": 0, \"p50\": 0, \"p90\": 0, \"p99\": 0}"));
+        assert_non_null(strstr(
+                json, "\"PURGE\": {\"count\": 0, \"sum\": 0, \"p50\": 0, \"p90\": 0, \"p99\": 0}"));
 }
 
 static const cJSON *member(const cJSON *object, const char *name)
@@ -300,11 +316,14 @@ static void the_json_parses_and_agrees_with_the_page(void **state)
         assert_non_null(json);
         assert_true(member(json, "kvcache_puts_total")->valuedouble == 12);
         assert_true(member(member(json, "kvcache_requests_total"), "PUT")->valuedouble == 3);
-        assert_string_equal(member(member(json, "kvcache_io_info"), "backend")->valuestring, "io_uring");
-        assert_string_equal(member(member(json, "kvcache_build_info"), "protocol")->valuestring, "1");
+        assert_string_equal(member(member(json, "kvcache_io_info"), "backend")->valuestring,
+                            "io_uring");
+        assert_string_equal(member(member(json, "kvcache_build_info"), "protocol")->valuestring,
+                            "1");
         get = member(member(json, "kvcache_request_duration_seconds"), "GET");
         assert_true(member(get, "count")->valuedouble == 3);
-        assert_true(member(get, "p50")->valuedouble >= 300e-6 && member(get, "p50")->valuedouble < 300e-6 * 1.126);
+        assert_true(member(get, "p50")->valuedouble >= 300e-6 &&
+                    member(get, "p50")->valuedouble < 300e-6 * 1.126);
         assert_true(member(get, "p99")->valuedouble == 20);
         cJSON_ArrayForEach(item, json) {
                 members++;
@@ -331,7 +350,8 @@ static void label_values_are_escaped_and_come_back_whole(void **state)
         text = render(stats_print_json);
         json = cJSON_Parse(text);
         assert_non_null(json);
-        assert_string_equal(member(member(json, "kvcache_build_info"), "first")->valuestring, hostile);
+        assert_string_equal(member(member(json, "kvcache_build_info"), "first")->valuestring,
+                            hostile);
         assert_string_equal(member(member(json, "kvcache_build_info"), "second")->valuestring, "");
         cJSON_Delete(json);
 }
@@ -339,7 +359,8 @@ static void label_values_are_escaped_and_come_back_whole(void **state)
 static void a_label_that_does_not_fit_is_left_out_whole(void **state)
 {
         for (size_t room = 1; room < 40; room++) {
-                _cleanup_(freep) char *info = malloc(room); /* exact: a sanitizer sees one byte too many */
+                _cleanup_(freep) char *info =
+                        malloc(room); /* exact: a sanitizer sees one byte too many */
                 static const char both[] = "k=\"v\",long=\"x\\\"y\\\\z\"";
                 static const char one[] = "k=\"v\"";
 
@@ -374,7 +395,9 @@ static void numbers_have_a_point_in_every_locale(void **state)
 
 static void numbers_come_back_exactly(void **state)
 {
-        static const double numbers[] = { 0, 1, 0.1, 1.0 / 3, 1e-9, 9007199254740991.0, 9007199254740993.0, 1e300, 5e-324 };
+        static const double numbers[] = {
+                0, 1, 0.1, 1.0 / 3, 1e-9, 9007199254740991.0, 9007199254740993.0, 1e300, 5e-324
+        };
 
         for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
                 _cleanup_(freep) char *page = NULL;

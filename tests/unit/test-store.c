@@ -1347,9 +1347,10 @@ static void forge_entries(uint64_t *x, unsigned n)
                 e = &page.entries[(*x >> 40) % DISK_PAGE_ENTRIES];
                 for (unsigned j = 0; j < 1 + i % 4; j++) {
                         *x = *x * UINT64_C(6364136223846793005) + 1442695040888963407;
-                        /* All but the key: whoever can forge our CRCs can rename a chunk, and no store
-                         * could tell. */
-                        ((uint8_t *)e)[sizeof(e->key) + (*x >> 33) % (sizeof(*e) - sizeof(e->key))] =
+                        /* All but the key: whoever can forge our CRCs can rename a chunk, and no
+                         * store could tell. */
+                        ((uint8_t *)
+                                 e)[sizeof(e->key) + (*x >> 33) % (sizeof(*e) - sizeof(e->key))] =
                                 (uint8_t)(*x >> 50) & (i % 2 ? 0xff : 0x03);
                 }
                 if (i % 5 == 0) {

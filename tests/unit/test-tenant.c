@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may connect and who is an admin; what is charged is uncharged, and never more than the limit. */
+/* Who may connect and who is an admin; what is charged is uncharged, and never more than the limit.
+ */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,13 +16,14 @@
 
 enum { NOBODY = 65534 };
 
-static struct tenants *tenants(const char *user, const char *group, const char *admin, const char *admin_group,
-                               struct tenant_limits limits)
+static struct tenants *tenants(const char *user, const char *group, const char *admin,
+                               const char *admin_group, struct tenant_limits limits)
 {
         char *users[] = { (char *)user }, *groups[] = { (char *)group };
         char *admins[] = { (char *)admin }, *admin_groups[] = { (char *)admin_group };
         struct tenant_access clients = { users, user != NULL, groups, group != NULL };
-        struct tenant_access admin_access = { admins, admin != NULL, admin_groups, admin_group != NULL };
+        struct tenant_access admin_access = { admins, admin != NULL, admin_groups,
+                                              admin_group != NULL };
         struct tenants *t = NULL;
         char error[256] = "";
 
@@ -65,7 +67,8 @@ static void without_lists_everybody_but_nobody_may_connect(void **state)
         assert_int_equal(who(t, (struct peer){ .uid = 0 }, &admin), 0);
         assert_true(admin);
         if (geteuid() != NOBODY)
-                assert_int_equal(who(t, (struct peer){ .uid = NOBODY, .gid = NOBODY }, &admin), TENANT_REFUSED);
+                assert_int_equal(who(t, (struct peer){ .uid = NOBODY, .gid = NOBODY }, &admin),
+                                 TENANT_REFUSED);
         tenants_free(t);
 }
 
@@ -78,9 +81,15 @@ static void lists_name_users_and_groups_by_number_and_by_name(void **state)
         assert_false(admin);
         assert_int_equal(who(t, (struct peer){ .uid = 1, .gid = 4712 }, &admin), 0);
         assert_false(admin);
-        assert_int_equal(who(t, (struct peer){ .uid = 1, .gid = 1, .groups = { 5, 4712 }, .n_groups = 2 }, &admin), 0);
+        assert_int_equal(
+                who(t, (struct peer){ .uid = 1, .gid = 1, .groups = { 5, 4712 }, .n_groups = 2 },
+                    &admin),
+                0);
         /* groups that are not said to be there are not looked at */
-        assert_int_equal(who(t, (struct peer){ .uid = 1, .gid = 1, .groups = { 5, 4712 }, .n_groups = 1 }, &admin), TENANT_REFUSED);
+        assert_int_equal(
+                who(t, (struct peer){ .uid = 1, .gid = 1, .groups = { 5, 4712 }, .n_groups = 1 },
+                    &admin),
+                TENANT_REFUSED);
         assert_int_equal(who(t, (struct peer){ .uid = 4712, .gid = 4711 }, &admin), TENANT_REFUSED);
         /* an admin need not be in the other lists */
         assert_int_equal(who(t, (struct peer){ .uid = 1, .gid = 4713 }, &admin), 0);
@@ -100,24 +109,35 @@ static void nobody_is_let_in_where_it_is_named_and_is_no_admin_by_that(void **st
 
 static void a_name_that_is_not_known_is_said(void **state)
 {
-        char *users[] = { (char *)"no such user, I hope" }, *odd[] = { (char *)"-1" }, *large[] = { (char *)"99999999999" };
+        char *users[] = { (char *)"no such user, I hope" }, *odd[] = { (char *)"-1" },
+             *large[] = { (char *)"99999999999" };
         struct tenant_limits limits = { 1, 1 };
         struct tenant_access none = { 0 };
         struct tenants *t = NULL;
         char error[256];
 
-        assert_int_equal(tenants_new(&t, &(struct tenant_access){ .users = users, .n_users = 1 }, &none, &limits, error), -EINVAL);
+        assert_int_equal(tenants_new(&t, &(struct tenant_access){ .users = users, .n_users = 1 },
+                                     &none, &limits, error),
+                         -EINVAL);
         assert_non_null(strstr(error, users[0]));
-        assert_int_equal(tenants_new(&t, &none, &(struct tenant_access){ .groups = users, .n_groups = 1 }, &limits, error), -EINVAL);
+        assert_int_equal(tenants_new(&t, &none,
+                                     &(struct tenant_access){ .groups = users, .n_groups = 1 },
+                                     &limits, error),
+                         -EINVAL);
         assert_non_null(strstr(error, "group"));
-        assert_int_equal(tenants_new(&t, &(struct tenant_access){ .users = odd, .n_users = 1 }, &none, &limits, error), -EINVAL);
-        assert_int_equal(tenants_new(&t, &(struct tenant_access){ .users = large, .n_users = 1 }, &none, &limits, error), -EINVAL);
+        assert_int_equal(tenants_new(&t, &(struct tenant_access){ .users = odd, .n_users = 1 },
+                                     &none, &limits, error),
+                         -EINVAL);
+        assert_int_equal(tenants_new(&t, &(struct tenant_access){ .users = large, .n_users = 1 },
+                                     &none, &limits, error),
+                         -EINVAL);
         assert_null(t);
 }
 
 static void charges_end_at_the_limit_and_are_given_back(void **state)
 {
-        struct tenants *t = tenants(NULL, NULL, NULL, NULL, (struct tenant_limits){ .connections = 2, .lane_bytes = 1000 });
+        struct tenants *t = tenants(NULL, NULL, NULL, NULL,
+                                    (struct tenant_limits){ .connections = 2, .lane_bytes = 1000 });
         struct tenant_usage u;
 
         assert_int_equal(tenants_charge_connection(t, 0), 0);
