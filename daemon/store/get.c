@@ -12,7 +12,7 @@
 #include "store/internal.h"
 
 struct get_private {
-        struct store *store;
+        struct volume *volume;
         uint32_t attempts;
 };
 static_assert(sizeof(struct get_private) <= sizeof(((struct store_get *)0)->store_private),
@@ -30,73 +30,73 @@ static bool is_loss(int64_t r)
                r == -EBADMSG;
 }
 
-static void get_read(struct store *s, struct store_get *req);
+static void get_read(struct volume *v, struct store_get *req);
 
-static void get_finish(struct store *s, struct store_get *req, int result)
+static void get_finish(struct volume *v, struct store_get *req, int result)
 {
-        chunk_unpin(s, req->ref.index);
+        chunk_unpin(v, req->ref.index);
         req->result = result;
-        list_append(&s->done_gets, &req->node);
+        list_append(&v->done_gets, &req->node);
 }
 
 static void payload_read(struct kio_request *io)
 {
         struct store_get *req = container_of(io, struct store_get, io);
-        struct store *s = private(req)->store;
+        struct volume *v = private(req)->volume;
         uint32_t i = req->ref.index;
-        bool linked = store_chunk_at(s, i)->flags & CHUNK_LINKED;
+        bool linked = volume_chunk_at(v, i)->flags & CHUNK_LINKED;
 
         if (io->result < 0) {
-                s->stats.read_errors++;
+                v->stats.read_errors++;
                 if (linked && is_loss(io->result))
-                        chunk_drop(s, i);
-                get_finish(s, req, (int)io->result);
+                        chunk_drop(v, i);
+                get_finish(v, req, (int)io->result);
         } else {
-                s->stats.reads++;
-                s->stats.bytes_read += io->length;
+                v->stats.reads++;
+                v->stats.bytes_read += io->length;
                 if (!linked) {
-                        get_finish(s, req, STORE_MISS);
+                        get_finish(v, req, STORE_MISS);
                 } else if (io->crc == req->crc) {
-                        s->stats.gets++;
-                        get_finish(s, req, 0);
+                        v->stats.gets++;
+                        get_finish(v, req, 0);
                 } else if (private(req)->attempts++ == 0) {
-                        s->stats.crc_rereads++;
-                        get_read(s, req);
+                        v->stats.crc_rereads++;
+                        get_read(v, req);
                 } else {
-                        s->stats.crc_failures++;
-                        chunk_drop(s, i);
-                        get_finish(s, req, STORE_MISS);
+                        v->stats.crc_failures++;
+                        chunk_drop(v, i);
+                        get_finish(v, req, STORE_MISS);
                 }
         }
-        store_progress(s);
+        volume_progress(v);
 }
 
-static void get_read(struct store *s, struct store_get *req)
+static void get_read(struct volume *v, struct store_get *req)
 {
-        const struct chunk *c = store_chunk_at(s, req->ref.index);
+        const struct chunk *c = volume_chunk_at(v, req->ref.index);
 
         req->io = (struct kio_request){
                 .op = KIO_READ,
                 .class = KIO_CLASS_GET,
-                .fd = s->segments[c->slab]->fd,
-                .offset = chunk_offset(s, c),
+                .fd = v->segments[c->slab]->fd,
+                .offset = chunk_offset(v, c),
                 .buf = req->buf,
                 .length = round_up(c->length, DISK_PAGE),
                 .crc_bytes = c->length,
                 .complete = payload_read,
         };
         list_init(&req->io.node);
-        kio_submit(s->io, &req->io, req->ref.index);
+        kio_submit(v->io, &req->io, req->ref.index);
 }
 
-int store_get(struct store *s, struct store_get *req)
+int volume_get(struct volume *v, struct store_get *req)
 {
-        uint32_t i = index_find(s->index, req->namespace_id, &req->key, req->hash);
+        uint32_t i = index_find(v->index, req->namespace_id, &req->key, req->hash);
         const struct chunk *c;
 
-        if (i == INDEX_NONE || s->stopping)
+        if (i == INDEX_NONE || v->stopping)
                 return STORE_MISS;
-        c = store_chunk_at(s, i);
+        c = volume_chunk_at(v, i);
         /* More than 65,000 reads of one chunk at once is nobody's need. */
         if (c->flags & CHUNK_PENDING || c->pins == UINT16_MAX)
                 return STORE_MISS;
@@ -105,10 +105,10 @@ int store_get(struct store *s, struct store_get *req)
         req->ref = (struct store_ref){ .index = i, .generation = c->generation };
         if (round_up(c->length, DISK_PAGE) > req->room)
                 return STORE_TOO_LARGE;
-        *private(req) = (struct get_private){ .store = s };
+        *private(req) = (struct get_private){ .volume = v };
         list_init(&req->node);
-        chunk_pin(s, i);
-        s->requests++;
-        get_read(s, req);
+        chunk_pin(v, i);
+        v->requests++;
+        get_read(v, req);
         return 0;
 }

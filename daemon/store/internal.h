@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of store/ share: the store itself, and what each file offers the others. Nobody
+/* What the files of a volume share: the volume itself, and what each file offers the others. Nobody
  * else includes this. Everything runs on the loop thread.
  *
- *   store.c      open, close, turn; look-ups, lists and numbers
+ *   volume.c     open, close, turn; look-ups, lists and numbers
  *   put.c get.c  a chunk on its way in, on its way out
  *   room.c       slots: acquire, evict, move slabs between classes; removing chunks
  *   segment.c    data files: format ahead, prewrite, retire; what the limit allows; ring growth
@@ -21,8 +21,8 @@
 #include "store/format.h"
 #include "store/index.h"
 #include "store/namespace.h"
-#include "store/store.h"
 #include "store/table.h"
+#include "store/volume.h"
 
 enum {
         STORE_SLACK_BYTES =
@@ -38,7 +38,7 @@ enum {
 
 /* One data file, and the slab of the same number. */
 struct segment {
-        struct store *store;
+        struct volume *volume;
         uint32_t number;
         int fd;                  /* -1: there is no file, and its slab is nobody's */
         uint64_t bytes;          /* of payload */
@@ -54,7 +54,7 @@ struct segment {
         struct kio_request sync;
 };
 
-struct store {
+struct volume {
         struct store_params params;
         char *path, *policy;
         struct dir *dir;
@@ -119,7 +119,7 @@ struct store {
         struct list_node drops_waiting; /* struct store_put, in order */
 
         uint64_t payload_bytes, chunks;
-        struct store_stats stats; /* what is counted; the rest is filled in by store_get_stats() */
+        struct store_stats stats; /* what is counted; the rest is filled in by volume_get_stats() */
 };
 
 /* An entry on its way to the table: of a put, or a tombstone. */
@@ -128,69 +128,69 @@ struct table_work {
         bool is_tombstone;
 };
 
-static inline struct chunk *store_chunk_at(const struct store *s, uint32_t i)
+static inline struct chunk *volume_chunk_at(const struct volume *v, uint32_t i)
 {
-        return index_chunk(s->index, i);
+        return index_chunk(v->index, i);
 }
 
 /* A caller's or an own operation's completion is over. Once the store stops, nobody calls
- * store_turn(). */
-void store_progress(struct store *s);
+ * volume_turn(). */
+void volume_progress(struct volume *v);
 
 /* put.c */
-extern const struct table_ops store_table_ops;
-void put_serve_waiting(struct store *s);
-void put_resume(struct store *s, struct segment *seg);
-void put_finish(struct store *s, struct store_put *req, int result);
+extern const struct table_ops volume_table_ops;
+void put_serve_waiting(struct volume *v);
+void put_resume(struct volume *v, struct segment *seg);
+void put_finish(struct volume *v, struct store_put *req, int result);
 /* Out of everything, with a tombstone. */
-void chunk_drop(struct store *s, uint32_t i);
-void table_kick(struct store *s);
-void entry_from_chunk(const struct store *s, const struct chunk *c, struct disk_entry *ret);
+void chunk_drop(struct volume *v, uint32_t i);
+void table_kick(struct volume *v);
+void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret);
 /* It can be found from here on: counts it. */
-void chunk_publish(struct store *s, uint32_t i, uint32_t table_position);
+void chunk_publish(struct volume *v, uint32_t i, uint32_t table_position);
 
 /* room.c */
 enum { ROOM_WAIT = 100 };
 /* A slot for the chunk's length. 0, ROOM_WAIT: a file is being made, STORE_FULL, -errno. */
-int room_acquire(struct store *s, uint32_t chunk, unsigned class);
-bool room_evict_any(struct store *s, unsigned class);
+int room_acquire(struct volume *v, uint32_t chunk, unsigned class);
+bool room_evict_any(struct volume *v, unsigned class);
 /* Empties the coldest slab that no I/O is in, of any class. Its number, or UINT32_MAX. */
-uint32_t room_take_slab(struct store *s, int except_class, uint64_t min_bytes,
+uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes,
                         uint64_t colder_than);
 /* Out of index and eviction order at once; slot and record follow when the last pin goes. */
-void chunk_remove(struct store *s, uint32_t i);
-void chunk_pin(struct store *s, uint32_t i);
-void chunk_unpin(struct store *s, uint32_t i);
-uint64_t chunk_offset(const struct store *s, const struct chunk *c);
+void chunk_remove(struct volume *v, uint32_t i);
+void chunk_pin(struct volume *v, uint32_t i);
+void chunk_unpin(struct volume *v, uint32_t i);
+uint64_t chunk_offset(const struct volume *v, const struct chunk *c);
 
 /* segment.c */
-struct segment *segment_new(struct store *s, uint32_t number);
+struct segment *segment_new(struct volume *v, uint32_t number);
 struct segment *segment_free(struct segment *seg);
 uint64_t segment_bytes_for(uint64_t limit, uint64_t wished);
-uint64_t store_charged(const struct store *s);
-uint64_t segments_next_bytes(const struct store *s);
+uint64_t volume_charged(const struct volume *v);
+uint64_t segments_next_bytes(const struct volume *v);
 uint32_t ring_pages_for(uint64_t slots);
 /* The slab is known to have been cut into slots of this size. */
-void segment_note_cut(struct store *s, uint32_t slab);
+void segment_note_cut(struct volume *v, uint32_t slab);
 /* Lets puts use the next segment, though it is not prewritten yet. */
-bool segments_add_next(struct store *s);
+bool segments_add_next(struct volume *v);
 /* Starts making one, if none is being made and the limit allows one that holds `slot_bytes`. */
-bool segments_format_next(struct store *s, uint64_t slot_bytes);
+bool segments_format_next(struct volume *v, uint64_t slot_bytes);
 /* The same, now: for opening. */
-int segments_format_now(struct store *s);
-void segments_turn(struct store *s);
-bool ring_is_growing(const struct store *s);
-void ring_turn(struct store *s);
+int segments_format_now(struct volume *v);
+void segments_turn(struct volume *v);
+bool ring_is_growing(const struct volume *v);
+void ring_turn(struct volume *v);
 /* The table has no write in flight: what has been grown can be used. */
-void ring_use_growth(struct store *s);
+void ring_use_growth(struct volume *v);
 /* Its slab is empty: takes it out of use for good. */
-void segment_retire(struct store *s, uint32_t slab);
+void segment_retire(struct volume *v, uint32_t slab);
 
 /* sync.c */
-void sync_turn(struct store *s);
+void sync_turn(struct volume *v);
 void sync_mark_dirty(struct segment *seg);
 void sync_want(struct segment *seg);
-void sync_want_all(struct store *s);
+void sync_want_all(struct volume *v);
 
 /* recover.c */
-int recover(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
+int recover(struct volume *v, char ret_error[static STORE_ERROR_BYTES]);

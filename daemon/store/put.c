@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A chunk on its way in: slot, payload write, table entry, and if asked for a sync.
  *
- * From store_put() on the chunk has its record: in the eviction order, in the index for a second
+ * From volume_put() on the chunk has its record: in the eviction order, in the index for a second
  * put to find, and pinned. Nobody finds it to read before its entry is on disk. Puts that need a
  * file that is being made wait in order, with everything but a slot. Payloads are written in
  * parallel; their entries go to the ring, which writes all that queued up while its last write
@@ -24,9 +24,9 @@
 
 struct put_private {
         struct table_work work;
-        struct store *store;
+        struct volume *volume;
         uint32_t class;
-        uint64_t drops; /* store_settle_drops(): those begun before it */
+        uint64_t drops; /* volume_settle_drops(): those begun before it */
 };
 static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->store_private),
               "room in the request");
@@ -44,50 +44,50 @@ static struct put_private *private(struct store_put *req)
         return (struct put_private *)req->store_private;
 }
 
-void put_finish(struct store *s, struct store_put *req, int result)
+void put_finish(struct volume *v, struct store_put *req, int result)
 {
         req->result = result;
-        list_append(&s->done_puts, &req->node);
+        list_append(&v->done_puts, &req->node);
 }
 
 /* Nothing was stored. */
-static void put_cancel(struct store *s, struct store_put *req, int result)
+static void put_cancel(struct volume *v, struct store_put *req, int result)
 {
         uint32_t i = req->ref.index;
 
-        if (store_chunk_at(s, i)->flags & CHUNK_LINKED)
-                chunk_remove(s, i);
-        chunk_unpin(s, i);
-        put_finish(s, req, result);
+        if (volume_chunk_at(v, i)->flags & CHUNK_LINKED)
+                chunk_remove(v, i);
+        chunk_unpin(v, i);
+        put_finish(v, req, result);
 }
 
 static void payload_written(struct kio_request *io)
 {
         struct store_put *req = container_of(io, struct store_put, io);
-        struct store *s = private(req)->store;
-        struct chunk *c = store_chunk_at(s, req->ref.index);
+        struct volume *v = private(req)->volume;
+        struct chunk *c = volume_chunk_at(v, req->ref.index);
 
-        sync_mark_dirty(s->segments[c->slab]);
+        sync_mark_dirty(v->segments[c->slab]);
         if (io->result < 0) {
-                s->stats.write_errors++;
-                put_cancel(s, req, (int)io->result);
+                v->stats.write_errors++;
+                put_cancel(v, req, (int)io->result);
         } else {
-                s->stats.payload_writes++;
-                s->stats.payload_bytes_written += io->length;
+                v->stats.payload_writes++;
+                v->stats.payload_bytes_written += io->length;
                 if (!(c->flags & CHUNK_LINKED))
-                        put_cancel(s, req, -ECANCELED);
-                else if (s->bypassed)
-                        put_cancel(s, req, STORE_BYPASSED);
+                        put_cancel(v, req, -ECANCELED);
+                else if (v->bypassed)
+                        put_cancel(v, req, STORE_BYPASSED);
                 else
-                        table_queue(s->table, &private(req)->work.item);
+                        table_queue(v->table, &private(req)->work.item);
         }
-        store_progress(s);
+        volume_progress(v);
 }
 
-static void put_write(struct store *s, struct store_put *req)
+static void put_write(struct volume *v, struct store_put *req)
 {
-        const struct chunk *c = store_chunk_at(s, req->ref.index);
-        struct segment *seg = s->segments[c->slab];
+        const struct chunk *c = volume_chunk_at(v, req->ref.index);
+        struct segment *seg = v->segments[c->slab];
 
         if (seg->prewriting) {
                 list_append(&seg->waiting, &req->node);
@@ -97,83 +97,83 @@ static void put_write(struct store *s, struct store_put *req)
                 .op = KIO_WRITE,
                 .class = KIO_CLASS_PUT,
                 .fd = seg->fd,
-                .offset = chunk_offset(s, c),
+                .offset = chunk_offset(v, c),
                 .buf = (void *)req->buf,
                 .length = round_up(req->length, DISK_PAGE),
                 .complete = payload_written,
         };
         list_init(&req->io.node);
-        kio_submit(s->io, &req->io, req->ref.index);
+        kio_submit(v->io, &req->io, req->ref.index);
 }
 
-void put_resume(struct store *s, struct segment *seg)
+void put_resume(struct volume *v, struct segment *seg)
 {
         struct list_node waiting = LIST_INIT(waiting), *n;
 
         list_splice(&waiting, &seg->waiting);
         while ((n = list_pop(&waiting)))
-                put_write(s, container_of(n, struct store_put, node));
+                put_write(v, container_of(n, struct store_put, node));
 }
 
-void put_serve_waiting(struct store *s)
+void put_serve_waiting(struct volume *v)
 {
         uint64_t waiting = 0;
 
-        while (!list_empty(&s->slot_waiting)) {
-                struct store_put *req = container_of(s->slot_waiting.next, struct store_put, node);
+        while (!list_empty(&v->slot_waiting)) {
+                struct store_put *req = container_of(v->slot_waiting.next, struct store_put, node);
                 int r;
 
-                if (!(store_chunk_at(s, req->ref.index)->flags & CHUNK_LINKED))
+                if (!(volume_chunk_at(v, req->ref.index)->flags & CHUNK_LINKED))
                         r = -ECANCELED;
-                else if (s->bypassed)
+                else if (v->bypassed)
                         r = STORE_BYPASSED;
                 else
-                        r = room_acquire(s, req->ref.index, private(req)->class);
+                        r = room_acquire(v, req->ref.index, private(req)->class);
                 if (r == ROOM_WAIT)
                         return;
                 if (r == STORE_FULL) {
                         /* What is pinned by others comes free; what only waits here does not. */
                         if (waiting == 0)
-                                list_for_each (&s->slot_waiting, n)
+                                list_for_each (&v->slot_waiting, n)
                                         waiting++;
-                        if (s->pins > waiting)
+                        if (v->pins > waiting)
                                 return;
                         r = -ENOSPC;
                 }
                 list_unlink(&req->node);
                 waiting = 0;
                 if (r == 0)
-                        put_write(s, req);
+                        put_write(v, req);
                 else
-                        put_cancel(s, req, r);
+                        put_cancel(v, req, r);
         }
 }
 
-int store_put(struct store *s, struct store_put *req)
+int volume_put(struct volume *v, struct store_put *req)
 {
         uint32_t i;
         int r, class;
 
-        assert(s->open);
-        if (s->stopping || s->bypassed)
+        assert(v->open);
+        if (v->stopping || v->bypassed)
                 return STORE_BYPASSED;
-        if (req->length == 0 || req->length > s->max_chunk)
+        if (req->length == 0 || req->length > v->max_chunk)
                 return STORE_TOO_LARGE;
-        if (!namespaces_get(s->namespaces, req->namespace_id))
+        if (!namespaces_get(v->namespaces, req->namespace_id))
                 return -EINVAL;
-        if (index_find(s->index, req->namespace_id, &req->key, req->hash) != INDEX_NONE)
+        if (index_find(v->index, req->namespace_id, &req->key, req->hash) != INDEX_NONE)
                 return STORE_EXISTS;
-        class = slabs_class_for(s->slabs, req->length);
+        class = slabs_class_for(v->slabs, req->length);
         if (class < 0)
                 return STORE_TOO_LARGE;
-        while ((i = index_acquire(s->index)) == INDEX_NONE)
-                if (!room_evict_any(s, (unsigned)class))
+        while ((i = index_acquire(v->index)) == INDEX_NONE)
+                if (!room_evict_any(v, (unsigned)class))
                         return STORE_FULL;
 
-        struct chunk *c = store_chunk_at(s, i);
+        struct chunk *c = volume_chunk_at(v, i);
 
         c->key = req->key;
-        c->seq = ++s->seq;
+        c->seq = ++v->seq;
         c->created_ms = clock_unix_ms();
         memcpy(c->parent, req->parent.bytes, sizeof(c->parent));
         c->namespace_id = req->namespace_id;
@@ -181,103 +181,103 @@ int store_put(struct store *s, struct store_put *req)
         c->length = req->length;
         c->crc = req->crc;
         c->flags |= CHUNK_PENDING;
-        index_link(s->index, i, req->hash);
-        evict_insert(s->evict, i, (uint32_t) class, req->length);
-        chunk_pin(s, i);
+        index_link(v->index, i, req->hash);
+        evict_insert(v->evict, i, (uint32_t) class, req->length);
+        chunk_pin(v, i);
 
         req->ref = (struct store_ref){ .index = i, .generation = c->generation };
-        *private(req) = (struct put_private){ .store = s, .class = (uint32_t) class };
+        *private(req) = (struct put_private){ .volume = v, .class = (uint32_t) class };
         list_init(&private(req)->work.item.node);
         list_init(&req->node);
 
-        r = list_empty(&s->slot_waiting) ? room_acquire(s, i, (unsigned)class) : ROOM_WAIT;
+        r = list_empty(&v->slot_waiting) ? room_acquire(v, i, (unsigned)class) : ROOM_WAIT;
         if (r == ROOM_WAIT) {
-                list_append(&s->slot_waiting, &req->node);
+                list_append(&v->slot_waiting, &req->node);
         } else if (r == 0) {
-                put_write(s, req);
+                put_write(v, req);
         } else {
-                chunk_remove(s, i);
-                chunk_unpin(s, i);
+                chunk_remove(v, i);
+                chunk_unpin(v, i);
                 req->ref = STORE_REF_NONE;
                 return r;
         }
-        s->requests++;
+        v->requests++;
         return 0;
 }
 
-void chunk_publish(struct store *s, uint32_t i, uint32_t table_position)
+void chunk_publish(struct volume *v, uint32_t i, uint32_t table_position)
 {
-        struct chunk *c = store_chunk_at(s, i);
-        struct namespace *ns = namespaces_get(s->namespaces, c->namespace_id);
+        struct chunk *c = volume_chunk_at(v, i);
+        struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
 
         assert(ns);
         c->flags &= (uint8_t)~CHUNK_PENDING;
         c->table_position = table_position;
-        table_place(s->table, table_position, i);
+        table_place(v->table, table_position, i);
         ns->seen.chunks++;
         ns->seen.bytes += c->length;
-        s->chunks++;
-        s->payload_bytes += c->length;
+        v->chunks++;
+        v->payload_bytes += c->length;
 }
 
-void chunk_drop(struct store *s, uint32_t i)
+void chunk_drop(struct volume *v, uint32_t i)
 {
-        const struct chunk *c = store_chunk_at(s, i);
-        struct tombstone *t = s->bypassed ? NULL : malloc(sizeof(*t));
+        const struct chunk *c = volume_chunk_at(v, i);
+        struct tombstone *t = v->bypassed ? NULL : malloc(sizeof(*t));
 
         /* Without one the key may come back; whoever waits for it to be settled is told. */
         if (!t)
-                s->drops_forgotten = true;
+                v->drops_forgotten = true;
         if (t) {
                 *t = (struct tombstone){
                         .work.is_tombstone = true,
                         .key = c->key,
-                        .seq = ++s->seq,
+                        .seq = ++v->seq,
                         .namespace_id = c->namespace_id,
                         .tenant = c->tenant,
                 };
-                s->tombstones++;
-                s->drops_begun++;
-                table_queue(s->table, &t->work.item);
+                v->tombstones++;
+                v->drops_begun++;
+                table_queue(v->table, &t->work.item);
         }
-        chunk_remove(s, i);
+        chunk_remove(v, i);
 }
 
 /* Tombstones are written in the order of the drops, so who asked first is settled first. */
-static void drops_settle(struct store *s)
+static void drops_settle(struct volume *v)
 {
-        while (!list_empty(&s->drops_waiting)) {
-                struct store_put *req = container_of(s->drops_waiting.next, struct store_put, node);
+        while (!list_empty(&v->drops_waiting)) {
+                struct store_put *req = container_of(v->drops_waiting.next, struct store_put, node);
 
-                if (private(req)->drops > s->drops_written)
+                if (private(req)->drops > v->drops_written)
                         return;
                 list_unlink(&req->node);
-                put_finish(s, req, s->drops_forgotten ? STORE_BYPASSED : 0);
-                if (list_empty(&s->drops_waiting))
-                        s->drops_forgotten = false;
+                put_finish(v, req, v->drops_forgotten ? STORE_BYPASSED : 0);
+                if (list_empty(&v->drops_waiting))
+                        v->drops_forgotten = false;
         }
 }
 
-void store_settle_drops(struct store *s, struct store_put *req)
+void volume_settle_drops(struct volume *v, struct store_put *req)
 {
-        s->requests++;
+        v->requests++;
         list_init(&req->node);
-        *private(req) = (struct put_private){ .store = s, .drops = s->drops_begun };
-        list_append(&s->drops_waiting, &req->node);
-        drops_settle(s);
+        *private(req) = (struct put_private){ .volume = v, .drops = v->drops_begun };
+        list_append(&v->drops_waiting, &req->node);
+        drops_settle(v);
 }
 
 /* --- the table's questions and answers --- */
 
-void entry_from_chunk(const struct store *s, const struct chunk *c, struct disk_entry *ret)
+void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret)
 {
-        const struct segment *seg = s->segments[c->slab];
+        const struct segment *seg = v->segments[c->slab];
 
         *ret = (struct disk_entry){
                 .key = c->key,
                 .seq = c->seq,
                 .segment = c->slab,
-                .slot_offset = (uint32_t)(chunk_offset(s, c) / DISK_PAGE),
+                .slot_offset = (uint32_t)(chunk_offset(v, c) / DISK_PAGE),
                 .slot_pages = (uint32_t)(seg->slot_bytes / DISK_PAGE),
                 .length = c->length,
                 .payload_crc = c->crc,
@@ -297,7 +297,7 @@ static struct store_put *put_of(struct table_work *work)
 
 static bool fill(void *userdata, struct table_item *item, struct disk_entry *ret)
 {
-        struct store *s = userdata;
+        struct volume *v = userdata;
         struct table_work *work = container_of(item, struct table_work, item);
 
         if (work->is_tombstone) {
@@ -313,105 +313,105 @@ static bool fill(void *userdata, struct table_item *item, struct disk_entry *ret
                 return true;
         }
 
-        const struct chunk *c = store_chunk_at(s, put_of(work)->ref.index);
+        const struct chunk *c = volume_chunk_at(v, put_of(work)->ref.index);
 
         if (!(c->flags & CHUNK_LINKED))
                 return false;
-        entry_from_chunk(s, c, ret);
+        entry_from_chunk(v, c, ret);
         return true;
 }
 
 static void written(void *userdata, struct table_item *item, uint32_t position, int r)
 {
-        struct store *s = userdata;
+        struct volume *v = userdata;
         struct table_work *work = container_of(item, struct table_work, item);
 
         if (work->is_tombstone) {
-                s->tombstones--;
-                s->drops_written++;
+                v->tombstones--;
+                v->drops_written++;
                 if (r < 0)
-                        s->drops_forgotten = true;
+                        v->drops_forgotten = true;
                 free(container_of(work, struct tombstone, work));
-                drops_settle(s);
+                drops_settle(v);
                 return;
         }
 
         struct store_put *req = put_of(work);
-        struct chunk *c = store_chunk_at(s, req->ref.index);
+        struct chunk *c = volume_chunk_at(v, req->ref.index);
 
         if (r == -ECANCELED || !(c->flags & CHUNK_LINKED)) {
-                put_cancel(s, req, -ECANCELED);
+                put_cancel(v, req, -ECANCELED);
         } else if (r < 0) {
-                put_cancel(s, req, STORE_BYPASSED);
+                put_cancel(v, req, STORE_BYPASSED);
         } else {
-                chunk_publish(s, req->ref.index, position);
-                s->stats.puts++;
+                chunk_publish(v, req->ref.index, position);
+                v->stats.puts++;
                 if (req->durable) {
-                        sync_want(s->segments[c->slab]);
-                        list_append(&s->sync_waiting, &req->node);
+                        sync_want(v->segments[c->slab]);
+                        list_append(&v->sync_waiting, &req->node);
                 } else {
-                        put_finish(s, req, 0);
+                        put_finish(v, req, 0);
                 }
-                chunk_unpin(s, req->ref.index);
+                chunk_unpin(v, req->ref.index);
         }
 }
 
 static bool live(void *userdata, uint32_t i, uint32_t position, struct disk_entry *ret)
 {
-        const struct store *s = userdata;
-        const struct chunk *c = store_chunk_at(s, i);
+        const struct volume *v = userdata;
+        const struct chunk *c = volume_chunk_at(v, i);
 
         if (c->table_position != position)
                 return false;
         if (ret)
-                entry_from_chunk(s, c, ret);
+                entry_from_chunk(v, c, ret);
         return true;
 }
 
 static void moved(void *userdata, uint32_t i, uint32_t position)
 {
-        store_chunk_at(userdata, i)->table_position = position;
+        volume_chunk_at(userdata, i)->table_position = position;
 }
 
-const struct table_ops store_table_ops = {
+const struct table_ops volume_table_ops = {
         .fill = fill, .written = written, .live = live, .moved = moved
 };
 
 static void table_written(struct kio_request *io)
 {
-        struct store *s = container_of(io, struct store, table_io);
+        struct volume *v = container_of(io, struct volume, table_io);
 
-        s->operations--;
+        v->operations--;
         if (io->result < 0) {
-                s->stats.write_errors++;
-                s->bypassed = true;
+                v->stats.write_errors++;
+                v->bypassed = true;
         } else {
-                s->stats.table_writes++;
-                s->stats.table_bytes_written += io->length;
+                v->stats.table_writes++;
+                v->stats.table_bytes_written += io->length;
         }
-        table_complete(s->table, (int)io->result);
-        ring_use_growth(s);
-        put_serve_waiting(s);
-        store_progress(s);
+        table_complete(v->table, (int)io->result);
+        ring_use_growth(v);
+        put_serve_waiting(v);
+        volume_progress(v);
 }
 
-void table_kick(struct store *s)
+void table_kick(struct volume *v)
 {
         const void *buf;
         uint64_t offset, bytes;
 
-        if (!table_compose(s->table, &buf, &offset, &bytes))
+        if (!table_compose(v->table, &buf, &offset, &bytes))
                 return;
-        s->table_io = (struct kio_request){
+        v->table_io = (struct kio_request){
                 .op = KIO_WRITE,
                 .class = KIO_CLASS_PUT,
-                .fd = s->table_fd,
+                .fd = v->table_fd,
                 .offset = offset,
                 .buf = (void *)buf,
                 .length = bytes,
                 .complete = table_written,
         };
-        list_init(&s->table_io.node);
-        s->operations++;
-        kio_submit(s->io, &s->table_io, 0);
+        list_init(&v->table_io.node);
+        v->operations++;
+        kio_submit(v->io, &v->table_io, 0);
 }

@@ -53,7 +53,7 @@ struct segment_scan {
 };
 
 struct recovery {
-        struct store *s;
+        struct volume *v;
         char *error;
 
         int fd;
@@ -74,7 +74,7 @@ struct recovery {
 
 static int fail(struct recovery *rec, int r, const char *what)
 {
-        return store_error(rec->error, r, "%s: %s: %s", rec->s->path, what, strerror(-r));
+        return store_error(rec->error, r, "%s: %s: %s", rec->v->path, what, strerror(-r));
 }
 
 /* --- reading the ring --- */
@@ -125,36 +125,36 @@ static const struct disk_page *valid_page(struct recovery *rec, uint32_t page)
 {
         const struct disk_page *p = ring_page(rec, page);
 
-        return disk_page_valid(p, rec->s->dir->superblock.uuid, page) ? p : NULL;
+        return disk_page_valid(p, rec->v->dir->superblock.uuid, page) ? p : NULL;
 }
 
 static bool valid_entry(const struct recovery *rec, const struct disk_entry *e)
 {
-        return disk_entry_valid(e, rec->s->dir->superblock.uuid);
+        return disk_entry_valid(e, rec->v->dir->superblock.uuid);
 }
 
 static int open_ring(struct recovery *rec)
 {
-        struct store *s = rec->s;
+        struct volume *v = rec->v;
         struct stat st;
         int r;
 
-        unlinkat(s->dir->fd, NAME_TABLE_NEW, 0);
-        s->table_fd = dir_open_file(s->dir, NAME_TABLE, O_RDWR | O_CREAT);
-        if (s->table_fd < 0)
-                return fail(rec, s->table_fd, "cannot open the file \"" NAME_TABLE "\"");
-        if (fstat(s->table_fd, &st) < 0)
+        unlinkat(v->dir->fd, NAME_TABLE_NEW, 0);
+        v->table_fd = dir_open_file(v->dir, NAME_TABLE, O_RDWR | O_CREAT);
+        if (v->table_fd < 0)
+                return fail(rec, v->table_fd, "cannot open the file \"" NAME_TABLE "\"");
+        if (fstat(v->table_fd, &st) < 0)
                 return fail(rec, -errno, "cannot look at the file \"" NAME_TABLE "\"");
         rec->pages =
                 (uint32_t)MIN(MAX((uint64_t)st.st_size / DISK_PAGE, (uint64_t)STORE_RING_MIN_PAGES),
                               (uint64_t)TABLE_MAX_PAGES - 1);
-        r = dir_allocate(s->table_fd, (uint64_t)rec->pages * DISK_PAGE);
-        if (r == 0 && fdatasync(s->table_fd) < 0)
+        r = dir_allocate(v->table_fd, (uint64_t)rec->pages * DISK_PAGE);
+        if (r == 0 && fdatasync(v->table_fd) < 0)
                 r = -errno;
         if (r < 0)
                 return fail(rec, r, "cannot allocate the file \"" NAME_TABLE "\"");
 
-        rec->fd = dir_open_buffered(s->dir, NAME_TABLE);
+        rec->fd = dir_open_buffered(v->dir, NAME_TABLE);
         if (rec->fd < 0)
                 return fail(rec, rec->fd, "cannot read the file \"" NAME_TABLE "\"");
         posix_fadvise(rec->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
@@ -170,13 +170,13 @@ static int open_ring(struct recovery *rec)
 
 static int open_segment(struct recovery *rec, uint32_t number)
 {
-        struct store *s = rec->s;
-        struct segment *seg = s->segments[number];
+        struct volume *v = rec->v;
+        struct segment *seg = v->segments[number];
         char name[DIR_SEGMENT_NAME_BYTES];
         struct stat st;
 
         dir_segment_name(number, name);
-        seg->fd = dir_open_file(s->dir, name, O_RDWR);
+        seg->fd = dir_open_file(v->dir, name, O_RDWR);
         if (seg->fd < 0)
                 return seg->fd;
         if (fstat(seg->fd, &st) < 0)
@@ -186,12 +186,12 @@ static int open_segment(struct recovery *rec, uint32_t number)
                 /* A crash while it was made. */
                 close(seg->fd);
                 seg->fd = -1;
-                return unlinkat(s->dir->fd, name, 0) < 0 ? -errno : 0;
+                return unlinkat(v->dir->fd, name, 0) < 0 ? -errno : 0;
         }
         seg->bytes = MIN(seg->bytes, UINT64_C(1) << 40);
         seg->prewritten = seg->bytes;
         seg->charged = MAX(seg->bytes, (uint64_t)st.st_blocks * 512) + DISK_PAGE;
-        s->segments_charged += seg->charged;
+        v->segments_charged += seg->charged;
         return 0;
 }
 
@@ -199,8 +199,8 @@ static int open_segment(struct recovery *rec, uint32_t number)
  * file. */
 static int open_segments(struct recovery *rec)
 {
-        struct store *s = rec->s;
-        int fd = openat(s->dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        struct volume *v = rec->v;
+        int fd = openat(v->dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         DIR *dir = fd < 0 ? NULL : fdopendir(fd);
         struct dirent *e;
         int r;
@@ -211,24 +211,24 @@ static int open_segments(struct recovery *rec)
                 int n = dir_segment_number(e->d_name);
 
                 if (n >= 0)
-                        s->n_segments = MAX(s->n_segments, (uint32_t)n + 1);
+                        v->n_segments = MAX(v->n_segments, (uint32_t)n + 1);
         }
         closedir(dir);
-        s->segments = calloc(s->n_segments + 1, sizeof(struct segment *));
-        rec->scans = calloc(s->n_segments + 1, sizeof(*rec->scans));
-        if (!s->segments || !rec->scans)
+        v->segments = calloc(v->n_segments + 1, sizeof(struct segment *));
+        rec->scans = calloc(v->n_segments + 1, sizeof(*rec->scans));
+        if (!v->segments || !rec->scans)
                 return fail(rec, -ENOMEM, "opening segments");
-        rec->n_scans = s->n_segments;
-        for (uint32_t i = 0; i < s->n_segments; i++) {
-                s->segments[i] = segment_new(s, i);
-                if (!s->segments[i])
+        rec->n_scans = v->n_segments;
+        for (uint32_t i = 0; i < v->n_segments; i++) {
+                v->segments[i] = segment_new(v, i);
+                if (!v->segments[i])
                         return fail(rec, -ENOMEM, "opening segments");
                 r = open_segment(rec, i);
                 if (r < 0 && r != -ENOENT) {
                         char name[DIR_SEGMENT_NAME_BYTES];
 
                         dir_segment_name(i, name);
-                        return store_error(rec->error, r, "%s/%s: cannot open: %s", s->path, name,
+                        return store_error(rec->error, r, "%s/%s: cannot open: %s", v->path, name,
                                            strerror(-r));
                 }
         }
@@ -237,29 +237,29 @@ static int open_segments(struct recovery *rec)
 
 static void drop_last_segment(struct recovery *rec)
 {
-        struct store *s = rec->s;
-        uint32_t number = --s->n_segments;
-        struct segment *seg = s->segments[number];
+        struct volume *v = rec->v;
+        uint32_t number = --v->n_segments;
+        struct segment *seg = v->segments[number];
         char name[DIR_SEGMENT_NAME_BYTES];
 
         if (seg->fd >= 0) {
                 dir_segment_name(number, name);
-                unlinkat(s->dir->fd, name, 0);
-                s->segments_charged -= seg->charged;
+                unlinkat(v->dir->fd, name, 0);
+                v->segments_charged -= seg->charged;
         }
         segment_free(seg);
-        s->segments[number] = NULL;
+        v->segments[number] = NULL;
 }
 
 /* The segment's part of an entry: within a file that is there, and possible. */
-static bool place_valid(const struct store *s, const struct disk_entry *e)
+static bool place_valid(const struct volume *v, const struct disk_entry *e)
 {
-        return e->segment < s->n_segments && s->segments[e->segment]->fd >= 0 &&
+        return e->segment < v->n_segments && v->segments[e->segment]->fd >= 0 &&
                e->slot_pages > 0 && e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
                e->length <= (uint64_t)e->slot_pages * DISK_PAGE &&
                e->segment_epoch < UINT64_MAX / 2 &&
                range_within((uint64_t)e->slot_offset * DISK_PAGE,
-                            (uint64_t)e->slot_pages * DISK_PAGE, s->segments[e->segment]->bytes);
+                            (uint64_t)e->slot_pages * DISK_PAGE, v->segments[e->segment]->bytes);
 }
 
 /* --- first look --- */
@@ -269,8 +269,8 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e)
         struct segment_scan *scan;
 
         rec->max_seq = MAX(rec->max_seq, e->seq);
-        namespaces_reserve_id(rec->s->namespaces, e->namespace_id);
-        if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec->s, e))
+        namespaces_reserve_id(rec->v->namespaces, e->namespace_id);
+        if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec->v, e))
                 return 0;
         rec->max_seq = MAX(rec->max_seq, e->segment_epoch);
         scan = &rec->scans[e->segment];
@@ -279,7 +279,7 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e)
                 scan->epoch = e->segment_epoch;
                 scan->slot_pages = e->slot_pages;
                 scan->slots =
-                        (uint32_t)(rec->s->segments[e->segment]->bytes / DISK_PAGE / e->slot_pages);
+                        (uint32_t)(rec->v->segments[e->segment]->bytes / DISK_PAGE / e->slot_pages);
                 scan->seqs = calloc(scan->slots, sizeof(*scan->seqs));
                 if (!scan->seqs)
                         return fail(rec, -ENOMEM, "reading the table");
@@ -301,12 +301,12 @@ static int first_look(struct recovery *rec)
                         /* A page that was torn before its first sector has no head to come back
                          * with. */
                         if (ring_page(rec, i)->magic != 0) {
-                                rec->s->stats.skipped_pages++;
+                                rec->v->stats.skipped_pages++;
                                 rec->sequences[i] = TABLE_STALE;
                         }
                         continue;
                 }
-                rec->s->stats.recovered_pages++;
+                rec->v->stats.recovered_pages++;
                 rec->sequences[i] = page->sequence;
                 for (unsigned j = 0; j < page->count; j++) {
                         int r = valid_entry(rec, &page->entries[j])
@@ -338,7 +338,7 @@ static uint64_t scanned_slots(const struct recovery *rec)
 {
         uint64_t slots = 0;
 
-        for (uint32_t i = 0; i < rec->s->n_segments; i++)
+        for (uint32_t i = 0; i < rec->v->n_segments; i++)
                 slots += rec->scans[i].slots;
         return slots;
 }
@@ -346,29 +346,29 @@ static uint64_t scanned_slots(const struct recovery *rec)
 /* The ring gives what it has too much of, segments go from the end. */
 static int enforce_limit(struct recovery *rec)
 {
-        struct store *s = rec->s;
+        struct volume *v = rec->v;
         uint32_t pages = rec->pages;
         bool dropped = false;
 
-        s->table_charged = (uint64_t)pages * DISK_PAGE;
-        while (store_charged(s) > s->params.limit) {
+        v->table_charged = (uint64_t)pages * DISK_PAGE;
+        while (volume_charged(v) > v->params.limit) {
                 uint32_t need = ring_pages_for(scanned_slots(rec));
 
                 if (pages > need) {
                         rec->new_pages = pages = need;
-                        s->table_charged = (uint64_t)pages * DISK_PAGE;
-                } else if (s->n_segments > 0) {
+                        v->table_charged = (uint64_t)pages * DISK_PAGE;
+                } else if (v->n_segments > 0) {
                         drop_last_segment(rec);
                         dropped = true;
                 } else {
                         return store_error(rec->error, -ENOSPC,
                                            "%s: store.limit is too small for this store's tables",
-                                           s->path);
+                                           v->path);
                 }
         }
-        while (s->n_segments > 0 && s->segments[s->n_segments - 1]->fd < 0)
+        while (v->n_segments > 0 && v->segments[v->n_segments - 1]->fd < 0)
                 drop_last_segment(rec);
-        return dropped ? dir_sync(s->dir) : 0;
+        return dropped ? dir_sync(v->dir) : 0;
 }
 
 /* --- second and third look --- */
@@ -384,7 +384,7 @@ static bool won_its_slot(const struct recovery *rec, const struct disk_entry *e)
 {
         const struct segment_scan *scan;
 
-        if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec->s, e))
+        if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec->v, e))
                 return false;
         scan = &rec->scans[e->segment];
         return e->segment_epoch == scan->epoch && e->slot_pages == scan->slot_pages &&
@@ -394,25 +394,25 @@ static bool won_its_slot(const struct recovery *rec, const struct disk_entry *e)
 static void index_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
                         uint32_t position)
 {
-        struct store *s = rec->s;
-        uint32_t i = index_find(s->index, e->namespace_id, &e->key, hash);
+        struct volume *v = rec->v;
+        uint32_t i = index_find(v->index, e->namespace_id, &e->key, hash);
         struct chunk *c;
 
         if (i != INDEX_NONE) {
-                c = store_chunk_at(s, i);
+                c = volume_chunk_at(v, i);
                 if (c->seq > e->seq)
                         return;
                 if (c->seq == e->seq && rec->sequences[c->table_position / DISK_PAGE_ENTRIES] >
                                                 rec->sequences[position / DISK_PAGE_ENTRIES])
                         return;
         } else {
-                i = index_acquire(s->index);
+                i = index_acquire(v->index);
                 if (i == INDEX_NONE)
                         return; /* store.entries was lowered */
-                c = store_chunk_at(s, i);
+                c = volume_chunk_at(v, i);
                 c->key = e->key;
                 c->namespace_id = e->namespace_id;
-                index_link(s->index, i, hash);
+                index_link(v->index, i, hash);
         }
         c->seq = e->seq;
         c->created_ms = e->created_ms;
@@ -428,19 +428,19 @@ static void index_entry(struct recovery *rec, const struct disk_entry *e, uint64
 static bool second_look_wants(const struct recovery *rec, const struct disk_entry *e)
 {
         return won_its_slot(rec, e) &&
-               !namespaces_is_dead(rec->s->namespaces, e->namespace_id, e->seq);
+               !namespaces_is_dead(rec->v->namespaces, e->namespace_id, e->seq);
 }
 
 static void unindex_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
                           uint32_t position)
 {
-        struct store *s = rec->s;
-        uint32_t i = index_find(s->index, e->namespace_id, &e->key, hash);
+        struct volume *v = rec->v;
+        uint32_t i = index_find(v->index, e->namespace_id, &e->key, hash);
 
-        if (i == INDEX_NONE || store_chunk_at(s, i)->seq >= e->seq)
+        if (i == INDEX_NONE || volume_chunk_at(v, i)->seq >= e->seq)
                 return;
-        index_unlink(s->index, i);
-        index_release(s->index, i);
+        index_unlink(v->index, i);
+        index_release(v->index, i);
 }
 
 static bool third_look_wants(const struct recovery *rec, const struct disk_entry *e)
@@ -453,7 +453,7 @@ static void
 look_again(struct recovery *rec, bool (*wants)(const struct recovery *, const struct disk_entry *),
            void (*use)(struct recovery *, const struct disk_entry *, uint64_t, uint32_t))
 {
-        const struct store *s = rec->s;
+        const struct volume *v = rec->v;
 
         for (uint32_t i = 0; i < rec->pages; i++) {
                 const struct disk_page *page = readable_page(rec, i);
@@ -465,12 +465,12 @@ look_again(struct recovery *rec, bool (*wants)(const struct recovery *, const st
 
                         if (!valid_entry(rec, e) || !wants(rec, e))
                                 continue;
-                        hashes[n] = store_hash(s, e->namespace_id, &e->key);
-                        index_prefetch(s->index, hashes[n], 0);
+                        hashes[n] = key_hash(&v->params.secret, e->namespace_id, &e->key);
+                        index_prefetch(v->index, hashes[n], 0);
                         wanted[n++] = j;
                 }
                 for (unsigned j = 0; j < n; j++)
-                        index_prefetch(s->index, hashes[j], 1);
+                        index_prefetch(v->index, hashes[j], 1);
                 for (unsigned j = 0; j < n; j++)
                         use(rec, &page->entries[wanted[j]], hashes[j],
                             i * DISK_PAGE_ENTRIES + wanted[j]);
@@ -481,49 +481,49 @@ look_again(struct recovery *rec, bool (*wants)(const struct recovery *, const st
 
 static int add_slabs(struct recovery *rec)
 {
-        struct store *s = rec->s;
+        struct volume *v = rec->v;
         int r;
 
-        s->slab_bytes = s->segment_bytes;
-        for (uint32_t i = 0; i < s->n_segments; i++)
-                s->slab_bytes = MAX(s->slab_bytes, s->segments[i]->bytes);
-        r = slabs_new(&s->slabs, DISK_SEGMENTS_MAX, s->slab_bytes);
+        v->slab_bytes = v->segment_bytes;
+        for (uint32_t i = 0; i < v->n_segments; i++)
+                v->slab_bytes = MAX(v->slab_bytes, v->segments[i]->bytes);
+        r = slabs_new(&v->slabs, DISK_SEGMENTS_MAX, v->slab_bytes);
         if (r < 0)
                 return fail(rec, r, "making the slot allocator");
-        for (unsigned i = 0; i < namespaces_count(s->namespaces); i++)
-                slabs_declare_class(s->slabs, namespaces_at(s->namespaces, i)->seen.chunk_bytes);
-        for (uint32_t i = 0; i < s->n_segments; i++) {
-                struct segment *seg = s->segments[i];
+        for (unsigned i = 0; i < namespaces_count(v->namespaces); i++)
+                slabs_declare_class(v->slabs, namespaces_at(v->namespaces, i)->seen.chunk_bytes);
+        for (uint32_t i = 0; i < v->n_segments; i++) {
+                struct segment *seg = v->segments[i];
 
                 if (seg->fd < 0)
                         seg->bytes = DISK_PAGE;
-                r = slabs_add(s->slabs, seg->bytes);
+                r = slabs_add(v->slabs, seg->bytes);
                 if (r < 0)
                         return fail(rec, r, "making the slot allocator");
                 if (seg->fd < 0)
-                        segment_retire(s, i);
+                        segment_retire(v, i);
         }
-        s->n_retired = 0; /* those were missing already: no reason not to make new ones */
+        v->n_retired = 0; /* those were missing already: no reason not to make new ones */
         return 0;
 }
 
 static int cut_segment(struct recovery *rec, uint32_t number)
 {
-        struct store *s = rec->s;
-        struct segment *seg = s->segments[number];
+        struct volume *v = rec->v;
+        struct segment *seg = v->segments[number];
         uint64_t bytes = (uint64_t)rec->scans[number].slot_pages * DISK_PAGE;
         int class, r;
 
-        slabs_declare_class(s->slabs, bytes);
-        class = slabs_class_for(s->slabs, bytes);
-        if (class < 0 || slabs_class_bytes(s->slabs, (unsigned)class) != bytes)
+        slabs_declare_class(v->slabs, bytes);
+        class = slabs_class_for(v->slabs, bytes);
+        if (class < 0 || slabs_class_bytes(v->slabs, (unsigned)class) != bytes)
                 return -EINVAL;
-        r = slabs_assign(s->slabs, number, (unsigned)class);
+        r = slabs_assign(v->slabs, number, (unsigned)class);
         if (r < 0)
                 return r;
         seg->slot_bytes = bytes;
         seg->epoch = rec->scans[number].epoch;
-        s->cut_slots += slabs_slab_slots(s->slabs, number);
+        v->cut_slots += slabs_slab_slots(v->slabs, number);
         return 0;
 }
 
@@ -544,15 +544,15 @@ static int by_age(const void *a, const void *b)
 /* Slots, counts, and the order of eviction. A chunk whose slot cannot be had is forgotten. */
 static int take_places(struct recovery *rec)
 {
-        struct store *s = rec->s;
+        struct volume *v = rec->v;
         _cleanup_(freep) struct age *ages =
-                malloc(((size_t)index_used(s->index) + 1) * sizeof(*ages));
+                malloc(((size_t)index_used(v->index) + 1) * sizeof(*ages));
         size_t n = 0;
 
         if (!ages)
                 return fail(rec, -ENOMEM, "building the index");
-        for (uint32_t i = 0; i < index_high(s->index); i++) {
-                const struct chunk *c = store_chunk_at(s, i);
+        for (uint32_t i = 0; i < index_high(v->index); i++) {
+                const struct chunk *c = volume_chunk_at(v, i);
 
                 if (c->flags & CHUNK_USED)
                         ages[n++] = (struct age){ .second = c->created_ms / 1000,
@@ -562,35 +562,35 @@ static int take_places(struct recovery *rec)
         qsort(ages, n, sizeof(*ages), by_age);
         for (size_t k = 0; k < n; k++) {
                 uint32_t i = ages[k].chunk;
-                struct chunk *c = store_chunk_at(s, i);
-                int r = slabs_slab_class(s->slabs, c->slab) < 0 ? cut_segment(rec, c->slab) : 0;
+                struct chunk *c = volume_chunk_at(v, i);
+                int r = slabs_slab_class(v->slabs, c->slab) < 0 ? cut_segment(rec, c->slab) : 0;
 
                 if (r == 0)
-                        r = slabs_occupy(s->slabs,
+                        r = slabs_occupy(v->slabs,
                                          (struct slab_slot){ .slab = c->slab, .slot = c->slot }, i);
                 if (r < 0) {
                         c->slab = INDEX_NO_SLAB;
-                        index_unlink(s->index, i);
-                        index_release(s->index, i);
+                        index_unlink(v->index, i);
+                        index_release(v->index, i);
                         continue;
                 }
-                s->used_slots++;
-                evict_insert(s->evict, i, (uint32_t)slabs_slab_class(s->slabs, c->slab), c->length);
-                chunk_publish(s, i, c->table_position);
+                v->used_slots++;
+                evict_insert(v->evict, i, (uint32_t)slabs_slab_class(v->slabs, c->slab), c->length);
+                chunk_publish(v, i, c->table_position);
         }
-        s->stats.recovered_chunks = s->chunks;
+        v->stats.recovered_chunks = v->chunks;
         return 0;
 }
 
 /* Forgets what lies in the page. */
-static void drop_page(struct store *s, uint32_t page)
+static void drop_page(struct volume *v, uint32_t page)
 {
         for (uint32_t i = 0; i < DISK_PAGE_ENTRIES; i++) {
                 uint32_t position = page * DISK_PAGE_ENTRIES + i,
-                         chunk = table_chunk_at(s->table, position);
+                         chunk = table_chunk_at(v->table, position);
 
-                if (chunk != UINT32_MAX && store_chunk_at(s, chunk)->table_position == position)
-                        chunk_remove(s, chunk);
+                if (chunk != UINT32_MAX && volume_chunk_at(v, chunk)->table_position == position)
+                        chunk_remove(v, chunk);
         }
 }
 
@@ -600,7 +600,7 @@ static int erase_stale(struct recovery *rec)
         rec->buf_pages = 0;
         for (uint32_t i = 0; i < rec->pages; i++)
                 if (rec->sequences[i] == TABLE_STALE &&
-                    pwrite(rec->s->table_fd, rec->buf, DISK_PAGE, (off_t)i * DISK_PAGE) !=
+                    pwrite(rec->v->table_fd, rec->buf, DISK_PAGE, (off_t)i * DISK_PAGE) !=
                             DISK_PAGE)
                         return errno ? -errno : -EIO;
         return 0;
@@ -608,32 +608,32 @@ static int erase_stale(struct recovery *rec)
 
 static int start_ring(struct recovery *rec)
 {
-        struct store *s = rec->s;
+        struct volume *v = rec->v;
         uint32_t head = rec->newest == UINT32_MAX ? 0 : (rec->newest + 1) % rec->pages;
         int r = erase_stale(rec);
 
         if (r < 0)
                 return fail(rec, r, "cannot write the table");
         for (uint32_t i = 0; i < MIN(rec->safe, rec->pages - 1); i++)
-                drop_page(s, (head + i) % rec->pages);
-        r = table_start(s->table, head, rec->max_sequence + 1);
+                drop_page(v, (head + i) % rec->pages);
+        r = table_start(v->table, head, rec->max_sequence + 1);
         if (r == -ENOSPC) {
-                drop_page(s, head);
-                r = table_start(s->table, head, rec->max_sequence + 1);
+                drop_page(v, head);
+                r = table_start(v->table, head, rec->max_sequence + 1);
         }
         if (r < 0)
                 return fail(rec, r, "starting the table");
-        return fdatasync(s->table_fd) < 0 ? fail(rec, -errno, "cannot sync the table") : 0;
+        return fdatasync(v->table_fd) < 0 ? fail(rec, -errno, "cannot sync the table") : 0;
 }
 
 /* All live entries into a new, smaller file, which then takes the place of the ring. */
 static int rewrite_ring(struct recovery *rec)
 {
-        struct store *s = rec->s;
+        struct volume *v = rec->v;
         _cleanup_(closep) int fd =
-                dir_open_file(s->dir, NAME_TABLE_NEW, O_RDWR | O_CREAT | O_TRUNC);
+                dir_open_file(v->dir, NAME_TABLE_NEW, O_RDWR | O_CREAT | O_TRUNC);
         struct disk_page *page = rec->buf;
-        uint32_t next = 0, i = 0, high = index_high(s->index);
+        uint32_t next = 0, i = 0, high = index_high(v->index);
         int r;
 
         if (fd < 0)
@@ -645,8 +645,8 @@ static int rewrite_ring(struct recovery *rec)
         rec->pages = rec->new_pages;
         rec->newest = UINT32_MAX;
         rec->safe = 0;
-        s->table = table_free(s->table);
-        r = table_new(&s->table, s->dir->superblock.uuid, rec->pages, &store_table_ops, s);
+        v->table = table_free(v->table);
+        r = table_new(&v->table, v->dir->superblock.uuid, rec->pages, &volume_table_ops, v);
         if (r < 0)
                 return r;
         while (i < high && next < rec->pages) {
@@ -657,17 +657,17 @@ static int rewrite_ring(struct recovery *rec)
                         .ring_pages = rec->pages,
                         .run_sequence = rec->max_sequence,
                 };
-                memcpy(page->uuid, s->dir->superblock.uuid, DISK_UUID_BYTES);
+                memcpy(page->uuid, v->dir->superblock.uuid, DISK_UUID_BYTES);
                 for (; i < high && page->count < DISK_PAGE_ENTRIES; i++) {
-                        struct chunk *c = store_chunk_at(s, i);
+                        struct chunk *c = volume_chunk_at(v, i);
                         struct disk_entry *e = &page->entries[page->count];
 
                         if (!(c->flags & CHUNK_USED))
                                 continue;
-                        entry_from_chunk(s, c, e);
-                        e->crc = disk_entry_crc(e, s->dir->superblock.uuid);
+                        entry_from_chunk(v, c, e);
+                        e->crc = disk_entry_crc(e, v->dir->superblock.uuid);
                         c->table_position = next * DISK_PAGE_ENTRIES + page->count++;
-                        table_place(s->table, c->table_position, i);
+                        table_place(v->table, c->table_position, i);
                 }
                 page->crc = disk_page_crc(page);
                 if (pwrite(fd, page, DISK_PAGE, (off_t)next * DISK_PAGE) != DISK_PAGE)
@@ -675,24 +675,24 @@ static int rewrite_ring(struct recovery *rec)
                 rec->newest = next++;
         }
         assert(i == high);
-        if (fsync(fd) < 0 || renameat(s->dir->fd, NAME_TABLE_NEW, s->dir->fd, NAME_TABLE) < 0)
+        if (fsync(fd) < 0 || renameat(v->dir->fd, NAME_TABLE_NEW, v->dir->fd, NAME_TABLE) < 0)
                 return -errno;
-        close(s->table_fd);
-        s->table_fd = TAKE_FD(fd);
+        close(v->table_fd);
+        v->table_fd = TAKE_FD(fd);
         memset(rec->sequences, 0,
                rec->pages * sizeof(*rec->sequences)); /* nothing stale in this one */
-        return dir_sync(s->dir);
+        return dir_sync(v->dir);
 }
 
 static int recover_all(struct recovery *rec)
 {
-        struct store *s = rec->s;
+        struct volume *v = rec->v;
         bool lost = false;
         uint64_t reserve =
-                MIN(MAX(s->params.limit / 4096, UINT64_C(16) * 1024), UINT64_C(2) * 1024 * 1024);
+                MIN(MAX(v->params.limit / 4096, UINT64_C(16) * 1024), UINT64_C(2) * 1024 * 1024);
         int r;
 
-        r = namespaces_open(&s->namespaces, s->dir, reserve, &lost, rec->error);
+        r = namespaces_open(&v->namespaces, v->dir, reserve, &lost, rec->error);
         if (r < 0)
                 return r;
         r = open_ring(rec);
@@ -707,14 +707,14 @@ static int recover_all(struct recovery *rec)
         if (r < 0)
                 return r;
 
-        s->seq = MAX(rec->max_seq, namespaces_max_seq(s->namespaces));
+        v->seq = MAX(rec->max_seq, namespaces_max_seq(v->namespaces));
         if (lost) {
-                namespaces_purge_all(s->namespaces, s->seq);
-                r = namespaces_write_now(s->namespaces);
+                namespaces_purge_all(v->namespaces, v->seq);
+                r = namespaces_write_now(v->namespaces);
                 if (r < 0)
                         return fail(rec, r, "cannot write the namespaces");
         }
-        r = table_new(&s->table, s->dir->superblock.uuid, rec->pages, &store_table_ops, s);
+        r = table_new(&v->table, v->dir->superblock.uuid, rec->pages, &volume_table_ops, v);
         if (r < 0)
                 return fail(rec, r, "making the table");
         look_again(rec, second_look_wants, index_entry);
@@ -730,9 +730,9 @@ static int recover_all(struct recovery *rec)
         return start_ring(rec);
 }
 
-int recover(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+int recover(struct volume *v, char ret_error[static STORE_ERROR_BYTES])
 {
-        struct recovery rec = { .s = s, .error = ret_error, .fd = -1 };
+        struct recovery rec = { .v = v, .error = ret_error, .fd = -1 };
         uint64_t begun = clock_mono_ns();
         int r = recover_all(&rec);
 
@@ -745,6 +745,6 @@ int recover(struct store *s, char ret_error[static STORE_ERROR_BYTES])
         free(rec.scans);
         free(rec.sequences);
         free(rec.buf);
-        s->stats.recover_ms = (clock_mono_ns() - begun) / 1000000;
+        v->stats.recover_ms = (clock_mono_ns() - begun) / 1000000;
         return r;
 }

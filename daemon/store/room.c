@@ -15,109 +15,109 @@
 #include "checked.h"
 #include "store/internal.h"
 
-uint64_t chunk_offset(const struct store *s, const struct chunk *c)
+uint64_t chunk_offset(const struct volume *v, const struct chunk *c)
 {
-        return slabs_offset(s->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot });
+        return slabs_offset(v->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot });
 }
 
-static void chunk_release(struct store *s, uint32_t i)
+static void chunk_release(struct volume *v, uint32_t i)
 {
-        struct chunk *c = store_chunk_at(s, i);
+        struct chunk *c = volume_chunk_at(v, i);
 
         if (c->slab != INDEX_NO_SLAB) {
-                slabs_release(s->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot });
-                s->used_slots--;
+                slabs_release(v->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot });
+                v->used_slots--;
         }
-        index_release(s->index, i);
+        index_release(v->index, i);
 }
 
-void chunk_pin(struct store *s, uint32_t i)
+void chunk_pin(struct volume *v, uint32_t i)
 {
-        struct chunk *c = store_chunk_at(s, i);
+        struct chunk *c = volume_chunk_at(v, i);
 
         assert(c->pins < UINT16_MAX);
         c->pins++;
-        s->pins++;
+        v->pins++;
 }
 
-void chunk_unpin(struct store *s, uint32_t i)
+void chunk_unpin(struct volume *v, uint32_t i)
 {
-        struct chunk *c = store_chunk_at(s, i);
+        struct chunk *c = volume_chunk_at(v, i);
 
         assert(c->pins > 0);
         c->pins--;
-        s->pins--;
+        v->pins--;
         if (c->pins == 0 && !(c->flags & CHUNK_LINKED))
-                chunk_release(s, i);
+                chunk_release(v, i);
 }
 
-void chunk_remove(struct store *s, uint32_t i)
+void chunk_remove(struct volume *v, uint32_t i)
 {
-        struct chunk *c = store_chunk_at(s, i);
+        struct chunk *c = volume_chunk_at(v, i);
 
-        index_unlink(s->index, i);
-        evict_remove(s->evict, i);
+        index_unlink(v->index, i);
+        evict_remove(v->evict, i);
         c->table_position = TABLE_NOWHERE;
         if (!(c->flags & CHUNK_PENDING)) {
-                struct namespace *ns = namespaces_get(s->namespaces, c->namespace_id);
+                struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
 
                 assert(ns);
                 ns->seen.chunks--;
                 ns->seen.bytes -= c->length;
-                s->chunks--;
-                s->payload_bytes -= c->length;
+                v->chunks--;
+                v->payload_bytes -= c->length;
         }
         if (c->pins == 0)
-                chunk_release(s, i);
+                chunk_release(v, i);
 }
 
 static bool may_evict(void *userdata, uint32_t i)
 {
-        return store_chunk_at(userdata, i)->pins == 0;
+        return volume_chunk_at(userdata, i)->pins == 0;
 }
 
-static void evict_chunk(struct store *s, uint32_t i)
+static void evict_chunk(struct volume *v, uint32_t i)
 {
-        s->stats.evictions++;
-        s->stats.evicted_bytes += store_chunk_at(s, i)->length;
-        chunk_remove(s, i);
+        v->stats.evictions++;
+        v->stats.evicted_bytes += volume_chunk_at(v, i)->length;
+        chunk_remove(v, i);
 }
 
 /* Time of the last touch of anything in the slab, or UINT64_MAX if there is I/O in it, or if it is
  * not colder. */
-static uint64_t slab_touched(struct store *s, uint32_t slab, uint64_t colder_than)
+static uint64_t slab_touched(struct volume *v, uint32_t slab, uint64_t colder_than)
 {
-        uint32_t slots = slabs_slab_slots(s->slabs, slab);
+        uint32_t slots = slabs_slab_slots(v->slabs, slab);
         uint64_t touched = 0;
 
         for (uint32_t i = 0; i < slots; i++) {
                 uint32_t chunk =
-                        slabs_owner(s->slabs, (struct slab_slot){ .slab = slab, .slot = i });
+                        slabs_owner(v->slabs, (struct slab_slot){ .slab = slab, .slot = i });
 
                 if (chunk == SLAB_NOBODY)
                         continue;
-                if (store_chunk_at(s, chunk)->pins > 0)
+                if (volume_chunk_at(v, chunk)->pins > 0)
                         return UINT64_MAX;
-                touched = MAX(touched, evict_touched(s->evict, chunk));
+                touched = MAX(touched, evict_touched(v->evict, chunk));
                 if (touched >= colder_than)
                         return UINT64_MAX;
         }
         return touched;
 }
 
-uint32_t room_take_slab(struct store *s, int except_class, uint64_t min_bytes, uint64_t colder_than)
+uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes, uint64_t colder_than)
 {
         uint32_t taken = UINT32_MAX;
 
-        for (uint32_t i = 0; i < slabs_added(s->slabs); i++) {
-                const struct segment *seg = s->segments[i];
-                int class = slabs_slab_class(s->slabs, i);
+        for (uint32_t i = 0; i < slabs_added(v->slabs); i++) {
+                const struct segment *seg = v->segments[i];
+                int class = slabs_slab_class(v->slabs, i);
                 uint64_t touched;
 
                 if (class < 0 || class == except_class || seg->fd < 0 || seg->bytes < min_bytes ||
                     seg->syncing || seg->prewriting)
                         continue;
-                touched = slab_touched(s, i, colder_than);
+                touched = slab_touched(v, i, colder_than);
                 if (touched < colder_than) {
                         taken = i;
                         colder_than = touched;
@@ -125,90 +125,90 @@ uint32_t room_take_slab(struct store *s, int except_class, uint64_t min_bytes, u
         }
         if (taken == UINT32_MAX)
                 return taken;
-        for (uint32_t i = 0, slots = slabs_slab_slots(s->slabs, taken); i < slots; i++) {
+        for (uint32_t i = 0, slots = slabs_slab_slots(v->slabs, taken); i < slots; i++) {
                 uint32_t chunk =
-                        slabs_owner(s->slabs, (struct slab_slot){ .slab = taken, .slot = i });
+                        slabs_owner(v->slabs, (struct slab_slot){ .slab = taken, .slot = i });
 
                 if (chunk != SLAB_NOBODY)
-                        evict_chunk(s, chunk);
+                        evict_chunk(v, chunk);
         }
-        slabs_reclaim(s->slabs, taken);
-        s->stats.slab_moves++;
+        slabs_reclaim(v->slabs, taken);
+        v->stats.slab_moves++;
         return taken;
 }
 
 /* Frees a slot of the class, or a segment that can be cut for it. */
-static bool evict_for(struct store *s, unsigned class)
+static bool evict_for(struct volume *v, unsigned class)
 {
-        uint64_t bytes = slabs_class_bytes(s->slabs, class);
-        uint32_t victim = evict_victim(s->evict, class, may_evict, s, STORE_MAX_PASSED);
+        uint64_t bytes = slabs_class_bytes(v->slabs, class);
+        uint32_t victim = evict_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);
 
         if (victim == EVICT_NONE)
-                return room_take_slab(s, (int)class, bytes, UINT64_MAX) != UINT32_MAX;
-        if (++s->class_evictions[class] >= MAX(s->segment_bytes / bytes, UINT64_C(1))) {
-                s->class_evictions[class] = 0;
-                if (room_take_slab(s, (int)class, bytes, evict_touched(s->evict, victim)) !=
+                return room_take_slab(v, (int)class, bytes, UINT64_MAX) != UINT32_MAX;
+        if (++v->class_evictions[class] >= MAX(v->segment_bytes / bytes, UINT64_C(1))) {
+                v->class_evictions[class] = 0;
+                if (room_take_slab(v, (int)class, bytes, evict_touched(v->evict, victim)) !=
                     UINT32_MAX)
                         return true;
         }
-        evict_chunk(s, victim);
+        evict_chunk(v, victim);
         return true;
 }
 
 /* One chunk less, of this class or else of the coldest. */
-bool room_evict_any(struct store *s, unsigned class)
+bool room_evict_any(struct volume *v, unsigned class)
 {
-        uint32_t victim = evict_victim(s->evict, class, may_evict, s, STORE_MAX_PASSED);
+        uint32_t victim = evict_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);
         uint64_t coldest = UINT64_MAX;
 
         if (victim != EVICT_NONE) {
-                evict_chunk(s, victim);
+                evict_chunk(v, victim);
                 return true;
         }
-        for (unsigned i = 0; i < slabs_class_count(s->slabs); i++) {
-                uint32_t other = evict_victim(s->evict, i, may_evict, s, STORE_MAX_PASSED);
+        for (unsigned i = 0; i < slabs_class_count(v->slabs); i++) {
+                uint32_t other = evict_victim(v->evict, i, may_evict, v, STORE_MAX_PASSED);
 
-                if (other != EVICT_NONE && evict_touched(s->evict, other) < coldest) {
-                        coldest = evict_touched(s->evict, other);
+                if (other != EVICT_NONE && evict_touched(v->evict, other) < coldest) {
+                        coldest = evict_touched(v->evict, other);
                         victim = other;
                 }
         }
         if (victim == EVICT_NONE)
                 return false;
-        evict_chunk(s, victim);
+        evict_chunk(v, victim);
         return true;
 }
 
-int room_acquire(struct store *s, uint32_t chunk, unsigned class)
+int room_acquire(struct volume *v, uint32_t chunk, unsigned class)
 {
-        uint64_t bytes = slabs_class_bytes(s->slabs, class);
-        struct chunk *c = store_chunk_at(s, chunk);
+        uint64_t bytes = slabs_class_bytes(v->slabs, class);
+        struct chunk *c = volume_chunk_at(v, chunk);
 
-        if (s->used_slots >= table_capacity(s->table)) {
-                ring_turn(s);
-                if (ring_is_growing(s))
+        if (v->used_slots >= table_capacity(v->table)) {
+                ring_turn(v);
+                if (ring_is_growing(v))
                         return ROOM_WAIT;
-                if (!room_evict_any(s, class))
+                if (!room_evict_any(v, class))
                         return STORE_FULL;
         }
         for (;;) {
                 struct slab_slot slot;
-                int r = slabs_acquire(s->slabs, class, chunk, &slot);
+                int r = slabs_acquire(v->slabs, class, chunk, &slot);
 
                 if (r == 0) {
                         c->slab = (uint16_t)slot.slab;
                         c->slot = slot.slot;
-                        s->used_slots++;
-                        segment_note_cut(s, slot.slab);
+                        v->used_slots++;
+                        segment_note_cut(v, slot.slab);
                         return 0;
                 }
                 if (r < 0)
                         return r;
-                if (segments_add_next(s))
+                if (segments_add_next(v))
                         continue;
-                if (s->formatting ? s->formatting->bytes >= bytes : segments_format_next(s, bytes))
+                if (v->formatting ? v->formatting->bytes >= bytes : segments_format_next(v, bytes))
                         return ROOM_WAIT;
-                if (!evict_for(s, class))
+                if (!evict_for(v, class))
                         return STORE_FULL;
         }
 }

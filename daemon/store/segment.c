@@ -31,13 +31,13 @@
 enum { GUESSED_SLOT_BYTES = 64 * 1024, MIN_CUT_SEGMENT = 64 * 1024 };
 static const uint64_t full_pause_ns = UINT64_C(30) * 1000000000;
 
-struct segment *segment_new(struct store *s, uint32_t number)
+struct segment *segment_new(struct volume *v, uint32_t number)
 {
         struct segment *seg = calloc(1, sizeof(*seg));
 
         if (!seg)
                 return NULL;
-        seg->store = s;
+        seg->volume = v;
         seg->number = number;
         seg->fd = -1;
         list_init(&seg->waiting);
@@ -76,15 +76,15 @@ uint32_t ring_pages_for(uint64_t slots)
                              round_down((uint64_t)TABLE_MAX_PAGES - 1, STORE_RING_STEP_PAGES));
 }
 
-static uint64_t charged_but_ring(const struct store *s)
+static uint64_t charged_but_ring(const struct volume *v)
 {
         return (uint64_t)DISK_SUPERBLOCKS * DISK_PAGE + STORE_SLACK_BYTES +
-               namespaces_charged(s->namespaces) + s->segments_charged;
+               namespaces_charged(v->namespaces) + v->segments_charged;
 }
 
-uint64_t store_charged(const struct store *s)
+uint64_t volume_charged(const struct volume *v)
 {
-        return charged_but_ring(s) + s->table_charged;
+        return charged_but_ring(v) + v->table_charged;
 }
 
 static uint64_t segment_charge(uint64_t bytes)
@@ -93,52 +93,52 @@ static uint64_t segment_charge(uint64_t bytes)
 }
 
 /* Of the slots in use, and the ones that `slot_bytes` asks for. */
-static uint64_t smallest_slot(const struct store *s, uint64_t slot_bytes)
+static uint64_t smallest_slot(const struct volume *v, uint64_t slot_bytes)
 {
         uint64_t smallest = slot_bytes;
 
-        for (unsigned i = 0; i < slabs_class_count(s->slabs); i++) {
+        for (unsigned i = 0; i < slabs_class_count(v->slabs); i++) {
                 uint32_t slabs;
                 uint64_t slots, used;
 
-                slabs_class_usage(s->slabs, i, &slabs, &slots, &used);
+                slabs_class_usage(v->slabs, i, &slabs, &slots, &used);
                 if (used > 0)
-                        smallest = MIN(smallest, slabs_class_bytes(s->slabs, i));
+                        smallest = MIN(smallest, slabs_class_bytes(v->slabs, i));
         }
         return smallest == UINT64_MAX ? GUESSED_SLOT_BYTES : smallest;
 }
 
 /* Payload of the next segment, 0 if the limit has no room for one of at least `slot_bytes`. */
-static uint64_t next_bytes(const struct store *s, uint64_t slot_bytes)
+static uint64_t next_bytes(const struct volume *v, uint64_t slot_bytes)
 {
-        uint64_t slot = smallest_slot(s, slot_bytes ? slot_bytes : UINT64_MAX);
-        uint64_t slots = s->cut_slots, charged = charged_but_ring(s), low = 0, high, least;
+        uint64_t slot = smallest_slot(v, slot_bytes ? slot_bytes : UINT64_MAX);
+        uint64_t slots = v->cut_slots, charged = charged_but_ring(v), low = 0, high, least;
 
-        for (uint32_t i = 0; i < s->n_segments; i++)
-                if (s->segments[i]->fd >= 0 && s->segments[i]->slot_bytes == 0)
-                        slots += s->segments[i]->bytes / slot;
+        for (uint32_t i = 0; i < v->n_segments; i++)
+                if (v->segments[i]->fd >= 0 && v->segments[i]->slot_bytes == 0)
+                        slots += v->segments[i]->bytes / slot;
 
         /* The most grains that fit; a grain is a slot, or all of the segment's last rest. */
-        high = s->segment_bytes / slot + 1;
+        high = v->segment_bytes / slot + 1;
         while (low < high) {
                 uint64_t n = (low + high + 1) / 2;
-                uint64_t bytes = MIN(n * slot, s->segment_bytes);
-                uint64_t ring = MAX(s->table_charged,
+                uint64_t bytes = MIN(n * slot, v->segment_bytes);
+                uint64_t ring = MAX(v->table_charged,
                                     (uint64_t)ring_pages_for(slots + bytes / slot) * DISK_PAGE);
 
-                if (charged + segment_charge(bytes) + ring <= s->params.limit)
+                if (charged + segment_charge(bytes) + ring <= v->params.limit)
                         low = n;
                 else
                         high = n - 1;
         }
         least = MAX(slot_bytes, (uint64_t)MIN_CUT_SEGMENT);
-        low = MIN(low * slot, s->segment_bytes);
+        low = MIN(low * slot, v->segment_bytes);
         return low >= least ? low : 0;
 }
 
-uint64_t segments_next_bytes(const struct store *s)
+uint64_t segments_next_bytes(const struct volume *v)
 {
-        return next_bytes(s, 0);
+        return next_bytes(v, 0);
 }
 
 /* --- making files --- */
@@ -146,21 +146,21 @@ uint64_t segments_next_bytes(const struct store *s)
 /* Worker. */
 static int make_file(struct kio_request *req)
 {
-        struct store *s = container_of(req, struct store, format_io);
-        struct segment *seg = s->formatting;
+        struct volume *v = container_of(req, struct volume, format_io);
+        struct segment *seg = v->formatting;
         char name[DIR_SEGMENT_NAME_BYTES];
         int r;
 
         dir_segment_name(seg->number, name);
-        seg->fd = dir_open_file(s->dir, name, O_RDWR | O_CREAT | O_EXCL);
+        seg->fd = dir_open_file(v->dir, name, O_RDWR | O_CREAT | O_EXCL);
         if (seg->fd == -EEXIST) {
                 /* Nobody's: what the start found is open already. */
-                unlinkat(s->dir->fd, name, 0);
-                seg->fd = dir_open_file(s->dir, name, O_RDWR | O_CREAT | O_EXCL);
+                unlinkat(v->dir->fd, name, 0);
+                seg->fd = dir_open_file(v->dir, name, O_RDWR | O_CREAT | O_EXCL);
         }
         if (seg->fd < 0)
                 return seg->fd;
-        if (s->params.prewrite)
+        if (v->params.prewrite)
                 r = dir_allocate(seg->fd, seg->bytes);
         else
                 r = ftruncate(seg->fd, (off_t)seg->bytes) < 0 ? -errno : 0;
@@ -172,213 +172,213 @@ static int make_file(struct kio_request *req)
         }
         close(seg->fd);
         seg->fd = -1;
-        unlinkat(s->dir->fd, name, 0);
+        unlinkat(v->dir->fd, name, 0);
         return r;
 }
 
-static int format_begin(struct store *s, uint64_t bytes)
+static int format_begin(struct volume *v, uint64_t bytes)
 {
-        struct segment **p = realloc(s->segments, (s->n_segments + 1) * sizeof(struct segment *));
+        struct segment **p = realloc(v->segments, (v->n_segments + 1) * sizeof(struct segment *));
         struct segment *seg;
 
         if (!p)
                 return -ENOMEM;
-        s->segments = p;
-        seg = segment_new(s, s->n_segments);
+        v->segments = p;
+        seg = segment_new(v, v->n_segments);
         if (!seg)
                 return -ENOMEM;
         seg->bytes = bytes;
         seg->charged = segment_charge(bytes);
-        seg->prewritten = s->params.prewrite ? 0 : bytes;
-        s->segments_charged += seg->charged;
-        s->formatting = seg;
+        seg->prewritten = v->params.prewrite ? 0 : bytes;
+        v->segments_charged += seg->charged;
+        v->formatting = seg;
         return 0;
 }
 
-static void format_end(struct store *s, uint64_t charged_before, int r)
+static void format_end(struct volume *v, uint64_t charged_before, int r)
 {
-        struct segment *seg = TAKE_PTR(s->formatting);
+        struct segment *seg = TAKE_PTR(v->formatting);
 
-        s->segments_charged -= charged_before;
+        v->segments_charged -= charged_before;
         if (r < 0) {
-                s->no_room_until_ns = clock_mono_ns() + full_pause_ns;
+                v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
                 segment_free(seg);
                 return;
         }
-        s->segments_charged += seg->charged;
-        s->segments[s->n_segments++] = seg;
-        s->names_dirty = true;
+        v->segments_charged += seg->charged;
+        v->segments[v->n_segments++] = seg;
+        v->names_dirty = true;
 }
 
 static void format_complete(struct kio_request *req)
 {
-        struct store *s = container_of(req, struct store, format_io);
+        struct volume *v = container_of(req, struct volume, format_io);
 
-        s->operations--;
-        format_end(s, segment_charge(s->formatting->bytes), (int)req->result);
-        put_serve_waiting(s);
-        store_progress(s);
+        v->operations--;
+        format_end(v, segment_charge(v->formatting->bytes), (int)req->result);
+        put_serve_waiting(v);
+        volume_progress(v);
 }
 
-static bool may_format(const struct store *s)
+static bool may_format(const struct volume *v)
 {
-        return !s->formatting && !s->stopping && !s->bypassed && s->n_retired == 0 &&
-               s->n_segments < DISK_SEGMENTS_MAX && clock_mono_ns() >= s->no_room_until_ns;
+        return !v->formatting && !v->stopping && !v->bypassed && v->n_retired == 0 &&
+               v->n_segments < DISK_SEGMENTS_MAX && clock_mono_ns() >= v->no_room_until_ns;
 }
 
-bool segments_format_next(struct store *s, uint64_t slot_bytes)
+bool segments_format_next(struct volume *v, uint64_t slot_bytes)
 {
         uint64_t bytes;
 
-        if (!may_format(s) || slot_bytes >= s->no_room_for)
+        if (!may_format(v) || slot_bytes >= v->no_room_for)
                 return false;
-        bytes = next_bytes(s, slot_bytes);
+        bytes = next_bytes(v, slot_bytes);
         if (bytes == 0)
-                s->no_room_for = slot_bytes; /* nor for anything larger, until something changes */
-        if (bytes == 0 || format_begin(s, bytes) < 0)
+                v->no_room_for = slot_bytes; /* nor for anything larger, until something changes */
+        if (bytes == 0 || format_begin(v, bytes) < 0)
                 return false;
-        s->format_io = (struct kio_request){
+        v->format_io = (struct kio_request){
                 .op = KIO_CALL,
                 .class = KIO_CLASS_PUT,
                 .call = make_file,
                 .complete = format_complete,
         };
-        list_init(&s->format_io.node);
-        s->operations++;
-        kio_submit(s->io, &s->format_io, s->formatting->number);
+        list_init(&v->format_io.node);
+        v->operations++;
+        kio_submit(v->io, &v->format_io, v->formatting->number);
         return true;
 }
 
-int segments_format_now(struct store *s)
+int segments_format_now(struct volume *v)
 {
-        uint64_t bytes = next_bytes(s, 0);
+        uint64_t bytes = next_bytes(v, 0);
         int r;
 
         if (bytes == 0)
                 return -ENOSPC;
-        r = format_begin(s, bytes);
+        r = format_begin(v, bytes);
         if (r < 0)
                 return r;
-        r = make_file(&s->format_io);
-        format_end(s, segment_charge(bytes), r);
+        r = make_file(&v->format_io);
+        format_end(v, segment_charge(bytes), r);
         return r;
 }
 
 /* --- prewriting, and handing over to the allocator --- */
 
-bool segments_add_next(struct store *s)
+bool segments_add_next(struct volume *v)
 {
-        uint32_t next = slabs_added(s->slabs);
+        uint32_t next = slabs_added(v->slabs);
 
-        return next < s->n_segments && slabs_add(s->slabs, s->segments[next]->bytes) == 0;
+        return next < v->n_segments && slabs_add(v->slabs, v->segments[next]->bytes) == 0;
 }
 
 static void prewrite_complete(struct kio_request *req)
 {
-        struct store *s = container_of(req, struct store, prewrite_io);
-        struct segment *seg = TAKE_PTR(s->prewriting);
+        struct volume *v = container_of(req, struct volume, prewrite_io);
+        struct segment *seg = TAKE_PTR(v->prewriting);
 
-        s->operations--;
+        v->operations--;
         seg->prewriting = false;
         if (req->result < 0) {
                 /* The write of a put into it will say so if it is more than a passing trouble. */
-                s->stats.write_errors++;
+                v->stats.write_errors++;
                 seg->prewritten = seg->bytes;
         } else {
                 seg->prewritten += req->length;
-                s->stats.prewrite_bytes_written += req->length;
+                v->stats.prewrite_bytes_written += req->length;
         }
-        put_resume(s, seg);
-        store_progress(s);
+        put_resume(v, seg);
+        volume_progress(v);
 }
 
-static void prewrite_turn(struct store *s)
+static void prewrite_turn(struct volume *v)
 {
         struct segment *seg = NULL;
 
-        while (slabs_added(s->slabs) < s->n_segments) {
-                seg = s->segments[slabs_added(s->slabs)];
-                if (seg->prewritten < seg->bytes || !segments_add_next(s))
+        while (slabs_added(v->slabs) < v->n_segments) {
+                seg = v->segments[slabs_added(v->slabs)];
+                if (seg->prewritten < seg->bytes || !segments_add_next(v))
                         break;
         }
-        if (s->prewriting || s->stopping || s->bypassed)
+        if (v->prewriting || v->stopping || v->bypassed)
                 return;
-        for (uint32_t i = slabs_added(s->slabs); i < s->n_segments; i++) {
-                seg = s->segments[i];
+        for (uint32_t i = slabs_added(v->slabs); i < v->n_segments; i++) {
+                seg = v->segments[i];
                 if (seg->prewritten < seg->bytes)
                         break;
                 seg = NULL;
         }
-        if (!seg || seg->prewritten >= seg->bytes || seg->number < slabs_added(s->slabs))
+        if (!seg || seg->prewritten >= seg->bytes || seg->number < slabs_added(v->slabs))
                 return;
-        s->prewriting = seg;
+        v->prewriting = seg;
         seg->prewriting = true;
-        s->prewrite_io = (struct kio_request){
+        v->prewrite_io = (struct kio_request){
                 .op = KIO_WRITE,
                 .class = KIO_CLASS_BACKGROUND,
                 .fd = seg->fd,
                 .offset = seg->prewritten,
-                .buf = s->zeros,
+                .buf = v->zeros,
                 .length = MIN((uint64_t)STORE_PREWRITE_BYTES, seg->bytes - seg->prewritten),
                 .complete = prewrite_complete,
         };
-        list_init(&s->prewrite_io.node);
-        s->operations++;
-        kio_submit(s->io, &s->prewrite_io, seg->number);
+        list_init(&v->prewrite_io.node);
+        v->operations++;
+        kio_submit(v->io, &v->prewrite_io, seg->number);
 }
 
-void segments_turn(struct store *s)
+void segments_turn(struct volume *v)
 {
-        uint32_t ahead = slabs_free_count(s->slabs) + s->n_segments - slabs_added(s->slabs);
+        uint32_t ahead = slabs_free_count(v->slabs) + v->n_segments - slabs_added(v->slabs);
 
         if (ahead < STORE_SEGMENTS_AHEAD)
-                segments_format_next(s, 0);
-        prewrite_turn(s);
+                segments_format_next(v, 0);
+        prewrite_turn(v);
 }
 
 /* --- cutting and giving up --- */
 
-void segment_note_cut(struct store *s, uint32_t slab)
+void segment_note_cut(struct volume *v, uint32_t slab)
 {
-        struct segment *seg = s->segments[slab];
-        int class = slabs_slab_class(s->slabs, slab);
-        uint64_t slot_bytes = slabs_class_bytes(s->slabs, (unsigned)class);
+        struct segment *seg = v->segments[slab];
+        int class = slabs_slab_class(v->slabs, slab);
+        uint64_t slot_bytes = slabs_class_bytes(v->slabs, (unsigned)class);
 
         if (seg->slot_bytes == slot_bytes)
                 return;
         /* Entries of the old cut are void from the first one of this on. */
-        s->no_room_for = UINT64_MAX;
+        v->no_room_for = UINT64_MAX;
         if (seg->slot_bytes)
-                s->cut_slots -= seg->bytes / seg->slot_bytes;
+                v->cut_slots -= seg->bytes / seg->slot_bytes;
         seg->slot_bytes = slot_bytes;
-        seg->epoch = ++s->seq;
-        s->cut_slots += seg->bytes / slot_bytes;
+        seg->epoch = ++v->seq;
+        v->cut_slots += seg->bytes / slot_bytes;
 }
 
 /* All slots of the slab get an owner that is nobody's chunk, and the file goes. */
-void segment_retire(struct store *s, uint32_t slab)
+void segment_retire(struct volume *v, uint32_t slab)
 {
-        struct segment *seg = s->segments[slab];
+        struct segment *seg = v->segments[slab];
         char name[DIR_SEGMENT_NAME_BYTES];
         unsigned class = 0;
 
-        assert(slabs_slab_class(s->slabs, slab) < 0 && !seg->prewriting && !seg->syncing);
-        for (unsigned i = 0; i < slabs_class_count(s->slabs); i++) {
-                uint64_t bytes = slabs_class_bytes(s->slabs, i);
+        assert(slabs_slab_class(v->slabs, slab) < 0 && !seg->prewriting && !seg->syncing);
+        for (unsigned i = 0; i < slabs_class_count(v->slabs); i++) {
+                uint64_t bytes = slabs_class_bytes(v->slabs, i);
 
-                if (bytes <= seg->bytes && bytes > slabs_class_bytes(s->slabs, class))
+                if (bytes <= seg->bytes && bytes > slabs_class_bytes(v->slabs, class))
                         class = i;
         }
-        if (slabs_assign(s->slabs, slab, class) < 0)
+        if (slabs_assign(v->slabs, slab, class) < 0)
                 return;
-        for (uint32_t i = 0; i < slabs_slab_slots(s->slabs, slab); i++)
-                slabs_occupy(s->slabs, (struct slab_slot){ .slab = slab, .slot = i }, INT32_MAX);
+        for (uint32_t i = 0; i < slabs_slab_slots(v->slabs, slab); i++)
+                slabs_occupy(v->slabs, (struct slab_slot){ .slab = slab, .slot = i }, INT32_MAX);
 
         if (seg->slot_bytes)
-                s->cut_slots -= seg->bytes / seg->slot_bytes;
+                v->cut_slots -= seg->bytes / seg->slot_bytes;
         seg->slot_bytes = 0;
-        s->segments_charged -= seg->charged;
-        s->no_room_for = UINT64_MAX;
+        v->segments_charged -= seg->charged;
+        v->no_room_for = UINT64_MAX;
         seg->charged = 0;
         seg->dirty = seg->sync_wanted = false;
         list_unlink(&seg->dirty_node);
@@ -386,109 +386,109 @@ void segment_retire(struct store *s, uint32_t slab)
                 close(seg->fd);
                 seg->fd = -1;
                 dir_segment_name(seg->number, name);
-                unlinkat(s->dir->fd, name, 0);
+                unlinkat(v->dir->fd, name, 0);
         }
-        s->n_retired++;
+        v->n_retired++;
 }
 
 /* --- the ring's file --- */
 
-bool ring_is_growing(const struct store *s)
+bool ring_is_growing(const struct volume *v)
 {
-        return s->growing_pages > 0;
+        return v->growing_pages > 0;
 }
 
 /* Worker. */
 static int grow_file(struct kio_request *req)
 {
-        struct store *s = container_of(req, struct store, grow_io);
+        struct volume *v = container_of(req, struct volume, grow_io);
 
-        return dir_allocate(s->table_fd, (uint64_t)s->growing_pages * DISK_PAGE);
+        return dir_allocate(v->table_fd, (uint64_t)v->growing_pages * DISK_PAGE);
 }
 
-static void growth_submit(struct store *s, enum kio_op op);
+static void growth_submit(struct volume *v, enum kio_op op);
 
 /* Allocated, written with zeros as segments are, so that publishing never waits for the file
  * system, and synced. */
 static void growth_complete(struct kio_request *req)
 {
-        struct store *s = container_of(req, struct store, grow_io);
-        uint64_t end = (uint64_t)s->growing_pages * DISK_PAGE;
+        struct volume *v = container_of(req, struct volume, grow_io);
+        uint64_t end = (uint64_t)v->growing_pages * DISK_PAGE;
 
-        s->operations--;
+        v->operations--;
         if (req->result < 0) {
                 /* What has been allocated stays charged: the file may have it. */
-                s->growing_pages = 0;
-                s->no_room_until_ns = clock_mono_ns() + full_pause_ns;
-                put_serve_waiting(s);
+                v->growing_pages = 0;
+                v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
+                put_serve_waiting(v);
         } else if (req->op == KIO_SYNC) {
-                s->growth_done = true;
-                if (!table_in_flight(s->table))
-                        ring_use_growth(s);
+                v->growth_done = true;
+                if (!table_in_flight(v->table))
+                        ring_use_growth(v);
         } else {
                 if (req->op == KIO_WRITE) {
-                        s->growth_zeroed += req->length;
-                        s->stats.prewrite_bytes_written += req->length;
+                        v->growth_zeroed += req->length;
+                        v->stats.prewrite_bytes_written += req->length;
                 }
-                growth_submit(s,
-                              s->growth_zeroed < end && s->params.prewrite ? KIO_WRITE : KIO_SYNC);
+                growth_submit(v,
+                              v->growth_zeroed < end && v->params.prewrite ? KIO_WRITE : KIO_SYNC);
         }
-        store_progress(s);
+        volume_progress(v);
 }
 
-static void growth_submit(struct store *s, enum kio_op op)
+static void growth_submit(struct volume *v, enum kio_op op)
 {
-        uint64_t end = (uint64_t)s->growing_pages * DISK_PAGE;
+        uint64_t end = (uint64_t)v->growing_pages * DISK_PAGE;
 
-        s->grow_io = (struct kio_request){
+        v->grow_io = (struct kio_request){
                 .op = op,
                 .class = KIO_CLASS_PUT,
-                .fd = s->table_fd,
+                .fd = v->table_fd,
                 .call = op == KIO_CALL ? grow_file : NULL,
                 .complete = growth_complete,
         };
         if (op == KIO_WRITE) {
-                s->grow_io.offset = s->growth_zeroed;
-                s->grow_io.buf = s->zeros;
-                s->grow_io.length = MIN((uint64_t)STORE_PREWRITE_BYTES, end - s->growth_zeroed);
+                v->grow_io.offset = v->growth_zeroed;
+                v->grow_io.buf = v->zeros;
+                v->grow_io.length = MIN((uint64_t)STORE_PREWRITE_BYTES, end - v->growth_zeroed);
         }
-        list_init(&s->grow_io.node);
-        s->operations++;
-        kio_submit(s->io, &s->grow_io, 0);
+        list_init(&v->grow_io.node);
+        v->operations++;
+        kio_submit(v->io, &v->grow_io, 0);
 }
 
-void ring_use_growth(struct store *s)
+void ring_use_growth(struct volume *v)
 {
-        if (!s->growth_done)
+        if (!v->growth_done)
                 return;
-        s->growth_done = false;
-        if (table_grow(s->table, s->growing_pages) < 0)
-                s->no_room_until_ns = clock_mono_ns() + full_pause_ns;
-        s->growing_pages = 0;
-        put_serve_waiting(s);
+        v->growth_done = false;
+        if (table_grow(v->table, v->growing_pages) < 0)
+                v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
+        v->growing_pages = 0;
+        put_serve_waiting(v);
 }
 
-void ring_turn(struct store *s)
+void ring_turn(struct volume *v)
 {
-        uint32_t pages = table_pages(s->table), want = ring_pages_for(s->cut_slots);
-        uint64_t charged = charged_but_ring(s), room;
+        uint32_t pages = table_pages(v->table), want = ring_pages_for(v->cut_slots);
+        uint64_t charged = charged_but_ring(v), room;
 
-        if (ring_is_growing(s) || want <= pages || s->stopping || s->bypassed ||
-            clock_mono_ns() < s->no_room_until_ns)
+        if (ring_is_growing(v) || want <= pages || v->stopping || v->bypassed ||
+            clock_mono_ns() < v->no_room_until_ns)
                 return;
-        room = s->params.limit > charged ? (s->params.limit - charged) / DISK_PAGE : 0;
+        room = v->params.limit > charged ? (v->params.limit - charged) / DISK_PAGE : 0;
         want = (uint32_t)MIN((uint64_t)want, round_down(room, STORE_RING_STEP_PAGES));
         if (want <= pages) {
-                if ((uint64_t)pages * DISK_PAGE_ENTRIES < 2 * s->cut_slots) {
-                        uint32_t slab = room_take_slab(s, -1, 0, UINT64_MAX);
+                if ((uint64_t)pages * DISK_PAGE_ENTRIES < 2 * v->cut_slots) {
+                        uint32_t slab = room_take_slab(v, -1, 0, UINT64_MAX);
 
                         if (slab != UINT32_MAX)
-                                segment_retire(s, slab);
+                                segment_retire(v, slab);
                 }
                 return;
         }
-        s->growing_pages = want;
-        s->growth_zeroed = (uint64_t)pages * DISK_PAGE;
-        s->table_charged = (uint64_t)want * DISK_PAGE;
-        growth_submit(s, KIO_CALL);
+        v->growing_pages = want;
+        v->growth_zeroed = (uint64_t)pages * DISK_PAGE;
+        v->table_charged = (uint64_t)want * DISK_PAGE;
+        growth_submit(v, KIO_CALL);
 }

@@ -14,7 +14,7 @@
 void sync_mark_dirty(struct segment *seg)
 {
         if (!seg->dirty)
-                list_append(&seg->store->dirty_segments, &seg->dirty_node);
+                list_append(&seg->volume->dirty_segments, &seg->dirty_node);
         seg->dirty = true;
 }
 
@@ -23,85 +23,85 @@ void sync_want(struct segment *seg)
         seg->sync_wanted = true;
 }
 
-void sync_want_all(struct store *s)
+void sync_want_all(struct volume *v)
 {
-        list_for_each (&s->dirty_segments, n)
+        list_for_each (&v->dirty_segments, n)
                 sync_want(container_of(n, struct segment, dirty_node));
 }
 
-static void sync_one_done(struct store *s, int64_t result)
+static void sync_one_done(struct volume *v, int64_t result)
 {
         struct list_node *n;
         int r;
 
-        s->operations--;
-        s->stats.syncs++;
+        v->operations--;
+        v->stats.syncs++;
         if (result < 0) {
-                s->stats.sync_errors++;
-                s->sync_failed = true;
+                v->stats.sync_errors++;
+                v->sync_failed = true;
         }
-        assert(s->sync_outstanding > 0);
-        if (--s->sync_outstanding > 0)
+        assert(v->sync_outstanding > 0);
+        if (--v->sync_outstanding > 0)
                 return;
-        table_sync_end(s->table, s->sync_failed ? -1 : 0);
-        r = s->sync_failed || !s->dir->can_sync ? STORE_NOT_DURABLE : 0;
-        while ((n = list_pop(&s->sync_flying)))
-                put_finish(s, container_of(n, struct store_put, node), r);
+        table_sync_end(v->table, v->sync_failed ? -1 : 0);
+        r = v->sync_failed || !v->dir->can_sync ? STORE_NOT_DURABLE : 0;
+        while ((n = list_pop(&v->sync_flying)))
+                put_finish(v, container_of(n, struct store_put, node), r);
 }
 
 static void segment_synced(struct kio_request *req)
 {
         struct segment *seg = container_of(req, struct segment, sync);
-        struct store *s = seg->store;
+        struct volume *v = seg->volume;
 
         seg->syncing = false;
-        sync_one_done(s, req->result);
-        store_progress(s);
+        sync_one_done(v, req->result);
+        volume_progress(v);
 }
 
 static void table_synced(struct kio_request *req)
 {
-        struct store *s = container_of(req, struct store, table_sync_io);
+        struct volume *v = container_of(req, struct volume, table_sync_io);
 
-        sync_one_done(s, req->result);
-        store_progress(s);
+        sync_one_done(v, req->result);
+        volume_progress(v);
 }
 
 static void names_synced(struct kio_request *req)
 {
-        struct store *s = container_of(req, struct store, names_sync_io);
+        struct volume *v = container_of(req, struct volume, names_sync_io);
 
-        sync_one_done(s, req->result);
-        store_progress(s);
+        sync_one_done(v, req->result);
+        volume_progress(v);
 }
 
-static void submit_sync(struct store *s, struct kio_request *req, int fd,
+static void submit_sync(struct volume *v, struct kio_request *req, int fd,
                         void (*complete)(struct kio_request *), unsigned affinity)
 {
         *req = (struct kio_request){
                 .op = KIO_SYNC, .class = KIO_CLASS_PUT, .fd = fd, .complete = complete
         };
         list_init(&req->node);
-        s->operations++;
-        s->sync_outstanding++;
-        kio_submit(s->io, req, affinity);
+        v->operations++;
+        v->sync_outstanding++;
+        kio_submit(v->io, req, affinity);
 }
 
-void sync_turn(struct store *s)
+void sync_turn(struct volume *v)
 {
         struct list_node *n;
 
-        if (s->sync_outstanding > 0 ||
-            (list_empty(&s->sync_waiting) && !table_wants_sync(s->table)))
+        if (v->sync_outstanding > 0 ||
+            (list_empty(&v->sync_waiting) && !table_wants_sync(v->table)))
                 return;
-        if (s->sync_failed || !s->dir->can_sync) {
-                while ((n = list_pop(&s->sync_waiting)))
-                        put_finish(s, container_of(n, struct store_put, node), STORE_NOT_DURABLE);
-                if (!table_wants_sync(s->table))
+        if (v->sync_failed || !v->dir->can_sync) {
+                while ((n = list_pop(&v->sync_waiting)))
+                        put_finish(v, container_of(n, struct store_put, node), STORE_NOT_DURABLE);
+                if (!table_wants_sync(v->table))
                         return;
         }
-        list_splice(&s->sync_flying, &s->sync_waiting);
-        list_for_each_safe (&s->dirty_segments, i) {
+        list_splice(&v->sync_flying, &v->sync_waiting);
+        list_for_each_safe (&v->dirty_segments, i) {
                 struct segment *seg = container_of(i, struct segment, dirty_node);
 
                 if (!seg->sync_wanted)
@@ -110,12 +110,12 @@ void sync_turn(struct store *s)
                 list_unlink(&seg->dirty_node);
                 seg->dirty = seg->sync_wanted = false;
                 seg->syncing = true;
-                submit_sync(s, &seg->sync, seg->fd, segment_synced, seg->number);
+                submit_sync(v, &seg->sync, seg->fd, segment_synced, seg->number);
         }
-        if (s->names_dirty && !list_empty(&s->sync_flying)) {
-                s->names_dirty = false;
-                submit_sync(s, &s->names_sync_io, s->dir->fd, names_synced, 0);
+        if (v->names_dirty && !list_empty(&v->sync_flying)) {
+                v->names_dirty = false;
+                submit_sync(v, &v->names_sync_io, v->dir->fd, names_synced, 0);
         }
-        table_sync_begin(s->table);
-        submit_sync(s, &s->table_sync_io, s->table_fd, table_synced, 0);
+        table_sync_begin(v->table);
+        submit_sync(v, &v->table_sync_io, v->table_fd, table_synced, 0);
 }

@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One path of the store: see volume.h, and README.md for the format.
+ *
+ * Opens the parts in order (directory; then tables, index, segments), runs what is due at the end
+ * of each loop turn, answers look-ups, closes. Owns nothing that another file here does not know
+ * better.
+ *
+ * Completions never run where they come about: they are listed, and volume_turn() calls them. Once
+ * the volume stops nobody may call that any more, so from then on every completed operation does. */
+#include "store/volume.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "store/internal.h"
+
+enum { DEFAULT_LOCK_WAIT_MS = 5000, LIST_LOOKS = 64 };
+
+DEFINE_CLEANUP(struct volume *, volume_close);
+
+/* --- open --- */
+
+static int check_params(const struct store_params *params, char ret_error[static STORE_ERROR_BYTES])
+{
+        if (params->limit < STORE_MIN_LIMIT || params->limit > INT64_MAX / 2)
+                return store_error(
+                        ret_error, -EINVAL, "store.limit: %llu bytes, must be at least %u MiB",
+                        (unsigned long long)params->limit, STORE_MIN_LIMIT / 1024 / 1024);
+        if (!evict_policy_exists(params->policy))
+                return store_error(ret_error, -EINVAL, "eviction.policy: there is no \"%s\"",
+                                   params->policy);
+        return 0;
+}
+
+static uint32_t entries_max(const struct store_params *params)
+{
+        uint64_t n = params->entries;
+
+        if (n == 0)
+                n = MAX(params->limit / (256 * 1024), UINT64_C(1) << 20);
+        /* A chunk has at least a page; a record's number is an owner in slab.h. */
+        n = MIN(n, params->limit / DISK_PAGE);
+        return (uint32_t)MIN(MAX(n, UINT64_C(16)), (uint64_t)INT32_MAX - 1);
+}
+
+int volume_prepare(struct volume **ret, const struct store_params *params, const char *path,
+                   char ret_error[static 512])
+{
+        _cleanup_(volume_closep) struct volume *v = NULL;
+        int r = check_params(params, ret_error);
+
+        if (r < 0)
+                return r;
+        v = calloc(1, sizeof(*v));
+        if (!v)
+                return store_error(ret_error, -ENOMEM, "out of memory");
+        v->table_fd = -1;
+        v->no_room_for = UINT64_MAX;
+        list_init(&v->dirty_segments);
+        list_init(&v->sync_waiting);
+        list_init(&v->sync_flying);
+        list_init(&v->slot_waiting);
+        list_init(&v->done_puts);
+        list_init(&v->drops_waiting);
+        list_init(&v->done_gets);
+        v->path = strdup(path);
+        v->policy = strdup(params->policy);
+        if (!v->path || !v->policy)
+                return store_error(ret_error, -ENOMEM, "out of memory");
+        v->params = *params;
+        v->params.paths = NULL; /* the caller's */
+        v->params.policy = v->policy;
+
+        r = dir_open(&v->dir,
+                     &(struct dir_params){
+                             .path = v->path,
+                             .index = 0,
+                             .count = 1,
+                             .direct = params->direct,
+                             .lock_wait_ms = params->lock_wait_ms ? params->lock_wait_ms
+                                                                  : DEFAULT_LOCK_WAIT_MS,
+                     },
+                     ret_error);
+        if (r < 0)
+                return r;
+        v->stats.clean_start = v->dir->superblock.clean == 1;
+        *ret = TAKE_PTR(v);
+        return 0;
+}
+
+int volume_lock_fd(const struct volume *v)
+{
+        return v->dir->lock_fd;
+}
+
+int volume_probe_fd(const struct volume *v)
+{
+        return v->dir->superblock_fd;
+}
+
+const char *volume_path(const struct volume *v)
+{
+        return v->path;
+}
+
+static void namespaces_progress(void *userdata)
+{
+        volume_progress(userdata);
+}
+
+/* The largest chunk that some segment takes: one that is there, or the next. */
+static uint64_t largest_chunk(const struct volume *v)
+{
+        uint64_t bytes = segments_next_bytes(v);
+
+        for (uint32_t i = 0; i < v->n_segments; i++)
+                if (v->segments[i]->fd >= 0)
+                        bytes = MAX(bytes, v->segments[i]->bytes);
+        if (v->params.pool_slab_bytes)
+                bytes = MIN(bytes, v->params.pool_slab_bytes);
+        return MIN(bytes, round_down(UINT32_MAX, DISK_PAGE));
+}
+
+int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
+{
+        int r;
+
+        assert(!v->open);
+        v->io = io;
+        v->segment_bytes = segment_bytes_for(v->params.limit, v->params.segment_bytes);
+        r = index_new(&v->index, entries_max(&v->params));
+        if (r == 0)
+                r = evict_new(&v->evict, v->policy, index_max(v->index), SLAB_MAX_CLASSES);
+        if (r < 0)
+                return store_error(ret_error, r, "%s: making the index: %s", v->path, strerror(-r));
+        v->zeros = mmap(NULL, STORE_PREWRITE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (v->zeros == MAP_FAILED) {
+                v->zeros = NULL;
+                return store_error(ret_error, -ENOMEM, "out of memory");
+        }
+
+        r = recover(v, ret_error);
+        if (r < 0)
+                return r;
+        if (v->n_segments == 0) {
+                r = segments_format_now(v);
+                if (r < 0)
+                        return store_error(ret_error, r, "%s: cannot make the first data file: %s",
+                                           v->path, strerror(-r));
+        }
+        v->max_chunk = largest_chunk(v);
+        v->dir->superblock.limit = v->params.limit;
+        v->dir->superblock.segment_bytes = v->segment_bytes;
+        v->dir->superblock.clean = 0;
+        r = dir_write_superblock(v->dir);
+        if (r == 0)
+                r = dir_sync(v->dir);
+        if (r < 0)
+                return store_error(ret_error, r, "%s: cannot write the superblock: %s", v->path,
+                                   strerror(-r));
+        namespaces_set_io(v->namespaces, io, namespaces_progress, v);
+        v->open = true;
+        return 0;
+}
+
+/* --- turning --- */
+
+static bool drain(struct volume *v)
+{
+        struct list_node puts = LIST_INIT(puts), gets = LIST_INIT(gets), *n;
+        bool any = false;
+
+        list_splice(&puts, &v->done_puts);
+        list_splice(&gets, &v->done_gets);
+        while ((n = list_pop(&gets))) {
+                struct store_get *req = container_of(n, struct store_get, node);
+
+                any = true;
+                v->requests--;
+                req->complete(req);
+        }
+        while ((n = list_pop(&puts))) {
+                struct store_put *req = container_of(n, struct store_put, node);
+
+                any = true;
+                v->requests--;
+                req->complete(req);
+        }
+        return namespaces_drain(v->namespaces) || any;
+}
+
+void volume_turn(struct volume *v)
+{
+        if (!v->open)
+                return;
+        /* What completes makes work, and some work completes at once. */
+        do {
+                namespaces_turn(v->namespaces);
+                put_serve_waiting(v);
+                segments_turn(v);
+                ring_turn(v);
+                table_kick(v);
+                sync_turn(v);
+        } while (drain(v));
+}
+
+void volume_progress(struct volume *v)
+{
+        if (!v->stopping)
+                return;
+        volume_turn(v);
+        kio_flush(v->io);
+}
+
+static int do_nothing(struct kio_request *req)
+{
+        return 0;
+}
+
+static void nudged(struct kio_request *req)
+{
+        struct volume *v = container_of(req, struct volume, nudge_io);
+
+        v->nudged = false;
+        v->operations--;
+        volume_progress(v);
+}
+
+/* A request came after the stop: its completion may not be called from here, and perhaps nothing
+ * else will come. */
+static void nudge(struct volume *v)
+{
+        if (!v->stopping || v->nudged)
+                return;
+        v->nudged = true;
+        v->nudge_io = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_GET,
+                .call = do_nothing,
+                .complete = nudged,
+        };
+        list_init(&v->nudge_io.node);
+        v->operations++;
+        kio_submit(v->io, &v->nudge_io, 0);
+        kio_flush(v->io);
+}
+
+void volume_stop(struct volume *v)
+{
+        if (!v || v->stopping)
+                return;
+        v->stopping = true;
+        if (v->open)
+                volume_progress(v);
+}
+
+uint64_t volume_pending(const struct volume *v)
+{
+        if (!v->open)
+                return 0;
+        return v->requests + v->operations + v->tombstones + namespaces_pending(v->namespaces);
+}
+
+/* Everything to stable storage; then, and only then, the store is clean. */
+static int close_clean(struct volume *v)
+{
+        int r;
+
+        list_for_each (&v->dirty_segments, n)
+                if (fdatasync(container_of(n, struct segment, dirty_node)->fd) < 0)
+                        return -errno;
+        if (fdatasync(v->table_fd) < 0)
+                return -errno;
+        r = dir_sync(v->dir);
+        if (r < 0)
+                return r;
+        r = namespaces_write_now(v->namespaces);
+        if (r < 0)
+                return r;
+        v->dir->superblock.clean = 1;
+        return dir_write_superblock(v->dir);
+}
+
+struct volume *volume_close(struct volume *v)
+{
+        if (!v)
+                return NULL;
+        assert(volume_pending(v) == 0);
+        if (v->open && !v->bypassed && !v->sync_failed)
+                close_clean(v); /* else the next start finds it as after a crash, and works */
+        for (uint32_t i = 0; v->segments && i < v->n_segments; i++)
+                segment_free(v->segments[i]);
+        free(v->segments);
+        if (v->table_fd >= 0)
+                close(v->table_fd);
+        if (v->zeros)
+                munmap(v->zeros, STORE_PREWRITE_BYTES);
+        table_free(v->table);
+        namespaces_free(v->namespaces);
+        index_free(v->index);
+        slabs_free(v->slabs);
+        evict_free(v->evict);
+        dir_close(v->dir);
+        free(v->path);
+        free(v->policy);
+        free(v);
+        return NULL;
+}
+
+/* --- namespaces --- */
+
+void volume_namespace_open(struct volume *v, struct store_namespace_open *req)
+{
+        uint64_t charged = volume_charged(v);
+
+        namespaces_open_one(v->namespaces, req,
+                            v->params.limit > charged ? v->params.limit - charged : 0);
+        /* Too large, or no room among the classes: then chunks use the shared classes. */
+        if (req->namespace && req->namespace->chunk_bytes)
+                slabs_declare_class(v->slabs, req->namespace->chunk_bytes);
+        nudge(v);
+}
+
+const struct store_namespace *volume_namespace_get(const struct volume *v, uint32_t id)
+{
+        const struct namespace *ns = namespaces_get(v->namespaces, id);
+
+        return ns ? &ns->seen : NULL;
+}
+
+const struct store_namespace *volume_namespace_at(const struct volume *v, unsigned i)
+{
+        const struct namespace *ns = namespaces_at(v->namespaces, i);
+
+        return ns ? &ns->seen : NULL;
+}
+
+void volume_purge(struct volume *v, struct store_purge *req)
+{
+        req->dropped = 0;
+        list_init(&req->node);
+        for (uint32_t i = 0; i < index_high(v->index); i++) {
+                const struct chunk *c = volume_chunk_at(v, i);
+
+                if (!(c->flags & CHUNK_LINKED) ||
+                    (!req->all && c->namespace_id != req->namespace_id))
+                        continue;
+                req->dropped += !(c->flags & CHUNK_PENDING);
+                chunk_remove(v, i);
+        }
+        v->stats.purges++;
+        namespaces_purge(v->namespaces, req, ++v->seq);
+        nudge(v);
+}
+
+/* --- chunks --- */
+
+uint64_t volume_max_chunk(const struct volume *v)
+{
+        return v->max_chunk;
+}
+
+static struct store_chunk describe(const struct chunk *c)
+{
+        return (struct store_chunk){
+                .key = c->key,
+                .namespace_id = c->namespace_id,
+                .length = c->length,
+                .crc = c->crc,
+                .created_ms = c->created_ms,
+        };
+}
+
+int volume_find(const struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
+               struct store_ref *ret_ref, struct store_chunk *ret_chunk)
+{
+        uint32_t i = index_find(v->index, namespace_id, key, hash);
+        const struct chunk *c;
+
+        if (i == INDEX_NONE)
+                return STORE_MISS;
+        c = volume_chunk_at(v, i);
+        if (c->flags & CHUNK_PENDING)
+                return STORE_MISS;
+        if (ret_ref)
+                *ret_ref = (struct store_ref){ .index = i, .generation = c->generation };
+        if (ret_chunk)
+                *ret_chunk = describe(c);
+        return 0;
+}
+
+void volume_touch(struct volume *v, struct store_ref ref)
+{
+        if (ref.index >= index_high(v->index) ||
+            volume_chunk_at(v, ref.index)->generation != ref.generation)
+                return;
+        if (volume_chunk_at(v, ref.index)->flags & CHUNK_LINKED)
+                evict_touch(v->evict, ref.index);
+}
+
+int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash)
+{
+        uint32_t i = index_find(v->index, namespace_id, key, hash);
+
+        if (i == INDEX_NONE || volume_chunk_at(v, i)->flags & CHUNK_PENDING)
+                return STORE_MISS;
+        chunk_drop(v, i);
+        v->stats.drops++;
+        nudge(v);
+        return 0;
+}
+
+void volume_sync(struct volume *v, struct store_put *req)
+{
+        list_init(&req->node);
+        v->requests++;
+        sync_want_all(v);
+        if (list_empty(&v->dirty_segments) && !table_is_dirty(v->table) && v->sync_outstanding == 0)
+                put_finish(v, req, v->sync_failed || !v->dir->can_sync ? STORE_NOT_DURABLE : 0);
+        else
+                list_append(&v->sync_waiting, &req->node);
+        nudge(v);
+}
+
+unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cursor,
+                    struct store_chunk *ret, unsigned max)
+{
+        uint64_t i = *cursor, high = index_high(v->index);
+        uint64_t end = MIN(high, i < high ? i + (uint64_t)max * LIST_LOOKS : high);
+        unsigned n = 0;
+
+        for (; i < end && n < max; i++) {
+                const struct chunk *c = volume_chunk_at(v, (uint32_t)i);
+
+                if ((c->flags & (CHUNK_LINKED | CHUNK_PENDING)) == CHUNK_LINKED &&
+                    c->namespace_id == namespace_id)
+                        ret[n++] = describe(c);
+        }
+        *cursor = i < high ? i : 0;
+        return n;
+}
+
+/* --- what is seen from outside --- */
+
+void volume_get_stats(const struct volume *v, struct store_stats *ret)
+{
+        struct table_stats table = { 0 };
+
+        *ret = v->stats;
+        ret->limit = v->params.limit;
+        ret->direct = v->dir->direct;
+        ret->direct_reason = v->dir->direct_reason;
+        ret->bypassed = v->bypassed;
+        if (!v->open)
+                return;
+        table_get_stats(v->table, &table);
+        ret->used_bytes = volume_charged(v);
+        ret->payload_bytes = v->payload_bytes;
+        ret->chunks = v->chunks;
+        ret->entries_max = index_max(v->index);
+        ret->slots = v->cut_slots;
+        ret->segments = v->n_segments - v->n_retired;
+        ret->segment_bytes = v->segment_bytes;
+        ret->segments_max =
+                MIN(v->params.limit / v->segment_bytes + 1, (uint64_t)DISK_SEGMENTS_MAX);
+        ret->index_bytes = index_bytes(v->index) + (uint64_t)index_high(v->index) * 16 +
+                           v->cut_slots * 4 + table_bytes(v->table);
+        ret->table_pages = table_pages(v->table);
+        ret->table_pages_written = table.pages_written;
+        ret->table_entries_written = table.entries_written;
+        ret->table_entries_carried = table.entries_carried;
+        ret->sync_errors += namespaces_sync_errors(v->namespaces);
+        ret->namespaces = namespaces_count(v->namespaces);
+}
