@@ -47,8 +47,8 @@ int fdpass_send(int sock, const void *msg, size_t bytes, const int *fds, unsigne
         return (size_t)n == bytes ? 0 : -EIO;
 }
 
-ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MAX_FDS],
-                    unsigned *ret_n_fds)
+static ssize_t receive(int sock, int flags, void *buf, size_t room,
+                       int ret_fds[static WIRE_MAX_FDS], unsigned *ret_n_fds)
 {
         struct iovec iov = { .iov_base = buf, .iov_len = room };
         union control control;
@@ -63,9 +63,7 @@ ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MA
         bool too_many = false;
         ssize_t n;
 
-        do
-                n = recvmsg(sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        while (n < 0 && errno == EINTR);
+        n = recvmsg(sock, &m, flags | MSG_CMSG_CLOEXEC);
         if (n < 0)
                 return -errno;
 
@@ -102,4 +100,21 @@ ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MA
                 ret_fds[i] = fds[i];
         *ret_n_fds = n_fds;
         return n;
+}
+
+ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MAX_FDS],
+                    unsigned *ret_n_fds)
+{
+        ssize_t n;
+
+        do
+                n = receive(sock, MSG_DONTWAIT, buf, room, ret_fds, ret_n_fds);
+        while (n == -EINTR);
+        return n;
+}
+
+ssize_t fdpass_wait(int sock, void *buf, size_t room, int ret_fds[static WIRE_MAX_FDS],
+                    unsigned *ret_n_fds)
+{
+        return receive(sock, 0, buf, room, ret_fds, ret_n_fds);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One message with its descriptors over a SOCK_SEQPACKET socket. Never blocks, never raises
- * SIGPIPE. */
+/* One message with its descriptors over a SOCK_SEQPACKET socket. Nothing but fdpass_wait() blocks;
+ * nothing raises SIGPIPE. */
 #pragma once
 
 #include <stddef.h>
@@ -17,4 +17,8 @@ int fdpass_send(int sock, const void *msg, size_t bytes, const int *fds, unsigne
  * -EMSGSIZE (longer than `room`: it is lost, its descriptors are closed), -EBADMSG (MSG_CTRUNC: too
  * many descriptors, all closed), or another negative errno. */
 ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MAX_FDS],
+                    unsigned *ret_n_fds);
+/* The same, but waits for a message: for as long as the socket's SO_RCVTIMEO says, then -EAGAIN, or
+ * until a signal, -EINTR. On a socket that is O_NONBLOCK it does not. */
+ssize_t fdpass_wait(int sock, void *buf, size_t room, int ret_fds[static WIRE_MAX_FDS],
                     unsigned *ret_n_fds);

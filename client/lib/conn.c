@@ -86,7 +86,7 @@ static struct conn *conn_free_unforked(struct conn *c)
 }
 DEFINE_CLEANUP(struct conn *, conn_free_unforked);
 
-/* A connected, non-blocking socket. In a directory that others can write to (`shared`) anybody may
+/* A connected socket, on which a receive waits for CONN_WAIT_MS at most. In a directory that others can write to (`shared`) anybody may
  * have bound the name first, so there the peer must be this user or root. */
 static int conn_socket(const char *path, bool shared, int64_t deadline, int *ret)
 {
@@ -124,7 +124,9 @@ static int conn_socket(const char *path, bool shared, int64_t deadline, int *ret
                 if (peer.uid != 0 && peer.uid != geteuid())
                         return -EACCES;
         }
-        if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
+        if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO,
+                       &(struct timeval){ .tv_usec = CONN_WAIT_MS * 1000 },
+                       sizeof(struct timeval)) < 0)
                 return -errno;
         *ret = TAKE_FD(fd);
         return 0;

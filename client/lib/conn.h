@@ -20,6 +20,8 @@ struct message;
 
 TAILQ_HEAD(message_list, message);
 
+enum { CONN_WAIT_MS = 20 }; /* that one receive on the socket waits at most */
+
 struct conn {
         TAILQ_ENTRY(conn) link; /* kvcache.ended */
         int sock;               /* -1: closed */

@@ -164,7 +164,7 @@ static bool message_is_batch(unsigned op)
         return op >= WIRE_PUT && op <= WIRE_STAT;
 }
 
-static int message_send_queue(struct kvcache *kv)
+int message_send(struct kvcache *kv)
 {
         struct message *m;
         int r;
@@ -326,36 +326,43 @@ static int message_take_reply(struct kvcache *kv, size_t bytes, int fds[static W
         return 0;
 }
 
+/* What a receive has brought, `n` bytes or an error. */
+static int message_take(struct kvcache *kv, ssize_t n, int fds[static WIRE_MAX_FDS], unsigned n_fds)
+{
+        int r;
+
+        if (n > 0) {
+                r = message_take_reply(kv, (size_t)n, fds, n_fds);
+                for (unsigned i = 0; i < n_fds; i++)
+                        closep(&fds[i]);
+                return r;
+        }
+        if (n == 0)
+                return handle_fail(kv, -ECONNRESET, "the daemon closed the connection");
+        if (n == -EBADMSG || n == -EMSGSIZE)
+                return handle_fail(kv, -EBADMSG,
+                                   "the daemon sent more than a message may hold: session closed");
+        return handle_fail(kv, -ECONNRESET, "the connection to the daemon broke");
+}
+
 int message_flow(struct kvcache *kv)
 {
         int r;
 
-        r = message_send_queue(kv);
+        r = message_send(kv);
         while (r == 0 && kv->conn && kv->n_inflight > 0) {
                 int fds[WIRE_MAX_FDS];
                 unsigned n_fds = 0;
                 ssize_t n = fdpass_recv(kv->conn->sock, kv->in, sizeof(kv->in), fds, &n_fds);
 
-                if (n == -EAGAIN || n == -EINTR)
+                if (n == -EAGAIN)
                         break;
-                if (n == 0) {
-                        r = handle_fail(kv, -ECONNRESET, "the daemon closed the connection");
-                } else if (n == -EBADMSG || n == -EMSGSIZE) {
-                        r = handle_fail(
-                                kv, -EBADMSG,
-                                "the daemon sent more than a message may hold: session closed");
-                } else if (n < 0) {
-                        r = handle_fail(kv, -ECONNRESET, "the connection to the daemon broke");
-                } else {
-                        r = message_take_reply(kv, (size_t)n, fds, n_fds);
-                        for (unsigned i = 0; i < n_fds; i++)
-                                closep(&fds[i]);
-                }
+                r = message_take(kv, n, fds, n_fds);
                 if (r < 0) {
                         message_session_lost(kv, r);
                         break;
                 }
-                r = message_send_queue(kv);
+                r = message_send(kv);
         }
         return r;
 }
@@ -376,6 +383,24 @@ void message_check_idle(struct kvcache *kv)
                 message_session_lost(kv, n > 0 ? -EBADMSG : -ECONNRESET);
 }
 
+/* The common wait: nothing to send, something to come, and the receive's own timeout is short enough.
+ * One system call instead of a poll() and a receive. */
+static int message_wait_reply(struct kvcache *kv)
+{
+        int fds[WIRE_MAX_FDS], r;
+        unsigned n_fds = 0;
+        ssize_t n = fdpass_wait(kv->conn->sock, kv->in, sizeof(kv->in), fds, &n_fds);
+
+        if (n == -EAGAIN || n == -EINTR)
+                return 0;
+        r = message_take(kv, n, fds, n_fds);
+        if (r < 0)
+                message_session_lost(kv, r);
+        else
+                r = message_flow(kv);
+        return r;
+}
+
 int message_wait(struct kvcache *kv, int64_t deadline)
 {
         int r = 0;
@@ -385,7 +410,10 @@ int message_wait(struct kvcache *kv, int64_t deadline)
                 struct pollfd p = { .fd = kv->conn->sock,
                                     .events = POLLIN | (kv->want_out ? POLLOUT : 0) };
 
-                if (poll(&p, 1, handle_poll_ms(until)) > 0) {
+                if (kv->n_inflight > 0 && !kv->want_out &&
+                    until - handle_now_ns() > CONN_WAIT_MS * INT64_C(1000000)) {
+                        r = message_wait_reply(kv);
+                } else if (poll(&p, 1, handle_poll_ms(until)) > 0) {
                         if (p.revents & ~POLLOUT)
                                 message_check_idle(kv);
                         r = message_flow(kv);
@@ -401,7 +429,7 @@ int message_call(struct kvcache *kv, struct message *m, struct control *c, int64
         c->fd = -1;
         m->control = c;
         message_queue(kv, m);
-        (void)message_flow(kv);
+        (void)message_send(kv);
         while (!c->done && handle_now_ns() < deadline)
                 (void)message_wait(kv, deadline);
         if (c->done)

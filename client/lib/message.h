@@ -47,6 +47,8 @@ void message_place(const struct message *m, unsigned i, uint64_t *ret_offset, ui
 
 /* At the queue's end; message_flow() sends it. */
 void message_queue(struct kvcache *kv, struct message *m);
+/* Sends what may be sent. 0, or -errno as message_flow(). */
+int message_send(struct kvcache *kv);
 /* Sends what may be sent and takes the replies that are there. 0, or -errno: the session has ended
  * with it, and everything in flight with the session. */
 int message_flow(struct kvcache *kv);

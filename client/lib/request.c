@@ -196,7 +196,8 @@ static int request_try(struct kvcache *kv, const struct kvcache_request *user, s
         kv->next_deadline = MIN(kv->next_deadline, deadline);
         if (q->n_messages == 0)
                 request_complete(kv, q);
-        (void)message_flow(kv);
+        /* Who waits for the reply takes it then. */
+        (void)(waited ? message_send(kv) : message_flow(kv));
 
         if (q->done && q->n_sent == 0 && q->error == -ECONNRESET) {
                 if (!waited)

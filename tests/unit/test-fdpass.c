@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -273,6 +274,35 @@ static void a_full_queue_says_again_and_takes_none_of_it(void **state)
         assert_int_equal(open_descriptors(), p->open_before);
 }
 
+static void ignore_signal(int signal)
+{
+}
+
+static void a_wait_ends_with_a_message_a_signal_or_its_time(void **state)
+{
+        struct pair *p = *state;
+        struct itimerval soon = { .it_value.tv_usec = 1000 };
+        struct sigaction action = { .sa_handler = ignore_signal }; /* no SA_RESTART */
+        char buf[16];
+        int fds[WIRE_MAX_FDS];
+        unsigned n_fds;
+
+        assert_int_equal(fdpass_send(p->a, "abc", 3, NULL, 0), 0);
+        assert_int_equal(fdpass_wait(p->b, buf, sizeof(buf), fds, &n_fds), 3);
+        assert_int_equal(n_fds, 0);
+
+        sigaction(SIGALRM, &action, NULL);
+        setitimer(ITIMER_REAL, &soon, NULL);
+        assert_int_equal(fdpass_wait(p->b, buf, sizeof(buf), fds, &n_fds), -EINTR);
+
+        setsockopt(p->b, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){ .tv_usec = 1000 },
+                   sizeof(struct timeval));
+        assert_int_equal(fdpass_wait(p->b, buf, sizeof(buf), fds, &n_fds), -EAGAIN);
+        close(p->a);
+        p->a = -1;
+        assert_int_equal(fdpass_wait(p->b, buf, sizeof(buf), fds, &n_fds), 0);
+}
+
 static void what_is_no_socket_is_an_error(void **state)
 {
         int fds[WIRE_MAX_FDS], pipes[2];
@@ -303,6 +333,7 @@ int main(void)
                 test(a_peer_that_left_is_an_error_and_no_signal),
                 test(a_full_queue_says_again_and_takes_none_of_it),
                 test(what_is_no_socket_is_an_error),
+                test(a_wait_ends_with_a_message_a_signal_or_its_time),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
