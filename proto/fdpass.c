@@ -19,28 +19,33 @@ union control {
         char bytes[CMSG_SPACE(WIRE_MAX_FDS * sizeof(int))];
 };
 
-int fdpass_send(int sock, const void *msg, size_t bytes, const int *fds, unsigned n_fds)
+static ssize_t send_with_fds(int sock, const void *msg, size_t bytes, const int *fds, unsigned n_fds)
 {
         struct iovec iov = { .iov_base = (void *)msg, .iov_len = bytes };
         union control control = { 0 };
-        struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
+        struct msghdr m = {
+                .msg_iov = &iov,
+                .msg_iovlen = 1,
+                .msg_control = control.bytes,
+                .msg_controllen = CMSG_SPACE(n_fds * sizeof(int)),
+        };
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
+        return sendmsg(sock, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+int fdpass_send(int sock, const void *msg, size_t bytes, const int *fds, unsigned n_fds)
+{
         ssize_t n;
 
         assert(bytes > 0 && n_fds <= WIRE_MAX_FDS);
-        if (n_fds > 0) {
-                struct cmsghdr *c;
-
-                m.msg_control = control.bytes;
-                m.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-                c = CMSG_FIRSTHDR(&m);
-                c->cmsg_level = SOL_SOCKET;
-                c->cmsg_type = SCM_RIGHTS;
-                c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-                memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
-        }
-
         do
-                n = sendmsg(sock, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+                n = n_fds > 0 ? send_with_fds(sock, msg, bytes, fds, n_fds)
+                              : send(sock, msg, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
         while (n < 0 && errno == EINTR);
         if (n < 0)
                 return -errno;
