@@ -68,28 +68,21 @@ def refused(*arguments, status=FAILED, cwd=None):
 # --- documented results ---
 
 
-@pytest.mark.parametrize("deployment_name, overrides, batch, block", [
-    ("block-tp1-pp16", [], 5958, 589824),
-    ("layer-tp1-pp16", [], 23829, 147456),
-    ("block-tp1-pp8", ["--pp", 32, "--num_requests", 100], 119141, 294912),
-])
-def test_documented_plans(deployment_name, overrides, batch, block):
-    text = ok("plan", *conf("deepseek_r1", deployment_name), "--backend", "GDS", "--source", "gpu",
-              "--etcd-endpoints", "http://localhost:2379", "--isl", 10000, "--page_size", 256, *overrides)
-    assert flags(text) == {"backend": "GDS", "max_batch_size": str(batch), "max_block_size": str(block),
-                           "start_batch_size": str(batch), "start_block_size": str(block), "target_seg_type": "VRAM",
-                           "total_buffer_size": str(batch * block)}
-
-
-def test_documented_kvcache():
-    assert ok("kvcache", *conf("deepseek_r1", "block-tp1-pp8"), "--isl", 10000, "--page_size", 256, "--num_requests", 1) == (
-        "Model                  : DEEPSEEK_R1\n"
-        "Input Sequence Length  : 10000\n"
-        "Batch Size             : 298\n"
-        "IO Size                : 1.12 MB\n")
-
-
-def test_documented_iosize():
+def test_documented_results():
+    """What the documentation of KVBench says that its examples come to."""
+    for deployment_name, overrides, batch, block in (
+            ("block-tp1-pp16", [], 5958, 589824), ("layer-tp1-pp16", [], 23829, 147456),
+            ("block-tp1-pp8", ["--pp", 32, "--num_requests", 100], 119141, 294912)):
+        text = ok("plan", *conf("deepseek_r1", deployment_name), "--backend", "GDS", "--source", "gpu",
+                  "--etcd-endpoints", "http://localhost:2379", "--isl", 10000, "--page_size", 256, *overrides)
+        assert flags(text) == {"backend": "GDS", "max_batch_size": str(batch), "max_block_size": str(block),
+                               "start_batch_size": str(batch), "start_block_size": str(block),
+                               "target_seg_type": "VRAM", "total_buffer_size": str(batch * block)}
+    assert ok("kvcache", *conf("deepseek_r1", "block-tp1-pp8"), "--isl", 10000, "--page_size", 256,
+              "--num_requests", 1) == ("Model                  : DEEPSEEK_R1\n"
+                                       "Input Sequence Length  : 10000\n"
+                                       "Batch Size             : 298\n"
+                                       "IO Size                : 1.12 MB\n")
     assert ok("iosize", *conf("deepseek_r1", "block-tp1-pp8")) == "IO Size per GPU: 4608\n"
 
 
@@ -605,6 +598,25 @@ def test_what_is_not_used_is_a_warning(content, warnings, tmp_path):
 def test_wrong_deployments(content, part, tmp_path):
     error = refused(*with_deployment(tmp_path, content))
     assert part in error and "config.yaml" in error
+
+
+@pytest.mark.parametrize("value, shown", [
+    (r'"a: warning: b\nc"', r"'a: warning: b\nc'"), (r'"\e[31mred\a"', r"'\x1b[31mred\x07'"),
+    (r'"\u009b31m\u202eabc"', r"'\xc2\x9b31m\xe2\x80\xaeabc'"), (r'"1\t2\x7f"', r"'1\t2\x7f'"),
+    ('"' + "\u00e4" * 40 + '"', "'" + "\u00e4" * 22 + "...'"), (r'"' + r"\n" * 60 + '"', "'" + r"\n" * 22 + "...'")])
+def test_a_value_in_a_message_is_one_short_line(value, shown, tmp_path):
+    error = refused(*with_deployment(tmp_path, f"runtime:\n  isl: {value}\n"))
+    assert f"config.yaml:2:8: runtime.isl: {shown} must be" in error
+
+
+def test_a_name_of_a_file_in_a_message_is_one_line(tmp_path):
+    file = tmp_path / "a\n\x1b[1mb.yaml"
+    file.write_text("runtime: {isl: none}\n")
+    for options in (["--model_config", file], ["--model_configs", tmp_path / "*.yaml"]):
+        assert r"a\n\x1b[1mb.yaml:1:16: " in refused("kvcache", "--model", model("qwen3_8b"), *options)
+    file.write_text("runtime: {isl: 1}\n")
+    for command in (["plan", "--source", "gpu", "--backend", "POSIX"], ["profile", "--source", "gpu"]):
+        assert r"a\n\x1b[1mb.yaml: " in refused(*command, "--model", model("qwen3_8b"), "--model_config", file)
 
 
 def test_aliases_do_not_multiply(tmp_path):

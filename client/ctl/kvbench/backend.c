@@ -93,7 +93,7 @@ static const char *segment(enum kvbench_place place)
 static int wrong_end(const struct change *c, const char *end, enum kvbench_place place,
                      const char *able)
 {
-        return complain(KVBENCH_FAILED, "%s: --%s %s: %s %s", c->w->config_file, end,
+        return complain(KVBENCH_FAILED, "%s: --%s %s: %s %s", c->w->shown, end,
                         kvbench_place_name(place), kvbench_backend_name(c->w->backend), able);
 }
 
@@ -229,7 +229,7 @@ static int find_backend(const struct kvbench_options *options, struct kvbench_wo
                         strcat(known, *known ? ", " : "");
                         strcat(known, backends[k].name);
                 }
-        return complain(KVBENCH_FAILED, "%s: --backend %s: %s has %s%s", w->config_file, name, tool,
+        return complain(KVBENCH_FAILED, "%s: --backend %s: %s has %s%s", w->shown, name, tool,
                         known,
                         i < KVBENCH_N_BACKENDS && backends[i].profile
                                 ? "; --target kvcachectl prints the command for this one"
@@ -244,7 +244,7 @@ static int find_place(struct kvbench_workload *w, const char *key, enum kvbench_
         if (given != KVBENCH_PLACE_UNSET || *word == '\0' || kvbench_place_parse(word, ret) == 0)
                 return EXIT_OK;
         return complain(KVBENCH_FAILED, "%s: system.%s: '%s' is none of file, memory, gpu",
-                        w->config_file, key, word);
+                        w->shown, key, word);
 }
 
 int kvbench_backend_apply(const struct kvbench_options *options, struct kvbench_workload *w)

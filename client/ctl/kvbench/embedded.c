@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Starts the daemon's binary, waits until it answers, and cleans up behind it.
  *
- * The temporary directory is locked as long as we live. A directory of that name that is ours and is
- * not locked was left by a run that was killed: it is removed at the next start. */
+ * The temporary directory is locked as long as we or the caretaker live. A directory of that name
+ * that is ours and is not locked was left by a machine that went down, or by somebody who killed
+ * the caretaker too: it is removed at the next start. */
 #include "embedded.h"
 
 #include <dirent.h>
@@ -10,6 +11,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +19,7 @@
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,7 +28,7 @@
 #include "common.h"
 
 #define NAME_PREFIX "kvcachectl-profile-"
-#define KEPT_NAME "kvcache-store"
+#define KEPT_NAME   "kvcache-store"
 
 enum {
         START_MS = 60000,
@@ -34,6 +37,7 @@ enum {
         LOG_TAIL_BYTES = 4000,
         SOCKET_PATH_MAX = 107,
         MOST_SETTINGS = 12,
+        MOST_ATTEMPTS = 100,
 };
 
 static void pause_ms(unsigned ms)
@@ -66,8 +70,10 @@ static void remove_tree(const char *path)
 static int lock_directory(const char *path)
 {
         int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        struct stat st;
 
-        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        if (fd >= 0 &&
+            (flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &st) < 0 || st.st_nlink == 0)) {
                 close(fd);
                 return -1;
         }
@@ -158,8 +164,9 @@ static bool find_binary(char *ret, size_t room)
 /* Settings of the host's daemon are not for this one. */
 static void clean_environment(void)
 {
-        static const char *const others[] = { "NOTIFY_SOCKET", "LISTEN_FDS",  "LISTEN_PID",
-                                              "LISTEN_FDNAMES", "WATCHDOG_PID", "WATCHDOG_USEC",
+        static const char *const others[] = { "NOTIFY_SOCKET",     "LISTEN_FDS",
+                                              "LISTEN_PID",        "LISTEN_FDNAMES",
+                                              "WATCHDOG_PID",      "WATCHDOG_USEC",
                                               "RUNTIME_DIRECTORY", "STATE_DIRECTORY" };
 
         for (unsigned i = 0; i < ARRAY_SIZE(others); i++)
@@ -196,6 +203,69 @@ __attribute__((noreturn)) static void become_daemon(const char *binary, char *co
         _exit(127);
 }
 
+/* Until the daemon, which the kernel has told to end, has done so. `fd` is its pidfd; -1: the
+ * kernel is older than 5.3, and its number alone is no reason to kill what has it now. */
+static void wait_for_end(pid_t pid, int fd)
+{
+        struct pollfd ended = { .fd = fd, .events = POLLIN };
+
+        if (fd >= 0) {
+                if (poll(&ended, 1, STOP_MS) == 0)
+                        (void)syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
+                (void)poll(&ended, 1, STOP_MS);
+                return;
+        }
+        for (unsigned waited = 0; waited < STOP_MS && kill(pid, 0) == 0; waited += LOOK_MS)
+                pause_ms(LOOK_MS);
+}
+
+/* The caretaker: it is killed by embedded_stop(), unless we are killed before. */
+__attribute__((noreturn)) static void become_caretaker(const struct embedded *e, int alive)
+{
+        int null = open("/dev/null", O_RDWR), daemon_fd = (int)syscall(SYS_pidfd_open, e->pid, 0);
+        ssize_t n;
+        char c;
+
+        setsid(); /* what ends our terminal, or our group, is not for it */
+        for (int fd = 0; null >= 0 && fd < 3; fd++)
+                (void)dup2(null, fd); /* who reads our output must not wait for it */
+        close(e->alive_fd);
+        signal(SIGHUP, SIG_IGN);
+        do
+                n = read(alive, &c, 1);
+        while (n < 0 && errno == EINTR);
+        wait_for_end(e->pid, daemon_fd);
+        remove_tree(e->directory);
+        _exit(0);
+}
+
+/* Without one the run goes on: then the next one cleans up, should this one be killed. */
+static void start_caretaker(struct embedded *e)
+{
+        int ends[2];
+
+        if (pipe2(ends, O_CLOEXEC) < 0)
+                return;
+        e->alive_fd = ends[1];
+        e->caretaker = fork();
+        if (e->caretaker == 0)
+                become_caretaker(e, ends[0]);
+        close(ends[0]);
+}
+
+static void end_caretaker(struct embedded *e)
+{
+        if (e->caretaker > 0) {
+                kill(e->caretaker, SIGKILL);
+                while (waitpid(e->caretaker, NULL, 0) < 0 && errno == EINTR)
+                        ;
+        }
+        if (e->alive_fd >= 0)
+                close(e->alive_fd);
+        e->caretaker = 0;
+        e->alive_fd = -1;
+}
+
 static void print_log_tail(const struct embedded *e)
 {
         char path[320], text[LOG_TAIL_BYTES + 1];
@@ -214,12 +284,19 @@ static void print_log_tail(const struct embedded *e)
                 fprintf(stderr, "The end of its log:\n%s", text);
 }
 
-bool embedded_died(struct embedded *e)
+bool embedded_died(struct embedded *e, unsigned wait_ms)
 {
         int status;
 
-        if (e->pid <= 0 || waitpid(e->pid, &status, WNOHANG) != e->pid)
-                return false;
+        for (unsigned waited = 0;; waited += LOOK_MS) {
+                if (e->pid <= 0)
+                        return false;
+                if (waitpid(e->pid, &status, WNOHANG) == e->pid)
+                        break;
+                if (waited >= wait_ms)
+                        return false;
+                pause_ms(LOOK_MS);
+        }
         e->pid = 0;
         if (WIFSIGNALED(status))
                 complain(1, "the embedded daemon was ended by signal %d (%s)", WTERMSIG(status),
@@ -242,9 +319,10 @@ void embedded_stop(struct embedded *e)
         }
         if (*e->directory)
                 remove_tree(e->directory);
+        end_caretaker(e);
         if (e->lock_fd >= 0)
                 close(e->lock_fd);
-        *e = (struct embedded){ .lock_fd = -1 };
+        *e = (struct embedded){ .lock_fd = -1, .alive_fd = -1 };
 }
 
 static int wait_until_it_answers(struct embedded *e, const volatile int *interrupted)
@@ -261,7 +339,7 @@ static int wait_until_it_answers(struct embedded *e, const volatile int *interru
 
                 if (interrupted && *interrupted)
                         return EXIT_INTERRUPTED;
-                if (embedded_died(e))
+                if (embedded_died(e, 0))
                         return EXIT_NOT_FOUND;
                 if (kvcache_connect(&kv, &options, error, sizeof(error)) >= 0) {
                         kvcache_close(kv);
@@ -279,14 +357,19 @@ static int make_directories(struct embedded *e, const struct embedded_options *o
         const char *parent = embedded_parent();
 
         remove_leftovers(parent);
-        snprintf(e->directory, sizeof(e->directory), "%s/" NAME_PREFIX "XXXXXX", parent);
-        if (!mkdtemp(e->directory)) {
-                int r = complain(1, "%s: %s", e->directory, strerror(errno));
+        for (unsigned attempt = 0; e->lock_fd < 0; attempt++) {
+                snprintf(e->directory, sizeof(e->directory), "%s/" NAME_PREFIX "XXXXXX", parent);
+                if (!mkdtemp(e->directory) || attempt == MOST_ATTEMPTS) {
+                        int r = complain(1, "%s: %s", e->directory, strerror(errno));
 
-                e->directory[0] = '\0';
-                return r;
+                        e->directory[0] = '\0';
+                        return r;
+                }
+                /* Another run that cleans up may have been faster than our lock. */
+                e->lock_fd = lock_directory(e->directory);
+                if (e->lock_fd < 0)
+                        (void)rmdir(e->directory);
         }
-        e->lock_fd = lock_directory(e->directory);
         snprintf(e->socket, sizeof(e->socket), "%s/socket", e->directory);
         if (strlen(e->socket) > SOCKET_PATH_MAX)
                 return complain(1, "%s is too long for a socket: set TMPDIR", e->socket);
@@ -305,7 +388,7 @@ int embedded_start(struct embedded *e, const struct embedded_options *o)
         pid_t self = getpid();
         int status;
 
-        *e = (struct embedded){ .lock_fd = -1 };
+        *e = (struct embedded){ .lock_fd = -1, .alive_fd = -1 };
         if (!find_binary(binary, sizeof(binary)))
                 return complain(1, "no daemon answers, and there is no kvcache-daemon to start: it "
                                    "is neither beside kvcachectl nor in PATH");
@@ -338,7 +421,9 @@ int embedded_start(struct embedded *e, const struct embedded_options *o)
                 become_daemon(binary, argv, log, self);
         if (e->pid < 0)
                 status = complain(1, "cannot start a process: %s", strerror(errno));
-        else
+        if (e->pid > 0)
+                start_caretaker(e);
+        if (e->pid > 0)
                 status = wait_until_it_answers(e, o->interrupted);
         if (status != EXIT_OK)
                 embedded_stop(e);

@@ -2,8 +2,8 @@
 /* Contents of blocks that cost next to nothing to make and are checked in every byte.
  *
  * A place is filled with a pattern once. Then a block is made there by stamping 16 bytes at the
- * beginning of each 512 (a sector): which block it is, which sector of it, and which generation. What
- * is another block's, another sector's, older, cut or never written is told from what is right
+ * beginning of each 512 (a sector): which block it is, which sector of it, and which generation.
+ * What is another block's, another sector's, older, cut or never written is told from what is right
  * wherever it begins, and a single wrong byte between the stamps differs from the pattern. */
 #pragma once
 

@@ -3,9 +3,9 @@
  *
  * profile_run() is the conductor. Each side has a crew: a thread for every client, which makes its
  * client, waits for a task, does it, and frees the client at the end; what belongs to one thread (a
- * ring, a connection) stays with it. The conductor lays out a pass as windows of pieces, sets the crew
- * to move one, and later to check it; the time of a window is from its task being given out to the
- * last client having moved its share.
+ * ring, a connection) stays with it. The conductor cuts a pass into windows of pieces, sets the
+ * crew to move one, and later to check it; the time of a window is from its task being given out to
+ * the last client having moved its share.
  *
  * Failures: whoever fails tells profile_fail() and sets `stop`; everybody else comes back from what
  * it waits for within a fraction of a second. A task is always finished by all threads of the crew,
@@ -207,10 +207,20 @@ static void *member_run(void *userdata)
         return NULL;
 }
 
+/* Ten times a second. */
+static void show_progress(struct profile *p)
+{
+        uint64_t now = profile_now_ns();
+
+        if (!p->on_progress || now - p->shown_ns < LOOK_NS)
+                return;
+        p->shown_ns = now;
+        p->on_progress(p->userdata, atomic_load(&p->done_blocks), p->all_blocks);
+}
+
 /* Gives a task to all, and waits until all have done it. Returns how long that took, in ns. */
 static uint64_t crew_do(struct crew *crew, enum crew_task task)
 {
-        struct profile *p = crew->profile;
         uint64_t begin, end;
 
         pthread_mutex_lock(&crew->lock);
@@ -225,12 +235,12 @@ static uint64_t crew_do(struct crew *crew, enum crew_task task)
                 struct timespec t = { .tv_sec = (time_t)(next / 1000000000),
                                       .tv_nsec = (long)(next % 1000000000) };
 
-                if (pthread_cond_timedwait(&crew->end, &crew->lock, &t) == ETIMEDOUT &&
-                    p->on_progress)
-                        p->on_progress(p->userdata, atomic_load(&p->done_blocks), p->all_blocks);
+                if (pthread_cond_timedwait(&crew->end, &crew->lock, &t) == ETIMEDOUT)
+                        show_progress(crew->profile);
         }
         end = crew->ended_ns;
         pthread_mutex_unlock(&crew->lock);
+        show_progress(crew->profile);
         return end - begin;
 }
 
@@ -282,25 +292,25 @@ static int crew_start(struct crew *crew, struct profile *p, struct profile_side 
 
 /* --- a pass --- */
 
-struct layout {
-        uint64_t piece_blocks;  /* most of a piece */
-        uint64_t window_blocks; /* most of one client's window */
-};
-
-static void layout_init(struct layout *l, const struct profile_job *job,
-                        struct profile_side *const *sides, unsigned n_sides)
+/* How the job is cut: p->piece_blocks, and the window of a client, which is returned. */
+static uint64_t cut(struct profile *p, struct profile_side *const *sides, unsigned n_sides)
 {
+        const struct profile_job *job = p->job;
         uint64_t stride = round_up(job->io_size, BLOCK_ALIGN), depth = UINT64_MAX,
-                 window = UINT64_MAX, piece;
+                 window = UINT64_MAX, bytes = PROFILE_PIECE_BYTES, window_blocks, piece;
 
         for (unsigned i = 0; i < n_sides; i++) {
                 depth = MIN(depth, sides[i]->depth);
                 window = MIN(window, sides[i]->window_bytes);
+                if (sides[i]->piece_bytes > 0)
+                        bytes = MIN(bytes, sides[i]->piece_bytes);
         }
-        l->window_blocks = MAX(window / stride, (uint64_t)1);
+        window_blocks = MAX(window / stride, (uint64_t)1);
         /* Four pieces at least are on their way, and every client has some. */
-        piece = MIN(MIN(depth, l->window_blocks), job->n_blocks / job->clients) / 4;
-        l->piece_blocks = MIN(MAX(piece, (uint64_t)1), (uint64_t)PROFILE_PIECE_BLOCKS);
+        piece = MIN(MIN(depth, window_blocks), job->n_blocks / job->clients) / 4;
+        piece = MIN(MIN(piece, bytes / stride), (uint64_t)PROFILE_PIECE_BLOCKS);
+        p->piece_blocks = MAX(piece, (uint64_t)1);
+        return window_blocks;
 }
 
 static int member_add(struct member *m, const struct profile_piece *piece)
@@ -320,9 +330,10 @@ static int member_add(struct member *m, const struct profile_piece *piece)
 
 /* Deals all blocks out: the first piece of each user, then the second of each, and so on. A user
  * stays with a client, unless there are fewer of them than clients. */
-static int pass_deal(struct crew *crew, const struct layout *l)
+static int pass_deal(struct crew *crew)
 {
         const struct profile_job *job = crew->profile->job;
+        uint64_t piece_blocks = crew->profile->piece_blocks;
         uint64_t users = MIN(job->users, job->n_blocks), dealt = 0;
         uint64_t longest = (job->n_blocks + users - 1) / users;
 
@@ -330,7 +341,7 @@ static int pass_deal(struct crew *crew, const struct layout *l)
                 crew->members[i].n_pieces = 0;
                 crew->members[i].next = 0;
         }
-        for (uint64_t at = 0; at < longest; at += l->piece_blocks)
+        for (uint64_t at = 0; at < longest; at += piece_blocks)
                 for (uint64_t user = 0; user < users; user++) {
                         /* floor(n * user / users), without overflow */
                         uint64_t each = job->n_blocks / users, rest = job->n_blocks % users;
@@ -344,7 +355,7 @@ static int pass_deal(struct crew *crew, const struct layout *l)
                                 continue;
                         piece = (struct profile_piece){
                                 .first = first + at,
-                                .count = (uint32_t)MIN(l->piece_blocks, length - at),
+                                .count = (uint32_t)MIN(piece_blocks, length - at),
                                 .root = at == 0,
                         };
                         to = users >= crew->n ? user : dealt;
@@ -363,7 +374,8 @@ static void pass_shuffle(struct crew *crew, uint64_t seed)
                 struct member *m = &crew->members[i];
 
                 for (size_t n = m->n_pieces; n > 1; n--) {
-                        size_t other = mix(seed * 0x9e3779b97f4a7c15u + n + ((uint64_t)i << 40)) % n;
+                        size_t other =
+                                mix(seed * 0x9e3779b97f4a7c15u + n + ((uint64_t)i << 40)) % n;
                         struct profile_piece piece = m->pieces[n - 1];
 
                         m->pieces[n - 1] = m->pieces[other];
@@ -397,7 +409,7 @@ static bool pass_window(struct crew *crew, uint64_t window_blocks)
 }
 
 /* `tally`: does it count. `generation` is that of what is written, or must be there. */
-static int pass_run(struct crew *crew, const struct layout *l, enum profile_pass pass,
+static int pass_run(struct crew *crew, uint64_t window_blocks, enum profile_pass pass,
                     uint64_t generation, uint64_t seed, bool counts)
 {
         struct profile *p = crew->profile;
@@ -406,7 +418,7 @@ static int pass_run(struct crew *crew, const struct layout *l, enum profile_pass
 
         if (profile_should_stop(p))
                 return -ECANCELED;
-        r = pass_deal(crew, l);
+        r = pass_deal(crew);
         if (r < 0)
                 return r;
         if (!write)
@@ -423,7 +435,7 @@ static int pass_run(struct crew *crew, const struct layout *l, enum profile_pass
         r = crew->side->before ? crew->side->before(crew->side->self, p, pass) : 0;
         if (r < 0)
                 return r;
-        while (pass_window(crew, write ? UINT64_MAX : l->window_blocks)) {
+        while (pass_window(crew, write ? UINT64_MAX : window_blocks)) {
                 uint64_t ns = crew_do(crew, CREW_MOVE);
 
                 if (profile_should_stop(p))
@@ -446,7 +458,7 @@ static bool reads_back(const struct profile_job *job, uint64_t pass)
                               (job->check_all && pass >= job->warmup));
 }
 
-static int run_all(struct profile *p, struct crew *crews, unsigned n, const struct layout *l)
+static int run_all(struct profile *p, struct crew *crews, unsigned n, uint64_t window_blocks)
 {
         const struct profile_job *job = p->job;
         uint64_t passes = job->warmup + job->iterations;
@@ -463,9 +475,10 @@ static int run_all(struct profile *p, struct crew *crews, unsigned n, const stru
                         /* What is warmed up comes from where it is kept. */
                         if (pass == PROFILE_READ && i == 0 && job->warmup > 0)
                                 pass = PROFILE_READ_COLD;
-                        r = pass_run(crew, l, pass, generation, i, i >= job->warmup);
+                        r = pass_run(crew, window_blocks, pass, generation, i, i >= job->warmup);
                         if (r == 0 && reads_back(job, i))
-                                r = pass_run(crew, l, PROFILE_READ_COLD, generation, i, false);
+                                r = pass_run(crew, window_blocks, PROFILE_READ_COLD, generation, i,
+                                             false);
                         if (r < 0)
                                 return r;
                 }
@@ -477,14 +490,13 @@ int profile_run(struct profile *p, struct profile_side *const *sides, unsigned n
 {
         const struct profile_job *job = p->job;
         struct crew *crews = calloc(n_sides, sizeof(*crews));
-        struct layout layout;
         unsigned started = 0;
-        uint64_t passes = 0;
+        uint64_t passes = 0, window_blocks;
         int r = 0;
 
         if (!crews)
                 return profile_fail(p, "out of memory");
-        layout_init(&layout, job, sides, n_sides);
+        window_blocks = cut(p, sides, n_sides);
         for (uint64_t i = 0; i < job->warmup + job->iterations; i++)
                 passes += 1 + reads_back(job, i);
         atomic_store(&p->done_blocks, 0);
@@ -494,7 +506,7 @@ int profile_run(struct profile *p, struct profile_side *const *sides, unsigned n
         for (; r == 0 && started < n_sides; started++)
                 r = crew_start(&crews[started], p, sides[started]);
         if (r == 0)
-                r = run_all(p, crews, n_sides, &layout);
+                r = run_all(p, crews, n_sides, window_blocks);
         for (unsigned i = 0; i < n_sides; i++) {
                 ret[i] = (struct profile_result){ .name = sides[i]->name,
                                                   .seconds = crews[i].seconds };
@@ -513,16 +525,15 @@ int profile_run(struct profile *p, struct profile_side *const *sides, unsigned n
 
 int profile_write_once(struct profile *p, struct profile_side *side)
 {
-        struct layout layout;
+        uint64_t window_blocks = cut(p, &side, 1);
         struct crew crew;
         int r;
 
-        layout_init(&layout, p->job, &side, 1);
         atomic_store(&p->done_blocks, 0);
         p->all_blocks = p->job->n_blocks;
         r = crew_start(&crew, p, side);
         if (r == 0)
-                r = pass_run(&crew, &layout, PROFILE_WRITE, 0, 0, false);
+                r = pass_run(&crew, window_blocks, PROFILE_WRITE, 0, 0, false);
         crew_end(&crew);
         return r;
 }

@@ -27,9 +27,11 @@
 
 enum {
         PROFILE_TEXT_BYTES = 1024,
-        PROFILE_DEPTH = 64,         /* I/Os of RAW at the device, of all clients together */
+        PROFILE_DEPTH = 64, /* I/Os of RAW at the device, of all clients together */
         PROFILE_MAX_DEPTH = 1024,
-        PROFILE_PIECE_BLOCKS = 16,  /* most blocks of a piece */
+        PROFILE_REQUESTED = 256,   /* blocks that are requested of the daemon, likewise */
+        PROFILE_PIECE_BLOCKS = 16, /* most blocks of a piece */
+        PROFILE_PIECE_BYTES = 2 << 20,
         PROFILE_MAX_CLIENTS = 256,
         PROFILE_WINDOW_BYTES = 128 << 20, /* of a read, of all clients together */
         PROFILE_STUCK_MS = 60000,
@@ -40,8 +42,8 @@ struct profile_job {
         const char *fingerprint; /* and its canonical text */
         uint64_t io_size, n_blocks;
         bool write;
-        bool cold;        /* before each read, what is in memory is dropped */
-        bool check_all;   /* read back after every write, not after the last alone */
+        bool cold;      /* before each read, what is in memory is dropped */
+        bool check_all; /* read back after every write, not after the last alone */
         uint64_t users;
         unsigned clients;
         uint64_t iterations, warmup;
@@ -82,10 +84,13 @@ struct profile {
         struct content content;
 
         atomic_bool stop;
+        uint64_t piece_blocks; /* most blocks of a piece */
         _Atomic uint64_t done_blocks;
         uint64_t all_blocks; /* of all passes, those that count for nothing too */
-        void (*on_progress)(void *userdata, uint64_t done, uint64_t all); /* now and then; may be NULL */
+        void (*on_progress)(void *userdata, uint64_t done,
+                            uint64_t all); /* now and then; may be NULL */
         void *userdata;
+        uint64_t shown_ns;
         atomic_flag told;
         char error[PROFILE_TEXT_BYTES];
 };
@@ -97,6 +102,7 @@ struct profile_side {
         const char *name; /* "KVCACHE", "RAW" */
         void *self;
         uint64_t window_bytes; /* that one client can hold between move and check */
+        uint64_t piece_bytes;  /* most of a piece; 0: any */
         uint64_t depth;        /* blocks on their way, of one client */
 
         int (*client_new)(void *self, struct profile *p, void **ret);
@@ -137,7 +143,8 @@ int profile_fail(struct profile *p, const char *format, ...) __attribute__((form
 bool profile_should_stop(struct profile *p);
 /* One operation of `blocks` blocks is done. Times: begin of preparing, of posting, end of posting,
  * and of all. */
-void profile_count(struct profile_tally *t, uint64_t blocks, uint64_t io_size, const uint64_t at[4]);
+void profile_count(struct profile_tally *t, uint64_t blocks, uint64_t io_size,
+                   const uint64_t at[4]);
 
 void profile_tally_merge(struct profile_tally *to, const struct profile_tally *from);
 void profile_tally_fini(struct profile_tally *t);

@@ -16,7 +16,7 @@ struct crowd {
         struct raw_client *client;
         const struct profile_work *work;
         pthread_mutex_t lock;
-        size_t piece;   /* under lock */
+        size_t piece; /* under lock */
         uint32_t within;
 };
 

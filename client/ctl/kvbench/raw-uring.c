@@ -2,8 +2,8 @@
 /* RAW with io_uring: a ring for each client, set up in the client's own thread.
  *
  * What the kernel refuses is left out, step by step: flags of the ring, then registered memory (it
- * counts against RLIMIT_MEMLOCK). A write takes any free slot; a read goes to the slot of its block in
- * the window. On failure the ring is drained before anything is freed: the kernel still owns the
+ * counts against RLIMIT_MEMLOCK). A write takes any free slot; a read goes to the slot of its block
+ * in the window. On failure the ring is drained before anything is freed: the kernel still owns the
  * memory of what is on its way. */
 #include "build-config.h"
 
@@ -146,7 +146,8 @@ static int ring_reap(struct raw_client *c, const struct profile_work *work, bool
         unsigned head, n = 0;
         int r = 0;
 
-        io_uring_for_each_cqe(&ring->uring, head, cqe) {
+        io_uring_for_each_cqe(&ring->uring, head, cqe)
+        {
                 uint32_t number = (uint32_t)io_uring_cqe_get_data64(cqe);
                 struct on_way *w = &ring->on_way[number];
 
@@ -234,7 +235,9 @@ int raw_uring_new(struct raw_client *c)
         return profile_fail(c->profile, "this build has no io_uring");
 }
 
-void raw_uring_free(struct raw_client *c) {}
+void raw_uring_free(struct raw_client *c)
+{
+}
 
 int raw_uring_move(struct raw_client *c, const struct profile_work *work)
 {

@@ -33,7 +33,8 @@ int raw_check_io(struct raw_client *c, uint64_t block, bool write, int64_t got)
                             "%s: %s block %" PRIu64 ": short: %" PRId64 " of %" PRIu64
                             " bytes at offset %" PRIu64 "%s",
                             raw->path, write ? "writing" : "reading", block, got, raw->stride,
-                            raw_offset(raw, block, c->profile->job->n_blocks), write ? "" : "; was the file truncated?");
+                            raw_offset(raw, block, c->profile->job->n_blocks),
+                            write ? "" : "; was the file truncated?");
 }
 
 static void client_free(void *userdata)
@@ -98,11 +99,11 @@ static int client_check(void *userdata, const struct profile_work *work)
                                                        work->generation, &first);
 
                         if (wrong > 0)
-                                return profile_fail(p,
-                                                    "%s: block %" PRIu64 " is wrong: %" PRIu64
-                                                    " of %" PRIu64 " bytes, the first at offset %zu",
-                                                    c->raw->path, piece->first + k, wrong, io_size,
-                                                    first);
+                                return profile_fail(
+                                        p,
+                                        "%s: block %" PRIu64 " is wrong: %" PRIu64 " of %" PRIu64
+                                        " bytes, the first at offset %zu",
+                                        c->raw->path, piece->first + k, wrong, io_size, first);
                         work->tally->bytes_verified += io_size;
                         /* What is read into it next must have been read. */
                         content_stamp(&p->content, slot, piece->first + k, UINT64_MAX);
@@ -239,8 +240,8 @@ int raw_open(struct raw *raw, struct profile *p, const struct raw_options *optio
                 .check = client_check,
         };
         /* So much memory for its slots at most, as blocks get large. */
-        raw->side.depth = MAX(MIN(raw->side.depth, raw->side.window_bytes / raw->stride),
-                              (uint64_t)1);
+        raw->side.depth =
+                MAX(MIN(raw->side.depth, raw->side.window_bytes / raw->stride), (uint64_t)1);
         return 0;
 }
 

@@ -23,11 +23,11 @@ struct raw {
         struct raw_options options;
         struct profile_side side;
         int fd;
-        char path[512];  /* for messages */
+        char path[512]; /* for messages */
         bool direct;
         bool uring;
-        bool fresh;      /* the file holds nothing of this job yet */
-        char note[256];  /* why it is not what was wished: "" when it is */
+        bool fresh;     /* the file holds nothing of this job yet */
+        char note[256]; /* why it is not what was wished: "" when it is */
         uint64_t stride;
         uint64_t spread; /* a number without a factor in common with the number of blocks */
 };

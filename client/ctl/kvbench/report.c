@@ -19,7 +19,7 @@ void report_init(struct report *r, enum kvbench_format format)
 
 /* The times of an operation, and how they are split. */
 struct split {
-        const char *name; /* in JSON and CSV */
+        const char *name;              /* in JSON and CSV */
         double average, p50, p90, p99; /* µs */
 };
 
@@ -140,13 +140,15 @@ static void print_text(struct report *r, const struct report_entry *e)
         if (r->begun)
                 putchar('\n');
         print_rule('=', RULE_COLUMNS);
-        printf("Model Config: %s\nISL: %s tokens\nPage Size: %" PRIu64
-               "\nRequests: %s\nTP: %" PRIu64 "\nPP: %" PRIu64 "\n",
-               e->workload->config_file, d->runtime.isl.text, d->system.page_size,
-               d->runtime.num_requests.text, d->strategy.tp_size, d->strategy.pp_size);
+        fputs("Model Config: ", stdout);
+        print_safe(e->workload->config_file, stdout);
+        printf("\nISL: %s tokens\nPage Size: %" PRIu64 "\nRequests: %s\nTP: %" PRIu64
+               "\nPP: %" PRIu64 "\n",
+               d->runtime.isl.text, d->system.page_size, d->runtime.num_requests.text,
+               d->strategy.tp_size, d->strategy.pp_size);
         print_rule('=', RULE_COLUMNS);
-        printf("%s, %s to %s%s: %" PRIu64 " user%s, %u client%s, %" PRIu64 " iteration%s after %" PRIu64
-               " warm-up\n",
+        printf("%s, %s to %s%s: %" PRIu64 " user%s, %u client%s, %" PRIu64
+               " iteration%s after %" PRIu64 " warm-up\n",
                op_name(e), place_name(e, true), place_name(e, false),
                e->job->write  ? ""
                : e->job->cold ? ", cold"
@@ -191,8 +193,7 @@ static void add_measured(cJSON *object, const struct report_entry *e, unsigned i
         struct split s[SPLITS];
 
         cJSON_AddStringToObject(object, "io", e->io[i]);
-        cJSON_AddNumberToObject(object, "bandwidth_gb_s",
-                                rounded(profile_bandwidth(result), 1e6));
+        cJSON_AddNumberToObject(object, "bandwidth_gb_s", rounded(profile_bandwidth(result), 1e6));
         cJSON_AddNumberToObject(object, "seconds", result->seconds);
         cJSON_AddNumberToObject(object, "operations", (double)t->operations);
         cJSON_AddNumberToObject(object, "blocks", (double)t->blocks);
@@ -294,10 +295,12 @@ static void print_csv(struct report *r, const struct report_entry *e)
         if (!r->begun)
                 puts("config_file,model,access_pattern,isl,page_size,num_requests,tp,pp,backend,"
                      "op_type,source,destination,cold,daemon,io,block_size,batch_size,users,"
-                     "num_threads,num_iter,warmup_iter,bandwidth_gb_s,seconds,operations,bytes_moved,"
+                     "num_threads,num_iter,warmup_iter,bandwidth_gb_s,seconds,operations,bytes_"
+                     "moved,"
                      "bytes_verified,wrong_bytes,bytes_from_memory,bytes_from_disk,latency_avg_us,"
                      "latency_p50_us,latency_p90_us,latency_p99_us,prepare_avg_us,prepare_p50_us,"
-                     "prepare_p90_us,prepare_p99_us,post_avg_us,post_p50_us,post_p90_us,post_p99_us,"
+                     "prepare_p90_us,prepare_p99_us,post_avg_us,post_p50_us,post_p90_us,post_p99_"
+                     "us,"
                      "transfer_avg_us,transfer_p50_us,transfer_p90_us,transfer_p99_us,of_raw");
         for (unsigned i = 0; i < e->n_results; i++) {
                 const struct profile_result *result = &e->results[i];

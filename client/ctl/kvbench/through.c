@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks through the daemon.
- *
- * A client keeps up to `depth` blocks on their way, a request for each piece. A request that is lost,
- * refused or incomplete ends the job: this measures, and a figure with holes in it is none. What has
- * become of the daemon is looked at before each pass, too: one that was restarted in between is not
- * the one that was measured before. */
+/* The side, and what goes around its passes: what the daemon says of itself, dropping blocks,
+ * looking for them, waiting until it is at rest. What has become of the daemon is looked at each
+ * time: one that was restarted in between is not the one that was measured before. */
 #include "through.h"
 
 #include <cjson/cJSON.h>
@@ -20,14 +17,10 @@
 
 enum {
         CALL_KEYS = 1024,
-        DRAIN_MAX = 64,
-        LOOK_MS = 100,      /* between two looks at whether to stop */
-        REST_LOOK_MS = 5,   /* between two looks at whether the daemon is at rest */
-        REST_QUIET = 3,     /* so many looks without anything moving */
-        REST_OWN_MS = 60000, /* how long to wait for that: our own daemon */
+        REST_LOOK_MS = 5,     /* between two looks at whether the daemon is at rest */
+        REST_QUIET = 3,       /* so many looks without anything moving */
+        REST_OWN_MS = 60000,  /* how long to wait for that: our own daemon */
         REST_OTHER_MS = 2000, /* another one, which may have other work */
-        PLACE_ALIGN = 64,
-        MOST_PLACES = 256,
 };
 
 /* --- what the daemon says --- */
@@ -106,8 +99,8 @@ static int look_at_activity(struct kvcache *kv, struct activity *ret)
                 .unpopulated = number_at(stats, "kvcache_pool_size_bytes") -
                                number_at(stats, "kvcache_pool_populated_bytes"),
         };
-        cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(stats,
-                                                                  "kvcache_io_operations_total"))
+        cJSON_ArrayForEach(item,
+                           cJSON_GetObjectItemCaseSensitive(stats, "kvcache_io_operations_total"))
                 ret->operations += item->valuedouble;
         return 0;
 }
@@ -120,8 +113,8 @@ static int lost(struct through *t, struct profile *p, int r, const char *what)
         return profile_fail(p, "%s: %s", what, kvcache_error(t->options.kv));
 }
 
-/* What it does in the background (its memory, new data files) is not what is measured. A daemon that
- * others use may never rest: then it is measured as it is. */
+/* What it does in the background (its memory, new data files) is not what is measured. A daemon
+ * that others use may never rest: then it is measured as it is. */
 static int wait_for_rest(struct through *t, struct profile *p)
 {
         uint64_t deadline = profile_now_ns() +
@@ -136,8 +129,7 @@ static int wait_for_rest(struct through *t, struct profile *p)
                         return lost(t, p, r, "statistics");
                 if (profile_should_stop(p))
                         return -ECANCELED;
-                quiet = now.operations == before.operations && now.busy == 0 &&
-                                        now.unpopulated <= 0
+                quiet = now.operations == before.operations && now.busy == 0 && now.unpopulated <= 0
                                 ? quiet + 1
                                 : 0;
                 before = now;
@@ -148,7 +140,7 @@ static int wait_for_rest(struct through *t, struct profile *p)
 
 /* --- around the passes --- */
 
-static int check_instance(struct through *t, struct profile *p, struct kvcache *kv)
+int through_check_instance(struct through *t, struct profile *p, struct kvcache *kv)
 {
         struct kvcache_info info = { .size = sizeof(info) };
 
@@ -187,7 +179,7 @@ static int call_on_all(struct through *t, struct profile *p, enum kvcache_op op,
                                 return r;
                 }
         }
-        return check_instance(t, p, t->options.kv);
+        return through_check_instance(t, p, t->options.kv);
 }
 
 static int is_gone(struct profile *p, const struct kvcache_result *result, void *userdata)
@@ -239,85 +231,9 @@ static int through_before(void *self, struct profile *p, enum profile_pass pass)
         return r < 0 ? r : wait_for_rest(t, p);
 }
 
-/* --- a client --- */
+/* --- the side --- */
 
-struct flight {
-        const struct profile_piece *piece;
-        uint8_t *place; /* of a write */
-        uint64_t at[4];
-};
-
-struct client {
-        struct through *through;
-        struct profile *profile;
-        struct kvcache *kv;
-        uint32_t namespace_handle;
-
-        uint64_t stride; /* of blocks in a place */
-        void *places[MOST_PLACES];
-        size_t n_places, n_free;
-        uint64_t place_blocks;
-
-        struct flight *flights;
-        uint32_t *idle;
-        size_t n_flights, n_idle;
-        struct kvcache_result *results; /* of a window; of a write: of each flight */
-        size_t results_room;
-        struct kvcache_entry *entries; /* of one request */
-};
-
-static void client_free(void *userdata)
-{
-        struct client *c = userdata;
-
-        kvcache_close(c->kv);
-        free(c->flights);
-        free(c->idle);
-        free(c->results);
-        free(c->entries);
-        free(c);
-}
-
-/* As many places as the depth wants, or the lane has. */
-static int client_take_places(struct client *c)
-{
-        struct profile *p = c->profile;
-        uint64_t bytes, want;
-        int r = 0;
-
-        c->stride = round_up(p->job->io_size, PLACE_ALIGN);
-        for (c->place_blocks = PROFILE_PIECE_BLOCKS;; c->place_blocks /= 2) {
-                struct kvcache_info info = { .size = sizeof(info) };
-
-                bytes = c->place_blocks * c->stride;
-                want = MIN(c->through->side.depth / c->place_blocks + 2, (uint64_t)MOST_PLACES);
-                while (c->n_places < want) {
-                        r = kvcache_lane_acquire(c->kv, bytes, &c->places[c->n_places]);
-                        if (r < 0)
-                                break;
-                        c->n_places++;
-                }
-                if (c->n_places >= 4 || (c->n_places > 0 && c->place_blocks == 1))
-                        break;
-                while (c->n_places > 0)
-                        kvcache_lane_release(c->kv, c->places[--c->n_places]);
-                (void)kvcache_get_info(c->kv, &info);
-                if (c->place_blocks == 1 && (r == -E2BIG || r == -ENOBUFS))
-                        return profile_fail(p,
-                                            "a block of %" PRIu64 " bytes does not fit the lane of "
-                                            "%" PRIu64 " bytes: memory.lane is too small",
-                                            p->job->io_size, info.lane_bytes);
-                if (r < 0 && r != -E2BIG && r != -ENOBUFS)
-                        return profile_fail(p, "no memory to write from: %s", kvcache_error(c->kv));
-        }
-        for (size_t i = 0; i < c->n_places; i++)
-                for (uint64_t k = 0; k < c->place_blocks; k++)
-                        content_fill(&p->content, (uint8_t *)c->places[i] + k * c->stride);
-        c->n_free = c->n_places;
-        return 0;
-}
-
-static int open_namespace(struct profile *p, struct kvcache *kv, uint32_t *ret)
+int through_open_namespace(struct profile *p, struct kvcache *kv, uint32_t *ret)
 {
         struct kvcache_namespace_options options = {
                 .size = sizeof(options),
@@ -332,252 +248,26 @@ static int open_namespace(struct profile *p, struct kvcache *kv, uint32_t *ret)
         return 0;
 }
 
-static int client_new(void *self, struct profile *p, void **ret)
+/* How large are lanes, and does a block fit? */
+static int look_at_lane(struct through *t, struct profile *p, struct kvcache_info *ret)
 {
-        struct through *t = self;
-        struct kvcache_options options = {
-                .size = sizeof(options),
-                .socket_path = t->options.socket_path,
-                .client_name = "kvcachectl profile",
-                .request_timeout_ms = PROFILE_STUCK_MS,
-        };
-        char error[512] = "";
-        struct client *c = calloc(1, sizeof(*c));
-        int r;
+        struct kvcache *kv = t->options.kv;
+        void *place;
+        int r = kvcache_lane_acquire(kv, p->job->io_size, &place);
 
-        if (!c)
-                return profile_fail(p, "out of memory");
-        *ret = c;
-        c->through = t;
-        c->profile = p;
-        r = kvcache_connect(&c->kv, &options, error, sizeof(error));
-        if (r < 0)
-                return profile_fail(p, "a client cannot connect: %s", *error ? error : strerror(-r));
-        r = open_namespace(p, c->kv, &c->namespace_handle);
-        if (r == 0 && p->job->write)
-                r = client_take_places(c);
-        if (r < 0)
-                return r;
-        c->n_flights = t->side.depth;
-        c->flights = calloc(c->n_flights, sizeof(*c->flights));
-        c->idle = calloc(c->n_flights, sizeof(*c->idle));
-        c->entries = calloc(PROFILE_PIECE_BLOCKS, sizeof(*c->entries));
-        if (!c->flights || !c->idle || !c->entries)
-                return profile_fail(p, "out of memory");
-        for (size_t i = 0; i < c->n_flights; i++)
-                c->idle[c->n_idle++] = (uint32_t)i;
-        return check_instance(t, p, c->kv);
-}
-
-static int client_reserve(struct client *c, size_t n)
-{
-        void *p;
-
-        if (n <= c->results_room)
-                return 0;
-        p = reallocarray(c->results, n, sizeof(*c->results));
-        if (!p)
-                return profile_fail(c->profile, "out of memory");
-        c->results = p;
-        c->results_room = n;
-        return 0;
-}
-
-static struct kvcache_result *flight_results(struct client *c, const struct profile_work *work,
-                                             uint32_t flight)
-{
-        return c->results + (work->write ? (size_t)flight * PROFILE_PIECE_BLOCKS
-                                         : c->flights[flight].piece->at);
-}
-
-static int client_submit(struct client *c, const struct profile_work *work,
-                         const struct profile_piece *piece)
-{
-        struct profile *p = c->profile;
-        uint32_t number = c->idle[c->n_idle - 1];
-        struct flight *f = &c->flights[number];
-
-        *f = (struct flight){ .piece = piece };
-        f->at[0] = profile_now_ns();
-        struct kvcache_request request = {
-                .size = sizeof(request),
-                .op = work->write ? KVCACHE_OP_PUT : KVCACHE_OP_GET,
-                .namespace_handle = c->namespace_handle,
-                .ack = KVCACHE_WRITTEN,
-                .count = piece->count,
-                .parent = piece->root ? NULL : &p->keys[piece->first - 1],
-                .results = flight_results(c, work, number),
-                .timeout_ms = PROFILE_STUCK_MS,
-                .user_data = number,
-        };
-        if (work->write) {
-                f->place = c->places[--c->n_free];
-                for (uint32_t i = 0; i < piece->count; i++) {
-                        uint8_t *data = f->place + i * c->stride;
-
-                        content_stamp(&p->content, data, piece->first + i, work->generation);
-                        c->entries[i] = (struct kvcache_entry){
-                                .key = p->keys[piece->first + i],
-                                .data = data,
-                                .length = p->job->io_size,
-                        };
-                }
-                request.entries = c->entries;
-        } else {
-                request.keys = &p->keys[piece->first];
-        }
-        f->at[1] = profile_now_ns();
-        if (kvcache_submit(c->kv, &request) < 0)
-                return profile_fail(p, "a request cannot be sent: %s", kvcache_error(c->kv));
-        f->at[2] = profile_now_ns();
-        c->n_idle--;
-        return 0;
-}
-
-static int block_failed(struct client *c, const struct profile_work *work, uint64_t block,
-                        const struct kvcache_result *result)
-{
-        struct profile *p = c->profile;
-        const char *what = work->write ? "writing" : "reading";
-
-        switch (result->status) {
-        case KVCACHE_LOST:
-        case KVCACHE_SHUTDOWN:
-                return profile_fail(p, "the daemon went away while %s block %" PRIu64, what, block);
-        case KVCACHE_PENDING:
-                return profile_fail(p, "the daemon did not answer within %d s while %s block %" PRIu64,
-                                    PROFILE_STUCK_MS / 1000, what, block);
-        case KVCACHE_MISS:
+        if (r == -E2BIG || r == -ENOBUFS)
                 return profile_fail(p,
-                                    "block %" PRIu64 " of %" PRIu64
-                                    " is gone: the daemon found it damaged on disk, or evicted it",
-                                    block, p->job->n_blocks);
-        case KVCACHE_EXISTS:
-                return profile_fail(p,
-                                    "block %" PRIu64 " was there already: somebody else writes the "
-                                    "same workload",
-                                    block);
-        case KVCACHE_OK:
-                return profile_fail(p,
-                                    "block %" PRIu64 " is short: %" PRIu64 " of %" PRIu64 " bytes",
-                                    block, result->length, p->job->io_size);
-        default:
-                return profile_fail(p, "%s block %" PRIu64 ": the daemon answered %s", what, block,
-                                    kvcache_status_name(result->status));
-        }
-}
-
-static int client_take(struct client *c, const struct profile_work *work, uint32_t number)
-{
-        const struct flight *f = &c->flights[number];
-        const struct kvcache_result *results = flight_results(c, work, number);
-        uint64_t io_size = c->profile->job->io_size;
-        int r = 0;
-
-        for (uint32_t i = 0; r == 0 && i < f->piece->count; i++) {
-                if (results[i].status != KVCACHE_OK ||
-                    (!work->write && (results[i].length != io_size || !results[i].data)))
-                        r = block_failed(c, work, f->piece->first + i, &results[i]);
-                else if (!work->write && results[i].tiers & KVCACHE_TIER_MEMORY)
-                        work->tally->bytes_memory += io_size;
-                else if (!work->write)
-                        work->tally->bytes_disk += io_size;
-        }
+                                    "a block of %" PRIu64
+                                    " bytes does not fit the daemon's lanes: memory.lane is too "
+                                    "small",
+                                    p->job->io_size);
         if (r < 0)
-                return r;
-        profile_count(work->tally, f->piece->count, io_size, f->at);
-        atomic_fetch_add_explicit(&c->profile->done_blocks, f->piece->count, memory_order_relaxed);
+                return profile_fail(p, "no memory to write from: %s", kvcache_error(kv));
+        kvcache_lane_release(kv, place);
+        if (kvcache_get_info(kv, ret) < 0)
+                return profile_fail(p, "the daemon went away: %s", kvcache_error(kv));
         return 0;
 }
-
-static int client_move(void *userdata, const struct profile_work *work)
-{
-        struct client *c = userdata;
-        struct profile *p = c->profile;
-        struct kvcache_completion done[DRAIN_MAX];
-        uint64_t on_way = 0, last = profile_now_ns(), depth = c->through->side.depth;
-        size_t next = 0;
-        int r;
-
-        r = check_instance(c->through, p, c->kv);
-        if (r == 0)
-                r = client_reserve(c, work->write ? c->n_flights * PROFILE_PIECE_BLOCKS
-                                                  : work->n_blocks);
-        if (r < 0)
-                return r;
-        while (next < work->n_pieces || on_way > 0) {
-                int n;
-
-                while (next < work->n_pieces && c->n_idle > 0 &&
-                       (on_way == 0 || on_way + work->pieces[next].count <= depth) &&
-                       (!work->write || c->n_free > 0)) {
-                        r = client_submit(c, work, &work->pieces[next]);
-                        if (r < 0)
-                                return r;
-                        on_way += work->pieces[next++].count;
-                }
-                n = kvcache_drain(c->kv, done, DRAIN_MAX, LOOK_MS);
-                if (n < 0)
-                        return profile_fail(p, "the daemon went away: %s", kvcache_error(c->kv));
-                if (profile_should_stop(p))
-                        return -ECANCELED;
-                if (n > 0)
-                        last = profile_now_ns();
-                else if (profile_now_ns() - last > PROFILE_STUCK_MS * 1000000ull)
-                        return profile_fail(p, "the daemon did not answer within %d s",
-                                            PROFILE_STUCK_MS / 1000);
-                for (int i = 0; i < n; i++) {
-                        uint32_t number = (uint32_t)done[i].user_data;
-                        struct flight *f = &c->flights[number];
-
-                        f->at[3] = last;
-                        r = client_take(c, work, number);
-                        if (r < 0)
-                                return r;
-                        on_way -= f->piece->count;
-                        if (f->place)
-                                c->places[c->n_free++] = f->place;
-                        c->idle[c->n_idle++] = number;
-                }
-        }
-        return 0;
-}
-
-static int client_check(void *userdata, const struct profile_work *work)
-{
-        struct client *c = userdata;
-        struct profile *p = c->profile;
-        uint64_t io_size = p->job->io_size;
-
-        for (size_t i = 0; i < work->n_pieces; i++) {
-                const struct profile_piece *piece = &work->pieces[i];
-
-                for (uint32_t k = 0; k < piece->count; k++) {
-                        const struct kvcache_result *result = &c->results[piece->at + k];
-                        size_t first = 0;
-                        uint64_t wrong = content_check(&p->content, result->data, piece->first + k,
-                                                       work->generation, &first);
-
-                        if (wrong > 0)
-                                return profile_fail(p,
-                                                    "block %" PRIu64 " is wrong: %" PRIu64
-                                                    " of %" PRIu64
-                                                    " bytes, the first at offset %zu (from %s)",
-                                                    piece->first + k, wrong, io_size, first,
-                                                    tiers_text(result->tiers));
-                        work->tally->bytes_verified += io_size;
-                        if (result->lease.generation != 0)
-                                (void)kvcache_release(c->kv, &result->lease, 1);
-                }
-                if (profile_should_stop(p))
-                        return -ECANCELED;
-        }
-        if (kvcache_flush(c->kv) < 0)
-                return profile_fail(p, "the daemon went away: %s", kvcache_error(c->kv));
-        return 0;
-}
-
-/* --- the side --- */
 
 int through_open(struct through *t, struct profile *p, const struct through_options *options)
 {
@@ -598,25 +288,33 @@ int through_open(struct through *t, struct profile *p, const struct through_opti
                                     "(64 MiB, an eighth of memory.pool, a data file)",
                                     job->io_size, size);
         }
-        r = open_namespace(p, options->kv, &t->namespace_handle);
+        r = through_open_namespace(p, options->kv, &t->namespace_handle);
         if (r < 0)
                 return r;
         t->results = calloc(CALL_KEYS, sizeof(*t->results));
         if (!t->results)
                 return profile_fail(p, "out of memory");
+        if (job->write) {
+                r = look_at_lane(t, p, &info);
+                if (r < 0)
+                        return r;
+        }
         t->side = (struct profile_side){
                 .name = "KVCACHE",
                 .self = t,
-                /* The daemon lets a connection hold a quarter of the pool; all of them leave half of it. */
-                .window_bytes = MIN((uint64_t)PROFILE_WINDOW_BYTES, info.pool_bytes / 4) / job->clients,
+                .piece_bytes = info.lane_bytes / 4,
+                /* The daemon lets a connection hold a quarter of the pool; all of them leave half
+                   of it. */
+                .window_bytes =
+                        MIN((uint64_t)PROFILE_WINDOW_BYTES, info.pool_bytes / 4) / job->clients,
                 /* What is copied, checked or answered is not at the device: the daemon has enough
                  * at hand to keep as much there as RAW does. */
-                .depth = MAX((uint64_t)PROFILE_DEPTH * 2 / job->clients, (uint64_t)1),
-                .client_new = client_new,
-                .client_free = client_free,
+                .depth = MAX((uint64_t)PROFILE_REQUESTED / job->clients, (uint64_t)1),
+                .client_new = through_client_new,
+                .client_free = through_client_free,
                 .before = through_before,
-                .move = client_move,
-                .check = client_check,
+                .move = through_client_move,
+                .check = through_client_check,
         };
         return 0;
 }

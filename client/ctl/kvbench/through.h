@@ -2,8 +2,8 @@
 /* The side KVCACHE: blocks through the daemon, as an engine would move them.
  *
  * Each client is a connection. A piece is one request, a part of a user's chain. Written: from the
- * lane, answered when the daemon has written them. Read: mapped, in place; leases are held until the
- * window has been checked.
+ * lane, answered when the daemon has written them. Read: mapped, in place; leases are held until
+ * the window has been checked.
  *
  * through_open() takes a connection for what goes around the passes (dropping, waiting until the
  * daemon is at rest, looking what there is); it stays its owner's. */
@@ -22,13 +22,13 @@ struct through {
         struct profile_side side;
         uint32_t namespace_handle;
         struct kvcache_result *results; /* for calls on all keys, some at a time */
-        uint8_t instance[16]; /* of the daemon at the start */
+        uint8_t instance[16];           /* of the daemon at the start */
 };
 
 /* What a daemon says of itself. */
 struct through_facts {
-        char backend[32];      /* "io_uring", "posix" */
-        char store_path[512];  /* the first of them */
+        char backend[32];     /* "io_uring", "posix" */
+        char store_path[512]; /* the first of them */
         bool direct;
         uint64_t pool_bytes, limit_bytes, max_chunk_bytes;
         unsigned depth; /* I/Os at the device, of all its workers */
@@ -45,3 +45,15 @@ void through_close(struct through *t);
 int through_look(struct through *t, struct profile *p, uint64_t *ret_present);
 /* Forgets all blocks of the job. */
 int through_forget(struct through *t, struct profile *p);
+
+/* --- inside KVCACHE --- */
+
+/* through-client.c, for the side. */
+int through_client_new(void *self, struct profile *p, void **ret);
+void through_client_free(void *client);
+int through_client_move(void *client, const struct profile_work *work);
+int through_client_check(void *client, const struct profile_work *work);
+/* The job's namespace, made if it is not there. */
+int through_open_namespace(struct profile *p, struct kvcache *kv, uint32_t *ret);
+/* Is it still the daemon of the beginning? */
+int through_check_instance(struct through *t, struct profile *p, struct kvcache *kv);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "checked.h"
+#include "yaml-file.h"
 
 struct names {
         char **names;
@@ -47,6 +48,7 @@ static int names_add(struct names *names, const char *name)
 
 static int names_add_pattern(struct names *names, const char *pattern)
 {
+        char shown[KVBENCH_SHOWN_BYTES];
         glob_t found = { 0 };
         int status = EXIT_OK;
 
@@ -56,14 +58,15 @@ static int names_add_pattern(struct names *names, const char *pattern)
                         status = names_add(names, found.gl_pathv[i]);
                 break;
         case GLOB_NOMATCH:
-                complain(0, "warning: --model_configs %s: no such file", pattern);
+                complain(0, "warning: --model_configs %s: no such file",
+                         yaml_file_shown(pattern, shown, sizeof(shown)));
                 break;
         case GLOB_NOSPACE:
                 status = complain_memory();
                 break;
         default:
                 status = complain(KVBENCH_FAILED, "--model_configs %s: cannot be searched: %s",
-                                  pattern, strerror(errno));
+                                  yaml_file_shown(pattern, shown, sizeof(shown)), strerror(errno));
                 break;
         }
         globfree(&found);
@@ -83,7 +86,10 @@ static int find_files(const struct kvbench_options *options, struct names *names
                 return status;
         if (names->n > 1 && options->model_config && access(names->names[0], F_OK) < 0 &&
             errno == ENOENT) {
-                complain(0, "warning: %s: no such file, the others go on", names->names[0]);
+                char shown[KVBENCH_SHOWN_BYTES];
+
+                complain(0, "warning: %s: no such file, the others go on",
+                         yaml_file_shown(names->names[0], shown, sizeof(shown)));
                 free(names->names[0]);
                 names->n--;
                 memmove(names->names, names->names + 1, names->n * sizeof(*names->names));
@@ -106,8 +112,7 @@ static void set_computed(const struct kvbench_options *options, struct kvbench_w
                     parameters_number(&options->parameters, id) != number)
                         complain(0, "warning: --%s %" PRIu64 ": the model and %s make it %" PRIu64,
                                  kvbench_parameter_rows[id].name,
-                                 parameters_number(&options->parameters, id), w->config_file,
-                                 number);
+                                 parameters_number(&options->parameters, id), w->shown, number);
         }
         w->parameters.value[id].number = number;
 }
@@ -120,7 +125,7 @@ static void tell_figures(const struct kvbench_workload *w)
                  "%s: %s: %" PRIu64 " bytes a token, %" PRIu64 " a token and layer, %" PRIu64
                  " a request of %s tokens; an I/O of %" PRIu64 " tokens is %" PRIu64
                  " bytes, and there are %" PRIu64,
-                 w->config_file, w->model->name, f->bytes_per_token, f->bytes_per_token_and_layer,
+                 w->shown, w->model->name, f->bytes_per_token, f->bytes_per_token_and_layer,
                  f->bytes_per_request, w->deployment.runtime.isl.text,
                  w->deployment.system.page_size, f->io_size, f->batch_size);
 }
@@ -133,7 +138,7 @@ static int load_one(const struct kvbench_options *options, struct kvbench_worklo
                 return KVBENCH_FAILED;
         deployment_override(&w->deployment, &options->overrides);
         if (formula_compute(w->model, &w->deployment, &w->figures, why) < 0)
-                return complain(KVBENCH_FAILED, "%s: %s", w->config_file, why);
+                return complain(KVBENCH_FAILED, "%s: %s", w->shown, why);
         if (options->debug)
                 tell_figures(w);
         if (options->which != KVBENCH_PLAN && options->which != KVBENCH_PROFILE)
@@ -168,6 +173,7 @@ int kvbench_workloads_load(const struct kvbench_options *options, struct kvbench
                         .model = ret->model,
                         .parameters = options->parameters,
                 };
+                yaml_file_shown(w->config_file, w->shown, sizeof(w->shown));
                 if (load_one(options, w) == EXIT_OK) {
                         ret->n++;
                 } else {

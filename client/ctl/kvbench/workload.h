@@ -19,6 +19,7 @@
 #include "parameters.h"
 
 enum { KVBENCH_FAILED = 1 }; /* the exit status of everything but wrong usage (2) */
+enum { KVBENCH_SHOWN_BYTES = 256 };
 
 /* Where bytes come from and go to. */
 enum kvbench_place {
@@ -91,6 +92,7 @@ struct kvbench_options {
 /* One configuration, computed. */
 struct kvbench_workload {
         char *config_file;                    /* as it was named, or as the pattern found it */
+        char shown[KVBENCH_SHOWN_BYTES];      /* the same for messages: yaml_file_shown() */
         const struct kvbench_model *model;    /* shared by all */
         struct kvbench_deployment deployment; /* with the overrides applied */
         struct kvbench_figures figures;       /* io_size, batch_size, total_buffer_size, ... */

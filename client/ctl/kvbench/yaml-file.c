@@ -22,32 +22,88 @@ enum {
         MOST_KEYS = 64,   /* of one mapping */
 };
 
+/* Bytes at `p` of a character that a terminal acts on, or that turns the direction of text: C0,
+ * DEL, C1, line and paragraph separators, bidirectional controls. 0: it is none. */
+static size_t control_bytes(const unsigned char *p)
+{
+        if (p[0] < 0x20 || p[0] == 0x7f)
+                return p[0] != '\0';
+        if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f)
+                return 2;
+        if (p[0] == 0xe2 && ((p[1] == 0x80 && p[2] >= 0xa8 && p[2] <= 0xae) ||
+                             (p[1] == 0x81 && p[2] >= 0xa6 && p[2] <= 0xa9)))
+                return 3;
+        return 0;
+}
+
+/* Bytes of a character that is shown as it is: a whole sequence of UTF-8. 0: it is not whole. */
+static size_t plain_bytes(const unsigned char *p)
+{
+        size_t n = p[0] < 0x80   ? 1
+                   : p[0] < 0xc2 ? 0
+                   : p[0] < 0xe0 ? 2
+                   : p[0] < 0xf0 ? 3
+                   : p[0] < 0xf5 ? 4
+                                 : 0;
+
+        for (size_t i = 1; i < n; i++)
+                if ((p[i] & 0xc0) != 0x80)
+                        return 0;
+        return n;
+}
+
 const char *yaml_file_shown(const char *text, char *buffer, size_t room)
 {
-        size_t n = 0;
+        static const char dots[] = "...";
+        const unsigned char *p = (const unsigned char *)text;
+        size_t n = 0, cut = 0; /* `cut`: where it may end if the rest has no room */
 
-        for (; n < room - 4 && text[n] != '\0'; n++)
-                buffer[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
-        /* Not in the middle of a UTF-8 sequence. */
-        while (text[n] != '\0' && n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80)
-                n--;
-        strcpy(buffer + n, text[n] != '\0' ? "..." : "");
+        while (*p != '\0') {
+                char piece[16];
+                size_t taken = control_bytes(p), length;
+
+                if (taken == 0 && (length = plain_bytes(p)) > 0) {
+                        memcpy(piece, p, length);
+                        taken = length;
+                } else {
+                        taken = MAX(taken, (size_t)1);
+                        for (size_t i = 0; i < taken; i++)
+                                snprintf(piece + 4 * i, 5, "\\x%02x", p[i]);
+                        length = 4 * taken;
+                        if (*p == '\n' || *p == '\t')
+                                length = (size_t)snprintf(piece, sizeof(piece), "\\%c",
+                                                          *p == '\n' ? 'n' : 't');
+                }
+                if (n + length >= room) {
+                        strcpy(buffer + cut, dots);
+                        return buffer;
+                }
+                memcpy(buffer + n, piece, length);
+                n += length;
+                p += taken;
+                if (n + sizeof(dots) <= room)
+                        cut = n;
+        }
+        buffer[n] = '\0';
         return buffer;
 }
 
-static void say(const struct yaml_file *f, size_t line, size_t column, const char *format,
+/* `status` is what tells a warning, EXIT_OK, from an error. */
+static void say(const struct yaml_file *f, int status, const yaml_node_t *node, const char *format,
                 va_list arguments) __attribute__((format(printf, 4, 0)));
-static void say(const struct yaml_file *f, size_t line, size_t column, const char *format,
+static void say(const struct yaml_file *f, int status, const yaml_node_t *node, const char *format,
                 va_list arguments)
 {
+        const char *kind = status == EXIT_OK ? "warning: " : "";
         char text[512], path[512]; /* a path may come from a pattern, and have anything in it */
 
         vsnprintf(text, sizeof(text), format, arguments);
         yaml_file_shown(f->path, path, sizeof(path));
-        if (line > 0)
-                complain(0, "%s:%zu:%zu: %s", path, line, column, text);
+        if (node)
+                complain(status, "%s:%zu:%zu: %s%s", path, node->start_mark.line + 1,
+                         node->start_mark.column + 1, kind, text);
         else
-                complain(0, "%s: %s", path, text);
+                complain(status, "%s: %s%s", path, kind, text);
 }
 
 int yaml_file_error(const struct yaml_file *f, const yaml_node_t *node, const char *format, ...)
@@ -55,21 +111,18 @@ int yaml_file_error(const struct yaml_file *f, const yaml_node_t *node, const ch
         va_list arguments;
 
         va_start(arguments, format);
-        say(f, node ? node->start_mark.line + 1 : 0, node ? node->start_mark.column + 1 : 0, format,
-            arguments);
+        say(f, EXIT_LOCAL, node, format, arguments);
         va_end(arguments);
         return -EINVAL;
 }
 
 void yaml_file_warn(const struct yaml_file *f, const yaml_node_t *node, const char *format, ...)
 {
-        char text[512] = "warning: ";
         va_list arguments;
 
         va_start(arguments, format);
-        vsnprintf(text + strlen(text), sizeof(text) - strlen(text), format, arguments);
+        say(f, EXIT_OK, node, format, arguments);
         va_end(arguments);
-        yaml_file_error(f, node, "%s", text);
 }
 
 static int read_file(const char *path, char **ret, size_t *ret_bytes)
@@ -272,7 +325,7 @@ int yaml_file_text(const struct yaml_file *f, const char *key, const yaml_node_t
         if (strlen(text) >= room)
                 return yaml_file_error(f, value, "%s: is longer than %zu bytes", key, room - 1);
         for (const char *p = text; *p; p++)
-                if ((unsigned char)*p < 0x20 || *p == 0x7f)
+                if (control_bytes((const unsigned char *)p) > 0)
                         return yaml_file_error(f, value, "%s: has a control character in it", key);
         strcpy(ret, text);
         return 0;

@@ -38,8 +38,8 @@ int yaml_file_error(const struct yaml_file *f, const yaml_node_t *node, const ch
 void yaml_file_warn(const struct yaml_file *f, const yaml_node_t *node, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 
-/* A foreign text for a message: short, and without anything that steers a terminal. Returns
- * `buffer`, at least 8 bytes. */
+/* A foreign text for a message: one line, cut to `room`, and what steers a terminal as \n, \t or
+ * \xNN. Returns `buffer`, at least 16 bytes. */
 const char *yaml_file_shown(const char *text, char *buffer, size_t room);
 
 /* Nothing, ~ or null, not in quotes. */

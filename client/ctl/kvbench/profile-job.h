@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One workload at one block size and one batch size, from finding a daemon to the report. */
+#pragma once
+
+#include "report.h"
+#include "workload.h"
+
+/* An exit status; on failure it has been said why. */
+int profile_job_run(struct ctl *ctl, const struct kvbench_options *options,
+                    const struct kvbench_workload *w, struct report *report, uint64_t io_size,
+                    uint64_t n_blocks, const volatile int *interrupted);
