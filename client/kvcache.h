@@ -270,6 +270,34 @@ int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor
 int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped);
 /* Everything in the store. Needs an admin: -EACCES. */
 int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped);
+/* Where a walk through the store is, and what the last step found. */
+struct kvcache_verify {
+        uint32_t size;          /* sizeof(struct kvcache_verify) */
+        uint32_t path;          /* of the store, from 0; the caller goes from one to the next */
+        uint32_t segment, slot; /* in: where to begin, at first 0; out: where to go on */
+        uint32_t max_chunks;    /* at most so many; 0: the library's choice */
+        uint64_t max_bytes;     /* ends behind the chunk that reaches this; 0: the same */
+
+        uint32_t paths;         /* out: of the store */
+        uint32_t segments;      /* of this path; when `segment` reaches it, the path is through */
+        uint64_t chunks, bytes; /* looked at, bad ones included */
+        uint64_t mismatched;    /* not what was put: dropped */
+        uint64_t unreadable;    /* refused by the device: dropped */
+        uint64_t skipped;       /* not read, for want of memory and the like: still there */
+        uint32_t gave_up;       /* 1: many in a row could not be read: the device is at fault */
+};
+/* Reads a stretch of one segment back from disk, compares checksums, and drops what is bad: a miss
+ * from then on. Needs an admin: -EACCES. -EINVAL: no such path; -EBUSY: too much is being verified
+ * already; -EIO: the path is bypassed. */
+int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify);
+/* Leaves path `path` of the store aside, from 0 in the order of the status report's store.paths,
+ * when all that was begun there has been written: its keys are misses from then on. Resuming probes
+ * the device and uses the path again, also one that the daemon has left aside by itself; it may
+ * take a second for each million chunks. 0; 1: it was in that state already. Need an admin:
+ * -EACCES. -EINVAL: no such path; -EBUSY: the device has not given back what was asked of it
+ * before, or another such call is under way; -EIO: the device, and kvcache_error() says what. */
+int kvcache_device_suspend(struct kvcache *kv, uint32_t path);
+int kvcache_device_resume(struct kvcache *kv, uint32_t path);
 /* Round trip, ns. */
 int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns);
 

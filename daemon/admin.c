@@ -44,7 +44,8 @@ void admin_report(struct client *client, const struct wire_report_request *msg,
         }
         out = open_memstream(&text, &bytes);
         if (out) {
-                client->env->report(client->env->userdata, (enum wire_report)msg->what, out);
+                client->env->report(client->env->userdata, client, (enum wire_report)msg->what,
+                                    out);
                 fclose(out);
                 fd = text_to_memfd(text, bytes);
         }
@@ -63,15 +64,16 @@ void admin_list(struct client *client, const struct wire_list *msg, uint64_t rec
                 struct wire_reply reply;
                 struct wire_list_result results[WIRE_MAX_KEYS];
         } out;
+        uint32_t ns = client_namespace(client, msg->namespace_id);
         uint64_t cursor = msg->cursor;
         unsigned n;
 
-        if (!client_has_namespace(client, msg->namespace_id)) {
+        if (ns == 0) {
                 dispatch_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
                                "this session has not opened that namespace", NULL, 0);
                 return;
         }
-        n = store_list(client->env->store, msg->namespace_id, &cursor, chunks,
+        n = store_list(client->env->store, ns, &cursor, chunks,
                        MIN(msg->max, (uint32_t)WIRE_MAX_KEYS));
         for (unsigned i = 0; i < n; i++) {
                 const struct store_chunk *c = &chunks[i];
@@ -122,6 +124,7 @@ static void on_purged(struct store_purge *store)
 void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t received_ns)
 {
         bool all = msg->hdr.flags & WIRE_F_ALL;
+        uint32_t ns = client_namespace(client, msg->namespace_id);
         struct purge *p;
 
         if (all && !client->admin) {
@@ -129,7 +132,7 @@ void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t r
                                "purging every namespace needs an admin", NULL, 0);
                 return;
         }
-        if (!all && !client_has_namespace(client, msg->namespace_id)) {
+        if (!all && ns == 0) {
                 dispatch_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
                                "this session has not opened that namespace", NULL, 0);
                 return;
@@ -143,8 +146,153 @@ void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t r
         p->client = client;
         p->hdr = msg->hdr;
         p->received_ns = received_ns;
-        p->store.namespace_id = msg->namespace_id;
+        p->store.namespace_id = ns;
         p->store.all = all;
         p->store.complete = on_purged;
+        for (unsigned i = 0; all && i < client->env->n_all; i++)
+                if (&client->env->all[i] != client->env)
+                        cache_forget(client->env->all[i].cache);
         cache_purge(client->env->cache, &p->store);
+}
+
+struct verify {
+        struct store_verify store;
+        struct client *client;
+        struct wire_hdr hdr;
+        uint64_t received_ns;
+};
+
+static void on_verified(struct store_verify *store)
+{
+        struct verify *v = container_of(store, struct verify, store);
+        struct {
+                struct wire_reply reply;
+                struct wire_verify_result result;
+        } out = {
+                .reply = {
+                        .hdr = {
+                                .len = sizeof(out),
+                                .op = WIRE_VERIFY | WIRE_REPLY,
+                                .tag = v->hdr.tag,
+                        },
+                        .count = 1,
+                },
+                .result = {
+                        .paths = store->paths,
+                        .segments = store->segments,
+                        .next_segment = store->next_segment,
+                        .next_slot = store->next_slot,
+                        .chunks = store->found.chunks,
+                        .bytes = store->found.bytes,
+                        .mismatched = store->found.mismatched,
+                        .unreadable = store->found.unreadable,
+                        .skipped = store->found.skipped,
+                        .gave_up = store->result == -EIO,
+                },
+        };
+
+        if (store->result == 0 || store->result == -EIO)
+                dispatch_answer(v->client, v->received_ns, &out.reply);
+        else if (store->result == STORE_BYPASSED)
+                dispatch_reply(v->client, &v->hdr, v->received_ns, WIRE_FAILED, 0, 0,
+                               "this path of the store is bypassed", NULL, 0);
+        else
+                dispatch_reply(v->client, &v->hdr, v->received_ns, WIRE_SHUTDOWN, 0, 0,
+                               "the daemon is stopping", NULL, 0);
+        free(v);
+}
+
+void admin_verify(struct client *client, const struct wire_verify *msg, uint64_t received_ns)
+{
+        enum wire_status status = WIRE_BUSY;
+        const char *text = "out of memory";
+        struct verify *v;
+
+        if (!client->admin) {
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
+                               "verifying the store needs an admin", NULL, 0);
+                return;
+        }
+        v = calloc(1, sizeof(*v));
+        if (v) {
+                v->client = client;
+                v->hdr = msg->hdr;
+                v->received_ns = received_ns;
+                v->store.path = msg->path;
+                v->store.segment = msg->segment;
+                v->store.slot = msg->slot;
+                v->store.max_chunks = msg->max_chunks;
+                v->store.max_bytes = msg->max_bytes;
+                v->store.complete = on_verified;
+                switch (store_verify(client->env->store, &v->store)) {
+                case 0:
+                        return;
+                case STORE_MISS:
+                        status = WIRE_INVALID;
+                        text = "the store has no path of that number";
+                        break;
+                case STORE_BYPASSED:
+                        status = WIRE_FAILED;
+                        text = "this path of the store is bypassed";
+                        break;
+                default:
+                        text = "too much is being verified already";
+                        break;
+                }
+                free(v);
+        }
+        dispatch_reply(client, &msg->hdr, received_ns, status, 0, 0, text, NULL, 0);
+}
+
+struct device {
+        struct store_device store;
+        struct client *client;
+        struct wire_hdr hdr;
+        uint64_t received_ns;
+};
+
+static void on_device(struct store_device *store)
+{
+        struct device *d = container_of(store, struct device, store);
+        enum wire_status status = WIRE_FAILED;
+
+        if (store->result == 0 || store->result == STORE_EXISTS)
+                status = WIRE_OK;
+        else if (store->result == STORE_BUSY)
+                status = WIRE_BUSY;
+        dispatch_reply(d->client, &d->hdr, d->received_ns, status, 0,
+                       store->result == STORE_EXISTS,
+                       store->text[0] ? store->text : "the device failed", NULL, 0);
+        free(d);
+}
+
+void admin_device(struct client *client, const struct wire_device *msg, uint64_t received_ns)
+{
+        struct device *d;
+
+        if (!client->admin) {
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
+                               "suspending and resuming needs an admin", NULL, 0);
+                return;
+        }
+        if (!store_path(client->env->store, msg->path)) {
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
+                               "the store has no path of that number", NULL, 0);
+                return;
+        }
+        d = calloc(1, sizeof(*d));
+        if (!d) {
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
+                               NULL, 0);
+                return;
+        }
+        d->client = client;
+        d->hdr = msg->hdr;
+        d->received_ns = received_ns;
+        d->store.path = msg->path;
+        d->store.complete = on_device;
+        if (msg->action == WIRE_DEVICE_SUSPEND)
+                store_suspend(client->env->store, &d->store);
+        else
+                store_resume(client->env->store, &d->store);
 }

@@ -6,11 +6,13 @@
  * computes the CRC over the copy -> visible, `accepted` -> the store writes payload, then table ->
  * `written`.
  * Get: in the pool, at once -> else a slot of the pool -> the store reads and verifies -> visible.
- * Whoever finds a key on its way in waits on that chunk, and is looked at again when it has arrived.
+ * Whoever finds a key on its way in waits on that chunk, and is looked at again when it has
+ * arrived.
  *
- * Failures: a copy that faults stores nothing. A write that fails leaves an accepted chunk in the
- * pool only, and takes one that nobody was told of out again. A read that fails is a miss for all
- * who waited. */
+ * Failures: a copy that faults stores nothing. What stands at a device that hangs is given up by
+ * those who wait, but keeps its place in the pool. A write that fails leaves an accepted chunk in
+ * the pool only, and takes one that nobody was told of out again. A read that fails is a miss for
+ * all who waited. */
 #include "cache.h"
 
 #include <assert.h>
@@ -53,6 +55,8 @@ struct cache {
         uint64_t unwritten_limit;
         uint64_t pending;                      /* requests and writes */
         bool kicked, retry_now, stopping;
+        bool lost_eviction;     /* of a chunk whose write hangs, since the last who asked */
+        uint64_t retry_pending; /* of the store, when it was tried last */
         struct cache_stats stats;
 };
 
@@ -68,7 +72,8 @@ struct write {
         uint64_t slot_bytes;
         bool told;  /* somebody was answered "accepted": it stays in the pool if its write fails */
         uint64_t drop; /* evicted while it was being written: the number of that eviction; 0: it was
-                          not */
+                          was not */
+        bool abandoned; /* its device hangs: nobody waits for it, and it is not counted */
         struct list_node dropping;
 };
 
@@ -262,7 +267,8 @@ static void on_settled(struct store_put *store)
 {
         struct cache_settle *settle = container_of(store, struct cache_settle, store);
 
-        settle->result = store->result;
+        settle->result = settle->cache->lost_eviction ? STORE_BYPASSED : store->result;
+        settle->cache->lost_eviction = false;
         settle->cache->pending--;
         settle->complete(settle);
 }
@@ -284,8 +290,10 @@ static void write_end(struct write *w)
 
         list_unlink(&w->dropping);
         settle_evictions(c);
-        c->stats.unwritten_bytes -= w->slot_bytes;
-        c->stats.unwritten_chunks--;
+        if (!w->abandoned) {
+                c->stats.unwritten_bytes -= w->slot_bytes;
+                c->stats.unwritten_chunks--;
+        }
         c->pending--;
         cache_unpin(c, w->chunk);
         cache_kick(c);
@@ -302,6 +310,12 @@ static void write_done(struct write *w, int result)
         bool gone = pc->flags & POOL_DROPPED;
         enum cache_status status = CACHE_FAILED;
 
+        if (w->abandoned) { /* all is said */
+                if (written && (w->drop || gone))
+                        (void)store_drop(c->params.store, pc->namespace_id, &pc->key, pc->hash);
+                write_end(w);
+                return;
+        }
         if (written && w->drop)
                 (void)store_drop(c->params.store, pc->namespace_id, &pc->key, pc->hash);
 
@@ -319,7 +333,7 @@ static void write_done(struct write *w, int result)
                 status = CACHE_NOT_DURABLE;
         else if (written || gone)
                 status = CACHE_OK;
-        else if (result == STORE_FULL)
+        else if (result == STORE_FULL || result == -ENOSPC || result == -EDQUOT)
                 status = CACHE_NO_SPACE;
         else if (result == STORE_TOO_LARGE)
                 status = CACHE_TOO_LARGE;
@@ -341,6 +355,38 @@ static void on_stored(struct store_put *store)
         struct write *w = container_of(store, struct write, store);
 
         write_done(w, store->result);
+}
+
+/* The device hangs: whoever waits is told that the write failed, and room is made for others; but
+ * the bytes stay until it is over. */
+static void on_write_abandoned(struct store_put *store)
+{
+        struct write *w = container_of(store, struct write, store);
+        struct cache *c = w->cache;
+        struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
+        struct cache_request *req = TAKE_PTR(w->req);
+        bool gone = pc->flags & POOL_DROPPED;
+
+        w->abandoned = true;
+        c->stats.unwritten_bytes -= w->slot_bytes;
+        c->stats.unwritten_chunks--;
+        pc->flags &= ~(uint32_t)POOL_WRITING;
+        pc->tag = pack_ref(STORE_REF_NONE);
+        if (w->drop)
+                c->lost_eviction = true;
+        list_unlink(&w->dropping);
+        settle_evictions(c);
+        if (!gone && w->told)
+                c->stats.pool_only++;
+        else if (!gone)
+                pool_drop(c->params.pool, w->chunk);
+        settle_waiters(c, w->chunk, WAITING_WRITE, gone ? CACHE_OK : CACHE_FAILED);
+        if (req && gone)
+                finish_with(c, req, CACHE_OK, w->chunk);
+        else if (req)
+                finish(c, req, CACHE_FAILED);
+        c->retry_now = true;
+        cache_kick(c);
 }
 
 /* False: the store cannot take it now, and it waits for its next try. */
@@ -443,6 +489,7 @@ static struct write *write_new(struct cache *c, uint32_t chunk, const struct cac
                 .durable = req->ack == CACHE_DURABLE,
                 .ref = STORE_REF_NONE,
                 .complete = on_stored,
+                .abandon = on_write_abandoned,
         };
         pc->flags |= POOL_WRITING;
         pc->tag = (uint64_t)(uintptr_t)w;
@@ -630,6 +677,17 @@ static void on_read(struct store_get *store)
         free(f);
 }
 
+/* The device hangs: a miss for all who wait. The slot stays its until on_read(). */
+static void on_read_abandoned(struct store_get *store)
+{
+        struct fill *f = container_of(store, struct fill, store);
+        struct cache *c = f->cache;
+
+        pool_drop(c->params.pool, f->chunk);
+        settle_waiters(c, f->chunk, WAITING_FILL, CACHE_MISS);
+        c->retry_now = true;
+}
+
 static bool get_try(struct cache *c, struct cache_request *req)
 {
         uint32_t chunk = pool_find(c->params.pool, req->namespace_id, &req->key, req->hash);
@@ -679,6 +737,7 @@ static bool get_try(struct cache *c, struct cache_request *req)
                         .buf = pool_at(c->params.pool, chunk),
                         .room = (uint32_t)pool_slot_bytes(c->params.pool, chunk),
                         .complete = on_read,
+                        .abandon = on_read_abandoned,
                 };
                 r = store_get(c->params.store, &f->store);
         }
@@ -731,7 +790,7 @@ static void settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
                         else
                                 finish(c, req, CACHE_MISS);
                 } else if (status == CACHE_OK && (pc->flags & POOL_DROPPED)) {
-                        finish(c, req, CACHE_OK); /* evicted since */
+                        finish(c, req, CACHE_EXISTS); /* the first was there, and is gone */
                 } else if (status == CACHE_OK) {
                         put_present(c, req, chunk);
                 } else if (which == WAITING_WRITE) {
@@ -829,6 +888,14 @@ static void purge_chunk(void *userdata, uint32_t chunk)
                 pool_drop(p->cache->params.pool, chunk);
 }
 
+void cache_forget(struct cache *c)
+{
+        const struct store_purge all = { .all = true };
+
+        pool_for_each(c->params.pool, purge_chunk, &(struct purge_context){ c, &all });
+        cache_kick(c);
+}
+
 void cache_purge(struct cache *c, struct store_purge *req)
 {
         pool_for_each(c->params.pool, purge_chunk, &(struct purge_context){ c, req });
@@ -922,6 +989,7 @@ static void retry_writes(struct cache *c)
         unsigned refused = 0;
 
         c->retry_now = false;
+        c->retry_pending = store_pending(c->params.store);
         list_splice(&again, &c->retry);
         while (refused < FAILED_TRIES && (n = list_pop(&again)))
                 refused += !write_submit(container_of(n, struct write, node));
@@ -930,7 +998,9 @@ static void retry_writes(struct cache *c)
 
 static bool may_retry(const struct cache *c)
 {
-        return !list_empty(&c->retry) && (c->retry_now || store_pending(c->params.store) == 0);
+        /* What the store could not take may have stood behind another cache's. */
+        return !list_empty(&c->retry) && (c->retry_now || store_pending(c->params.store) == 0 ||
+                                          store_pending(c->params.store) != c->retry_pending);
 }
 
 uint64_t cache_turn(struct cache *c, uint64_t now_ns)

@@ -112,6 +112,9 @@ void cache_settle_evictions(struct cache *c, struct cache_settle *settle);
 
 /* Gone at once from both; `req` completes when that is on stable storage. */
 void cache_purge(struct cache *c, struct store_purge *req);
+/* Where several caches share a store: everything is gone from this one's pool. The purge of
+ * everything, through another cache, follows at once. */
+void cache_forget(struct cache *c);
 
 /* A pin or a lease has ended: whoever waits for room may have it now. Cheap; acts in cache_turn().
  */

@@ -196,7 +196,8 @@ static int note_section(struct reader *r, const char *name, yaml_mark_t mark)
         return 0;
 }
 
-static int read_list(struct reader *r, unsigned row)
+/* A list, whose event was its beginning, as the value of the object's row. */
+static int read_list(struct reader *r, void *object, const struct config_row *row)
 {
         yaml_mark_t start = r->event.start_mark;
         char *items[CONFIG_MAX_NAMES + 1], why[CONFIG_WHY];
@@ -209,7 +210,7 @@ static int read_list(struct reader *r, unsigned row)
                 if (ret < 0)
                         break;
                 if (r->event.type == YAML_SEQUENCE_END_EVENT) {
-                        ret = config_assign_list(r->c, row, items, n, why);
+                        ret = config_assign_list_to(object, row, items, n, why);
                         if (ret == -EINVAL)
                                 ret = fail_at(r, start, "%s", why);
                         break;
@@ -217,7 +218,7 @@ static int read_list(struct reader *r, unsigned row)
                 if (r->event.type != YAML_SCALAR_EVENT) {
                         ret = fail_at(r, r->event.start_mark,
                                       "%s: a list of plain values is wanted; this entry is a %s",
-                                      config_rows[row].name,
+                                      row->name,
                                       r->event.type == YAML_MAPPING_START_EVENT ? "mapping"
                                                                                 : "list");
                         break;
@@ -227,12 +228,12 @@ static int read_list(struct reader *r, unsigned row)
                         break;
                 if (is_null(r)) {
                         ret = fail_at(r, r->event.start_mark, "%s: an entry without a value",
-                                      config_rows[row].name);
+                                      row->name);
                         break;
                 }
                 if (n == ARRAY_SIZE(items)) {
-                        ret = fail_at(r, r->event.start_mark, "%s: at most %u entries",
-                                      config_rows[row].name, (unsigned)config_rows[row].most);
+                        ret = fail_at(r, r->event.start_mark, "%s: at most %u entries", row->name,
+                                      (unsigned)row->most);
                         break;
                 }
                 items[n] = strdup(scalar(r));
@@ -276,9 +277,118 @@ static int read_value(struct reader *r, const char *name, yaml_mark_t key)
                 ret = config_assign(r->c, (unsigned)row, scalar(r), false, why);
                 return ret == -EINVAL ? fail_at(r, mark, "%s", why) : ret;
         case YAML_SEQUENCE_START_EVENT:
-                return read_list(r, (unsigned)row);
+                ret = read_list(r, r->c, &config_rows[row]);
+                if (ret == 0)
+                        config_note_given(r->c, (unsigned)row);
+                return ret;
         default:
                 return fail_at(r, mark, "\"%s\" takes a value; there are no keys below it", name);
+        }
+}
+
+/* One value of a tenant; the event is the value's first. */
+static int read_tenant_value(struct reader *r, struct config_tenant *t, unsigned row,
+                             yaml_mark_t key)
+{
+        const struct config_row *of = &config_tenant_rows[row];
+        yaml_mark_t mark = r->event.start_mark;
+        char why[CONFIG_WHY];
+        int ret;
+
+        if (r->event.type == YAML_SEQUENCE_START_EVENT) {
+                ret = read_list(r, t, of);
+        } else if (r->event.type != YAML_SCALAR_EVENT) {
+                return fail_at(r, mark, "\"%s\" takes a value; there are no keys below it",
+                               of->name);
+        } else {
+                ret = check_whole(r);
+                if (ret < 0)
+                        return ret;
+                if (is_null(r))
+                        return fail_at(r, key,
+                                       "\"%s\" has no value; give it one, or leave the line out",
+                                       of->name);
+                ret = config_assign_to(t, of, scalar(r), false, why);
+                if (ret == -EINVAL)
+                        return fail_at(r, mark, "%s", why);
+        }
+        if (ret == 0)
+                config_bit_set(t->given, row, true);
+        return ret;
+}
+
+/* An entry of `tenants`, whose mapping began; up to and with its end. */
+static int read_tenant(struct reader *r)
+{
+        yaml_mark_t start = r->event.start_mark, key;
+        size_t line_of[CONFIG_MAX_ROWS] = { 0 };
+        char why[CONFIG_WHY], quoted[CONFIG_QUOTED];
+        struct config_tenant *t;
+        int ret = config_tenant_add(r->c, &t);
+
+        if (ret < 0)
+                return ret;
+        for (;;) {
+                struct config_meant meant;
+                unsigned row;
+
+                ret = advance(r);
+                if (ret < 0)
+                        return ret;
+                if (r->event.type == YAML_MAPPING_END_EVENT)
+                        break;
+                key = r->event.start_mark;
+                if (r->event.type != YAML_SCALAR_EVENT)
+                        return fail_at(r, key, "a key must be plain text, not a %s",
+                                       r->event.type == YAML_MAPPING_START_EVENT ? "mapping"
+                                                                                 : "list");
+                ret = check_whole(r);
+                if (ret < 0)
+                        return ret;
+                meant = config_meant_init(scalar(r));
+                for (row = 0; row < config_n_tenant_rows; row++) {
+                        const char *name = strchr(config_tenant_rows[row].name, '.') + 1;
+
+                        if (strcmp(name, scalar(r)) == 0)
+                                break;
+                        config_meant_try(&meant, scalar(r), name);
+                }
+                if (row == config_n_tenant_rows)
+                        return fail_at(r, key, "unknown key %s of a tenant%s%s%s",
+                                       config_quote(scalar(r), quoted),
+                                       meant.text ? "; did you mean \"" : "",
+                                       meant.text ? meant.text : "", meant.text ? "\"?" : "");
+                if (line_of[row] > 0)
+                        return fail_at(r, key, "\"%s\" is given twice; first at line %zu",
+                                       config_tenant_rows[row].name, line_of[row]);
+                line_of[row] = key.line + 1;
+                ret = advance(r);
+                if (ret == 0)
+                        ret = read_tenant_value(r, t, row, key);
+                if (ret < 0)
+                        return ret;
+        }
+        if (config_tenant_check(r->c, t, why) < 0)
+                return fail_at(r, start, "%s", why);
+        return 0;
+}
+
+/* `tenants`, whose list began; up to and with its end. */
+static int read_tenants(struct reader *r)
+{
+        int ret;
+
+        for (;;) {
+                ret = advance(r);
+                if (ret < 0 || r->event.type == YAML_SEQUENCE_END_EVENT)
+                        return ret;
+                if (r->event.type != YAML_MAPPING_START_EVENT)
+                        return fail_at(r, r->event.start_mark,
+                                       "a tenant is a mapping: \"- name: research\", and its other "
+                                       "keys below");
+                ret = read_tenant(r);
+                if (ret < 0)
+                        return ret;
         }
 }
 
@@ -326,6 +436,12 @@ static int read_mapping(struct reader *r, const char *section)
                         return ret;
                 if (r->event.type == YAML_SCALAR_EVENT && is_null(r))
                         continue; /* all of its keys are commented out */
+                if (r->event.type == YAML_SEQUENCE_START_EVENT && strcmp(name, "tenants") == 0) {
+                        ret = read_tenants(r);
+                        if (ret < 0)
+                                return ret;
+                        continue;
+                }
                 if (r->event.type != YAML_MAPPING_START_EVENT)
                         return fail_at(r, r->event.start_mark,
                                        "\"%s\" is a section: its keys go below it, indented, as "

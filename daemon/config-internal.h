@@ -28,6 +28,7 @@ enum config_type {
         CONFIG_TIME,   /* uint64_t, milliseconds */
         CONFIG_SWITCH, /* bool */
         CONFIG_CHOICE, /* char * */
+        CONFIG_TENANT, /* char *: a tenant's name */
 };
 
 enum { CONFIG_AUTO = 1, CONFIG_RELOAD = 2 };
@@ -47,6 +48,9 @@ enum { CONFIG_MAX_ROWS = 128, CONFIG_WHY = 480 };
 
 extern const struct config_row config_rows[];
 extern const unsigned config_n_rows;
+/* Of an entry of `tenants`: offsets are those of struct config_tenant. */
+extern const struct config_row config_tenant_rows[];
+extern const unsigned config_n_tenant_rows;
 
 /* The row's number, or -1. Knows the other names as well (tenants.default.users). */
 int config_row_find(const char *name);
@@ -57,8 +61,21 @@ bool config_is_section(const char *name);
  * -EINVAL with one sentence in `why`, or -ENOMEM. `commas`: a list is written with commas. */
 int config_assign(struct config *c, unsigned row, const char *text, bool commas,
                   char why[static CONFIG_WHY]);
-int config_assign_list(struct config *c, unsigned row, char *const *items, unsigned n,
-                       char why[static CONFIG_WHY]);
+/* The same for any object that the row is of: a struct config, or a struct config_tenant. */
+int config_assign_to(void *object, const struct config_row *row, const char *text, bool commas,
+                     char why[static CONFIG_WHY]);
+int config_assign_list_to(void *object, const struct config_row *row, char *const *items,
+                          unsigned n, char why[static CONFIG_WHY]);
+/* It was given a value by config_assign_list_to(). */
+void config_note_given(struct config *c, unsigned row);
+/* Frees the text of the object's members. */
+void config_rows_fini(void *object, const struct config_row *rows, unsigned n);
+
+/* One more tenant, all "auto" and without a name. -ENOMEM. */
+int config_tenant_add(struct config *c, struct config_tenant **ret);
+/* Is the entry, which is read whole, possible beside those before it? -EINVAL and why not. */
+int config_tenant_check(const struct config *c, const struct config_tenant *t,
+                        char why[static CONFIG_WHY]);
 
 void config_strings_fini(struct config_strings *s);
 
@@ -66,8 +83,8 @@ void config_strings_fini(struct config_strings *s);
 void config_say_unknown(const char *name, char why[static CONFIG_WHY]);
 
 /* The value as it is written in a file: malloc()ed, NULL without memory. Lists as "[a, b]". */
-char *config_format(const struct config *c, const struct config_row *row);
-bool config_row_is_auto(const struct config *c, const struct config_row *row);
+char *config_format(const void *object, const struct config_row *row);
+bool config_row_is_auto(const void *object, const struct config_row *row);
 /* "16MiB to 1PiB, or auto": what a value may be, for people. */
 void config_format_range(const struct config_row *row, char *ret, size_t size);
 
@@ -91,9 +108,9 @@ int config_refuse(char why[static CONFIG_WHY], const char *fmt, ...)
 int config_fail(struct config_error *ret_error, int r, const char *fmt, ...)
         __attribute__((format(printf, 3, 4)));
 
-static inline void *config_member(const struct config *c, const struct config_row *row)
+static inline void *config_member(const void *object, const struct config_row *row)
 {
-        return (char *)c + row->offset;
+        return (char *)object + row->offset;
 }
 
 static inline void config_bit_set(uint64_t bits[static 2], unsigned i, bool on)

@@ -82,9 +82,9 @@ static void print_text(const char *text, bool in_list, FILE *out)
         fputc('"', out);
 }
 
-bool config_row_is_auto(const struct config *c, const struct config_row *row)
+bool config_row_is_auto(const void *object, const struct config_row *row)
 {
-        const void *member = config_member(c, row);
+        const void *member = config_member(object, row);
 
         if (!(row->flags & CONFIG_AUTO))
                 return false;
@@ -98,13 +98,13 @@ bool config_row_is_auto(const struct config *c, const struct config_row *row)
         }
 }
 
-static void print_value(const struct config *c, const struct config_row *row, FILE *out)
+static void print_value(const void *object, const struct config_row *row, FILE *out)
 {
-        const void *member = config_member(c, row);
+        const void *member = config_member(object, row);
         const struct config_strings *strings = member;
         char text[32];
 
-        if (config_row_is_auto(c, row)) {
+        if (config_row_is_auto(object, row)) {
                 fputs("auto", out);
                 return;
         }
@@ -112,6 +112,7 @@ static void print_value(const struct config *c, const struct config_row *row, FI
         case CONFIG_SOCKET:
         case CONFIG_HTTP:
         case CONFIG_CHOICE:
+        case CONFIG_TENANT:
                 print_text(*(char *const *)member, false, out);
                 break;
         case CONFIG_MODE:
@@ -150,7 +151,7 @@ static void print_value(const struct config *c, const struct config_row *row, FI
         }
 }
 
-char *config_format(const struct config *c, const struct config_row *row)
+char *config_format(const void *object, const struct config_row *row)
 {
         char *text = NULL;
         size_t size;
@@ -158,7 +159,7 @@ char *config_format(const struct config *c, const struct config_row *row)
 
         if (!out)
                 return NULL;
-        print_value(c, row, out);
+        print_value(object, row, out);
         if (fclose(out) != 0) {
                 free(text);
                 return NULL;
@@ -191,6 +192,10 @@ void config_format_range(const struct config_row *row, char *ret, size_t size)
                 break;
         case CONFIG_HTTP:
                 snprintf(ret, size, "ADDRESS:PORT, unix:/PATH or off");
+                break;
+        case CONFIG_TENANT:
+                snprintf(ret, size, "1 to %u letters, digits, \".\", \"_\" and \"-\"",
+                         (unsigned)CONFIG_TENANT_NAME);
                 break;
         case CONFIG_MODE:
                 snprintf(ret, size, "octal, %04o to %04o", (unsigned)row->least,
@@ -238,6 +243,21 @@ static void print_section(unsigned row, const char *before, FILE *out)
         fprintf(out, "%s%.*s:\n", row > 0 ? before : "", (int)n, config_rows[row].name);
 }
 
+/* What was given of it, and what was chosen. */
+static void print_tenant(const struct config_tenant *t, FILE *out)
+{
+        const char *before = "- ";
+
+        for (unsigned i = 0; i < config_n_tenant_rows; i++) {
+                if (!config_bit(t->given, i) && !config_bit(t->automatic, i))
+                        continue;
+                fprintf(out, "  %s%s: ", before, key_of(&config_tenant_rows[i]));
+                print_value(t, &config_tenant_rows[i], out);
+                fputs(config_bit(t->automatic, i) ? "  # chosen (auto)\n" : "\n", out);
+                before = "  ";
+        }
+}
+
 void config_print(const struct config *c, FILE *out)
 {
         for (unsigned i = 0; i < config_n_rows; i++) {
@@ -250,6 +270,10 @@ void config_print(const struct config *c, FILE *out)
                         fputs("  # default", out);
                 fputc('\n', out);
         }
+        if (c->n_tenants > 0)
+                fputs("tenants:\n", out);
+        for (unsigned i = 0; i < c->n_tenants; i++)
+                print_tenant(&c->tenants[i], out);
 }
 
 /* `text` in lines of at most 100 columns, each behind `prefix`. */
@@ -292,12 +316,30 @@ void config_print_template(FILE *out)
                 print_wrapped("  # ", line, out);
                 fprintf(out, "  #%s: %s\n\n", key_of(row), row->initial);
         }
-        fputs("# There is one tenant so far. Its users may also be written here, instead of in "
-              "access:\n"
-              "#tenants:\n"
-              "#  default:\n"
-              "#    users: []\n"
-              "#    groups: []\n",
+        print_wrapped(
+                "# ",
+                "A tenant is a set of users with a memory pool, names of namespaces and limits "
+                "of its own. The first entry that has the user or one of the groups decides; "
+                "who is in none is of the tenant \"default\", whose users are those of access "
+                "and whose pool is memory.pool; an entry \"default\" gives it limits. Keys of "
+                "an entry:",
+                out);
+        fputs("#\n", out);
+        for (unsigned i = 0; i < config_n_tenant_rows; i++) {
+                const struct config_row *row = &config_tenant_rows[i];
+                char range[96], line[512];
+
+                config_format_range(row, range, sizeof(range));
+                snprintf(line, sizeof(line), "%s: %s (%s%s)", key_of(row), row->help, range,
+                         row->flags & CONFIG_RELOAD ? "; changes with a reload" : "");
+                print_wrapped("#   ", line, out);
+        }
+        fputs("#tenants:\n"
+              "#  - name: research\n"
+              "#    users: [alice, bob]\n"
+              "#    groups: [ml]\n"
+              "#    pool: 1GiB\n"
+              "#    stored_bytes: 100GiB\n",
               out);
 }
 
@@ -309,6 +351,15 @@ void config_print_keys(FILE *out)
 
                 config_format_range(row, range, sizeof(range));
                 fprintf(out, "  %s=%s  (%s)\n", row->name, row->initial, range);
+                print_wrapped("      ", row->help, out);
+        }
+        fputs("\n  tenants is a list, in the file only; the keys of an entry:\n", out);
+        for (unsigned i = 0; i < config_n_tenant_rows; i++) {
+                const struct config_row *row = &config_tenant_rows[i];
+                char range[96];
+
+                config_format_range(row, range, sizeof(range));
+                fprintf(out, "  - %s: %s  (%s)\n", key_of(row), row->initial, range);
                 print_wrapped("      ", row->help, out);
         }
 }

@@ -181,6 +181,39 @@ static void resolve_pool(struct config *c, void (*say)(const char *text))
                      what);
 }
 
+static void resolve_tenants(struct config *c, void (*say)(const char *text))
+{
+        bool limited;
+        uint64_t available = config_available_memory("", &limited), all = c->memory.pool;
+        char chosen[32], total[32];
+
+        for (unsigned i = 0; i < c->n_tenants; i++) {
+                struct config_tenant *t = &c->tenants[i];
+                unsigned row = 0;
+
+                if (strcmp(t->name, "default") == 0)
+                        continue;
+                while (config_tenant_rows[row].offset != offsetof(struct config_tenant, pool))
+                        row++;
+                if (t->pool == 0) {
+                        t->pool = MAX(round_down(c->memory.pool / 4, 2 * MIB), pool_least);
+                        config_bit_set(t->automatic, row, true);
+                        config_human_bytes(t->pool, chosen);
+                        tell(say, "the pool of tenant %s is %s: a quarter of memory.pool", t->name,
+                             chosen);
+                }
+                if (!checked_add(all, t->pool, &all))
+                        all = UINT64_MAX;
+        }
+        if (c->n_tenants > 0 && all > available) {
+                config_human_bytes(all, chosen);
+                config_human_bytes(available, total);
+                tell(say,
+                     "the pools of all tenants are %s, but only %s of memory %s: they cannot fill",
+                     chosen, total, limited ? "its control group allows" : "are available");
+        }
+}
+
 /* --- disk --- */
 
 /* What the files of a store's folder take. 0 if there is none. */
@@ -243,7 +276,7 @@ static int resolve_limit(struct config *c, void (*say)(const char *text),
         uint64_t devices[CONFIG_MAX_PATHS], free_bytes = 0, bytes,
                                             least = limit_least * c->store.path.n;
         char chosen[32], all[32], where[320];
-        unsigned n_devices = 0;
+        unsigned n_devices = 0, missing = 0;
         bool automatic = take_auto(c, "store.limit");
 
         assert(c->store.path.n > 0 && c->store.path.n <= CONFIG_MAX_PATHS);
@@ -252,6 +285,10 @@ static int resolve_limit(struct config *c, void (*say)(const char *text),
                 int r;
 
                 r = config_available_space(c->store.path.items[i], &bytes, &devices[n_devices]);
+                if (r < 0 && missing + 1 < c->store.path.n) {
+                        missing++; /* the store says so, and starts without it */
+                        continue;
+                }
                 if (r < 0)
                         return config_fail(ret_error, r, "store.path: %.240s: %s%s",
                                            c->store.path.items[i], strerror(-r),
@@ -266,6 +303,10 @@ static int resolve_limit(struct config *c, void (*say)(const char *text),
                 if (!checked_add(free_bytes, bytes, &free_bytes))
                         free_bytes = UINT64_MAX;
         }
+        /* As if it were like the others, so that the limit stays about what it was with it. */
+        if (missing > 0 && (!checked_mul(free_bytes / n_devices, (uint64_t)missing, &bytes) ||
+                            !checked_add(free_bytes, bytes, &free_bytes)))
+                free_bytes = UINT64_MAX;
         if (c->store.path.n == 1)
                 snprintf(where, sizeof(where), "at %.240s", c->store.path.items[0]);
         else
@@ -440,6 +481,7 @@ int config_resolve(struct config *c, void (*say)(const char *text), struct confi
                      (unsigned long long)c->store.entries);
         }
         resolve_pool(c, say);
+        resolve_tenants(c, say);
         resolve_workers(c, say);
         if (take_auto(c, "limits.leased_bytes")) {
                 c->limits.leased_bytes = c->memory.pool / 4;

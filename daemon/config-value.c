@@ -433,6 +433,22 @@ static int check_name(const struct config_row *row, const char *text, char why[s
         return 0;
 }
 
+/* It stands in metrics and in the store. */
+static int check_tenant(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
+{
+        static const char allowed[] =
+                "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+        char quoted[CONFIG_QUOTED];
+        size_t n = strlen(text);
+
+        if (n > 0 && n <= CONFIG_TENANT_NAME && strspn(text, allowed) == n)
+                return 0;
+        return config_refuse(why,
+                             "%s: %s is not a tenant's name: 1 to %u letters, digits, \".\", \"_\" "
+                             "and \"-\"",
+                             row->name, config_quote(text, quoted), (unsigned)CONFIG_TENANT_NAME);
+}
+
 /* --- values --- */
 
 void config_strings_fini(struct config_strings *s)
@@ -464,16 +480,15 @@ static int strings_copy(struct config_strings *ret, char *const *items, unsigned
         return 0;
 }
 
-static void mark_given(struct config *c, unsigned row)
+void config_note_given(struct config *c, unsigned row)
 {
         config_bit_set(c->given, row, true);
         config_bit_set(c->automatic, row, false);
 }
 
-int config_assign_list(struct config *c, unsigned index, char *const *items, unsigned n,
-                       char why[static CONFIG_WHY])
+int config_assign_list_to(void *object, const struct config_row *row, char *const *items,
+                          unsigned n, char why[static CONFIG_WHY])
 {
-        const struct config_row *row = &config_rows[index];
         char quoted[CONFIG_QUOTED];
         int r;
 
@@ -502,15 +517,11 @@ int config_assign_list(struct config *c, unsigned index, char *const *items, uns
                                 return config_refuse(why, "%s: %s is listed twice", row->name,
                                                      config_quote(items[i], quoted));
         }
-        r = strings_copy(config_member(c, row), items, n);
-        if (r < 0)
-                return r;
-        mark_given(c, index);
-        return 0;
+        return strings_copy(config_member(object, row), items, n);
 }
 
 /* "a,b" -> a list; "" and "[]" are the empty one. */
-static int assign_commas(struct config *c, unsigned index, const char *text,
+static int assign_commas(void *object, const struct config_row *row, const char *text,
                          char why[static CONFIG_WHY])
 {
         _cleanup_(freep) char *copy = strdup(text);
@@ -522,7 +533,7 @@ static int assign_commas(struct config *c, unsigned index, const char *text,
         if (*text && strcmp(text, "[]") != 0)
                 while ((item = strsep(&rest, ",")) && n < ARRAY_SIZE(items))
                         items[n++] = item;
-        return config_assign_list(c, index, items, n, why);
+        return config_assign_list_to(object, row, items, n, why);
 }
 
 static int assign_text(char **member, const char *text)
@@ -600,11 +611,10 @@ static int assign_switch(bool *member, const struct config_row *row, const char 
         return refuse_word(row, text, why);
 }
 
-int config_assign(struct config *c, unsigned index, const char *text, bool commas,
-                  char why[static CONFIG_WHY])
+int config_assign_to(void *object, const struct config_row *row, const char *text, bool commas,
+                     char why[static CONFIG_WHY])
 {
-        const struct config_row *row = &config_rows[index];
-        void *member = config_member(c, row);
+        void *member = config_member(object, row);
         bool is_auto = (row->flags & CONFIG_AUTO) && strcmp(text, "auto") == 0;
         char quoted[CONFIG_QUOTED], word[24];
         char *one[] = { (char *)text };
@@ -626,6 +636,11 @@ int config_assign(struct config *c, unsigned index, const char *text, bool comma
                 if (r == 0)
                         r = assign_text(member, text);
                 break;
+        case CONFIG_TENANT:
+                r = check_tenant(row, text, why);
+                if (r == 0)
+                        r = assign_text(member, text);
+                break;
         case CONFIG_MODE:
                 r = assign_mode(member, row, text, why);
                 break;
@@ -635,8 +650,8 @@ int config_assign(struct config *c, unsigned index, const char *text, bool comma
                         config_strings_fini(member);
                         r = 0;
                 } else
-                        r = commas ? assign_commas(c, index, text, why)
-                                   : config_assign_list(c, index, one, 1, why);
+                        r = commas ? assign_commas(object, row, text, why)
+                                   : config_assign_list_to(object, row, one, 1, why);
                 break;
         case CONFIG_BYTES:
         case CONFIG_COUNT:
@@ -659,7 +674,15 @@ int config_assign(struct config *c, unsigned index, const char *text, bool comma
         }
         if (r == -ENOMEM)
                 config_refuse(why, "out of memory");
+        return r;
+}
+
+int config_assign(struct config *c, unsigned index, const char *text, bool commas,
+                  char why[static CONFIG_WHY])
+{
+        int r = config_assign_to(c, &config_rows[index], text, commas, why);
+
         if (r == 0)
-                mark_given(c, index);
+                config_note_given(c, index);
         return r;
 }

@@ -29,7 +29,18 @@ const struct config_row config_rows[] = {
 const unsigned config_n_rows = ARRAY_SIZE(config_rows);
 static_assert(ARRAY_SIZE(config_rows) <= CONFIG_MAX_ROWS, "struct config has a bit a row");
 
-typedef char *member_SOCKET, *member_HTTP, *member_CHOICE;
+const struct config_row config_tenant_rows[] = {
+/* clang-format off */
+#define ROW(type, section, key, member, initial, least, most, words, flags, help)               \
+        { #section "." #key, CONFIG_##type, offsetof(struct config_tenant, member), initial,     \
+          least, most, words, flags, help },
+#include "config-tenant.def"
+#undef ROW
+        /* clang-format on */
+};
+const unsigned config_n_tenant_rows = ARRAY_SIZE(config_tenant_rows);
+
+typedef char *member_SOCKET, *member_HTTP, *member_CHOICE, *member_TENANT;
 typedef uint32_t member_MODE;
 typedef struct config_strings member_PATHS, member_NAMES;
 typedef uint64_t member_BYTES, member_COUNT, member_TIME;
@@ -39,6 +50,13 @@ typedef bool member_SWITCH;
                               __typeof__(((struct config *)0)->section.member), member_##type), \
                       #section "." #key " and its member are of different types");
 #include "config.def"
+#undef ROW
+
+#define ROW(type, section, key, member, ...)                                                       \
+        static_assert(__builtin_types_compatible_p(                                                \
+                              __typeof__(((struct config_tenant *)0)->member), member_##type),     \
+                      #section "." #key " and its member are of different types");
+#include "config-tenant.def"
 #undef ROW
 
 /* Other names of keys. */
@@ -112,9 +130,9 @@ void config_say_unknown(const char *name, char why[static CONFIG_WHY])
         if (strncmp(name, "tenants.", 8) == 0 && strcmp(name, "tenants.default") != 0 &&
             strncmp(name, "tenants.default.", 16) != 0) {
                 config_refuse(why,
-                              "%s: this version knows the one tenant \"default\"; several are not "
-                              "supported",
-                              config_quote(name, quoted));
+                              "unknown key %s; tenants are a list in the file, an entry each: "
+                              "\"- name: %.20s\", and its keys below",
+                              config_quote(name, quoted), name + 8);
                 return;
         }
         for (unsigned i = 0; i < N_NAMES; i++) {
@@ -178,23 +196,81 @@ void config_init(struct config *c)
         memset(c->given, 0, sizeof(c->given));
 }
 
-void config_fini(struct config *c)
+void config_rows_fini(void *object, const struct config_row *rows, unsigned n)
 {
-        for (unsigned i = 0; i < config_n_rows; i++)
-                switch (config_rows[i].type) {
+        for (unsigned i = 0; i < n; i++)
+                switch (rows[i].type) {
                 case CONFIG_SOCKET:
                 case CONFIG_HTTP:
                 case CONFIG_CHOICE:
-                        free(*(char **)config_member(c, &config_rows[i]));
+                case CONFIG_TENANT:
+                        free(*(char **)config_member(object, &rows[i]));
                         break;
                 case CONFIG_PATHS:
                 case CONFIG_NAMES:
-                        config_strings_fini(config_member(c, &config_rows[i]));
+                        config_strings_fini(config_member(object, &rows[i]));
                         break;
                 default:
                         break;
                 }
+}
+
+void config_fini(struct config *c)
+{
+        config_rows_fini(c, config_rows, config_n_rows);
+        for (unsigned i = 0; i < c->n_tenants; i++)
+                config_rows_fini(&c->tenants[i], config_tenant_rows, config_n_tenant_rows);
+        free(c->tenants);
         *c = (struct config){};
+}
+
+/* --- tenants --- */
+
+int config_tenant_add(struct config *c, struct config_tenant **ret)
+{
+        void *p = realloc(c->tenants, (c->n_tenants + 1) * sizeof(*c->tenants));
+
+        if (!p)
+                return -ENOMEM;
+        c->tenants = p;
+        c->tenants[c->n_tenants] = (struct config_tenant){};
+        *ret = &c->tenants[c->n_tenants++];
+        return 0;
+}
+
+int config_tenant_check(const struct config *c, const struct config_tenant *t,
+                        char why[static CONFIG_WHY])
+{
+        bool is_default = t->name && strcmp(t->name, "default") == 0;
+        unsigned others = 0;
+
+        if (!t->name)
+                return config_refuse(why, "this tenant has no name");
+        for (const struct config_tenant *o = c->tenants; o < t; o++) {
+                others += strcmp(o->name, "default") != 0;
+                if (strcmp(o->name, t->name) == 0)
+                        return config_refuse(why, "there are two tenants \"%s\"", t->name);
+        }
+        if (is_default && (t->users.n > 0 || t->groups.n > 0 || t->pool > 0))
+                return config_refuse(
+                        why, "tenant \"default\" has limits only: its users and groups are those "
+                             "of access, its pool is memory.pool");
+        if (!is_default && t->users.n == 0 && t->groups.n == 0)
+                return config_refuse(why, "tenant \"%s\" has neither users nor groups", t->name);
+        if (!is_default && others + 1 >= CONFIG_MAX_TENANTS)
+                return config_refuse(why, "there may be %d tenants, \"default\" included",
+                                     CONFIG_MAX_TENANTS);
+        return 0;
+}
+
+void config_uid_limits(const struct config *c, uint64_t *ret_connections, uint64_t *ret_keys)
+{
+        uint64_t most = c->limits.connections;
+
+        *ret_connections = c->limits.uid_connections
+                                   ? c->limits.uid_connections
+                                   : MIN(MAX(most - most / 4, (uint64_t)64), most);
+        *ret_keys = c->limits.uid_keys ? c->limits.uid_keys : c->limits.keys - c->limits.keys / 4;
 }
 
 /* --- environment, --set --- */
@@ -349,7 +425,7 @@ bool config_given(const struct config *c, const char *name)
 
 /* --- reload --- */
 
-static bool row_equal(const struct config *a, const struct config *b, const struct config_row *row)
+static bool row_equal(const void *a, const void *b, const struct config_row *row)
 {
         const void *ma = config_member(a, row), *mb = config_member(b, row);
         const struct config_strings *sa = ma, *sb = mb;
@@ -358,6 +434,7 @@ static bool row_equal(const struct config *a, const struct config *b, const stru
         case CONFIG_SOCKET:
         case CONFIG_HTTP:
         case CONFIG_CHOICE:
+        case CONFIG_TENANT:
                 return strcmp(*(char *const *)ma, *(char *const *)mb) == 0;
         case CONFIG_MODE:
                 return *(const uint32_t *)ma == *(const uint32_t *)mb;
@@ -377,6 +454,63 @@ static bool row_equal(const struct config *a, const struct config *b, const stru
                 return *(const bool *)ma == *(const bool *)mb;
         }
         return false;
+}
+
+static unsigned reload_tenant(struct config_tenant *t, const struct config_tenant *next,
+                              void (*say)(const char *text))
+{
+        char why[CONFIG_WHY], text[2 * CONFIG_WHY];
+        unsigned changed = 0;
+
+        for (unsigned i = 0; i < config_n_tenant_rows; i++) {
+                const struct config_row *row = &config_tenant_rows[i];
+                const char *key = row->name + strlen("tenants.");
+                _cleanup_(freep) char *from = NULL, *to = NULL;
+
+                if (config_bit(t->automatic, i) ? config_row_is_auto(next, row)
+                                                : row_equal(t, next, row))
+                        continue;
+                from = config_format(t, row);
+                to = config_format(next, row);
+                if (!from || !to) {
+                        say("out of memory: the configuration stays as it is");
+                        return changed;
+                }
+                if (!(row->flags & CONFIG_RELOAD)) {
+                        snprintf(text, sizeof(text),
+                                 "tenant %s: %s: %.160s becomes %.160s only at the next start",
+                                 t->name, key, from, to);
+                        say(text);
+                        continue;
+                }
+                if (config_assign_to(t, row, to, false, why) < 0)
+                        continue; /* it was read from the same text */
+                config_bit_set(t->given, i, config_bit(next->given, i));
+                snprintf(text, sizeof(text), "tenant %s: %s: %.160s is now %.160s", t->name, key,
+                         from, to);
+                say(text);
+                changed++;
+        }
+        return changed;
+}
+
+/* Limits change; who there is, and in which order they are asked, does not. */
+static unsigned reload_tenants(struct config *c, const struct config *next,
+                               void (*say)(const char *text))
+{
+        unsigned changed = 0;
+        bool same = c->n_tenants == next->n_tenants;
+
+        for (unsigned i = 0; i < c->n_tenants && same; i++)
+                same = strcmp(c->tenants[i].name, next->tenants[i].name) == 0;
+        if (!same) {
+                say("tenants: other entries, or another order of them, count only at the next "
+                    "start; nothing of tenants was changed");
+                return 0;
+        }
+        for (unsigned i = 0; i < c->n_tenants; i++)
+                changed += reload_tenant(&c->tenants[i], &next->tenants[i], say);
+        return changed;
 }
 
 unsigned config_reload(struct config *c, const struct config *next, void (*say)(const char *text))
@@ -419,10 +553,10 @@ unsigned config_reload(struct config *c, const struct config *next, void (*say)(
                         continue;
                 }
                 config_bit_set(c->given, i, config_bit(next->given, i));
-                config_bit_set(c->automatic, i, to_auto);
+                config_bit_set(c->automatic, i, to_auto && !config_row_is_auto(c, row));
                 snprintf(text, sizeof(text), "%s: %.160s is now %.160s", row->name, from, to);
                 say(text);
                 changed++;
         }
-        return changed;
+        return changed + reload_tenants(c, next, say);
 }

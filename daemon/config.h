@@ -14,13 +14,27 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { CONFIG_MAX_PATHS = 16, CONFIG_MAX_NAMES = 64 };
+enum {
+        CONFIG_MAX_PATHS = 16,
+        CONFIG_MAX_NAMES = 64,
+        CONFIG_MAX_TENANTS = 16, /* "default" included, whether it has an entry or not */
+        CONFIG_TENANT_NAME = 63, /* bytes */
+};
 
 enum config_choice_backend { CONFIG_BACKEND_AUTO, CONFIG_BACKEND_IO_URING, CONFIG_BACKEND_POSIX };
 
 struct config_strings {
         char **items;
         unsigned n;
+};
+
+/* An entry of `tenants`. 0 of a number: "auto", that is, no limit of its own. */
+struct config_tenant {
+        char *name;
+        struct config_strings users, groups;
+        uint64_t pool;
+        uint64_t connections, leases, leased_bytes, lane_bytes, keys, stored_bytes;
+        uint64_t given[2], automatic[2]; /* as in struct config, a bit a row of config-tenant.def */
 };
 
 struct config {
@@ -36,6 +50,10 @@ struct config {
                 uint64_t segment;   /* store.segment: bytes of a data file, wished */
                 uint64_t entries;   /* store.entries; 0 (auto) */
                 bool prewrite;      /* store.prewrite */
+                uint64_t error_budget;      /* store.error_budget: of a path in a minute */
+                uint64_t reserve;           /* store.reserve: bytes; 0 (auto) */
+                uint64_t scrub_rate;        /* store.scrub_rate: bytes a second; 0: none */
+                uint64_t scrub_interval_ms; /* store.scrub_interval */
         } store;
         struct {
                 uint64_t pool; /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB)
@@ -61,6 +79,11 @@ struct config {
         } access;
         struct {
                 uint64_t connections;       /* limits.connections */
+                uint64_t lane_bytes;        /* limits.lane_bytes: of all; 0 (auto): 1/2 of what is
+                                               available */
+                uint64_t keys;              /* limits.keys: of requests in flight, of all */
+                /* limits.uid_*: of one user; 0 (auto): see config_uid_limits() */
+                uint64_t uid_connections, uid_leases, uid_leased_bytes, uid_lane_bytes, uid_keys;
                 uint64_t leases;            /* limits.leases: of a connection, count */
                 uint64_t leased_bytes; /* limits.leased_bytes: of a connection; 0 (auto): pool/4 */
                 uint64_t handshake_ms;      /* limits.handshake: from accept to HELLO */
@@ -73,6 +96,9 @@ struct config {
         struct {
                 char *level;        /* log.level */
         } log;
+
+        struct config_tenant *tenants; /* in file order */
+        unsigned n_tenants;
 
         /* One bit a row of the table: keys that were given, rather than defaulted; and keys whose
          * "auto" config_resolve() replaced by what it chose. */
@@ -92,10 +118,9 @@ void config_fini(struct config *c);
 /* Each 0, or -EINVAL / -errno with *ret_error set; `c` may be partly changed then.
  *
  * A file is at most CONFIG_MAX_FILE bytes of UTF-8. Keys may be nested or dotted: `store:` above
- * `limit: 64GiB`, or `store.limit: 64GiB`. Each may come once. `tenants:` accepts the one entry
- * `default`, a mapping of `users` and `groups`: another way to write access.users and
- * access.groups; more tenants are refused. `text` need not end in a NUL; `name` is what errors call
- * it.
+ * `limit: 64GiB`, or `store.limit: 64GiB`. Each may come once. `tenants:` is a list of mappings, a
+ * tenant each; or the mapping `default` of `users` and `groups`, another way to write access.users
+ * and access.groups. `text` need not end in a NUL; `name` is what errors call it.
  *
  * In the environment and with --set a list is written with commas; there the last one of several
  * wins. An empty variable counts as unset. */
@@ -124,6 +149,9 @@ int config_load_all(struct config *c, const char *path, bool path_must_exist, ch
  * sentence each. -ENOSPC: the file system has no room for the smallest store; -EINVAL: nowhere to
  * put it. Once done, does nothing when called again. */
 int config_resolve(struct config *c, void (*say)(const char *text), struct config_error *ret_error);
+
+/* What limits.uid_connections and limits.uid_keys are where they are "auto". */
+void config_uid_limits(const struct config *c, uint64_t *ret_connections, uint64_t *ret_keys);
 
 /* Was the key given by file, environment or --set? `name` is dotted. */
 bool config_given(const struct config *c, const char *name);

@@ -220,7 +220,7 @@ static void batch_end(struct batch *b)
                 chain_settle(client->env->cache, b->chain);
         }
         client->keys_inflight -= b->head.count;
-        client->env->keys_inflight -= b->head.count;
+        tenant_uncharge(&client->holds, TENANT_KEYS, b->head.count);
         answer(client, b->received_ns, reply, NULL, 0);
         batch_free(b);
 }
@@ -274,12 +274,51 @@ static enum wire_status status_of(enum cache_status status)
         return map[status];
 }
 
+/* --- quotas --- */
+
+/* OK, or what a charge that was refused is answered with. */
+static enum wire_status charge(struct client *client, enum tenant_thing what, uint64_t amount)
+{
+        struct dispatch_env *env = client->env;
+        uint32_t held_back;
+        int r = tenant_charge(&client->holds, what, amount);
+
+        if (r == 0)
+                return WIRE_OK;
+        if (log_ratelimit_pass(&env->quota_lines, &held_back))
+                log_notice("tenant %s: %s are at the limit of %s",
+                           tenants_name(env->tenants, env->tenant), tenant_thing_name(what),
+                           r == TENANT_QUOTA_USER ? "one user (limits.uid_*)"
+                           : r == TENANT_QUOTA    ? "the tenant (tenants)"
+                                                  : "all clients together (limits)");
+        return r == TENANT_FULL ? WIRE_BUSY : WIRE_QUOTA;
+}
+
+/* After leases were given back. */
+static void settle_leases(struct client *client)
+{
+        tenant_settle(&client->holds, TENANT_LEASES, client->leases.count);
+        tenant_settle(&client->holds, TENANT_LEASED_BYTES, client->leases.bytes);
+}
+
 /* A lease on the chunk: OK and filled in, or what stands against it. */
 static enum wire_status take_lease(struct client *client, uint32_t chunk, struct wire_lease *ret)
 {
+        enum wire_status status = charge(client, TENANT_LEASES, 1);
         struct lease lease;
+        int r;
 
-        switch (lease_acquire(client->env->leases, &client->leases, chunk, &lease)) {
+        if (status == WIRE_OK)
+                status = charge(client, TENANT_LEASED_BYTES,
+                                pool_slot_bytes(client->env->pool, chunk));
+        if (status != WIRE_OK) {
+                settle_leases(client);
+                return status;
+        }
+        r = lease_acquire(client->env->leases, &client->leases, chunk, &lease);
+        if (r != 0)
+                settle_leases(client);
+        switch (r) {
         case 0:
                 *ret = (struct wire_lease){ .id = lease.id, .generation = lease.generation };
                 return WIRE_OK;
@@ -305,7 +344,7 @@ static void request_init(struct batch *b, uint32_t i, const struct key *key,
         s->batch = b;
         s->req.owner = b->client;
         s->req.namespace_id = b->head.namespace_id;
-        s->req.tenant = b->client->tenant;
+        s->req.tenant = b->client->env->store_tenant;
         s->req.key = *key;
         s->req.nowait = (b->head.hdr.flags & WIRE_F_NOWAIT) || b->client->gone;
         s->req.deadline_ns = deadline_of(b);
@@ -539,8 +578,10 @@ static uint32_t release_riders(struct client *client, const struct wire_batch *b
                 if (lease_release(client->env->leases, &client->leases, lease) != 0)
                         stale++;
         }
-        if (b->releases)
+        if (b->releases) {
+                settle_leases(client);
                 cache_kick(client->env->cache);
+        }
         return stale;
 }
 
@@ -556,10 +597,12 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
         uint32_t stale = release_riders(client, msg);
         size_t entries_bytes = msg->count * wire_entry_bytes(op);
         const uint8_t *entries = (const uint8_t *)(msg + 1);
+        uint32_t ns = client_namespace(client, msg->namespace_id);
+        enum wire_status status;
         struct batch *b;
 
         client->env->traffic.keys[op] += msg->count;
-        if (msg->count > 0 && !client_has_namespace(client, msg->namespace_id)) {
+        if (msg->count > 0 && ns == 0) {
                 dispatch_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, stale, 0,
                                "this session has not opened that namespace", NULL, 0);
                 return;
@@ -573,9 +616,13 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
                 dispatch_reply(client, &msg->hdr, received_ns, WIRE_OK, stale, 0, NULL, NULL, 0);
                 return;
         }
-        if (client->env->keys_inflight + msg->count > DISPATCH_MAX_KEYS) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, stale, 0,
-                               "all clients together have too many keys in flight", NULL, 0);
+        status = charge(client, TENANT_KEYS, msg->count);
+        if (status != WIRE_OK) {
+                dispatch_reply(client, &msg->hdr, received_ns, status, stale, 0,
+                               status == WIRE_BUSY
+                                       ? "all clients together have too many keys in flight"
+                                       : "this user or tenant has too many keys in flight",
+                               NULL, 0);
                 return;
         }
 
@@ -583,6 +630,7 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
         if (b) {
                 b->client = client;
                 b->head = *msg;
+                b->head.namespace_id = ns;
                 b->received_ns = received_ns;
                 b->value = op == WIRE_MATCH ? 0 : stale;
                 b->entries = memcpy(b + 1, entries, entries_bytes);
@@ -596,13 +644,22 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
              chain_join(client, msg, entry_at(b, msg->count - 1u), &b->chain, &b->part) < 0)) {
                 if (b)
                         batch_free(b);
+                tenant_uncharge(&client->holds, TENANT_KEYS, msg->count);
                 dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, stale, 0, "out of memory",
                                NULL, 0);
                 return;
         }
         client->keys_inflight += msg->count;
-        client->env->keys_inflight += msg->count;
         list_append(&client->unstarted, &b->node);
+}
+
+bool dispatch_is_small(const struct client *client)
+{
+        const struct list_node *first = client->unstarted.next;
+
+        return list_empty(&client->unstarted) ||
+               (first == client->unstarted.prev &&
+                container_of(first, struct batch, node)->head.count <= DISPATCH_SMALL_KEYS);
 }
 
 bool dispatch_run(struct client *client)
@@ -645,6 +702,33 @@ struct namespace_open {
         uint64_t received_ns;
 };
 
+/* The client's number for the store's namespace; 0: not opened yet. */
+static uint32_t number_of(const struct client *client, uint32_t id)
+{
+        for (unsigned i = 0; i < client->n_namespaces; i++)
+                if (client->namespaces[i] == id)
+                        return i + 1;
+        return 0;
+}
+
+/* Where there are several tenants each has its share of the namespaces that a store can have. */
+static bool has_its_share(const struct dispatch_env *env, const char *name, size_t length)
+{
+        const struct store_namespace *ns;
+        unsigned own = 0;
+
+        if (env->n_all <= 1)
+                return false;
+        for (unsigned i = 0; (ns = store_namespace_at(env->store, i)); i++) {
+                if (ns->tenant != env->store_tenant)
+                        continue;
+                if (strlen(ns->name) == length && memcmp(ns->name, name, length) == 0)
+                        return false;
+                own++;
+        }
+        return own >= STORE_MAX_NAMESPACES / TENANTS_MAX;
+}
+
 static void on_namespace(struct store_namespace_open *store)
 {
         struct namespace_open *op = container_of(store, struct namespace_open, store);
@@ -654,6 +738,7 @@ static void on_namespace(struct store_namespace_open *store)
         uint64_t received_ns = op->received_ns;
         char text[WIRE_MAX_TEXT];
         int result = store->result;
+        uint32_t number = result == 0 ? number_of(client, ns->id) : 0;
 
         if (result == STORE_MISMATCH) {
                 char diff[512];
@@ -664,16 +749,17 @@ static void on_namespace(struct store_namespace_open *store)
                          ns->name, diff);
         }
         free(op);
-        if (result == 0 && client->n_namespaces == CLIENT_MAX_NAMESPACES &&
-            !client_has_namespace(client, ns->id)) {
+        if (result == 0 && number == 0 && client->n_namespaces < CLIENT_MAX_NAMESPACES) {
+                client->namespaces[client->n_namespaces++] = ns->id;
+                number = client->n_namespaces;
+        }
+        if (result == 0 && number == 0) {
                 dispatch_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0,
                                "this session has opened too many namespaces", NULL, 0);
         } else if (result == 0) {
-                if (!client_has_namespace(client, ns->id))
-                        client->namespaces[client->n_namespaces++] = ns->id;
                 if (ns->chunk_bytes)
                         pool_declare(client->env->pool, ns->chunk_bytes);
-                dispatch_reply(client, &hdr, received_ns, WIRE_OK, ns->id, ns->chunk_bytes, NULL,
+                dispatch_reply(client, &hdr, received_ns, WIRE_OK, number, ns->chunk_bytes, NULL,
                                NULL, 0);
         } else if (result == STORE_MISMATCH) {
                 dispatch_reply(client, &hdr, received_ns, WIRE_MISMATCH, 0, 0, text, NULL, 0);
@@ -707,6 +793,11 @@ static void dispatch_namespace(struct client *client, const struct wire_namespac
                                NULL, 0);
                 return;
         }
+        if (!attach && has_its_share(client->env, name, msg->name_length)) {
+                dispatch_reply(client, &msg->hdr, received_ns, WIRE_QUOTA, 0, 0,
+                               "this tenant has as many namespaces as one may have", NULL, 0);
+                return;
+        }
         op = calloc(1, sizeof(*op) + msg->fingerprint_length);
         if (!op) {
                 dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
@@ -717,7 +808,7 @@ static void dispatch_namespace(struct client *client, const struct wire_namespac
         op->hdr = msg->hdr;
         op->received_ns = received_ns;
         op->store = (struct store_namespace_open){
-                .tenant = client->tenant,
+                .tenant = client->env->store_tenant,
                 .name = name,
                 .name_length = msg->name_length,
                 /* Kept: a refusal compares it once more. */
@@ -734,6 +825,7 @@ static void dispatch_lane(struct client *client, const struct wire_lane *msg, ui
 {
         struct dispatch_env *env = client->env;
         uint64_t bytes = msg->bytes ? msg->bytes : env->lane_max;
+        enum wire_status status;
         int r;
 
         if (client->lane.base) {
@@ -747,14 +839,21 @@ static void dispatch_lane(struct client *client, const struct wire_lane *msg, ui
                 return;
         }
         bytes = round_up(bytes, 4096);
-        if (tenants_charge_lane(env->tenants, client->tenant, bytes) != 0) {
+        status = charge(client, TENANT_LANE_BYTES, bytes);
+        if (status == WIRE_OK) {
+                status = charge(client, TENANT_LANES, 1);
+                if (status != WIRE_OK)
+                        tenant_uncharge(&client->holds, TENANT_LANE_BYTES, bytes);
+        }
+        if (status != WIRE_OK) {
                 dispatch_reply(client, &msg->hdr, received_ns, WIRE_QUOTA, 0, 0,
                                "all lanes together are at their limit", NULL, 0);
                 return;
         }
         r = lane_open(&client->lane, bytes);
         if (r < 0) {
-                tenants_uncharge_lane(env->tenants, client->tenant, bytes);
+                tenant_uncharge(&client->holds, TENANT_LANE_BYTES, bytes);
+                tenant_uncharge(&client->holds, TENANT_LANES, 1);
                 dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, strerror(-r), NULL,
                                0);
                 return;
@@ -783,7 +882,7 @@ static void dispatch_ping(struct client *client, const struct wire_hdr *msg, uin
 void dispatch_message(struct client *client, const void *msg, size_t bytes)
 {
         const struct wire_hdr *hdr = msg;
-        uint64_t now = clock_mono_ns();
+        uint64_t now = client->readable_ns ? client->readable_ns : clock_mono_ns();
 
         client->inflight++;
         client->env->traffic.requests[hdr->op]++;
@@ -806,6 +905,12 @@ void dispatch_message(struct client *client, const void *msg, size_t bytes)
         case WIRE_REPORT:
                 admin_report(client, msg, now);
                 break;
+        case WIRE_VERIFY:
+                admin_verify(client, msg, now);
+                break;
+        case WIRE_DEVICE:
+                admin_device(client, msg, now);
+                break;
         default:
                 dispatch_batch(client, msg, now);
                 break;
@@ -821,18 +926,16 @@ void client_init(struct client *client, struct dispatch_env *env)
         list_init(&client->unstarted);
 }
 
-bool client_has_namespace(const struct client *client, uint32_t id)
+uint32_t client_namespace(const struct client *client, uint32_t number)
 {
-        for (unsigned i = 0; i < client->n_namespaces; i++)
-                if (client->namespaces[i] == id)
-                        return true;
-        return false;
+        return number > 0 && number <= client->n_namespaces ? client->namespaces[number - 1] : 0;
 }
 
 void client_abandon(struct client *client)
 {
         client->gone = true;
         lease_release_all(client->env->leases, &client->leases);
+        settle_leases(client);
         cache_kick(client->env->cache);
         cache_cancel(client->env->cache, client);
 }
@@ -842,8 +945,10 @@ void client_fini(struct client *client)
         assert(client->inflight == 0);
         chain_close(client);
         lease_release_all(client->env->leases, &client->leases);
+        settle_leases(client);
         if (client->lane.base) {
-                tenants_uncharge_lane(client->env->tenants, client->tenant, client->lane.bytes);
+                tenant_uncharge(&client->holds, TENANT_LANE_BYTES, client->lane.bytes);
+                tenant_uncharge(&client->holds, TENANT_LANES, 1);
                 lane_close(&client->lane);
         }
 }

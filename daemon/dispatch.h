@@ -12,6 +12,7 @@
 
 #include "base/histogram.h"
 #include "base/list.h"
+#include "base/log.h"
 #include "cache.h"
 #include "memory/lane.h"
 #include "memory/lease.h"
@@ -20,23 +21,29 @@
 
 enum {
         CLIENT_MAX_NAMESPACES = 256,
-        CLIENT_MAX_KEYS = 8 * 1024, /* in flight: with more, no more of its messages are read */
-        DISPATCH_MAX_KEYS =
-                1 << 20, /* in flight, of all clients: with more, batches are answered BUSY */
+        CLIENT_MAX_KEYS = 8 * 1024,  /* in flight: with more, no more of its messages are read */
         DISPATCH_KEYS_PER_TURN = 64, /* of one client */
+        DISPATCH_SMALL_KEYS = 8,
 };
 
-/* Counted for all clients together. */
+/* Counted for all clients of a tenant together. */
 struct traffic {
         uint64_t requests[WIRE_OP_END];
         uint64_t keys[WIRE_OP_END];
         uint64_t results[WIRE_STATUS_END];
         uint64_t get_bytes_map, get_bytes_into;
-        struct histogram latency[WIRE_OP_END]; /* ns, from message to reply */
+        struct histogram latency[WIRE_OP_END]; /* ns, from when it could be read to its reply */
 };
 
-/* What every client shares. */
+struct client;
+
+/* What the clients of a tenant share. Each tenant has its own; `all` is the array of them, by the
+ * tenant's number in tenant.h. */
 struct dispatch_env {
+        struct dispatch_env *all;
+        unsigned n_all; /* 0: this is the only one */
+        unsigned tenant;
+        uint16_t store_tenant; /* its number in the store */
         struct cache *cache;
         struct pool *pool;
         struct leases *leases;
@@ -44,11 +51,13 @@ struct dispatch_env {
         struct kio *io;
         struct tenants *tenants;
         struct traffic traffic;
-        uint64_t keys_inflight;
+        struct log_ratelimit quota_lines;
         uint64_t lane_max;
         uint64_t wait_ms;          /* for room, where a request names no timeout */
         bool stopping;
-        void (*report)(void *userdata, enum wire_report what, FILE *out);
+        /* What `client` may see of it. */
+        void (*report)(void *userdata, const struct client *client, enum wire_report what,
+                       FILE *out);
         void *userdata;
 };
 
@@ -57,13 +66,15 @@ struct chain;
 struct client {
         struct dispatch_env *env;
         uint64_t id;
-        uint16_t tenant;
+        struct tenant_holder holds; /* opened, and closed after client_fini(), by the session */
+        uint64_t readable_ns;       /* when the message that is dispatched could be read; 0: now */
         bool admin;
         bool gone;            /* nothing is sent any more, nothing is leased any more */
 
         struct lease_holder leases;
         struct lane lane;
-        uint32_t namespaces[CLIENT_MAX_NAMESPACES];
+        uint32_t namespaces[CLIENT_MAX_NAMESPACES]; /* the store's; the client's number is one
+                                                       more than the place */
         unsigned n_namespaces;
 
         unsigned inflight;    /* messages not answered yet */
@@ -91,6 +102,8 @@ void dispatch_message(struct client *client, const void *msg, size_t bytes);
 /* Starts up to DISPATCH_KEYS_PER_TURN keys of what was dispatched; of a client that is gone, none.
  * True if all are started. */
 bool dispatch_run(struct client *client);
+/* Has it so little to start that others need not be served before it? */
+bool dispatch_is_small(const struct client *client);
 
 /* For dispatch and admin: one reply without results. `text`: why, for a status other than OK; may
  * be NULL. */
@@ -99,4 +112,6 @@ void dispatch_reply(struct client *client, const struct wire_hdr *request, uint6
                     const int *fds, unsigned n_fds);
 /* A reply that the caller has made; its hdr says op and length. */
 void dispatch_answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply);
-bool client_has_namespace(const struct client *client, uint32_t id);
+/* The store's id of the namespace that the client knows by `number`; 0: it has not opened that.
+ * What others have opened does not show in a client's numbers. */
+uint32_t client_namespace(const struct client *client, uint32_t number);

@@ -347,9 +347,9 @@ static void reply_probe(struct http *h, struct evhttp_request *req,
         bool fine = probe(h->params.userdata, &why_not);
 
         reply_text(h, req, fine ? HTTP_OK : HTTP_SERVUNAVAIL,
-                   fine      ? "ok"
-                   : why_not ? why_not
-                             : "no");
+                   why_not ? why_not
+                   : fine  ? "ok"
+                           : "no");
 }
 
 /* --- the page --- */

@@ -26,7 +26,7 @@ struct http_params {
         void (*print_metrics)(void *userdata, bool openmetrics, FILE *out);
         void (*print_status)(void *userdata, FILE *out); /* JSON */
         bool (*is_ready)(void *userdata, const char **ret_why_not);
-        bool (*is_healthy)(void *userdata, const char **ret_why_not);
+        bool (*is_healthy)(void *userdata, const char **ret_text); /* what is said either way */
         void *userdata;
 };
 

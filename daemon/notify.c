@@ -4,15 +4,22 @@
 #include "build-config.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "base/clock.h"
+#include "cleanup.h"
 
 #if HAVE_LIBSYSTEMD
 #include <systemd/sd-daemon.h>
+
+enum { NOTIFY_PATIENCE_MS = 1000 };
 
 int notify_inherit(struct notify_sockets *ret)
 {
@@ -46,9 +53,29 @@ bool notify_wanted(void)
         return getenv("NOTIFY_SOCKET") != NULL;
 }
 
-static void send_state(const char *state)
+/* Not sd_notify(), which waits for ever for a manager that does not read: the loop runs this. What
+ * changes the unit's state is worth a short wait. */
+static void send_state(const char *state, bool important)
 {
-        (void)sd_notify(0, state);
+        const char *path = getenv("NOTIFY_SOCKET");
+        struct sockaddr_un to = { .sun_family = AF_UNIX };
+        size_t length = path ? strlen(path) : 0;
+        _cleanup_(closep) int fd = -1;
+        struct pollfd p = { .events = POLLOUT };
+
+        if (length < 2 || length >= sizeof(to.sun_path) || (path[0] != '/' && path[0] != '@'))
+                return;
+        memcpy(to.sun_path, path, length);
+        if (path[0] == '@')
+                to.sun_path[0] = '\0';
+        p.fd = fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0 || connect(fd, (struct sockaddr *)&to,
+                              (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length +
+                                          (path[0] == '/'))) < 0)
+                return;
+        if (send(fd, state, strlen(state), MSG_NOSIGNAL) < 0 && errno == EAGAIN && important &&
+            poll(&p, 1, NOTIFY_PATIENCE_MS) == 1)
+                (void)!send(fd, state, strlen(state), MSG_NOSIGNAL);
 }
 
 uint64_t notify_watchdog_us(void)
@@ -69,7 +96,7 @@ bool notify_wanted(void)
         return false;
 }
 
-static void send_state(const char *state)
+static void send_state(const char *state, bool important)
 {
 }
 
@@ -81,7 +108,7 @@ uint64_t notify_watchdog_us(void)
 
 void notify_ready(void)
 {
-        send_state("READY=1");
+        send_state("READY=1", true);
 }
 
 void notify_reloading(void)
@@ -90,7 +117,7 @@ void notify_reloading(void)
 
         snprintf(state, sizeof(state), "RELOADING=1\nMONOTONIC_USEC=%llu",
                  (unsigned long long)(clock_mono_ns() / 1000));
-        send_state(state);
+        send_state(state, true);
 }
 
 __attribute__((format(printf, 2, 0))) static void send_status(const char *before, const char *fmt,
@@ -100,7 +127,7 @@ __attribute__((format(printf, 2, 0))) static void send_status(const char *before
         int n = snprintf(state, sizeof(state), "%sSTATUS=", before);
 
         vsnprintf(state + n, sizeof(state) - (size_t)n, fmt, args);
-        send_state(state);
+        send_state(state, before[0] != '\0');
 }
 
 void notify_stopping(const char *status, ...)
@@ -123,5 +150,5 @@ void notify_status(const char *status, ...)
 
 void notify_watchdog(void)
 {
-        send_state("WATCHDOG=1");
+        send_state("WATCHDOG=1", false);
 }

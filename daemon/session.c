@@ -29,6 +29,8 @@ enum {
         MESSAGES_PER_TURN = 16,
         CLOSED_PER_TURN = 64,
         LINES_BURST = 20,
+        SLEPT_NS = 20000, /* a look that takes longer has waited for something to come */
+        TURN_NS = 50000,  /* of a turn, for those who want much */
 };
 
 enum session_state {
@@ -68,6 +70,9 @@ struct sessions {
         uint64_t next_id;
         struct sessions_stats stats;
         struct log_ratelimit lines;
+        uint64_t poll_ns;     /* when the loop began to look for what can be read; 0: it has */
+        uint64_t woken_ns;    /* when it had looked */
+        uint64_t readable_ns; /* since when what it found may have been there */
         union {
                 struct wire_hdr hdr;
                 uint8_t bytes[WIRE_MAX_MESSAGE];
@@ -120,9 +125,9 @@ static void drop_outgoing(struct session *s)
 
 static void session_free(struct session *s)
 {
-        tenants_uncharge_connection(s->client.env->tenants, s->client.tenant);
         drop_outgoing(s);
         client_fini(&s->client);
+        tenant_holder_close(&s->client.holds);
         if (s->readable)
                 event_free(s->readable);
         if (s->writable)
@@ -198,6 +203,7 @@ static void on_closed(evutil_socket_t fd, short what, void *userdata)
         struct epoll_event events[CLOSED_PER_TURN];
         int n = epoll_wait(fd, events, CLOSED_PER_TURN, 0);
 
+        sessions_woken(userdata);
         for (int i = 0; i < n; i++)
                 if (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
                         session_gone(events[i].data.ptr);
@@ -292,6 +298,16 @@ static void session_idle(struct client *client)
 
 /* --- in --- */
 
+/* Since when could the message have been read that is being read? If the loop slept before it woke
+ * for it: since then. If it did not, something was there already, and may have been since it looked
+ * the time before: the longest that this one can have waited. */
+static uint64_t received_ns(const struct session *s)
+{
+        uint64_t readable_ns = s->sessions->readable_ns;
+
+        return readable_ns ? readable_ns : clock_mono_ns();
+}
+
 static void hello(struct session *s, const struct wire_hello *msg)
 {
         struct dispatch_env *env = s->client.env;
@@ -310,7 +326,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
                 snprintf(text, sizeof(text),
                          "this daemon speaks protocol versions %d to %d, the client %u to %u",
                          WIRE_VERSION_MIN, WIRE_VERSION_MAX, msg->version_min, msg->version_max);
-                dispatch_reply(&s->client, &msg->hdr, clock_mono_ns(), WIRE_VERSION, 0, 0, text,
+                dispatch_reply(&s->client, &msg->hdr, received_ns(s), WIRE_VERSION, 0, 0, text,
                                NULL, 0);
                 session_end(s, &s->sessions->stats.refused_handshake, text);
                 return;
@@ -332,6 +348,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
         event_del(s->deadline);
         s->state = SESSION_OPEN;
         s->client.inflight--;
+        histogram_add(&env->traffic.latency[WIRE_HELLO], clock_mono_ns() - received_ns(s));
         session_send(&s->client, &out, sizeof(out), fds, 2);
         say(s, LOG_LEVEL_DEBUG, "session opened");
 }
@@ -350,10 +367,12 @@ static void handle(struct session *s, size_t bytes, unsigned n_fds)
                 session_end(s, &s->sessions->stats.ended_bad_frame, text);
                 return;
         }
+        s->client.readable_ns = received_ns(s);
         if (hdr->op == WIRE_HELLO)
                 hello(s, (const struct wire_hello *)hdr);
         else
                 dispatch_message(&s->client, hdr, bytes);
+        s->client.readable_ns = 0;
 }
 
 static bool may_read(const struct session *s)
@@ -433,6 +452,7 @@ static void on_readable(evutil_socket_t fd, short what, void *userdata)
 {
         struct session *s = userdata;
 
+        sessions_woken(s->sessions);
         read_messages(s);
         activate(s);
 }
@@ -478,9 +498,12 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
 {
         struct event_base *base = all->params.base;
         struct tenants *tenants = all->params.env->tenants;
+        struct dispatch_env *env;
+        struct tenant_holder holds;
         struct session *s;
-        uint16_t tenant;
+        unsigned tenant;
         bool admin;
+        int r;
 
         all->stats.accepted++;
         s = calloc(1, sizeof(*s));
@@ -496,18 +519,24 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
             tenants_identify(tenants, &s->peer, &tenant, &admin) != 0) {
                 all->stats.refused_credentials++;
                 say(s, LOG_LEVEL_WARNING,
-                    "this user may not connect (access.users, access.groups): refused");
+                    "this user may not connect (access.users, access.groups, tenants): refused");
                 goto refuse;
         }
-        if (all->params.env->stopping || tenants_charge_connection(tenants, tenant) != 0) {
+        env = &all->params.env[tenant];
+        r = env->stopping ? TENANT_FULL : tenant_holder_open(&holds, tenants, tenant, s->peer.uid);
+        if (r != 0) {
                 all->stats.refused_limit++;
-                say(s, LOG_LEVEL_WARNING, "too many connections (limits.connections): refused");
+                say(s, LOG_LEVEL_WARNING,
+                    r == TENANT_QUOTA_USER ? "too many connections of this user "
+                                             "(limits.uid_connections): refused"
+                    : r == TENANT_QUOTA ? "too many connections of this tenant (tenants): refused"
+                                        : "too many connections (limits.connections): refused");
                 goto refuse;
         }
 
-        client_init(&s->client, all->params.env);
+        client_init(&s->client, env);
         s->client.id = all->next_id;
-        s->client.tenant = tenant;
+        s->client.holds = holds;
         s->client.admin = admin;
         s->client.send = session_send;
         s->client.idle = session_idle;
@@ -536,34 +565,61 @@ refuse:
         free(s);
 }
 
+/* True if it has more to start. */
+static bool session_turn(struct session *s)
+{
+        struct sessions *all = s->sessions;
+        bool started = dispatch_run(&s->client);
+
+        if (!started) {
+                activate(s);
+        } else if (s->client.inflight == 0) {
+                if (s->client.env->stopping && list_empty(&s->out))
+                        session_end(s, &all->stats.ended_shutdown, NULL);
+                if (s->state == SESSION_ENDED && s->client.leases.count == 0) {
+                        discard_incoming(s);
+                        s->state = SESSION_GONE;
+                }
+                if (s->state == SESSION_GONE) {
+                        session_free(s);
+                        return false;
+                }
+        }
+        if (s->state != SESSION_GONE)
+                update_reading(s);
+        return !started;
+}
+
+/* Who wants little goes first; who wants much shares what is left of the turn in order, and then
+ * the loop looks for more of the former. So a client that asks now and then does not wait for a
+ * whole round of those that always do. */
 bool sessions_turn(struct sessions *all)
 {
-        struct list_node turn = LIST_INIT(turn);
+        struct list_node turn = LIST_INIT(turn), later = LIST_INIT(later);
         struct list_node *n;
+        uint64_t until_ns;
         bool more = false;
 
+        sessions_woken(all);
         list_splice(&turn, &all->active);
         while ((n = list_pop(&turn))) {
                 struct session *s = container_of(n, struct session, active);
 
-                if (!dispatch_run(&s->client)) {
-                        more = true;
-                        activate(s);
-                } else if (s->client.inflight == 0) {
-                        if (all->params.env->stopping && list_empty(&s->out))
-                                session_end(s, &all->stats.ended_shutdown, NULL);
-                        if (s->state == SESSION_ENDED && s->client.leases.count == 0) {
-                                discard_incoming(s);
-                                s->state = SESSION_GONE;
-                        }
-                        if (s->state == SESSION_GONE) {
-                                session_free(s);
-                                continue;
-                        }
-                }
-                if (s->state != SESSION_GONE)
-                        update_reading(s);
+                if (dispatch_is_small(&s->client))
+                        more |= session_turn(s);
+                else
+                        list_append(&later, n);
         }
+        until_ns = clock_mono_ns() + TURN_NS;
+        while ((n = list_pop(&later))) {
+                more |= session_turn(container_of(n, struct session, active));
+                if (clock_mono_ns() >= until_ns)
+                        break;
+        }
+        /* In front of those that had their part of this turn. */
+        more |= !list_empty(&later);
+        list_splice(&later, &all->active);
+        list_splice(&all->active, &later);
         return more;
 }
 
@@ -589,6 +645,23 @@ void sessions_stop(struct sessions *all)
                 session_end(s, &all->stats.ended_shutdown, NULL);
                 session_gone(s);
         }
+}
+
+void sessions_poll_begins(struct sessions *all)
+{
+        all->poll_ns = clock_mono_ns();
+}
+
+void sessions_woken(struct sessions *all)
+{
+        uint64_t before_ns = all->woken_ns;
+
+        if (all->poll_ns == 0)
+                return;
+        all->woken_ns = clock_mono_ns();
+        all->readable_ns = before_ns == 0 || all->woken_ns - all->poll_ns > SLEPT_NS ? all->woken_ns
+                                                                                     : before_ns;
+        all->poll_ns = 0;
 }
 
 bool sessions_active(const struct sessions *all)

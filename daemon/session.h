@@ -15,7 +15,7 @@ struct sessions;
 
 struct sessions_params {
         struct event_base *base;
-        struct dispatch_env *env;
+        struct dispatch_env *env; /* of each tenant, by its number */
         int liveness_fd; /* handed out in HELLO: locked and registered as long as this process's I/O
                             lasts */
         uint8_t instance[WIRE_INSTANCE_BYTES];
@@ -36,6 +36,10 @@ void sessions_accept_take_fd(struct sessions *s, int fd);
 /* End of a loop turn: goes on with what is not started, frees who is gone. True if there is more to
  * do at once. */
 bool sessions_turn(struct sessions *s);
+/* The loop is about to look for what can be read: from when a request waits is told by this. */
+void sessions_poll_begins(struct sessions *s);
+/* It has looked: the first of what it found is about to be dealt with. */
+void sessions_woken(struct sessions *s);
 /* Has something happened to a session since its turn? */
 bool sessions_active(const struct sessions *s);
 /* With env.stopping set: no more is read, and each session ends when what it has asked is answered.

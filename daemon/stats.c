@@ -21,20 +21,21 @@
 static_assert((int)STATS_OPS >= (int)WIRE_OP_END, "every operation has its place");
 static_assert((int)STATS_STATUSES >= (int)WIRE_STATUS_END, "every status has its place");
 
-/* --- the values of labels, by index; NULL: this index is never used --- */
+/* --- the values of labels, by index; NULL: this index is not used. Names that only a snapshot
+ * knows are a word of the documentation where there is none. --- */
 
-static const char *op_value(unsigned i)
+static const char *op_value(const struct stats *s, unsigned i)
 {
         return i > 0 && i < WIRE_OP_END ? wire_op_name(i) : NULL;
 }
 
-static const char *status_value(unsigned i)
+static const char *status_value(const struct stats *s, unsigned i)
 {
         return i < WIRE_STATUS_END ? wire_status_name(i) : NULL;
 }
 
 #define VALUES(function, ...)                                                \
-        static const char *function(unsigned i)                              \
+        static const char *function(const struct stats *s, unsigned i)       \
         {                                                                    \
                 static const char *const names[] = { __VA_ARGS__ };          \
                 return i < ARRAY_SIZE(names) ? names[i] : NULL;              \
@@ -50,6 +51,20 @@ VALUES(ended_value, "closed", "bad_frame", "timeout", "shutdown");
 VALUES(written_value, "payload", "table", "prewrite");
 VALUES(store_error_value, "read", "write", "sync");
 
+static const char *tenant_value(const struct stats *s, unsigned i)
+{
+        if (!s)
+                return i == 0 ? "NAME" : NULL;
+        return s->tenant_names[i][0] ? s->tenant_names[i] : NULL;
+}
+
+static const char *path_value(const struct stats *s, unsigned i)
+{
+        if (!s)
+                return i == 0 ? "PATH" : NULL;
+        return s->path_names[i][0] ? s->path_names[i] : NULL;
+}
+
 /* --- the table --- */
 
 enum kind { GAUGE, COUNTER, HISTOGRAM, INFO };
@@ -60,7 +75,7 @@ struct row {
         const char *unit;
         const char *help;
         const char *label; /* NULL: one number */
-        const char *(*value)(unsigned i);
+        const char *(*value)(const struct stats *s, unsigned i);
         unsigned n;
         size_t offset; /* of the member */
 };
@@ -243,7 +258,7 @@ static void print_page(const struct stats *s, FILE *out, bool openmetrics)
                         continue;
                 }
                 for (unsigned i = 0; i < row->n; i++) {
-                        const char *value = row->label ? row->value(i) : NULL;
+                        const char *value = row->label ? row->value(s, i) : NULL;
 
                         if (row->label && !value)
                                 continue;
@@ -351,7 +366,7 @@ void stats_print_json(const struct stats *s, FILE *out)
                 }
                 fputc('{', out);
                 for (unsigned i = 0; i < row->n; i++) {
-                        const char *value = row->value(i);
+                        const char *value = row->value(s, i);
 
                         if (!value)
                                 continue;
@@ -373,6 +388,8 @@ void stats_print_json(const struct stats *s, FILE *out)
 
 void stats_print_documentation(FILE *out)
 {
+        const struct stats *s = NULL;
+
         fputs("| metric | type | labels | meaning |\n|---|---|---|---|\n", out);
         for (const struct row *row = rows; row < rows + ARRAY_SIZE(rows); row++) {
                 bool first = true;
@@ -380,7 +397,7 @@ void stats_print_documentation(FILE *out)
                 fprintf(out, "| `kvcache_%s%s` | %s | ", row->name, row_suffix(row),
                         kind_names[row->kind]);
                 for (unsigned i = 0; row->label && i < row->n; i++) {
-                        const char *value = row->value(i);
+                        const char *value = row->value(s, i);
 
                         if (!value)
                                 continue;

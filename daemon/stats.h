@@ -11,7 +11,7 @@
 
 #include "base/histogram.h"
 
-enum { STATS_OPS = 16, STATS_STATUSES = 16 }; /* wire ops and statuses, by number */
+enum { STATS_OPS = 32, STATS_STATUSES = 16 }; /* wire ops and statuses, by number */
 
 /* Indices of the other members that are arrays. */
 enum { STATS_TIER_MEMORY, STATS_TIER_DISK, STATS_TIERS };
@@ -35,7 +35,13 @@ enum {
 };
 enum { STATS_ERROR_READ, STATS_ERROR_WRITE, STATS_ERROR_SYNC, STATS_STORE_ERRORS };
 
+enum { STATS_TENANTS = 16, STATS_TENANT_NAME = 64 };
+enum { STATS_PATHS = 16, STATS_PATH_NAME = 256 };
+
 struct stats {
+        /* Values of labels that the configuration gives; "": none. Harmless in every format. */
+        char tenant_names[STATS_TENANTS][STATS_TENANT_NAME];
+        char path_names[STATS_PATHS][STATS_PATH_NAME];
 #define STATS_GAUGE(member, name, unit, help)             double member;
 #define STATS_COUNTER(member, name, unit, help)           double member;
 #define STATS_COUNTER_BY(member, name, unit, label, values, n, help) double member[n];

@@ -3,6 +3,7 @@
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,26 +17,77 @@
 #include "http.h"
 #include "memory/backing.h"
 #include "session.h"
+#include "tenant-number.h"
 
 static_assert((int)STATS_OPS >= (int)WIRE_OP_END, "each op has its counter");
 static_assert((int)STATS_STATUSES >= (int)WIRE_STATUS_END, "each status has its counter");
 static_assert((int)STATS_IO_OPS == (int)KIO_OP_END, "each I/O op has its counter");
 
+/* --- sums over tenants --- */
+
+void status_collect_cache(const struct dispatch_env *env, struct cache_stats *ret)
+{
+        *ret = (struct cache_stats){ 0 };
+        for (unsigned i = 0; i < env->n_all; i++) {
+                struct cache_stats c;
+
+                cache_get_stats(env->all[i].cache, &c);
+                ret->hits_memory += c.hits_memory;
+                ret->hits_disk += c.hits_disk;
+                ret->misses += c.misses;
+                ret->puts += c.puts;
+                ret->put_bytes += c.put_bytes;
+                ret->puts_existing += c.puts_existing;
+                for (unsigned k = 0; k < ARRAY_SIZE(c.puts_by_ack); k++)
+                        ret->puts_by_ack[k] += c.puts_by_ack[k];
+                ret->busy += c.busy;
+                ret->waited += c.waited;
+                ret->unwritten_bytes += c.unwritten_bytes;
+                ret->unwritten_chunks += c.unwritten_chunks;
+                ret->pool_only += c.pool_only;
+                ret->shared_fills += c.shared_fills;
+        }
+}
+
+void status_collect_pools(const struct dispatch_env *env, struct pool_stats *ret)
+{
+        *ret = (struct pool_stats){ 0 };
+        for (unsigned i = 0; i < env->n_all; i++) {
+                struct pool_stats p;
+
+                pool_get_stats(env->all[i].pool, &p);
+                ret->bytes += p.bytes;
+                ret->populated_bytes += p.populated_bytes;
+                ret->used_bytes += p.used_bytes;
+                ret->pinned_bytes += p.pinned_bytes;
+                ret->leased_bytes += p.leased_bytes;
+                ret->chunks += p.chunks;
+                ret->evictions += p.evictions;
+                ret->evicted_bytes += p.evicted_bytes;
+                ret->slab_moves += p.slab_moves;
+        }
+}
+
+/* --- the metrics --- */
+
 static void collect_traffic(const struct dispatch_env *env, struct stats *s)
 {
-        const struct traffic *t = &env->traffic;
         struct cache_stats cache;
 
-        for (unsigned i = 0; i < WIRE_OP_END; i++) {
-                s->requests[i] = (double)t->requests[i];
-                s->request_duration[i] = t->latency[i];
-        }
-        for (unsigned i = 0; i < WIRE_STATUS_END; i++)
-                s->key_results[i] = (double)t->results[i];
-        s->get_bytes[STATS_FORM_MAP] = (double)t->get_bytes_map;
-        s->get_bytes[STATS_FORM_INTO] = (double)t->get_bytes_into;
+        for (unsigned k = 0; k < env->n_all; k++) {
+                const struct traffic *t = &env->all[k].traffic;
 
-        cache_get_stats(env->cache, &cache);
+                for (unsigned i = 0; i < WIRE_OP_END; i++) {
+                        s->requests[i] += (double)t->requests[i];
+                        histogram_merge(&s->request_duration[i], &t->latency[i]);
+                }
+                for (unsigned i = 0; i < WIRE_STATUS_END; i++)
+                        s->key_results[i] += (double)t->results[i];
+                s->get_bytes[STATS_FORM_MAP] += (double)t->get_bytes_map;
+                s->get_bytes[STATS_FORM_INTO] += (double)t->get_bytes_into;
+        }
+
+        status_collect_cache(env, &cache);
         s->busy = (double)cache.busy;
         s->hits[STATS_TIER_MEMORY] = (double)cache.hits_memory;
         s->hits[STATS_TIER_DISK] = (double)cache.hits_disk;
@@ -68,18 +120,59 @@ static void collect_sessions(const struct status_sources *from, struct stats *s)
         s->sessions_ended[STATS_ENDED_SHUTDOWN] = (double)sessions.ended_shutdown;
         s->log_held_back = (double)sessions.lines_held_back;
 
-        tenants_get_usage(from->env->tenants, TENANT_DEFAULT, &usage);
-        s->leases = (double)leases_count(from->env->leases);
-        s->leased_bytes = (double)leases_bytes(from->env->leases);
-        s->lanes = (double)usage.lanes;
-        s->lane_bytes = (double)usage.lane_bytes;
+        tenants_get_total(from->env->tenants, &usage);
+        s->leases = (double)usage.used[TENANT_LEASES];
+        s->leased_bytes = (double)usage.used[TENANT_LEASED_BYTES];
+        s->lanes = (double)usage.used[TENANT_LANES];
+        s->lane_bytes = (double)usage.used[TENANT_LANE_BYTES];
 }
 
-static void collect_pool(const struct pool *pool, struct stats *s)
+static double limit_of(uint64_t limit)
+{
+        return limit == TENANT_NO_LIMIT ? INFINITY : (double)limit;
+}
+
+/* `only`: of this tenant alone; NULL: of all. */
+static void collect_tenants(const struct dispatch_env *env, const struct dispatch_env *only,
+                            struct stats *s)
+{
+        for (unsigned i = 0; i < env->n_all; i++) {
+                const struct dispatch_env *of = &env->all[i];
+                struct store_tenant_usage stored;
+                struct tenant_usage usage;
+                struct pool_stats pool;
+
+                if (only && of != only)
+                        continue;
+                snprintf(s->tenant_names[i], sizeof(s->tenant_names[i]), "%s",
+                         tenants_name(env->tenants, i));
+                tenants_get_usage(env->tenants, i, &usage);
+                pool_get_stats(of->pool, &pool);
+                store_get_tenant(env->store, of->store_tenant, &stored);
+                s->tenant_connections[i] = (double)usage.used[TENANT_CONNECTIONS];
+                s->tenant_connections_limit[i] = limit_of(usage.most[TENANT_CONNECTIONS]);
+                s->tenant_leases[i] = (double)usage.used[TENANT_LEASES];
+                s->tenant_leases_limit[i] = limit_of(usage.most[TENANT_LEASES]);
+                s->tenant_lease_bytes[i] = (double)usage.used[TENANT_LEASED_BYTES];
+                s->tenant_lease_bytes_limit[i] = limit_of(usage.most[TENANT_LEASED_BYTES]);
+                s->tenant_lane_bytes[i] = (double)usage.used[TENANT_LANE_BYTES];
+                s->tenant_lane_bytes_limit[i] = limit_of(usage.most[TENANT_LANE_BYTES]);
+                s->tenant_keys[i] = (double)usage.used[TENANT_KEYS];
+                s->tenant_keys_limit[i] = limit_of(usage.most[TENANT_KEYS]);
+                s->tenant_stored_bytes[i] = (double)stored.bytes;
+                s->tenant_stored_bytes_limit[i] = limit_of(stored.limit);
+                s->tenant_pool_bytes[i] = (double)pool.bytes;
+                s->tenant_pool_used_bytes[i] = (double)pool.used_bytes;
+                for (unsigned k = 0; k < TENANT_THINGS; k++)
+                        s->tenant_refused[i] += (double)usage.refused[k];
+        }
+}
+
+static void collect_pool(const struct dispatch_env *env, struct stats *s)
 {
         struct pool_stats p;
 
-        pool_get_stats(pool, &p);
+        status_collect_pools(env, &p);
         s->pool_bytes = (double)p.bytes;
         s->pool_populated_bytes = (double)p.populated_bytes;
         s->pool_used_bytes = (double)p.used_bytes;
@@ -90,6 +183,7 @@ static void collect_pool(const struct pool *pool, struct stats *s)
 
 static void collect_store(const struct store *store, struct stats *s)
 {
+        const struct store_namespace *ns;
         struct store_stats st;
 
         store_get_stats(store, &st);
@@ -102,6 +196,8 @@ static void collect_store(const struct store *store, struct stats *s)
         s->store_index_bytes = (double)st.index_bytes;
         s->store_bypassed = st.bypassed;
         s->namespaces = (double)st.namespaces;
+        for (unsigned i = 0; (ns = store_namespace_at(store, i)); i++)
+                s->namespaces -= ns->tenant == TENANT_NUMBERS;
         s->evictions = (double)st.evictions;
         s->evicted_bytes = (double)st.evicted_bytes;
         s->drops = (double)st.drops;
@@ -117,6 +213,13 @@ static void collect_store(const struct store *store, struct stats *s)
         s->store_syncs = (double)st.syncs;
         s->crc_failures = (double)st.crc_failures;
         s->crc_rereads = (double)st.crc_rereads;
+        s->scrub_bytes = (double)st.scrub_bytes;
+        s->scrub_chunks = (double)st.scrub_chunks;
+        s->scrub_failures = (double)st.scrub_failures;
+        s->scrub_passes = (double)st.scrub_passes;
+        s->scrub_last_pass = (double)st.scrub_last_pass_ms / 1e3;
+        s->scrub_progress =
+                st.scrub_segments ? (double)st.scrub_segments_done / (double)st.scrub_segments : 0;
         s->store_errors[STATS_ERROR_READ] = (double)st.read_errors;
         s->store_errors[STATS_ERROR_WRITE] = (double)st.write_errors;
         s->store_errors[STATS_ERROR_SYNC] = (double)st.sync_errors;
@@ -126,6 +229,35 @@ static void collect_store(const struct store *store, struct stats *s)
         s->recovered_chunks = (double)st.recovered_chunks;
         s->recovery_skipped_pages = (double)st.skipped_pages;
         s->recovery_seconds = (double)st.recover_ms / 1e3;
+}
+
+static void collect_paths(const struct store *store, struct stats *s)
+{
+        struct store_path_stats p;
+
+        for (unsigned i = 0; i < STATS_PATHS && store_get_path_stats(store, i, &p); i++) {
+                char *name = s->path_names[i];
+
+                snprintf(name, STATS_PATH_NAME, "%s", p.path);
+                for (; *name; name++)
+                        if ((unsigned char)*name < 0x20 || *name == '"' || *name == '\\' ||
+                            *name == 0x7f)
+                                *name = '?';
+                s->path_bypassed[i] = p.state != STORE_PATH_UP;
+                s->path_bypasses[i] = (double)p.bypasses;
+                s->path_read_errors[i] = (double)p.stats.read_errors;
+                s->path_write_errors[i] = (double)p.stats.write_errors;
+                s->path_sync_errors[i] = (double)p.stats.sync_errors;
+                s->path_full[i] = p.full;
+                s->path_full_refusals[i] = (double)p.full_refusals;
+                s->path_limit_bytes[i] = (double)p.stats.limit;
+                s->path_used_bytes[i] = (double)p.stats.used_bytes;
+                s->path_chunks[i] = (double)p.stats.chunks;
+                s->path_written_bytes[i] =
+                        (double)(p.stats.payload_bytes_written + p.stats.table_bytes_written +
+                                 p.stats.prewrite_bytes_written);
+                s->path_read_bytes[i] = (double)p.stats.bytes_read;
+        }
 }
 
 static void collect_io(const struct kio *io, struct stats *s)
@@ -147,7 +279,8 @@ static void collect_io(const struct kio *io, struct stats *s)
         s->io_wakeups = (double)k.wakeups;
 }
 
-void status_collect(const struct status_sources *from, struct stats *ret)
+static void collect_for(const struct status_sources *from, const struct dispatch_env *only,
+                        struct stats *ret)
 {
         struct store_stats store;
         struct kio_info io;
@@ -170,8 +303,10 @@ void status_collect(const struct status_sources *from, struct stats *ret)
         ret->config_reloads = (double)from->config_reloads;
         collect_traffic(from->env, ret);
         collect_sessions(from, ret);
-        collect_pool(from->env->pool, ret);
+        collect_tenants(from->env, only, ret);
+        collect_pool(from->env, ret);
         collect_store(from->env->store, ret);
+        collect_paths(from->env->store, ret);
         collect_io(from->env->io, ret);
         if (from->http) {
                 struct http_stats http;
@@ -184,22 +319,81 @@ void status_collect(const struct status_sources *from, struct stats *ret)
         }
 }
 
+void status_collect(const struct status_sources *from, struct stats *ret)
+{
+        collect_for(from, NULL, ret);
+}
+
 /* --- JSON --- */
 
-static void add_namespaces(cJSON *root, const struct store *store)
+/* What is shown of tenants and namespaces. */
+struct scope {
+        const struct dispatch_env *only; /* NULL: of all */
+        bool namespaces;
+};
+
+static const char *tenant_name_of(const struct dispatch_env *env, uint16_t store_tenant)
+{
+        for (unsigned i = 0; i < env->n_all; i++)
+                if (env->all[i].store_tenant == store_tenant)
+                        return tenants_name(env->tenants, i);
+        return "(not configured)";
+}
+
+static void add_namespaces(cJSON *root, const struct dispatch_env *env, const struct scope *scope)
 {
         cJSON *list = cJSON_AddArrayToObject(root, "namespaces");
         const struct store_namespace *ns;
 
-        for (unsigned i = 0; (ns = store_namespace_at(store, i)); i++) {
-                cJSON *o = cJSON_CreateObject();
+        for (unsigned i = 0; scope->namespaces && (ns = store_namespace_at(env->store, i)); i++) {
+                cJSON *o;
 
+                if (ns->tenant == TENANT_NUMBERS ||
+                    (scope->only && ns->tenant != scope->only->store_tenant))
+                        continue;
+                o = cJSON_CreateObject();
                 cJSON_AddStringToObject(o, "name", ns->name);
-                cJSON_AddStringToObject(o, "tenant", "default");
+                cJSON_AddStringToObject(o, "tenant", tenant_name_of(env, ns->tenant));
                 cJSON_AddNumberToObject(o, "chunks", (double)ns->chunks);
                 cJSON_AddNumberToObject(o, "bytes", (double)ns->bytes);
                 cJSON_AddNumberToObject(o, "chunk_bytes", (double)ns->chunk_bytes);
                 cJSON_AddStringToObject(o, "fingerprint", ns->fingerprint);
+                cJSON_AddItemToArray(list, o);
+        }
+}
+
+static void add_limited(cJSON *o, const char *name, double used, double limit)
+{
+        cJSON *pair = cJSON_AddObjectToObject(o, name);
+
+        cJSON_AddNumberToObject(pair, "used", used);
+        if (isfinite(limit))
+                cJSON_AddNumberToObject(pair, "limit", limit);
+}
+
+static void add_tenants(cJSON *root, const struct stats *s)
+{
+        cJSON *list = cJSON_AddArrayToObject(root, "tenants");
+
+        for (unsigned i = 0; i < STATS_TENANTS; i++) {
+                cJSON *o;
+
+                if (!s->tenant_names[i][0])
+                        continue;
+                o = cJSON_CreateObject();
+                cJSON_AddStringToObject(o, "name", s->tenant_names[i]);
+                add_limited(o, "connections", s->tenant_connections[i],
+                            s->tenant_connections_limit[i]);
+                add_limited(o, "leases", s->tenant_leases[i], s->tenant_leases_limit[i]);
+                add_limited(o, "leased_bytes", s->tenant_lease_bytes[i],
+                            s->tenant_lease_bytes_limit[i]);
+                add_limited(o, "lane_bytes", s->tenant_lane_bytes[i],
+                            s->tenant_lane_bytes_limit[i]);
+                add_limited(o, "keys", s->tenant_keys[i], s->tenant_keys_limit[i]);
+                add_limited(o, "stored_bytes", s->tenant_stored_bytes[i],
+                            s->tenant_stored_bytes_limit[i]);
+                add_limited(o, "pool_bytes", s->tenant_pool_used_bytes[i], s->tenant_pool_bytes[i]);
+                cJSON_AddNumberToObject(o, "refused", s->tenant_refused[i]);
                 cJSON_AddItemToArray(list, o);
         }
 }
@@ -235,6 +429,49 @@ static void add_pool(cJSON *root, const struct dispatch_env *env, const struct s
         cJSON_AddStringToObject(o, "huge_pages", backing_huge_pages());
 }
 
+static const char *status_path_state(enum store_path_state state)
+{
+        static const char *const names[STORE_PATH_STATE_END] = {
+                [STORE_PATH_UP] = "up",
+                [STORE_PATH_BYPASSED] = "bypassed",
+                [STORE_PATH_SUSPENDED] = "suspended",
+                [STORE_PATH_RESUMING] = "resuming",
+        };
+
+        return names[state];
+}
+
+static void add_paths(cJSON *o, const struct store *store)
+{
+        cJSON *list = cJSON_AddArrayToObject(o, "paths");
+        struct store_path_stats p;
+
+        for (unsigned i = 0; store_get_path_stats(store, i, &p); i++) {
+                cJSON *one = cJSON_CreateObject(), *errors;
+
+                cJSON_AddStringToObject(one, "path", p.path);
+                cJSON_AddStringToObject(one, "state", status_path_state(p.state));
+                cJSON_AddStringToObject(one, "reason", p.reason);
+                cJSON_AddNumberToObject(one, "since_unix_ms", (double)p.since_ms);
+                cJSON_AddNumberToObject(one, "bypasses", (double)p.bypasses);
+                cJSON_AddNumberToObject(one, "limit_bytes", (double)p.stats.limit);
+                cJSON_AddNumberToObject(one, "used_bytes", (double)p.stats.used_bytes);
+                cJSON_AddNumberToObject(one, "payload_bytes", (double)p.stats.payload_bytes);
+                cJSON_AddNumberToObject(one, "chunks", (double)p.stats.chunks);
+                cJSON_AddNumberToObject(one, "segments", (double)p.stats.segments);
+                cJSON_AddBoolToObject(one, "full", p.full);
+                cJSON_AddNumberToObject(one, "full_refusals", (double)p.full_refusals);
+                errors = cJSON_AddObjectToObject(one, "errors");
+                cJSON_AddNumberToObject(errors, "read", (double)p.stats.read_errors);
+                cJSON_AddNumberToObject(errors, "write", (double)p.stats.write_errors);
+                cJSON_AddNumberToObject(errors, "sync", (double)p.stats.sync_errors);
+                cJSON_AddBoolToObject(one, "direct", p.stats.direct);
+                cJSON_AddNumberToObject(one, "pending", (double)p.pending);
+                cJSON_AddNumberToObject(one, "oldest_operation_seconds", (double)p.oldest_ns / 1e9);
+                cJSON_AddItemToArray(list, one);
+        }
+}
+
 static void add_store(cJSON *root, const struct store *store, const struct store_stats *st)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "store");
@@ -255,6 +492,24 @@ static void add_store(cJSON *root, const struct store *store, const struct store
         cJSON_AddNumberToObject(o, "recovered_chunks", (double)st->recovered_chunks);
         cJSON_AddBoolToObject(o, "clean_start", st->clean_start);
         cJSON_AddBoolToObject(o, "bypassed", st->bypassed);
+        add_paths(o, store);
+}
+
+static void add_scrub(cJSON *root, const struct config *config, const struct store_stats *st)
+{
+        cJSON *o = cJSON_AddObjectToObject(cJSON_GetObjectItem(root, "store"), "scrub");
+
+        cJSON_AddNumberToObject(o, "rate_bytes", (double)config->store.scrub_rate);
+        cJSON_AddNumberToObject(o, "interval_seconds",
+                                (double)config->store.scrub_interval_ms / 1e3);
+        cJSON_AddBoolToObject(o, "running", st->scrub_segments > 0);
+        cJSON_AddNumberToObject(o, "segments_done", (double)st->scrub_segments_done);
+        cJSON_AddNumberToObject(o, "segments", (double)st->scrub_segments);
+        cJSON_AddNumberToObject(o, "passes", (double)st->scrub_passes);
+        cJSON_AddNumberToObject(o, "last_pass_ms", (double)st->scrub_last_pass_ms);
+        cJSON_AddNumberToObject(o, "bytes", (double)st->scrub_bytes);
+        cJSON_AddNumberToObject(o, "chunks", (double)st->scrub_chunks);
+        cJSON_AddNumberToObject(o, "failures", (double)st->scrub_failures);
 }
 
 static void add_totals(cJSON *root, const struct stats *s)
@@ -274,16 +529,15 @@ static void add_totals(cJSON *root, const struct stats *s)
         cJSON_AddNumberToObject(o, "crc_failures", s->crc_failures);
 }
 
-void status_print_status(void *userdata, FILE *out)
+static void print_status(const struct status_sources *from, const struct scope *scope, FILE *out)
 {
-        const struct status_sources *from = userdata;
         static struct stats s; /* large; one thread */
         struct store_stats store;
         char instance[2 * WIRE_INSTANCE_BYTES + 1];
         cJSON *root = cJSON_CreateObject(), *sessions;
         char *text;
 
-        status_collect(from, &s);
+        collect_for(from, scope->only, &s);
         store_get_stats(from->env->store, &store);
         for (unsigned i = 0; i < WIRE_INSTANCE_BYTES; i++)
                 snprintf(instance + 2 * i, 3, "%02x", from->instance[i]);
@@ -298,12 +552,14 @@ void status_print_status(void *userdata, FILE *out)
         add_io(root, from->env->io, &store);
         add_pool(root, from->env, &s);
         add_store(root, from->env->store, &store);
+        add_scrub(root, from->config, &store);
         sessions = cJSON_AddObjectToObject(root, "sessions");
         cJSON_AddNumberToObject(sessions, "connections", s.sessions);
         cJSON_AddNumberToObject(sessions, "leases", s.leases);
         cJSON_AddNumberToObject(sessions, "lanes", s.lanes);
         cJSON_AddNumberToObject(sessions, "lane_bytes", s.lane_bytes);
-        add_namespaces(root, from->env->store);
+        add_tenants(root, &s);
+        add_namespaces(root, from->env, scope);
         add_totals(root, &s);
 
         text = cJSON_Print(root);
@@ -314,6 +570,15 @@ void status_print_status(void *userdata, FILE *out)
 }
 
 /* --- for http and dispatch --- */
+
+/* HTTP asks nobody who they are: where there are several tenants, it does not say what they call
+ * their namespaces. */
+void status_print_status(void *userdata, FILE *out)
+{
+        const struct status_sources *from = userdata;
+
+        print_status(from, &(struct scope){ .namespaces = from->env->n_all == 1 }, out);
+}
 
 void status_print_metrics(void *userdata, bool openmetrics, FILE *out)
 {
@@ -326,21 +591,23 @@ void status_print_metrics(void *userdata, bool openmetrics, FILE *out)
                 stats_print_prometheus(&stats, out);
 }
 
-void status_report(void *userdata, enum wire_report what, FILE *out)
+void status_report(void *userdata, const struct client *client, enum wire_report what, FILE *out)
 {
         static struct stats stats;
         const struct status_sources *from = userdata;
+        const struct dispatch_env *only = client->admin ? NULL : client->env;
 
         switch (what) {
         case WIRE_REPORT_STATUS:
-                status_print_status(userdata, out);
+                print_status(from, &(struct scope){ .only = only, .namespaces = true }, out);
                 break;
         case WIRE_REPORT_STATS:
-                status_collect(from, &stats);
+                collect_for(from, only, &stats);
                 stats_print_json(&stats, out);
                 break;
         case WIRE_REPORT_METRICS:
-                status_print_metrics(userdata, false, out);
+                collect_for(from, only, &stats);
+                stats_print_prometheus(&stats, out);
                 break;
         default:
                 config_print(from->config, out);
@@ -363,13 +630,13 @@ bool status_is_healthy(void *userdata, const char **ret_why_not)
 
         store_get_stats(from->env->store, &store);
         if (store.bypassed) {
-                *ret_why_not = "the store's device failed and is bypassed";
+                *ret_why_not = from->config->store.path.n > 1
+                                       ? "all paths of the store are bypassed"
+                                       : "the store's device failed and is bypassed";
                 return false;
         }
-        if (kio_oldest_ns(from->env->io) > from->config->io.hang_ms * 1000000) {
-                *ret_why_not = "a device operation does not end (io.hang)";
-                return false;
-        }
+        if (store_paths_up(from->env->store) < from->config->store.path.n)
+                *ret_why_not = "ok, but a path of the store is bypassed";
         return true;
 }
 
@@ -378,6 +645,7 @@ void status_log_started(const struct status_sources *from)
         const struct dispatch_env *env = from->env;
         struct store_stats store;
         struct kio_info io;
+        char others[64] = "";
 
         store_get_stats(env->store, &store);
         kio_get_info(env->io, &io);
@@ -385,15 +653,23 @@ void status_log_started(const struct status_sources *from)
                  io.ring_flags[0] ? ", " : "", io.ring_flags, io.reason[0] ? "; " : "", io.reason);
         if (!store.direct)
                 log_notice("O_DIRECT is not used: %s", store.direct_reason);
-        log_info("store: %s, %" PRIu64 " chunks found in %" PRIu64
+        if (from->config->store.path.n > 1)
+                snprintf(others, sizeof(others), " and %zu more (%u of %zu paths in use)",
+                         (size_t)from->config->store.path.n - 1, store_paths_up(env->store),
+                         (size_t)from->config->store.path.n);
+        log_info("store: %s%s, %" PRIu64 " chunks found in %" PRIu64
                  " ms%s, limit %.1f GiB, largest chunk %" PRIu64 " KiB",
-                 store_path(env->store, 0), store.recovered_chunks, store.recover_ms,
+                 store_path(env->store, 0), others, store.recovered_chunks, store.recover_ms,
                  store.clean_start ? "" : " (not closed cleanly)", (double)store.limit / (1 << 30),
                  MIN(pool_slab_bytes(env->pool), store_max_chunk(env->store)) >> 10);
         if (store.skipped_pages)
                 log_warning("store: %" PRIu64
                             " damaged table pages were left out: what only they named is gone",
                             store.skipped_pages);
+        for (unsigned i = 1; i < env->n_all; i++)
+                log_info("tenant %s: number %u in the store, memory pool %" PRIu64 " MiB",
+                         tenants_name(env->tenants, i), env->all[i].store_tenant,
+                         pool_bytes(env->all[i].pool) >> 20);
         log_info("ready: socket %s, metrics %s, memory pool %" PRIu64 " MiB",
                  from->config->listen.socket, from->http ? http_address(from->http) : "off",
                  pool_bytes(env->pool) >> 20);

@@ -10,15 +10,18 @@
 #include "stats.h"
 #include "wire.h"
 
+struct cache_stats;
+struct client;
 struct config;
 struct dispatch_env;
+struct pool_stats;
 struct http;
 struct sessions;
 
 /* The parts; http may be NULL. */
 struct status_sources {
         const struct config *config;
-        const struct dispatch_env *env;
+        const struct dispatch_env *env; /* of all tenants */
         const struct sessions *sessions;
         const struct http *http;
         uint64_t started_unix_ms, started_ns;
@@ -32,7 +35,8 @@ void status_print_metrics(void *userdata, bool openmetrics, FILE *out);
 void status_print_status(
         void *userdata,
         FILE *out); /* one JSON object; numbers are bytes, counts or seconds as the names say */
-void status_report(void *userdata, enum wire_report what, FILE *out);
+/* Of other tenants than the client's, and of what only they can have, an admin alone is told. */
+void status_report(void *userdata, const struct client *client, enum wire_report what, FILE *out);
 bool status_is_ready(void *userdata, const char **ret_why_not);
 bool status_is_healthy(void *userdata, const char **ret_why_not);
 
@@ -40,3 +44,6 @@ bool status_is_healthy(void *userdata, const char **ret_why_not);
 void status_log_started(const struct status_sources *from);
 
 void status_collect(const struct status_sources *from, struct stats *ret);
+/* Sums over all tenants. */
+void status_collect_cache(const struct dispatch_env *env, struct cache_stats *ret);
+void status_collect_pools(const struct dispatch_env *env, struct pool_stats *ret);

@@ -7,22 +7,48 @@
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/list.h"
+#include "checked.h"
 #include "cleanup.h"
 
-enum { UID_NOBODY = 65534 };
+enum { UID_NOBODY = 65534, USER_BUCKETS = 256 };
 
 struct ids {
         uint32_t *items;
         unsigned n;
 };
 
+/* One of the three that are charged. */
+struct level {
+        struct tenant_limits most;
+        uint64_t used[TENANT_THINGS];
+};
+
+struct tenant {
+        char *name;
+        struct ids users, groups;
+        struct level level;
+        uint64_t refused[TENANT_THINGS];
+};
+
+struct tenant_user {
+        struct list_node node; /* in its bucket */
+        uid_t uid;
+        uint64_t used[TENANT_THINGS];
+};
+
 struct tenants {
-        struct ids users, groups, admin_users, admin_groups;
-        struct tenant_limits limits;
-        struct tenant_usage usage;
+        struct tenant list[TENANTS_MAX];
+        unsigned n;
+        struct ids admin_users, admin_groups;
+        struct level all;
+        struct tenant_limits user_limits;
+        struct list_node users[USER_BUCKETS]; /* by uid: those with a connection */
+        uint64_t n_users;
 };
 
 int peer_from_socket(int fd, struct peer *ret)
@@ -74,21 +100,41 @@ static int resolve(struct ids *ret, char *const *names, unsigned n, bool groups,
 
 DEFINE_CLEANUP(struct tenants *, tenants_free);
 
-int tenants_new(struct tenants **ret, const struct tenant_access *clients,
-                const struct tenant_access *admins, const struct tenant_limits *limits,
-                char ret_error[static 256])
+int tenants_new(struct tenants **ret, const struct tenant_params *params, unsigned n,
+                const struct tenant_access *admins, const struct tenant_limits *all,
+                const struct tenant_limits *user, char ret_error[static 256])
 {
         _cleanup_(tenants_freep) struct tenants *t = calloc(1, sizeof(*t));
         int r;
 
+        assert(n > 0 && n <= TENANTS_MAX);
         if (!t)
                 return -ENOMEM;
-        t->limits = *limits;
-        if ((r = resolve(&t->users, clients->users, clients->n_users, false, ret_error)) < 0 ||
-            (r = resolve(&t->groups, clients->groups, clients->n_groups, true, ret_error)) < 0 ||
-            (r = resolve(&t->admin_users, admins->users, admins->n_users, false, ret_error)) < 0 ||
+        t->all.most = *all;
+        t->user_limits = *user;
+        for (unsigned i = 0; i < USER_BUCKETS; i++)
+                list_init(&t->users[i]);
+        if ((r = resolve(&t->admin_users, admins->users, admins->n_users, false, ret_error)) < 0 ||
             (r = resolve(&t->admin_groups, admins->groups, admins->n_groups, true, ret_error)) < 0)
                 return r;
+        for (t->n = 0; t->n < n; t->n++) {
+                const struct tenant_access *access = &params[t->n].access;
+                struct tenant *tenant = &t->list[t->n];
+
+                tenant->level.most = params[t->n].limits;
+                tenant->name = strdup(params[t->n].name);
+                r = tenant->name ? 0 : -ENOMEM;
+                if (r == 0)
+                        r = resolve(&tenant->users, access->users, access->n_users, false,
+                                    ret_error);
+                if (r == 0)
+                        r = resolve(&tenant->groups, access->groups, access->n_groups, true,
+                                    ret_error);
+                if (r < 0) {
+                        t->n++; /* what it has is freed with the rest */
+                        return r;
+                }
+        }
         *ret = TAKE_PTR(t);
         return 0;
 }
@@ -97,18 +143,32 @@ struct tenants *tenants_free(struct tenants *t)
 {
         if (!t)
                 return NULL;
-        free(t->users.items);
-        free(t->groups.items);
+        for (unsigned i = 0; i < t->n; i++) {
+                free(t->list[i].name);
+                free(t->list[i].users.items);
+                free(t->list[i].groups.items);
+        }
         free(t->admin_users.items);
         free(t->admin_groups.items);
+        assert(t->n_users == 0);
         free(t);
         return NULL;
 }
 
-void tenants_set_limits(struct tenants *t, const struct tenant_limits *limits)
+void tenants_set_limits(struct tenants *t, unsigned tenant, const struct tenant_limits *limits)
 {
-        t->limits = *limits;
+        assert(tenant < t->n);
+        t->list[tenant].level.most = *limits;
 }
+
+void tenants_set_common_limits(struct tenants *t, const struct tenant_limits *all,
+                               const struct tenant_limits *user)
+{
+        t->all.most = *all;
+        t->user_limits = *user;
+}
+
+/* --- who --- */
 
 static bool contains(const struct ids *ids, uint32_t id)
 {
@@ -118,9 +178,14 @@ static bool contains(const struct ids *ids, uint32_t id)
         return false;
 }
 
+/* A user that the kernel could not map is nobody in particular: only a list of users names it. */
 static bool is_among(const struct ids *users, const struct ids *groups, const struct peer *p)
 {
-        if (contains(users, p->uid) || contains(groups, p->gid))
+        if (contains(users, p->uid))
+                return true;
+        if (p->uid == UID_NOBODY && geteuid() != UID_NOBODY)
+                return false;
+        if (contains(groups, p->gid))
                 return true;
         for (unsigned i = 0; i < p->n_groups; i++)
                 if (contains(groups, p->groups[i]))
@@ -128,55 +193,183 @@ static bool is_among(const struct ids *users, const struct ids *groups, const st
         return false;
 }
 
-int tenants_identify(const struct tenants *t, const struct peer *p, uint16_t *ret_tenant,
+int tenants_identify(const struct tenants *t, const struct peer *p, unsigned *ret_tenant,
                      bool *ret_admin)
 {
-        bool anyone = t->users.n == 0 && t->groups.n == 0;
+        const struct tenant *last = &t->list[TENANT_DEFAULT];
+        bool nobody = p->uid == UID_NOBODY && geteuid() != UID_NOBODY;
+        bool anyone = last->users.n == 0 && last->groups.n == 0 && !nobody;
         bool own = p->uid == geteuid() &&
                    p->uid != UID_NOBODY; /* that may be anybody, even to a daemon that runs so */
-        bool admin = p->uid == 0 || own || is_among(&t->admin_users, &t->admin_groups, p);
+        bool admin =
+                p->uid == 0 || own || (!nobody && is_among(&t->admin_users, &t->admin_groups, p));
 
-        /* Whom the kernel could not map is nobody in particular. */
-        if (p->uid == UID_NOBODY && geteuid() != UID_NOBODY && !contains(&t->users, UID_NOBODY))
-                return TENANT_REFUSED;
-        if (!anyone && !admin && !is_among(&t->users, &t->groups, p))
+        for (unsigned i = 1; i < t->n; i++)
+                if (is_among(&t->list[i].users, &t->list[i].groups, p)) {
+                        *ret_tenant = i;
+                        *ret_admin = admin;
+                        return 0;
+                }
+        if (!anyone && !admin && !is_among(&last->users, &last->groups, p))
                 return TENANT_REFUSED;
         *ret_tenant = TENANT_DEFAULT;
         *ret_admin = admin;
         return 0;
 }
 
-int tenants_charge_connection(struct tenants *t, uint16_t tenant)
+/* --- what it holds --- */
+
+static struct tenant_user *user_get(struct tenants *t, uid_t uid)
 {
-        if (t->usage.connections >= t->limits.connections)
-                return TENANT_QUOTA;
-        t->usage.connections++;
+        struct list_node *bucket = &t->users[uid % USER_BUCKETS];
+        struct tenant_user *user;
+
+        list_for_each (bucket, n) {
+                user = container_of(n, struct tenant_user, node);
+                if (user->uid == uid)
+                        return user;
+        }
+        user = calloc(1, sizeof(*user));
+        if (!user)
+                return NULL;
+        user->uid = uid;
+        list_append(bucket, &user->node);
+        t->n_users++;
+        return user;
+}
+
+/* Who has no connection holds nothing. */
+static void user_put(struct tenants *t, struct tenant_user *user)
+{
+        if (user->used[TENANT_CONNECTIONS] > 0)
+                return;
+        for (unsigned i = 0; i < TENANT_THINGS; i++)
+                assert(user->used[i] == 0);
+        list_unlink(&user->node);
+        free(user);
+        t->n_users--;
+}
+
+static bool fits(uint64_t used, uint64_t amount, uint64_t most)
+{
+        uint64_t sum;
+
+        return checked_add(used, amount, &sum) && sum <= most;
+}
+
+int tenant_charge(struct tenant_holder *h, enum tenant_thing what, uint64_t amount)
+{
+        struct tenants *t = h->tenants;
+        struct tenant *tenant = &t->list[h->tenant];
+        int r = 0;
+
+        if (!fits(h->user->used[what], amount, t->user_limits.most[what]))
+                r = TENANT_QUOTA_USER;
+        else if (!fits(tenant->level.used[what], amount, tenant->level.most.most[what]))
+                r = TENANT_QUOTA;
+        else if (!fits(t->all.used[what], amount, t->all.most.most[what]))
+                r = TENANT_FULL;
+        if (r != 0) {
+                tenant->refused[what]++;
+                return r;
+        }
+        h->used[what] += amount;
+        h->user->used[what] += amount;
+        tenant->level.used[what] += amount;
+        t->all.used[what] += amount;
         return 0;
 }
 
-void tenants_uncharge_connection(struct tenants *t, uint16_t tenant)
+void tenant_uncharge(struct tenant_holder *h, enum tenant_thing what, uint64_t amount)
 {
-        assert(t->usage.connections > 0);
-        t->usage.connections--;
+        assert(h->used[what] >= amount);
+        h->used[what] -= amount;
+        h->user->used[what] -= amount;
+        h->tenants->list[h->tenant].level.used[what] -= amount;
+        h->tenants->all.used[what] -= amount;
 }
 
-int tenants_charge_lane(struct tenants *t, uint16_t tenant, uint64_t bytes)
+void tenant_settle(struct tenant_holder *h, enum tenant_thing what, uint64_t used)
 {
-        if (bytes > t->limits.lane_bytes || t->usage.lane_bytes > t->limits.lane_bytes - bytes)
-                return TENANT_QUOTA;
-        t->usage.lane_bytes += bytes;
-        t->usage.lanes++;
+        if (h->used[what] > used)
+                tenant_uncharge(h, what, h->used[what] - used);
+}
+
+int tenant_holder_open(struct tenant_holder *ret, struct tenants *t, unsigned tenant, uid_t uid)
+{
+        struct tenant_holder h = { .tenants = t, .tenant = tenant };
+        int r;
+
+        assert(tenant < t->n);
+        h.user = user_get(t, uid);
+        if (!h.user)
+                return -ENOMEM;
+        r = tenant_charge(&h, TENANT_CONNECTIONS, 1);
+        if (r != 0) {
+                user_put(t, h.user);
+                return r;
+        }
+        *ret = h;
         return 0;
 }
 
-void tenants_uncharge_lane(struct tenants *t, uint16_t tenant, uint64_t bytes)
+void tenant_holder_close(struct tenant_holder *h)
 {
-        assert(t->usage.lane_bytes >= bytes && t->usage.lanes > 0);
-        t->usage.lane_bytes -= bytes;
-        t->usage.lanes--;
+        if (!h->tenants)
+                return;
+        for (unsigned i = 0; i < TENANT_THINGS; i++)
+                tenant_uncharge(h, (enum tenant_thing)i, h->used[i]);
+        user_put(h->tenants, h->user);
+        *h = (struct tenant_holder){ 0 };
 }
 
-void tenants_get_usage(const struct tenants *t, uint16_t tenant, struct tenant_usage *ret)
+/* --- what is seen --- */
+
+const char *tenant_thing_name(enum tenant_thing what)
 {
-        *ret = t->usage;
+        static const char *const names[] = {
+                [TENANT_CONNECTIONS] = "connections",   [TENANT_LEASES] = "leases",
+                [TENANT_LEASED_BYTES] = "leased bytes", [TENANT_LANES] = "lanes",
+                [TENANT_LANE_BYTES] = "lane bytes",     [TENANT_KEYS] = "keys in flight",
+        };
+
+        return names[what];
+}
+
+unsigned tenants_count(const struct tenants *t)
+{
+        return t->n;
+}
+
+const char *tenants_name(const struct tenants *t, unsigned tenant)
+{
+        assert(tenant < t->n);
+        return t->list[tenant].name;
+}
+
+void tenants_get_usage(const struct tenants *t, unsigned tenant, struct tenant_usage *ret)
+{
+        const struct tenant *of = &t->list[tenant];
+
+        assert(tenant < t->n);
+        *ret = (struct tenant_usage){ 0 };
+        for (unsigned i = 0; i < TENANT_THINGS; i++) {
+                ret->used[i] = of->level.used[i];
+                ret->most[i] = of->level.most.most[i];
+                ret->refused[i] = of->refused[i];
+        }
+}
+
+void tenants_get_total(const struct tenants *t, struct tenant_usage *ret)
+{
+        *ret = (struct tenant_usage){ 0 };
+        for (unsigned i = 0; i < TENANT_THINGS; i++) {
+                ret->used[i] = t->all.used[i];
+                ret->most[i] = t->all.most.most[i];
+        }
+}
+
+uint64_t tenants_users(const struct tenants *t)
+{
+        return t->n_users;
 }

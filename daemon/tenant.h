@@ -1,14 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is at the other end, and what may it hold. A peer's credentials are taken once, at accept
- * (SO_PEERCRED), and pinned: a process that changes its uid later keeps what it had. There is the
- * one tenant `default`; its number is in every table and format. Loop thread. */
+/* Who is at the other end, and what may it hold (rules R9, R10). A peer's credentials are taken
+ * once, at accept (SO_PEERCRED), and pinned: a process that changes its uid later keeps what it
+ * had.
+ *
+ * A tenant is a set of users and groups that share a pool, a scope of namespace names and limits.
+ * Tenants are numbered here by their place in the configuration: 0 is `default`, which comes last
+ * when a peer is looked up, and takes whom access.users and access.groups admit.
+ *
+ * What a connection holds is charged to three at once: its user, its tenant, and all together; each
+ * has a limit, and nothing is charged unless it fits all three. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { TENANT_DEFAULT = 0, PEER_MAX_GROUPS = 64 };
+enum { TENANT_DEFAULT = 0, TENANTS_MAX = 16, PEER_MAX_GROUPS = 64 };
 
 struct peer {
         pid_t pid;
@@ -29,34 +36,81 @@ struct tenant_access {
         unsigned n_groups;
 };
 
+enum tenant_thing {
+        TENANT_CONNECTIONS,
+        TENANT_LEASES,
+        TENANT_LEASED_BYTES, /* of each lease: a chunk leased twice counts twice */
+        TENANT_LANES,
+        TENANT_LANE_BYTES,
+        TENANT_KEYS, /* of requests that are not answered yet */
+        TENANT_THINGS,
+};
+
+#define TENANT_NO_LIMIT UINT64_MAX
+
 struct tenant_limits {
-        uint64_t connections;
-        uint64_t lane_bytes;  /* of all lanes together */
+        uint64_t most[TENANT_THINGS];
+};
+
+struct tenant_params {
+        const char *name;
+        struct tenant_access access; /* tenant 0: empty lets anyone in */
+        struct tenant_limits limits;
 };
 
 struct tenants;
 
-/* -EINVAL: a name that this host does not know; it is in `ret_error`. */
-int tenants_new(struct tenants **ret, const struct tenant_access *clients,
-                const struct tenant_access *admins, const struct tenant_limits *limits,
-                char ret_error[static 256]);
+/* `all`: of all tenants together; `user`: of each uid. -EINVAL: a name that this host does not
+ * know; it is in `ret_error`. */
+int tenants_new(struct tenants **ret, const struct tenant_params *params, unsigned n,
+                const struct tenant_access *admins, const struct tenant_limits *all,
+                const struct tenant_limits *user, char ret_error[static 256]);
 struct tenants *tenants_free(struct tenants *t);
-void tenants_set_limits(struct tenants *t, const struct tenant_limits *limits);
+/* What is over a lowered limit stays charged; nothing is added before it fits. */
+void tenants_set_limits(struct tenants *t, unsigned tenant, const struct tenant_limits *limits);
+void tenants_set_common_limits(struct tenants *t, const struct tenant_limits *all,
+                               const struct tenant_limits *user);
 
-enum tenant_answer { TENANT_REFUSED = 1, TENANT_QUOTA = 2 };
+enum tenant_answer {
+        TENANT_REFUSED = 1,
+        TENANT_QUOTA_USER = 2,
+        TENANT_QUOTA = 3, /* the tenant's limit */
+        TENANT_FULL = 4,  /* the limit of all together: it passes without the caller's doing */
+};
 
 /* Which tenant is this peer of, and is it an admin? 0, or TENANT_REFUSED: uid 65534, or not in any
  * list. */
-int tenants_identify(const struct tenants *t, const struct peer *p, uint16_t *ret_tenant,
+int tenants_identify(const struct tenants *t, const struct peer *p, unsigned *ret_tenant,
                      bool *ret_admin);
 
-/* Charges; 0 or TENANT_QUOTA. What was charged is uncharged by the same amount. */
-int tenants_charge_connection(struct tenants *t, uint16_t tenant);
-void tenants_uncharge_connection(struct tenants *t, uint16_t tenant);
-int tenants_charge_lane(struct tenants *t, uint16_t tenant, uint64_t bytes);
-void tenants_uncharge_lane(struct tenants *t, uint16_t tenant, uint64_t bytes);
+/* What one connection holds. */
+struct tenant_user;
+struct tenant_holder {
+        struct tenants *tenants; /* NULL: not open */
+        struct tenant_user *user;
+        unsigned tenant;
+        uint64_t used[TENANT_THINGS];
+};
+
+/* Charges the connection. 0, TENANT_QUOTA_USER, TENANT_QUOTA, TENANT_FULL, -ENOMEM. */
+int tenant_holder_open(struct tenant_holder *ret, struct tenants *t, unsigned tenant, uid_t uid);
+/* Gives back whatever is still charged. */
+void tenant_holder_close(struct tenant_holder *h);
+/* 0, TENANT_QUOTA_USER, TENANT_QUOTA, TENANT_FULL: nothing is charged. */
+int tenant_charge(struct tenant_holder *h, enum tenant_thing what, uint64_t amount);
+void tenant_uncharge(struct tenant_holder *h, enum tenant_thing what, uint64_t amount);
+/* Uncharges what is over `used`: for what is released somewhere else. */
+void tenant_settle(struct tenant_holder *h, enum tenant_thing what, uint64_t used);
+
+/* "connections", "lane bytes": for messages. */
+const char *tenant_thing_name(enum tenant_thing what);
 
 struct tenant_usage {
-        uint64_t connections, lane_bytes, lanes;
+        uint64_t used[TENANT_THINGS], most[TENANT_THINGS];
+        uint64_t refused[TENANT_THINGS]; /* charges that one of the three limits stood against */
 };
-void tenants_get_usage(const struct tenants *t, uint16_t tenant, struct tenant_usage *ret);
+unsigned tenants_count(const struct tenants *t);
+const char *tenants_name(const struct tenants *t, unsigned tenant);
+void tenants_get_usage(const struct tenants *t, unsigned tenant, struct tenant_usage *ret);
+void tenants_get_total(const struct tenants *t, struct tenant_usage *ret); /* refused: zero */
+uint64_t tenants_users(const struct tenants *t); /* uids with a connection */

@@ -19,7 +19,8 @@ union control {
         char bytes[CMSG_SPACE(WIRE_MAX_FDS * sizeof(int))];
 };
 
-static ssize_t send_with_fds(int sock, const void *msg, size_t bytes, const int *fds, unsigned n_fds)
+static ssize_t send_with_fds(int sock, const void *msg, size_t bytes, const int *fds,
+                             unsigned n_fds)
 {
         struct iovec iov = { .iov_base = (void *)msg, .iov_len = bytes };
         union control control = { 0 };

@@ -64,6 +64,8 @@ static const struct op_info {
         [WIRE_LIST] = { .name = "LIST" },
         [WIRE_PURGE] = { .name = "PURGE", .flags = WIRE_F_ALL },
         [WIRE_REPORT] = { .name = "REPORT" },
+        [WIRE_VERIFY] = { .name = "VERIFY" },
+        [WIRE_DEVICE] = { .name = "DEVICE" },
 };
 
 static const char *const status_names[WIRE_STATUS_END] = {
@@ -249,6 +251,24 @@ static const char *check_report(const struct wire_report_request *m, size_t byte
         return NULL;
 }
 
+static const char *check_verify(const struct wire_verify *m, size_t bytes)
+{
+        if (bytes != sizeof(*m))
+                return "VERIFY of a wrong length";
+        if (m->max_chunks == 0 || m->max_chunks > WIRE_MAX_VERIFY_CHUNKS || m->max_bytes == 0)
+                return "VERIFY of an impossible stretch";
+        return NULL;
+}
+
+static const char *check_device(const struct wire_device *m, size_t bytes)
+{
+        if (bytes != sizeof(*m))
+                return "DEVICE of a wrong length";
+        if (m->action != WIRE_DEVICE_SUSPEND && m->action != WIRE_DEVICE_RESUME)
+                return "DEVICE with an unknown action";
+        return NULL;
+}
+
 const char *wire_check_request(const void *msg, size_t bytes)
 {
         const struct wire_hdr *hdr = msg;
@@ -281,6 +301,10 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return check_purge(msg, bytes);
         case WIRE_REPORT:
                 return check_report(msg, bytes);
+        case WIRE_VERIFY:
+                return check_verify(msg, bytes);
+        case WIRE_DEVICE:
+                return check_device(msg, bytes);
         default:
                 return "message with an unknown op";
         }

@@ -50,6 +50,8 @@ enum wire_op {
         WIRE_LIST = 13,
         WIRE_PURGE = 14,
         WIRE_REPORT = 15,   /* a text about the daemon; reply carries a memfd */
+        WIRE_VERIFY = 16,   /* read a stretch of a segment back; admin only */
+        WIRE_DEVICE = 17,   /* suspend or resume a path of the store; admin only */
         WIRE_OP_END,
 };
 
@@ -208,6 +210,27 @@ struct wire_report_request {
 };
 static_assert(sizeof(struct wire_report_request) == 24, "wire format");
 
+enum { WIRE_MAX_VERIFY_CHUNKS = 65536 };
+
+struct wire_verify {
+        struct wire_hdr hdr;
+        uint32_t path;       /* 16  of the store, from 0 */
+        uint32_t segment;    /* 20 */
+        uint32_t slot;       /* 24  where in it to begin; 0, or what a reply gave */
+        uint32_t max_chunks; /* 28  1 to WIRE_MAX_VERIFY_CHUNKS */
+        uint64_t max_bytes;  /* 32  at least 1 */
+};
+static_assert(sizeof(struct wire_verify) == 40, "wire format");
+
+enum wire_device_action { WIRE_DEVICE_SUSPEND = 1, WIRE_DEVICE_RESUME = 2 };
+
+struct wire_device {
+        struct wire_hdr hdr;
+        uint32_t path;   /* 16  of the store, from 0 */
+        uint32_t action; /* 20  enum wire_device_action */
+};
+static_assert(sizeof(struct wire_device) == 24, "wire format");
+
 /* Every reply starts so. Where status is not OK, `count` is 0 and a text may follow (to the
  * message's end, no NUL) that says why. */
 struct wire_reply {
@@ -282,6 +305,23 @@ struct wire_list_result {
         uint64_t created_ms; /* 40 */
 };
 static_assert(sizeof(struct wire_list_result) == 48, "wire format");
+
+/* The one result of VERIFY. */
+struct wire_verify_result {
+        uint32_t paths;        /*  0  of the store */
+        uint32_t segments;     /*  4  of this path: numbers are below */
+        uint32_t next_segment; /*  8  where to go on; `segments`: that was the path's last */
+        uint32_t next_slot;    /* 12 */
+        uint64_t chunks;       /* 16  looked at, bad ones included */
+        uint64_t bytes;        /* 24  of these */
+        uint64_t mismatched;   /* 32  not what was put: dropped */
+        uint64_t unreadable;   /* 40  refused by the device: dropped */
+        uint64_t skipped;      /* 48  not read, for want of memory and the like: still there */
+        uint32_t gave_up; /* 56  1: many in a row could not be read, so the device is at fault; the
+                             rest of the stretch was not looked at */
+        uint32_t reserved;     /* 60 */
+};
+static_assert(sizeof(struct wire_verify_result) == 64, "wire format");
 
 /* Bytes of one entry of a batch op's request, and of one result of its reply. 0: not a batch op, or
  * none. */

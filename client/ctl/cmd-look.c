@@ -11,7 +11,7 @@
 #include "checked.h"
 #include "table.h"
 
-DEFINE_CLEANUP(struct table *, table_free);
+DEFINE_CLEANUP(struct text_table *, text_table_free);
 
 /* --- exists --- */
 
@@ -152,7 +152,7 @@ static const struct option_row stat_options[] = {
 };
 
 struct stat_output {
-        struct table *table;
+        struct text_table *table;
         cJSON *array;
         uint64_t missing;
 };
@@ -208,7 +208,7 @@ static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *user
                 human_bytes(results[i].length, length);
                 human_time(results[i].created_ms, created);
                 snprintf(leases, sizeof(leases), "%u", results[i].leases);
-                table_row(out->table, hex, length, tiers_text(results[i].tiers), created, crc,
+                text_table_row(out->table, hex, length, tiers_text(results[i].tiers), created, crc,
                           leases);
         }
         return EXIT_OK;
@@ -217,7 +217,7 @@ static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *user
 static int run_stat(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
         const char *namespace_name = DEFAULT_NAMESPACE, *argument;
-        _cleanup_(table_freep) struct table *table = NULL;
+        _cleanup_(text_table_freep) struct text_table *table = NULL;
         _cleanup_(cJSON_Deletep) cJSON *object = NULL;
         struct stat_output out = { 0 };
         int r, first;
@@ -228,8 +228,8 @@ static int run_stat(struct ctl *ctl, const struct command *self, int argc, char 
                 return ctl->exit_status;
         if (first == argc)
                 return usage_error(self, "which keys?");
-        out.table = table = table_new("lrlllr");
-        table_row(table, "key", "length", "where", "put at", "crc32c", "leases");
+        out.table = table = text_table_new("lrlllr");
+        text_table_row(table, "key", "length", "where", "put at", "crc32c", "leases");
         object = cJSON_CreateObject();
         out.array = cJSON_AddArrayToObject(object, "keys");
         r = keys_walk(ctl, namespace_name, NULL, argv + first, argc - first, stat_batch, &out);
@@ -238,7 +238,7 @@ static int run_stat(struct ctl *ctl, const struct command *self, int argc, char 
         if (ctl->json)
                 r = print_json(object);
         else if (out.missing < (uint64_t)(argc - first))
-                table_print(table, "", stdout);
+                text_table_print(table, "", stdout);
         return r ? r : out.missing > 0 ? EXIT_NOT_FOUND : EXIT_OK;
 }
 
@@ -264,7 +264,7 @@ static int list_namespaces(struct ctl *ctl)
 {
         _cleanup_(freep) char *text = NULL;
         _cleanup_(cJSON_Deletep) cJSON *status = NULL;
-        _cleanup_(table_freep) struct table *table = table_new("lrr");
+        _cleanup_(text_table_freep) struct text_table *table = text_table_new("lrr");
         const cJSON *namespaces, *item;
         int r;
 
@@ -281,7 +281,7 @@ static int list_namespaces(struct ctl *ctl)
                 cJSON_AddItemReferenceToObject(object, "namespaces", (cJSON *)namespaces);
                 return print_json(object);
         }
-        table_row(table, "namespace", "chunks", "bytes");
+        text_table_row(table, "namespace", "chunks", "bytes");
         cJSON_ArrayForEach(item, namespaces) {
                 const cJSON *chunks = cJSON_GetObjectItemCaseSensitive(item, "chunks");
                 const cJSON *bytes = cJSON_GetObjectItemCaseSensitive(item, "bytes");
@@ -289,11 +289,11 @@ static int list_namespaces(struct ctl *ctl)
 
                 human_count(cJSON_IsNumber(chunks) ? (uint64_t)chunks->valuedouble : 0, a);
                 human_bytes(cJSON_IsNumber(bytes) ? (uint64_t)bytes->valuedouble : 0, b);
-                table_row(table,
+                text_table_row(table,
                           cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name")), a,
                           b);
         }
-        table_print(table, "", stdout);
+        text_table_print(table, "", stdout);
         return EXIT_OK;
 }
 
@@ -396,8 +396,8 @@ const struct command command_ls = {
         .arguments = "[NS]",
         .summary = "the chunks of a namespace, or the namespaces",
         .help = "Lists the chunks of a namespace in no order: key, length, when it was put, and\n"
-                "where it is. How many they are goes to standard error. A store that changes\n"
-                "meanwhile may show a chunk twice or not at all.",
+                "where it is. How many they are goes to standard error. What is put or dropped\n"
+                "meanwhile may or may not show; no chunk shows twice.",
         .options = ls_options,
         .run = run_ls,
 };

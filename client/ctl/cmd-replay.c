@@ -16,7 +16,7 @@
 #include "table.h"
 #include "workload.h"
 
-DEFINE_CLEANUP(struct table *, table_free);
+DEFINE_CLEANUP(struct text_table *, text_table_free);
 DEFINE_CLEANUP(struct workload *, workload_free);
 
 enum { MOST_CLIENTS = 1024, CHAT_REQUESTS = 1000 };
@@ -256,7 +256,7 @@ __attribute__((format(printf, 2, 3))) static void line(const char *label, const 
         putchar('\n');
 }
 
-static void add_latency_row(struct table *table, const char *name, struct latency *latency)
+static void add_latency_row(struct text_table *table, const char *name, struct latency *latency)
 {
         char p50[HUMAN_BYTES], p90[HUMAN_BYTES], p99[HUMAN_BYTES], calls[HUMAN_BYTES];
 
@@ -265,14 +265,14 @@ static void add_latency_row(struct table *table, const char *name, struct latenc
         human_ns(latency_quantile(latency, 0.99), p99);
         human_count(latency->n, calls);
         if (latency->n == 0)
-                table_row(table, name, "-", "-", "-", "0");
+                text_table_row(table, name, "-", "-", "-", "0");
         else
-                table_row(table, name, p50, p90, p99, calls);
+                text_table_row(table, name, p50, p90, p99, calls);
 }
 
 static void report(const struct arguments *a, struct replay_result *result)
 {
-        _cleanup_(table_freep) struct table *table = table_new("lrrrr");
+        _cleanup_(text_table_freep) struct text_table *table = text_table_new("lrrrr");
         const struct replay_counts *n = &result->counts;
         char x[HUMAN_BYTES], y[HUMAN_BYTES], z[HUMAN_BYTES];
 
@@ -342,11 +342,11 @@ static void report(const struct arguments *a, struct replay_result *result)
                 line("", "%s", result->first_wrong);
 
         putchar('\n');
-        table_row(table, "a call of", "p50", "p90", "p99", "calls");
+        text_table_row(table, "a call of", "p50", "p90", "p99", "calls");
         add_latency_row(table, "match", &result->match);
         add_latency_row(table, "get", &result->get);
         add_latency_row(table, "put", &result->put);
-        table_print(table, "  ", stdout);
+        text_table_print(table, "  ", stdout);
 
         printf("\nreplay: %" PRIu64 " requests, %" PRIu64 " blocks put, %" PRIu64
                " blocks hit (%.1f %%), %" PRIu64 " wrong bytes\n",

@@ -17,7 +17,7 @@
 #include "checked.h"
 #include "table.h"
 
-DEFINE_CLEANUP(struct table *, table_free);
+DEFINE_CLEANUP(struct text_table *, text_table_free);
 
 static int take_no_operands(const struct command *self, int argc, char **argv, int first)
 {
@@ -302,10 +302,74 @@ static void print_pool(cJSON *status)
         print_rest(pool);
 }
 
+/* What reads the disk back, how far it is, and what it has found. */
+static void print_scrub(cJSON *store)
+{
+        _cleanup_(cJSON_Deletep) cJSON *scrub = take_object(store, "scrub");
+        char rate[HUMAN_BYTES], interval[HUMAN_BYTES], part[HUMAN_BYTES], last[HUMAN_BYTES],
+                found[HUMAN_BYTES], checked[HUMAN_BYTES];
+        uint64_t bytes, done, all, ended, failures;
+        double seconds = 0;
+        bool running = false;
+
+        if (!scrub)
+                return;
+        bytes = take_count(scrub, "rate_bytes");
+        take_number(scrub, "interval_seconds", &seconds);
+        take_bool(scrub, "running", &running);
+        done = take_count(scrub, "segments_done");
+        all = take_count(scrub, "segments");
+        ended = take_count(scrub, "last_pass_ms");
+        failures = take_count(scrub, "failures");
+        human_bytes(bytes, rate);
+        human_seconds(seconds, interval);
+        human_percent(done, all, part);
+        if (ended)
+                human_time(ended, last);
+        if (bytes == 0)
+                line("scrub", "off");
+        else
+                line("scrub", "%s/s, every %s; %s%s; last pass ended %s", rate, interval,
+                     running ? "now at " : "waits", running ? part : "", ended ? last : "never");
+        human_count(failures, found);
+        human_count(take_count(scrub, "chunks"), checked);
+        line("read back", "%s chunks, %s dropped", checked, found);
+        cJSON_DeleteItemFromObjectCaseSensitive(scrub, "passes");
+        cJSON_DeleteItemFromObjectCaseSensitive(scrub, "bytes");
+        print_rest(scrub);
+}
+
+/* How each path is, where that says more than its name: it is one of several, or aside. */
+static bool print_paths(cJSON *states)
+{
+        int n = cJSON_GetArraySize(states);
+        cJSON *one;
+
+        cJSON_ArrayForEach(one, states)
+        {
+                char used[HUMAN_BYTES], limit[HUMAN_BYTES], path[512], state[64], reason[512];
+
+                if (!take_text(one, "path", path, sizeof(path)) ||
+                    !take_text(one, "state", state, sizeof(state)))
+                        return false;
+                if (!take_text(one, "reason", reason, sizeof(reason)))
+                        reason[0] = '\0';
+                human_bytes(take_count(one, "used_bytes"), used);
+                human_bytes(take_count(one, "limit_bytes"), limit);
+                if (strcmp(state, "up") != 0)
+                        line("path", "%s: %s%s%s", path, state, reason[0] ? ": " : "", reason);
+                else if (n > 1)
+                        line("path", "%s: %s of %s", path, used, limit);
+                else
+                        line("path", "%s", path);
+        }
+        return n > 0;
+}
+
 static void print_store(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *store = take_object(status, "store");
-        _cleanup_(cJSON_Deletep) cJSON *paths = NULL;
+        _cleanup_(cJSON_Deletep) cJSON *paths = NULL, *states = NULL;
         char payload[HUMAN_BYTES], chunks[HUMAN_BYTES], most[HUMAN_BYTES], segment[HUMAN_BYTES];
         const cJSON *path;
         uint64_t segments, segments_max, used, limit, bypassed;
@@ -315,12 +379,15 @@ static void print_store(cJSON *status)
                 return;
         puts("\nStore");
         paths = cJSON_DetachItemFromObjectCaseSensitive(store, "path");
-        cJSON_ArrayForEach(path, paths) {
-                char text[512];
+        states = cJSON_DetachItemFromObjectCaseSensitive(store, "paths");
+        if (!print_paths(states))
+                cJSON_ArrayForEach(path, paths)
+                {
+                        char text[512];
 
-                format_item(path, text, sizeof(text));
-                line("path", "%s", text);
-        }
+                        format_item(path, text, sizeof(text));
+                        line("path", "%s", text);
+                }
         if (cJSON_IsString(paths))
                 line("path", "%s", paths->valuestring);
         limit = take_count(store, "limit_bytes");
@@ -341,6 +408,7 @@ static void print_store(cJSON *status)
                 bypassed = take_count(store, "bypassed");
         if (bypassed)
                 line("BYPASSED", "a device failed: what is on it is a miss; see the daemon's log");
+        print_scrub(store);
         print_rest(store);
 }
 
@@ -359,11 +427,63 @@ static void print_sessions(cJSON *status)
         print_rest(sessions);
 }
 
+/* "12 of 64", or "12". */
+static void format_limited(cJSON *tenant, const char *name,
+                           void (*format)(uint64_t value, char ret[static HUMAN_BYTES]),
+                           char ret[static 2 * HUMAN_BYTES + 8])
+{
+        cJSON *pair = cJSON_GetObjectItemCaseSensitive(tenant, name);
+        char used[HUMAN_BYTES], limit[HUMAN_BYTES];
+        double most;
+
+        format(take_count(pair, "used"), used);
+        if (take_number(pair, "limit", &most)) {
+                format(to_count(most), limit);
+                snprintf(ret, 2 * HUMAN_BYTES + 8, "%s of %s", used, limit);
+        } else {
+                snprintf(ret, 2 * HUMAN_BYTES + 8, "%s", used);
+        }
+}
+
+static void print_tenants(cJSON *status)
+{
+        static const struct {
+                const char *name;
+                bool bytes;
+        } columns[] = { { "pool_bytes", true },   { "stored_bytes", true },
+                        { "connections", false }, { "leased_bytes", true },
+                        { "lane_bytes", true },   { "keys", false } };
+        _cleanup_(cJSON_Deletep) cJSON *tenants =
+                cJSON_DetachItemFromObjectCaseSensitive(status, "tenants");
+        _cleanup_(text_table_freep) struct text_table *table = text_table_new("lrrrrrrr");
+        cJSON *tenant;
+
+        /* With one there is nothing to tell apart, and its numbers are above. */
+        if (!cJSON_IsArray(tenants) || cJSON_GetArraySize(tenants) < 2)
+                return;
+        puts("\nTenants");
+        text_table_row(table, "name", "pool", "stored", "connections", "leased", "lanes",
+                       "keys in flight", "refused");
+        cJSON_ArrayForEach(tenant, tenants)
+        {
+                char name[80], refused[HUMAN_BYTES], cells[6][2 * HUMAN_BYTES + 8];
+
+                take_text(tenant, "name", name, sizeof(name));
+                for (unsigned i = 0; i < 6; i++)
+                        format_limited(tenant, columns[i].name,
+                                       columns[i].bytes ? human_bytes : human_count, cells[i]);
+                human_count(take_count(tenant, "refused"), refused);
+                text_table_row(table, name, cells[0], cells[1], cells[2], cells[3], cells[4],
+                               cells[5], refused);
+        }
+        text_table_print(table, "  ", stdout);
+}
+
 static void print_namespaces(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *namespaces =
                 cJSON_DetachItemFromObjectCaseSensitive(status, "namespaces");
-        _cleanup_(table_freep) struct table *table = table_new("lrrrl");
+        _cleanup_(text_table_freep) struct text_table *table = text_table_new("lrrrl");
         cJSON *namespace;
 
         if (!cJSON_IsArray(namespaces))
@@ -373,7 +493,7 @@ static void print_namespaces(cJSON *status)
                 puts("  none yet: a client makes the first");
                 return;
         }
-        table_row(table, "name", "chunks", "bytes", "chunk size", "fingerprint");
+        text_table_row(table, "name", "chunks", "bytes", "chunk size", "fingerprint");
         cJSON_ArrayForEach(namespace, namespaces) {
                 char name[300], tenant[64], fingerprint[200], chunks[HUMAN_BYTES],
                         bytes[HUMAN_BYTES], each[HUMAN_BYTES];
@@ -394,9 +514,9 @@ static void print_namespaces(cJSON *status)
                 else
                         strcpy(each, "-");
                 take_text(namespace, "fingerprint", fingerprint, sizeof(fingerprint));
-                table_row(table, name, chunks, bytes, each, fingerprint);
+                text_table_row(table, name, chunks, bytes, each, fingerprint);
         }
-        table_print(table, "  ", stdout);
+        text_table_print(table, "  ", stdout);
 }
 
 static void print_totals(cJSON *status)
@@ -458,6 +578,7 @@ static int run_status(struct ctl *ctl, const struct command *self, int argc, cha
         print_pool(status);
         print_store(status);
         print_sessions(status);
+        print_tenants(status);
         print_namespaces(status);
         print_totals(status);
         /* Members of a newer daemon: objects as sections, the others as lines. */
@@ -574,7 +695,7 @@ static const struct option_row stats_options[] = {
 
 /* Texts, numbers and distributions have a table each. */
 struct metrics {
-        struct table *texts, *numbers, *distributions;
+        struct text_table *texts, *numbers, *distributions;
         bool any_text;
         bool all;
         bool any_distribution;
@@ -587,7 +708,7 @@ static void add_number(struct metrics *m, const char *name, const char *label, c
         if (!m->all && number->valuedouble == 0)
                 return;
         format_number(name, number->valuedouble, text);
-        table_row(m->numbers, name, label, text);
+        text_table_row(m->numbers, name, label, text);
 }
 
 /* {"count": n, "sum": x, "p50": x, ...} */
@@ -611,9 +732,9 @@ static bool add_distribution(struct metrics *m, const char *name, const char *la
                         format_number(name, item->valuedouble, texts[i]);
         }
         if (!m->any_distribution)
-                table_row(m->distributions, "", "", "count", "p50", "p90", "p99");
+                text_table_row(m->distributions, "", "", "count", "p50", "p90", "p99");
         m->any_distribution = true;
-        table_row(m->distributions, name, label, count_text, texts[0], texts[1], texts[2]);
+        text_table_row(m->distributions, name, label, count_text, texts[0], texts[1], texts[2]);
         return true;
 }
 
@@ -628,7 +749,7 @@ static void add_metric(struct metrics *m, const cJSON *metric)
         }
         if (!cJSON_IsObject(metric)) {
                 format_item(metric, text, sizeof(text));
-                table_row(m->texts, metric->string, "", text);
+                text_table_row(m->texts, metric->string, "", text);
                 m->any_text = true;
                 return;
         }
@@ -640,7 +761,7 @@ static void add_metric(struct metrics *m, const cJSON *metric)
                 } else if (!cJSON_IsObject(part) ||
                            !add_distribution(m, metric->string, part->string, part)) {
                         format_item(part, text, sizeof(text));
-                        table_row(m->texts, metric->string, part->string, text);
+                        text_table_row(m->texts, metric->string, part->string, text);
                         m->any_text = true;
                 }
         }
@@ -648,9 +769,9 @@ static void add_metric(struct metrics *m, const cJSON *metric)
 
 static void print_metrics(const cJSON *stats, bool all)
 {
-        _cleanup_(table_freep) struct table *texts = table_new("lll");
-        _cleanup_(table_freep) struct table *numbers = table_new("llr");
-        _cleanup_(table_freep) struct table *distributions = table_new("llrrrr");
+        _cleanup_(text_table_freep) struct text_table *texts = text_table_new("lll");
+        _cleanup_(text_table_freep) struct text_table *numbers = text_table_new("llr");
+        _cleanup_(text_table_freep) struct text_table *distributions = text_table_new("llrrrr");
         struct metrics m = {
                 .texts = texts,
                 .numbers = numbers,
@@ -663,13 +784,13 @@ static void print_metrics(const cJSON *stats, bool all)
                 if (metric->string)
                         add_metric(&m, metric);
         if (m.any_text) {
-                table_print(texts, "", stdout);
+                text_table_print(texts, "", stdout);
                 putchar('\n');
         }
-        table_print(numbers, "", stdout);
+        text_table_print(numbers, "", stdout);
         if (m.any_distribution) {
                 putchar('\n');
-                table_print(distributions, "", stdout);
+                text_table_print(distributions, "", stdout);
         }
 }
 

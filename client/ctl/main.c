@@ -14,7 +14,8 @@
 static const struct command *const commands[] = {
         &command_status, &command_ping,    &command_stats,   &command_config,
         &command_put,    &command_get,     &command_exists,  &command_stat,
-        &command_ls,     &command_evict,   &command_purge,   &command_replay,
+        &command_ls,     &command_evict,   &command_purge,   &command_device,
+        &command_verify,  &command_replay,
         &command_plan,   &command_profile, &command_kvcache, &command_iosize,
 };
 
@@ -35,8 +36,8 @@ static void print_help(void)
              "Exit status:\n"
              "  0    done; everything asked for is there\n"
              "  1    a key or namespace is not there; replay: wrong bytes were got;\n"
-             "       plan, profile, kvcache, iosize: any failure\n"
-             "  2    wrong usage\n"
+             "       plan, profile, kvcache, iosize: any failure; verify: something was bad\n"
+             "  2    wrong usage; verify: it could not be done\n"
              "  3    no daemon there, or it went away\n"
              "  4    the daemon refused or failed\n"
              "  5    an input file is missing or malformed\n"

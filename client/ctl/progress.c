@@ -26,9 +26,8 @@ void progress_format(const struct progress *p, const struct replay_progress *now
                      char *ret, size_t room)
 {
         char done[HUMAN_BYTES], all[HUMAN_BYTES], hit[HUMAN_BYTES], left[HUMAN_BYTES] = "",
-                                                                    tail[256], bar[BAR_MOST + 1];
+                                                                    tail[256];
         double part = p->n_requests ? (double)now->requests / (double)p->n_requests : 1;
-        size_t width, tail_width, filled;
 
         human_count(now->requests, done);
         human_count(p->n_requests, all);
@@ -38,7 +37,14 @@ void progress_format(const struct progress *p, const struct replay_progress *now
         snprintf(tail, sizeof(tail), " %3.0f %%  %s/%s requests  %s hit  %.2f GB/s%s%s", part * 100,
                  done, all, hit, now->seconds > 0 ? (double)now->bytes / now->seconds / 1e9 : 0,
                  *left ? "  left " : "", left);
-        tail_width = human_width(tail);
+        progress_bar(columns, part, tail, ret, room);
+}
+
+void progress_bar(unsigned columns, double part, const char *tail, char *ret, size_t room)
+{
+        size_t tail_width = human_width(tail), width, filled;
+        char bar[BAR_MOST + 1];
+
         width = columns > tail_width + 3 ? MIN((size_t)columns - tail_width - 3, (size_t)BAR_MOST)
                                          : 0;
         if (width < BAR_LEAST) {
@@ -52,18 +58,37 @@ void progress_format(const struct progress *p, const struct replay_progress *now
         snprintf(ret, room, "[%s]%s", bar, tail);
 }
 
+static unsigned terminal_columns(void)
+{
+        struct winsize size;
+
+        return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0 ? 80 : size.ws_col;
+}
+
+static void show_line(const char *line)
+{
+        fprintf(stderr, "\r%s\033[K", line);
+        fflush(stderr);
+}
+
 void progress_draw(struct progress *p, const struct replay_progress *now)
 {
         char line[512];
-        struct winsize size;
 
         if (!p->shown)
                 return;
-        if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0)
-                size.ws_col = 80;
-        progress_format(p, now, size.ws_col, line, sizeof(line));
-        fprintf(stderr, "\r%s\033[K", line);
-        fflush(stderr);
+        progress_format(p, now, terminal_columns(), line, sizeof(line));
+        show_line(line);
+}
+
+void progress_show(struct progress *p, double part, const char *tail)
+{
+        char line[512];
+
+        if (!p->shown)
+                return;
+        progress_bar(terminal_columns(), part, tail, line, sizeof(line));
+        show_line(line);
 }
 
 void progress_end(struct progress *p)

@@ -9,16 +9,16 @@
 #include "human.h"
 #include "checked.h"
 
-struct table {
+struct text_table {
         size_t n_columns, n_rows, rows_room;
         char columns[TABLE_MAX_COLUMNS];
         char **cells; /* n_rows * n_columns */
         bool incomplete;
 };
 
-struct table *table_new(const char *columns)
+struct text_table *text_table_new(const char *columns)
 {
-        struct table *t = calloc(1, sizeof(*t));
+        struct text_table *t = calloc(1, sizeof(*t));
 
         if (!t)
                 return NULL;
@@ -28,7 +28,7 @@ struct table *table_new(const char *columns)
         return t;
 }
 
-struct table *table_free(struct table *t)
+struct text_table *text_table_free(struct text_table *t)
 {
         if (!t)
                 return NULL;
@@ -49,7 +49,7 @@ static char *printable(const char *text)
         return copy;
 }
 
-void table_add(struct table *t, const char *const *cells)
+void text_table_add(struct text_table *t, const char *const *cells)
 {
         char **row;
 
@@ -72,7 +72,7 @@ void table_add(struct table *t, const char *const *cells)
         t->n_rows++;
 }
 
-void table_print(const struct table *t, const char *indent, FILE *out)
+void text_table_print(const struct text_table *t, const char *indent, FILE *out)
 {
         size_t widths[TABLE_MAX_COLUMNS] = { 0 };
 

@@ -6,14 +6,15 @@
 
 #include <stdio.h>
 
-struct table;
+struct text_table;
 
 enum { TABLE_MAX_COLUMNS = 8 };
 
 /* One letter a column: 'l' left, 'r' right. */
-struct table *table_new(const char *columns);
-struct table *table_free(struct table *t);
+struct text_table *text_table_new(const char *columns);
+struct text_table *text_table_free(struct text_table *t);
 /* One text a column; NULL is empty. The first row may be a heading. */
-void table_add(struct table *t, const char *const *cells);
-#define table_row(t, ...) table_add((t), (const char *const[TABLE_MAX_COLUMNS]){ __VA_ARGS__ })
-void table_print(const struct table *t, const char *indent, FILE *out);
+void text_table_add(struct text_table *t, const char *const *cells);
+#define text_table_row(t, ...) \
+        text_table_add((t), (const char *const[TABLE_MAX_COLUMNS]){ __VA_ARGS__ })
+void text_table_print(const struct text_table *t, const char *indent, FILE *out);

@@ -86,8 +86,9 @@ static struct conn *conn_free_unforked(struct conn *c)
 }
 DEFINE_CLEANUP(struct conn *, conn_free_unforked);
 
-/* A connected socket, on which a receive waits for CONN_WAIT_MS at most. In a directory that others can write to (`shared`) anybody may
- * have bound the name first, so there the peer must be this user or root. */
+/* A connected socket, on which a receive waits for CONN_WAIT_MS at most. In a directory that others
+ * can write to (`shared`) anybody may have bound the name first, so there the peer must be this
+ * user or root. */
 static int conn_socket(const char *path, bool shared, int64_t deadline, int *ret)
 {
         struct sockaddr_un sa = { .sun_family = AF_UNIX };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls that are one message and its answer: namespaces, list, purge, ping, report.
+/* The calls that are one message and its answer: namespaces, list, purge, verify, ping, report.
  *
  * Runs in the handle's thread. Owns the table of namespaces: a handle is a row's number plus one
  * and outlives the session; the daemon's id in the row does not, and is asked for again when it is
@@ -19,7 +19,7 @@
 #include "cleanup.h"
 #include "message.h"
 
-enum { REPORT_MAX = 256 << 20 };
+enum { REPORT_MAX = 256 << 20, VERIFY_CHUNKS = 4096, VERIFY_BYTES = 16 << 20 };
 
 /* Sends `m` over a session that was there a moment ago. */
 static int control_call(struct kvcache *kv, struct message *m, struct control *c)
@@ -178,7 +178,7 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
         return r;
 }
 
-/* --- list, purge, ping, report --- */
+/* --- list, purge, verify, ping, report --- */
 
 static int control_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
                         struct kvcache_listed *ret, size_t max)
@@ -289,6 +289,95 @@ int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped)
                 r = control_purge(kv, 0, WIRE_F_ALL, ret_dropped);
         handle_leave(kv);
         return r;
+}
+
+static int control_verify(struct kvcache *kv, struct kvcache_verify *verify)
+{
+        struct wire_verify_result result = { 0 };
+        struct control c = { .payload = &result, .payload_bytes = sizeof(result) };
+        struct message *m = message_new(WIRE_VERIFY, sizeof(struct wire_verify));
+        int r;
+
+        if (m) {
+                struct wire_verify *w = (struct wire_verify *)m->data;
+
+                w->path = verify->path;
+                w->segment = verify->segment;
+                w->slot = verify->slot;
+                w->max_chunks = verify->max_chunks ? verify->max_chunks : VERIFY_CHUNKS;
+                w->max_bytes = verify->max_bytes ? verify->max_bytes : VERIFY_BYTES;
+        }
+        r = control_call(kv, m, &c);
+        if (r < 0)
+                return r;
+        verify->segment = result.next_segment;
+        verify->slot = result.next_slot;
+        verify->paths = result.paths;
+        verify->segments = result.segments;
+        verify->chunks = result.chunks;
+        verify->bytes = result.bytes;
+        verify->mismatched = result.mismatched;
+        verify->unreadable = result.unreadable;
+        verify->skipped = result.skipped;
+        verify->gave_up = result.gave_up;
+        return 0;
+}
+
+int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify)
+{
+        struct kvcache_verify v;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (!verify || verify->size < sizeof(v))
+                return handle_fail(kv, -EINVAL, "the size of what to verify is not set");
+        if (verify->max_chunks > WIRE_MAX_VERIFY_CHUNKS)
+                return handle_fail(kv, -EINVAL, "at most %d chunks are verified at a time",
+                                   WIRE_MAX_VERIFY_CHUNKS);
+        memcpy(&v, verify, sizeof(v));
+        r = control_connected(kv);
+        if (r == 0)
+                r = control_verify(kv, &v);
+        handle_leave(kv);
+        if (r == 0)
+                memcpy(verify, &v, sizeof(v));
+        return r;
+}
+
+static int control_device(struct kvcache *kv, uint32_t path, enum wire_device_action action)
+{
+        struct control c = { 0 };
+        struct message *m;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        r = control_connected(kv);
+        if (r == 0) {
+                m = message_new(WIRE_DEVICE, sizeof(struct wire_device));
+                if (m) {
+                        ((struct wire_device *)m->data)->path = path;
+                        ((struct wire_device *)m->data)->action = action;
+                }
+                r = control_call(kv, m, &c);
+                if (r == 0)
+                        r = c.value64 == 1;
+        }
+        handle_leave(kv);
+        return r;
+}
+
+int kvcache_device_suspend(struct kvcache *kv, uint32_t path)
+{
+        return control_device(kv, path, WIRE_DEVICE_SUSPEND);
+}
+
+int kvcache_device_resume(struct kvcache *kv, uint32_t path)
+{
+        return control_device(kv, path, WIRE_DEVICE_RESUME);
 }
 
 int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls that are one message and its answer: namespaces, list, purge, ping, report. */
+/* The calls that are one message and its answer: namespaces, list, purge, verify, ping,
+ * report. */
 #pragma once
 
 #include "handle.h"

@@ -248,6 +248,10 @@ static const char *message_check_reply(const struct kvcache *kv, const struct me
                     payload != reply->count * sizeof(struct wire_list_result))
                         return "wrong length";
                 return NULL;
+        case WIRE_VERIFY:
+                return reply->count == 1 && payload == sizeof(struct wire_verify_result)
+                               ? NULL
+                               : "wrong length";
         case WIRE_PING:
                 if (payload != m->bytes - sizeof(struct wire_hdr) ||
                     memcmp((const uint8_t *)kv->in + sizeof(*reply),
@@ -383,8 +387,8 @@ void message_check_idle(struct kvcache *kv)
                 message_session_lost(kv, n > 0 ? -EBADMSG : -ECONNRESET);
 }
 
-/* The common wait: nothing to send, something to come, and the receive's own timeout is short enough.
- * One system call instead of a poll() and a receive. */
+/* The common wait: nothing to send, something to come, and the receive's own timeout is short
+ * enough. One system call instead of a poll() and a receive. */
 static int message_wait_reply(struct kvcache *kv)
 {
         int fds[WIRE_MAX_FDS], r;

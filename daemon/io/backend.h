@@ -13,10 +13,12 @@ struct kio_queue {
 };
 
 struct kio_queue_params {
-        unsigned depth;
+        unsigned depth;   /* operations in flight, at most */
         unsigned threads; /* posix */
         void *pool;
         uint64_t pool_bytes, piece_bytes;
+        const struct kio_pool *more_pools;
+        unsigned n_more_pools;
         const int *lock_fds;
         unsigned n_lock_fds;
         int probe_fd;
@@ -24,6 +26,15 @@ struct kio_queue_params {
         unsigned worker; /* its number, for names of threads */
         char *error;     /* 256 bytes: open() says here what was refused, and what to do about it */
 };
+
+/* Where the self-test reads to: where everything else will be read to, a place for each worker, as
+ * they start side by side. NULL: the pool has none. */
+static inline void *kio_probe_buffer(const struct kio_queue_params *params, uint64_t bytes)
+{
+        uint64_t at = params->worker * bytes;
+
+        return params->pool && at + bytes <= params->pool_bytes ? (char *)params->pool + at : NULL;
+}
 
 struct kio_done {
         struct kio_request *req;
@@ -52,6 +63,9 @@ struct kio_backend {
         /* Up to `max` finished ones. */
         unsigned (*reap)(struct kio_queue *q, struct kio_done *ret, unsigned max);
         void (*wake)(struct kio_queue *q);
+        /* May be NULL. So many of those in flight are at devices that hang: the others shall not
+         * want for threads. */
+        void (*relieve)(struct kio_queue *q, unsigned stuck);
 };
 
 extern const struct kio_backend kio_backend_uring; /* absent when built without liburing */

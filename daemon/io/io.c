@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop thread's side: starts the workers down the ladder, spreads requests over them, collects
- * what is done, and answers questions about all of it.
+/* The loop thread's side: starts the workers down the ladder and the thread for calls, spreads
+ * requests over them, collects what is done, and answers questions about all of it.
  *
- * Owns the workers, the outbox and its eventfd. All functions run on the loop thread.
+ * Owns the workers, the caller and the outbox. All functions run on the loop thread.
  *
  * The ladder: for each backend, best first, and for each of its rungs, every worker opens its
  * queue; if one cannot, all close and the next rung has its turn, so that all workers run on the
@@ -15,21 +15,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 
 #include "base/clock.h"
 #include "build-config.h"
+#include "caller.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "counter.h"
 #include "guard.h"
 #include "worker.h"
 
-enum { KIO_WORKERS_MAX = 256, KIO_DEPTH_MAX = 4096 };
+enum { KIO_WORKERS_MAX = 256, KIO_DEPTH_MAX = 4096, KIO_REAP_ROUNDS = 4 };
 
 struct kio {
         struct worker *workers;
         unsigned n_workers; /* initialized ones */
         unsigned depth;
+        struct caller callers[KIO_PATHS_MAX]; /* those that have had a call, and the first */
         struct outbox outbox;
         uint64_t pending;
 
@@ -40,6 +42,7 @@ struct kio {
         unsigned registering; /* workers that have not answered */
         int registration_result, registration_error;
         char registered_reason[256];
+        bool registered_any; /* a piece was, on all rings */
         void (*registered)(void *userdata, int r);
         void *registered_userdata;
 };
@@ -136,12 +139,16 @@ static int kio_start_workers(struct kio *io, const struct kio_params *params)
                 if (r < 0)
                         return r;
                 w->registration_error = &io->registration_error;
+                w->wanted_depth = io->depth;
+                w->hang_ns = params->hang_ns;
                 w->params = (struct kio_queue_params){
-                        .depth = io->depth,
+                        .depth = worker_queue_depth(io->depth),
                         .threads = params->posix_threads,
                         .pool = params->pool,
                         .pool_bytes = params->pool_bytes,
                         .piece_bytes = params->piece_bytes,
+                        .more_pools = params->more_pools,
+                        .n_more_pools = params->n_more_pools,
                         .lock_fds = params->lock_fds,
                         .n_lock_fds = params->n_lock_fds,
                         .probe_fd = params->probe_fd,
@@ -160,6 +167,8 @@ static int kio_start_on(struct kio **ret, const struct kio_params *params,
 
         if (params->workers == 0 || params->workers > KIO_WORKERS_MAX || params->depth == 0)
                 return kio_fail(ret_error, EINVAL, "I/O workers and their depth");
+        if (params->n_more_pools > KIO_MORE_POOLS_MAX)
+                return kio_fail(ret_error, EINVAL, "I/O pools");
         if (!backend && strcmp(params->backend, "auto") != 0 &&
             strcmp(params->backend, "io_uring") != 0 && strcmp(params->backend, "posix") != 0)
                 return kio_fail(ret_error, EINVAL, "I/O backend is none of auto, io_uring, posix");
@@ -167,18 +176,21 @@ static int kio_start_on(struct kio **ret, const struct kio_params *params,
         if (r < 0)
                 return kio_fail(ret_error, -r, "installing the SIGBUS handler");
 
-        io = calloc(1, sizeof(*io));
+        io = aligned_alloc(_Alignof(struct kio), sizeof(*io));
         if (!io)
                 return kio_fail(ret_error, ENOMEM, "I/O");
-        pthread_mutex_init(&io->outbox.lock, NULL);
-        list_init(&io->outbox.done);
+        *io = (struct kio){ 0 };
+        r = outbox_init(&io->outbox);
+        if (r < 0) {
+                free(TAKE_PTR(io)); /* there is nothing to stop */
+                return kio_fail(ret_error, -r, "eventfd");
+        }
         io->depth = MIN(params->depth, (unsigned)KIO_DEPTH_MAX);
-        io->outbox.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (io->outbox.fd < 0)
-                return kio_fail(ret_error, errno, "eventfd");
-        r = kio_start_workers(io, params);
+        r = caller_init(&io->callers[0], 0, &io->outbox);
+        if (r == 0)
+                r = kio_start_workers(io, params);
         if (r < 0)
-                return kio_fail(ret_error, -r, "starting I/O workers");
+                return kio_fail(ret_error, -r, "starting I/O threads");
 
         r = backend ? kio_descend(io, backend) : kio_open_queues(io, params->backend);
         if (r < 0) {
@@ -212,10 +224,9 @@ struct kio *kio_stop(struct kio *io)
         /* They work off what they have before they end. */
         for (unsigned i = 0; i < io->n_workers; i++)
                 worker_fini(&io->workers[i]);
-        while (list_pop(&io->outbox.done))
-                ;
-        closep(&io->outbox.fd);
-        pthread_mutex_destroy(&io->outbox.lock);
+        for (unsigned i = 0; i < KIO_PATHS_MAX; i++)
+                caller_fini(&io->callers[i]);
+        outbox_fini(&io->outbox);
         free(io->workers);
         free(io);
         return NULL;
@@ -226,10 +237,10 @@ int kio_fd(const struct kio *io)
         return io->outbox.fd;
 }
 
-void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
+static void kio_prepare(struct kio *io, struct kio_request *req)
 {
         assert(req->state == KIO_IDLE);
-        assert(req->op < KIO_OP_END && req->class < KIO_CLASS_END);
+        assert(req->op < KIO_OP_END && req->class < KIO_CLASS_END && req->path < KIO_PATHS_MAX);
         assert(req->op != KIO_READ || req->crc_bytes <= req->length);
         assert(req->op != KIO_CALL || req->call);
 
@@ -239,7 +250,23 @@ void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
         req->registered = 0;
         req->submitted_ns = clock_mono_ns();
         io->pending++;
-        worker_submit(&io->workers[affinity % io->n_workers], req);
+}
+
+static struct caller *kio_caller(struct kio *io, unsigned path)
+{
+        struct caller *c = &io->callers[path];
+
+        /* Without a thread of its own it shares the first one's. */
+        return c->has_thread || caller_init(c, path, &io->outbox) == 0 ? c : &io->callers[0];
+}
+
+void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
+{
+        kio_prepare(io, req);
+        if (req->op == KIO_CALL)
+                caller_submit(kio_caller(io, req->path), req);
+        else
+                worker_submit(&io->workers[affinity % io->n_workers], req);
 }
 
 void kio_flush(struct kio *io)
@@ -248,22 +275,11 @@ void kio_flush(struct kio *io)
                 worker_flush(&io->workers[i]);
 }
 
-unsigned kio_reap(struct kio *io)
+static unsigned kio_complete(struct kio *io, struct list_node *done)
 {
-        struct list_node done = LIST_INIT(done);
-        unsigned n_done = 0;
-        uint64_t count;
-        ssize_t n;
+        unsigned n = 0;
 
-        /* Read first, take then: what is added in between is taken without its signal, which costs
-         * one idle look. The other way round it would be missed. */
-        n = read(io->outbox.fd, &count, sizeof(count));
-        (void)n;
-        pthread_mutex_lock(&io->outbox.lock);
-        list_splice(&done, &io->outbox.done);
-        pthread_mutex_unlock(&io->outbox.lock);
-
-        for (struct list_node *i; (i = list_pop(&done)); n_done++) {
+        for (struct list_node *i; (i = list_pop(done)); n++) {
                 struct kio_request *req = container_of(i, struct kio_request, node);
 
                 assert(req->state == KIO_DONE);
@@ -271,7 +287,25 @@ unsigned kio_reap(struct kio *io)
                 io->pending--;
                 req->complete(req);
         }
-        return n_done;
+        return n;
+}
+
+unsigned kio_reap(struct kio *io)
+{
+        struct list_node done = LIST_INIT(done);
+        unsigned n, total = 0;
+
+        outbox_begin(&io->outbox);
+        /* What gets done while complete() runs comes along, but the loop has others to serve. */
+        for (unsigned round = 0; round < KIO_REAP_ROUNDS; round++) {
+                outbox_take(&io->outbox, &done);
+                n = kio_complete(io, &done);
+                total += n;
+                if (n == 0)
+                        break;
+        }
+        outbox_end(&io->outbox, &done);
+        return total + kio_complete(io, &done);
 }
 
 uint64_t kio_pending(const struct kio *io)
@@ -311,6 +345,7 @@ static void kio_registration_complete(struct kio_request *req)
                          text ? text : "registering the pool", text ? " (" : ": ",
                          strerror(-io->registration_result), text ? ")" : "");
         }
+        io->registered_any = io->registered_any || io->registration_result == 0;
         registered = io->registered;
         io->registered = NULL;
         registered(io->registered_userdata, io->registration_result);
@@ -335,7 +370,9 @@ void kio_register_piece(struct kio *io, unsigned piece, void (*done)(void *userd
                         .call = worker_register_piece,
                         .complete = kio_registration_complete,
                 };
-                kio_submit(io, &w->registration, i);
+                /* Not to the thread for calls: a ring belongs to its worker. */
+                kio_prepare(io, &w->registration);
+                worker_submit(w, &w->registration);
         }
         kio_flush(io);
 }
@@ -348,9 +385,11 @@ void kio_get_info(const struct kio *io, struct kio_info *ret)
                 .backend = io->backend->name,
                 .reason = io->reason,
                 .ring_flags = io->ring_flags,
-                .registered = registers && io->registration_error == 0,
-                .registered_reason =
-                        registers ? io->registered_reason : "POSIX I/O registers no memory",
+                .registered = registers && io->registered_any && io->registration_error == 0,
+                .registered_reason = !registers ? "POSIX I/O registers no memory" :
+                                     !io->registered_any && io->registration_error == 0 ?
+                                     "nothing has been registered yet" :
+                                     io->registered_reason,
                 .workers = io->n_workers,
                 .depth = io->depth,
         };
@@ -360,6 +399,14 @@ void kio_get_stats(const struct kio *io, struct kio_stats *ret)
 {
         struct kio_stats s = { 0 };
 
+        for (unsigned i = 0; i < KIO_PATHS_MAX; i++) {
+                const struct caller *c = &io->callers[i];
+
+                s.ops[KIO_CALL] += counter_get(&c->ops);
+                s.errors[KIO_CALL] += counter_get(&c->errors);
+                s.queued += c->submitted - counter_get(&c->begun);
+                s.wakeups += c->wakeups;
+        }
         for (unsigned i = 0; i < io->n_workers; i++) {
                 const struct worker *w = &io->workers[i];
                 uint64_t begun = counter_get(&w->begun);
@@ -385,24 +432,40 @@ bool kio_is_alive(struct kio *io)
         bool alive = true;
 
         /* All of them, each time: each remembers what it has seen. */
+        for (unsigned i = 0; i < KIO_PATHS_MAX; i++)
+                if (!caller_is_alive(&io->callers[i]))
+                        alive = false;
         for (unsigned i = 0; i < io->n_workers; i++)
                 if (!worker_is_alive(&io->workers[i]))
                         alive = false;
         return alive;
 }
 
-uint64_t kio_oldest_ns(const struct kio *io)
+uint64_t kio_oldest(const struct kio *io, unsigned path)
 {
-        uint64_t now = clock_mono_ns(), oldest = now;
+        uint64_t now = clock_mono_ns(), oldest = now, since;
 
+        assert(path < KIO_PATHS_MAX);
+        since = counter_get(&io->callers[path].call_ns);
+        if (since > 0)
+                oldest = MIN(oldest, since);
         for (unsigned i = 0; i < io->n_workers; i++) {
-                uint64_t device = counter_get(&io->workers[i].oldest_ns);
-                uint64_t call = counter_get(&io->workers[i].call_ns);
-
-                if (device > 0)
-                        oldest = MIN(oldest, device);
-                if (call > 0)
-                        oldest = MIN(oldest, call);
+                since = counter_get(&io->workers[i].oldest_ns[path]);
+                if (since > 0)
+                        oldest = MIN(oldest, since);
+                /* The rings' own, which no path has asked for. */
+                since = path == 0 ? counter_get(&io->workers[i].call_ns) : 0;
+                if (since > 0)
+                        oldest = MIN(oldest, since);
         }
         return now - oldest;
+}
+
+uint64_t kio_oldest_ns(const struct kio *io)
+{
+        uint64_t oldest = 0;
+
+        for (unsigned path = 0; path < KIO_PATHS_MAX; path++)
+                oldest = MAX(oldest, kio_oldest(io, path));
+        return oldest;
 }

@@ -3,9 +3,11 @@
  *
  * The loop thread fills in a struct kio_request, hands it over with kio_submit() and gets it back
  * in kio_reap(), which calls complete(). Behind that are workers: one thread, one backend queue (an
- * io_uring, or the POSIX thread pool) each. A request has one owner at a time; its state names it.
+ * io_uring, or the POSIX thread pool) each; and a thread for calls, one a path that has any. A
+ * request has one owner at a time; its state names it. No request waits for another: what must come
+ * after one is submitted by its complete().
  *
- * What a worker does with a request, by op:
+ * What becomes of a request, by op:
  *   READ   reads `length` bytes at `offset` of `fd` into `buf`, then, if `crc_bytes` is not 0,
  *          computes the CRC32C of the first crc_bytes of `buf` into `crc`. A read that reaches the
  *          end of the file early is a failure: -EIO, never a short success.
@@ -16,9 +18,10 @@
  *          queue. src may be memory that a client shares and changes meanwhile, and (guard_src)
  *          that may vanish: then the result is -EFAULT. guard_src covers `buf` as well, and the
  *          checksum of a READ.
- *   CALL   runs `call(req)` on the worker's thread and takes what it returns as the result: for
- *          what has no asynchronous form here (fallocate, openat, populating memory). At most ~10
- *          ms each.
+ *   CALL   runs `call(req)` on its path's thread for calls and takes what it returns as the
+ *          result: for what has no asynchronous form here (fallocate, openat, populating memory).
+ *          One call of a path at a time, so that each holds up the others for as long as it takes;
+ *          never a worker, whatever the affinity.
  * Results are compared with the length asked for; a short transfer is resubmitted for its aligned
  * rest, -EINTR and -EAGAIN are retried a bounded number of times. */
 #pragma once
@@ -35,6 +38,10 @@ enum kio_op { KIO_READ, KIO_WRITE, KIO_SYNC, KIO_COPY, KIO_CALL, KIO_OP_END };
  * idle, and one submission in 64. */
 enum kio_class { KIO_CLASS_GET, KIO_CLASS_PUT, KIO_CLASS_BACKGROUND, KIO_CLASS_END };
 
+/* Requests name what they depend on, so that one device that hangs can be told from the others: a
+ * number below KIO_PATHS_MAX, given out by whoever submits. 0: no device, or any. */
+enum { KIO_PATHS_MAX = 32 };
+
 enum kio_state {
         KIO_IDLE,   /* loop: free for use */
         KIO_QUEUED, /* worker: the loop may not even read it */
@@ -46,6 +53,7 @@ struct kio_request {
         enum kio_state state;
         enum kio_op op;
         enum kio_class class;
+        unsigned path;
 
         int fd;
         uint64_t offset;
@@ -67,21 +75,42 @@ struct kio_request {
         uint64_t device_ns;  /* when the device got it last */
         uint32_t attempts;   /* in a row without progress */
         uint32_t registered; /* did the last transfer use a registered buffer? */
+        bool stuck;          /* is it at a device that hangs? */
 };
 
 struct kio;
 
+/* Memory that I/O goes to, registered piece by piece. */
+struct kio_pool {
+        void *base;
+        uint64_t bytes, piece_bytes;
+};
+
+enum { KIO_MORE_POOLS_MAX = 15 };
+
 struct kio_params {
         const char *backend; /* "auto", "io_uring", "posix" */
         unsigned workers;
-        unsigned depth;        /* operations in flight of one worker, at most */
+        /* Operations in flight of one worker, at most: of gets so many, and of puts and background
+         * together. The queue has room for an eighth more, so that neither kind ever finds it full
+         * of the other; with depth 1 they share the one place. */
+        unsigned depth;
         unsigned posix_threads; /* of one worker, when the backend is posix */
+        /* An operation that takes longer makes its path one that hangs: until it answers, new
+         * requests for that path fail with -ETIMEDOUT, and what stands there counts no more for
+         * `depth`, so that the other paths go on. It comes back when the device says so. 0: never
+         */
+        uint64_t hang_ns;
 
         /* One registered buffer a piece: [pool + i * piece_bytes, ...). Registered later, piece by
          * piece, by kio_register_piece(). */
         void *pool;
         uint64_t pool_bytes;
         uint64_t piece_bytes;
+        /* Further ones, at most KIO_MORE_POOLS_MAX, whose pieces are counted on from those before.
+         */
+        const struct kio_pool *more_pools;
+        unsigned n_more_pools;
 
         /* Held open by each ring as registered files until the last of its I/O is over: a lock on
          * them lasts as long as this process's I/O can (rules R3, R17). */
@@ -153,7 +182,10 @@ void kio_get_stats(const struct kio *io, struct kio_stats *ret);
 /* Has every worker either advanced since the last call, or nothing to do, or is inside a device
  * call? For the watchdog. */
 bool kio_is_alive(struct kio *io);
-/* Age of the oldest device operation in flight, ns; 0: none. */
+/* How long the oldest operation has stood at the device, in ns; 0: none does. A CALL stands there
+ * from when it begins to run. Of one path, or of all. Cheap: the loop may ask every turn, a timer
+ * of a second will do. */
+uint64_t kio_oldest(const struct kio *io, unsigned path);
 uint64_t kio_oldest_ns(const struct kio *io);
 
 /* CRC32C (Castagnoli, reflected, initial and final inversion, as iSCSI), for what is small enough

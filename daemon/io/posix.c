@@ -8,6 +8,9 @@
  * system call. A killed daemon's descriptors, the locks among them, stay open until its last thread
  * is out of its last call, so there is nothing to register here.
  *
+ * A device that hangs keeps a thread for each call; the worker says so, and for each such call
+ * there is one thread more.
+ *
  * Failures of a call are its result; the worker decides about short transfers and EINTR. */
 #include "backend.h"
 
@@ -49,8 +52,9 @@ struct posix_queue {
         struct slot *slots;
         struct list_node unused; /* the worker's own */
 
-        pthread_t *threads;
-        unsigned n_threads;
+        pthread_t *threads; /* room for POSIX_THREADS_MAX */
+        unsigned n_threads, wanted_threads;
+        unsigned worker;
 };
 
 static struct posix_queue *posix_of(struct kio_queue *q)
@@ -135,20 +139,34 @@ static int posix_refused(const struct kio_queue_params *params, const char *what
         return -error;
 }
 
-/* Reads the probe file where everything else will be read to. */
 static int posix_prove(const struct kio_queue_params *params)
 {
-        static _Alignas(POSIX_PROBE_BYTES) char scratch[POSIX_PROBE_BYTES];
-        bool in_pool = params->pool && params->pool_bytes >= POSIX_PROBE_BYTES;
+        _Alignas(POSIX_PROBE_BYTES) char scratch[POSIX_PROBE_BYTES];
+        void *buf = kio_probe_buffer(params, POSIX_PROBE_BYTES);
         ssize_t n;
 
         if (params->probe_fd < 0)
                 return 0;
         do
-                n = pread(params->probe_fd, in_pool ? params->pool : scratch, POSIX_PROBE_BYTES, 0);
+                n = pread(params->probe_fd, buf ? buf : scratch, POSIX_PROBE_BYTES, 0);
         while (n < 0 && errno == EINTR);
         if (n < 0)
                 return posix_refused(params, "the self-test's read", errno);
+        return 0;
+}
+
+static int posix_start_threads(struct posix_queue *q, unsigned n)
+{
+        for (; q->n_threads < n; q->n_threads++) {
+                char name[16];
+                int r;
+
+                r = pthread_create(&q->threads[q->n_threads], NULL, posix_thread, q);
+                if (r != 0)
+                        return -r;
+                snprintf(name, sizeof(name), "kio-%u-%u", q->worker % 1000, q->n_threads);
+                pthread_setname_np(q->threads[q->n_threads], name);
+        }
         return 0;
 }
 
@@ -167,6 +185,7 @@ static int posix_open(struct kio_queue **ret, const struct kio_queue_params *par
         if (!q)
                 return posix_refused(params, "I/O threads", ENOMEM);
         q->base.ops = &kio_backend_posix;
+        q->worker = params->worker;
         list_init(&q->work);
         list_init(&q->done);
         list_init(&q->unused);
@@ -181,20 +200,15 @@ static int posix_open(struct kio_queue **ret, const struct kio_queue_params *par
         n_threads = MIN(n_threads, params->depth);
         n_threads = MIN(n_threads, (unsigned)POSIX_THREADS_MAX);
         q->slots = calloc(params->depth, sizeof(*q->slots));
-        q->threads = calloc(n_threads, sizeof(*q->threads));
+        q->threads = calloc(POSIX_THREADS_MAX, sizeof(*q->threads));
         if (!q->slots || !q->threads)
                 return posix_refused(params, "I/O threads", ENOMEM);
         for (unsigned i = 0; i < params->depth; i++)
                 list_append(&q->unused, &q->slots[i].node);
-        for (; q->n_threads < n_threads; q->n_threads++) {
-                char name[16];
-
-                r = pthread_create(&q->threads[q->n_threads], NULL, posix_thread, q);
-                if (r != 0)
-                        return posix_refused(params, "starting I/O threads", r);
-                snprintf(name, sizeof(name), "kio-%u-%u", params->worker % 1000, q->n_threads);
-                pthread_setname_np(q->threads[q->n_threads], name);
-        }
+        q->wanted_threads = n_threads;
+        r = posix_start_threads(q, n_threads);
+        if (r < 0)
+                return posix_refused(params, "starting I/O threads", -r);
         *ret = TAKE_PTR(base);
         return 0;
 }
@@ -222,7 +236,7 @@ static int posix_push(struct kio_queue *base, struct kio_request *req)
         s->req = req;
         s->op = req->op;
         s->fd = req->fd;
-        s->buf = (char *)req->buf + req->progress;
+        s->buf = req->buf ? (char *)req->buf + req->progress : NULL; /* a sync has none */
         s->length = MIN(req->length - req->progress, (uint64_t)1 << 30);
         s->offset = (off_t)(req->offset + req->progress);
 
@@ -284,6 +298,14 @@ static void posix_wake(struct kio_queue *base)
         pthread_mutex_unlock(&q->lock);
 }
 
+/* A thread for each call that hangs, also for those that no thread has begun with; they stay. */
+static void posix_relieve(struct kio_queue *base, unsigned stuck)
+{
+        struct posix_queue *q = posix_of(base);
+
+        (void)posix_start_threads(q, MIN(q->wanted_threads + stuck, (unsigned)POSIX_THREADS_MAX));
+}
+
 const struct kio_backend kio_backend_posix = {
         .name = "posix",
         .rungs = 1,
@@ -295,4 +317,5 @@ const struct kio_backend kio_backend_posix = {
         .submit = posix_submit,
         .reap = posix_reap,
         .wake = posix_wake,
+        .relieve = posix_relieve,
 };

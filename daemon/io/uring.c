@@ -63,9 +63,9 @@ struct uring_queue {
         int wake_result;
         uint64_t wake_value;
 
-        char *pool;
-        uint64_t pool_bytes, piece_bytes;
-        unsigned n_pieces; /* 0: no table */
+        struct kio_pool pools[1 + KIO_MORE_POOLS_MAX];
+        unsigned n_pools;
+        unsigned n_pieces; /* of all; 0: no table */
         bool *registered;
 
         char description[128];
@@ -154,15 +154,22 @@ static int uring_restrict(struct uring_queue *q)
                                  ARRAY_SIZE(allowed));
 }
 
+static uint64_t uring_pieces(const struct kio_pool *pool)
+{
+        return (pool->bytes - 1) / pool->piece_bytes + 1;
+}
+
 /* The table costs nothing while it is empty. Without it everything works, unregistered. */
 static void uring_make_table(struct uring_queue *q, const struct kio_queue_params *params)
 {
-        uint64_t n;
+        uint64_t n = 0;
 
-        if (!params->pool || params->pool_bytes == 0 || params->piece_bytes == 0)
-                return;
-        n = (params->pool_bytes - 1) / params->piece_bytes + 1;
-        if (n > URING_BUFFERS_MAX)
+        for (unsigned i = 0; i < q->n_pools; i++) {
+                if (!q->pools[i].base || q->pools[i].bytes == 0 || q->pools[i].piece_bytes == 0)
+                        return;
+                n += uring_pieces(&q->pools[i]);
+        }
+        if (n == 0 || n > URING_BUFFERS_MAX)
                 return;
         q->registered = calloc(n, sizeof(*q->registered));
         if (!q->registered || io_uring_register_buffers_sparse(&q->ring, (unsigned)n) < 0)
@@ -262,11 +269,11 @@ static int uring_prove(struct uring_queue *q, const struct kio_queue_params *par
         int r;
 
         if (probing) {
-                bool in_pool = params->pool && params->pool_bytes >= URING_PROBE_BYTES;
+                void *buf = kio_probe_buffer(params, URING_PROBE_BYTES);
                 struct io_uring_sqe *sqe = uring_get_sqe(q);
 
-                io_uring_prep_read(sqe, params->probe_fd, in_pool ? params->pool : scratch,
-                                   URING_PROBE_BYTES, 0);
+                io_uring_prep_read(sqe, params->probe_fd, buf ? buf : scratch, URING_PROBE_BYTES,
+                                   0);
                 io_uring_sqe_set_data(sqe, &uring_probe_tag);
                 q->in_flight++;
         }
@@ -335,9 +342,11 @@ static int uring_open(struct kio_queue **ret, const struct kio_queue_params *par
         q->base.ops = &kio_backend_uring;
         q->wake_fd = -1;
         q->depth = params->depth;
-        q->pool = params->pool;
-        q->pool_bytes = params->pool_bytes;
-        q->piece_bytes = params->piece_bytes;
+        q->pools[q->n_pools++] = (struct kio_pool){ .base = params->pool,
+                                                    .bytes = params->pool_bytes,
+                                                    .piece_bytes = params->piece_bytes };
+        for (unsigned i = 0; i < params->n_more_pools; i++)
+                q->pools[q->n_pools++] = params->more_pools[i];
         base = &q->base;
 
         /* Blocking on purpose: the ring waits for a blocking descriptor, a non-blocking one would
@@ -353,6 +362,8 @@ static int uring_open(struct kio_queue **ret, const struct kio_queue_params *par
         q->has_ring = true;
         if (!(p.features & IORING_FEAT_EXT_ARG) || !(p.features & IORING_FEAT_NODROP))
                 return uring_refused(params, "io_uring", ENOSYS);
+        /* Whatever may be in flight has a place among the completions (rule R6). */
+        assert(p.cq_entries > params->depth);
 
         if (params->n_lock_fds > 0) {
                 r = io_uring_register_files(&q->ring, params->lock_fds, params->n_lock_fds);
@@ -389,7 +400,8 @@ static int uring_register_piece(struct kio_queue *base, unsigned piece)
         struct uring_queue *q = uring_of(base);
         struct iovec v;
         __u64 tag = 0;
-        uint64_t at = (uint64_t)piece * q->piece_bytes;
+        const struct kio_pool *pool = q->pools;
+        uint64_t at, within = piece;
         int r;
 
         if (q->n_pieces == 0)
@@ -397,8 +409,11 @@ static int uring_register_piece(struct kio_queue *base, unsigned piece)
         assert(piece < q->n_pieces);
         if (q->registered[piece])
                 return 0;
-        v = (struct iovec){ .iov_base = q->pool + at,
-                            .iov_len = MIN(q->piece_bytes, q->pool_bytes - at) };
+        for (; within >= uring_pieces(pool); pool++)
+                within -= uring_pieces(pool);
+        at = within * pool->piece_bytes;
+        v = (struct iovec){ .iov_base = (char *)pool->base + at,
+                            .iov_len = MIN(pool->piece_bytes, pool->bytes - at) };
         r = io_uring_register_buffers_update_tag(&q->ring, piece, &v, &tag, 1);
         if (r < 0)
                 return r;
@@ -409,25 +424,30 @@ static int uring_register_piece(struct kio_queue *base, unsigned piece)
 /* The table's entry that has all of [buf, buf + length), or -1. */
 static int uring_find_buffer(const struct uring_queue *q, const char *buf, uint64_t length)
 {
-        uint64_t at, piece;
+        uint64_t first = 0, at, piece;
 
-        if (q->n_pieces == 0 || (uintptr_t)buf < (uintptr_t)q->pool)
+        if (q->n_pieces == 0)
                 return -1;
-        at = (uintptr_t)buf - (uintptr_t)q->pool;
-        if (!range_within(at, length, q->pool_bytes))
-                return -1;
-        piece = at / q->piece_bytes;
-        if (!range_within(at - piece * q->piece_bytes, length, q->piece_bytes) ||
-            !q->registered[piece])
-                return -1;
-        return (int)piece;
+        for (const struct kio_pool *p = q->pools; p < q->pools + q->n_pools; p++) {
+                at = (uintptr_t)buf - (uintptr_t)p->base;
+                if ((uintptr_t)buf < (uintptr_t)p->base || !range_within(at, length, p->bytes)) {
+                        first += uring_pieces(p);
+                        continue;
+                }
+                piece = at / p->piece_bytes;
+                if (!range_within(at - piece * p->piece_bytes, length, p->piece_bytes) ||
+                    !q->registered[first + piece])
+                        return -1;
+                return (int)(first + piece);
+        }
+        return -1;
 }
 
 static int uring_push(struct kio_queue *base, struct kio_request *req)
 {
         struct uring_queue *q = uring_of(base);
         struct io_uring_sqe *sqe;
-        char *buf = (char *)req->buf + req->progress;
+        char *buf = req->buf ? (char *)req->buf + req->progress : NULL; /* a sync has none */
         uint64_t offset = req->offset + req->progress;
         unsigned length = (unsigned)MIN(req->length - req->progress, (uint64_t)1 << 30);
         int buffer;

@@ -3,13 +3,17 @@
  * checksums in between, and hands back what is done.
  *
  * One turn: take the inbox; push to the queue what its depth and the classes allow; hand what is
- * done to the loop; enter the queue, waiting there only if there is nothing to compute; reap;
- * compute for at most 256 KiB or one call. It sleeps in that wait and nowhere else. A request is in
- * exactly one list all the time: inbox, ready, in_flight, compute, done.
+ * done to the loop; enter the queue, waiting there only if there is nothing to compute; reap; if
+ * that made room, push and enter once more; compute for at most 256 KiB. It sleeps in that wait and
+ * nowhere else. A request is in exactly one list all the time: inbox, ready, in_flight, compute,
+ * done.
  *
  * Between the sleeping worker and the loop: `sleeping` is set under the lock and only while the
  * inbox is empty; whoever fills the inbox clears it and wakes the queue. A wake-up that comes
  * before the wait is kept by the queue (an eventfd's count, a flag).
+ *
+ * A device that hangs keeps what it has. Its path is known by its oldest operation; the others get
+ * its places.
  *
  * Failures: a short transfer goes on from its last aligned byte; EINTR and EAGAIN are tried again,
  * a bounded number of times in a row without progress; everything else is the request's result. A
@@ -19,14 +23,16 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "checked.h"
+#include "classes.h"
+#include "counter.h"
 #include "guard.h"
+#include "thread.h"
 
 enum {
         WORKER_SLICE_BYTES = 256 * 1024,
@@ -34,7 +40,15 @@ enum {
         WORKER_ALIGNMENT = 4096,
         WORKER_REAP_MAX = 64,
         WORKER_PAUSE_MS_MAX = 100,
+        WORKER_HANGING_PATHS = 4, /* so many fill the queue, the last one counts */
 };
+
+/* So many operations in flight: `depth` of either kind, and of the other an eighth more. Of one
+ * place there is nothing to reserve. */
+static unsigned worker_places(unsigned depth)
+{
+        return depth > 1 ? depth + MAX(depth / 8, 1u) : 1;
+}
 
 static bool is_transfer(const struct kio_request *req)
 {
@@ -44,14 +58,6 @@ static bool is_transfer(const struct kio_request *req)
 static struct kio_request *request_of(struct list_node *n)
 {
         return container_of(n, struct kio_request, node);
-}
-
-static bool lists_are_empty(const struct list_node lists[static KIO_CLASS_END])
-{
-        for (unsigned c = 0; c < KIO_CLASS_END; c++)
-                if (!list_empty(&lists[c]))
-                        return false;
-        return true;
 }
 
 /* Brings the integral of transfers in flight over time up to now: before their number changes. */
@@ -80,43 +86,21 @@ static void worker_finish(struct worker *w, struct kio_request *req, int64_t res
         counter_add(&w->finished, 1);
 }
 
-static void worker_publish(struct worker *w)
+/* Which classes may have nothing more in flight. There are more places than `depth`, so that
+ * neither gets nor the others ever find all of them taken, and both may have `depth`; background
+ * takes next to none. */
+static unsigned worker_barred(const struct worker *w)
 {
-        bool first;
+        unsigned gets = w->n_in_flight_of[KIO_CLASS_GET], others = w->n_in_flight - gets;
+        unsigned barred = 0;
 
-        if (list_empty(&w->done))
-                return;
-        pthread_mutex_lock(&w->outbox->lock);
-        first = list_empty(&w->outbox->done);
-        list_splice(&w->outbox->done, &w->done);
-        pthread_mutex_unlock(&w->outbox->lock);
-        if (first) {
-                uint64_t one = 1;
-                ssize_t n;
-
-                /* It can only fail by being full, and then it is readable already. */
-                n = write(w->outbox->fd, &one, sizeof(one));
-                (void)n;
-        }
-}
-
-/* Which class goes next: gets, then puts, then background; but every eighth turn is a put's and one
- * in 64 is background's. -1: none of those that may. */
-static int worker_pick(const struct list_node lists[static KIO_CLASS_END],
-                       const unsigned *in_flight, const unsigned *cap, uint32_t turn)
-{
-        bool may[KIO_CLASS_END];
-
-        for (unsigned c = 0; c < KIO_CLASS_END; c++)
-                may[c] = !list_empty(&lists[c]) && (!cap || in_flight[c] < cap[c]);
-        if (turn % 64 == 32 && may[KIO_CLASS_BACKGROUND])
-                return KIO_CLASS_BACKGROUND;
-        if (turn % 8 == 7 && may[KIO_CLASS_PUT])
-                return KIO_CLASS_PUT;
-        for (unsigned c = 0; c < KIO_CLASS_END; c++)
-                if (may[c])
-                        return (int)c;
-        return -1;
+        if (gets >= w->depth)
+                barred |= 1u << KIO_CLASS_GET;
+        if (others >= w->depth)
+                barred |= 1u << KIO_CLASS_PUT | 1u << KIO_CLASS_BACKGROUND;
+        if (w->n_in_flight_of[KIO_CLASS_BACKGROUND] >= w->background_max)
+                barred |= 1u << KIO_CLASS_BACKGROUND;
+        return barred;
 }
 
 /* Takes the inbox in; returns whether the worker is asked to end. */
@@ -150,35 +134,81 @@ static bool worker_fall_asleep(struct worker *w)
         bool r;
 
         pthread_mutex_lock(&w->lock);
-        r = lists_are_empty(w->inbox) &&
-            !(w->stopping && lists_are_empty(w->ready) && w->n_in_flight == 0);
+        r = classes_are_empty(w->inbox) &&
+            !(w->stopping && classes_are_empty(w->ready) && w->n_in_flight + w->n_stuck == 0);
         w->sleeping = r;
         pthread_mutex_unlock(&w->lock);
         return r;
 }
 
-static void worker_publish_oldest(struct worker *w)
+/* Keeps the books on what stands at the device for a path, after that has changed. */
+static void worker_note_path(struct worker *w, unsigned path)
 {
-        counter_set(&w->oldest_ns,
-                    list_empty(&w->in_flight) ? 0 : request_of(w->in_flight.next)->device_ns);
+        struct list_node *list = &w->in_flight[path];
+
+        if (list_empty(list)) {
+                w->busy &= ~(1u << path);
+                w->hanging &= ~(1u << path);
+                counter_set(&w->oldest_ns[path], 0);
+        } else {
+                w->busy |= 1u << path;
+                counter_set(&w->oldest_ns[path], request_of(list->next)->device_ns);
+        }
 }
 
+/* Looks for paths whose oldest operation takes too long. What a path has at the device from then on
+ * counts no more: other paths take the places, and new requests of this one fail until the device
+ * has answered all that it has. Returns when to look again, 0: no need to. */
+static uint64_t worker_find_hanging(struct worker *w, uint64_t now)
+{
+        uint64_t next = 0;
+
+        if (w->hang_ns == 0)
+                return 0;
+        for (uint32_t left = w->busy & ~w->hanging; left; left &= left - 1) {
+                unsigned path = (unsigned)__builtin_ctz(left);
+                uint64_t due = request_of(w->in_flight[path].next)->device_ns + w->hang_ns;
+
+                if (due > now) {
+                        next = next ? MIN(next, due) : due;
+                        continue;
+                }
+                w->hanging |= 1u << path;
+                list_for_each(&w->in_flight[path], n) {
+                        struct kio_request *req = request_of(n);
+
+                        req->stuck = true;
+                        w->n_in_flight--;
+                        w->n_in_flight_of[req->class]--;
+                        w->n_stuck++;
+                }
+                if (w->queue->ops->relieve)
+                        w->queue->ops->relieve(w->queue, w->n_stuck);
+        }
+        return next;
+}
+
+/* Gives the device what it may have. */
 static void worker_fill(struct worker *w)
 {
         uint64_t now;
 
-        if (lists_are_empty(w->ready))
+        if (classes_are_empty(w->ready))
                 return;
         now = clock_mono_ns();
-        while (w->n_in_flight < w->depth) {
-                int c = worker_pick(w->ready, w->n_in_flight_of, w->cap, w->ready_turn);
+        worker_find_hanging(w, now);
+        while (w->n_in_flight < w->places) {
+                int c = classes_pick(w->ready, worker_barred(w), w->ready_turn);
                 struct kio_request *req;
                 int r;
 
                 if (c < 0)
                         break;
                 req = request_of(w->ready[c].next);
-                r = w->broken < 0 ? w->broken : w->queue->ops->push(w->queue, req);
+                if (w->hanging & 1u << req->path)
+                        r = -ETIMEDOUT;
+                else
+                        r = w->broken < 0 ? w->broken : w->queue->ops->push(w->queue, req);
                 if (r == -EAGAIN)
                         break;
                 list_unlink(&req->node);
@@ -190,7 +220,9 @@ static void worker_fill(struct worker *w)
                         continue;
                 }
                 req->device_ns = now;
-                list_append(&w->in_flight, &req->node);
+                req->stuck = false;
+                list_append(&w->in_flight[req->path], &req->node);
+                worker_note_path(w, req->path);
                 w->n_in_flight++;
                 w->n_in_flight_of[c]++;
                 if (is_transfer(req)) {
@@ -200,7 +232,6 @@ static void worker_fill(struct worker *w)
                         counter_add(&w->registered_ops, req->registered);
                 }
         }
-        worker_publish_oldest(w);
 }
 
 static void worker_resubmit(struct worker *w, struct kio_request *req)
@@ -277,17 +308,21 @@ static unsigned worker_reap(struct worker *w)
                         struct kio_request *req = done[i].req;
 
                         list_unlink(&req->node);
-                        w->n_in_flight--;
-                        w->n_in_flight_of[req->class]--;
+                        worker_note_path(w, req->path);
+                        if (req->stuck)
+                                w->n_stuck--;
+                        else {
+                                w->n_in_flight--;
+                                w->n_in_flight_of[req->class]--;
+                        }
                         if (is_transfer(req))
                                 w->n_transfers--;
                         worker_settle(w, req, done[i].result, now);
                 }
                 counter_set(&w->transfers, w->n_transfers);
-                worker_publish_oldest(w);
                 total += n;
                 /* A fast device must not keep the thread from the rest of its turn. */
-                if (n < ARRAY_SIZE(done) || total >= w->depth)
+                if (n < ARRAY_SIZE(done) || total >= w->places)
                         break;
         }
         return total;
@@ -331,13 +366,13 @@ static int worker_run_slice(struct kio_request *req, uint64_t budget, uint64_t *
         return req->progress == total;
 }
 
-/* At most one slice's worth of bytes, or one call. */
+/* At most one slice's worth of bytes, or one registration. */
 static void worker_compute(struct worker *w)
 {
         uint64_t budget = WORKER_SLICE_BYTES;
 
         while (budget > 0) {
-                int c = worker_pick(w->compute, NULL, NULL, w->compute_turn);
+                int c = classes_pick(w->compute, 0, w->compute_turn);
                 struct kio_request *req;
                 uint64_t bytes = 0;
                 int r;
@@ -377,10 +412,21 @@ static void worker_compute(struct worker *w)
 static void worker_enter(struct worker *w, bool wait)
 {
         struct timespec pause;
+        uint64_t timeout = 0;
         int r;
 
+        if (wait && !classes_are_empty(w->ready)) {
+                uint64_t now = clock_mono_ns(), look;
+                uint32_t before = w->hanging;
+
+                /* Those wait for places, and must not do so for ever. */
+                look = worker_find_hanging(w, now);
+                if (look > 0)
+                        timeout = look - now;
+                wait = w->hanging == before;
+        }
         counter_set(&w->in_device, 1);
-        r = w->queue->ops->submit(w->queue, wait, 0);
+        r = w->queue->ops->submit(w->queue, wait, timeout);
         if (r < 0 && r != -EINTR) {
                 bool passing = r == -EAGAIN || r == -EBUSY || r == -ENOMEM;
 
@@ -405,13 +451,18 @@ static void worker_run(struct worker *w)
                 counter_add(&w->turns, 1);
                 stopping = worker_take_inbox(w);
                 worker_fill(w);
-                worker_publish(w);
-                if (stopping && w->n_in_flight == 0 && lists_are_empty(w->ready) &&
-                    lists_are_empty(w->compute))
+                outbox_publish(w->outbox, &w->done);
+                if (stopping && w->n_in_flight + w->n_stuck == 0 && classes_are_empty(w->ready) &&
+                    classes_are_empty(w->compute))
                         break;
-                wait = lists_are_empty(w->compute) && worker_fall_asleep(w);
+                wait = classes_are_empty(w->compute) && worker_fall_asleep(w);
                 worker_enter(w, wait);
-                worker_reap(w);
+                if (worker_reap(w) > 0 && !classes_are_empty(w->compute)) {
+                        /* The device does not wait until the slice is computed. The loop does: so
+                         * it is notified once for both. */
+                        worker_fill(w);
+                        worker_enter(w, false);
+                }
                 worker_compute(w);
         }
 }
@@ -454,51 +505,34 @@ static void *worker_thread(void *userdata)
         return NULL;
 }
 
-/* What a thread causes itself must reach it: blocked, it kills the process without a word. */
-static void block_signals(sigset_t *ret_before)
+unsigned worker_queue_depth(unsigned depth)
 {
-        sigset_t all;
-
-        sigfillset(&all);
-        sigdelset(&all, SIGBUS);
-        sigdelset(&all, SIGSEGV);
-        sigdelset(&all, SIGFPE);
-        sigdelset(&all, SIGILL);
-        sigdelset(&all, SIGSYS);
-        sigdelset(&all, SIGTRAP);
-        sigdelset(&all, SIGABRT);
-        pthread_sigmask(SIG_SETMASK, &all, ret_before);
+        return WORKER_HANGING_PATHS * worker_places(depth);
 }
 
 int worker_init(struct worker *w, unsigned index, struct outbox *outbox)
 {
-        sigset_t before;
         char name[16];
         int r;
 
         *w = (struct worker){ .index = index, .outbox = outbox };
-        for (unsigned c = 0; c < KIO_CLASS_END; c++) {
-                list_init(&w->inbox[c]);
-                list_init(&w->ready[c]);
-                list_init(&w->compute[c]);
-        }
-        list_init(&w->in_flight);
+        classes_init(w->inbox);
+        classes_init(w->ready);
+        classes_init(w->compute);
+        for (unsigned i = 0; i < KIO_PATHS_MAX; i++)
+                list_init(&w->in_flight[i]);
         list_init(&w->done);
         pthread_mutex_init(&w->lock, NULL);
         pthread_cond_init(&w->cond, NULL);
 
-        /* Signals are for the loop. The backend's own threads inherit the mask. */
-        block_signals(&before);
-        r = pthread_create(&w->thread, NULL, worker_thread, w);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
-        if (r != 0) {
+        snprintf(name, sizeof(name), "kio-%u", index);
+        r = thread_start(&w->thread, name, worker_thread, w);
+        if (r < 0) {
                 pthread_cond_destroy(&w->cond);
                 pthread_mutex_destroy(&w->lock);
-                return -r;
+                return r;
         }
         w->has_thread = true;
-        snprintf(name, sizeof(name), "kio-%u", index);
-        pthread_setname_np(w->thread, name);
         return 0;
 }
 
@@ -526,15 +560,9 @@ void worker_fini(struct worker *w)
 void worker_give_order(struct worker *w, enum worker_order order)
 {
         if (order == WORKER_RUN) {
-                unsigned reserve;
-
-                w->depth = w->params.depth;
-                reserve = w->depth > 1 ? MAX(w->depth / 8, 1u) : 0;
-                /* A get always finds a place that no put has taken; background takes next to none.
-                 * Puts need no such reserve: their turn comes with one completion in eight. */
-                w->cap[KIO_CLASS_GET] = w->depth;
-                w->cap[KIO_CLASS_PUT] = w->depth - reserve;
-                w->cap[KIO_CLASS_BACKGROUND] = MAX(reserve, 1u);
+                w->depth = w->wanted_depth;
+                w->places = worker_places(w->depth);
+                w->background_max = MAX(w->depth / 8, 1u);
         }
         pthread_mutex_lock(&w->lock);
         w->order = order;
@@ -571,7 +599,7 @@ void worker_flush(struct worker *w)
                 return;
         w->dirty = false;
         pthread_mutex_lock(&w->lock);
-        wake = w->sleeping && !lists_are_empty(w->inbox);
+        wake = w->sleeping && !classes_are_empty(w->inbox);
         if (wake)
                 w->sleeping = false;
         pthread_mutex_unlock(&w->lock);

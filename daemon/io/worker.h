@@ -11,12 +11,7 @@
 #include <stdatomic.h>
 
 #include "backend.h"
-
-struct outbox {
-        pthread_mutex_t lock;
-        struct list_node done;
-        int fd; /* an eventfd: readable if `done` has become non-empty since it was last read */
-};
+#include "outbox.h"
 
 enum worker_order { WORKER_WAIT, WORKER_OPEN, WORKER_CLOSE, WORKER_RUN, WORKER_QUIT };
 
@@ -35,17 +30,22 @@ struct worker {
         bool stopping;
 
         /* orders' arguments and results */
+        unsigned wanted_depth; /* of gets, and of all others together */
+        uint64_t hang_ns;      /* how long a path may take for an operation; 0: for ever */
         const struct kio_backend *backend;
-        struct kio_queue_params params;
+        struct kio_queue_params params; /* its depth is worker_queue_depth() */
         char error[256];
 
         /* the thread's own */
         struct kio_queue *queue;
-        unsigned depth, cap[KIO_CLASS_END];
-        struct list_node ready[KIO_CLASS_END];   /* for the device */
-        struct list_node compute[KIO_CLASS_END]; /* for this thread: copies, checksums, calls */
-        struct list_node in_flight;              /* with the device, oldest first */
-        unsigned n_in_flight, n_in_flight_of[KIO_CLASS_END], n_transfers;
+        unsigned places, depth, background_max;    /* see worker_barred() */
+        struct list_node ready[KIO_CLASS_END];     /* for the device */
+        struct list_node compute[KIO_CLASS_END];   /* for this thread: copies, checksums */
+        struct list_node in_flight[KIO_PATHS_MAX]; /* with the device, oldest first */
+        unsigned n_in_flight, n_in_flight_of[KIO_CLASS_END]; /* but not those of paths that hang */
+        unsigned n_stuck;                                    /* those */
+        unsigned n_transfers;                                /* all of them */
+        uint32_t busy, hanging; /* paths with something in flight; paths that hang: bits */
         uint32_t ready_turn, compute_turn;
         uint64_t accounted_ns;
         struct list_node done;
@@ -55,8 +55,8 @@ struct worker {
         /* counters: this thread writes, anybody reads */
         _Alignas(64) _Atomic uint64_t turns;
         _Atomic uint64_t in_device; /* 1: inside a call that may take as long as the device likes */
-        _Atomic uint64_t oldest_ns; /* when the oldest operation in flight began, 0: none */
-        _Atomic uint64_t call_ns;   /* since when it has been inside a KIO_CALL, 0: is not */
+        _Atomic uint64_t oldest_ns[KIO_PATHS_MAX]; /* when the oldest in flight began, 0: none */
+        _Atomic uint64_t call_ns; /* since when it has been registering memory, 0: is not */
         _Atomic uint64_t ops[KIO_OP_END], bytes[KIO_OP_END], errors[KIO_OP_END];
         _Atomic uint64_t resubmitted, registered_ops, transfers, transfers_time_ns, busy_time_ns,
                 begun, finished;
@@ -71,6 +71,10 @@ struct worker {
         int *registration_error; /* in: do not even try */
 };
 
+/* What the queue of a worker has room for, if it shall keep `depth` of either kind in flight:
+ * params.depth. */
+unsigned worker_queue_depth(unsigned depth);
+
 /* Starts the thread, which waits for orders. 0, -errno. Then worker_fini() ends it. */
 int worker_init(struct worker *w, unsigned index, struct outbox *outbox);
 void worker_fini(struct worker *w);
@@ -82,22 +86,6 @@ int worker_wait_answer(struct worker *w);
 /* The loop's thread. */
 void worker_submit(struct worker *w, struct kio_request *req);
 void worker_flush(struct worker *w);
-/* For KIO_CALL: `req` is a worker's `registration`. */
+/* The `call` of a worker's `registration`, which it runs itself: the ring is its own. */
 int worker_register_piece(struct kio_request *req);
 bool worker_is_alive(struct worker *w);
-
-static inline uint64_t counter_get(const _Atomic uint64_t *c)
-{
-        return atomic_load_explicit(c, memory_order_relaxed);
-}
-
-static inline void counter_set(_Atomic uint64_t *c, uint64_t value)
-{
-        atomic_store_explicit(c, value, memory_order_relaxed);
-}
-
-/* One writer: no need of a locked add. */
-static inline void counter_add(_Atomic uint64_t *c, uint64_t n)
-{
-        counter_set(c, counter_get(c) + n);
-}

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "checked.h"
 #include "cleanup.h"
@@ -16,6 +17,9 @@ struct populate {
         struct populate_params params;
         struct event *retry;
         struct kio_request step;
+        struct pool **pools;
+        unsigned pool;        /* whose slab is under way */
+        unsigned first_piece; /* of that pool */
         uint64_t done;     /* bytes of the slab under way */
         uint64_t offset, bytes;
         bool short_of_memory, stopped;
@@ -24,12 +28,13 @@ struct populate {
 DEFINE_CLEANUP(struct populate *, populate_free);
 
 static void next_step(struct populate *p);
+static void next_pool(struct populate *p);
 
 static int run_step(struct kio_request *req)
 {
         struct populate *p = container_of(req, struct populate, step);
 
-        return pool_populate(p->params.pool, p->offset, p->bytes);
+        return pool_populate(p->pools[p->pool], p->offset, p->bytes);
 }
 
 static void wait_for_memory(struct populate *p)
@@ -42,14 +47,18 @@ static void wait_for_memory(struct populate *p)
 
 static void on_registered(void *userdata, int r)
 {
+        struct populate *p = userdata;
+
         /* A ring that may not register it uses it unregistered; kio_get_info() says so. */
-        next_step(userdata);
+        next_pool(p);
+        next_step(p);
 }
 
 static void on_step(struct kio_request *req)
 {
         struct populate *p = container_of(req, struct populate, step);
-        int slab = pool_next_slab(p->params.pool);
+        struct pool *pool = p->pools[p->pool];
+        int slab = pool_next_slab(pool);
 
         if (p->stopped)
                 return;
@@ -59,25 +68,40 @@ static void on_step(struct kio_request *req)
         }
         p->short_of_memory = false;
         p->done += p->bytes;
-        if (p->done < pool_slab_bytes(p->params.pool)) {
+        if (p->done < pool_slab_bytes(pool)) {
                 next_step(p);
                 return;
         }
         p->done = 0;
-        if (pool_open_slab(p->params.pool) < 0) {
+        if (pool_open_slab(pool) < 0) {
                 wait_for_memory(p);
                 return;
         }
-        p->params.on_slab(p->params.userdata);
-        kio_register_piece(p->params.io, (unsigned)slab, on_registered, p);
+        p->params.on_slab(p->params.userdata, p->pool);
+        kio_register_piece(p->params.io, p->first_piece + (unsigned)slab, on_registered, p);
+}
+
+static void next_pool(struct populate *p)
+{
+        const struct pool *pool = p->pools[p->pool];
+
+        p->first_piece += (unsigned)(pool_bytes(pool) / pool_slab_bytes(pool));
+        if (++p->pool == p->params.n_pools) {
+                p->pool = 0;
+                p->first_piece = 0;
+        }
 }
 
 static void next_step(struct populate *p)
 {
-        int slab = pool_next_slab(p->params.pool);
-        uint64_t slab_bytes = pool_slab_bytes(p->params.pool);
-        uint64_t available;
+        uint64_t available, slab_bytes;
+        int slab;
 
+        /* The first that has not all of its memory, from this one on. */
+        for (unsigned i = 0; i < p->params.n_pools && pool_next_slab(p->pools[p->pool]) < 0; i++)
+                next_pool(p);
+        slab = pool_next_slab(p->pools[p->pool]);
+        slab_bytes = pool_slab_bytes(p->pools[p->pool]);
         if (slab < 0 || p->stopped)
                 return;
         available = p->params.available(p->params.userdata);
@@ -110,8 +134,10 @@ int populate_start(struct populate **ret, struct event_base *base,
                 return -ENOMEM;
         p->params = *params;
         p->retry = evtimer_new(base, on_retry, p);
-        if (!p->retry)
+        p->pools = calloc(params->n_pools, sizeof(struct pool *));
+        if (!p->retry || !p->pools)
                 return -ENOMEM;
+        memcpy(p->pools, params->pools, params->n_pools * sizeof(struct pool *));
         *ret = p;
         next_step(TAKE_PTR(p));
         return 0;
@@ -129,6 +155,7 @@ struct populate *populate_free(struct populate *p)
                 return NULL;
         if (p->retry)
                 event_free(p->retry);
+        free(p->pools);
         free(p);
         return NULL;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gives the pool its memory, after the daemon is ready: slab by slab, in steps small enough not to
- * hold up a worker, each slab then registered with the rings and put to use. Stops while the host
- * is short of memory, and tries again by timer: a pool that is not all there is a smaller pool.
- * Loop thread. */
+/* Gives the pools their memory, after the daemon is ready: slab by slab, in steps small enough not
+ * to hold up a worker, each slab then registered with the rings and put to use; of several pools
+ * one slab each in turn, so that all have some early. Stops while the host is short of memory, and
+ * tries again by timer: a pool that is not all there is a smaller pool. Loop thread. */
 #pragma once
 
 #include <event2/event.h>
@@ -13,11 +13,12 @@ struct kio;
 struct populate;
 
 struct populate_params {
-        struct pool *pool;
+        struct pool *const *pools; /* in the order in which the kio counts their pieces; copied */
+        unsigned n_pools;
         struct kio *io;
         uint64_t reserve_bytes;                      /* of available memory: left alone */
         uint64_t (*available)(void *userdata);       /* bytes available on this host now */
-        void (*on_slab)(void *userdata);             /* there is more room */
+        void (*on_slab)(void *userdata, unsigned pool); /* there is more room in it */
         void (*on_short)(void *userdata); /* the reserve is reached: once each time it stops */
         void *userdata;
 };

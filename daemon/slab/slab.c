@@ -51,6 +51,9 @@ struct slab_list {
 
 struct slab_class {
         uint64_t bytes;
+        uint16_t group;
+        uint16_t sibling;  /* of the same size in another group; NO_CLASS */
+        uint16_t relative; /* of another size in the same group; NO_CLASS */
         struct slab_list room;
         uint32_t slabs;
         uint64_t slots, used;
@@ -59,10 +62,13 @@ struct slab_class {
 struct slabs {
         uint64_t slab_bytes;
         uint32_t max_slabs, n_slabs, n_free;
-        unsigned n_classes;
+        unsigned n_classes, n_sizes, n_groups;
         struct slab_list free, empty;
         struct slab_class classes[SLAB_MAX_CLASSES];
-        uint16_t by_size[SLAB_MAX_CLASSES]; /* class indexes, ascending sizes */
+        uint16_t by_size[SLAB_MAX_SIZES]; /* classes of group 0, ascending sizes */
+        struct {
+                uint16_t group, class; /* its newest class */
+        } groups[SLAB_MAX_CLASSES];
         struct slab slabs[];
 };
 
@@ -111,10 +117,10 @@ static void list_push_back(struct slabs *s, struct slab_list *list, size_t link,
 
 /* --- classes --- */
 
-/* Position in by_size of the smallest class of at least `bytes`; n_classes if there is none. */
+/* Position in by_size of the smallest class of at least `bytes`; n_sizes if there is none. */
 static unsigned class_position(const struct slabs *s, uint64_t bytes)
 {
-        unsigned low = 0, high = s->n_classes;
+        unsigned low = 0, high = s->n_sizes;
 
         while (low < high) {
                 unsigned middle = (low + high) / 2;
@@ -127,17 +133,43 @@ static unsigned class_position(const struct slabs *s, uint64_t bytes)
         return low;
 }
 
+/* The group's place in `groups`; n_groups if it has no class yet. */
+static unsigned group_position(const struct slabs *s, uint16_t group)
+{
+        unsigned at = 0;
+
+        while (at < s->n_groups && s->groups[at].group != group)
+                at++;
+        return at;
+}
+
+static unsigned class_new(struct slabs *s, uint16_t group, uint64_t bytes)
+{
+        unsigned at = group_position(s, group), class = s->n_classes++;
+
+        assert(class < SLAB_MAX_CLASSES);
+        s->classes[class] = (struct slab_class){
+                .bytes = bytes,
+                .group = group,
+                .sibling = NO_CLASS,
+                .relative = at < s->n_groups ? s->groups[at].class : NO_CLASS,
+                .room = { .first = NONE, .last = NONE },
+        };
+        s->groups[at].group = group;
+        s->groups[at].class = (uint16_t) class;
+        if (at == s->n_groups)
+                s->n_groups++;
+        return class;
+}
+
 static void class_add(struct slabs *s, uint64_t bytes)
 {
         unsigned at = class_position(s, bytes);
 
-        assert(s->n_classes < SLAB_MAX_CLASSES);
-        memmove(s->by_size + at + 1, s->by_size + at, (s->n_classes - at) * sizeof(s->by_size[0]));
-        s->by_size[at] = (uint16_t)s->n_classes;
-        s->classes[s->n_classes++] = (struct slab_class){
-                .bytes = bytes,
-                .room = { .first = NONE, .last = NONE },
-        };
+        assert(s->n_sizes < SLAB_MAX_SIZES);
+        memmove(s->by_size + at + 1, s->by_size + at, (s->n_sizes - at) * sizeof(s->by_size[0]));
+        s->by_size[at] = (uint16_t)class_new(s, 0, bytes);
+        s->n_sizes++;
 }
 
 /* Eight linear steps an octave, so neighbours are at most 1/8 apart; below 8 grains the grain is
@@ -167,10 +199,48 @@ int slabs_declare_class(struct slabs *s, uint64_t bytes)
         at = class_position(s, bytes);
         if (s->classes[s->by_size[at]].bytes == bytes)
                 return 0;
-        if (s->n_classes == SLAB_MAX_CLASSES)
+        if (s->n_sizes == SLAB_MAX_SIZES || s->n_classes == SLAB_MAX_CLASSES)
                 return -ENOSPC;
         class_add(s, bytes);
         return 0;
+}
+
+int slabs_class_of(struct slabs *s, uint16_t group, uint64_t bytes)
+{
+        int class = slabs_class_for(s, bytes);
+        unsigned made;
+
+        while (class >= 0 && s->classes[class].group != group) {
+                if (s->classes[class].sibling != NO_CLASS) {
+                        class = s->classes[class].sibling;
+                        continue;
+                }
+                if (s->n_classes == SLAB_MAX_CLASSES)
+                        return -ENOSPC;
+                made = class_new(s, group, s->classes[class].bytes);
+                s->classes[class].sibling = (uint16_t)made;
+                class = (int)made;
+        }
+        return class;
+}
+
+uint16_t slabs_class_group(const struct slabs *s, unsigned class)
+{
+        assert(class < s->n_classes);
+        return s->classes[class].group;
+}
+
+int slabs_group_first(const struct slabs *s, uint16_t group)
+{
+        unsigned at = group_position(s, group);
+
+        return at < s->n_groups ? s->groups[at].class : -1;
+}
+
+int slabs_group_next(const struct slabs *s, unsigned class)
+{
+        assert(class < s->n_classes);
+        return s->classes[class].relative == NO_CLASS ? -1 : s->classes[class].relative;
 }
 
 int slabs_class_for(const struct slabs *s, uint64_t bytes)

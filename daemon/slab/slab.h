@@ -4,7 +4,11 @@
  * touches no file.
  *
  * A slot knows its owner, a number of the caller's: that is how a slab that is taken from one class
- * for another finds who must leave. Memory: 4 bytes a slot of the slabs in use. */
+ * for another finds who must leave. Memory: 4 bytes a slot of the slabs in use.
+ *
+ * A class has a size and a group, another number of the caller's (a tenant): slabs of one group
+ * never have slots of another. Sizes are the same for all groups; a class of a group other than 0
+ * is made when it is first asked for. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,7 +17,8 @@
 enum {
         SLAB_GRAIN = 4096, /* slots and slabs are multiples of it */
         SLAB_MAX_SLABS = 16384,
-        SLAB_MAX_CLASSES = 512, /* shared and exact ones together */
+        SLAB_MAX_SIZES = 512, /* shared and exact ones together */
+        SLAB_MAX_CLASSES = 16 * SLAB_MAX_SIZES,
 };
 #define SLAB_NOBODY UINT32_MAX /* owners are below 2^31 */
 
@@ -43,6 +48,12 @@ int slabs_add(struct slabs *s, uint64_t bytes);
  * keeps its index. `bytes` is at least 1 and at most slab_bytes, or -E2BIG. */
 int slabs_declare_class(struct slabs *s, uint64_t bytes);
 int slabs_class_for(const struct slabs *s, uint64_t bytes); /* class index, or -E2BIG */
+/* The same for a group: -ENOSPC when the table is full. */
+int slabs_class_of(struct slabs *s, uint16_t group, uint64_t bytes);
+uint16_t slabs_class_group(const struct slabs *s, unsigned class);
+/* The classes of a group: the first, and the one after; -1 past the end. */
+int slabs_group_first(const struct slabs *s, uint16_t group);
+int slabs_group_next(const struct slabs *s, unsigned class);
 uint64_t slabs_class_bytes(const struct slabs *s, unsigned class);
 unsigned slabs_class_count(const struct slabs *s);
 /* Of this class: slabs it has, slots in them, slots in use. */

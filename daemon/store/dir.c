@@ -181,11 +181,25 @@ static int look(const struct dir *d, enum content *ret)
         return 0;
 }
 
-static int take_lock(struct dir *d, uint32_t wait_ms)
+/* Is this the directory's own lock, and not that of one that was mounted there before? */
+static bool is_our_lock(const struct dir *d, int fd)
+{
+        struct stat held, here;
+
+        return fd >= 0 && fstat(fd, &held) == 0 &&
+               fstatat(d->fd, NAME_LOCK, &here, AT_SYMLINK_NOFOLLOW) == 0 &&
+               held.st_dev == here.st_dev && held.st_ino == here.st_ino;
+}
+
+static int take_lock(struct dir *d, int held_fd, uint32_t wait_ms)
 {
         uint64_t deadline = clock_mono_ns() + (uint64_t)wait_ms * 1000000;
         long pause_ns = 5000000;
 
+        if (is_our_lock(d, held_fd)) {
+                d->lock_fd = fcntl(held_fd, F_DUPFD_CLOEXEC, 3);
+                return d->lock_fd < 0 ? -errno : 0;
+        }
         d->lock_fd = openat(d->fd, NAME_LOCK, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (d->lock_fd < 0)
                 return -errno;
@@ -268,7 +282,7 @@ int dir_write_superblock(struct dir *d)
         return write_superblock_to(d->superblock_fd, &d->superblock);
 }
 
-static int make_superblock(struct dir *d, const struct dir_params *params)
+static int make_superblock(struct dir *d, const uint8_t *set, unsigned index, unsigned count)
 {
         _cleanup_(closep) int fd = -1;
         int r;
@@ -277,10 +291,12 @@ static int make_superblock(struct dir *d, const struct dir_params *params)
                 .magic = DISK_SUPERBLOCK_MAGIC,
                 .version = DISK_VERSION,
                 .created_ms = clock_unix_ms(),
-                .path_index = (uint16_t)params->index,
-                .path_count = (uint16_t)params->count,
+                .path_index = (uint16_t)index,
+                .path_count = (uint16_t)count,
                 .clean = 1,
         };
+        if (set)
+                memcpy(d->superblock.set, set, DISK_UUID_BYTES);
         if (getrandom(d->superblock.uuid, DISK_UUID_BYTES, 0) != DISK_UUID_BYTES)
                 return -EIO;
         fd = openat(d->fd, NAME_SUPERBLOCK_NEW, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
@@ -295,8 +311,7 @@ static int make_superblock(struct dir *d, const struct dir_params *params)
         return dir_sync(d);
 }
 
-static int read_superblock(struct dir *d, const struct dir_params *params,
-                           char ret_error[static STORE_ERROR_BYTES])
+static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
 {
         _cleanup_(freep) struct disk_superblock *copies =
                 aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS * DISK_PAGE);
@@ -337,12 +352,11 @@ static int read_superblock(struct dir *d, const struct dir_params *params,
                                    "ro_compat %#llx)",
                                    d->path, (unsigned long long)(best->incompat & ~DISK_INCOMPAT),
                                    (unsigned long long)(best->ro_compat & ~DISK_RO_COMPAT));
-        if (best->path_count != params->count || best->path_index != params->index)
-                return store_error(
-                        ret_error, -EPROTO,
-                        "%s: this is path %u of a store of %u, configured as path %u of %u",
-                        d->path, best->path_index + 1u, best->path_count, params->index + 1,
-                        params->count);
+        if (best->path_index >= best->path_count)
+                return store_error(ret_error, -EPROTO,
+                                   "%s/" NAME_SUPERBLOCK
+                                   ": says that it is path %u of a store of %u: damaged",
+                                   d->path, best->path_index + 1u, best->path_count);
         d->superblock = *best;
         return 0;
 }
@@ -373,25 +387,51 @@ static int probe_direct(const struct dir *d, const char **ret_what)
         n = pread(fd, buf + DISK_PAGE, DISK_PAGE, 0);
         if (n != DISK_PAGE)
                 return n < 0 ? -errno : -EIO;
-        return memcmp(buf, buf + DISK_PAGE, DISK_PAGE) == 0 ? 0 : -EIO;
+        return memcmp(buf, buf + DISK_PAGE, DISK_PAGE) == 0 ? 0 : -EILSEQ;
 }
 
-static void choose_direct(struct dir *d, bool wanted)
+/* Where O_DIRECT does not work, the page cache is used; where the device does not, nothing is. */
+static int choose_direct(struct dir *d, bool wanted, char ret_error[static STORE_ERROR_BYTES])
 {
         const char *what = "";
         int r;
 
         if (!wanted) {
                 snprintf(d->direct_reason, sizeof(d->direct_reason), "switched off");
-                return;
+                return 0;
         }
         r = probe_direct(d, &what);
+        if (r == -EIO || r == -ENXIO || r == -ENODEV || r == -EREMOTEIO || r == -ETIMEDOUT)
+                return store_error(ret_error, r, "%s: the device fails: %s: %s", d->path, what,
+                                   strerror(-r));
         if (r < 0) {
                 snprintf(d->direct_reason, sizeof(d->direct_reason), "%s failed: %s", what,
                          strerror(-r));
-                return;
+                return 0;
         }
         d->direct = true;
+        return 0;
+}
+
+static int open_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
+{
+        d->superblock_fd = dir_open_file(d, NAME_SUPERBLOCK, O_RDWR);
+        if (d->superblock_fd < 0)
+                return store_error(ret_error, d->superblock_fd,
+                                   "%s/" NAME_SUPERBLOCK ": cannot open: %s", d->path,
+                                   strerror(-d->superblock_fd));
+        return 0;
+}
+
+int dir_make(struct dir *d, const uint8_t *set, unsigned index, unsigned count,
+             char ret_error[static STORE_ERROR_BYTES])
+{
+        int r = make_superblock(d, set, index, count);
+
+        if (r < 0)
+                return store_error(ret_error, r, "%s: cannot make a store: %s", d->path,
+                                   strerror(-r));
+        return open_superblock(d, ret_error);
 }
 
 int dir_open(struct dir **ret, const struct dir_params *params,
@@ -427,7 +467,7 @@ int dir_open(struct dir **ret, const struct dir_params *params,
                 return store_error(ret_error, -EPROTO, "%s: not a kvcache store and not empty",
                                    d->path);
 
-        r = take_lock(d, params->lock_wait_ms);
+        r = take_lock(d, params->lock_fd, params->lock_wait_ms);
         if (r == -EBUSY)
                 return store_error(ret_error, r, "%s: another kvcache-daemon has this store open",
                                    d->path);
@@ -444,24 +484,16 @@ int dir_open(struct dir **ret, const struct dir_params *params,
                         "%s: not a kvcache store and not empty (the file \"" NAME_SUPERBLOCK
                         "\" is missing)",
                         d->path);
-        if (content == CONTENT_EMPTY) {
-                d->fresh = true;
-                r = make_superblock(d, params);
-                if (r < 0)
-                        return store_error(ret_error, r, "%s: cannot make a store: %s", d->path,
-                                           strerror(-r));
-        } else {
-                r = read_superblock(d, params, ret_error);
-                if (r < 0)
-                        return r;
-        }
-
-        choose_direct(d, params->direct);
-        d->superblock_fd = dir_open_file(d, NAME_SUPERBLOCK, O_RDWR);
-        if (d->superblock_fd < 0)
-                return store_error(ret_error, d->superblock_fd,
-                                   "%s/" NAME_SUPERBLOCK ": cannot open: %s", d->path,
-                                   strerror(-d->superblock_fd));
+        d->fresh = content == CONTENT_EMPTY;
+        r = d->fresh ? 0 : read_superblock(d, ret_error);
+        if (r < 0)
+                return r;
+        r = choose_direct(d, params->direct, ret_error);
+        if (r < 0)
+                return r;
+        r = d->fresh ? 0 : open_superblock(d, ret_error);
+        if (r < 0)
+                return r;
         d->can_sync = fstatfs(d->fd, &fs) < 0 || ((unsigned long)fs.f_type != MAGIC_TMPFS &&
                                                   (unsigned long)fs.f_type != MAGIC_RAMFS);
         *ret = TAKE_PTR(d);

@@ -15,7 +15,7 @@ struct dir {
         int lock_fd;
         int superblock_fd;
         struct disk_superblock superblock; /* as on disk */
-        bool fresh;                        /* made just now */
+        bool fresh;                        /* there is nothing yet, or it was made just now */
         bool direct;                       /* files are opened with O_DIRECT */
         char direct_reason[128];           /* why not; "" */
         bool can_sync;                     /* false where nothing survives power loss */
@@ -23,14 +23,20 @@ struct dir {
 
 struct dir_params {
         const char *path;
-        unsigned index, count; /* of the store's paths */
         bool direct;
         uint32_t lock_wait_ms;
+        int lock_fd; /* -1; or a lock that this process holds already: a duplicate of it is kept, if
+                        it is this directory's */
 };
 
-/* -EBUSY: locked by another process for all of lock_wait_ms; -EPROTO: not a store, damaged, or of a
+/* Locks it and reads its superblock. In an empty directory (`fresh`) dir_make() is to follow.
+ *
+ * -EBUSY: locked by another process for all of lock_wait_ms; -EPROTO: not a store, damaged, or of a
  * version or with a flag that this build does not know. `ret_error` gets one sentence. */
 int dir_open(struct dir **ret, const struct dir_params *params,
+             char ret_error[static STORE_ERROR_BYTES]);
+/* Makes the superblock, as path `index` of `count` of the set; `set` may be NULL. */
+int dir_make(struct dir *d, const uint8_t *set, unsigned index, unsigned count,
              char ret_error[static STORE_ERROR_BYTES]);
 /* Releases the lock. */
 struct dir *dir_close(struct dir *d);

@@ -45,14 +45,21 @@ struct disk_superblock {
         uint64_t limit;          /* 72  as last opened */
         uint64_t segment_bytes;  /* 80  of new segments, as last opened; each segment has its file's
                                     size */
-        uint16_t path_index;     /* 88 */
-        uint16_t path_count;     /* 90 */
+        uint16_t path_index;     /* 88  this path's number in its set */
+        uint16_t path_count;     /* 90  numbers that the set has given out */
         uint32_t clean;          /* 92  1: closed properly */
-        uint8_t reserved[4000];  /* 96 */
+        uint8_t set[DISK_UUID_BYTES]; /* 96  the same on all paths of a store of several; zero:
+                                    it never had more than one */
+        uint64_t set_limit;      /* 112  of all paths together, when `limit` was reckoned */
+        uint32_t set_paths;      /* 120  configured then; 0: it was not */
+        uint32_t away;           /* 124  1: left aside while others of the set went on: they know
+                                    what was purged since */
+        uint8_t reserved[3968];  /* 128 */
 };
 static_assert(sizeof(struct disk_superblock) == DISK_PAGE, "disk format");
 static_assert(offsetof(struct disk_superblock, uuid) == 40, "disk format");
 static_assert(offsetof(struct disk_superblock, clean) == 92, "disk format");
+static_assert(offsetof(struct disk_superblock, away) == 124, "disk format");
 #define DISK_SUPERBLOCK_MAGIC "KVCSTORE"
 
 enum disk_entry_flags {
@@ -115,10 +122,16 @@ struct disk_namespaces {
         uint64_t bytes;          /* 40  this header and all records */
         uint64_t purge_seq;      /* 48  of purging everything: entries up to it are dead */
         uint32_t next_id;        /* 56  ids are not given twice */
-        uint8_t reserved[68];    /* 60 */
+        uint32_t reserved0;      /* 60 */
+        uint64_t set_purges;     /* 64  of a store of several paths: counts what has been purged
+                                    from all, and drops that a path has missed */
+        uint64_t set_missed;     /* 72  paths, by bit, that were aside meanwhile ... */
+        uint64_t set_missed_at; /* 80  ... at the count: one that knows of fewer is to be emptied */
+        uint8_t reserved[40];    /* 88 */
 };
 static_assert(sizeof(struct disk_namespaces) == 128, "disk format");
 static_assert(offsetof(struct disk_namespaces, purge_seq) == 48, "disk format");
+static_assert(offsetof(struct disk_namespaces, set_missed_at) == 80, "disk format");
 #define DISK_NAMESPACES_MAGIC "KVCNAMES"
 
 struct disk_namespace { /* then name and fingerprint, without NUL, padded with zeros to 8 bytes */

@@ -23,19 +23,13 @@ static struct get_private *private(struct store_get *req)
         return (struct get_private *)req->store_private;
 }
 
-/* The bytes themselves are the trouble, not memory or a queue. */
-static bool is_loss(int64_t r)
-{
-        return r == -EIO || r == -ENODATA || r == -EILSEQ || r == -EREMOTEIO || r == -ENXIO ||
-               r == -EBADMSG;
-}
-
 static void get_read(struct volume *v, struct store_get *req);
 
 static void get_finish(struct volume *v, struct store_get *req, int result)
 {
         chunk_unpin(v, req->ref.index);
         req->result = result;
+        list_unlink(&req->node);
         list_append(&v->done_gets, &req->node);
 }
 
@@ -48,7 +42,8 @@ static void payload_read(struct kio_request *io)
 
         if (io->result < 0) {
                 v->stats.read_errors++;
-                if (linked && is_loss(io->result))
+                volume_note_error(v, "reading a chunk", io->result);
+                if (linked && volume_is_loss(io->result) && !v->bypassed)
                         chunk_drop(v, i);
                 get_finish(v, req, (int)io->result);
         } else {
@@ -78,6 +73,7 @@ static void get_read(struct volume *v, struct store_get *req)
         req->io = (struct kio_request){
                 .op = KIO_READ,
                 .class = KIO_CLASS_GET,
+                .path = v->kio_path,
                 .fd = v->segments[c->slab]->fd,
                 .offset = chunk_offset(v, c),
                 .buf = req->buf,
@@ -94,7 +90,7 @@ int volume_get(struct volume *v, struct store_get *req)
         uint32_t i = index_find(v->index, req->namespace_id, &req->key, req->hash);
         const struct chunk *c;
 
-        if (i == INDEX_NONE || v->stopping)
+        if (i == INDEX_NONE || v->stopping || v->bypassed)
                 return STORE_MISS;
         c = volume_chunk_at(v, i);
         /* More than 65,000 reads of one chunk at once is nobody's need. */
@@ -102,13 +98,26 @@ int volume_get(struct volume *v, struct store_get *req)
                 return STORE_MISS;
         req->length = c->length;
         req->crc = c->crc;
-        req->ref = (struct store_ref){ .index = i, .generation = c->generation };
+        req->ref = volume_ref(v, i);
         if (round_up(c->length, DISK_PAGE) > req->room)
                 return STORE_TOO_LARGE;
         *private(req) = (struct get_private){ .volume = v };
         list_init(&req->node);
+        list_append(&v->gets_flying, &req->node);
         chunk_pin(v, i);
         v->requests++;
         get_read(v, req);
         return 0;
+}
+
+void gets_abandon(struct volume *v)
+{
+        list_for_each_safe(&v->gets_flying, n) {
+                struct store_get *req = container_of(n, struct store_get, node);
+                void (*abandon)(struct store_get *req) = req->abandon;
+
+                req->abandon = NULL;
+                if (abandon)
+                        abandon(req);
+        }
 }

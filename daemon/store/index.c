@@ -2,8 +2,10 @@
 /* The index: see index.h. Runs on the loop thread.
  *
  * Both arrays are private mappings that cost nothing until touched. Free records are a stack, so
- * the used ones stay low in the array; above the high mark nothing has been touched yet. The hash
- * is the caller's keyed one: a client that picks keys cannot pick buckets. */
+ * the used ones stay low in the array; above the high mark nothing has been touched yet. The
+ * buckets grow with the records, one at a time (linear hashing): each new one takes its share of
+ * the one that is next in turn, so that no link ever has to wait for a table to be made anew. The
+ * hash is the caller's keyed one: a client that picks keys cannot pick buckets. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -18,12 +20,29 @@ struct index {
         struct chunk *chunks;
         uint32_t *buckets; /* record + 1; 0: empty, as fresh memory is */
         uint64_t chunks_bytes, buckets_bytes;
-        uint32_t mask;
-        uint32_t max, used, high;
+        uint32_t n_buckets, max_buckets;
+        uint32_t mask; /* (mask + 1) / 2 <= n_buckets <= mask */
+        uint32_t max, used, high, linked;
         uint32_t free; /* the top of the stack */
 };
 
+enum { MIN_BUCKETS = 1024, POPULATE_BYTES = 8 * 1024 * 1024 };
+
 DEFINE_CLEANUP(struct index *, index_free);
+
+static uint32_t *bucket_of(const struct index *ix, uint32_t hash)
+{
+        uint32_t b = hash & ix->mask;
+
+        return &ix->buckets[b < ix->n_buckets ? b : b & ix->mask >> 1];
+}
+
+static void set_buckets(struct index *ix, uint32_t n)
+{
+        ix->n_buckets = n;
+        while (ix->mask < n)
+                ix->mask = 2 * ix->mask + 1;
+}
 
 static void *map_zeroed(uint64_t bytes)
 {
@@ -40,7 +59,7 @@ static void *map_zeroed(uint64_t bytes)
 int index_new(struct index **ret, uint32_t max_chunks)
 {
         _cleanup_(index_freep) struct index *ix = calloc(1, sizeof(*ix));
-        uint64_t buckets = 1024;
+        uint64_t buckets = MIN_BUCKETS;
 
         if (!ix)
                 return -ENOMEM;
@@ -51,7 +70,9 @@ int index_new(struct index **ret, uint32_t max_chunks)
 
         ix->max = max_chunks;
         ix->free = INDEX_NONE;
-        ix->mask = (uint32_t)(buckets - 1);
+        ix->max_buckets = (uint32_t)buckets;
+        ix->mask = 2 * MIN_BUCKETS - 1;
+        set_buckets(ix, MIN_BUCKETS);
         ix->chunks_bytes = (uint64_t)max_chunks * sizeof(struct chunk);
         ix->buckets_bytes = buckets * sizeof(uint32_t);
         ix->chunks = map_zeroed(ix->chunks_bytes);
@@ -120,14 +141,56 @@ void index_release(struct index *ix, uint32_t i)
         ix->used--;
 }
 
+void index_reserve(struct index *ix, uint32_t chunks)
+{
+        if (ix->linked == 0)
+                set_buckets(ix, MAX(ix->n_buckets, MIN(chunks, ix->max_buckets)));
+}
+
+void index_populate(const struct index *ix, uint32_t chunks)
+{
+#ifdef MADV_POPULATE_WRITE
+        /* A piece at a time: who asks for a page meanwhile does not wait for all of them. */
+        uint64_t bytes = (uint64_t)MIN(chunks, ix->max) * sizeof(struct chunk);
+
+        for (uint64_t at = 0; at < bytes; at += POPULATE_BYTES)
+                if (madvise((char *)ix->chunks + at, MIN(bytes - at, (uint64_t)POPULATE_BYTES),
+                            MADV_POPULATE_WRITE) < 0)
+                        return;
+#endif
+}
+
+/* One more bucket, for what of another belongs there now. */
+static void split(struct index *ix)
+{
+        uint32_t n = ix->n_buckets;
+        uint32_t *from = bucket_of(ix, n), *to = &ix->buckets[n];
+
+        for (uint32_t *link = from; *link != 0;) {
+                uint32_t i = *link;
+                struct chunk *c = &ix->chunks[i - 1];
+
+                if ((c->hash & ix->mask) != n) {
+                        link = &c->next;
+                        continue;
+                }
+                *link = c->next;
+                c->next = *to;
+                *to = i;
+        }
+        set_buckets(ix, n + 1);
+}
+
 void index_link(struct index *ix, uint32_t i, uint64_t hash)
 {
         struct chunk *c = index_chunk(ix, i);
         uint32_t *bucket;
 
         assert((c->flags & CHUNK_USED) && !(c->flags & CHUNK_LINKED));
+        if (++ix->linked > ix->n_buckets && ix->n_buckets < ix->max_buckets)
+                split(ix);
         c->hash = (uint32_t)hash;
-        bucket = &ix->buckets[c->hash & ix->mask];
+        bucket = bucket_of(ix, c->hash);
         c->next = *bucket;
         *bucket = i + 1;
         c->flags |= CHUNK_LINKED;
@@ -136,7 +199,7 @@ void index_link(struct index *ix, uint32_t i, uint64_t hash)
 void index_unlink(struct index *ix, uint32_t i)
 {
         struct chunk *c = index_chunk(ix, i);
-        uint32_t *link = &ix->buckets[c->hash & ix->mask];
+        uint32_t *link = bucket_of(ix, c->hash);
 
         assert(c->flags & CHUNK_LINKED);
         while (*link != i + 1) {
@@ -146,12 +209,13 @@ void index_unlink(struct index *ix, uint32_t i)
         *link = c->next;
         c->next = 0;
         c->flags &= (uint8_t)~CHUNK_LINKED;
+        ix->linked--;
 }
 
 uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct key *key,
                     uint64_t hash)
 {
-        for (uint32_t i = ix->buckets[(uint32_t)hash & ix->mask]; i != 0;
+        for (uint32_t i = *bucket_of(ix, (uint32_t)hash); i != 0;
              i = ix->chunks[i - 1].next) {
                 const struct chunk *c = &ix->chunks[i - 1];
 
@@ -164,7 +228,7 @@ uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct 
 
 void index_prefetch(const struct index *ix, uint64_t hash, unsigned step)
 {
-        const uint32_t *bucket = &ix->buckets[(uint32_t)hash & ix->mask];
+        const uint32_t *bucket = bucket_of(ix, (uint32_t)hash);
 
         if (step == 0) {
                 __builtin_prefetch(bucket);
@@ -193,8 +257,5 @@ uint32_t index_high(const struct index *ix)
 
 uint64_t index_bytes(const struct index *ix)
 {
-        /* Buckets are touched at random: all of them as soon as some thousand chunks are there. */
-        uint64_t buckets = MIN(ix->buckets_bytes, (uint64_t)ix->high * 4096);
-
-        return (uint64_t)ix->high * sizeof(struct chunk) + buckets;
+        return (uint64_t)ix->high * sizeof(struct chunk) + (uint64_t)ix->n_buckets * 4;
 }

@@ -4,7 +4,7 @@
  * A record is a number below the bound given at the start; the same number names the chunk in the
  * eviction order and as the owner of its slot. Its generation changes when it is given back, so
  * that a number kept for too long is recognized. Memory is reserved at the start and touched as
- * records are used: 96 bytes a chunk and 4 bytes a bucket. */
+ * records are used: 96 bytes a chunk, and a bucket of 4 bytes for each. */
 #pragma once
 
 #include <assert.h>
@@ -20,6 +20,7 @@ enum chunk_flags {
         CHUNK_USED = 1,    /* the record is one */
         CHUNK_LINKED = 2,  /* index_find() finds it */
         CHUNK_PENDING = 4, /* a put in flight: nobody but a second put may see it */
+        CHUNK_DISPLACED = 8, /* its home is another path of the store */
 };
 
 struct chunk {
@@ -50,6 +51,11 @@ struct index *index_free(struct index *ix);
 
 /* A record, used but not linked, all else zero; INDEX_NONE when all are used. */
 uint32_t index_acquire(struct index *ix);
+/* So many are about to be linked, and none is yet: room for all at once. */
+void index_reserve(struct index *ix, uint32_t chunks);
+/* Has the machine's memory put under so many records, from the first on; on any thread, whatever
+ * the others do meanwhile. */
+void index_populate(const struct index *ix, uint32_t chunks);
 /* Must not be linked. */
 void index_release(struct index *ix, uint32_t i);
 /* Under the key and namespace it has. */

@@ -7,10 +7,12 @@
  *   room.c       slots: acquire, evict, move slabs between classes; removing chunks
  *   segment.c    data files: format ahead, prewrite, retire; what the limit allows; ring growth
  *   sync.c       durability: one pass of fdatasync for all who wait
+ *   scrub.c      reading back: the background pass, and on request
  *   namespace.c  the namespaces files
  *   recover.c    start */
 #pragma once
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -21,6 +23,7 @@
 #include "store/format.h"
 #include "store/index.h"
 #include "store/namespace.h"
+#include "store/scrub.h"
 #include "store/table.h"
 #include "store/volume.h"
 
@@ -32,9 +35,12 @@ enum {
         STORE_RING_MIN_PAGES = 64,
         STORE_RING_STEP_PAGES = 16, /* it grows by multiples of this */
         STORE_SEGMENTS_AHEAD = 2,
+        STORE_AHEAD_PART = 3, /* of the limit; but not more than STORE_AHEAD_MAX */
         STORE_PREWRITE_BYTES = 1024 * 1024,
         STORE_MAX_PASSED = 1024, /* pinned chunks that a search for a victim passes over */
 };
+
+#define STORE_AHEAD_MAX (UINT64_C(4) << 30)
 
 /* One data file, and the slab of the same number. */
 struct segment {
@@ -45,13 +51,22 @@ struct segment {
         uint64_t charged;        /* against the limit */
         uint64_t
                 prewritten; /* up to here it has been written once; `bytes`: wholly, or not to be */
-        bool prewriting;         /* a write of zeros is in flight */
+        bool prewriting;         /* zeros are on their way to it: puts wait */
+        int tenant;              /* whose bytes are in it; SEGMENT_ZERO, SEGMENT_UNKNOWN */
+        int zeroed;              /* what came of that when it passed to another tenant; 0, -errno */
         bool dirty, sync_wanted, syncing;
         uint64_t epoch;          /* seq when it was cut into slots of slot_bytes; 0: never yet */
         uint64_t slot_bytes;
         struct list_node waiting; /* puts, for the write of zeros to end */
         struct list_node dirty_node;
-        struct kio_request sync;
+        struct kio_request sync, zero;
+};
+
+enum { SEGMENT_ZERO = -1, SEGMENT_UNKNOWN = -2 };
+
+/* What a tenant has on a volume, in whole slots, and may have; 0: no limit. */
+struct tenant_room {
+        uint64_t bytes, limit;
 };
 
 struct volume {
@@ -59,13 +74,24 @@ struct volume {
         char *path, *policy;
         struct dir *dir;
         struct kio *io;
+        struct volume_ops ops;
+        unsigned number;   /* among the store's paths */
+        unsigned kio_path; /* what kio knows it by */
         bool open, stopping, bypassed;
+        char reason[192];  /* of being bypassed */
+
+        uint64_t window_ns, window_errors; /* of the error budget: since when, how many */
+        uint64_t names_errors;             /* of the namespaces files, seen so far */
+        bool full;                         /* its file system is, as far as it was asked */
+        uint64_t full_ns, full_refusals;   /* last, and how often */
+        uint64_t displaced;                /* chunks whose home is another path */
 
         struct index *index;
         struct slabs *slabs;
         struct evict *evict;
         struct table *table;
         struct namespaces *namespaces;
+        struct scrub *scrub;
         uint64_t seq;            /* the last one given */
 
         /* segment.c */
@@ -82,7 +108,9 @@ struct volume {
         struct segment *formatting; /* being made; NULL: none is */
         struct kio_request format_io, prewrite_io, grow_io;
         struct segment *prewriting;
+        uint64_t quiet_from_ns; /* when prewriting may go on; 0: the path is in use */
         void *zeros;
+        struct tenant_room *tenants; /* by number, all that there can be; touched as they come */
         uint64_t cut_slots;      /* in segments that have a class */
         uint64_t used_slots;
         uint64_t pins;
@@ -106,6 +134,8 @@ struct volume {
 
         struct kio_request table_io;
         struct list_node slot_waiting;  /* struct store_put, in order */
+        struct list_node gets_flying, puts_flying; /* at the device; puts until they are in the
+                                                      table */
         struct list_node done_puts, done_gets; /* complete() is due */
 
         struct kio_request nudge_io; /* does nothing, and completes */
@@ -128,6 +158,27 @@ struct table_work {
         bool is_tombstone;
 };
 
+/* The bytes themselves are the trouble, not memory or a queue. */
+static inline bool volume_is_loss(int64_t r)
+{
+        return r == -EIO || r == -ENODATA || r == -EILSEQ || r == -EREMOTEIO || r == -ENXIO ||
+               r == -EBADMSG;
+}
+
+struct store_chunk volume_describe(const struct chunk *c);
+
+/* An operation of the volume has failed: counts against its budget, if the device is to blame. A
+ * read-only file system bypasses it at once, a full one is noted. `what` is for the reason. */
+void volume_note_error(struct volume *v, const char *what, int64_t r);
+/* Its file system took more, or refused to. */
+void volume_note_full(struct volume *v, bool full);
+static inline bool volume_is_no_space(int64_t r)
+{
+        return r == -ENOSPC || r == -EDQUOT;
+}
+/* What a file system must keep free when the volume grows by so much. Any thread. 0, -ENOSPC. */
+int volume_check_space(const struct volume *v, uint64_t bytes);
+
 static inline struct chunk *volume_chunk_at(const struct volume *v, uint32_t i)
 {
         return index_chunk(v->index, i);
@@ -137,7 +188,19 @@ static inline struct chunk *volume_chunk_at(const struct volume *v, uint32_t i)
  * volume_turn(). */
 void volume_progress(struct volume *v);
 
+static inline struct store_ref volume_ref(const struct volume *v, uint32_t i)
+{
+        return (struct store_ref){
+                .index = i,
+                .generation = (index_chunk(v->index, i)->generation &
+                               ((1u << VOLUME_GENERATION_BITS) - 1)) |
+                              v->number << VOLUME_GENERATION_BITS,
+        };
+}
+
 /* put.c */
+void puts_abandon(struct volume *v);
+void gets_abandon(struct volume *v); /* get.c */
 extern const struct table_ops volume_table_ops;
 void put_serve_waiting(struct volume *v);
 void put_resume(struct volume *v, struct segment *seg);
@@ -151,12 +214,15 @@ void chunk_publish(struct volume *v, uint32_t i, uint32_t table_position);
 
 /* room.c */
 enum { ROOM_WAIT = 100 };
-/* A slot for the chunk's length. 0, ROOM_WAIT: a file is being made, STORE_FULL, -errno. */
+/* A slot for the chunk's length, of its tenant's class. 0, ROOM_WAIT: a file is being made,
+ * STORE_FULL, -errno. */
 int room_acquire(struct volume *v, uint32_t chunk, unsigned class);
 bool room_evict_any(struct volume *v, unsigned class);
 /* Empties the coldest slab that no I/O is in, of any class. Its number, or UINT32_MAX. */
 uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes,
                         uint64_t colder_than);
+/* The chunk has its slot: charges its tenant. */
+void room_charge(struct volume *v, const struct chunk *c);
 /* Out of index and eviction order at once; slot and record follow when the last pin goes. */
 void chunk_remove(struct volume *v, uint32_t i);
 void chunk_pin(struct volume *v, uint32_t i);
@@ -170,8 +236,11 @@ uint64_t segment_bytes_for(uint64_t limit, uint64_t wished);
 uint64_t volume_charged(const struct volume *v);
 uint64_t segments_next_bytes(const struct volume *v);
 uint32_t ring_pages_for(uint64_t slots);
-/* The slab is known to have been cut into slots of this size. */
+/* The slab has been cut for its class: for a size, and for a tenant. What was another tenant's is
+ * filled with zeros before anything is written to it. */
 void segment_note_cut(struct volume *v, uint32_t slab);
+/* When prewriting goes on if the path stays quiet; 0: never by itself. */
+uint64_t segments_deadline_ns(const struct volume *v);
 /* Lets puts use the next segment, though it is not prewritten yet. */
 bool segments_add_next(struct volume *v);
 /* Starts making one, if none is being made and the limit allows one that holds `slot_bytes`. */

@@ -33,6 +33,7 @@ struct namespaces {
         unsigned count, room;
         uint32_t next_id;
         uint64_t purge_seq;
+        struct volume_set set;
         uint64_t bytes;   /* of a file as of now */
         uint64_t reserve; /* of a file, allocated */
 
@@ -41,6 +42,7 @@ struct namespaces {
         int fds[DISK_NAMESPACE_FILES];
 
         struct kio *io;
+        unsigned path;
         void (*progress)(void *userdata);
         void *userdata;
         struct kio_request request;
@@ -53,6 +55,7 @@ struct namespaces {
         struct list_node opens_waiting, opens_flying, opens_done;
         struct list_node purges_waiting, purges_flying, purges_done;
         uint64_t requests, sync_errors;
+        int last_error;
 };
 
 DEFINE_CLEANUP(struct namespaces *, namespaces_free);
@@ -141,6 +144,9 @@ static int64_t build(struct namespaces *n, uint64_t generation)
                 .bytes = n->bytes,
                 .purge_seq = n->purge_seq,
                 .next_id = n->next_id,
+                .set_purges = n->set.purges,
+                .set_missed = n->set.missed,
+                .set_missed_at = n->set.missed_at,
         };
         memcpy(header->uuid, n->uuid, DISK_UUID_BYTES);
         p = (char *)(header + 1);
@@ -237,6 +243,9 @@ static int load(struct namespaces *n, const void *buf)
         n->generation = n->durable = h->generation;
         n->purge_seq = h->purge_seq;
         n->next_id = h->next_id;
+        n->set = (struct volume_set){ .purges = h->set_purges,
+                                      .missed = h->set_missed,
+                                      .missed_at = h->set_missed_at };
         n->bytes = h->bytes;
         return 0;
 }
@@ -395,10 +404,11 @@ struct namespaces *namespaces_free(struct namespaces *n)
         return NULL;
 }
 
-void namespaces_set_io(struct namespaces *n, struct kio *io, void (*progress)(void *userdata),
-                       void *userdata)
+void namespaces_set_io(struct namespaces *n, struct kio *io, unsigned path,
+                       void (*progress)(void *userdata), void *userdata)
 {
         n->io = io;
+        n->path = path;
         n->progress = progress;
         n->userdata = userdata;
 }
@@ -465,6 +475,16 @@ void namespaces_reserve_id(struct namespaces *n, uint32_t id)
                 n->next_id = id + 1;
 }
 
+uint32_t namespaces_next_id(const struct namespaces *n)
+{
+        return n->next_id;
+}
+
+const struct volume_set *namespaces_set(const struct namespaces *n)
+{
+        return &n->set;
+}
+
 /* --- changes --- */
 
 static void open_done(struct namespaces *n, struct store_namespace_open *req, int result)
@@ -473,16 +493,32 @@ static void open_done(struct namespaces *n, struct store_namespace_open *req, in
         list_append(&n->opens_done, &req->node);
 }
 
+/* The list is ascending by id. */
+static void sort_last(struct namespaces *n)
+{
+        for (unsigned i = n->count - 1; i > 0; i--) {
+                struct namespace *last = n->list[i];
+
+                if (n->list[i - 1]->seen.id < last->seen.id)
+                        return;
+                n->list[i] = n->list[i - 1];
+                n->list[i - 1] = last;
+        }
+}
+
 static int make_one(struct namespaces *n, const struct store_namespace_open *req, uint64_t room,
                     struct namespace **ret)
 {
+        uint32_t id = req->id ? req->id : n->next_id;
         uint64_t more = record_bytes(req->name_length, req->fingerprint_length),
                  charged = namespaces_charged(n);
         struct namespace *ns;
         int r;
 
-        if (n->count == STORE_MAX_NAMESPACES || n->next_id == UINT32_MAX)
+        if (n->count == STORE_MAX_NAMESPACES || id == UINT32_MAX)
                 return -ENOSPC;
+        if (namespaces_get(n, id))
+                return -EUCLEAN;
         n->bytes += more;
         if (namespaces_charged(n) > charged + room) {
                 n->bytes -= more;
@@ -499,11 +535,13 @@ static int make_one(struct namespaces *n, const struct store_namespace_open *req
                 n->bytes -= more;
                 return r;
         }
-        ns->seen.id = n->next_id++;
+        ns->seen.id = id;
+        namespaces_reserve_id(n, id);
         ns->seen.tenant = req->tenant;
         ns->seen.chunk_bytes = req->chunk_bytes;
         ns->created_ms = clock_unix_ms();
         ns->generation = ++n->generation;
+        sort_last(n);
         *ret = ns;
         return 0;
 }
@@ -519,6 +557,27 @@ static struct namespace *find_by_name(const struct namespaces *n, uint16_t tenan
                         return ns;
         }
         return NULL;
+}
+
+struct namespace *namespaces_find(const struct namespaces *n, uint16_t tenant, const char *name)
+{
+        return find_by_name(n, tenant, name, strlen(name));
+}
+
+int namespaces_adopt(struct namespaces *n, const struct store_namespace *from, uint64_t room)
+{
+        struct store_namespace_open req = {
+                .tenant = from->tenant,
+                .name = from->name,
+                .name_length = (uint16_t)strlen(from->name),
+                .fingerprint = from->fingerprint,
+                .fingerprint_length = (uint16_t)strlen(from->fingerprint),
+                .chunk_bytes = from->chunk_bytes,
+                .id = from->id,
+        };
+        struct namespace *ns;
+
+        return make_one(n, &req, room, &ns);
 }
 
 static bool same_fingerprint(const struct namespace *ns, const struct store_namespace_open *req)
@@ -576,10 +635,21 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
         list_append(&n->opens_waiting, &req->node);
 }
 
-void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq)
+void namespaces_note_purges(struct namespaces *n, uint64_t purges)
+{
+        if (purges <= n->set.purges)
+                return;
+        n->set.purges = purges;
+        n->generation++;
+}
+
+void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq,
+                      const struct volume_set *set)
 {
         n->requests++;
         n->generation++;
+        if (set)
+                n->set = *set;
         if (req->all) {
                 n->purge_seq = seq;
         } else {
@@ -634,6 +704,7 @@ static void complete(struct kio_request *request)
 
         if (r < 0) {
                 n->sync_errors++;
+                n->last_error = r;
                 n->writing = WRITING_NOTHING;
                 finish_flying(n, r);
                 if (!list_empty(&n->opens_waiting) && n->generation == n->writing_generation)
@@ -660,6 +731,7 @@ static void submit(struct namespaces *n, enum kio_op op)
         n->request = (struct kio_request){
                 .op = op,
                 .class = KIO_CLASS_PUT,
+                .path = n->path,
                 .fd = n->fds[n->file],
                 .buf = n->buf,
                 .length = op == KIO_WRITE
@@ -725,4 +797,9 @@ uint64_t namespaces_pending(const struct namespaces *n)
 uint64_t namespaces_sync_errors(const struct namespaces *n)
 {
         return n->sync_errors;
+}
+
+int namespaces_last_error(const struct namespaces *n)
+{
+        return n->last_error;
 }

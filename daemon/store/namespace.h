@@ -8,6 +8,7 @@
 
 #include "store/dir.h"
 #include "store/store.h"
+#include "store/volume.h"
 
 struct namespaces;
 
@@ -26,8 +27,9 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
 struct namespaces *namespaces_free(struct namespaces *n);
 /* Writes both now, if anything changed: for opening, when there is no I/O to wait for. */
 int namespaces_write_now(struct namespaces *n);
-void namespaces_set_io(struct namespaces *n, struct kio *io, void (*progress)(void *userdata),
-                       void *userdata);
+/* `path`: what kio is told that the files lie on. */
+void namespaces_set_io(struct namespaces *n, struct kio *io, unsigned path,
+                       void (*progress)(void *userdata), void *userdata);
 
 /* What both files take of the limit. */
 uint64_t namespaces_charged(const struct namespaces *n);
@@ -41,11 +43,22 @@ uint64_t namespaces_max_seq(const struct namespaces *n); /* of all purges */
 bool namespaces_is_dead(const struct namespaces *n, uint32_t id, uint64_t seq);
 /* Ids up to this one are not given any more. */
 void namespaces_reserve_id(struct namespaces *n, uint32_t id);
+uint32_t namespaces_next_id(const struct namespaces *n);
+struct namespace *namespaces_find(const struct namespaces *n, uint16_t tenant, const char *name);
+/* Makes one that another path of the store has; written with the next change. `room` as below. */
+int namespaces_adopt(struct namespaces *n, const struct store_namespace *ns, uint64_t room);
+
+/* What this path knows of the others: see struct volume_set. */
+const struct volume_set *namespaces_set(const struct namespaces *n);
+/* It knows of so many purges; written with the next change. */
+void namespaces_note_purges(struct namespaces *n, uint64_t purges);
 
 /* Fills result and queues the request: namespaces_drain() completes it. `room`: bytes that the
  * files may grow. */
 void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req, uint64_t room);
-void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq);
+/* `set`: what is noted with it; may be NULL. A namespace id of 0 notes only that. */
+void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq,
+                      const struct volume_set *set);
 /* Everything up to `seq` is dead; written with the next change. */
 void namespaces_purge_all(struct namespaces *n, uint64_t seq);
 
@@ -56,3 +69,4 @@ bool namespaces_drain(struct namespaces *n);
 /* Requests not completed, and own operations. */
 uint64_t namespaces_pending(const struct namespaces *n);
 uint64_t namespaces_sync_errors(const struct namespaces *n);
+int namespaces_last_error(const struct namespaces *n);

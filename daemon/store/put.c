@@ -15,12 +15,17 @@
  * the table. A failed table write bypasses the path: puts are refused, gets go on. */
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "checked.h"
 #include "store/internal.h"
+
+/* A write that a full file system takes says something after this time only: freed space comes in
+ * drops. */
+#define FULL_QUIET_NS (UINT64_C(30) * 1000000000)
 
 struct put_private {
         struct table_work work;
@@ -47,6 +52,7 @@ static struct put_private *private(struct store_put *req)
 void put_finish(struct volume *v, struct store_put *req, int result)
 {
         req->result = result;
+        list_unlink(&req->node);
         list_append(&v->done_puts, &req->node);
 }
 
@@ -70,10 +76,13 @@ static void payload_written(struct kio_request *io)
         sync_mark_dirty(v->segments[c->slab]);
         if (io->result < 0) {
                 v->stats.write_errors++;
+                volume_note_error(v, "writing a chunk", io->result);
                 put_cancel(v, req, (int)io->result);
         } else {
                 v->stats.payload_writes++;
                 v->stats.payload_bytes_written += io->length;
+                if (v->full && clock_mono_ns() - v->full_ns > FULL_QUIET_NS)
+                        volume_note_full(v, false);
                 if (!(c->flags & CHUNK_LINKED))
                         put_cancel(v, req, -ECANCELED);
                 else if (v->bypassed)
@@ -93,9 +102,15 @@ static void put_write(struct volume *v, struct store_put *req)
                 list_append(&seg->waiting, &req->node);
                 return;
         }
+        if (seg->zeroed < 0) {
+                put_cancel(v, req, seg->zeroed);
+                return;
+        }
+        list_append(&v->puts_flying, &req->node);
         req->io = (struct kio_request){
                 .op = KIO_WRITE,
                 .class = KIO_CLASS_PUT,
+                .path = v->kio_path,
                 .fd = seg->fd,
                 .offset = chunk_offset(v, c),
                 .buf = (void *)req->buf,
@@ -104,6 +119,25 @@ static void put_write(struct volume *v, struct store_put *req)
         };
         list_init(&req->io.node);
         kio_submit(v->io, &req->io, req->ref.index);
+}
+
+/* What waits for the device without being there ends; what is there is told. */
+void puts_abandon(struct volume *v)
+{
+        struct list_node *n;
+
+        for (uint32_t i = 0; i < v->n_segments; i++)
+                while ((n = list_pop(&v->segments[i]->waiting)))
+                        put_cancel(v, container_of(n, struct store_put, node), STORE_BYPASSED);
+        list_for_each_safe(&v->puts_flying, i) {
+                struct store_put *req = container_of(i, struct store_put, node);
+                void (*abandon)(struct store_put *req) = req->abandon;
+
+                req->abandon = NULL;
+                req->purges = UINT64_MAX; /* who waited was told: it is not to be tried elsewhere */
+                if (abandon)
+                        abandon(req);
+        }
 }
 
 void put_resume(struct volume *v, struct segment *seg)
@@ -155,7 +189,7 @@ int volume_put(struct volume *v, struct store_put *req)
         int r, class;
 
         assert(v->open);
-        if (v->stopping || v->bypassed)
+        if (v->stopping || v->bypassed || v->params.as_is)
                 return STORE_BYPASSED;
         if (req->length == 0 || req->length > v->max_chunk)
                 return STORE_TOO_LARGE;
@@ -163,9 +197,9 @@ int volume_put(struct volume *v, struct store_put *req)
                 return -EINVAL;
         if (index_find(v->index, req->namespace_id, &req->key, req->hash) != INDEX_NONE)
                 return STORE_EXISTS;
-        class = slabs_class_for(v->slabs, req->length);
+        class = slabs_class_of(v->slabs, req->tenant, req->length);
         if (class < 0)
-                return STORE_TOO_LARGE;
+                return class == -ENOSPC ? STORE_FULL : STORE_TOO_LARGE;
         while ((i = index_acquire(v->index)) == INDEX_NONE)
                 if (!room_evict_any(v, (unsigned)class))
                         return STORE_FULL;
@@ -185,7 +219,7 @@ int volume_put(struct volume *v, struct store_put *req)
         evict_insert(v->evict, i, (uint32_t) class, req->length);
         chunk_pin(v, i);
 
-        req->ref = (struct store_ref){ .index = i, .generation = c->generation };
+        req->ref = volume_ref(v, i);
         *private(req) = (struct put_private){ .volume = v, .class = (uint32_t) class };
         list_init(&private(req)->work.item.node);
         list_init(&req->node);
@@ -218,6 +252,11 @@ void chunk_publish(struct volume *v, uint32_t i, uint32_t table_position)
         ns->seen.bytes += c->length;
         v->chunks++;
         v->payload_bytes += c->length;
+        if (v->ops.home &&
+            v->ops.home(v->ops.userdata, c->namespace_id, &c->key) != v->number) {
+                c->flags |= CHUNK_DISPLACED;
+                v->displaced++;
+        }
 }
 
 void chunk_drop(struct volume *v, uint32_t i)
@@ -348,6 +387,7 @@ static void written(void *userdata, struct table_item *item, uint32_t position, 
                 v->stats.puts++;
                 if (req->durable) {
                         sync_want(v->segments[c->slab]);
+                        list_unlink(&req->node);
                         list_append(&v->sync_waiting, &req->node);
                 } else {
                         put_finish(v, req, 0);
@@ -383,8 +423,12 @@ static void table_written(struct kio_request *io)
 
         v->operations--;
         if (io->result < 0) {
+                char reason[128];
+
                 v->stats.write_errors++;
-                v->bypassed = true;
+                snprintf(reason, sizeof(reason), "the table cannot be written: %s",
+                         strerror((int)-io->result));
+                volume_bypass(v, reason);
         } else {
                 v->stats.table_writes++;
                 v->stats.table_bytes_written += io->length;
@@ -405,6 +449,7 @@ void table_kick(struct volume *v)
         v->table_io = (struct kio_request){
                 .op = KIO_WRITE,
                 .class = KIO_CLASS_PUT,
+                .path = v->kio_path,
                 .fd = v->table_fd,
                 .offset = offset,
                 .buf = (void *)buf,

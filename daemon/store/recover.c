@@ -3,7 +3,8 @@
  *
  * Three looks at the ring, each sequential. A ring of up to 64 MiB is read once and kept meanwhile;
  * a larger one is read each time, through the page cache: that costs less than touching that much
- * memory.
+ * memory. A second thread then reads and checks the next block while this one is looked at. What
+ * the looks come to in memory is anywhere, so each fetches it for a whole page before it is used.
  *   1. The newest page, hence the head; the highest sequence; of each segment the last cut
  *      (epoch), and of each of its slots the highest sequence. Then a lowered limit is enforced,
  *      before anything is built.
@@ -24,6 +25,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +41,12 @@
 #define NAME_TABLE     "table"
 #define NAME_TABLE_NEW "table.new"
 
-enum { READ_PAGES = 1024, KEEP_PAGES = 64 * 1024 * 1024 / DISK_PAGE };
+enum {
+        READ_PAGES = 1024,
+        KEEP_PAGES = 64 * 1024 * 1024 / DISK_PAGE,
+        HUGE_BYTES = 2 * 1024 * 1024,
+        ARENA_BYTES = 16 * 1024 * 1024,
+};
 
 /* How far both counters go ahead when a page could not be read: it may be readable again at another
  * start, and what is purged or written from now on must be newer than all it says. */
@@ -48,8 +55,30 @@ enum { READ_PAGES = 1024, KEEP_PAGES = 64 * 1024 * 1024 / DISK_PAGE };
 /* What the ring says about one segment. */
 struct segment_scan {
         uint64_t epoch;
-        uint32_t slot_pages, slots;
-        uint64_t *seqs; /* of each slot the highest */
+        uint32_t slot_pages, slots, room;
+        uint64_t *seqs; /* of each slot the highest; room for `room` */
+        uint64_t bytes; /* of the file; 0: there is none */
+};
+
+/* Where these arrays lie: large pieces, since they are looked at in no order. */
+struct arena {
+        struct arena *next;
+        uint64_t used, bytes;
+};
+
+/* What of a page may be read. */
+struct check {
+        bool valid;
+        uint32_t entries; /* a bit each */
+};
+static_assert(DISK_PAGE_ENTRIES <= 32, "a bit each");
+
+/* Pages of the ring that lie together, read and checked. */
+struct block {
+        struct disk_page *pages;
+        struct check *checks;
+        uint32_t first, n; /* n: 0: nothing */
+        bool unread;       /* the device has refused one */
 };
 
 struct recovery {
@@ -58,10 +87,20 @@ struct recovery {
 
         int fd;
         uint32_t pages;
-        struct disk_page *buf;
-        uint32_t buf_first, buf_pages, buf_room;
+        uint32_t room; /* of a block, in pages */
+        struct block block;
         uint64_t *sequences; /* of each page; 0: not valid; TABLE_STALE */
+        uint32_t *won; /* of each page, after the second look: its entries that have their slot */
+        struct arena *arenas;
         bool unread;         /* the device has refused a page */
+
+        /* The reader has `ahead` while `reading`. */
+        struct block ahead;
+        pthread_t thread;
+        pthread_mutex_t lock;
+        pthread_cond_t cond;
+        bool has_thread, reading, ending;
+        bool looked; /* once: `sequences` says what there is to read */
 
         uint64_t max_seq, max_sequence;
         uint32_t newest; /* UINT32_MAX: none */
@@ -80,11 +119,18 @@ static int fail(struct recovery *rec, int r, const char *what)
 /* --- reading the ring --- */
 
 /* What cannot be read is as good as zeros: not valid. */
-static void read_pages(struct recovery *rec, uint32_t first, uint32_t n)
+static void block_read(const struct recovery *rec, struct block *b)
 {
-        char *buf = (char *)rec->buf;
-        uint64_t offset = (uint64_t)first * DISK_PAGE, bytes = (uint64_t)n * DISK_PAGE, done = 0;
+        char *buf = (char *)b->pages;
+        uint64_t offset = (uint64_t)b->first * DISK_PAGE, bytes = (uint64_t)b->n * DISK_PAGE,
+                 done = 0;
+        off_t data = lseek(rec->fd, (off_t)offset, SEEK_DATA);
 
+        /* Allocated and never written yet: the kernel would zero pages of its own first. */
+        if ((data < 0 && errno == ENXIO) || (data >= 0 && (uint64_t)data >= offset + bytes)) {
+                memset(buf, 0, bytes);
+                return;
+        }
         while (done < bytes) {
                 ssize_t k = pread(rec->fd, buf + done, bytes - done, (off_t)(offset + done));
 
@@ -103,34 +149,163 @@ static void read_pages(struct recovery *rec, uint32_t first, uint32_t n)
 
                 k = pread(rec->fd, buf + done, next - done, (off_t)(offset + done));
                 if (k <= 0) {
-                        rec->unread = true;
+                        b->unread = true;
                         memset(buf + done, 0, next - done);
                         done = next;
                 } else {
                         done += (uint64_t)k;
                 }
         }
-        rec->buf_first = first;
-        rec->buf_pages = n;
+}
+
+static void block_check(const struct recovery *rec, struct block *b)
+{
+        const uint8_t *uuid = rec->v->dir->superblock.uuid;
+
+        for (uint32_t i = 0; i < b->n; i++) {
+                const struct disk_page *p = &b->pages[i];
+                struct check *c = &b->checks[i];
+
+                *c = (struct check){ .valid = disk_page_valid(p, uuid, b->first + i) };
+                for (unsigned j = 0; c->valid && j < p->count; j++)
+                        c->entries |= (uint32_t)disk_entry_valid(&p->entries[j], uuid) << j;
+        }
+}
+
+static void block_fill(const struct recovery *rec, struct block *b, uint32_t first)
+{
+        b->first = first;
+        b->n = MIN(rec->room, rec->pages - first);
+        b->unread = false;
+        block_read(rec, b);
+        block_check(rec, b);
+}
+
+static int block_init(struct block *b, uint32_t room)
+{
+        b->pages = aligned_alloc(DISK_PAGE, (size_t)room * DISK_PAGE);
+        b->checks = calloc(room, sizeof(*b->checks));
+        if (!b->pages || !b->checks)
+                return -ENOMEM;
+        madvise(b->pages, (size_t)room * DISK_PAGE, MADV_HUGEPAGE); /* a wish */
+        return 0;
+}
+
+static void block_fini(struct block *b)
+{
+        free(b->pages);
+        free(b->checks);
+}
+
+static void *reader_run(void *userdata)
+{
+        struct recovery *rec = userdata;
+
+        pthread_mutex_lock(&rec->lock);
+        while (!rec->ending) {
+                if (!rec->reading) {
+                        pthread_cond_wait(&rec->cond, &rec->lock);
+                        continue;
+                }
+                pthread_mutex_unlock(&rec->lock);
+                block_fill(rec, &rec->ahead, rec->ahead.first);
+                pthread_mutex_lock(&rec->lock);
+                rec->reading = false;
+                pthread_cond_broadcast(&rec->cond);
+        }
+        pthread_mutex_unlock(&rec->lock);
+        return NULL;
+}
+
+/* Without it blocks are read as they are needed. */
+static void reader_start(struct recovery *rec)
+{
+        if (block_init(&rec->ahead, rec->room) < 0)
+                return;
+        rec->has_thread = pthread_create(&rec->thread, NULL, reader_run, rec) == 0;
+}
+
+static void reader_wait(struct recovery *rec)
+{
+        pthread_mutex_lock(&rec->lock);
+        while (rec->reading)
+                pthread_cond_wait(&rec->cond, &rec->lock);
+        pthread_mutex_unlock(&rec->lock);
+}
+
+static void reader_ask(struct recovery *rec, uint32_t first)
+{
+        pthread_mutex_lock(&rec->lock);
+        rec->ahead.first = first;
+        rec->ahead.n = 0;
+        rec->reading = true;
+        pthread_cond_broadcast(&rec->cond);
+        pthread_mutex_unlock(&rec->lock);
+}
+
+static void reader_stop(struct recovery *rec)
+{
+        if (!rec->has_thread)
+                return;
+        pthread_mutex_lock(&rec->lock);
+        rec->ending = true;
+        pthread_cond_broadcast(&rec->cond);
+        pthread_mutex_unlock(&rec->lock);
+        pthread_join(rec->thread, NULL);
+        rec->has_thread = false;
+}
+
+/* The block that will be needed after this one; from the end it goes on at the begin. */
+static uint32_t wanted_after(const struct recovery *rec, uint32_t block)
+{
+        for (uint32_t first = block + rec->room; first < rec->pages; first += rec->room) {
+                uint32_t end = MIN(rec->pages, first + rec->room);
+
+                if (!rec->looked)
+                        return first;
+                for (uint32_t i = first; i < end; i++)
+                        if (rec->sequences[i] != 0 && rec->sequences[i] != TABLE_STALE)
+                                return first;
+        }
+        return 0;
+}
+
+/* The block that has the page; the reader then goes on with the one after it. */
+static void next_block(struct recovery *rec, uint32_t page)
+{
+        uint32_t first = page / rec->room * rec->room, after;
+
+        if (rec->has_thread)
+                reader_wait(rec);
+        if (rec->has_thread && rec->ahead.n > 0 && rec->ahead.first == first) {
+                struct block b = rec->block;
+
+                rec->block = rec->ahead;
+                rec->ahead = b;
+        } else {
+                block_fill(rec, &rec->block, first);
+        }
+        rec->unread = rec->unread || rec->block.unread;
+        if (rec->has_thread && (after = wanted_after(rec, first)) != first)
+                reader_ask(rec, after);
 }
 
 static const struct disk_page *ring_page(struct recovery *rec, uint32_t page)
 {
-        if (page < rec->buf_first || page - rec->buf_first >= rec->buf_pages)
-                read_pages(rec, page, MIN(rec->buf_room, rec->pages - page));
-        return &rec->buf[page - rec->buf_first];
+        if (page < rec->block.first || page - rec->block.first >= rec->block.n)
+                next_block(rec, page);
+        return &rec->block.pages[page - rec->block.first];
 }
 
-static const struct disk_page *valid_page(struct recovery *rec, uint32_t page)
+/* NULL: it is not. Of its entries, a bit for each that is. */
+static const struct disk_page *valid_page(struct recovery *rec, uint32_t page,
+                                          uint32_t *ret_entries)
 {
         const struct disk_page *p = ring_page(rec, page);
+        const struct check *c = &rec->block.checks[page - rec->block.first];
 
-        return disk_page_valid(p, rec->v->dir->superblock.uuid, page) ? p : NULL;
-}
-
-static bool valid_entry(const struct recovery *rec, const struct disk_entry *e)
-{
-        return disk_entry_valid(e, rec->v->dir->superblock.uuid);
+        *ret_entries = c->entries;
+        return c->valid ? p : NULL;
 }
 
 static int open_ring(struct recovery *rec)
@@ -158,12 +333,14 @@ static int open_ring(struct recovery *rec)
         if (rec->fd < 0)
                 return fail(rec, rec->fd, "cannot read the file \"" NAME_TABLE "\"");
         posix_fadvise(rec->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-        rec->buf_room = rec->pages <= KEEP_PAGES ? rec->pages : READ_PAGES;
-        rec->buf = aligned_alloc(DISK_PAGE, (size_t)rec->buf_room * DISK_PAGE);
-        if (rec->buf)
-                madvise(rec->buf, (size_t)rec->buf_room * DISK_PAGE, MADV_HUGEPAGE); /* a wish */
+        rec->room = rec->pages <= KEEP_PAGES ? rec->pages : READ_PAGES;
         rec->sequences = calloc(rec->pages, sizeof(*rec->sequences));
-        return rec->buf && rec->sequences ? 0 : fail(rec, -ENOMEM, "reading the table");
+        rec->won = calloc(rec->pages, sizeof(*rec->won));
+        if (block_init(&rec->block, rec->room) < 0 || !rec->sequences || !rec->won)
+                return fail(rec, -ENOMEM, "reading the table");
+        if (rec->room < rec->pages)
+                reader_start(rec);
+        return 0;
 }
 
 /* --- segments --- */
@@ -231,6 +408,7 @@ static int open_segments(struct recovery *rec)
                         return store_error(rec->error, r, "%s/%s: cannot open: %s", v->path, name,
                                            strerror(-r));
                 }
+                rec->scans[i].bytes = v->segments[i]->fd >= 0 ? v->segments[i]->bytes : 0;
         }
         return 0;
 }
@@ -252,17 +430,70 @@ static void drop_last_segment(struct recovery *rec)
 }
 
 /* The segment's part of an entry: within a file that is there, and possible. */
-static bool place_valid(const struct volume *v, const struct disk_entry *e)
+static bool place_valid(const struct recovery *rec, const struct disk_entry *e)
 {
-        return e->segment < v->n_segments && v->segments[e->segment]->fd >= 0 &&
-               e->slot_pages > 0 && e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
+        return e->segment < rec->v->n_segments && e->slot_pages > 0 &&
+               e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
                e->length <= (uint64_t)e->slot_pages * DISK_PAGE &&
                e->segment_epoch < UINT64_MAX / 2 &&
                range_within((uint64_t)e->slot_offset * DISK_PAGE,
-                            (uint64_t)e->slot_pages * DISK_PAGE, v->segments[e->segment]->bytes);
+                            (uint64_t)e->slot_pages * DISK_PAGE, rec->scans[e->segment].bytes);
+}
+
+/* Both steps for all entries of a page, then whatever looks at their slots. */
+static void prefetch_segments(const struct recovery *rec, const struct disk_page *page)
+{
+        for (unsigned j = 0; j < page->count; j++)
+                if (page->entries[j].segment < rec->n_scans)
+                        __builtin_prefetch(&rec->scans[page->entries[j].segment]);
+}
+
+static void prefetch_slots(const struct recovery *rec, const struct disk_page *page)
+{
+        for (unsigned j = 0; j < page->count; j++) {
+                const struct disk_entry *e = &page->entries[j];
+                const struct segment_scan *scan;
+
+                if (e->segment >= rec->n_scans)
+                        continue;
+                scan = &rec->scans[e->segment];
+                if (scan->seqs && e->slot_pages == scan->slot_pages &&
+                    e->slot_offset / e->slot_pages < scan->slots)
+                        __builtin_prefetch(&scan->seqs[e->slot_offset / e->slot_pages]);
+        }
 }
 
 /* --- first look --- */
+
+static uint64_t *seqs_new(struct recovery *rec, uint32_t n)
+{
+        uint64_t bytes = (uint64_t)n * sizeof(uint64_t), room;
+        struct arena *a = rec->arenas;
+        void *p;
+
+        if (!a || a->bytes - a->used < bytes) {
+                room = round_up(MAX(bytes + sizeof(*a), (uint64_t)ARENA_BYTES), HUGE_BYTES);
+                a = aligned_alloc(HUGE_BYTES, room);
+                if (!a)
+                        return NULL;
+                madvise(a, room, MADV_HUGEPAGE); /* a wish */
+                *a = (struct arena){ .next = rec->arenas, .used = sizeof(*a), .bytes = room };
+                rec->arenas = a;
+        }
+        p = (char *)a + a->used;
+        a->used += bytes;
+        return p;
+}
+
+static void arenas_free(struct arena *a)
+{
+        while (a) {
+                struct arena *next = a->next;
+
+                free(a);
+                a = next;
+        }
+}
 
 static int scan_entry(struct recovery *rec, const struct disk_entry *e)
 {
@@ -270,19 +501,22 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e)
 
         rec->max_seq = MAX(rec->max_seq, e->seq);
         namespaces_reserve_id(rec->v->namespaces, e->namespace_id);
-        if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec->v, e))
+        if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec, e))
                 return 0;
         rec->max_seq = MAX(rec->max_seq, e->segment_epoch);
         scan = &rec->scans[e->segment];
         if (!scan->seqs || e->segment_epoch > scan->epoch) {
-                free(scan->seqs);
                 scan->epoch = e->segment_epoch;
                 scan->slot_pages = e->slot_pages;
-                scan->slots =
-                        (uint32_t)(rec->v->segments[e->segment]->bytes / DISK_PAGE / e->slot_pages);
-                scan->seqs = calloc(scan->slots, sizeof(*scan->seqs));
-                if (!scan->seqs)
-                        return fail(rec, -ENOMEM, "reading the table");
+                scan->slots = (uint32_t)(scan->bytes / DISK_PAGE / e->slot_pages);
+                if (scan->slots > scan->room) {
+                        /* What it had is left: all in all no more than what it has. */
+                        scan->room = MAX(scan->slots, 2 * scan->room);
+                        scan->seqs = seqs_new(rec, scan->room);
+                        if (!scan->seqs)
+                                return fail(rec, -ENOMEM, "reading the table");
+                }
+                memset(scan->seqs, 0, scan->slots * sizeof(*scan->seqs));
         }
         if (e->segment_epoch == scan->epoch && e->slot_pages == scan->slot_pages) {
                 uint64_t *seq = &scan->seqs[e->slot_offset / e->slot_pages];
@@ -295,7 +529,8 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e)
 static int first_look(struct recovery *rec)
 {
         for (uint32_t i = 0; i < rec->pages; i++) {
-                const struct disk_page *page = valid_page(rec, i);
+                uint32_t entries;
+                const struct disk_page *page = valid_page(rec, i, &entries);
 
                 if (!page) {
                         /* A page that was torn before its first sector has no head to come back
@@ -308,15 +543,16 @@ static int first_look(struct recovery *rec)
                 }
                 rec->v->stats.recovered_pages++;
                 rec->sequences[i] = page->sequence;
+                prefetch_segments(rec, page);
+                prefetch_slots(rec, page);
                 for (unsigned j = 0; j < page->count; j++) {
-                        int r = valid_entry(rec, &page->entries[j])
-                                        ? scan_entry(rec, &page->entries[j])
-                                        : 0;
+                        int r = entries >> j & 1 ? scan_entry(rec, &page->entries[j]) : 0;
 
                         if (r < 0)
                                 return r;
                 }
         }
+        rec->looked = true;
         rec->newest = table_find_newest(rec->sequences, rec->pages);
         if (rec->newest != UINT32_MAX) {
                 const struct disk_page *newest = ring_page(rec, rec->newest);
@@ -373,18 +609,19 @@ static int enforce_limit(struct recovery *rec)
 
 /* --- second and third look --- */
 
-static const struct disk_page *readable_page(struct recovery *rec, uint32_t page)
+static const struct disk_page *readable_page(struct recovery *rec, uint32_t page,
+                                             uint32_t *ret_entries)
 {
         return rec->sequences[page] == 0 || rec->sequences[page] == TABLE_STALE
                        ? NULL
-                       : valid_page(rec, page);
+                       : valid_page(rec, page, ret_entries);
 }
 
 static bool won_its_slot(const struct recovery *rec, const struct disk_entry *e)
 {
         const struct segment_scan *scan;
 
-        if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec->v, e))
+        if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec, e))
                 return false;
         scan = &rec->scans[e->segment];
         return e->segment_epoch == scan->epoch && e->slot_pages == scan->slot_pages &&
@@ -425,12 +662,6 @@ static void index_entry(struct recovery *rec, const struct disk_entry *e, uint64
         c->tenant = e->tenant;
 }
 
-static bool second_look_wants(const struct recovery *rec, const struct disk_entry *e)
-{
-        return won_its_slot(rec, e) &&
-               !namespaces_is_dead(rec->v->namespaces, e->namespace_id, e->seq);
-}
-
 static void unindex_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
                           uint32_t position)
 {
@@ -443,37 +674,94 @@ static void unindex_entry(struct recovery *rec, const struct disk_entry *e, uint
         index_release(v->index, i);
 }
 
-static bool third_look_wants(const struct recovery *rec, const struct disk_entry *e)
-{
-        return !won_its_slot(rec, e);
-}
-
-/* A page at a time, so that the memory of its look-ups is fetched at once. */
-static void
-look_again(struct recovery *rec, bool (*wants)(const struct recovery *, const struct disk_entry *),
-           void (*use)(struct recovery *, const struct disk_entry *, uint64_t, uint32_t))
+/* Whatever it wants of a page is asked for at once, so that its memory is fetched together. */
+static void use_entries(struct recovery *rec, const struct disk_page *page, uint32_t wanted,
+                        void (*use)(struct recovery *, const struct disk_entry *, uint64_t,
+                                    uint32_t))
 {
         const struct volume *v = rec->v;
+        uint64_t hashes[DISK_PAGE_ENTRIES];
 
+        for (unsigned j = 0; j < page->count; j++) {
+                const struct disk_entry *e = &page->entries[j];
+
+                if (!(wanted >> j & 1))
+                        continue;
+                hashes[j] = key_hash(&v->params.secret, e->namespace_id, &e->key);
+                index_prefetch(v->index, hashes[j], 0);
+        }
+        for (unsigned j = 0; j < page->count; j++)
+                if (wanted >> j & 1)
+                        index_prefetch(v->index, hashes[j], 1);
+        for (unsigned j = 0; j < page->count; j++)
+                if (wanted >> j & 1)
+                        use(rec, &page->entries[j], hashes[j],
+                            page->position * DISK_PAGE_ENTRIES + j);
+}
+
+/* How many slots have an entry. */
+static uint32_t count_won(const struct recovery *rec)
+{
+        uint64_t n = 0;
+
+        for (uint32_t i = 0; i < rec->v->n_segments; i++)
+                for (uint32_t j = 0; j < rec->scans[i].slots; j++)
+                        n += rec->scans[i].seqs[j] != 0;
+        return (uint32_t)MIN(n, (uint64_t)UINT32_MAX);
+}
+
+struct populating {
+        const struct index *index;
+        uint32_t chunks;
+};
+
+static void *populate(void *userdata)
+{
+        const struct populating *p = userdata;
+
+        index_populate(p->index, p->chunks);
+        return NULL;
+}
+
+static void second_look(struct recovery *rec)
+{
+        struct populating job = { .index = rec->v->index, .chunks = count_won(rec) };
+        pthread_t thread;
+        /* The kernel takes a third of the time to clear what the index is about to fill. */
+        bool populates = rec->has_thread && pthread_create(&thread, NULL, populate, &job) == 0;
+
+        index_reserve(rec->v->index, job.chunks);
         for (uint32_t i = 0; i < rec->pages; i++) {
-                const struct disk_page *page = readable_page(rec, i);
-                uint64_t hashes[DISK_PAGE_ENTRIES];
-                unsigned wanted[DISK_PAGE_ENTRIES], n = 0;
+                uint32_t entries = 0, wanted = 0;
+                const struct disk_page *page = readable_page(rec, i, &entries);
 
-                for (unsigned j = 0; page && j < page->count; j++) {
+                if (!page)
+                        continue;
+                prefetch_segments(rec, page);
+                prefetch_slots(rec, page);
+                for (unsigned j = 0; j < page->count; j++) {
                         const struct disk_entry *e = &page->entries[j];
 
-                        if (!valid_entry(rec, e) || !wants(rec, e))
+                        if (!(entries >> j & 1) || !won_its_slot(rec, e))
                                 continue;
-                        hashes[n] = key_hash(&v->params.secret, e->namespace_id, &e->key);
-                        index_prefetch(v->index, hashes[n], 0);
-                        wanted[n++] = j;
+                        rec->won[i] |= UINT32_C(1) << j;
+                        if (!namespaces_is_dead(rec->v->namespaces, e->namespace_id, e->seq))
+                                wanted |= UINT32_C(1) << j;
                 }
-                for (unsigned j = 0; j < n; j++)
-                        index_prefetch(v->index, hashes[j], 1);
-                for (unsigned j = 0; j < n; j++)
-                        use(rec, &page->entries[wanted[j]], hashes[j],
-                            i * DISK_PAGE_ENTRIES + wanted[j]);
+                use_entries(rec, page, wanted, index_entry);
+        }
+        if (populates)
+                pthread_join(thread, NULL);
+}
+
+static void third_look(struct recovery *rec)
+{
+        for (uint32_t i = 0; i < rec->pages; i++) {
+                uint32_t entries = 0;
+                const struct disk_page *page = readable_page(rec, i, &entries);
+
+                if (page)
+                        use_entries(rec, page, entries & ~rec->won[i], unindex_entry);
         }
 }
 
@@ -507,7 +795,7 @@ static int add_slabs(struct recovery *rec)
         return 0;
 }
 
-static int cut_segment(struct recovery *rec, uint32_t number)
+static int cut_segment(struct recovery *rec, uint32_t number, uint16_t tenant)
 {
         struct volume *v = rec->v;
         struct segment *seg = v->segments[number];
@@ -515,13 +803,14 @@ static int cut_segment(struct recovery *rec, uint32_t number)
         int class, r;
 
         slabs_declare_class(v->slabs, bytes);
-        class = slabs_class_for(v->slabs, bytes);
+        class = slabs_class_of(v->slabs, tenant, bytes);
         if (class < 0 || slabs_class_bytes(v->slabs, (unsigned)class) != bytes)
                 return -EINVAL;
         r = slabs_assign(v->slabs, number, (unsigned)class);
         if (r < 0)
                 return r;
         seg->slot_bytes = bytes;
+        seg->tenant = tenant;
         seg->epoch = rec->scans[number].epoch;
         v->cut_slots += slabs_slab_slots(v->slabs, number);
         return 0;
@@ -563,8 +852,12 @@ static int take_places(struct recovery *rec)
         for (size_t k = 0; k < n; k++) {
                 uint32_t i = ages[k].chunk;
                 struct chunk *c = volume_chunk_at(v, i);
-                int r = slabs_slab_class(v->slabs, c->slab) < 0 ? cut_segment(rec, c->slab) : 0;
+                int r = 0;
 
+                if (slabs_slab_class(v->slabs, c->slab) < 0)
+                        r = cut_segment(rec, c->slab, c->tenant);
+                else if (v->segments[c->slab]->tenant != c->tenant)
+                        r = -EINVAL; /* a file is of one tenant */
                 if (r == 0)
                         r = slabs_occupy(v->slabs,
                                          (struct slab_slot){ .slab = c->slab, .slot = c->slot }, i);
@@ -574,7 +867,7 @@ static int take_places(struct recovery *rec)
                         index_release(v->index, i);
                         continue;
                 }
-                v->used_slots++;
+                room_charge(v, c);
                 evict_insert(v->evict, i, (uint32_t)slabs_slab_class(v->slabs, c->slab), c->length);
                 chunk_publish(v, i, c->table_position);
         }
@@ -596,11 +889,13 @@ static void drop_page(struct volume *v, uint32_t page)
 
 static int erase_stale(struct recovery *rec)
 {
-        memset(rec->buf, 0, DISK_PAGE);
-        rec->buf_pages = 0;
+        struct disk_page *zeros = rec->block.pages;
+
+        memset(zeros, 0, DISK_PAGE);
+        rec->block.n = 0;
         for (uint32_t i = 0; i < rec->pages; i++)
                 if (rec->sequences[i] == TABLE_STALE &&
-                    pwrite(rec->v->table_fd, rec->buf, DISK_PAGE, (off_t)i * DISK_PAGE) !=
+                    pwrite(rec->v->table_fd, zeros, DISK_PAGE, (off_t)i * DISK_PAGE) !=
                             DISK_PAGE)
                         return errno ? -errno : -EIO;
         return 0;
@@ -632,7 +927,7 @@ static int rewrite_ring(struct recovery *rec)
         struct volume *v = rec->v;
         _cleanup_(closep) int fd =
                 dir_open_file(v->dir, NAME_TABLE_NEW, O_RDWR | O_CREAT | O_TRUNC);
-        struct disk_page *page = rec->buf;
+        struct disk_page *page = rec->block.pages;
         uint32_t next = 0, i = 0, high = index_high(v->index);
         int r;
 
@@ -641,7 +936,7 @@ static int rewrite_ring(struct recovery *rec)
         r = dir_allocate(fd, (uint64_t)rec->new_pages * DISK_PAGE);
         if (r < 0)
                 return r;
-        rec->buf_pages = 0;
+        rec->block.n = 0;
         rec->pages = rec->new_pages;
         rec->newest = UINT32_MAX;
         rec->safe = 0;
@@ -717,8 +1012,9 @@ static int recover_all(struct recovery *rec)
         r = table_new(&v->table, v->dir->superblock.uuid, rec->pages, &volume_table_ops, v);
         if (r < 0)
                 return fail(rec, r, "making the table");
-        look_again(rec, second_look_wants, index_entry);
-        look_again(rec, third_look_wants, unindex_entry);
+        second_look(rec);
+        third_look(rec);
+        reader_stop(rec);
         r = take_places(rec);
         if (r < 0)
                 return r;
@@ -732,19 +1028,27 @@ static int recover_all(struct recovery *rec)
 
 int recover(struct volume *v, char ret_error[static STORE_ERROR_BYTES])
 {
-        struct recovery rec = { .v = v, .error = ret_error, .fd = -1 };
+        struct recovery rec = {
+                .v = v,
+                .error = ret_error,
+                .fd = -1,
+                .lock = PTHREAD_MUTEX_INITIALIZER,
+                .cond = PTHREAD_COND_INITIALIZER,
+        };
         uint64_t begun = clock_mono_ns();
         int r = recover_all(&rec);
 
+        reader_stop(&rec);
         if (rec.fd >= 0) {
                 posix_fadvise(rec.fd, 0, 0, POSIX_FADV_DONTNEED);
                 close(rec.fd);
         }
-        for (uint32_t i = 0; i < rec.n_scans; i++)
-                free(rec.scans[i].seqs);
+        arenas_free(rec.arenas);
         free(rec.scans);
+        free(rec.won);
         free(rec.sequences);
-        free(rec.buf);
+        block_fini(&rec.block);
+        block_fini(&rec.ahead);
         v->stats.recover_ms = (clock_mono_ns() - begun) / 1000000;
         return r;
 }

@@ -7,6 +7,10 @@
  * of evictions a class asks whether some segment of another class is colder, as a whole, than what
  * it evicts of its own, and then takes that: so classes follow what is in demand.
  *
+ * A class is of one tenant, so that a segment never has chunks of two. A tenant that is at its
+ * limit gets a slot only for its own coldest chunks; below the limits tenants give way to each
+ * other as classes do.
+ *
  * Eviction writes nothing: the slot's next entry supersedes, and until then the CRC makes a slot
  * that was half overwritten a miss. A chunk with I/O on its slot is pinned: it is passed over by
  * eviction; when it is dropped its slot and record stay until the last pin goes. */
@@ -25,10 +29,21 @@ static void chunk_release(struct volume *v, uint32_t i)
         struct chunk *c = volume_chunk_at(v, i);
 
         if (c->slab != INDEX_NO_SLAB) {
+                struct slab_slot slot = { .slab = c->slab, .slot = c->slot };
+
+                v->tenants[c->tenant].bytes -= slabs_slot_bytes(v->slabs, slot);
                 slabs_release(v->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot });
                 v->used_slots--;
         }
         index_release(v->index, i);
+}
+
+void room_charge(struct volume *v, const struct chunk *c)
+{
+        struct slab_slot slot = { .slab = c->slab, .slot = c->slot };
+
+        v->used_slots++;
+        v->tenants[c->tenant].bytes += slabs_slot_bytes(v->slabs, slot);
 }
 
 void chunk_pin(struct volume *v, uint32_t i)
@@ -66,6 +81,8 @@ void chunk_remove(struct volume *v, uint32_t i)
                 ns->seen.bytes -= c->length;
                 v->chunks--;
                 v->payload_bytes -= c->length;
+                v->displaced -= (c->flags & CHUNK_DISPLACED) != 0;
+                c->flags &= (uint8_t)~CHUNK_DISPLACED;
         }
         if (c->pins == 0)
                 chunk_release(v, i);
@@ -105,7 +122,8 @@ static uint64_t slab_touched(struct volume *v, uint32_t slab, uint64_t colder_th
         return touched;
 }
 
-uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes, uint64_t colder_than)
+uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes,
+                        uint64_t colder_than)
 {
         uint32_t taken = UINT32_MAX;
 
@@ -155,6 +173,54 @@ static bool evict_for(struct volume *v, unsigned class)
         return true;
 }
 
+/* The tenant's coldest chunk goes. */
+static bool evict_of_tenant(struct volume *v, uint16_t tenant)
+{
+        uint64_t coldest = UINT64_MAX;
+        uint32_t victim = EVICT_NONE;
+
+        for (int class = slabs_group_first(v->slabs, tenant); class >= 0;
+             class = slabs_group_next(v->slabs, (unsigned)class)) {
+                uint32_t i =
+                        evict_victim(v->evict, (uint32_t) class, may_evict, v, STORE_MAX_PASSED);
+
+                if (i != EVICT_NONE && evict_touched(v->evict, i) < coldest) {
+                        coldest = evict_touched(v->evict, i);
+                        victim = i;
+                }
+        }
+        if (victim == EVICT_NONE)
+                return false;
+        evict_chunk(v, victim);
+        return true;
+}
+
+/* Makes the tenant's chunks fit its limit with so many bytes more. */
+static bool fit_tenant(struct volume *v, uint16_t tenant, uint64_t more)
+{
+        const struct tenant_room *room = &v->tenants[tenant];
+
+        if (room->limit == 0)
+                return true;
+        if (more > room->limit)
+                return false;
+        while (room->bytes > room->limit - more)
+                if (!evict_of_tenant(v, tenant))
+                        return false;
+        return true;
+}
+
+void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes)
+{
+        v->tenants[tenant].limit = bytes;
+        (void)fit_tenant(v, tenant, 0); /* what is pinned goes with the next put */
+}
+
+uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant)
+{
+        return v->tenants[tenant].bytes;
+}
+
 /* One chunk less, of this class or else of the coldest. */
 bool room_evict_any(struct volume *v, unsigned class)
 {
@@ -184,6 +250,8 @@ int room_acquire(struct volume *v, uint32_t chunk, unsigned class)
         uint64_t bytes = slabs_class_bytes(v->slabs, class);
         struct chunk *c = volume_chunk_at(v, chunk);
 
+        if (!fit_tenant(v, c->tenant, bytes))
+                return STORE_FULL;
         if (v->used_slots >= table_capacity(v->table)) {
                 ring_turn(v);
                 if (ring_is_growing(v))
@@ -198,7 +266,7 @@ int room_acquire(struct volume *v, uint32_t chunk, unsigned class)
                 if (r == 0) {
                         c->slab = (uint16_t)slot.slab;
                         c->slot = slot.slot;
-                        v->used_slots++;
+                        room_charge(v, c);
                         segment_note_cut(v, slot.slab);
                         return 0;
                 }

@@ -2,11 +2,13 @@
 /* Data files, and what the limit allows.
  *
  * A segment is one file of payload, and the slab of the same number in the slot allocator. It is
- * made ahead of need: allocated on a worker, then written once with zeros, one write at a time,
- * since the first write into an allocated but unwritten extent costs several times a later one. It
- * is added to the allocator when it is wholly prewritten, or earlier when a put needs it now; from
- * then on prewriting leaves it alone, and puts wait for the one write of zeros that may be in
- * flight.
+ * made ahead of need, a third of the limit ahead at most: allocated on the thread for calls, then,
+ * while the path is left alone, written once with zeros, one write at a time, since the first write
+ * into an allocated but unwritten extent costs half as much again as a later one. It is added to
+ * the allocator when it is wholly prewritten, or earlier when a put needs it now; from then on
+ * prewriting leaves it alone, and puts wait for the one write of zeros that may be in flight. While
+ * puts or gets run nothing is prewritten: a write of zeros beside a put costs the device more than
+ * the put saves by it.
  *
  * Everything that occupies the disk is charged against the limit before it is made: the fixed
  * files, the ring at the size it is being grown to, and each segment with a page for what the file
@@ -30,6 +32,7 @@
 
 enum { GUESSED_SLOT_BYTES = 64 * 1024, MIN_CUT_SEGMENT = 64 * 1024 };
 static const uint64_t full_pause_ns = UINT64_C(30) * 1000000000;
+static const uint64_t quiet_ns = UINT64_C(5) * 1000000;
 
 struct segment *segment_new(struct volume *v, uint32_t number)
 {
@@ -40,6 +43,7 @@ struct segment *segment_new(struct volume *v, uint32_t number)
         seg->volume = v;
         seg->number = number;
         seg->fd = -1;
+        seg->tenant = SEGMENT_UNKNOWN;
         list_init(&seg->waiting);
         list_init(&seg->dirty_node);
         return seg;
@@ -151,6 +155,9 @@ static int make_file(struct kio_request *req)
         char name[DIR_SEGMENT_NAME_BYTES];
         int r;
 
+        r = volume_check_space(v, v->params.prewrite ? seg->bytes : 0);
+        if (r < 0)
+                return r;
         dir_segment_name(seg->number, name);
         seg->fd = dir_open_file(v->dir, name, O_RDWR | O_CREAT | O_EXCL);
         if (seg->fd == -EEXIST) {
@@ -188,6 +195,7 @@ static int format_begin(struct volume *v, uint64_t bytes)
         if (!seg)
                 return -ENOMEM;
         seg->bytes = bytes;
+        seg->tenant = SEGMENT_ZERO;
         seg->charged = segment_charge(bytes);
         seg->prewritten = v->params.prewrite ? 0 : bytes;
         v->segments_charged += seg->charged;
@@ -203,8 +211,12 @@ static void format_end(struct volume *v, uint64_t charged_before, int r)
         if (r < 0) {
                 v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
                 segment_free(seg);
+                if (v->open)
+                        volume_note_error(v, "making a data file", r);
                 return;
         }
+        if (v->full && v->params.prewrite) /* else nothing was taken of the file system */
+                volume_note_full(v, false);
         v->segments_charged += seg->charged;
         v->segments[v->n_segments++] = seg;
         v->names_dirty = true;
@@ -222,8 +234,9 @@ static void format_complete(struct kio_request *req)
 
 static bool may_format(const struct volume *v)
 {
-        return !v->formatting && !v->stopping && !v->bypassed && v->n_retired == 0 &&
-               v->n_segments < DISK_SEGMENTS_MAX && clock_mono_ns() >= v->no_room_until_ns;
+        return !v->params.as_is && !v->formatting && !v->stopping && !v->bypassed &&
+               v->n_retired == 0 && v->n_segments < DISK_SEGMENTS_MAX &&
+               clock_mono_ns() >= v->no_room_until_ns;
 }
 
 bool segments_format_next(struct volume *v, uint64_t slot_bytes)
@@ -240,6 +253,7 @@ bool segments_format_next(struct volume *v, uint64_t slot_bytes)
         v->format_io = (struct kio_request){
                 .op = KIO_CALL,
                 .class = KIO_CLASS_PUT,
+                .path = v->kio_path,
                 .call = make_file,
                 .complete = format_complete,
         };
@@ -283,6 +297,7 @@ static void prewrite_complete(struct kio_request *req)
         if (req->result < 0) {
                 /* The write of a put into it will say so if it is more than a passing trouble. */
                 v->stats.write_errors++;
+                volume_note_error(v, "writing ahead", req->result);
                 seg->prewritten = seg->bytes;
         } else {
                 seg->prewritten += req->length;
@@ -292,30 +307,57 @@ static void prewrite_complete(struct kio_request *req)
         volume_progress(v);
 }
 
+/* Is the path left alone, and has been for a while? A write of zeros takes the device as long as
+ * the put that it spares something; done beside puts it costs them more than it can ever save. */
+static bool is_quiet(struct volume *v)
+{
+        uint64_t now;
+
+        if (v->pins > 0 || !list_empty(&v->slot_waiting)) {
+                v->quiet_from_ns = 0;
+                return false;
+        }
+        now = clock_mono_ns();
+        if (v->quiet_from_ns == 0)
+                v->quiet_from_ns = now + quiet_ns;
+        return now >= v->quiet_from_ns;
+}
+
+/* The next one in need of it, or NULL. */
+static struct segment *find_unwritten(const struct volume *v)
+{
+        if (v->prewriting || v->stopping || v->bypassed)
+                return NULL;
+        for (uint32_t i = slabs_added(v->slabs); i < v->n_segments; i++)
+                if (v->segments[i]->prewritten < v->segments[i]->bytes)
+                        return v->segments[i];
+        return NULL;
+}
+
+uint64_t segments_deadline_ns(const struct volume *v)
+{
+        return find_unwritten(v) ? v->quiet_from_ns : 0;
+}
+
 static void prewrite_turn(struct volume *v)
 {
         struct segment *seg = NULL;
+        bool quiet = is_quiet(v);
 
         while (slabs_added(v->slabs) < v->n_segments) {
                 seg = v->segments[slabs_added(v->slabs)];
                 if (seg->prewritten < seg->bytes || !segments_add_next(v))
                         break;
         }
-        if (v->prewriting || v->stopping || v->bypassed)
-                return;
-        for (uint32_t i = slabs_added(v->slabs); i < v->n_segments; i++) {
-                seg = v->segments[i];
-                if (seg->prewritten < seg->bytes)
-                        break;
-                seg = NULL;
-        }
-        if (!seg || seg->prewritten >= seg->bytes || seg->number < slabs_added(v->slabs))
+        seg = find_unwritten(v);
+        if (!seg || !quiet)
                 return;
         v->prewriting = seg;
         seg->prewriting = true;
         v->prewrite_io = (struct kio_request){
                 .op = KIO_WRITE,
                 .class = KIO_CLASS_BACKGROUND,
+                .path = v->kio_path,
                 .fd = seg->fd,
                 .offset = seg->prewritten,
                 .buf = v->zeros,
@@ -330,22 +372,100 @@ static void prewrite_turn(struct volume *v)
 void segments_turn(struct volume *v)
 {
         uint32_t ahead = slabs_free_count(v->slabs) + v->n_segments - slabs_added(v->slabs);
+        uint64_t wanted = v->params.prewrite
+                                  ? MIN(v->params.limit / STORE_AHEAD_PART, STORE_AHEAD_MAX)
+                                  : 0;
 
-        if (ahead < STORE_SEGMENTS_AHEAD)
+        if (ahead < STORE_SEGMENTS_AHEAD || ahead * v->segment_bytes < wanted)
                 segments_format_next(v, 0);
         prewrite_turn(v);
 }
 
 /* --- cutting and giving up --- */
 
+/* --- from tenant to tenant --- */
+
+/* Has the store ever had chunks of another tenant than this one? */
+static bool has_other_tenants(const struct volume *v, int tenant)
+{
+        const struct namespace *ns;
+
+        for (unsigned i = 0; (ns = namespaces_at(v->namespaces, i)); i++)
+                if (ns->seen.tenant != tenant)
+                        return true;
+        return false;
+}
+
+/* Worker. The file reads as zeros, also after a crash, before anybody's entry refers to it. */
+static int zero_file(struct kio_request *req)
+{
+        struct segment *seg = container_of(req, struct segment, zero);
+        off_t bytes = (off_t)seg->bytes;
+        bool sparse = !seg->volume->params.prewrite;
+        int r = -EOPNOTSUPP;
+
+        if (!sparse)
+                r = fallocate(seg->fd, FALLOC_FL_ZERO_RANGE, 0, bytes) < 0 ? -errno : 0;
+        if (r == -EOPNOTSUPP)
+                r = fallocate(seg->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes) < 0
+                            ? -errno
+                            : 0;
+        if (r == -EOPNOTSUPP)
+                r = ftruncate(seg->fd, 0) < 0 || ftruncate(seg->fd, bytes) < 0 ? -errno : 0;
+        if (r == 0 && !sparse)
+                r = dir_allocate(seg->fd, seg->bytes);
+        if (r == 0 && fdatasync(seg->fd) < 0)
+                r = -errno;
+        return r;
+}
+
+static void zero_complete(struct kio_request *req)
+{
+        struct segment *seg = container_of(req, struct segment, zero);
+        struct volume *v = seg->volume;
+
+        v->operations--;
+        seg->prewriting = false;
+        seg->zeroed = (int)req->result;
+        if (req->result < 0) {
+                v->stats.write_errors++;
+                volume_note_error(v, "wiping a data file for another tenant", req->result);
+        }
+        put_resume(v, seg);
+        volume_progress(v);
+}
+
+static void segment_pass_on(struct volume *v, struct segment *seg, int tenant)
+{
+        int from = seg->tenant;
+
+        seg->tenant = tenant;
+        if (from == SEGMENT_ZERO || (from == SEGMENT_UNKNOWN && !has_other_tenants(v, tenant)))
+                return;
+        seg->prewriting = true;
+        seg->zero = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_PUT,
+                .path = v->kio_path,
+                .call = zero_file,
+                .complete = zero_complete,
+        };
+        list_init(&seg->zero.node);
+        v->operations++;
+        kio_submit(v->io, &seg->zero, seg->number);
+}
+
 void segment_note_cut(struct volume *v, uint32_t slab)
 {
         struct segment *seg = v->segments[slab];
         int class = slabs_slab_class(v->slabs, slab);
         uint64_t slot_bytes = slabs_class_bytes(v->slabs, (unsigned)class);
+        int tenant = slabs_class_group(v->slabs, (unsigned)class);
 
-        if (seg->slot_bytes == slot_bytes)
+        if (seg->slot_bytes == slot_bytes && seg->tenant == tenant)
                 return;
+        if (seg->tenant != tenant)
+                segment_pass_on(v, seg, tenant);
         /* Entries of the old cut are void from the first one of this on. */
         v->no_room_for = UINT64_MAX;
         if (seg->slot_bytes)
@@ -403,7 +523,10 @@ static int grow_file(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, grow_io);
 
-        return dir_allocate(v->table_fd, (uint64_t)v->growing_pages * DISK_PAGE);
+        uint64_t bytes = (uint64_t)v->growing_pages * DISK_PAGE;
+        int r = volume_check_space(v, bytes - v->growth_zeroed);
+
+        return r < 0 ? r : dir_allocate(v->table_fd, bytes);
 }
 
 static void growth_submit(struct volume *v, enum kio_op op);
@@ -420,6 +543,7 @@ static void growth_complete(struct kio_request *req)
                 /* What has been allocated stays charged: the file may have it. */
                 v->growing_pages = 0;
                 v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
+                volume_note_error(v, "growing the table", req->result);
                 put_serve_waiting(v);
         } else if (req->op == KIO_SYNC) {
                 v->growth_done = true;
@@ -443,6 +567,7 @@ static void growth_submit(struct volume *v, enum kio_op op)
         v->grow_io = (struct kio_request){
                 .op = op,
                 .class = KIO_CLASS_PUT,
+                .path = v->kio_path,
                 .fd = v->table_fd,
                 .call = op == KIO_CALL ? grow_file : NULL,
                 .complete = growth_complete,

@@ -2,10 +2,14 @@
 /* The store: chunks on disk, and the only door to them. See README.md beside it for the format and
  * for what survives which crash.
  *
+ * A store has one or several paths, on devices of their own. A chunk lies on one of them. A path
+ * that fails, hangs, or is suspended is bypassed: what lies there is a miss, puts go to the others,
+ * and what waits for it ends. With all paths bypassed every look-up is a miss and no put is taken.
+ *
  * Everything here runs on the loop thread. Opening and closing block; the rest answers at once or
  * through the request's complete(). A request belongs to the store from the call until complete();
  * the buffer it names must stay put as long. The store never calls complete() from within the call
- * that submitted the request.
+ * that submitted the request, unless there is no memory to put it off.
  *
  * A chunk in the index is a `struct store_ref`: a number with a generation, cheap to keep, safe to
  * use late. */
@@ -27,7 +31,10 @@ enum store_answer {
         STORE_TOO_LARGE = 4,
         STORE_MISMATCH = 5,    /* namespace: another fingerprint */
         STORE_NOT_DURABLE = 6, /* put: written, but a sync failed or cannot be believed */
-        STORE_BYPASSED = 7,    /* the path's device failed: nothing is read or written */
+        STORE_BYPASSED = 7,    /* the path, or all of them, is left aside: nothing is read or
+                                  written */
+        STORE_BUSY = 8,        /* suspend, resume: another is under way, or what was asked of the
+                                  device before has not come back */
 };
 
 enum {
@@ -35,6 +42,40 @@ enum {
         STORE_MAX_NAME = 255,
         STORE_MAX_FINGERPRINT = 4096,
         STORE_MAX_NAMESPACES = 4096
+};
+
+/* The background pass over what is on disk: see store_set_scrub(). */
+struct store_scrub {
+        uint64_t rate;        /* bytes a second of each path; 0: no passes */
+        uint64_t interval_ms; /* from the begin of a pass to that of the next */
+};
+
+struct store_chunk;
+
+/* A chunk that was read back and is dropped for it. */
+struct store_finding {
+        const char *path;
+        uint32_t segment;
+        uint64_t offset; /* within the segment */
+        const struct store_chunk *chunk;
+        int error; /* 0: its checksum does not match; -errno: it cannot be read */
+};
+
+enum store_path_state {
+        STORE_PATH_UP,
+        STORE_PATH_BYPASSED,  /* it failed, or hangs, or could not be opened */
+        STORE_PATH_SUSPENDED, /* by hand */
+        STORE_PATH_RESUMING,
+        STORE_PATH_STATE_END,
+};
+
+enum store_path_event {
+        STORE_PATH_IS_BYPASSED,
+        STORE_PATH_IS_SUSPENDED,
+        STORE_PATH_IS_RESUMED,
+        STORE_PATH_IS_FULL,    /* its file system, whoever filled it: it does not grow */
+        STORE_PATH_HAS_ROOM,   /* it grows again */
+        STORE_PATH_IS_EMPTIED, /* it had missed a purge: what lay there is dropped */
 };
 
 struct store_params {
@@ -50,11 +91,28 @@ struct store_params {
         uint64_t pool_slab_bytes; /* reads and writes come from buffers at most this large */
         struct key_secret secret;
         uint32_t lock_wait_ms;    /* how long to wait for the lock; 0: 5000 */
+        uint32_t error_budget; /* device errors of a path in a minute; one more bypasses it. 0: 16
+                                */
+        uint64_t hang_ms;         /* an operation of a path that takes longer bypasses it; 0: none
+                                     does */
+        uint64_t reserve;         /* of a file system, left free when a path grows; 0: 1 %, at most
+                                     1 GiB */
+        /* Tells of a change of a path, once, on the loop thread, from store_open() on; it may not
+         * call the store. `text`: why. NULL: nobody. */
+        void (*on_path)(void *userdata, unsigned path, enum store_path_event event,
+                        const char *text);
+        struct store_scrub scrub;
+        /* To look at one path of a store as it lies, whatever number it has: limit and segment size
+         * are those it was last opened with, no data files are made, and no puts taken. */
+        bool as_is;
+        /* From within a turn; what it is given lives only through the call. May be NULL. */
+        void (*on_finding)(void *userdata, const struct store_finding *finding);
+        void *userdata;
 };
 
 /* Step one of opening, before there is any I/O ring: makes or checks the directories, takes the
  * locks (retrying for lock_wait_ms while another holds them), reads the superblocks, probes
- * O_DIRECT.
+ * O_DIRECT. A path that cannot be opened is left bypassed if another can.
  *
  * Errors: -EBUSY: another daemon has it; -EPROTO: not a store, or of a version or with a flag this
  * build does not know; others as the world says. `ret_error` gets one clear sentence with the path.
@@ -62,8 +120,8 @@ struct store_params {
 int store_prepare(struct store **ret, const struct store_params *params,
                   char ret_error[static 512]);
 
-/* Descriptors to register with every ring; n <= STORE_MAX_PATHS. A file to probe reads with.
- * Borrowed. */
+/* Descriptors to register with every ring, of the paths that could be opened; n <= STORE_MAX_PATHS.
+ * A file to probe reads with. Borrowed. */
 unsigned store_lock_fds(const struct store *s, int ret_fds[static STORE_MAX_PATHS]);
 int store_probe_fd(const struct store *s);
 
@@ -80,6 +138,8 @@ struct store *store_close(struct store *s);
 /* Regular work: prewriting, namespaces and purges to disk, partial table pages. Call at the end of
  * a loop turn. */
 void store_turn(struct store *s);
+/* Looks for operations that hang. Call it about once a second; it completes requests. */
+void store_tick(struct store *s);
 
 uint64_t store_max_chunk(const struct store *s); /* a segment's payload */
 
@@ -103,6 +163,7 @@ struct store_namespace_open {
         uint16_t fingerprint_length;
         uint64_t chunk_bytes;
         bool attach; /* must exist; an empty fingerprint matches any */
+        uint32_t id; /* the store's */
 
         int result; /* 0, STORE_MISS (attach), STORE_MISMATCH, -ENOSPC (STORE_MAX_NAMESPACES),
                        -errno */
@@ -154,6 +215,8 @@ struct store_put {
         uint32_t length;
         uint32_t crc;
         bool durable;            /* complete only after a sync */
+        uint32_t tried;          /* the store's: paths, by bit */
+        uint64_t purges;         /* the store's */
 
         /* Set when store_put() returns 0: the place in the index, not visible to store_find() yet,
          * but in the eviction order: touch it with its chain. */
@@ -163,6 +226,10 @@ struct store_put {
          * -errno of a failed write: it is not. */
         int result;
         void (*complete)(struct store_put *req);
+        /* The device hangs, and the path is bypassed: whoever waits for this put need not wait any
+         * more, it counts as failed. `buf` and the request stay the store's until complete(). May
+         * be NULL. */
+        void (*abandon)(struct store_put *req);
 };
 /* Takes a slot, evicting if it must, and writes payload, then table; it is in the index once both
  * are written. 0: complete() will follow. STORE_EXISTS, STORE_FULL, STORE_TOO_LARGE, STORE_BYPASSED
@@ -192,6 +259,7 @@ struct store_get {
         int result; /* 0: read whole and its CRC compared; STORE_MISS; -EIO etc. counted, also a
                        miss */
         void (*complete)(struct store_get *req);
+        void (*abandon)(struct store_get *req); /* as of a put: it counts as a miss */
 };
 /* 0: complete() will follow. STORE_MISS, STORE_TOO_LARGE (room): it will not. The slot is pinned
  * meanwhile. */
@@ -225,6 +293,55 @@ void store_purge(struct store *s, struct store_purge *req);
 unsigned store_list(const struct store *s, uint32_t namespace_id, uint64_t *cursor,
                     struct store_chunk *ret, unsigned max);
 
+/* --- reading back --- */
+
+/* Every interval all chunks are read back, at that rate and behind everything else, and what does
+ * not match its checksum twice, or cannot be read twice, is dropped. The first pass begins an
+ * interval after opening, at most an hour. A pass under way goes on with what is new. */
+void store_set_scrub(struct store *s, const struct store_scrub *scrub);
+
+struct store_verified {
+        uint64_t chunks, bytes; /* looked at, bad ones included */
+        uint64_t mismatched;    /* not what was put: dropped */
+        uint64_t unreadable;    /* refused by the device: dropped */
+        uint64_t skipped;       /* not read for want of memory and the like: still there */
+};
+
+/* The same on request, for a stretch of one segment, as fast as background work may go. */
+struct store_verify {
+        struct list_node node;   /* the store's */
+
+        unsigned path;
+        uint32_t segment, slot;  /* where to begin; 0 at first, then what next_* said */
+        uint32_t max_chunks;     /* ends behind the chunk that reaches one of these */
+        uint64_t max_bytes;
+
+        unsigned paths;          /* of the store */
+        uint32_t segments;       /* of this path: numbers are below */
+        uint32_t next_segment, next_slot; /* next_segment == segments: that was the last one */
+        struct store_verified found;
+        /* 0; STORE_BYPASSED, -EIO (many in a row could not be read), -ECANCELED (the store stops):
+         * as far as it came */
+        int result;
+        void (*complete)(struct store_verify *req);
+};
+/* 0: complete() will follow. STORE_MISS (no such path), STORE_FULL (too many at once),
+ * STORE_BYPASSED: it will not. */
+int store_verify(struct store *s, struct store_verify *req);
+
+/* When store_turn() is to be called again though nothing completes, CLOCK_MONOTONIC; 0: never. */
+uint64_t store_deadline_ns(const struct store *s);
+
+/* --- tenants --- */
+
+/* A tenant's chunks lie in files of its own. What they take, in whole slots, and may take over all
+ * paths, each in its share; 0: no limit. Over it the tenant's own coldest ones go. */
+struct store_tenant_usage {
+        uint64_t bytes, limit; /* limit: UINT64_MAX is none */
+};
+void store_set_tenant_limit(struct store *s, uint16_t tenant, uint64_t bytes);
+void store_get_tenant(const struct store *s, uint16_t tenant, struct store_tenant_usage *ret);
+
 /* --- what is seen from outside --- */
 
 struct store_stats {
@@ -241,10 +358,51 @@ struct store_stats {
         uint64_t namespaces;
         uint64_t recovered_chunks, recovered_pages, skipped_pages, recover_ms;
         uint64_t slab_moves;
+        /* Reading back, passes and requests together: read; looked at; dropped */
+        uint64_t scrub_bytes, scrub_chunks, scrub_failures;
+        uint64_t scrub_passes, scrub_last_pass_ms; /* ended; when the last one did, Unix time */
+        uint64_t scrub_segments_done, scrub_segments; /* of the pass under way; 0 of 0: none is */
+        uint64_t scrub_pinned;          /* chunks that are being read back now */
         bool direct;                    /* O_DIRECT in use on all paths */
         const char *direct_reason;      /* why not; "" */
         bool clean_start;               /* was it closed properly? */
         bool bypassed;
 };
+/* Sums over all paths that are open; what is counted of a path goes on counting when it is resumed.
+ * `bypassed`: all are. */
 void store_get_stats(const struct store *s, struct store_stats *ret);
 const char *store_path(const struct store *s, unsigned i);
+
+struct store_path_stats {
+        const char *path;
+        enum store_path_state state;
+        const char *reason;     /* of being bypassed; "" */
+        uint64_t since_ms;      /* of the state, Unix time; 0: the start */
+        uint64_t bypasses;      /* by itself or by hand, since the start */
+        bool full;              /* its file system is: it does not grow */
+        uint64_t full_refusals; /* growths and writes refused for that */
+        uint64_t pending;       /* requests and operations not completed */
+        uint64_t oldest_ns;     /* age of the oldest operation at the device */
+        struct store_stats stats;
+};
+/* Of path i; false past the end. */
+bool store_get_path_stats(const struct store *s, unsigned i, struct store_path_stats *ret);
+unsigned store_paths_up(const struct store *s);
+
+/* --- by hand --- */
+
+struct store_device {
+        unsigned path;
+        /* 0: done. STORE_BUSY. STORE_EXISTS: it is in that state already. -errno: the device, with
+         * `text`. */
+        int result;
+        char text[512];
+        void (*complete)(struct store_device *req); /* may run within the call */
+};
+/* Bypasses the path when all that was begun has been written. A path that is bypassed already is
+ * only marked so. */
+void store_suspend(struct store *s, struct store_device *req);
+/* Probes the device with real I/O, reads the path's tables as a start does, off the loop, and uses
+ * it again. That needs memory for a second index of it while it lasts, and about a second for a
+ * million chunks. */
+void store_resume(struct store *s, struct store_device *req);

@@ -39,6 +39,7 @@ static void sync_one_done(struct volume *v, int64_t result)
         if (result < 0) {
                 v->stats.sync_errors++;
                 v->sync_failed = true;
+                volume_note_error(v, "a sync", result);
         }
         assert(v->sync_outstanding > 0);
         if (--v->sync_outstanding > 0)
@@ -79,7 +80,11 @@ static void submit_sync(struct volume *v, struct kio_request *req, int fd,
                         void (*complete)(struct kio_request *), unsigned affinity)
 {
         *req = (struct kio_request){
-                .op = KIO_SYNC, .class = KIO_CLASS_PUT, .fd = fd, .complete = complete
+                .op = KIO_SYNC,
+                .class = KIO_CLASS_PUT,
+                .path = v->kio_path,
+                .fd = fd,
+                .complete = complete,
         };
         list_init(&req->node);
         v->operations++;

@@ -46,6 +46,8 @@ class Op(enum.IntEnum):
     LIST = 13
     PURGE = 14
     REPORT = 15
+    VERIFY = 16
+    DEVICE = 17
 
 
 class Flag(enum.IntFlag):
@@ -209,6 +211,10 @@ def crc32c(data, _table=[]):
     for byte in data:
         crc = crc >> 8 ^ _table[(crc ^ byte) & 0xFF]
     return crc ^ 0xFFFFFFFF
+
+
+Verified = collections.namedtuple(
+    "Verified", "paths segments next_segment next_slot chunks bytes mismatched unreadable skipped gave_up")
 
 
 class Client:
@@ -472,6 +478,31 @@ class Client:
         finally:
             os.close(fd)
         return text.decode()
+
+    def device(self, action, path=0, check=True):
+        """`action`: suspend or resume. True if that changed something; the refusal's reply with check=False."""
+        reply = self.call(Op.DEVICE, struct.pack("<II", path, {"suspend": 1, "resume": 2}[action]), check=check)
+        return reply if reply.status != Status.OK else reply.value64 == 0
+
+    def verify(self, path=0, segment=0, slot=0, max_chunks=4096, max_bytes=16 << 20, check=True):
+        """One stretch; a Verified, or the refusal's reply with check=False."""
+        reply = self.call(Op.VERIFY, struct.pack("<IIIIQ", path, segment, slot, max_chunks, max_bytes), check=check)
+        if reply.status != Status.OK:
+            return reply
+        if reply.count != 1 or len(reply.body) != 64:
+            raise ProtocolError("VERIFY: not one result")
+        return Verified(*struct.unpack("<IIIIQQQQQII", reply.body)[:10])
+
+    def verify_path(self, path=0, **how):
+        """All of a path: sums, as a Verified whose place is the end."""
+        segment = slot = 0
+        sums = [0] * 5
+        while True:
+            v = self.verify(path, segment, slot, **how)
+            sums = [a + b for a, b in zip(sums, (v.chunks, v.bytes, v.mismatched, v.unreadable, v.skipped))]
+            segment, slot = v.next_segment, v.next_slot
+            if segment >= v.segments or v.gave_up:
+                return Verified(v.paths, v.segments, segment, slot, *sums, v.gave_up)
 
     # --- batches (6.4) ---
 

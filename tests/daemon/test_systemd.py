@@ -98,6 +98,24 @@ def test_watchdog_is_fed(make_daemon, manager):
     daemon.stop()
 
 
+def test_a_manager_that_does_not_read_holds_up_nobody(make_daemon, manager):
+    """Its socket takes ten messages or so; the daemon serves and ends all the same."""
+    daemon = need_systemd(make_daemon(env={"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": "2000"}))
+    daemon.start()
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sender.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            sender.sendto(b"full", manager.path)
+    sender.close()
+    with daemon.client() as c:
+        ns = c.namespace("unread")
+        c.exists(ns, [k for k, _ in items("unread", 3, 1000)])
+        before = daemon.metric("kvcache_uptime_seconds")  # a hundred pings later
+        harness.wait_until(lambda: daemon.metric("kvcache_uptime_seconds") > before + 0.1, "the loop turns")
+    daemon.stop()
+
+
 def activated(daemon, sockets, names=None):
     fds = [s.fileno() for s in sockets]
     daemon.prefix = [sys.executable, "-c", ACTIVATE, ",".join(map(str, fds)), names or ""]

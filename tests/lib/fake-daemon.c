@@ -404,6 +404,34 @@ static void do_list(struct fake_daemon *d, unsigned session, const struct wire_l
         send_reply(d, session, &l->hdr, buf, sizeof(*reply) + reply->count * sizeof(*r), NULL, 0);
 }
 
+/* One path of three segments with two chunks of 10 bytes each, the second of which is bad. */
+static void do_verify(struct fake_daemon *d, unsigned session, const struct wire_verify *msg)
+{
+        struct {
+                struct wire_reply reply;
+                struct wire_verify_result result;
+        } out = {
+                .reply = { .count = 1 },
+                .result = {
+                        .paths = 1,
+                        .segments = 3,
+                        .next_segment = msg->segment + 1,
+                        .chunks = msg->segment < 3 ? 2 : 0,
+                        .bytes = msg->segment < 3 ? 20 : 0,
+                        .mismatched = msg->segment < 3,
+                },
+        };
+
+        if (msg->path > 0) {
+                struct wire_reply refusal = { .status = WIRE_INVALID };
+
+                send_reply(d, session, &msg->hdr, &refusal, sizeof(refusal), NULL, 0);
+                return;
+        }
+        send_reply(d, session, &msg->hdr, &out, d->o.short_verify ? sizeof(out) - 8 : sizeof(out),
+                   NULL, 0);
+}
+
 static void do_report(struct fake_daemon *d, unsigned session, const struct wire_hdr *request)
 {
         static const char text[] = "{\"state\": \"fake\"}";
@@ -446,6 +474,9 @@ static void do_request(struct fake_daemon *d, unsigned session, const void *msg,
                 break;
         case WIRE_REPORT:
                 do_report(d, session, hdr);
+                break;
+        case WIRE_VERIFY:
+                do_verify(d, session, msg);
                 break;
         default:
                 do_batch(d, session, msg);

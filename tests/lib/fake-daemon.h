@@ -39,6 +39,7 @@ struct fake_options {
         uint64_t pool_lie;     /* added to the pool's size as said */
         bool lane_unsealed, lane_short;
         bool no_fd, stray_fd; /* replies lack theirs; carry one where none belongs */
+        bool short_verify;    /* VERIFY is answered with less than a result */
 
         /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not
          * go out. In the daemon's thread, under the lock. */

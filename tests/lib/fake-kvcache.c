@@ -468,3 +468,13 @@ int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped)
 {
         return kvcache_purge(kv, 1, ret_dropped);
 }
+
+int kvcache_device_suspend(struct kvcache *kv, uint32_t path)
+{
+        return -ENOTSUP;
+}
+
+int kvcache_device_resume(struct kvcache *kv, uint32_t path)
+{
+        return -ENOTSUP;
+}

@@ -29,20 +29,25 @@ struct fault_queue {
         struct list_node registered; /* in the list of all queues */
         struct entry *entries;
         struct list_node unused, failed, shadowed, held;
-        unsigned in_flight;
+        unsigned in_flight, in_flight_of[KIO_CLASS_END];
+        bool at_gate;
 };
 
 static struct {
         pthread_mutex_t lock;
+        pthread_cond_t gate; /* the gate opens, or somebody comes to it */
+        bool gate_closed;
         struct kio_backend wrapper;
         const struct kio_backend *inner;
         struct list_node queues;
         struct fault_plan plan;
         bool has_plan;
         uint64_t matched, hits, random, epoch;
-        unsigned most_in_flight;
+        unsigned most_in_flight, most_in_flight_of[KIO_CLASS_END];
         _Atomic int broken;
-} fault = { .lock = PTHREAD_MUTEX_INITIALIZER, .queues = LIST_INIT(fault.queues) };
+} fault = { .lock = PTHREAD_MUTEX_INITIALIZER,
+            .gate = PTHREAD_COND_INITIALIZER,
+            .queues = LIST_INIT(fault.queues) };
 
 static struct fault_queue *fault_of(struct kio_queue *q)
 {
@@ -68,7 +73,7 @@ static bool fault_decide(const struct kio_request *req, struct fault_plan *ret, 
         pthread_mutex_lock(&fault.lock);
         *ret_epoch = fault.epoch;
         if (fault.has_plan && (p->ops == 0 || (p->ops & 1u << req->op)) &&
-            (!p->one_fd || p->fd == req->fd)) {
+            (!p->one_fd || p->fd == req->fd) && (!p->path || p->path == req->path)) {
                 fault.matched++;
                 if (p->first > 0)
                         hit = fault.matched >= p->first &&
@@ -189,8 +194,11 @@ static int fault_push(struct kio_queue *base, struct kio_request *req)
                 return r;
         }
         q->in_flight++;
+        q->in_flight_of[req->class]++;
         pthread_mutex_lock(&fault.lock);
         fault.most_in_flight = MAX(fault.most_in_flight, q->in_flight);
+        fault.most_in_flight_of[req->class] =
+                MAX(fault.most_in_flight_of[req->class], q->in_flight_of[req->class]);
         pthread_mutex_unlock(&fault.lock);
         return 0;
 }
@@ -217,12 +225,25 @@ static uint64_t fault_hand_over(struct fault_queue *q)
         return next;
 }
 
+static void fault_pass_gate(struct fault_queue *q)
+{
+        pthread_mutex_lock(&fault.lock);
+        q->at_gate = true;
+        if (fault.gate_closed)
+                pthread_cond_broadcast(&fault.gate);
+        while (fault.gate_closed)
+                pthread_cond_wait(&fault.gate, &fault.lock);
+        q->at_gate = false;
+        pthread_mutex_unlock(&fault.lock);
+}
+
 static int fault_submit(struct kio_queue *base, bool wait, uint64_t timeout_ns)
 {
         struct fault_queue *q = fault_of(base);
         int broken = atomic_load(&fault.broken);
         uint64_t next, now;
 
+        fault_pass_gate(q);
         if (broken)
                 return -broken;
         next = fault_hand_over(q);
@@ -262,6 +283,8 @@ static unsigned fault_reap(struct kio_queue *base, struct kio_done *ret, unsigne
                         }
                 n_ret += n;
         }
+        for (unsigned i = 0; i < n_ret; i++)
+                q->in_flight_of[ret[i].req->class]--;
         q->in_flight -= n_ret;
         return n_ret;
 }
@@ -271,6 +294,14 @@ static void fault_wake(struct kio_queue *base)
         struct fault_queue *q = fault_of(base);
 
         q->inner->ops->wake(q->inner);
+}
+
+static void fault_relieve(struct kio_queue *base, unsigned stuck)
+{
+        struct fault_queue *q = fault_of(base);
+
+        if (q->inner->ops->relieve)
+                q->inner->ops->relieve(q->inner, stuck);
 }
 
 const struct kio_backend *fault_wrap(const struct kio_backend *inner)
@@ -287,6 +318,7 @@ const struct kio_backend *fault_wrap(const struct kio_backend *inner)
                 .submit = fault_submit,
                 .reap = fault_reap,
                 .wake = fault_wake,
+                .relieve = fault_relieve,
         };
         fault_set(NULL);
         return &fault.wrapper;
@@ -302,6 +334,8 @@ void fault_set(const struct fault_plan *plan)
         }
         fault.matched = fault.hits = 0;
         fault.most_in_flight = 0;
+        for (unsigned c = 0; c < KIO_CLASS_END; c++)
+                fault.most_in_flight_of[c] = 0;
         pthread_mutex_unlock(&fault.lock);
 }
 
@@ -311,6 +345,33 @@ void fault_release(void)
         fault.epoch++;
         list_for_each(&fault.queues, n)
                 fault_wake(&container_of(n, struct fault_queue, registered)->base);
+        pthread_mutex_unlock(&fault.lock);
+}
+
+static bool fault_all_at_gate(void)
+{
+        list_for_each(&fault.queues, n)
+                if (!container_of(n, struct fault_queue, registered)->at_gate)
+                        return false;
+        return true;
+}
+
+void fault_gate_close(void)
+{
+        pthread_mutex_lock(&fault.lock);
+        fault.gate_closed = true;
+        list_for_each(&fault.queues, n)
+                fault_wake(&container_of(n, struct fault_queue, registered)->base);
+        while (!fault_all_at_gate())
+                pthread_cond_wait(&fault.gate, &fault.lock);
+        pthread_mutex_unlock(&fault.lock);
+}
+
+void fault_gate_open(void)
+{
+        pthread_mutex_lock(&fault.lock);
+        fault.gate_closed = false;
+        pthread_cond_broadcast(&fault.gate);
         pthread_mutex_unlock(&fault.lock);
 }
 
@@ -345,6 +406,16 @@ unsigned fault_most_in_flight(void)
 
         pthread_mutex_lock(&fault.lock);
         n = fault.most_in_flight;
+        pthread_mutex_unlock(&fault.lock);
+        return n;
+}
+
+unsigned fault_most_in_flight_of(enum kio_class class)
+{
+        unsigned n;
+
+        pthread_mutex_lock(&fault.lock);
+        n = fault.most_in_flight_of[class];
         pthread_mutex_unlock(&fault.lock);
         return n;
 }

@@ -17,6 +17,7 @@ struct fault_plan {
         unsigned ops; /* 1u << KIO_READ | ...; 0: every operation of the device */
         bool one_fd;  /* only those on `fd` */
         int fd;
+        unsigned path; /* only those of this path; 0: of any */
         enum fault_kind kind;
         int error;
         uint64_t short_bytes;
@@ -42,6 +43,12 @@ void fault_release(void);
 /* While `error` is not 0, entering any queue fails with it and nothing comes back. */
 void fault_break_submit(int error);
 
+/* Holds the workers: close() returns when every queue's worker stands at the gate, on its way into
+ * the queue; what is submitted until open() it takes in together. Only while all workers run. */
+void fault_gate_close(void);
+void fault_gate_open(void);
+
 uint64_t fault_matched(void);        /* operations that the plan was asked about and that matched */
 uint64_t fault_hits(void);           /* those that were made to fail */
 unsigned fault_most_in_flight(void); /* of any one queue, since the last fault_set() */
+unsigned fault_most_in_flight_of(enum kio_class class); /* likewise */

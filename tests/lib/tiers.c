@@ -43,6 +43,7 @@ void tiers_open(struct tiers *t)
                 .policy = "lru",
                 .secret = { { 1, 2 } },
                 .lock_wait_ms = 30000,
+                .hang_ms = t->hang_ms,
         };
         struct kio_params io = {
                 .backend = "posix", .workers = 2, .depth = 64, .posix_threads = 4, .probe_fd = -1

@@ -15,6 +15,7 @@ enum { TIERS_WAIT_MS = 60000 };
 struct tiers {
         char dir[256];
         uint64_t pool_bytes, limit; /* 0: 16 MiB, 256 MiB */
+        uint64_t hang_ms;           /* io.hang; 0: nothing hangs */
         struct pool *pool;
         struct kio *io;
         struct store *store;

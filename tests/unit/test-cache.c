@@ -4,6 +4,7 @@
  * nothing is pinned, unwritten or pending. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -430,6 +431,58 @@ static void durable_over_what_is_not_synced_waits_for_a_sync(void **state)
         expect_put(3, CACHE_DURABLE, CACHE_OK);
 }
 
+/* Until the request is answered, with a look for what hangs now and then. */
+static void expect_ticking(struct req *r, enum cache_status status)
+{
+        while (!r->done) {
+                struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
+
+                poll(&p, 1, 5);
+                kio_reap(t.io);
+                store_tick(t.store);
+                tiers_turn(&t);
+        }
+        assert_int_equal(r->req.status, status);
+}
+
+static void test_R15_who_waits_for_a_device_that_hangs_is_answered(void **state)
+{
+        struct req g, accepted, written, joined;
+        struct pool_stats before, now;
+
+        tiers_close(&t);
+        t.hang_ms = 200;
+        tiers_open(&t);
+        put_cold(1);
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ | 1u << KIO_WRITE,
+                                        .kind = FAULT_NEVER,
+                                        .first = 1,
+                                        .count = FAULT_FOR_EVER });
+        get(&g, 1);
+        put(&accepted, 2, CACHE_ACCEPTED);
+        put(&written, 3, CACHE_WRITTEN);
+        put(&joined, 3, CACHE_WRITTEN);
+        tiers_wait_hits(&t, 3);
+        expect_ticking(&accepted, CACHE_OK);
+        expect_ticking(&g, CACHE_MISS);
+        expect_ticking(&written, CACHE_FAILED);
+        expect_ticking(&joined, CACHE_FAILED);
+        assert_int_equal(stats().unwritten_bytes, 0);
+        assert_int_equal(stats().pool_only, 1);
+        expect_get(2, CACHE_OK, 1);
+        expect_get(1, CACHE_MISS, 0);
+        expect_put(4, CACHE_ACCEPTED, CACHE_OK);
+        /* Nobody waits, but what the device has stays its. */
+        pool_get_stats(t.pool, &before);
+        assert_true(cache_pending(t.cache) > 0);
+        release();
+        tiers_settle(&t);
+        pool_get_stats(t.pool, &now);
+        assert_true(now.pinned_bytes < before.pinned_bytes);
+        expect_get(2, CACHE_OK, 1);
+        t.hang_ms = 0;
+}
+
 static void durable_says_when_a_sync_failed(void **state)
 {
         struct req joined, r;
@@ -716,7 +769,7 @@ static void a_purge_takes_out_every_state_and_nothing_comes_back(void **state)
         tiers_wait(&t, &p.done);
         assert_int_equal(p.req.result, 0);
         expect(&copying, CACHE_OK);
-        expect(&joined, CACHE_OK);
+        expect(&joined, CACHE_EXISTS);
         expect(&writing, CACHE_OK);
         expect(&reading, CACHE_MISS);
         tiers_settle(&t);
@@ -1222,6 +1275,7 @@ int main(void)
                 TEST(what_is_too_large_is_said_to_be),
                 TEST(the_first_put_wins_and_the_second_waits_for_its_class),
                 TEST(durable_over_what_is_not_synced_waits_for_a_sync),
+                TEST(test_R15_who_waits_for_a_device_that_hangs_is_answered),
                 TEST(durable_says_when_a_sync_failed),
                 TEST(a_put_that_joined_fails_with_the_first),
                 TEST(who_was_told_accepted_keeps_the_chunk),

@@ -552,6 +552,41 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
         assert_int_equal(kvcache_report(f->kv, 17, &text), -EINVAL);
 }
 
+static void test_verify_walks_and_says_what_is_wrong(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_verify v = { .size = sizeof(v) };
+        uint64_t chunks = 0, bad = 0;
+
+        start(f, NULL);
+        do {
+                assert_int_equal(kvcache_verify(f->kv, &v), 0);
+                chunks += v.chunks;
+                bad += v.mismatched;
+                assert_int_equal(v.paths, 1);
+        } while (v.segment < v.segments);
+        assert_int_equal(chunks, 6);
+        assert_int_equal(bad, 3);
+        assert_int_equal(v.size, sizeof(v));
+
+        v = (struct kvcache_verify){ .size = sizeof(v), .path = 1 };
+        assert_int_equal(kvcache_verify(f->kv, &v), -EINVAL);
+        v = (struct kvcache_verify){ .size = sizeof(v), .max_chunks = 65537 };
+        assert_int_equal(kvcache_verify(f->kv, &v), -EINVAL);
+        v = (struct kvcache_verify){ .size = sizeof(v) - 1 };
+        assert_int_equal(kvcache_verify(f->kv, &v), -EINVAL);
+        assert_int_equal(kvcache_verify(f->kv, NULL), -EINVAL);
+
+        /* Not all of a result: the session is over, and what was asked has no answer. */
+        fake_daemon_lock(f->d);
+        f->d->o.short_verify = true;
+        fake_daemon_unlock(f->d);
+        v = (struct kvcache_verify){ .size = sizeof(v), .segment = 1 };
+        assert_int_equal(kvcache_verify(f->kv, &v), -EBADMSG);
+        assert_int_equal(v.segment, 1);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+}
+
 static void test_senseless_requests_are_refused_whole_and_senseless_keys_alone(void **state)
 {
         struct fixture *f = *state;
@@ -1718,6 +1753,7 @@ static int child_of(struct fixture *f)
         uint32_t ns;
         void *place;
         struct kvcache_namespace_options o = { .size = sizeof(o), .name = "x", .fingerprint = "" };
+        struct kvcache_verify verify = { .size = sizeof(verify) };
 
 #define MUST(x)                                                                                    \
         do {                                                                                       \
@@ -1742,6 +1778,7 @@ static int child_of(struct fixture *f)
         MUST(kvcache_purge_all(f->kv, NULL));
         MUST(kvcache_ping(f->kv, NULL));
         MUST(kvcache_report(f->kv, KVCACHE_REPORT_STATUS, &text));
+        MUST(kvcache_verify(f->kv, &verify));
         if (!strstr(kvcache_error(f->kv), "parent"))
                 return 255;
         kvcache_lane_release(f->kv, buf);
@@ -1838,6 +1875,7 @@ int main(void)
                 TEST(connect_names_what_is_missing),
                 TEST(connect_takes_the_socket_of_the_environment),
                 TEST(calls_without_a_handle_are_refused),
+                TEST(verify_walks_and_says_what_is_wrong),
                 TEST(namespace_mismatch_names_the_field),
                 TEST(what_was_put_is_got),
                 TEST(releases_ride_and_end_once),

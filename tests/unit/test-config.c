@@ -414,6 +414,98 @@ static void every_kind_of_value_is_read(void **state)
         assert_true(config.io.direct && config.store.prewrite);
 }
 
+static void tenants_are_read_in_their_order_and_printed_back(void **state)
+{
+        _cleanup_(freep) char *text = NULL;
+
+        assert_int_equal(load("tenants:\n"
+                              "  - name: research\n"
+                              "    users: [alice, 1000]\n"
+                              "    pool: 64MiB\n"
+                              "    stored_bytes: 1GiB\n"
+                              "  - {groups: ml, name: prod-1.x_Y, keys: 4096, leases: auto}\n"
+                              "  - {name: default, connections: 5}\n"),
+                         0);
+        assert_int_equal(config.n_tenants, 3);
+        assert_string_equal(config.tenants[0].name, "research");
+        assert_int_equal(config.tenants[0].users.n, 2);
+        assert_string_equal(config.tenants[0].users.items[1], "1000");
+        assert_int_equal(config.tenants[0].pool, 64 * MIB);
+        assert_int_equal(config.tenants[0].stored_bytes, GIB);
+        assert_int_equal(config.tenants[0].connections, 0);
+        assert_string_equal(config.tenants[1].name, "prod-1.x_Y");
+        assert_string_equal(config.tenants[1].groups.items[0], "ml");
+        assert_int_equal(config.tenants[1].keys, 4096);
+        assert_int_equal(config.tenants[2].connections, 5);
+
+        text = printed(print_it);
+        assert_int_equal(load(text), 0);
+        assert_int_equal(config.n_tenants, 3);
+        assert_string_equal(config.tenants[1].name, "prod-1.x_Y");
+        assert_int_equal(config.tenants[0].users.n, 2);
+        assert_int_equal(config.tenants[0].stored_bytes, GIB);
+        assert_int_equal(config.tenants[2].connections, 5);
+        assert_int_equal(load("tenants: []\n"), 0);
+        assert_int_equal(config.n_tenants, 0);
+}
+
+static void there_are_at_most_so_many_tenants(void **state)
+{
+        char text[4096] = "tenants:\n- {name: default}\n";
+
+        for (int i = 0; i < CONFIG_MAX_TENANTS; i++) {
+                assert_int_equal(load(text), 0);
+                snprintf(text + strlen(text), sizeof(text) - strlen(text),
+                         "- {name: t%d, users: u%d}\n", i, i);
+        }
+        assert_int_equal(load(text), -EINVAL);
+        assert_non_null(strstr(error.text, "there may be 16 tenants"));
+}
+
+static void a_reload_changes_limits_of_tenants_and_says_what_it_does_not(void **state)
+{
+        struct config next;
+
+        assert_int_equal(load("tenants:\n- {name: a, users: x, keys: 2048, pool: 8MiB}\n"), 0);
+        config_init(&next);
+        assert_int_equal(config_load_text(&next, "t",
+                                          "tenants:\n- {name: a, users: y, stored_bytes: 1GiB}\n",
+                                          51, &error),
+                         0);
+        n_said = 0;
+        assert_int_equal(config_reload(&config, &next, say), 2);
+        assert_int_equal(config.tenants[0].keys, 0);
+        assert_int_equal(config.tenants[0].stored_bytes, GIB);
+        assert_string_equal(config.tenants[0].users.items[0], "x");
+        assert_true(was_said("tenant a: keys: 2048 is now auto"));
+        assert_true(was_said("tenant a: users: [x] becomes [y] only at the next start"));
+        assert_true(was_said("tenant a: pool: 8MiB becomes auto only at the next start"));
+        config_fini(&next);
+        config_init(&next);
+        n_said = 0;
+        assert_int_equal(config_reload(&config, &next, say), 0);
+        assert_true(was_said("only at the next start"));
+        assert_int_equal(config.n_tenants, 1);
+        config_fini(&next);
+}
+
+static void limits_of_a_user_are_three_quarters_where_they_are_auto(void **state)
+{
+        uint64_t connections, keys;
+
+        assert_int_equal(load("limits: {connections: 4096, keys: 4096}"), 0);
+        config_uid_limits(&config, &connections, &keys);
+        assert_int_equal(connections, 3072);
+        assert_int_equal(keys, 3072);
+        assert_int_equal(load("limits: {connections: 70}"), 0);
+        config_uid_limits(&config, &connections, &keys);
+        assert_int_equal(connections, 64);
+        assert_int_equal(load("limits: {connections: 2, uid_keys: 1024}"), 0);
+        config_uid_limits(&config, &connections, &keys);
+        assert_int_equal(connections, 2);
+        assert_int_equal(keys, 1024);
+}
+
 /* --- bad files --- */
 
 static void errors_name_place_fault_and_remedy(void **state)
@@ -432,17 +524,50 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "memory:\n  poool: 1GiB\n",
                   "t:2:3: unknown key \"memory.poool\"; did you mean \"memory.pool\"?" },
                 { "store: {foo: 1}\n", "t:1:9: unknown key \"store.foo\"; the keys there are path, "
-                                       "limit, segment, entries, prewrite" },
+                                       "limit, segment, entries, prewrite, error_budget, "
+                                       "reserve, scrub_rate, scrub_interval" },
                 { "xyzzy: 1\n", "t:1:1: unknown key \"xyzzy\"; the sections are listen, store, "
                                 "memory, io, eviction, "
                                 "access, limits, log, tenants" },
                 { "\"\xc3\xa4\xc3\xb6\": 1",
                   "t:1:1: unknown key \"\xc3\xa4\xc3\xb6\"; the sections are listen, store, "
                   "memory, io, eviction, access, limits, log, tenants" },
-                { "tenants: {acme: {}}\n", "t:1:11: \"tenants.acme\": this version knows the one "
-                                           "tenant \"default\"; several are not supported" },
-                { "tenants: [default]\n", "t:1:10: \"tenants\" is a section: its keys go below it, "
-                                          "indented, as \"key: value\"" },
+                { "tenants: {acme: {}}\n",
+                  "t:1:11: unknown key \"tenants.acme\"; tenants are a list in the file, an entry "
+                  "each: \"- name: acme\", and its keys below" },
+                { "tenants: [default]\n",
+                  "t:1:11: a tenant is a mapping: \"- name: research\", and "
+                  "its other keys below" },
+                { "tenants: 5\n", "t:1:10: \"tenants\" is a section: its keys go below it, "
+                                  "indented, as \"key: value\"" },
+                { "tenants:\n- users: [a]\n", "t:2:3: this tenant has no name" },
+                { "tenants:\n- name: a\n  users: [a]\n- {name: a, groups: b}\n",
+                  "t:4:3: there are two tenants \"a\"" },
+                { "tenants:\n- name: a\n", "t:2:3: tenant \"a\" has neither users nor groups" },
+                { "tenants:\n- name: default\n  pool: 1GiB\n",
+                  "t:2:3: tenant \"default\" has limits only: its users and groups are those of "
+                  "access, its pool is memory.pool" },
+                { "tenants:\n- name: a b\n",
+                  "t:2:9: tenants.name: \"a b\" is not a tenant's name: 1 to 63 letters, digits, "
+                  "\".\", \"_\" and \"-\"" },
+                { "tenants:\n- name: a\n  user: b\n",
+                  "t:3:3: unknown key \"user\" of a tenant; did you mean \"users\"?" },
+                { "tenants:\n- name: a\n  xyzzy: b\n", "t:3:3: unknown key \"xyzzy\" of a tenant" },
+                { "tenants:\n- name: a\n  name: b\n",
+                  "t:3:3: \"tenants.name\" is given twice; first at line 2" },
+                { "tenants:\n- name: a\n  pool: 1KiB\n",
+                  "t:3:9: tenants.pool: \"1KiB\" is out of range: 8MiB to 16TiB, or auto" },
+                { "tenants:\n- name: a\n  users: [b, b]\n",
+                  "t:3:10: tenants.users: \"b\" is listed twice" },
+                { "tenants:\n- name: a\n  users: {b: c}\n",
+                  "t:3:10: \"tenants.users\" takes a value; there are no keys below it" },
+                { "tenants:\n- name: a\n  users:\n",
+                  "t:3:3: \"tenants.users\" has no value; give it one, or leave the line out" },
+                { "tenants:\n- [a]\n",
+                  "t:2:3: a tenant is a mapping: \"- name: research\", and its "
+                  "other keys below" },
+                { "tenants:\n- name: a\n  users: a\ntenants: []\n",
+                  "t:4:1: section \"tenants\" is there twice; first at line 1" },
                 { "store: {limit: 1GiB}\nstore.limit: 2GiB\n",
                   "t:2:1: \"store.limit\" is given twice; first at line 1" },
                 { "store:\n  limit: 1GiB\n  limit: 1GiB\n",
@@ -840,8 +965,9 @@ static void printed_is_read_back_the_same(void **state)
         char why[CONFIG_WHY];
 
         assert_reads_back();
-        assert_int_equal(config_assign_list(&config, (unsigned)config_row_find("store.path"), paths,
-                                            16, why),
+        assert_int_equal(config_assign_list_to(&config,
+                                               &config_rows[config_row_find("store.path")], paths,
+                                               16, why),
                          0);
         assert_reads_back();
         for (size_t i = 0; i < ARRAY_SIZE(sets); i++) {
@@ -1363,6 +1489,10 @@ int main(int argc, char **argv)
                 CASE(nested_dotted_and_flow_are_the_same),
                 CASE(nothing_is_the_defaults),
                 CASE(every_kind_of_value_is_read),
+                CASE(tenants_are_read_in_their_order_and_printed_back),
+                CASE(there_are_at_most_so_many_tenants),
+                CASE(a_reload_changes_limits_of_tenants_and_says_what_it_does_not),
+                CASE(limits_of_a_user_are_three_quarters_where_they_are_auto),
                 CASE(errors_name_place_fault_and_remedy),
                 CASE(what_yaml_has_beyond_keys_and_values_is_refused),
                 CASE(bytes_that_are_not_text_are_refused),

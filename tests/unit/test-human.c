@@ -166,22 +166,22 @@ static void percentiles_are_exact(void **state)
 
 static void tables_align_and_names_cannot_steer_a_terminal(void **state)
 {
-        struct table *table = table_new("lr");
+        struct text_table *table = text_table_new("lr");
         char *text = NULL;
         size_t bytes = 0;
         FILE *out = open_memstream(&text, &bytes);
 
         assert_non_null(out);
-        table_row(table, "name", "size");
-        table_row(table, "a\033[2Jb\n", "1 µs");
-        table_row(table, "x", NULL);
-        table_print(table, "> ", out);
+        text_table_row(table, "name", "size");
+        text_table_row(table, "a\033[2Jb\n", "1 µs");
+        text_table_row(table, "x", NULL);
+        text_table_print(table, "> ", out);
         fclose(out);
         assert_string_equal(text, "> name     size\n"
                                   "> a?[2Jb?  1 µs\n"
                                   "> x\n");
         free(text);
-        table_free(table);
+        text_table_free(table);
 }
 
 int main(void)

@@ -201,6 +201,31 @@ static void random_adds_and_removes_agree_with_a_model(void **state)
         index_free(ix);
 }
 
+/* The buckets grow under it. */
+static void all_are_found_whether_room_was_made_first_or_not(void **state)
+{
+        enum { CHUNKS = 50000 };
+
+        for (unsigned reserved = 0; reserved <= CHUNKS; reserved += CHUNKS / 2) {
+                static uint32_t at[CHUNKS];
+                struct index *ix;
+
+                assert_int_equal(index_new(&ix, 1u << 20), 0);
+                index_reserve(ix, reserved);
+                for (uint64_t n = 0; n < CHUNKS; n++)
+                        at[n] = add(ix, 1, n, hash_of(1, n));
+                for (uint64_t n = 0; n < CHUNKS; n += 2) {
+                        index_unlink(ix, at[n]);
+                        index_release(ix, at[n]);
+                }
+                for (uint64_t n = 0; n < CHUNKS; n++)
+                        assert_int_equal(find(ix, 1, n, hash_of(1, n)),
+                                         n % 2 ? at[n] : INDEX_NONE);
+                assert_true(index_bytes(ix) <= CHUNKS * 101);
+                index_free(ix);
+        }
+}
+
 int main(void)
 {
         static const struct CMUnitTest tests[] = {
@@ -210,6 +235,7 @@ int main(void)
                 cmocka_unit_test(a_fresh_record_is_empty),
                 cmocka_unit_test(records_stay_low_and_memory_follows_them),
                 cmocka_unit_test(random_adds_and_removes_agree_with_a_model),
+                cmocka_unit_test(all_are_found_whether_room_was_made_first_or_not),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

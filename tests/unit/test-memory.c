@@ -270,6 +270,32 @@ static void a_lease_pins_until_released_and_a_stale_one_is_refused(void **state)
         pool_free(p);
 }
 
+/* The pin of a lease alone, whatever else leaves around it. */
+static void test_R7_a_leased_slot_is_never_given_to_another(void **state)
+{
+        struct pool *p = new_pool(16 * MIB);
+        uint32_t chunk = add(p, 0, MIB), n = 0;
+        struct lease_limits limits = { .count = 10, .bytes = 8 * MIB, .bytes_all = 8 * MIB };
+        struct lease_holder mine;
+        struct leases *l = NULL;
+        struct pool_stats stats;
+        struct lease lease;
+
+        assert_int_equal(leases_new(&l, p, 100, &limits), 0);
+        lease_holder_init(&mine);
+        assert_int_equal(lease_acquire(l, &mine, chunk, &lease), 0);
+        do {
+                add(p, ++n, MIB);
+                pool_get_stats(p, &stats);
+        } while (stats.evictions < 40);
+        assert_int_equal(find(p, 0), chunk);
+        lease_release_all(l, &mine);
+        add(p, ++n, MIB);
+        assert_int_equal(find(p, 0), POOL_NONE);
+        leases_free(l);
+        pool_free(p);
+}
+
 static void quotas_of_leases_hold_and_come_back(void **state)
 {
         struct pool *p = new_pool(8 * MIB);
@@ -327,6 +353,7 @@ int main(void)
                 cmocka_unit_test(every_slot_can_be_used_and_used_again),
                 cmocka_unit_test(what_is_too_large_is_said_so),
                 cmocka_unit_test(a_lease_pins_until_released_and_a_stale_one_is_refused),
+                cmocka_unit_test(test_R7_a_leased_slot_is_never_given_to_another),
                 cmocka_unit_test(quotas_of_leases_hold_and_come_back),
                 cmocka_unit_test(a_place_outside_the_lane_is_no_place),
         };

@@ -59,7 +59,7 @@ static void on_guard(evutil_socket_t fd, short what, void *userdata)
         fail_msg("nothing happens");
 }
 
-static void no_report(void *userdata, enum wire_report what, FILE *out)
+static void no_report(void *userdata, const struct client *client, enum wire_report what, FILE *out)
 {
         fputs("report", out);
 }
@@ -87,6 +87,14 @@ static struct sessions_stats sessions(void)
 
         sessions_get_stats(d.sessions, &s);
         return s;
+}
+
+static uint64_t used(enum tenant_thing what)
+{
+        struct tenant_usage usage;
+
+        tenants_get_usage(d.tenants, TENANT_DEFAULT, &usage);
+        return usage.used[what];
 }
 
 /* As server.c has it. */
@@ -129,10 +137,18 @@ static void turns(void)
 
 static int setup(void **state)
 {
-        struct tenant_access anyone = { 0 };
+        struct tenant_params only = { .name = "default" };
+        struct tenant_access admins = { 0 };
         struct sessions_params params = { .env = &d.env, .handshake_ms = 60000 };
         char error[256];
 
+        struct tenant_limits all, none;
+
+        for (unsigned i = 0; i < TENANT_THINGS; i++)
+                none.most[i] = TENANT_NO_LIMIT;
+        all = only.limits = none;
+        all.most[TENANT_CONNECTIONS] = 64;
+        all.most[TENANT_LANE_BYTES] = 256 * MIB;
         memset(&d, 0, sizeof(d));
         t = (struct tiers){ 0 };
         log_set_level(LOG_LEVEL_ERROR);
@@ -148,11 +164,7 @@ static int setup(void **state)
                                                             .bytes = 4 * MIB,
                                                             .bytes_all = 8 * MIB }),
                          0);
-        assert_int_equal(
-                tenants_new(&d.tenants, &anyone, &anyone,
-                            &(struct tenant_limits){ .connections = 64, .lane_bytes = 256 * MIB },
-                            error),
-                0);
+        assert_int_equal(tenants_new(&d.tenants, &only, 1, &admins, &all, &none, error), 0);
         d.env = (struct dispatch_env){
                 .cache = t.cache,
                 .pool = t.pool,
@@ -184,13 +196,11 @@ static int teardown(void **state)
                 turn(!sessions_empty(d.sessions) || kio_pending(t.io) > 0);
         tenants_get_usage(d.tenants, TENANT_DEFAULT, &usage);
         pool_get_stats(t.pool, &pool);
-        assert_int_equal(usage.connections, 0);
-        assert_int_equal(usage.lanes, 0);
-        assert_int_equal(usage.lane_bytes, 0);
+        for (unsigned i = 0; i < TENANT_THINGS; i++)
+                assert_int_equal(usage.used[i], 0);
         assert_int_equal(leases_count(d.leases), 0);
         assert_int_equal(pool.pinned_bytes, 0);
         assert_int_equal(pool.leased_bytes, 0);
-        assert_int_equal(d.env.keys_inflight, 0);
         sessions_free(d.sessions);
         leases_free(d.leases);
         tenants_free(d.tenants);
@@ -394,6 +404,18 @@ static struct wire_get_result get(struct peer_end *c, uint32_t n)
         submit_gets(c, n, 1, 0, 0);
         assert_int_equal(reply(c, WIRE_GET, NULL)->status, WIRE_OK);
         return *(struct wire_get_result *)(&in.reply + 1);
+}
+
+static void release_one(struct peer_end *c, struct wire_lease lease)
+{
+        struct {
+                struct wire_batch head;
+                struct wire_lease lease;
+        } msg = { .head = { .hdr = { .len = sizeof(msg), .op = WIRE_RELEASE }, .releases = 1 },
+                  .lease = lease };
+
+        send_raw(c, &msg, sizeof(msg));
+        assert_int_equal(reply(c, WIRE_RELEASE, NULL)->value, 0);
 }
 
 static void evict(struct peer_end *c, uint32_t n, enum wire_tier tiers)
@@ -719,7 +741,7 @@ static void keys_in_flight_are_bounded(void **state)
                 }
                 turns();
                 idle++;
-                most = MAX(most, d.env.keys_inflight);
+                most = MAX(most, used(TENANT_KEYS));
         }
         assert_true(sent < BATCHES);
         assert_in_range(most, CLIENT_MAX_KEYS, CLIENT_MAX_KEYS + WIRE_MAX_KEYS);
@@ -730,17 +752,129 @@ static void keys_in_flight_are_bounded(void **state)
         hang_up(&c);
 }
 
-static void with_too_many_keys_of_all_clients_batches_are_busy(void **state)
+static void set_limit(enum tenant_thing what, uint64_t tenant, uint64_t user, uint64_t all)
+{
+        struct tenant_limits limits[3];
+
+        for (unsigned i = 0; i < 3; i++)
+                for (unsigned k = 0; k < TENANT_THINGS; k++)
+                        limits[i].most[k] = TENANT_NO_LIMIT;
+        limits[0].most[what] = tenant;
+        limits[1].most[what] = user;
+        limits[2].most[what] = all;
+        tenants_set_limits(d.tenants, TENANT_DEFAULT, &limits[0]);
+        tenants_set_common_limits(d.tenants, &limits[2], &limits[1]);
+}
+
+static void test_R10_too_many_keys_are_busy_for_all_and_over_quota_for_one(void **state)
 {
         struct peer_end c;
 
         greet(&c);
-        d.env.keys_inflight += DISPATCH_MAX_KEYS;
-        submit_gets(&c, 1, 1, 0, 0);
+        set_limit(TENANT_KEYS, 1000, 1000, 9);
+        submit_gets(&c, 1, 10, 0, 0);
         assert_int_equal(reply(&c, WIRE_GET, NULL)->status, WIRE_BUSY);
-        d.env.keys_inflight -= DISPATCH_MAX_KEYS;
+        set_limit(TENANT_KEYS, 9, 1000, 1000);
+        submit_gets(&c, 1, 10, 0, 0);
+        assert_int_equal(reply(&c, WIRE_GET, NULL)->status, WIRE_QUOTA);
+        set_limit(TENANT_KEYS, 1000, 9, 1000);
+        submit_gets(&c, 1, 10, 0, 0);
+        assert_int_equal(reply(&c, WIRE_GET, NULL)->status, WIRE_QUOTA);
+        assert_int_equal(used(TENANT_KEYS), 0);
         assert_int_equal(get(&c, 1).status, WIRE_MISS);
         hang_up(&c);
+}
+
+static void test_R10_leases_of_all_sessions_of_a_user_or_tenant_are_counted(void **state)
+{
+        struct wire_lease held;
+        struct peer_end a, b;
+
+        greet(&a);
+        greet(&b);
+        assert_int_equal(put(&a, 1, LENGTH, WIRE_WRITTEN, 0).status, WIRE_OK);
+        assert_int_equal(put(&a, 2, LENGTH, WIRE_WRITTEN, 0).status, WIRE_OK);
+        set_limit(TENANT_LEASES, 2, 1000, 1000);
+        assert_int_equal(get(&a, 1).status, WIRE_OK);
+        held = get(&b, 1).lease;
+        assert_int_equal(used(TENANT_LEASES), 2);
+        assert_int_equal(used(TENANT_LEASED_BYTES), 2 * round_up(LENGTH, 4096));
+        assert_int_equal(get(&b, 2).status, WIRE_QUOTA);
+        assert_int_equal(get(&a, 2).status, WIRE_QUOTA);
+        release_one(&b, held);
+        assert_int_equal(used(TENANT_LEASES), 1);
+        assert_int_equal(get(&a, 2).status, WIRE_OK);
+        /* By bytes, and of one user. */
+        set_limit(TENANT_LEASED_BYTES, TENANT_NO_LIMIT, used(TENANT_LEASED_BYTES), TENANT_NO_LIMIT);
+        assert_int_equal(get(&b, 1).status, WIRE_QUOTA);
+        assert_int_equal(used(TENANT_LEASES), 2);
+        hang_up(&a);
+        turns();
+        assert_int_equal(used(TENANT_LEASES), 0);
+        assert_int_equal(used(TENANT_LEASED_BYTES), 0);
+        assert_int_equal(get(&b, 1).status, WIRE_OK);
+        hang_up(&b);
+}
+
+static void test_R10_connections_and_lanes_over_a_quota_are_refused(void **state)
+{
+        struct wire_lane lane = { .hdr = { .len = sizeof(lane), .op = WIRE_LANE }, .bytes = LANE };
+        struct peer_end a, b, c;
+
+        greet(&a);
+        set_limit(TENANT_CONNECTIONS, 1000, 2, 1000);
+        hello(&b);
+        connect_only(&c);
+        assert_ended(&c);
+        assert_int_equal(sessions().refused_limit, 1);
+        set_limit(TENANT_LANE_BYTES, 2 * LANE - 1, TENANT_NO_LIMIT, TENANT_NO_LIMIT);
+        send_raw(&b, &lane, sizeof(lane));
+        assert_int_equal(reply(&b, WIRE_LANE, NULL)->status, WIRE_QUOTA);
+        assert_int_equal(used(TENANT_LANE_BYTES), LANE);
+        hang_up(&a);
+        turns();
+        assert_int_equal(used(TENANT_LANE_BYTES), 0);
+        send_raw(&b, &lane, sizeof(lane));
+        assert_int_equal(reply(&b, WIRE_LANE, NULL)->status, WIRE_OK);
+        hang_up(&b);
+        hang_up(&c);
+}
+
+/* Numbers are the session's own: they do not tell of what others have opened. */
+static void test_R9_numbers_of_namespaces_say_nothing_of_other_sessions(void **state)
+{
+        struct {
+                struct wire_namespace head;
+                char name[1];
+        } ns = { .head = { .hdr = { .len = 33, .op = WIRE_NAMESPACE }, .name_length = 1 } };
+        struct peer_end a, b;
+
+        greet(&a);
+        hello(&b);
+        for (ns.name[0] = 'b'; ns.name[0] < 'f'; ns.name[0]++) {
+                send_raw(&a, &ns, 33);
+                assert_int_equal(reply(&a, WIRE_NAMESPACE, NULL)->value, 2 + ns.name[0] - 'b');
+        }
+        ns.name[0] = 'd';
+        send_raw(&b, &ns, 33);
+        assert_int_equal(reply(&b, WIRE_NAMESPACE, NULL)->value, 1);
+        send_raw(&b, &ns, 33);
+        assert_int_equal(reply(&b, WIRE_NAMESPACE, NULL)->value, 1);
+        b.ns = 2;
+        submit_gets(&b, 1, 1, 0, 0);
+        assert_int_equal(reply(&b, WIRE_GET, NULL)->status, WIRE_NO_NAMESPACE);
+        hang_up(&a);
+        hang_up(&b);
+}
+
+static void a_hello_is_counted_and_timed_as_every_request(void **state)
+{
+        struct peer_end a;
+
+        hello(&a);
+        assert_int_equal(d.env.traffic.latency[WIRE_HELLO].count, 1);
+        assert_int_equal(d.env.traffic.requests[WIRE_HELLO], 1);
+        hang_up(&a);
 }
 
 /* --- bytes --- */
@@ -826,7 +960,11 @@ int main(void)
                 TEST(what_a_dead_client_has_in_flight_takes_no_lease),
                 TEST(keys_that_a_dead_client_has_not_started_are_not),
                 TEST(keys_in_flight_are_bounded),
-                TEST(with_too_many_keys_of_all_clients_batches_are_busy),
+                TEST(test_R10_too_many_keys_are_busy_for_all_and_over_quota_for_one),
+                TEST(test_R10_leases_of_all_sessions_of_a_user_or_tenant_are_counted),
+                TEST(test_R10_connections_and_lanes_over_a_quota_are_refused),
+                TEST(test_R9_numbers_of_namespaces_say_nothing_of_other_sessions),
+                TEST(a_hello_is_counted_and_timed_as_every_request),
                 TEST(a_copy_to_the_lane_is_right_though_the_chunk_goes_meanwhile),
                 TEST(when_stopping_what_was_asked_is_answered_and_sessions_end),
         };

@@ -189,11 +189,62 @@ static void a_full_table_of_classes_falls_back_to_the_shared_ones(void **state)
         while ((r = slabs_declare_class(s, bytes)) == 0)
                 bytes += SLAB_GRAIN;
         assert_int_equal(r, -ENOSPC);
-        assert_int_equal(slabs_class_count(s), SLAB_MAX_CLASSES);
+        assert_int_equal(slabs_class_count(s), SLAB_MAX_SIZES);
         assert_int_equal(slabs_class_bytes(s, class_of(s, bytes)), 36 * MIB);
         /* What is in the table stays declared. */
         assert_int_equal(slabs_declare_class(s, bytes - SLAB_GRAIN), 0);
         assert_int_equal(slabs_class_bytes(s, class_of(s, bytes - SLAB_GRAIN)), bytes - SLAB_GRAIN);
+}
+
+static void a_slab_has_slots_of_one_group_only(void **state)
+{
+        _cleanup_(slabs_freep) struct slabs *s = make(3, 2 * MIB, 2 * MIB);
+        int none = slabs_class_of(s, 0, 64 * KIB), one = slabs_class_of(s, 1, 64 * KIB),
+            seven = slabs_class_of(s, 7, 64 * KIB), larger = slabs_class_of(s, 7, 128 * KIB);
+        struct slab_slot a, b, c, d;
+        unsigned count = slabs_class_count(s), found = 0;
+
+        assert_int_equal(none, slabs_class_for(s, 64 * KIB));
+        assert_true(one >= 0 && seven >= 0 && one != none && seven != none && seven != one);
+        assert_int_equal(slabs_class_of(s, 7, 64 * KIB - 1), seven);
+        assert_int_equal(slabs_class_bytes(s, (unsigned)seven), 64 * KIB);
+        assert_int_equal(slabs_class_group(s, (unsigned)seven), 7);
+        assert_int_equal(slabs_class_group(s, (unsigned)none), 0);
+        assert_int_equal(slabs_class_of(s, 1, 2 * MIB + 1), -E2BIG);
+        assert_int_equal(slabs_class_count(s), count);
+
+        assert_int_equal(slabs_acquire(s, (unsigned)none, 1, &a), 0);
+        assert_int_equal(slabs_acquire(s, (unsigned)one, 2, &b), 0);
+        assert_int_equal(slabs_acquire(s, (unsigned)seven, 3, &c), 0);
+        assert_true(a.slab != b.slab && b.slab != c.slab && a.slab != c.slab);
+        assert_int_equal(slabs_acquire(s, (unsigned)larger, 4, &d), SLAB_FULL);
+        assert_int_equal(slabs_slab_class(s, c.slab), seven);
+        /* An empty one goes to whoever asks, of whatever group. */
+        slabs_release(s, a);
+        assert_int_equal(slabs_acquire(s, (unsigned)larger, 4, &d), 0);
+        assert_int_equal(d.slab, a.slab);
+        check_sums(s);
+
+        for (int i = slabs_group_first(s, 7); i >= 0; i = slabs_group_next(s, (unsigned)i)) {
+                assert_int_equal(slabs_class_group(s, (unsigned)i), 7);
+                found++;
+        }
+        assert_int_equal(found, 2);
+        assert_int_equal(slabs_group_first(s, 8), -1);
+}
+
+static void a_full_table_of_groups_is_said(void **state)
+{
+        _cleanup_(slabs_freep) struct slabs *s = make(1, 64 * MIB, 64 * MIB);
+        int r = 0;
+
+        for (unsigned group = 1; r >= 0 && group < UINT16_MAX; group++)
+                r = slabs_class_of(s, (uint16_t)group, 4096);
+        assert_int_equal(r, -ENOSPC);
+        assert_int_equal(slabs_class_count(s), SLAB_MAX_CLASSES);
+        assert_true(slabs_class_of(s, 1, 4096) >= 0);
+        assert_int_equal(slabs_class_of(s, 1, 8192), -ENOSPC);
+        assert_int_equal(slabs_declare_class(s, 33 * MIB), -ENOSPC);
 }
 
 static void a_space_holds_exactly_what_fits_and_no_place_twice(void **state)
@@ -508,6 +559,8 @@ int main(void)
                 cmocka_unit_test(neighbouring_classes_are_at_most_an_eighth_apart),
                 cmocka_unit_test(a_declared_size_gets_an_exact_class),
                 cmocka_unit_test(a_full_table_of_classes_falls_back_to_the_shared_ones),
+                cmocka_unit_test(a_slab_has_slots_of_one_group_only),
+                cmocka_unit_test(a_full_table_of_groups_is_said),
                 cmocka_unit_test(a_space_holds_exactly_what_fits_and_no_place_twice),
                 cmocka_unit_test(slabs_are_cut_in_order_and_slots_given_in_order),
                 cmocka_unit_test(a_released_slot_is_found_again),

@@ -21,6 +21,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "build-config.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -1597,7 +1598,10 @@ static void bad_parameters_are_refused(void **state)
         params.paths = two;
         params.n_paths = 2;
         assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
-        assert_non_null(strstr(error, "several paths"));
+        assert_non_null(strstr(error, "the same directory"));
+        params.n_paths = STORE_MAX_PATHS + 1;
+        assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
+        assert_non_null(strstr(error, "at most"));
         params = params_of(64 * MIB);
         params.policy = "belady";
         assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
@@ -1658,6 +1662,7 @@ static void a_lowered_limit_makes_a_large_ring_smaller(void **state)
 
         start_limit(64 * MIB);
         put_range(0, 12000, 4096);
+        settle(); /* the ring grows behind the puts */
         pages = stats().table_pages;
         assert_true(pages > 1000);
         stop();
@@ -1699,6 +1704,67 @@ static void a_missing_segment_costs_its_own_chunks(void **state)
         start_limit(32 * MIB);
         assert_int_equal(get(2999, 16384), 0);
         stop();
+}
+
+/* --- writing ahead --- */
+
+/* Lets it, until it has nothing left to do. */
+static void prewrite_all(void)
+{
+        for (;;) {
+                uint64_t deadline, now;
+
+                turn_once();
+                deadline = store_deadline_ns(t.s);
+                now = clock_mono_ns();
+                if (kio_pending(t.io) > 0)
+                        wait_io();
+                else if (deadline > now)
+                        poll(NULL, 0, (int)((deadline - now) / 1000000) + 1);
+                else if (deadline == 0)
+                        return;
+        }
+}
+
+static void a_store_that_is_left_alone_writes_a_third_of_its_limit_ahead(void **state)
+{
+        start_limit(48 * MIB);
+        prewrite_all();
+        assert_in_range(stats().prewrite_bytes_written, 16 * MIB, 17 * MIB);
+        for (unsigned i = 0; i < 8; i++)
+                assert_int_equal(put(i, (uint32_t)MIB), 0);
+        prewrite_all();
+        assert_in_range(stats().prewrite_bytes_written, 24 * MIB, 25 * MIB);
+        stop();
+}
+
+static void nothing_is_written_ahead_beside_a_put(void **state)
+{
+        uint64_t before, until;
+
+        t.faults = true;
+        start_limit(48 * MIB);
+        prewrite_all();
+        before = stats().prewrite_bytes_written;
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = 1 });
+        assert_int_equal(submit_put(1, (uint32_t)MIB, false), 0);
+        until = clock_mono_ns() + 50 * 1000000;
+        while (clock_mono_ns() < until) {
+                turn_once();
+                assert_int_equal(store_deadline_ns(t.s), 0);
+                poll(NULL, 0, 1);
+        }
+        assert_int_equal(fault_hits(), 1);
+        assert_int_equal(stats().prewrite_bytes_written, before);
+        fault_set(NULL);
+        fault_release();
+        turn(puts_none, NULL);
+        assert_int_equal(last_result, 0);
+        prewrite_all();
+        assert_int_equal(stats().prewrite_bytes_written, before + MIB);
+        stop();
+        t.faults = false;
 }
 
 static void a_durable_put_says_what_the_file_system_can_promise(void **state)
@@ -1776,7 +1842,7 @@ static void a_failed_payload_write_stores_nothing(void **state)
         stop();
 }
 
-static void a_failed_table_write_bypasses_puts_but_not_gets(void **state)
+static void a_failed_table_write_bypasses_the_path(void **state)
 {
         struct store_params params = params_of(64 * MIB);
 
@@ -1793,8 +1859,8 @@ static void a_failed_table_write_bypasses_puts_but_not_gets(void **state)
         assert_false(present(100));
         assert_int_equal(submit_put(101, 5000, false), STORE_BYPASSED);
         for (uint64_t i = 0; i < 20; i++)
-                assert_int_equal(get(i, 5000), 0);
-        assert_int_equal(drop(3), 0);
+                assert_int_equal(get(i, 5000), STORE_MISS);
+        assert_int_equal(drop(3), STORE_MISS);
         settle();
         stop();
         start_limit(64 * MIB);
@@ -1951,10 +2017,12 @@ static const struct CMUnitTest tests[] = {
         TEST(a_lowered_limit_is_enforced_at_start_and_a_raised_one_used),
         TEST(a_lowered_limit_makes_a_large_ring_smaller),
         TEST(a_missing_segment_costs_its_own_chunks),
+        TEST(a_store_that_is_left_alone_writes_a_third_of_its_limit_ahead),
+        TEST(nothing_is_written_ahead_beside_a_put),
         TEST(a_durable_put_says_what_the_file_system_can_promise),
         TEST(a_failed_sync_is_never_believed_again),
         TEST(a_failed_payload_write_stores_nothing),
-        TEST(a_failed_table_write_bypasses_puts_but_not_gets),
+        TEST(a_failed_table_write_bypasses_the_path),
         TEST(a_read_error_is_counted_and_a_miss),
         TEST(a_failed_namespaces_write_is_the_answer_and_not_the_end),
         TEST(reads_and_writes_at_random_agree_with_a_model),

@@ -658,9 +658,31 @@ static void a_damaged_page_or_entry_is_not_believed(void **state)
         end();
 }
 
+/* A CRC over bytes and their own CRC does not depend on the bytes: the page's would not notice. */
+static void a_page_notices_an_entry_that_was_replaced_by_another_whole_one(void **state)
+{
+        static struct disk_page page;
+
+        page = (struct disk_page){
+                .magic = DISK_PAGE_MAGIC, .sequence = 1, .position = 7, .count = 2
+        };
+        memcpy(page.uuid, uuid, sizeof(uuid));
+        for (unsigned i = 0; i < 2; i++) {
+                page.entries[i] = (struct disk_entry){ .seq = 10 + i, .length = 100 };
+                page.entries[i].crc = disk_entry_crc(&page.entries[i], uuid);
+        }
+        page.crc = disk_page_crc(&page);
+        assert_true(disk_page_valid(&page, uuid, 7));
+        page.entries[1] = page.entries[0];
+        assert_true(disk_entry_valid(&page.entries[1], uuid));
+        assert_false(disk_page_valid(&page, uuid, 7));
+}
+
 int main(void)
 {
         static const struct CMUnitTest tests[] = {
+                cmocka_unit_test(
+                        a_page_notices_an_entry_that_was_replaced_by_another_whole_one),
                 cmocka_unit_test(every_live_entry_lies_in_a_page_whenever_it_stops),
                 cmocka_unit_test(it_goes_on_after_each_of_many_torn_writes),
                 cmocka_unit_test(power_loss_keeps_what_was_synced),

@@ -25,6 +25,8 @@ union message {
         struct wire_list list;
         struct wire_purge purge;
         struct wire_report_request report;
+        struct wire_verify verify;
+        struct wire_device device;
         uint8_t bytes[WIRE_MAX_MESSAGE + 64];
         uint64_t align;
 };
@@ -146,6 +148,19 @@ static void minimal(union message *m, unsigned op)
         case WIRE_REPORT:
                 memset(m, 0, sizeof(*m));
                 m->hdr = (struct wire_hdr){ .len = sizeof(m->report), .op = WIRE_REPORT };
+                break;
+        case WIRE_VERIFY:
+                memset(m, 0, sizeof(*m));
+                m->verify = (struct wire_verify){ .hdr = { .len = sizeof(m->verify),
+                                                           .op = WIRE_VERIFY },
+                                                  .max_chunks = 1,
+                                                  .max_bytes = 1 };
+                break;
+        case WIRE_DEVICE:
+                memset(m, 0, sizeof(*m));
+                m->device = (struct wire_device){ .hdr = { .len = sizeof(m->device),
+                                                           .op = WIRE_DEVICE },
+                                                  .action = WIRE_DEVICE_SUSPEND };
                 break;
         default:
                 batch(m, op, 0, op == WIRE_RELEASE ? 0 : 1, 0);
@@ -489,6 +504,28 @@ static void lists_purges_and_reports_are_in_range(void **state)
         }
         minimal(&m, WIRE_REPORT);
         m.report.reserved = 1;
+        assert_refused(&m);
+
+        minimal(&m, WIRE_VERIFY);
+        m.verify.path = m.verify.segment = m.verify.slot = UINT32_MAX;
+        m.verify.max_bytes = UINT64_MAX;
+        m.verify.max_chunks = WIRE_MAX_VERIFY_CHUNKS;
+        assert_accepted(&m);
+        m.verify.max_chunks++;
+        assert_refused(&m);
+        m.verify.max_chunks = 0;
+        assert_refused(&m);
+        minimal(&m, WIRE_VERIFY);
+        m.verify.max_bytes = 0;
+        assert_refused(&m);
+
+        minimal(&m, WIRE_DEVICE);
+        m.device.path = UINT32_MAX;
+        m.device.action = WIRE_DEVICE_RESUME;
+        assert_accepted(&m);
+        m.device.action++;
+        assert_refused(&m);
+        m.device.action = 0;
         assert_refused(&m);
 }
 

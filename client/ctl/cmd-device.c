@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `device`: the paths of the daemon's store, how each of them is, and leaving one aside or taking it
+ * back by hand. What there is comes from the status report; the two actions are calls of their own,
+ * for admins. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "commands.h"
+#include "common.h"
+#include "human.h"
+#include "table.h"
+
+/* store.paths of the status; NULL with *ret_status set. */
+static cJSON *device_paths(struct ctl *ctl, int *ret_status)
+{
+        _cleanup_(freep) char *text = NULL;
+        _cleanup_(cJSON_Deletep) cJSON *status = NULL;
+        cJSON *paths = NULL;
+        int r;
+
+        *ret_status = ctl_connect(ctl);
+        if (*ret_status)
+                return NULL;
+        r = kvcache_report(ctl->kv, KVCACHE_REPORT_STATUS, &text);
+        if (r < 0) {
+                *ret_status = complain_call(ctl, r, "device");
+                return NULL;
+        }
+        status = cJSON_Parse(text);
+        if (status)
+                paths = cJSON_DetachItemFromObject(
+                        cJSON_GetObjectItemCaseSensitive(status, "store"), "paths");
+        if (!cJSON_IsArray(paths)) {
+                cJSON_Delete(paths);
+                *ret_status = complain(EXIT_REFUSED, "device: this daemon tells nothing of paths");
+                return NULL;
+        }
+        return paths;
+}
+
+static const char *text_of(const cJSON *object, const char *name)
+{
+        const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
+
+        return text ? text : "";
+}
+
+static uint64_t count_of(const cJSON *object, const char *name)
+{
+        double x = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(object, name));
+
+        return x >= 0 && x < 1e18 ? (uint64_t)x : 0;
+}
+
+static int device_ls(struct ctl *ctl)
+{
+        _cleanup_(cJSON_Deletep) cJSON *paths = NULL;
+        struct text_table *table;
+        const cJSON *path;
+        int status;
+
+        paths = device_paths(ctl, &status);
+        if (!paths)
+                return status;
+        if (ctl->json)
+                return print_json(paths);
+        table = text_table_new("llrrrr");
+        text_table_row(table, "PATH", "STATE", "USED", "LIMIT", "CHUNKS", "ERRORS");
+        cJSON_ArrayForEach(path, paths) {
+                const cJSON *errors = cJSON_GetObjectItemCaseSensitive(path, "errors");
+                char used[HUMAN_BYTES], limit[HUMAN_BYTES], chunks[HUMAN_BYTES],
+                        failed[HUMAN_BYTES];
+
+                human_bytes(count_of(path, "used_bytes"), used);
+                human_bytes(count_of(path, "limit_bytes"), limit);
+                human_count(count_of(path, "chunks"), chunks);
+                human_count(count_of(errors, "read") + count_of(errors, "write") +
+                                    count_of(errors, "sync"),
+                            failed);
+                text_table_row(table, text_of(path, "path"), text_of(path, "state"), used, limit,
+                               chunks, failed);
+        }
+        text_table_print(table, "", stdout);
+        text_table_free(table);
+        cJSON_ArrayForEach(path, paths) {
+                if (text_of(path, "reason")[0])
+                        printf("%s: %s\n", text_of(path, "path"), text_of(path, "reason"));
+                if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(path, "full")))
+                        printf("%s: its file system is full: it does not grow\n",
+                               text_of(path, "path"));
+        }
+        return EXIT_OK;
+}
+
+static int device_number(const cJSON *paths, const char *wanted)
+{
+        int n = cJSON_GetArraySize(paths);
+        uint64_t number;
+
+        for (int i = 0; i < n; i++)
+                if (strcmp(text_of(cJSON_GetArrayItem(paths, i), "path"), wanted) == 0)
+                        return i;
+        return human_parse_count(wanted, &number) == 0 && number < (uint64_t)n ? (int)number : -1;
+}
+
+static int device_act(struct ctl *ctl, const char *action, const char *wanted)
+{
+        bool suspend = strcmp(action, "suspend") == 0;
+        _cleanup_(cJSON_Deletep) cJSON *paths = NULL, *object = NULL;
+        const char *name;
+        int status, number, r;
+
+        paths = device_paths(ctl, &status);
+        if (!paths)
+                return status;
+        number = device_number(paths, wanted);
+        if (number < 0)
+                return complain(EXIT_NOT_FOUND, "device %s: the daemon's store has no path '%s'",
+                                action, wanted);
+        name = text_of(cJSON_GetArrayItem(paths, number), "path");
+        r = suspend ? kvcache_device_suspend(ctl->kv, (uint32_t)number)
+                    : kvcache_device_resume(ctl->kv, (uint32_t)number);
+        if (r == -EACCES)
+                return complain(EXIT_REFUSED,
+                                "device %s: only an admin may: root, the daemon's own user, or "
+                                "whom its configuration names",
+                                action);
+        if (r < 0) {
+                char what[64];
+
+                snprintf(what, sizeof(what), "device %s", action);
+                return complain_call(ctl, r, what);
+        }
+        if (ctl->json) {
+                object = cJSON_CreateObject();
+                cJSON_AddStringToObject(object, "path", name);
+                cJSON_AddStringToObject(object, "state", suspend ? "suspended" : "up");
+                cJSON_AddBoolToObject(object, "changed", r == 0);
+                return print_json(object);
+        }
+        printf("%s: %s%s\n", name, r > 0 ? "was " : "", suspend ? "suspended" : "in use");
+        return EXIT_OK;
+}
+
+static const struct option_row device_options[] = { { 0 } };
+
+static int run_device(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        const char *argument, *action;
+        int r, first;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                ;
+        if (r < 0)
+                return ctl->exit_status;
+        action = first < argc ? argv[first] : "ls";
+        if (strcmp(action, "ls") == 0)
+                return argc - first > 1 ? usage_error(self, "'device ls' takes no argument")
+                                        : device_ls(ctl);
+        if (strcmp(action, "suspend") != 0 && strcmp(action, "resume") != 0)
+                return usage_error(self, "'%s': there are ls, suspend and resume", action);
+        if (argc - first != 2)
+                return usage_error(self, "'device %s' needs one path", action);
+        return device_act(ctl, action, argv[first + 1]);
+}
+
+const struct command command_device = {
+        .name = "device",
+        .arguments = "ls | suspend PATH | resume PATH",
+        .summary = "the paths of the store: look, leave one aside, use it again",
+        .help = "ls: each path with its state and what has failed there. suspend, for admins:\n"
+                "leaves a path aside when all that was begun there has been written; its chunks\n"
+                "are misses until it is resumed, new ones go to the other paths. resume: probes\n"
+                "the device and uses the path again, also one that the daemon has bypassed by\n"
+                "itself. What was purged or evicted meanwhile does not come back. PATH is the\n"
+                "directory, or its number from 0 in the order of ls.",
+        .options = device_options,
+        .run = run_device,
+};

@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading back all that lies on disk: of a running daemon, by asking it stretch after stretch, or,
+ * with --store, of a store that no daemon has open. What is bad is dropped: that is the repair,
+ * since a miss is recomputed. */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "commands.h"
+#include "common.h"
+#include "human.h"
+#include "offline.h"
+#include "progress.h"
+#include "table.h"
+#include "checked.h"
+
+/* Unlike other commands': a script asks whether all is well. */
+enum { EXIT_ALL_GOOD = 0, EXIT_DROPPED = 1, EXIT_NOT_RUN = 2 };
+
+enum { OPTION_PATH = OPTION_LONG, OPTION_STORE, MAX_STORES = STORE_MAX_PATHS };
+
+static const struct option_row verify_options[] = {
+        { OPTION_PATH, "path", "PATH",
+          "only this path of the daemon's store: a directory, or a number from 0" },
+        { OPTION_STORE, "store", "DIR",
+          "the store in DIR, which no daemon has open; may be given\nonce for each path" },
+        { 'v', "verbose", NULL, "tell of segments in which all is good, too" },
+        { 0 },
+};
+
+struct counts {
+        uint64_t chunks, bytes, mismatched, unreadable, skipped;
+};
+
+static uint64_t dropped(const struct counts *c)
+{
+        return c->mismatched + c->unreadable;
+}
+
+static void add(struct counts *sum, const struct counts *c)
+{
+        sum->chunks += c->chunks;
+        sum->bytes += c->bytes;
+        sum->mismatched += c->mismatched;
+        sum->unreadable += c->unreadable;
+        sum->skipped += c->skipped;
+}
+
+/* One run of the command. */
+struct run {
+        struct ctl *ctl;
+        struct offline *offline; /* NULL: the daemon verifies */
+        bool verbose;
+        bool hopeless; /* what failed would fail with every path */
+        struct progress progress;
+        double began, part_before,
+                part_of; /* of all, the path at hand: where it begins, its share */
+        struct counts sum;
+        uint64_t segments, starts_unclean, skipped_pages;
+        cJSON *json, *json_path;  /* paths; the one at hand */
+        struct text_table *table; /* of the path at hand */
+        bool table_used;
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int signal)
+{
+        interrupted = 1;
+}
+
+/* The first signal ends the run after the stretch at hand, so that a store is closed properly. */
+static void catch_signals(void)
+{
+        struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
+
+        sigaction(SIGINT, &action, NULL);
+        sigaction(SIGTERM, &action, NULL);
+}
+
+static double now_seconds(void)
+{
+        struct timespec t;
+
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* --- what is shown --- */
+
+static void show_progress(struct run *run, const struct counts *path, double part)
+{
+        char chunks[HUMAN_BYTES], bytes[HUMAN_BYTES], tail[256];
+        double seconds = now_seconds() - run->began;
+        uint64_t all_bytes = run->sum.bytes + path->bytes;
+
+        human_count(run->sum.chunks + path->chunks, chunks);
+        human_bytes(all_bytes, bytes);
+        snprintf(tail, sizeof(tail), " %3.0f %%  %s chunks  %s  %.2f GB/s  %" PRIu64 " bad",
+                 part * 100, chunks, bytes, seconds > 0 ? (double)all_bytes / seconds / 1e9 : 0,
+                 dropped(&run->sum) + dropped(path));
+        progress_show(&run->progress, part, tail);
+}
+
+static void json_counts(cJSON *object, const struct counts *c)
+{
+        cJSON_AddNumberToObject(object, "chunks", (double)c->chunks);
+        cJSON_AddNumberToObject(object, "bytes", (double)c->bytes);
+        cJSON_AddNumberToObject(object, "mismatched", (double)c->mismatched);
+        cJSON_AddNumberToObject(object, "unreadable", (double)c->unreadable);
+        cJSON_AddNumberToObject(object, "dropped", (double)dropped(c));
+        cJSON_AddNumberToObject(object, "skipped", (double)c->skipped);
+}
+
+static void report_segment(struct run *run, uint32_t segment, const struct counts *c)
+{
+        char name[16], chunks[HUMAN_BYTES], bytes[HUMAN_BYTES], mismatched[HUMAN_BYTES],
+                unreadable[HUMAN_BYTES], skipped[HUMAN_BYTES];
+
+        run->segments++;
+        if (run->ctl->json) {
+                cJSON *o = cJSON_CreateObject();
+
+                cJSON_AddNumberToObject(o, "segment", segment);
+                json_counts(o, c);
+                cJSON_AddItemToArray(cJSON_GetObjectItem(run->json_path, "segments"), o);
+                return;
+        }
+        if (!run->verbose && dropped(c) == 0 && c->skipped == 0)
+                return;
+        if (!run->table_used)
+                text_table_row(run->table, "segment", "chunks", "size", "mismatched", "unreadable",
+                               "not read");
+        run->table_used = true;
+        snprintf(name, sizeof(name), "%04" PRIx32, segment);
+        human_count(c->chunks, chunks);
+        human_bytes(c->bytes, bytes);
+        human_count(c->mismatched, mismatched);
+        human_count(c->unreadable, unreadable);
+        human_count(c->skipped, skipped);
+        text_table_row(run->table, name, chunks, bytes, mismatched, unreadable, skipped);
+}
+
+static void path_begin(struct run *run, const char *name)
+{
+        if (run->ctl->json) {
+                run->json_path = cJSON_CreateObject();
+                cJSON_AddStringToObject(run->json_path, "path", name);
+                cJSON_AddArrayToObject(run->json_path, "segments");
+                cJSON_AddItemToArray(run->json, run->json_path);
+                return;
+        }
+        run->table = text_table_new("lrrrrr");
+        run->table_used = false;
+}
+
+static void path_end(struct run *run, const char *name, const struct counts *c)
+{
+        add(&run->sum, c);
+        if (run->ctl->json) {
+                json_counts(run->json_path, c);
+                return;
+        }
+        if (run->table_used) {
+                progress_end(&run->progress);
+                print_safe(name, stdout);
+                putchar('\n');
+                text_table_print(run->table, "  ", stdout);
+                progress_init(&run->progress, 0);
+        }
+        run->table = text_table_free(run->table);
+}
+
+/* --- one path --- */
+
+static int step(struct run *run, struct kvcache_verify *v)
+{
+        return run->offline ? offline_verify(run->offline, v) : kvcache_verify(run->ctl->kv, v);
+}
+
+/* From its first segment to its last. 0, -errno; *ret_paths: how many the store has. */
+static int verify_path(struct run *run, unsigned path, struct counts *ret, uint32_t *ret_paths)
+{
+        struct kvcache_verify v = { .size = sizeof(v), .path = path };
+        struct counts in_segment = { 0 };
+
+        while (!interrupted) {
+                uint32_t segment = v.segment;
+                struct counts c;
+                int r = step(run, &v);
+
+                if (r == -EBUSY) {
+                        /* Others verify, too. */
+                        nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+                        continue;
+                }
+                if (r < 0)
+                        return r;
+                c = (struct counts){ .chunks = v.chunks,
+                                     .bytes = v.bytes,
+                                     .mismatched = v.mismatched,
+                                     .unreadable = v.unreadable,
+                                     .skipped = v.skipped };
+                add(ret, &c);
+                add(&in_segment, &c);
+                if (ret_paths)
+                        *ret_paths = v.paths;
+                if (v.segment != segment || v.gave_up) {
+                        if (in_segment.chunks > 0 || in_segment.skipped > 0)
+                                report_segment(run, segment, &in_segment);
+                        in_segment = (struct counts){ 0 };
+                }
+                if (v.gave_up)
+                        return -ENODEV;
+                show_progress(run, ret,
+                              run->part_before +
+                                      run->part_of *
+                                              (v.segments ? (double)v.segment / v.segments : 1));
+                if (v.segment >= v.segments)
+                        return 0;
+        }
+        return 0;
+}
+
+static int do_path(struct run *run, unsigned path, const char *name, uint32_t *ret_paths)
+{
+        struct counts c = { 0 };
+        int r;
+
+        path_begin(run, name);
+        r = verify_path(run, path, &c, ret_paths);
+        path_end(run, name, &c);
+        if (r < 0)
+                progress_end(&run->progress);
+        run->hopeless = r == -EACCES || errno_unreachable(r);
+        if (r == -EACCES)
+                return complain(EXIT_NOT_RUN,
+                                "verify: only an admin may: root, the daemon's own user, or whom "
+                                "its configuration names");
+        if (r == -ENODEV)
+                return complain(EXIT_NOT_RUN,
+                                "%s: many chunks in a row cannot be read: the device is at fault; "
+                                "gave up",
+                                name);
+        if (r < 0 && run->offline)
+                return complain(EXIT_NOT_RUN, "%s: %s", name, strerror(-r));
+        if (r < 0)
+                complain_call(run->ctl, r, name);
+        return r < 0 ? EXIT_NOT_RUN : EXIT_OK;
+}
+
+/* --- a running daemon's --- */
+
+static cJSON *paths_of(struct ctl *ctl)
+{
+        _cleanup_(freep) char *text = NULL;
+        _cleanup_(cJSON_Deletep) cJSON *status = NULL;
+
+        if (kvcache_report(ctl->kv, KVCACHE_REPORT_STATUS, &text) < 0)
+                return NULL;
+        status = cJSON_Parse(text);
+        return cJSON_DetachItemFromObject(cJSON_GetObjectItemCaseSensitive(status, "store"),
+                                          "path");
+}
+
+static const char *path_name(const cJSON *paths, unsigned i, char *room, size_t bytes)
+{
+        const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(paths, (int)i));
+
+        if (name)
+                return name;
+        snprintf(room, bytes, "path %u", i);
+        return room;
+}
+
+/* The number of a path that was named, or -1. */
+static int path_number(const cJSON *paths, const char *wanted)
+{
+        int n = cJSON_GetArraySize(paths);
+        uint64_t number;
+
+        for (int i = 0; i < n; i++) {
+                const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(paths, i));
+
+                if (name && strcmp(name, wanted) == 0)
+                        return i;
+        }
+        return human_parse_count(wanted, &number) == 0 && number < (uint64_t)n ? (int)number : -1;
+}
+
+static int verify_online(struct run *run, const char *wanted)
+{
+        _cleanup_(cJSON_Deletep) cJSON *paths = NULL;
+        uint32_t first = 0, n;
+        int r, status = EXIT_OK;
+
+        r = ctl_connect(run->ctl);
+        if (r)
+                return EXIT_NOT_RUN;
+        paths = paths_of(run->ctl);
+        n = MAX((uint32_t)cJSON_GetArraySize(paths), UINT32_C(1));
+        if (wanted) {
+                r = path_number(paths, wanted);
+                if (r < 0)
+                        return complain(EXIT_NOT_RUN, "the daemon's store has no path '%s'",
+                                        wanted);
+                first = (uint32_t)r;
+                n = first + 1;
+        }
+        for (uint32_t i = first; i < n && !interrupted && !run->hopeless; i++) {
+                char room[32];
+
+                run->part_of = 1.0 / (n - first);
+                run->part_before = (i - first) * run->part_of;
+                r = do_path(run, i, path_name(paths, i, room, sizeof(room)), wanted ? NULL : &n);
+                status = r ? r : status;
+        }
+        return status;
+}
+
+/* --- a store's without a daemon --- */
+
+static void on_finding(void *userdata, const struct store_finding *finding)
+{
+        struct run *run = userdata;
+        struct kvcache_key key;
+        char text[KEY_TEXT_BYTES];
+        const char *ns = offline_namespace(run->offline, finding->chunk->namespace_id);
+
+        memcpy(key.bytes, finding->chunk->key.bytes, sizeof(key.bytes));
+        key_print(&key, text);
+        if (run->ctl->json) {
+                cJSON *list = cJSON_GetObjectItem(run->json_path, "findings"),
+                      *o = cJSON_CreateObject();
+
+                if (!list)
+                        list = cJSON_AddArrayToObject(run->json_path, "findings");
+                cJSON_AddStringToObject(o, "namespace", ns);
+                cJSON_AddStringToObject(o, "key", text);
+                cJSON_AddNumberToObject(o, "segment", finding->segment);
+                cJSON_AddNumberToObject(o, "offset", (double)finding->offset);
+                cJSON_AddNumberToObject(o, "length", finding->chunk->length);
+                cJSON_AddStringToObject(o, "error",
+                                        finding->error ? strerror(-finding->error)
+                                                       : "checksum does not match");
+                cJSON_AddItemToArray(list, o);
+                return;
+        }
+        progress_end(&run->progress);
+        printf("dropped: %s in namespace ", text);
+        print_safe(ns, stdout);
+        printf(": %s\n", finding->error ? strerror(-finding->error) : "checksum does not match");
+        progress_init(&run->progress, 0);
+}
+
+/* What the start itself has found. */
+static void report_start(struct run *run, const char *directory)
+{
+        struct store_stats st;
+
+        offline_get_stats(run->offline, &st);
+        run->starts_unclean += !st.clean_start;
+        run->skipped_pages += st.skipped_pages;
+        if (run->ctl->json) {
+                cJSON_AddBoolToObject(run->json_path, "clean", st.clean_start);
+                cJSON_AddNumberToObject(run->json_path, "chunks_found",
+                                        (double)st.recovered_chunks);
+                cJSON_AddNumberToObject(run->json_path, "damaged_table_pages",
+                                        (double)st.skipped_pages);
+                return;
+        }
+        if (st.skipped_pages == 0 && st.clean_start)
+                return;
+        progress_end(&run->progress);
+        print_safe(directory, stdout);
+        if (!st.clean_start)
+                fputs(": it was not closed properly", stdout);
+        if (st.skipped_pages > 0)
+                printf("%s %" PRIu64 " table pages are damaged: what only they held is dropped",
+                       st.clean_start ? ":" : ";", st.skipped_pages);
+        putchar('\n');
+        progress_init(&run->progress, 0);
+}
+
+static int verify_offline(struct run *run, const char *const *stores, unsigned n)
+{
+        int r = EXIT_OK;
+
+        for (unsigned i = 0; i < n && r == EXIT_OK && !interrupted; i++) {
+                run->part_before = (double)i / n;
+                run->part_of = 1.0 / n;
+                if (offline_open(&run->offline, stores[i], on_finding, run) != EXIT_OK)
+                        return EXIT_NOT_RUN;
+                r = do_path(run, 0, stores[i], NULL);
+                report_start(run, stores[i]);
+                run->offline = offline_close(run->offline);
+        }
+        return r;
+}
+
+/* --- the command --- */
+
+static void print_sum(const struct run *run, bool complete)
+{
+        char chunks[HUMAN_BYTES], bytes[HUMAN_BYTES], segments[HUMAN_BYTES], seconds[HUMAN_BYTES],
+                bad[HUMAN_BYTES], unreadable[HUMAN_BYTES];
+        double took = now_seconds() - run->began;
+
+        human_count(run->sum.chunks, chunks);
+        human_bytes(run->sum.bytes, bytes);
+        human_count(run->segments, segments);
+        human_seconds(took, seconds);
+        printf("%s chunk%s in %s segment%s, %s, in %s", chunks, run->sum.chunks == 1 ? "" : "s",
+               segments, run->segments == 1 ? "" : "s", bytes, seconds);
+        if (took > 0 && run->sum.bytes > 0)
+                printf(" (%.2f GB/s)", (double)run->sum.bytes / took / 1e9);
+        if (dropped(&run->sum) == 0) {
+                fputs(complete ? ": all good" : ": nothing bad so far", stdout);
+        } else {
+                human_count(run->sum.mismatched, bad);
+                human_count(run->sum.unreadable, unreadable);
+                printf(": %s did not match, %s could not be read: dropped", bad, unreadable);
+        }
+        if (run->sum.skipped > 0)
+                printf("; %" PRIu64 " were not read", run->sum.skipped);
+        putchar('\n');
+}
+
+static int finish(struct run *run, int status)
+{
+        progress_end(&run->progress);
+        if (run->ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+
+                cJSON_AddItemToObject(object, "paths", TAKE_PTR(run->json));
+                json_counts(object, &run->sum);
+                cJSON_AddNumberToObject(object, "seconds", now_seconds() - run->began);
+                cJSON_AddBoolToObject(object, "complete", status == EXIT_OK && !interrupted);
+                if (print_json(object) != EXIT_OK)
+                        return EXIT_NOT_RUN;
+        } else if (run->sum.chunks > 0 || status == EXIT_OK) {
+                print_sum(run, status == EXIT_OK && !interrupted);
+        }
+        if (status != EXIT_OK)
+                return status;
+        if (interrupted)
+                return complain(EXIT_INTERRUPTED, "interrupted: the rest was not looked at");
+        if (dropped(&run->sum) > 0 || run->skipped_pages > 0)
+                return EXIT_DROPPED;
+        return run->sum.skipped > 0 ? EXIT_NOT_RUN : EXIT_ALL_GOOD;
+}
+
+static int run_verify(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        const char *stores[MAX_STORES], *path = NULL, *argument;
+        struct run run = { .ctl = ctl };
+        unsigned n_stores = 0;
+        int r, first;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                switch (r) {
+                case OPTION_PATH:
+                        path = argument;
+                        break;
+                case OPTION_STORE:
+                        if (n_stores == MAX_STORES)
+                                return usage_error(self, "at most %d stores", MAX_STORES);
+                        stores[n_stores++] = argument;
+                        break;
+                case 'v':
+                        run.verbose = true;
+                        break;
+                }
+        if (r < 0)
+                return ctl->exit_status;
+        if (first < argc)
+                return usage_error(self, "'%s': what to verify is named by --path or --store",
+                                   argv[first]);
+        if (path && n_stores > 0)
+                return usage_error(self,
+                                   "--path is of a running daemon, --store of one that is not "
+                                   "running");
+        if (ctl->json && !(run.json = cJSON_CreateArray())) {
+                complain_memory();
+                return EXIT_NOT_RUN;
+        }
+        catch_signals();
+        run.began = now_seconds();
+        progress_init(&run.progress, 0);
+        r = n_stores > 0 ? verify_offline(&run, stores, n_stores) : verify_online(&run, path);
+        r = finish(&run, r);
+        cJSON_Delete(run.json);
+        return r;
+}
+
+const struct command command_verify = {
+        .name = "verify",
+        .arguments = "",
+        .summary = "read back all that is on disk, and drop what is bad",
+        .help = "Reads every chunk of the store back and compares its checksum. What does not\n"
+                "match twice, or cannot be read twice, is dropped: it is a miss from then on.\n"
+                "A running daemon does that beside its other work; for admins. With --store no\n"
+                "daemon may have the store open. What a daemon drops one by one is in its log;\n"
+                "with --store it is printed.\n\n"
+                "Exit status: 0 all is good; 1 something was bad and is dropped; 2 it could not\n"
+                "be verified, or not all of it; 130 interrupted.",
+        .options = verify_options,
+        .run = run_verify,
+};

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests by class, and whose turn it is. Only io/ includes this. */
+#pragma once
+
+#include "io.h"
+
+static inline void classes_init(struct list_node lists[static KIO_CLASS_END])
+{
+        for (unsigned c = 0; c < KIO_CLASS_END; c++)
+                list_init(&lists[c]);
+}
+
+static inline bool classes_are_empty(const struct list_node lists[static KIO_CLASS_END])
+{
+        for (unsigned c = 0; c < KIO_CLASS_END; c++)
+                if (!list_empty(&lists[c]))
+                        return false;
+        return true;
+}
+
+/* Which class goes next: gets, then puts, then background; but every eighth turn is a put's and one
+ * in 64 is background's. `barred`: a bit for each class that may not. -1: none of those that may.
+ */
+static inline int classes_pick(const struct list_node lists[static KIO_CLASS_END], unsigned barred,
+                               uint32_t turn)
+{
+        bool may[KIO_CLASS_END];
+
+        for (unsigned c = 0; c < KIO_CLASS_END; c++)
+                may[c] = !list_empty(&lists[c]) && !(barred & 1u << c);
+        if (turn % 64 == 32 && may[KIO_CLASS_BACKGROUND])
+                return KIO_CLASS_BACKGROUND;
+        if (turn % 8 == 7 && may[KIO_CLASS_PUT])
+                return KIO_CLASS_PUT;
+        for (unsigned c = 0; c < KIO_CLASS_END; c++)
+                if (may[c])
+                        return (int)c;
+        return -1;
+}

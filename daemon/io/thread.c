@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Signals are for the loop: every thread of io/ starts with all of them blocked, and threads that
+ * it starts inherit that. Only those that a thread causes itself must reach it: a blocked one of
+ * these kills the process without a word. */
+#include "thread.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+static void block_signals(sigset_t *ret_before)
+{
+        sigset_t all;
+
+        sigfillset(&all);
+        sigdelset(&all, SIGBUS);
+        sigdelset(&all, SIGSEGV);
+        sigdelset(&all, SIGFPE);
+        sigdelset(&all, SIGILL);
+        sigdelset(&all, SIGSYS);
+        sigdelset(&all, SIGTRAP);
+        sigdelset(&all, SIGABRT);
+        pthread_sigmask(SIG_SETMASK, &all, ret_before);
+}
+
+int thread_start(pthread_t *ret, const char *name, void *(*run)(void *userdata), void *userdata)
+{
+        sigset_t before;
+        int r;
+
+        block_signals(&before);
+        r = pthread_create(ret, NULL, run, userdata);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        if (r != 0)
+                return -r;
+        pthread_setname_np(*ret, name);
+        return 0;
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The number under which a tenant's namespaces and chunks are stored. It belongs to the tenant's
+ * name for good, whatever the configuration's order; a name that goes and comes back finds what it
+ * had. `default` is 0. */
+#pragma once
+
+#include <stdint.h>
+
+struct kio;
+struct store;
+
+/* The tenant of namespaces that are nobody's: each has a tenant's name and, as its fingerprint,
+ * that tenant's number. */
+enum { TENANT_NUMBERS = UINT16_MAX };
+
+/* At the start, while nothing else is under way: looks the names up, gives numbers to new ones and
+ * waits until these are on stable storage. 0; -EUCLEAN: the store contradicts itself; -errno; a
+ * sentence in `ret_error`. */
+int tenant_numbers_assign(struct store *store, struct kio *io, const char *const *names, unsigned n,
+                          uint16_t *ret_numbers, char ret_error[static 256]);

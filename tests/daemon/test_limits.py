@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one client may cost the others: output that is not read, descriptors that run out, very long requests."""
+
+import json
+import resource
+import select
+import signal
+import socket
+import time
+
+import pytest
+
+import harness
+import kvwire
+from harness import KIB, items, put_all, slow, wait_until
+from kvwire import Ack, Op, Status
+
+
+def test_R13_out_of_descriptors_nothing_spins_and_who_waits_is_served_later(make_daemon):
+    def few_descriptors():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    daemon = make_daemon(leg=harness.Leg("few", deprive=[few_descriptors])).start()
+    daemon.populated_status()
+    waiting = []
+    with daemon.client(name="first") as first:
+        for _ in range(80):
+            waiting.append(daemon.raw())  # the kernel's queue takes them
+        hello = kvwire.HEADER.pack(64, Op.HELLO, 0, 1) + kvwire.HELLO.pack(kvwire.MAGIC, 1, 1, 0, b"waits")
+        for s in waiting:
+            s.send(hello)
+        wait_until(lambda: "cannot accept connections" in daemon.log(), "it says that it is out of descriptors")
+        first.ping()
+        daemon.assert_idle()
+        first.ping()
+        for s in waiting[:40]:
+            s.close()
+        for s in waiting[40:]:
+            s.settimeout(30 * slow())
+            assert s.recv(4096)[4:6] == b"\x01\x80"
+            s.close()
+        first.ping()
+    assert daemon.log().count("cannot accept connections") < 20
+
+
+def test_R12_reading_stops_while_output_waits(daemon):
+    """Who does not read its replies is not read either: what it can make the daemon keep is bounded."""
+    c = daemon.client(timeout=0.3 * slow())
+    c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    ns = c.namespace("n")
+    keys = [harness.key_of("none", i) for i in range(1024)]
+    sent = 0
+    with pytest.raises(kvwire.ReplyTimeout):
+        for _ in range(2000):
+            c.submit_batch(Op.STAT, ns, keys)
+            sent += 1
+    assert sent < 600, "it goes on reading"
+    daemon.assert_idle()
+    with daemon.client() as other:
+        other.ping()
+    c.timeout = 30 * slow()
+    for _ in range(sent):  # and all that was sent is answered when it reads
+        assert c.receive(30 * slow()).status == Status.OK
+    c.close()
+
+
+def test_R11_a_session_that_the_daemon_ends_keeps_its_leases_until_the_peer_closes(daemon):
+    c = daemon.client()
+    pairs = items("kept", 3, 50000)
+    put_all(c, c.namespace("n"), pairs, ack=Ack.WRITTEN)
+    results = c.get(1, [k for k, _ in pairs])
+    c.send(b"not a frame")
+    with pytest.raises(kvwire.SessionEnded):
+        c.receive()
+    with daemon.client() as other:
+        ns = other.namespace("filler")
+        put_all(other, ns, items("filler", 700, 64 * KIB), timeout_ms=30000)
+        assert json.loads(other.report())["sessions"]["leases"] == 3
+    assert [r.data for r in results] == [v for _, v in pairs]
+    c.close()
+    wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "the leases end with the peer's end")
+
+
+def test_R16_a_client_with_little_to_ask_does_not_wait_for_those_with_much(daemon):
+    """Requests of a thousand keys from eight sessions, and then a small one: it is answered before they are."""
+    greedy = [daemon.client(name="greedy") for _ in range(8)]
+    keys = [harness.key_of("much", i) for i in range(1024)]
+    with daemon.client(name="polite") as polite:
+        ns = polite.namespace("n")
+        for c in greedy:
+            c.namespace("n")
+
+        def overtakes():
+            daemon.process.send_signal(signal.SIGSTOP)
+            tags = [(c, c.submit_batch(Op.STAT, 1, keys)) for c in greedy]
+            tag = polite.submit_batch(Op.EXISTS, ns, keys[:2])
+            daemon.process.send_signal(signal.SIGCONT)
+            polite.wait(tag)
+            readable, _, _ = select.select([c.sock for c in greedy], [], [], 0)
+            for c, tag in tags:
+                assert c.wait(tag).status == Status.OK
+            return len(readable) < len(greedy)  # this process may have been late to look: then once more
+        wait_until(overtakes, "the polite one is answered before the last of the greedy")
+    for c in greedy:
+        c.close()
+
+
+def test_a_request_is_timed_from_when_it_could_be_read(daemon):
+    """And so are HELLO, and what came while the daemon was stopped."""
+    with daemon.client() as c:
+        before = json.loads(c.report(kvwire.Report.STATS))["kvcache_request_duration_seconds"]
+        assert before["HELLO"]["count"] >= 1
+        daemon.process.send_signal(signal.SIGSTOP)
+        tag = c.submit(Op.PING)
+        time.sleep(0.05)
+        daemon.process.send_signal(signal.SIGCONT)
+        c.wait(tag)
+        after = json.loads(c.report(kvwire.Report.STATS))["kvcache_request_duration_seconds"]
+        assert after["PING"]["count"] == before["PING"]["count"] + 1
+
+
+@pytest.mark.parametrize("setting, status", [({"limits.uid_keys": 1024}, Status.QUOTA),
+                                             ({"limits.keys": 1024, "limits.uid_keys": 65536}, Status.BUSY)])
+def test_R10_keys_in_flight_over_the_limit_are_refused(make_daemon, setting, status):
+    """Of one user: QUOTA; of all together: BUSY. Two requests that are read in one turn, which together are over it."""
+    daemon = make_daemon(settings=setting).start()
+    keys = [harness.key_of("x", i) for i in range(700)]
+    with daemon.client() as a, daemon.client() as b:
+        for c in (a, b):
+            c.namespace("n")
+        daemon.process.send_signal(signal.SIGSTOP)
+        tags = [(c, c.submit_batch(Op.STAT, 1, keys)) for c in (a, b)]
+        daemon.process.send_signal(signal.SIGCONT)
+        assert sorted(c.wait(tag, check=False).status for c, tag in tags) == sorted([Status.OK, status])
+        assert len(b.stat(1, keys)) == len(keys)
+    assert daemon.metric('kvcache_tenant_keys{tenant="default"}') == 0
+    assert daemon.metric('kvcache_tenant_quota_refusals_total{tenant="default"}') == 1
