@@ -9,10 +9,10 @@ usage() {
 usage: tests/run.sh [OPTIONS]
 
   --sanitize asan|tsan   build with AddressSanitizer and UBSan, or with ThreadSanitizer
-  --long                 the long form of tests that have one
+  --long                 the long form of tests that have one, then every campaign with its long count: days
   --campaign NAME        run a campaign instead (tests/campaigns/run.sh lists them); its last line is
                          "campaign NAME: N runs, 0 wrong, 0 lost, 0 hung", or it says what failed
-  --count N              so many runs of it
+  --count N              so many runs of it; with --long: of every campaign
   --seed S               from this seed on
   --werror               a warning of the compiler is an error
   --build-dir DIR        build there (default: build-test, build-test-asan, build-test-tsan)
@@ -66,7 +66,7 @@ case $build in
 /*) ;;
 *) build=$PWD/$build ;;
 esac
-[ -n "$campaign" ] || [ -z "$count$seed" ] || wrong_usage "--count and --seed are for a campaign"
+[ -n "$campaign" ] || [ $long = 1 ] || [ -z "$count$seed" ] || wrong_usage "--count and --seed are for a campaign"
 
 if [ $install = 1 ]; then
         sh "$root/daemon/build-deps.sh" --tests || die "What the tests need could not be installed."
@@ -89,9 +89,12 @@ ninja -C "$build" >"$log" 2>&1 || { grep -v '^\[' "$log" | tail -n 60; die "the 
 grep -A 8 'warning:' "$log"
 
 if [ -n "$campaign" ]; then
+        longer=''
+        [ $long = 1 ] && longer=--long
+        # shellcheck disable=SC2086 # one option or none
         export UBSAN_OPTIONS="${UBSAN_OPTIONS-halt_on_error=1:print_stacktrace=1}"
         export TSAN_OPTIONS="${TSAN_OPTIONS-halt_on_error=1}"
-        exec sh "$root/tests/campaigns/run.sh" "$campaign" --build "$build" ${count:+--count "$count"} ${seed:+--seed "$seed"}
+        exec sh "$root/tests/campaigns/run.sh" "$campaign" --build "$build" $longer ${count:+--count "$count"} ${seed:+--seed "$seed"}
 fi
 
 # Two programs that some tests use when they are there. promtool is taken out of its package, which would bring a
@@ -137,4 +140,15 @@ if [ -n "$python" ]; then
         daemon_status=$?
         echo
 fi
-exec "${python:-python3}" "$root/tests/lib/sum-up.py" "$build" $unit_status $daemon_status
+if [ $long = 0 ]; then
+        exec "${python:-python3}" "$root/tests/lib/sum-up.py" "$build" $unit_status $daemon_status
+fi
+
+# --- every campaign, one after the other: one that finds something does not keep the others from running ---
+
+sums=$("${python:-python3}" "$root/tests/lib/sum-up.py" "$build" $unit_status $daemon_status)
+failed=$?
+echo "$sums"
+sh "$root/tests/campaigns/run.sh" all --build "$build" ${count:+--count "$count"} ${seed:+--seed "$seed"} || failed=1
+echo "$sums" | tail -n 1
+exit $failed

@@ -125,6 +125,7 @@ void world_forgive(void);
 /* --- the campaigns: count runs from a seed --- */
 
 int campaign_powerloss(uint64_t count, uint64_t *seed);
+int campaign_crashpoint(uint64_t count, uint64_t *seed);
 int campaign_misdirect(uint64_t count, uint64_t *seed);
 int campaign_bitflip(uint64_t count, uint64_t *seed);
 int campaign_nth_failure(uint64_t count, uint64_t *seed);

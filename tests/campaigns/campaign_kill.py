@@ -328,6 +328,9 @@ class Campaign:
             "store.limit": "192MiB", "memory.pool": rng.choice(["24MiB", "48MiB"]),
             "store.prewrite": rng.choice(["on", "off"]), "io.workers": rng.randint(1, 3),
             "io.backend": rng.choice(["auto", "auto", "posix"]), "log.level": "notice"})
+        if rng.random() < 0.4:
+            self.daemon.settings.update({"store.path": f"{directory}/store-a,{directory}/store-b",
+                                         "store.limit": "320MiB"})
         self.ready()
 
     def ready(self):

@@ -2,13 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Campaigns against the daemon as a process: it, or its clients, are killed again and again.
 
-    daemon_campaigns.py kill|clientkill|settled [--count N] [--seed S] [--build DIR]
+    daemon_campaigns.py NAME [--count N] [--seed S] [--build DIR]
 
 kill        kill -9 of the daemon at any moment under mixed load, and sometimes again while it starts; an oracle outside
             of it (oracle.py) knows what it answered. No wrong byte, nothing lost, no purged key back, ready in 2 s.
 clientkill  clients killed at any moment with leases, lanes and requests in flight: all they held is back in 100 ms.
 settled     the daemon killed, or stopped and then killed, amid gets into lanes: once the liveness file's lock says so,
             client memory does not change any more.
+parity      the same job on every way to do I/O gives the same answers.
+filesystems the same job on stores on several file systems, on loop devices.
+hostile     clients that mean harm, in every way the protocol and shared memory offer: no foreign byte, nothing ends.
+flood       as many connections as runs, some of them busy: only quotas refuse, and a polite client waits little longer.
+slow        clients that trickle or never read, on the socket and over HTTP: a good client hardly notices.
+overload    ten times what the pool takes, for a second a run: bounded memory, every request answered, busy ones counted.
+restart     a store of five million entries is ready two seconds after kill -9.
 
 The last line is "campaign NAME: N runs, N wrong, N lost, N hung"; the exit status is 0 if nothing was found. The first
 finding ends a campaign: what was found and the seed are printed, and the daemon's folder is kept. Moments are times,
@@ -33,7 +40,8 @@ import traceback
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "daemon"))
 
-NAMES = {"kill": "campaign_kill", "clientkill": "campaign_clientkill", "settled": "campaign_settled"}
+NAMES = {name: f"campaign_{name}" for name in ("kill", "clientkill", "settled", "parity", "filesystems", "restart",
+                                               "hostile", "flood", "slow", "overload")}
 
 
 class Facts(dict):

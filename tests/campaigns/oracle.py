@@ -58,8 +58,7 @@ def identify(key, data):
 
 
 class Record:
-    __slots__ = ("live", "after", "maybe", "version", "pending", "overlap", "sent", "answered", "earlier", "joined",
-                 "story")
+    __slots__ = ("live", "after", "maybe", "version", "pending", "overlap", "sent", "answered", "earlier", "story")
 
     def __init__(self):
         self.live, self.after, self.maybe = {None}, {None}, set()
@@ -68,7 +67,6 @@ class Record:
         self.overlap = False  # ... and a purge was sent since
         self.sent = self.answered = 0.0  # the last put that may have stored something; answered None: not yet
         self.earlier = 0.0, 0.0          # ... before the one that is under way
-        self.joined = set()              # what the last put may have found, and left, where a purge came amid it
         self.story = []
 
     def tell(self, what):
@@ -83,7 +81,7 @@ class Record:
         self.live, self.after, self.maybe = {version}, {version}, set()
         self.pending, self.overlap = None, False
         self.story = [f"found {version}"]
-        self.sent, self.answered, self.earlier, self.joined = 0.0, 0.0, (0.0, 0.0), set()
+        self.sent, self.answered, self.earlier = 0.0, 0.0, (0.0, 0.0)
 
     def expected(self):
         return self.live | self.maybe
@@ -121,12 +119,8 @@ class Record:
             if None not in self.live and not self.overlap:
                 raise Finding("lost", f"put: {status.name} where the key holds version {sorted(self.live)}: {key.hex()}"
                               f"{self.tale()}")
-            # Purged amid it: the put may have joined an earlier one, and is told OK; then that one's bytes count.
-            self.joined = self.after
             self.live = {version} | soft
             self.after = {version} if ack != Ack.ACCEPTED else self.after | {version, None}
-            if self.overlap:
-                self.after = self.after | self.joined
             self.answered = now
         elif status == Status.EXISTS:
             present = self.live - {None}
@@ -179,7 +173,7 @@ class Record:
         if answered is not None and put_answered < sent:
             self.after = {None}
         elif answered is None or put_sent <= answered:
-            self.after = self.after | self.joined | {None}
+            self.after = self.after | {None}
 
     def never_answered(self):
         """The daemon is dead: what was under way may have happened."""

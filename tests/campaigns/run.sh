@@ -1,14 +1,36 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs one campaign on a build that is there: tests/campaigns/run.sh NAME --build DIR [--count N] [--seed S].
+# Runs one campaign on a build that is there: tests/campaigns/run.sh NAME --build DIR [--count N] [--seed S] [--long].
+# --long is a count of its own for each; NAME "all" is every campaign, each with that count.
 # The last line is the campaign's own: "campaign NAME: N runs, 0 wrong, 0 lost, 0 hung", or what failed and the
 # seed that shows it again. tests/run.sh --campaign builds and comes here; each name is one line below.
 set -u
 
-campaigns='powerloss misdirect bitflip nth-failure kill clientkill settled'
+campaigns='powerloss crashpoint misdirect bitflip nth-failure kill clientkill settled parity filesystems restart hostile flood slow overload fuzz'
+
+# What the specification asks of a long run, or what takes a day.
+long_count() {
+        case $1 in
+        powerloss | fuzz) echo 10000000 ;;
+        crashpoint) echo 400000 ;;
+        misdirect) echo 1000000 ;;
+        bitflip) echo 9586981 ;; # all 8,388,608 bits of the data file, and those of the rest
+        nth-failure) echo 100000 ;;
+        kill) echo 10000 ;;
+        clientkill) echo 100000 ;;
+        settled) echo 2000 ;;
+        parity) echo 200 ;;
+        filesystems) echo 700 ;;
+        restart) echo 50 ;;
+        hostile) echo 2800 ;;
+        flood) echo 4000 ;;
+        slow) echo 500 ;;
+        overload) echo 3600 ;;
+        esac
+}
 
 usage() {
-        echo "usage: tests/campaigns/run.sh NAME --build DIR [--count N] [--seed S]"
+        echo "usage: tests/campaigns/run.sh NAME|all --build DIR [--count N] [--seed S] [--long]"
         echo "campaigns: $campaigns"
 }
 
@@ -19,12 +41,13 @@ wrong_usage() {
 }
 
 here=$(cd "$(dirname "$0")" && pwd) || exit 1
-name='' build='' count='' seed=''
+name='' build='' count='' seed='' long=0
 while [ $# -gt 0 ]; do
         case $1 in
         --build) [ $# -gt 1 ] || wrong_usage "--build needs a folder"; build=$2; shift ;;
         --count) [ $# -gt 1 ] || wrong_usage "--count needs a number"; count=$2; shift ;;
         --seed) [ $# -gt 1 ] || wrong_usage "--seed needs a number"; seed=$2; shift ;;
+        --long) long=1 ;;
         -h | --help) usage; exit 0 ;;
         -*) wrong_usage "unknown option $1" ;;
         *) [ -z "$name" ] || wrong_usage "one campaign at a time"; name=$1 ;;
@@ -40,6 +63,18 @@ done
 [ -d "$build" ] || wrong_usage "--build \"$build\": there is no such folder"
 build=$(cd "$build" && pwd) || exit 1
 
+if [ "$name" = all ]; then
+        failed=0
+        for each in $campaigns; do
+                echo "=== $each"
+                sh "$0" "$each" --build "$build" --long ${count:+--count "$count"} ${seed:+--seed "$seed"}
+                status=$?
+                [ $status -eq 0 ] || [ $status -eq 77 ] || failed=1
+        done
+        exit $failed
+fi
+[ $long = 0 ] || [ -n "$count" ] || count=$(long_count "$name")
+
 # program PATH ARGUMENTS...: one of the build's, or of this folder's, with --count and --seed where given
 program() {
         [ -x "$1" ] || { echo "campaign $name: $1 is not built"; exit 1; }
@@ -47,7 +82,8 @@ program() {
 }
 
 case $name in
-powerloss | misdirect | bitflip | nth-failure) program "$build/tests/campaigns/store-campaigns" "$name" ;;
-kill | clientkill | settled) program "$here/daemon_campaigns.py" "$name" --build "$build" ;;
+powerloss | crashpoint | misdirect | bitflip | nth-failure) program "$build/tests/campaigns/store-campaigns" "$name" ;;
+kill | clientkill | settled | parity | filesystems | restart | hostile | flood | slow | overload) program "$here/daemon_campaigns.py" "$name" --build "$build" ;;
+fuzz) program "$here/fuzz.sh" --build "$build" ;;
 *) wrong_usage "there is no campaign \"$name\"" ;;
 esac

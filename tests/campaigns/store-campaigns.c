@@ -16,6 +16,7 @@ static const struct {
         uint64_t count; /* where none is given: what CI runs */
 } campaigns[] = {
         { "powerloss", campaign_powerloss, 10000 },
+        { "crashpoint", campaign_crashpoint, 4000 },
         { "misdirect", campaign_misdirect, 1000 },
         { "bitflip", campaign_bitflip, 10000 },
         { "nth-failure", campaign_nth_failure, 500 },

@@ -397,7 +397,8 @@ static void opened(struct store_namespace_open *req)
         if (deaf)
                 return;
         world.others_busy--;
-        if (req->result != 0)
+        /* With its path bypassed the store has it in memory alone. */
+        if (req->result != 0 || store_paths_up(world.s) == 0)
                 return;
         if (world.namespaces[n].id && world.namespaces[n].id != req->namespace->id)
                 campaign_fail(VERDICT_WRONG, "namespace %u had the id %u and has %u", n,

@@ -61,6 +61,7 @@ def make_daemon(directory):
     yield make
     problems = []
     for daemon in made:
+        daemon.note_metrics()
         try:
             daemon.clean_up()
         except AssertionError as e:

@@ -41,6 +41,7 @@ struct record {
 };
 
 struct file {
+        char name[NAME_BYTES]; /* the last one it had */
         dev_t dev;
         ino_t ino;
         int fd;
@@ -104,6 +105,8 @@ static struct {
         struct range swapped[2];
         unsigned n_swapped;
         char start_name[NAME_BYTES];
+
+        sim_watch *watch;
 
         bool pretends_disk, fail_reads_only;
         uint64_t calls, fail_first, fail_count, calls_failed;
@@ -232,6 +235,7 @@ static struct file *file_add(const char *name, int fd)
         f->dev = st.st_dev;
         f->ino = st.st_ino;
         f->fd = fd;
+        snprintf(f->name, sizeof(f->name), "%s", name);
         f->is_payload = strncmp(name, "segment-", 8) == 0;
         sim.files = must(realloc(sim.files, (sim.n_files + 1) * sizeof(struct file *)));
         sim.files[sim.n_files++] = f;
@@ -321,6 +325,15 @@ static void changed(void)
 {
         if (sim.die_after > 0 && --sim.die_after == 0)
                 die();
+}
+
+/* A change of this file is about to be made, or has been. True: this is where the end comes. */
+static bool reached(const char *operation, const char *file, bool after)
+{
+        if (!sim.active || sim.dead || !sim.watch || !sim.watch(operation, file, after))
+                return false;
+        die();
+        return true;
 }
 
 static struct record *record_add(struct file *f, uint64_t offset, uint64_t length, const void *data)
@@ -435,6 +448,7 @@ int __wrap_openat64(int dir, const char *path, int flags, ...)
         mode_t mode = 0;
         struct name *n;
         va_list ap;
+        bool makes;
         int fd, own;
 
         if (call_fails(false))
@@ -453,6 +467,9 @@ int __wrap_openat64(int dir, const char *path, int flags, ...)
                 errno = EEXIST;
                 return -1;
         }
+        makes = !name_now(n) || flags & O_TRUNC;
+        if (makes)
+                reached("open", path, false);
         if (sim.dead) {
                 fd = __real_openat64(dir, path, flags & ~(O_CREAT | O_TRUNC | O_EXCL), mode);
                 if (fd < 0)
@@ -473,6 +490,8 @@ int __wrap_openat64(int dir, const char *path, int flags, ...)
                 name_set(n, file_add(path, own), ++sim.serial);
                 changed();
         }
+        if (makes)
+                reached("open", path, true);
         unlock();
         return fd;
 }
@@ -521,10 +540,13 @@ ssize_t __wrap_pwrite64(int fd, const void *buf, size_t bytes, off_t offset)
                 return -1;
         lock();
         f = file_of(fd);
+        if (f && bytes > 0 && reached("write", f->name, false))
+                record_add(f, (uint64_t)offset, bytes, buf); /* on its way */
         dead = sim.dead;
         if (f && !dead) {
                 file_write(f, buf, bytes, (uint64_t)offset);
                 changed();
+                reached("write", f->name, true);
         }
         unlock();
         return f || (dead && sim.active) ? (ssize_t)bytes : __real_pwrite64(fd, buf, bytes, offset);
@@ -540,8 +562,12 @@ static int wrapped_sync(int fd, int (*real)(int fd))
         lock();
         f = file_of(fd);
         ours = f || is_dir(fd);
-        if (ours && !sim.dead)
+        if (ours)
+                reached("sync", f ? f->name : "directory", false);
+        if (ours && !sim.dead) {
                 sync_now(f);
+                reached("sync", f ? f->name : "directory", true);
+        }
         unlock();
         return ours ? 0 : real(fd);
 }
@@ -558,17 +584,23 @@ int __wrap_fsync(int fd)
 
 int __wrap_fallocate64(int fd, int mode, off_t offset, off_t length)
 {
+        struct file *f;
         int r = 0;
 
         if (call_fails(false))
                 return -1;
         lock();
-        if (!sim.dead || !file_of(fd)) {
-                uint64_t before = file_of(fd) ? size_of(file_of(fd)) : 0;
+        f = file_of(fd);
+        if (f)
+                reached("allocate", f->name, false);
+        if (!sim.dead || !f) {
+                uint64_t before = f ? size_of(f) : 0;
 
                 r = __real_fallocate64(fd, mode, offset, length);
-                if (file_of(fd) && size_of(file_of(fd)) != before)
+                if (f && size_of(f) != before)
                         changed();
+                if (f && r == 0)
+                        reached("allocate", f->name, true);
         }
         unlock();
         return r;
@@ -576,18 +608,24 @@ int __wrap_fallocate64(int fd, int mode, off_t offset, off_t length)
 
 int __wrap_ftruncate64(int fd, off_t length)
 {
+        struct file *f;
         int r = 0;
 
         if (call_fails(false))
                 return -1;
         lock();
-        if (!sim.dead || !file_of(fd)) {
+        f = file_of(fd);
+        if (f)
+                reached("truncate", f->name, false);
+        if (!sim.dead || !f) {
                 /* Bytes that a shorter file loses are not kept for a power loss: nobody shortens
                  * one here. */
-                assert(!file_of(fd) || size_of(file_of(fd)) <= (uint64_t)length);
+                assert(!f || size_of(f) <= (uint64_t)length);
                 r = __real_ftruncate64(fd, length);
-                if (file_of(fd))
+                if (f) {
                         changed();
+                        reached("truncate", f->name, true);
+                }
         }
         unlock();
         return r;
@@ -602,15 +640,18 @@ int __wrap_renameat(int from_dir, const char *from, int to_dir, const char *to)
         lock();
         if (!is_dir(from_dir) || !is_dir(to_dir)) {
                 r = __real_renameat(from_dir, from, to_dir, to);
-        } else if (!sim.dead) {
+        } else if (!sim.dead && !reached("rename", to, false)) {
                 r = __real_renameat(from_dir, from, to_dir, to);
                 if (r == 0) {
                         struct file *f = name_now(name_get(from));
+
+                        snprintf(f->name, sizeof(f->name), "%s", to);
 
                         sim.serial++; /* one change of two names */
                         name_set(name_get(from), NULL, sim.serial);
                         name_set(name_get(to), f, sim.serial);
                         changed();
+                        reached("rename", to, true);
                 }
         }
         unlock();
@@ -626,11 +667,12 @@ int __wrap_unlinkat(int dir, const char *path, int flags)
         lock();
         if (!is_dir(dir)) {
                 r = __real_unlinkat(dir, path, flags);
-        } else if (!sim.dead) {
+        } else if (!sim.dead && !(name_now(name_get(path)) && reached("unlink", path, false))) {
                 r = __real_unlinkat(dir, path, flags);
                 if (r == 0) {
                         name_set(name_get(path), NULL, ++sim.serial);
                         changed();
+                        reached("unlink", path, true);
                 }
         }
         unlock();
@@ -754,9 +796,10 @@ static void execute(struct waiting *w)
 {
         struct kio_request *req = w->req;
         uint64_t offset = req->offset + req->progress, length = req->length - req->progress;
-        uint8_t *buf = (uint8_t *)req->buf + req->progress;
+        uint8_t *buf = req->buf ? (uint8_t *)req->buf + req->progress : NULL; /* a sync has none */
         struct file *f = file_of(req->fd);
         ssize_t n = (ssize_t)length;
+        bool ours;
 
         switch (req->op) {
         case KIO_READ:
@@ -765,25 +808,32 @@ static void execute(struct waiting *w)
                         spoil_read(req, buf, (uint64_t)n);
                 break;
         case KIO_WRITE:
+                if (f && length > 0 && reached("write", f->name, false))
+                        record_add(f, offset, length, buf); /* on its way */
                 if (sim.dead)
                         break;
                 if (f) {
                         file_write(f, buf, length, offset);
                         changed();
+                        reached("write", f->name, true);
                 } else {
                         n = __real_pwrite64(req->fd, buf, length, (off_t)offset);
                 }
                 break;
         default:
                 n = 0;
+                ours = w->file || is_dir(req->fd);
+                if (ours)
+                        reached("sync", w->file ? w->file->name : "directory", false);
                 if (sim.dead)
                         break;
-                if (w->file) {
-                        file_synced(w->file, w->serial, w->size);
+                if (ours) {
+                        if (w->file)
+                                file_synced(w->file, w->serial, w->size);
+                        else
+                                names_synced(w->serial);
                         changed();
-                } else if (is_dir(req->fd)) {
-                        names_synced(w->serial);
-                        changed();
+                        reached("sync", w->file ? w->file->name : "directory", true);
                 } else {
                         n = __real_fdatasync(req->fd);
                 }
@@ -954,6 +1004,7 @@ int sim_start(const char *dir, uint64_t seed)
         sim.clock_ms = EPOCH_MS;
         sim.die_after = 0;
         sim.dead = false;
+        sim.watch = NULL;
         sim.hold = 0;
         sim_set_reads(SIM_READ_RIGHT, 0);
         sim.start_name[0] = '\0';
@@ -1081,6 +1132,13 @@ void sim_die_after(uint64_t changes)
 {
         lock();
         sim.die_after = changes;
+        unlock();
+}
+
+void sim_set_watch(sim_watch *watch)
+{
+        lock();
+        sim.watch = watch;
         unlock();
 }
 
@@ -1285,6 +1343,41 @@ int sim_power_loss(void)
         forget_all();
         sim.dead = false;
         sim.die_after = 0;
+        r = take_stock();
+        unlock();
+        return r;
+}
+
+/* --- kill --- */
+
+int sim_kill(void)
+{
+        int r;
+
+        lock();
+        assert(sim.active && !sim.held);
+        for (unsigned i = 0; i < sim.n_files; i++) {
+                struct file *f = sim.files[i];
+                struct loss loss = { .luck = draw(3) == 0   ? LUCK_NONE
+                                             : draw(2) == 0 ? LUCK_ALL
+                                                            : LUCK_SECTORS };
+                unsigned n = 0;
+
+                for (unsigned j = 0; j < f->n_records; j++) {
+                        if (f->records[j].old) {
+                                free(f->records[j].old);
+                                free(f->records[j].new);
+                        } else {
+                                f->records[n++] = f->records[j];
+                        }
+                }
+                f->n_records = n;
+                redo(&loss, f, i);
+        }
+        forget_all();
+        sim.dead = false;
+        sim.die_after = 0;
+        sim.watch = NULL;
         r = take_stock();
         unlock();
         return r;

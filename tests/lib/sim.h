@@ -48,9 +48,18 @@ bool sim_complete_one(void);
 void sim_die(void);
 void sim_die_after(uint64_t changes);
 bool sim_is_dead(void);
+/* Hears of each change, before it and after it: `operation` is open (a file is made), write, sync,
+ * rename, truncate, allocate or unlink, `file` a name in the directory, or "directory". True: the
+ * end comes there and then. It may be called from any thread, and must not call the simulation.
+ * NULL: nobody. */
+typedef bool sim_watch(const char *operation, const char *file, bool after);
+void sim_set_watch(sim_watch *watch);
 /* Leaves on the disk one of the states that it may be in, and that is stable then. Everything is
  * closed. 0, -errno. */
 int sim_power_loss(void);
+/* The same for a kill -9 of the program: all that was completed is there, and of what stood at the
+ * device none, all or some sectors. */
+int sim_kill(void);
 
 /* Reads through the backend that do not bring what was asked for. */
 enum sim_read_fault {

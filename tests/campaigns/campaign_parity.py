@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""parity: the same job on every way to do I/O, and the same answers (rule R5).
+
+The legs are those of the daemon tests, and io_uring without restrictions, then also without DEFER_TASKRUN and
+SINGLE_ISSUER: strace makes the first calls of io_uring_setup() of each thread fail there. A leg that this host does not have is named with its reason and counts for
+nothing. One run is one seed on all of them.
+"""
+
+import shutil
+
+import harness
+from job import SETTINGS, Job, differences
+from oracle import Finding
+
+# What the ring must not have, and how many calls fail.
+FEWER = {harness.Leg("unrestricted ring", settings={"io.backend": "io_uring"}): ("RESTRICTED", 1),
+         harness.Leg("plain ring", settings={"io.backend": "io_uring"}): ("DEFER_TASKRUN", 2)}
+
+
+def plain_ring_why_not():
+    return "there is no strace" if not shutil.which("strace") else None if harness.has_io_uring() else "no io_uring here"
+
+
+class Campaign:
+    LIFE = 1
+    told = False
+
+    def __init__(self, directory, life, facts):
+        self.directory, self.seed, self.facts, self.number, self.daemon = directory, life, facts, 0, None
+
+    def on(self, leg):
+        own = self.directory / leg.name.replace(" ", "-")
+        own.mkdir(mode=0o755)
+        self.daemon = daemon = harness.Daemon(own, leg, SETTINGS)
+        if leg in FEWER:
+            daemon.prefix = ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=io_uring_setup", "-e",
+                             f"inject=io_uring_setup:error=EINVAL:when=1..{FEWER[leg][1]}"]
+        daemon.start()
+        io = daemon.populated_status()["io"]
+        if leg in FEWER and FEWER[leg][0] in io["ring_flags"]:
+            raise Finding("wrong", f"{leg.name}: the ring has {io['ring_flags']}")
+        leg.check(io)
+        job = Job(self.seed, durable=not leg.base)
+        seen = job.run(daemon)
+        daemon.clean_up()
+        self.daemon = None
+        if job.bad:
+            raise Finding("wrong", f"{leg.name}: {job.bad[0]}")
+        self.facts.add(f"on {leg.name}")
+        return seen
+
+    def run(self, rng, left):
+        first = None
+        for leg in harness.LEGS + list(FEWER):
+            reason = plain_ring_why_not() if leg in FEWER else leg.why_not()
+            if reason:
+                if not Campaign.told:
+                    print(f"skipped: {leg.name}: {reason}", flush=True)
+                continue
+            seen = self.on(leg)
+            if first is None:
+                first = leg.name, seen
+            elif differences(first[1], seen):
+                raise Finding("wrong", f"{first[0]} and {leg.name} differ: {differences(first[1], seen)}")
+        Campaign.told = True
+        return 1
+
+    def end(self):
+        pass
+
+    def stop(self):
+        if self.daemon is not None:
+            try:
+                self.daemon.clean_up()
+            except AssertionError as e:
+                print(e)

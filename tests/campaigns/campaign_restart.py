@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""restart: a store of many entries, five million by default, is ready in two seconds after kill -9.
+
+many-entries makes the store: its tables are real and as full as years of puts leave them, its segments are sparse. One
+run kills the daemon amid gets and puts and starts it again. Printed are the seconds until it answers, the most and the
+least, what the tables took of that, and the daemon's memory for each entry, the pool apart. KVCACHE_RESTART_ENTRIES
+changes the number; the limit of two seconds is for five million on two cores that have nothing else to do, so
+KVCACHE_TEST_SLOW stretches it.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import threading
+import time
+
+import harness
+import kvwire
+from harness import BUILD, MIB, slow
+from oracle import Finding
+
+ENTRIES = int(os.environ.get("KVCACHE_RESTART_ENTRIES", "5000000"))
+LEG = harness.Leg("campaign", deprive=[harness.die_with_parent])
+LIMIT = 2.0
+POOL = 64 * MIB
+
+
+def key_number(i):
+    return struct.pack("<Q", i) + b"\xa5" * 24
+
+
+class Campaign:
+    LIFE = 1 << 30  # the store takes long to make
+
+    def __init__(self, directory, life, facts):
+        self.facts, self.number = facts, 0
+        store = directory / "store"
+        store.mkdir(mode=0o700)
+        made = subprocess.run([BUILD / "tests/campaigns/many-entries", store, str(ENTRIES), "--history", str(life % 3)],
+                              capture_output=True, text=True, check=True)
+        self.daemon = harness.Daemon(directory, LEG, {"store.limit": int(made.stdout), "store.prewrite": "off",
+                                                      "memory.pool": POOL, "log.level": "info"}, store=store)
+        self.start(first=True)
+
+    def start(self, first=False):
+        began = time.monotonic()
+        self.daemon.spawn()
+        harness.wait_until(self.daemon.answers, "the daemon answers", 60)
+        seconds = time.monotonic() - began
+        with self.daemon.client() as c:
+            status = json.loads(c.report(kvwire.Report.STATUS))
+        chunks = status["store"]["recovered_chunks"] if "recovered_chunks" in status["store"] else \
+            status["store"]["chunks"]
+        if chunks < ENTRIES:
+            raise Finding("lost", f"{chunks} of {ENTRIES} chunks are there")
+        with open(f"/proc/{self.daemon.pid}/status") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        memory = int(fields["RssAnon"].split()[0]) * 1024
+        self.facts["bytes_per_entry"] = memory / ENTRIES
+        if not first:
+            self.facts.add("most_seconds", seconds)
+            self.facts["least_seconds"] = min(self.facts.get("least_seconds", seconds), seconds)
+            if seconds > LIMIT * max(1.0, ENTRIES / 5000000) * slow():
+                raise Finding("hung", f"ready after {seconds:.2f} s, {memory / ENTRIES:.0f} bytes an entry")
+
+    def run(self, rng, left):
+        stop = threading.Event()
+
+        def work():
+            try:
+                with self.daemon.client() as c:
+                    ns = c.namespace("many", attach=True)
+                    n = 0
+                    while not stop.is_set():
+                        numbers = [rng.randrange(ENTRIES) for _ in range(4)]
+                        for i, r in zip(numbers, c.get(ns, [key_number(i) for i in numbers], timeout_ms=20000)):
+                            if r.status == kvwire.Status.MISS:
+                                raise Finding("lost", f"key {i} is a miss")
+                            if r.status == kvwire.Status.OK:
+                                if r.data.count(0) != 2 * MIB:
+                                    raise Finding("wrong", f"key {i}: wrong bytes")
+                                c.release([r.lease])
+                        n += 1
+                    self.facts.add("gets", 4 * n)
+            except (ConnectionError, kvwire.SessionEnded, OSError):
+                pass
+            except Finding as finding:
+                problems.append(finding)
+
+        problems = []
+        thread = threading.Thread(target=work)
+        thread.start()
+        time.sleep(0.2 + rng.random() * 0.5)
+        self.daemon.kill()
+        stop.set()
+        thread.join()
+        if problems:
+            raise problems[0]
+        self.start()
+        return 1
+
+    def end(self):
+        self.daemon.stop()
+
+    def stop(self):
+        if self.daemon.process is not None:
+            self.daemon.process.kill()
+            self.daemon.process.wait()
+            self.daemon.process = None

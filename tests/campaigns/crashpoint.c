@@ -1,0 +1,532 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* crashpoint: the program dies, as by kill -9, at every named place: before and after each change
+ * that a store makes to its files. The store has no hooks for that: the simulated disk sees every
+ * change, and a place is named by it, as in "grow/allocate:table:before": phase, operation, file,
+ * side. What was completed is there afterwards; what stood at the device is there, is not, or is in
+ * whole sectors.
+ *
+ * A pass lets a store live once without harm, through all phases, which finds the places and how
+ * often each is come to. Then it lives once more for each place and dies there; the first pass
+ * takes the first time, the second the last one, later ones any. Each death is recovered from, and
+ * then, from the same image, once more for each change that this start makes, dying there, and
+ * started again; in the first pass for one of them. One run is one death. Every pass has a seed of
+ * its own.
+ *
+ * Wrong: a byte that nobody put, a purged version. Lost: what was answered `written`, and neither
+ * evicted nor dropped since; a namespace that was open; a store that does not open; a place of the
+ * table below that no pass came to. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "campaign.h"
+#include "checked.h"
+#include "sim.h"
+
+enum { PLACES = 512, PLACE_NAME = 64, KEYS = 960, IMAGES = 64 };
+#define ROOMY_BYTES (UINT64_C(8) << 20)
+#define LOWER_BYTES (UINT64_C(4) << 20)
+
+enum phase { MAKE, WORK, GROW, PURGE, STOP, START, SHRINK, RECOVERY };
+static const char *const phase_names[] = { "make", "work",  "grow",   "purge",
+                                           "stop", "start", "shrink", "recovery" };
+
+/* Each with :before and :after; a star is any phase. What is not come to has not been tried. */
+static const char *const must_occur[] = {
+        "make/open:LOCK",
+        "make/open:superblock.new",
+        "make/write:superblock.new",
+        "make/sync:superblock.new",
+        "make/rename:superblock",
+        "make/sync:directory",
+        "make/open:namespaces.0",
+        "make/allocate:namespaces.0",
+        "make/open:namespaces.1",
+        "make/allocate:namespaces.1",
+        "make/write:namespaces.0",
+        "make/sync:namespaces.0",
+        "make/write:namespaces.1",
+        "make/sync:namespaces.1",
+        "make/open:table",
+        "make/allocate:table",
+        "make/sync:table",
+        "make/open:segment",
+        "make/write:superblock",
+        "make/sync:superblock",
+        "*/open:segment",
+        "*/write:namespaces.0",
+        "*/sync:namespaces.0",
+        "*/write:namespaces.1",
+        "*/sync:namespaces.1",
+        "*/write:segment",
+        "*/write:table",
+        "*/sync:segment",
+        "*/sync:table",
+        "*/sync:directory",
+        "*/allocate:table",
+        "stop/write:superblock",
+        "stop/sync:superblock",
+        "start/allocate:namespaces.0",
+        "start/allocate:namespaces.1",
+        "start/allocate:table",
+        "start/sync:table",
+        "start/write:superblock",
+        "start/sync:superblock",
+        "start/sync:directory",
+        "shrink/allocate:namespaces.0",
+        "shrink/allocate:namespaces.1",
+        "shrink/allocate:table",
+        "shrink/sync:table",
+        "shrink/unlink:segment",
+        "shrink/sync:directory",
+        "shrink/open:table.new",
+        "shrink/allocate:table.new",
+        "shrink/write:table.new",
+        "shrink/sync:table.new",
+        "shrink/rename:table",
+        "shrink/write:superblock",
+        "shrink/sync:superblock",
+        "recovery/write:superblock",
+        "recovery/sync:superblock",
+        "recovery/sync:table",
+        "recovery/sync:directory",
+};
+
+static struct place {
+        char name[PLACE_NAME];
+        uint64_t times; /* in the life that is on */
+        uint64_t total; /* in the one without harm */
+        uint64_t deaths;
+} places[PLACES];
+static unsigned n_places;
+static enum phase phase;
+static struct place *target; /* NULL: none */
+static uint64_t target_nth;
+static uint64_t seen, seen_end; /* places of this start; the one to die at, 0: none */
+
+static struct image {
+        char name[64];
+        uint8_t *bytes;
+        uint64_t n;
+} images[IMAGES];
+static unsigned n_images;
+
+static struct {
+        uint64_t passes, deaths, second_deaths;
+} tally;
+
+/* --- places --- */
+
+static struct place *place_get(const char *operation, const char *file, bool after)
+{
+        char name[PLACE_NAME];
+
+        if (strncmp(file, "segment-", 8) == 0)
+                file = "segment";
+        snprintf(name, sizeof(name), "%s/%s:%s:%s", phase_names[phase], operation, file,
+                 after ? "after" : "before");
+        for (unsigned i = 0; i < n_places; i++)
+                if (strcmp(places[i].name, name) == 0)
+                        return &places[i];
+        if (n_places == PLACES)
+                return NULL;
+        memcpy(places[n_places].name, name, sizeof(name));
+        return &places[n_places++];
+}
+
+/* Any thread of the store's may come here, one at a time. */
+static bool on_place(const char *operation, const char *file, bool after)
+{
+        struct place *p = place_get(operation, file, after);
+
+        if (!p)
+                return false;
+        p->times++;
+        seen++;
+        if ((p != target || p->times != target_nth) && seen != seen_end)
+                return false;
+        p->deaths++;
+        world_drop_requests();
+        return true;
+}
+
+static void watch(enum phase now)
+{
+        phase = now;
+        sim_set_watch(on_place);
+}
+
+/* --- the store's life --- */
+
+static void begin(void)
+{
+        if (sim_start(world.dir, sim_draw(&world.random)) < 0)
+                campaign_fail(VERDICT_HUNG, "%s cannot be simulated", world.dir);
+}
+
+/* False: it died. */
+static bool open_store(enum phase as)
+{
+        char error[512] = "";
+        int r;
+
+        watch(as);
+        sim_hold(0);
+        r = world_open(error);
+        if (sim_is_dead())
+                return false;
+        if (r < 0)
+                campaign_fail(VERDICT_LOST, "the store does not open: %s", error);
+        sim_hold(1u << KIO_WRITE | 1u << KIO_SYNC);
+        return true;
+}
+
+/* Operations that end now; a few stay at the device. */
+static bool some_end(unsigned lag)
+{
+        world_turn();
+        while (sim_held() > lag)
+                world_step();
+        for (uint64_t n = draw(3); n > 0 && world_step(); n--)
+                ;
+        return !sim_is_dead();
+}
+
+static bool work(unsigned steps)
+{
+        unsigned lag = (unsigned)draw(CAMPAIGN_SLOTS);
+
+        for (unsigned i = 0; i < steps; i++) {
+                uint32_t k = (uint32_t)draw(KEYS);
+                uint64_t x = draw(100);
+
+                if (x < 4)
+                        world_open_namespace((unsigned)draw(CAMPAIGN_NAMESPACES));
+                else if (x < 12)
+                        world_drop(k);
+                else if (x < 15)
+                        world_sync();
+                else
+                        world_put(k, chance(4));
+                if (!some_end(lag))
+                        return false;
+        }
+        return true;
+}
+
+/* Enough chunks of a page that more segments are cut, and the ring must grow for them; then large
+ * ones take the segments over, so that a start with a lower limit can make it smaller again. */
+static bool grow(void)
+{
+        for (uint32_t n = 0; n < 2 * KEYS; n++) {
+                uint32_t k = n % KEYS;
+                bool is_large = item_length(k, world.items[k].version + 1) > 4096;
+
+                if (is_large != (n >= KEYS))
+                        continue;
+                world_put(k, chance(16));
+                if (!some_end(4))
+                        return false;
+        }
+        world_settle();
+        return !sim_is_dead();
+}
+
+static bool purge(void)
+{
+        for (unsigned i = 0; i < 40; i++) {
+                if (i % 8 == 0)
+                        world_purge(i == 16 ? -1 : (int)draw(CAMPAIGN_NAMESPACES));
+                world_put((uint32_t)draw(KEYS), chance(4));
+                if (!some_end((unsigned)draw(6)))
+                        return false;
+        }
+        world_settle();
+        return !sim_is_dead();
+}
+
+static bool stop(void)
+{
+        world_settle();
+        if (sim_is_dead())
+                return false;
+        world_note_must(true);
+        phase = STOP;
+        world_close();
+        return !sim_is_dead();
+}
+
+/* True: it lived to its end. The oracle knows what must be there either way. */
+static bool live(uint64_t seed)
+{
+        world.random = seed;
+        world_wipe();
+        begin();
+        for (unsigned i = 0; i < n_places; i++)
+                places[i].times = 0;
+        seen = 0;
+        world.max_length = 32768;
+        world.limit = ROOMY_BYTES;
+        world.prewrite = chance(4);
+        if (!open_store(MAKE))
+                return false;
+        phase = WORK;
+        for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++)
+                world_open_namespace(n);
+        if (!some_end(0) || !work(120))
+                goto died;
+        phase = GROW;
+        if (!grow())
+                goto died;
+        phase = PURGE;
+        if (!purge())
+                goto died;
+        phase = WORK;
+        if (!work(60))
+                goto died;
+        phase = STOP;
+        if (!stop() || !open_store(START))
+                return false;
+        world_verify();
+        phase = WORK;
+        if (!work(30))
+                goto died;
+        phase = STOP;
+        if (!stop())
+                return false;
+        world.limit = LOWER_BYTES;
+        world_release_must(); /* a lowered limit costs segments */
+        if (!open_store(SHRINK))
+                return false;
+        phase = WORK;
+        if (!work(30))
+                goto died;
+        world_note_must(true);
+        return true;
+died:
+        world_note_must(true);
+        return false;
+}
+
+static void crash(void)
+{
+        int r;
+
+        sim_die();
+        world_drop_requests();
+        sim_hold(0);
+        if (world.s)
+                world_close();
+        r = sim_kill();
+        if (r < 0)
+                campaign_fail(VERDICT_HUNG, "the disk's state cannot be made: %s", strerror(-r));
+        campaign_count(1);
+}
+
+/* --- images --- */
+
+static void images_take(void)
+{
+        DIR *d = opendir(world.dir);
+
+        for (struct dirent *e; d && (e = readdir(d));) {
+                struct image *image = &images[n_images];
+                struct stat st;
+                int fd;
+
+                if (e->d_name[0] == '.')
+                        continue;
+                fd = openat(dirfd(d), e->d_name, O_RDONLY | O_CLOEXEC);
+                if (n_images == IMAGES || fd < 0 || fstat(fd, &st) < 0)
+                        campaign_fail(VERDICT_HUNG, "%s cannot be read", e->d_name);
+                n_images++;
+                snprintf(image->name, sizeof(image->name), "%.63s", e->d_name);
+                image->n = (uint64_t)st.st_size;
+                image->bytes = malloc(image->n + 1);
+                if (!image->bytes || pread(fd, image->bytes, image->n, 0) != (ssize_t)image->n)
+                        campaign_fail(VERDICT_HUNG, "%s cannot be read", e->d_name);
+                close(fd);
+        }
+        if (d)
+                closedir(d);
+}
+
+/* No simulation is on. */
+static void images_restore(void)
+{
+        int dir = open(world.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+        for (unsigned i = 0; i < n_images; i++) {
+                int fd = openat(dir, images[i].name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+                if (fd < 0 || pwrite(fd, images[i].bytes, images[i].n, 0) != (ssize_t)images[i].n)
+                        campaign_fail(VERDICT_HUNG, "%s cannot be written", images[i].name);
+                close(fd);
+        }
+        close(dir);
+}
+
+static void images_forget(void)
+{
+        for (unsigned i = 0; i < n_images; i++)
+                free(images[i].bytes);
+        n_images = 0;
+}
+
+static void folder_empty(void)
+{
+        DIR *d = opendir(world.dir);
+
+        for (struct dirent *e; d && (e = readdir(d));)
+                if (e->d_name[0] != '.')
+                        unlinkat(dirfd(d), e->d_name, 0);
+        if (d)
+                closedir(d);
+}
+
+/* --- deaths --- */
+
+/* A start that nothing disturbs; how many places it came to. */
+static uint64_t recover_and_verify(void)
+{
+        uint64_t n;
+
+        seen = 0;
+        seen_end = 0;
+        open_store(RECOVERY);
+        n = seen;
+        sim_set_watch(NULL);
+        world_verify();
+        if (chance(3)) {
+                work(20);
+                stop();
+                open_store(RECOVERY);
+                sim_set_watch(NULL);
+                world_verify();
+        }
+        world_settle();
+        world_close();
+        return n;
+}
+
+/* Dies at the target; then dies in the start that follows, at each place of it. */
+static void die_everywhere(uint64_t seed, uint64_t count, uint64_t *done)
+{
+        static struct item items[CAMPAIGN_KEYS];
+        static typeof(world.namespaces) namespaces;
+        uint64_t places_of_start, random;
+
+        seen_end = 0;
+        if (live(seed))
+                campaign_fail(VERDICT_HUNG, "%s did not come a %llu. time", target->name,
+                              (unsigned long long)target_nth);
+        target = NULL;
+        crash();
+        ++*done;
+        tally.deaths++;
+        sim_stop();
+        images_take();
+        memcpy(items, world.items, sizeof(items));
+        memcpy(namespaces, world.namespaces, sizeof(namespaces));
+        random = world.random;
+
+        begin();
+        places_of_start = recover_and_verify();
+        sim_stop();
+        for (uint64_t i = 1; i <= places_of_start && *done < count; i++) {
+                /* The first pass comes to every place soon. */
+                uint64_t at = tally.passes == 0 ? 1 + draw(places_of_start) : i;
+
+                folder_empty();
+                images_restore();
+                memcpy(world.items, items, sizeof(items));
+                memcpy(world.namespaces, namespaces, sizeof(namespaces));
+                world.random = random + at;
+                begin();
+                seen = 0;
+                seen_end = at;
+                if (open_store(RECOVERY))
+                        campaign_fail(VERDICT_HUNG, "a start came to %llu places, and to %llu now",
+                                      (unsigned long long)places_of_start,
+                                      (unsigned long long)seen);
+                crash();
+                ++*done;
+                tally.second_deaths++;
+                recover_and_verify();
+                sim_stop();
+                if (tally.passes == 0)
+                        break; /* the first pass comes to every place soon */
+        }
+        images_forget();
+}
+
+static void check_all_occurred(void)
+{
+        for (unsigned i = 0; i < ARRAY_SIZE(must_occur); i++)
+                for (unsigned after = 0; after < 2; after++) {
+                        char name[PLACE_NAME];
+                        bool found = false;
+
+                        snprintf(name, sizeof(name), "%s:%s", must_occur[i],
+                                 after ? "after" : "before");
+                        for (unsigned j = 0; j < n_places && !found; j++)
+                                found = places[j].deaths > 0 &&
+                                        (name[0] == '*' ? strcmp(strchr(places[j].name, '/'),
+                                                                 name + 1) == 0
+                                                        : strcmp(places[j].name, name) == 0);
+                        if (!found)
+                                campaign_fail(VERDICT_LOST, "nothing ever died at %s", name);
+                }
+}
+
+int campaign_crashpoint(uint64_t count, uint64_t *seed)
+{
+        uint64_t done = 0, died_at = 0;
+
+        world.lockstep = true;
+        world_init(sim_backend());
+        for (; done < count; ++*seed, tally.passes++) {
+                unsigned n;
+
+                target = NULL;
+                seen_end = 0;
+                if (!live(*seed))
+                        campaign_fail(VERDICT_HUNG, "it died of nothing");
+                n = n_places;
+                for (unsigned i = 0; i < n; i++)
+                        places[i].total = places[i].times;
+                crash();
+                done++;
+                recover_and_verify();
+                sim_stop();
+                for (unsigned i = 0; i < n && done < count; i++) {
+                        uint64_t times = places[i].total;
+
+                        if (times == 0 || strncmp(places[i].name, "recovery/", 9) == 0)
+                                continue;
+                        target_nth = tally.passes == 0   ? 1
+                                     : tally.passes == 1 ? times
+                                                         : 1 + draw(times);
+                        target = &places[i];
+                        die_everywhere(*seed, count, &done);
+                }
+                if (done >= count)
+                        break;
+        }
+        for (unsigned i = 0; i < n_places; i++)
+                died_at += places[i].deaths > 0;
+        if (getenv("KVCACHE_CAMPAIGN_PLACES"))
+                for (unsigned i = 0; i < n_places; i++)
+                        printf("%s %llu\n", places[i].name, (unsigned long long)places[i].deaths);
+        if (tally.passes > 0)
+                check_all_occurred();
+        campaign_note("%llu passes, %llu of %u places died at, %llu deaths at work, %llu in the "
+                      "starts after them",
+                      (unsigned long long)tally.passes, (unsigned long long)died_at, n_places,
+                      (unsigned long long)tally.deaths, (unsigned long long)tally.second_deaths);
+        return campaign_end();
+}

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs last: every metric of daemon/stats.def was moved by some test of this run.
+
+What daemons showed with a value other than 0 is collected by harness.py. A few metrics need a device that fails in a way
+no test outside the process can bring about: for each of these the unit test that moves it is named, and looked at.
+"""
+
+import pathlib
+import re
+
+import pytest
+
+import harness
+
+SOURCE = harness.SOURCE
+ROW = re.compile(r"^STATS_(\w+)\((\w+), \"(\w+)\"", re.M)
+
+# Metric: the unit test that makes the daemon's code count it, and how it looks at the count.
+ELSEWHERE = {
+    "path_read_errors": ("tests/unit/test-store.c", r"\bread_errors\b"),
+    "path_write_errors": ("tests/unit/test-store.c", r"\bwrite_errors\b"),
+    "path_sync_errors": ("tests/unit/test-store.c", r"\bsync_errors\b"),
+    "store_crc_rereads": ("tests/unit/test-store.c", r"\bcrc_rereads\b"),
+    "io_errors": ("tests/unit/test-io.c", r"\berrors\b"),
+    "io_resubmitted": ("tests/unit/test-io.c", r"\bresubmi"),
+    "put_pool_only": ("tests/unit/test-cache.c", r"\bpool_only\b"),
+    "log_lines_held_back": ("tests/unit/test-log.c", r"log_ratelimit_pass"),
+}
+
+
+def families():
+    """(name on the page, name in stats.def)"""
+    for kind, _, name in ROW.findall((SOURCE / "daemon/stats.def").read_text()):
+        suffix = {"COUNTER": "_total", "COUNTER_BY": "_total", "INFO": "_info", "HISTOGRAM": "_count",
+                  "HISTOGRAM_BY": "_count"}.get(kind, "")
+        yield f"kvcache_{name}{suffix}", name
+
+
+def test_every_metric_was_moved_by_some_test(request):
+    here = pathlib.Path(__file__).parent
+    ran = {pathlib.Path(str(item.fspath)).name for item in request.session.items}
+    missing_files = {p.name for p in here.glob("test_*.py")} - ran
+    if missing_files:
+        pytest.skip(f"needs all of the daemon tests in this run, not without {', '.join(sorted(missing_files))}")
+    moved = {name.partition("{")[0] for name in harness.MOVED}
+    still = []
+    for page, name in families():
+        if page in moved:
+            continue
+        file, pattern = ELSEWHERE.get(name, (None, None))
+        if file is None or not re.search(pattern, (SOURCE / file).read_text()):
+            still.append(name)
+    assert not still, f"no test moves {', '.join(still)}"
+
+
+def test_the_table_of_metrics_that_are_moved_elsewhere_is_right():
+    names = {name for _, name in families()}
+    assert len(names) > 50
+    for name, (file, pattern) in ELSEWHERE.items():
+        assert re.search(pattern, (SOURCE / file).read_text()), f"{file} has no {pattern}"
+    unknown = set(ELSEWHERE) - names
+    assert not unknown, f"not in stats.def: {unknown}"

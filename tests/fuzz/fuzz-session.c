@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The session state machine: four clients of a real daemon's core, over a store in memory, say
+ * anything in any order: half a greeting, messages before and after it, descriptors nobody asked
+ * for, an end in the middle. Afterwards all have gone, and nothing is held: no lease, no lane, no
+ * byte, no descriptor, no request.
+ *
+ * libFuzzer runs it; the test is both the loop and the clients. The input is a list of actions: a
+ * byte for what and who, then what it needs. The store stays from one input to the next. */
+#include <assert.h>
+#include <dirent.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "checked.h"
+#include "fdpass.h"
+#include "memory/liveness.h"
+#include "session.h"
+#include "tiers.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { MIB = 1 << 20, CLIENTS = 4, LANE = 1 << 20 };
+
+static struct tiers t;
+static struct {
+        struct event_base *base;
+        struct event *done, *wait;
+        struct liveness liveness;
+        struct leases *leases;
+        struct tenants *tenants;
+        struct dispatch_env env;
+        struct sessions *sessions;
+} d;
+static int clients[CLIENTS];
+static struct wire_lease last_lease;
+static const uint8_t *input;
+static size_t left;
+
+/* --- the daemon's side --- */
+
+static void on_done(evutil_socket_t fd, short what, void *userdata)
+{
+        kio_reap(t.io);
+}
+
+static void on_wait(evutil_socket_t fd, short what, void *userdata)
+{
+}
+
+static void report(void *userdata, const struct client *client, enum wire_report what, FILE *out)
+{
+        fputs("report", out);
+}
+
+/* As server.c has it. */
+static bool turn(bool wait)
+{
+        static bool more;
+        uint64_t now, deadline;
+
+        event_add(d.wait, &(struct timeval){ .tv_sec = 5 });
+        event_base_loop(d.base, EVLOOP_ONCE | (wait && !more ? 0 : EVLOOP_NONBLOCK));
+        now = clock_mono_ns();
+        store_turn(t.store);
+        more = sessions_turn(d.sessions);
+        deadline = cache_turn(t.cache, now);
+        store_turn(t.store);
+        more = more || cache_has_work(t.cache) || sessions_active(d.sessions);
+        kio_flush(t.io);
+        if (deadline && !more) {
+                uint64_t us = deadline > now ? (deadline - now) / 1000 + 1 : 1;
+
+                event_add(d.wait, &(struct timeval){ .tv_sec = (time_t)(us / 1000000),
+                                                     .tv_usec = (suseconds_t)(us % 1000000) });
+        }
+        return more;
+}
+
+static unsigned open_fds(void)
+{
+        DIR *dir = opendir("/proc/self/fd");
+        unsigned n = 0;
+
+        for (struct dirent *e; (e = readdir(dir));) {
+                char target[64] = "";
+
+                if (readlinkat(dirfd(dir), e->d_name, target, sizeof(target) - 1) > 0)
+                        n += strncmp(target, "socket:", 7) == 0 ||
+                             strncmp(target, "/memfd:", 7) == 0;
+        }
+        closedir(dir);
+        return n;
+}
+
+static void start(void)
+{
+        struct tenant_params only = { .name = "default" };
+        struct tenant_access admins = { 0 };
+        struct tenant_limits all, none;
+        struct sessions_params params = { .env = &d.env, .handshake_ms = 60000 };
+        char error[256];
+        int r;
+
+        for (unsigned i = 0; i < TENANT_THINGS; i++)
+                none.most[i] = TENANT_NO_LIMIT;
+        all = only.limits = none;
+        all.most[TENANT_CONNECTIONS] = 16;
+        all.most[TENANT_LANE_BYTES] = 16 * MIB;
+        log_set_level(LOG_LEVEL_ERROR);
+        setenv("TMPDIR", "/dev/shm", 1);
+        t = (struct tiers){ .limit = 32 * MIB, .pool_bytes = 8 * MIB };
+        tiers_open(&t);
+        d.base = event_base_new();
+        d.done = event_new(d.base, kio_fd(t.io), EV_READ | EV_PERSIST, on_done, NULL);
+        d.wait = evtimer_new(d.base, on_wait, NULL);
+        event_add(d.done, NULL);
+        r = liveness_open(&d.liveness);
+        assert(r == 0);
+        r = leases_new(
+                &d.leases, t.pool, 256,
+                &(struct lease_limits){ .count = 64, .bytes = 2 * MIB, .bytes_all = 4 * MIB });
+        assert(r == 0);
+        r = tenants_new(&d.tenants, &only, 1, &admins, &all, &none, error);
+        assert(r == 0);
+        d.env = (struct dispatch_env){
+                .cache = t.cache,
+                .pool = t.pool,
+                .leases = d.leases,
+                .store = t.store,
+                .io = t.io,
+                .tenants = d.tenants,
+                .lane_max = 4 * MIB,
+                .wait_ms = 20,
+                .report = report,
+        };
+        params.base = d.base;
+        params.liveness_fd = d.liveness.handout_fd;
+        r = sessions_new(&d.sessions, &params);
+        assert(r == 0);
+        for (unsigned i = 0; i < CLIENTS; i++)
+                clients[i] = -1;
+}
+
+/* The store's folder is in memory, and would stay there. */
+static void clean_up(void)
+{
+        tiers_remove(&t);
+}
+
+/* --- the clients' side --- */
+
+static uint32_t take(unsigned bytes)
+{
+        uint32_t x = 0;
+
+        for (unsigned i = 0; i < bytes && left > 0; i++, left--)
+                x = x << 8 | *input++;
+        return x;
+}
+
+static void connect_client(int *fd)
+{
+        int pair[2];
+
+        if (*fd >= 0 ||
+            socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+                return;
+        *fd = pair[0];
+        sessions_accept_take_fd(d.sessions, pair[1]);
+}
+
+static void hang_up(int *fd)
+{
+        if (*fd >= 0)
+                close(*fd);
+        *fd = -1;
+}
+
+/* Reads what has come; remembers a lease. */
+static void listen_to(int fd)
+{
+        static union {
+                struct wire_reply reply;
+                uint8_t bytes[WIRE_MAX_MESSAGE];
+        } in;
+        int fds[WIRE_MAX_FDS];
+        unsigned n_fds;
+        ssize_t n;
+
+        while (fd >= 0 && (n = fdpass_recv(fd, in.bytes, sizeof(in), fds, &n_fds)) > 0) {
+                const struct wire_get_result *result = (const void *)(&in.reply + 1);
+
+                assert(n >= (ssize_t)sizeof(in.reply) && in.reply.hdr.len == (size_t)n);
+                assert(in.reply.hdr.op & WIRE_REPLY && in.reply.status < WIRE_STATUS_END);
+                if (in.reply.hdr.op == (WIRE_GET | WIRE_REPLY) && in.reply.count > 0 &&
+                    result->flags & WIRE_RESULT_LEASED)
+                        last_lease = result->lease;
+                for (unsigned i = 0; i < n_fds; i++)
+                        close(fds[i]);
+        }
+}
+
+static void say(int fd, const void *msg, size_t n, bool with_fd)
+{
+        if (fd >= 0)
+                fdpass_send(fd, msg, n, &d.liveness.handout_fd, with_fd ? 1 : 0);
+}
+
+static void say_hello(int fd)
+{
+        struct wire_hello msg = {
+                .hdr = { .len = sizeof(msg), .op = WIRE_HELLO },
+                .magic = WIRE_MAGIC,
+                .version_min = 1,
+                .version_max = 1,
+                .client = "fuzz",
+        };
+
+        say(fd, &msg, sizeof(msg), false);
+}
+
+static void say_namespace_and_lane(int fd)
+{
+        struct {
+                struct wire_namespace head;
+                char name[1];
+        } ns = { .head = { .hdr = { .len = 33, .op = WIRE_NAMESPACE }, .name_length = 1 },
+                 .name = "a" };
+        struct wire_lane lane = { .hdr = { .len = sizeof(lane), .op = WIRE_LANE }, .bytes = LANE };
+
+        say(fd, &ns, 33, false);
+        say(fd, &lane, sizeof(lane), false);
+}
+
+/* A batch that makes sense as far as the input lets it. */
+static void say_batch(int fd)
+{
+        static const uint16_t ops[] = { WIRE_PUT,   WIRE_GET,   WIRE_RELEASE, WIRE_EXISTS,
+                                        WIRE_MATCH, WIRE_TOUCH, WIRE_EVICT,   WIRE_STAT };
+        static struct {
+                struct wire_batch head;
+                uint8_t bytes[16 * 64];
+        } msg;
+        uint32_t x = take(1), flags = take(1), n = take(1) % 8, at = 0;
+
+        memset(&msg, 0, sizeof(msg));
+        msg.head.hdr.op = ops[x % ARRAY_SIZE(ops)];
+        msg.head.hdr.flags = (uint16_t)(flags & 15);
+        msg.head.namespace_id = t.ns + (flags >> 7);
+        msg.head.count = (uint16_t)(msg.head.hdr.op == WIRE_RELEASE ? 0 : n + 1);
+        msg.head.timeout_ms = flags >> 4 & 1 ? 1 : 0;
+        if (msg.head.hdr.op == WIRE_PUT)
+                msg.head.ack = (uint8_t)(x >> 4) % 3;
+        if (msg.head.hdr.op == WIRE_EVICT)
+                msg.head.tiers = x >> 4 & 1 ? WIRE_TIER_ALL : WIRE_TIER_MEMORY;
+        for (unsigned i = 0; i < msg.head.count; i++) {
+                struct wire_put *put = (void *)(msg.bytes + at);
+                struct wire_get *get = (void *)(msg.bytes + at);
+                uint32_t k = take(1);
+
+                put->key.bytes[0] = 1;
+                put->key.bytes[1] = (uint8_t)(k % 32);
+                if (msg.head.hdr.op == WIRE_PUT) {
+                        put->offset = (uint64_t)take(1) << 12;
+                        put->length = take(3);
+                        at += sizeof(*put);
+                } else if (msg.head.hdr.op == WIRE_GET) {
+                        if (flags & WIRE_F_INTO) {
+                                get->into_offset = (uint64_t)take(1) << 12;
+                                get->into_length = take(3);
+                        }
+                        if (k & 32)
+                                get->range_offset = take(2);
+                        at += sizeof(*get);
+                } else {
+                        at += sizeof(struct key);
+                }
+        }
+        if (flags & 32 || msg.head.hdr.op == WIRE_RELEASE) {
+                struct wire_lease lease = last_lease;
+
+                msg.head.releases = 1;
+                lease.generation += flags & 64 ? 1 : 0;
+                memcpy(msg.bytes + at, &lease, sizeof(lease));
+                at += sizeof(lease);
+        }
+        msg.head.hdr.len = (uint32_t)sizeof(msg.head) + at;
+        say(fd, &msg, msg.head.hdr.len, false);
+}
+
+/* Any bytes; with the right length in front, mostly. */
+static void say_bytes(int fd, bool with_fd)
+{
+        static union {
+                struct wire_hdr hdr;
+                uint8_t bytes[4096];
+        } msg;
+        uint32_t n = take(2) % sizeof(msg);
+
+        n = (uint32_t)MIN((size_t)n, left);
+        memset(&msg, 0, sizeof(msg));
+        memcpy(msg.bytes, input, n);
+        input += n;
+        left -= n;
+        if (n < sizeof(msg.hdr))
+                n = sizeof(msg.hdr);
+        if (msg.bytes[3] == 0)
+                msg.hdr.len = n;
+        say(fd, &msg, n, with_fd);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+        static unsigned fds;
+        struct tenant_usage usage;
+        struct pool_stats pool;
+
+        if (!d.base) {
+                start();
+                fds = open_fds();
+                atexit(clean_up);
+        }
+        input = data;
+        left = size;
+        last_lease = (struct wire_lease){ 0 };
+        for (unsigned steps = 0; left > 0 && steps < 256; steps++) {
+                uint32_t x = take(1);
+                int *fd = &clients[x >> 3 & 3];
+
+                switch (x & 7) {
+                case 0:
+                        if (*fd < 0) {
+                                connect_client(fd);
+                                if (!(x & 64))
+                                        say_hello(*fd);
+                                if (x & 32)
+                                        say_namespace_and_lane(*fd);
+                        } else {
+                                say_hello(*fd);
+                        }
+                        break;
+                case 1:
+                        hang_up(fd);
+                        break;
+                case 2:
+                        if (*fd >= 0)
+                                shutdown(*fd, x & 32 ? SHUT_WR : SHUT_RD);
+                        break;
+                case 3:
+                        say_bytes(*fd, x & 32);
+                        break;
+                case 4:
+                case 5:
+                        say_batch(*fd);
+                        break;
+                case 6:
+                        listen_to(*fd);
+                        break;
+                default:
+                        for (unsigned n = x >> 3; n > 0; n--)
+                                turn(false);
+                        /* What the disk still does is waited for now and then. */
+                        if (x & 128 && kio_pending(t.io) > 0)
+                                turn(true);
+                }
+        }
+        for (unsigned i = 0; i < 8; i++)
+                turn(false);
+        for (unsigned i = 0; i < CLIENTS; i++) {
+                listen_to(clients[i]);
+                hang_up(&clients[i]);
+        }
+        while (!sessions_empty(d.sessions) || cache_pending(t.cache) > 0 || kio_pending(t.io) > 0 ||
+               store_pending(t.store) > 0)
+                turn(true);
+        tenants_get_usage(d.tenants, TENANT_DEFAULT, &usage);
+        for (unsigned i = 0; i < TENANT_THINGS; i++)
+                assert(usage.used[i] == 0);
+        pool_get_stats(t.pool, &pool);
+        assert(leases_count(d.leases) == 0);
+        assert(pool.pinned_bytes == 0 && pool.leased_bytes == 0);
+        assert(open_fds() == fds);
+        return 0;
+}
