@@ -345,6 +345,19 @@ static int open_ring(struct recovery *rec)
 
 /* --- segments --- */
 
+/* What the file takes, by its size as we use it and as the file system has it. */
+static int charge_segment(struct volume *v, struct segment *seg)
+{
+        struct stat st;
+
+        if (fstat(seg->fd, &st) < 0)
+                return -errno;
+        v->segments_charged -= seg->charged;
+        seg->charged = MAX(seg->bytes, (uint64_t)st.st_blocks * 512) + DISK_PAGE;
+        v->segments_charged += seg->charged;
+        return 0;
+}
+
 static int open_segment(struct recovery *rec, uint32_t number)
 {
         struct volume *v = rec->v;
@@ -365,11 +378,14 @@ static int open_segment(struct recovery *rec, uint32_t number)
                 seg->fd = -1;
                 return unlinkat(v->dir->fd, name, 0) < 0 ? -errno : 0;
         }
+        /* A power loss while it was made. What lies behind the last whole page is nobody's, but it would
+         * take its room from the limit, now or when the file system gives it a block. */
+        if ((uint64_t)st.st_size != seg->bytes && !v->params.as_is &&
+            ftruncate(seg->fd, (off_t)seg->bytes) < 0)
+                return -errno;
         seg->bytes = MIN(seg->bytes, UINT64_C(1) << 40);
         seg->prewritten = seg->bytes;
-        seg->charged = MAX(seg->bytes, (uint64_t)st.st_blocks * 512) + DISK_PAGE;
-        v->segments_charged += seg->charged;
-        return 0;
+        return charge_segment(v, seg);
 }
 
 /* Opens those that are there; a number that is missing below the highest gets a segment without a
@@ -427,6 +443,22 @@ static void drop_last_segment(struct recovery *rec)
         }
         segment_free(seg);
         v->segments[number] = NULL;
+}
+
+/* A little too much costs the chunks at its end, not all of it. False: that is not enough. */
+static bool trim_last_segment(struct recovery *rec, uint64_t excess)
+{
+        struct volume *v = rec->v;
+        uint32_t number = v->n_segments - 1;
+        struct segment *seg = v->segments[number];
+        uint64_t before = seg->charged, cut = round_up(excess, DISK_PAGE);
+
+        if (seg->fd < 0 || cut > seg->bytes / 2 ||
+            ftruncate(seg->fd, (off_t)(seg->bytes - cut)) < 0)
+                return false;
+        seg->bytes -= cut;
+        seg->prewritten = rec->scans[number].bytes = seg->bytes;
+        return charge_segment(v, seg) == 0 && seg->charged < before;
 }
 
 /* The segment's part of an entry: within a file that is there, and possible. */
@@ -579,7 +611,8 @@ static uint64_t scanned_slots(const struct recovery *rec)
         return slots;
 }
 
-/* The ring gives what it has too much of, segments go from the end. */
+/* The ring gives what it has too much of, the last segment its end; then segments go, from the last
+ * one on. */
 static int enforce_limit(struct recovery *rec)
 {
         struct volume *v = rec->v;
@@ -593,6 +626,9 @@ static int enforce_limit(struct recovery *rec)
                 if (pages > need) {
                         rec->new_pages = pages = need;
                         v->table_charged = (uint64_t)pages * DISK_PAGE;
+                } else if (v->n_segments > 0 &&
+                           trim_last_segment(rec, volume_charged(v) - v->params.limit)) {
+                        dropped = true;
                 } else if (v->n_segments > 0) {
                         drop_last_segment(rec);
                         dropped = true;

@@ -1681,6 +1681,48 @@ static void a_lowered_limit_makes_a_large_ring_smaller(void **state)
         stop();
 }
 
+static void a_little_too_much_costs_a_little(void **state)
+{
+        uint64_t all;
+
+        start_limit(16 * MIB);
+        put_range(0, 1200, 16384); /* it is full */
+        all = stats().chunks;
+        assert_true(all > 850 && all < 1200);
+        stop();
+        start_limit(16 * MIB - 32 * 1024);
+        assert_true(du() <= 16 * MIB - 32 * 1024);
+        assert_true(stats().chunks < all && stats().chunks >= all - 4);
+        for (uint64_t i = 0; i < 1200; i++)
+                if (present(i))
+                        assert_int_equal(get(i, 16384), 0);
+        put_range(2000, 1200, 16384);
+        assert_true(du() <= 16 * MIB - 32 * 1024);
+        stop();
+}
+
+static void a_part_of_a_page_at_the_end_of_a_data_file_costs_nothing(void **state)
+{
+        char path[PATH_MAX + 64];
+        struct stat st;
+        uint64_t all;
+
+        start_limit(16 * MIB);
+        put_range(0, 1200, 16384);
+        all = stats().chunks;
+        stop();
+        /* As a power loss may leave it: of the size that was not synced, a part. */
+        snprintf(path, sizeof(path), "%s/segment-0000", t.dir);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(truncate(path, st.st_size + 512), 0);
+        start_limit(16 * MIB);
+        assert_int_equal(stats().chunks, all);
+        assert_true(du() <= 16 * MIB);
+        stop();
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_size % 4096, 0);
+}
+
 static void a_missing_segment_costs_its_own_chunks(void **state)
 {
         char path[PATH_MAX + 64];
@@ -2016,6 +2058,8 @@ static const struct CMUnitTest tests[] = {
         TEST(the_smallest_store_works),
         TEST(a_lowered_limit_is_enforced_at_start_and_a_raised_one_used),
         TEST(a_lowered_limit_makes_a_large_ring_smaller),
+        TEST(a_little_too_much_costs_a_little),
+        TEST(a_part_of_a_page_at_the_end_of_a_data_file_costs_nothing),
         TEST(a_missing_segment_costs_its_own_chunks),
         TEST(a_store_that_is_left_alone_writes_a_third_of_its_limit_ahead),
         TEST(nothing_is_written_ahead_beside_a_put),
