@@ -1830,6 +1830,7 @@ static void a_fault_outside_the_guard_still_kills(void **state)
                     (WIFEXITED(status) && WEXITSTATUS(status) != 0));
 }
 
+#if HAVE_LIBURING
 /* The descriptor of the only ring in this process, -1. */
 static int find_ring(void)
 {
@@ -1845,6 +1846,7 @@ static int find_ring(void)
         }
         return -1;
 }
+#endif
 
 static void test_R14_the_ring_refuses_what_it_is_not_here_for(void **state)
 {
