@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One path of the store: a directory with its superblock, namespaces, table ring and data files,
- * and the index of what lies in it. store.c is the only caller and adds what several of them are
- * together; each function does for one path what store.h says its namesake does for all.
+ * and the index of what lies in it. The files that paths.h lists are the only callers and add what
+ * several of them are together; each function does for one path what store.h says its namesake does
+ * for all.
  *
  * Opening is in steps, since paths must agree: prepare all; make the empty ones, or check that the
  * others are of one set; share out the limit; open all; tell each what the others know (join). */

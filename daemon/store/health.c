@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which paths are used: a path is up, bypassed, suspended, or being resumed.
+ *
+ * A volume bypasses itself when its device fails or its error budget is used up, which may come
+ * from anywhere in it; so that is only noted, and told once (on_path) when the store drains. Then
+ * nobody waits for the path any more, and its superblock is marked if others go on. store_tick()
+ * bypasses a path whose device hangs. Suspending lets what was begun end, then syncs all of it.
+ * Resuming opens the path as a start does and puts the new volume in the old one's place once it
+ * knows what the others know; it goes round again if that has changed meanwhile.
+ *
+ * Loop thread; what blocks runs as a call of the path (run_*), one at a time, on the path's own
+ * thread. Owns a path's state, the call, and a volume that is being resumed (`next`), which is the
+ * call's while it runs.
+ *
+ * Failures: a resume that fails leaves the path bypassed, with the reason; a call that hangs stays,
+ * but who waits for it is answered. A mark that cannot be written is let be: the others know. */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "store/paths.h"
+
+DEFINE_CLEANUP(struct volume *, volume_close);
+
+/* --- telling --- */
+
+void health_tell(struct path *p, enum store_path_event event, const char *text)
+{
+        const struct store_params *params = &p->store->params;
+
+        if (params->on_path)
+                params->on_path(params->userdata, p->number, event, text);
+}
+
+void health_set_state(struct path *p, enum store_path_state state, const char *reason)
+{
+        struct store *s = p->store;
+
+        if (p->state == STORE_PATH_UP && state != STORE_PATH_UP)
+                p->bypasses++;
+        p->state = state;
+        path_set_reason(p, reason);
+        p->since_ms = clock_unix_ms();
+        if (state == STORE_PATH_UP)
+                s->up |= 1u << p->number;
+        else
+                s->up &= ~(1u << p->number);
+}
+
+static struct path *path_of(struct store *s, const struct volume *v)
+{
+        for (unsigned i = 0; i < s->n_paths; i++)
+                if (s->paths[i].volume == v)
+                        return &s->paths[i];
+        return NULL;
+}
+
+/* From anywhere: what follows comes in a turn. */
+void health_on_bypassed(void *userdata, struct volume *v)
+{
+        struct store *s = userdata;
+        struct path *p = path_of(s, v);
+
+        if (!p)
+                return;
+        if (p->state == STORE_PATH_UP || (p->suspending && !p->resting)) {
+                health_set_state(p, STORE_PATH_BYPASSED, volume_reason(v));
+                p->news = true;
+        }
+}
+
+void health_on_full(void *userdata, struct volume *v, bool full)
+{
+        struct store *s = userdata;
+        struct path *p = path_of(s, v);
+
+        if (p)
+                health_tell(p, full ? STORE_PATH_IS_FULL : STORE_PATH_HAS_ROOM, "");
+}
+
+/* --- a start without a path --- */
+
+/* A path of several that fails so is left aside; anything else is a mistake to be told of. */
+bool health_may_start_without(const struct store *s, int r)
+{
+        return s->n_paths > 1 && r != -EINVAL && r != -EBUSY && r != -EPROTO && r != -EUCLEAN &&
+               r != -ENOMEM;
+}
+
+/* It cannot be used: the others do without. */
+int health_leave_out(struct path *p, int r, char ret_error[static STORE_ERROR_BYTES])
+{
+        struct store *s = p->store;
+
+        if (!health_may_start_without(s, r) || (s->up & ~(1u << p->number)) == 0)
+                return store_error(ret_error, r, "%s", p->error);
+        p->volume = volume_close(p->volume);
+        health_set_state(p, STORE_PATH_BYPASSED, p->error);
+        p->since_ms = 0;
+        p->news = true;
+        return 0;
+}
+
+/* --- bypass and hang --- */
+
+static void device_done(struct path *p, int result, const char *text)
+{
+        struct store_device *req = TAKE_PTR(p->device);
+        struct store *s = p->store;
+
+        if (!req)
+                return;
+        req->result = result;
+        snprintf(req->text, sizeof(req->text), "%s", text);
+        s->waiting--;
+        req->complete(req);
+}
+
+static void call(struct path *p, int (*run)(struct kio_request *),
+                 void (*complete)(struct kio_request *))
+{
+        p->calling = true;
+        p->call = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_PUT,
+                .path = p->number + 1,
+                .call = run,
+                .complete = complete,
+        };
+        list_init(&p->call.node);
+        kio_submit(p->store->io, &p->call, p->number);
+}
+
+/* Do others go on? Then the superblock must say that this path does not know all. */
+static bool is_away(const struct path *p)
+{
+        return p->store->in_set && (p->store->up & ~(1u << p->number));
+}
+
+/* On the path's thread for calls. */
+static int run_mark_away(struct kio_request *req)
+{
+        struct path *p = container_of(req, struct path, call);
+
+        volume_superblock(p->volume)->away = 1;
+        return volume_write_superblock(p->volume);
+}
+
+static void marked_away(struct kio_request *req)
+{
+        struct path *p = container_of(req, struct path, call);
+
+        p->calling = false;
+        if (p->store->stopping)
+                store_drain(p->store);
+}
+
+void health_tell_news(struct path *p)
+{
+        struct store *s = p->store;
+
+        p->news = p->suspending = p->resting = false;
+        health_tell(p, STORE_PATH_IS_BYPASSED, p->reason);
+        spread_forget_path(s, p->number);
+        device_done(p, -EIO, p->reason);
+        if (!p->hung && !p->calling && is_away(p) && !s->stopping)
+                call(p, run_mark_away, marked_away);
+}
+
+void store_tick(struct store *s)
+{
+        uint64_t hang_ns = s->params.hang_ms * 1000000;
+
+        if (!s->open || hang_ns == 0)
+                return;
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                struct path *p = &s->paths[i];
+                char reason[128];
+
+                if (!p->volume || p->hung || kio_oldest(s->io, i + 1) < hang_ns)
+                        continue;
+                if (p->calling) {
+                        /* The call stays; who waits for it does not. */
+                        if (p->state == STORE_PATH_RESUMING) {
+                                store_error(p->error, 0, "%s: its device does not answer", p->name);
+                                health_set_state(p, STORE_PATH_BYPASSED, p->error);
+                        }
+                        device_done(p, -ETIMEDOUT, "its device does not answer");
+                        continue;
+                }
+                p->hung = true;
+                snprintf(reason, sizeof(reason),
+                         "an operation has not come back for %llu s (io.hang)",
+                         (unsigned long long)(s->params.hang_ms / 1000));
+                volume_bypass(p->volume, reason);
+                if (p->suspending) {
+                        health_set_state(p, STORE_PATH_BYPASSED, reason);
+                        p->news = true;
+                }
+                volume_abandon(p->volume);
+        }
+        store_drain(s);
+}
+
+/* --- suspending and resuming --- */
+
+static int run_rest(struct kio_request *req)
+{
+        struct path *p = container_of(req, struct path, call);
+
+        return volume_rest(p->volume, is_away(p));
+}
+
+static void rested(struct kio_request *req)
+{
+        struct path *p = container_of(req, struct path, call);
+
+        p->calling = p->resting = false;
+        if (req->result < 0)
+                device_done(p, (int)req->result, "suspended, but not all of it could be synced");
+        else
+                device_done(p, 0, "");
+        if (p->store->stopping)
+                store_drain(p->store);
+}
+
+void health_rest_when_quiet(struct path *p)
+{
+        if (!volume_is_quiet(p->volume))
+                return;
+        if (!p->resting) {
+                p->resting = true;
+                volume_bypass(p->volume, p->reason);
+                spread_forget_path(p->store, p->number);
+        }
+        if (volume_pending(p->volume) > 0)
+                return;
+        p->suspending = false;
+        health_tell(p, STORE_PATH_IS_SUSPENDED, "");
+        call(p, run_rest, rested);
+}
+
+static void answer(struct store_device *req, int result, const char *text)
+{
+        req->result = result;
+        snprintf(req->text, sizeof(req->text), "%s", text);
+        req->complete(req);
+}
+
+void store_suspend(struct store *s, struct store_device *req)
+{
+        struct path *p = &s->paths[req->path];
+
+        assert(req->path < s->n_paths);
+        if (p->device || p->calling || s->stopping) {
+                answer(req, STORE_BUSY, "something else is under way with this path");
+        } else if (p->state == STORE_PATH_SUSPENDED) {
+                answer(req, STORE_EXISTS, "it is suspended already");
+        } else if (p->state != STORE_PATH_UP) {
+                health_set_state(p, STORE_PATH_SUSPENDED, p->reason);
+                health_tell(p, STORE_PATH_IS_SUSPENDED, "");
+                answer(req, 0, "");
+        } else {
+                p->device = req;
+                s->waiting++;
+                p->suspending = true;
+                health_set_state(p, STORE_PATH_SUSPENDED, "suspended by an admin");
+        }
+}
+
+/* On the path's thread for calls: nobody else knows p->next. */
+static int run_resume(struct kio_request *req)
+{
+        struct path *p = container_of(req, struct path, call);
+        struct store *s = p->store;
+        struct disk_superblock *sb;
+        bool emptied = false;
+        int r;
+
+        if (!p->next) {
+                _cleanup_(volume_closep) struct volume *v = NULL;
+
+                r = store_prepare_volume(p, p->volume ? volume_lock_fd(p->volume) : -1, &v,
+                                         p->error);
+                if (r < 0)
+                        return r;
+                sb = volume_superblock(v);
+                if (volume_is_fresh(v)) {
+                        r = volume_make(v, s->in_set ? s->set : NULL, s->in_set ? s->set_count : 0,
+                                        s->in_set ? s->set_count + 1 : 1, p->error);
+                        if (r < 0)
+                                return r;
+                } else if (memcmp(sb->set, s->set, DISK_UUID_BYTES) != 0) {
+                        return store_error(p->error, -EPROTO, "%s: belongs to another store",
+                                           p->name);
+                }
+                for (unsigned i = 0; i < s->n_paths; i++)
+                        if (i != p->number && s->paths[i].volume &&
+                            volume_superblock(s->paths[i].volume)->path_index == sb->path_index)
+                                return store_error(p->error, -EPROTO,
+                                                   "%s: says that it is the same path of the store "
+                                                   "as %s: one is a copy",
+                                                   p->name, s->paths[i].name);
+                set_prepare_superblock(p, v);
+                r = volume_open(v, s->io, p->error);
+                if (r < 0)
+                        return r;
+                p->next = TAKE_PTR(v);
+        }
+        p->join.empty = p->join.empty || set_has_missed(&p->join_set, p->next);
+        r = volume_join(p->next, &p->join, &emptied, p->error);
+        p->emptied = p->emptied || emptied;
+        return r;
+}
+
+static void resumed(struct kio_request *req);
+
+static int submit_resume(struct path *p)
+{
+        struct store *s = p->store;
+        int r;
+
+        free(TAKE_PTR(p->snapshot));
+        r = path_namespaces_snapshot(s, &p->snapshot, &p->join);
+        if (r < 0)
+                return r;
+        p->join.empty = p->missed;
+        p->join.witnessed = true; /* by what this process knows */
+        p->join_set = s->sum;
+        p->join_changes = s->changes;
+        call(p, run_resume, resumed);
+        return 0;
+}
+
+static void resume_failed(struct path *p, int r)
+{
+        p->next = volume_close(p->next);
+        free(TAKE_PTR(p->snapshot));
+        health_set_state(p, STORE_PATH_BYPASSED, p->error);
+        device_done(p, r, p->error);
+}
+
+static void resumed(struct kio_request *req)
+{
+        struct path *p = container_of(req, struct path, call);
+        struct store *s = p->store;
+        int r = (int)req->result;
+
+        p->calling = false;
+        if (r == 0 && (s->stopping || p->state != STORE_PATH_RESUMING))
+                r = store_error(p->error, -ECANCELED, "%s: not resumed: it took too long", p->name);
+        if (r == 0 && p->join_changes != s->changes) {
+                r = submit_resume(p); /* a namespace or a purge came meanwhile */
+                if (r == 0)
+                        return;
+        }
+        if (r < 0) {
+                resume_failed(p, r);
+        } else {
+                if (p->volume)
+                        volume_take_counts(p->next, p->volume);
+                volume_close(p->volume);
+                p->volume = TAKE_PTR(p->next);
+                for (unsigned i = 0; i < s->n_tenant_limits; i++)
+                        shares_limit_tenant(p, &s->tenant_limits[i]);
+                free(TAKE_PTR(p->snapshot));
+                if (s->in_set)
+                        s->set_count = MAX(s->set_count,
+                                           (unsigned)volume_superblock(p->volume)->path_count);
+                for (unsigned i = 0; volume_namespace_at(p->volume, i); i++)
+                        if (!path_namespaces_by_id(s, volume_namespace_at(p->volume, i)->id))
+                                (void)path_namespaces_learn(s, p, p->error);
+                p->missed = p->hung = p->news = false;
+                health_set_state(p, STORE_PATH_UP, "");
+                s->sum.missed &= ~set_bits_up(s);
+                s->missed &= ~set_bits_up(s);
+                if (p->emptied)
+                        health_tell(p, STORE_PATH_IS_EMPTIED, "");
+                p->emptied = false;
+                health_tell(p, STORE_PATH_IS_RESUMED, "");
+                device_done(p, 0, "");
+        }
+        if (s->stopping)
+                store_drain(s);
+}
+
+void store_resume(struct store *s, struct store_device *req)
+{
+        struct path *p = &s->paths[req->path];
+        bool busy = false;
+
+        assert(req->path < s->n_paths);
+        if (p->state == STORE_PATH_UP) {
+                answer(req, STORE_EXISTS, "it is not suspended or bypassed");
+                return;
+        }
+        for (unsigned i = 0; i < s->n_paths; i++)
+                busy = busy || s->paths[i].state == STORE_PATH_RESUMING;
+        if (busy || p->device || p->calling || s->stopping) {
+                answer(req, STORE_BUSY, "something else is under way with the paths");
+                return;
+        }
+        if (p->volume && volume_pending(p->volume) > 0) {
+                answer(req, STORE_BUSY,
+                       "its device has not given back what was asked of it before");
+                return;
+        }
+        p->device = req;
+        s->waiting++;
+        p->error[0] = '\0';
+        health_set_state(p, STORE_PATH_RESUMING, p->reason);
+        if (submit_resume(p) < 0) {
+                store_error(p->error, -ENOMEM, "out of memory");
+                resume_failed(p, -ENOMEM);
+        }
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the store share that make one store of several paths: the store itself, a path
+ * of it, and what each file offers the others. Nobody else includes this. They see of a path its
+ * volume (volume.h); the files of a volume know nothing of them. All of it runs on the loop thread,
+ * but for what is marked.
+ *
+ *   store.c            the door: prepare, open, turn, close; numbers
+ *   set.c              which directories are one store, and who of them has missed a purge
+ *   shares.c           what each path may hold of the limit, and of a tenant's
+ *   homes.c            which path a chunk goes to and is looked for: put, find, get, drop, list
+ *   spread.c           what all paths must know: a part for each, one answer
+ *   path-namespaces.c  one list of namespaces, with the same ids on all paths
+ *   health.c           which paths are used: bypass, hang, suspend, resume
+ *
+ * Lifetime: struct store is made by store_prepare() and freed by store_close(). A path's volume is
+ * NULL as long as its directory could not be opened; once there, it is replaced only when the path
+ * is resumed. `up` says which paths may be asked for anything. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/list.h"
+#include "checked.h"
+#include "io/io.h"
+#include "key.h"
+#include "store/dir.h"
+#include "store/format.h"
+#include "store/store.h"
+#include "store/volume.h"
+
+enum {
+        PATHS_MIN_LIMIT = 4 * 1024 * 1024, /* of each */
+        PATHS_SET_MAX = 64,                /* numbers that a set can give out, in its life */
+};
+
+struct path {
+        struct store *store;
+        unsigned number;
+        char *name;
+        struct volume *volume; /* NULL: it could not be opened */
+        enum store_path_state state;
+        char reason[STORE_ERROR_BYTES];
+        uint64_t since_ms, bypasses;
+        uint64_t limit, entries;
+        uint64_t threshold; /* homes drawn below it, and not below the one before, are here */
+        uint64_t puts_away; /* in flight to it, whose home is elsewhere */
+        bool news;          /* of being bypassed: to be told */
+        bool hung;          /* who waited for its device has been told */
+        bool missed;        /* something was purged or dropped while it was aside */
+        bool suspending;    /* until it is quiet */
+        bool resting;       /* it is, and is being synced */
+        bool calling;
+        struct kio_request call;
+        struct store_device *device; /* who waits for a suspend or resume */
+
+        /* Resuming. */
+        struct volume *next;
+        struct store_namespace *snapshot;
+        struct volume_join join;
+        struct volume_set join_set;
+        uint64_t join_changes;
+        bool emptied;
+        char error[STORE_ERROR_BYTES];
+};
+
+struct tenant_limit {
+        uint16_t tenant;
+        uint64_t bytes;
+};
+
+struct store {
+        struct store_params params;
+        char *policy;
+        struct kio *io;
+        struct volume_ops ops;
+        struct path paths[STORE_MAX_PATHS];
+        unsigned n_paths;
+        uint32_t up; /* paths that are used, by bit */
+        bool open, stopping, again;
+
+        bool in_set; /* it has, or has had, several paths */
+        uint8_t set[DISK_UUID_BYTES];
+        struct key_secret home; /* not secret: made of the set's uuid, to be the same each time */
+        unsigned set_count;     /* numbers given to its paths */
+        struct volume_set sum;  /* what all have written down */
+        bool note_wanted;       /* that is ahead of what the paths know */
+        uint64_t missed;        /* since this start: paths by the bit of their number in the set */
+        bool drops_forgotten;   /* one that nobody could write, since the last who asked */
+
+        struct store_namespace **namespaces; /* ascending by id */
+        unsigned n_namespaces, namespaces_room;
+        uint32_t next_id;
+        uint64_t changes; /* of namespaces, and purges */
+        uint64_t purges;
+
+        struct tenant_limit *tenant_limits;
+        unsigned n_tenant_limits;
+
+        struct list_node spreads;
+        struct list_node done; /* struct spread: to be answered */
+        uint64_t waiting;      /* spreads not answered, devices not completed */
+        struct kio_request nudge_io;
+        bool nudged;
+};
+
+static inline bool path_is_up(const struct store *s, unsigned i)
+{
+        return s->up & 1u << i;
+}
+
+/* `text` may be the reason that it has. */
+static inline void path_set_reason(struct path *p, const char *text)
+{
+        size_t n = MIN(strlen(text), sizeof(p->reason) - 1);
+
+        memmove(p->reason, text, n);
+        p->reason[n] = '\0';
+}
+
+static inline bool path_has_volume(const struct store *s, unsigned i)
+{
+        return s->paths[i].volume;
+}
+
+/* --- store.c --- */
+
+/* Its directory, lock and superblock, as of a start. `lock_fd`: -1, or one that is held from
+ * before. Any thread, while nobody else is at the path. */
+int store_prepare_volume(struct path *p, int lock_fd, struct volume **ret,
+                         char ret_error[static STORE_ERROR_BYTES]);
+/* Tells and answers what is due: in a turn, or, once the store stops, whenever something came. */
+void store_drain(struct store *s);
+
+/* --- set.c --- */
+
+/* Numbers in the set as bits: all that were given out; those of the paths that are up; that of a
+ * path, or, of one whose superblock nobody has read, all that are nobody else's. */
+uint64_t set_bits_all(const struct store *s);
+uint64_t set_bits_up(const struct store *s);
+uint64_t set_bits_of(const struct store *s, const struct path *p);
+
+/* Are these paths of one store, each a different one? Finds out which. */
+int set_check(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
+/* Makes one of several paths that are none yet. */
+int set_found(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
+/* What is known of the whole into the superblock of `v`, which volume_open() writes. Any thread. */
+void set_prepare_superblock(struct path *p, struct volume *v);
+/* All paths that are up have been opened: lets each know what the others know, and empties who has
+ * missed something. */
+int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
+
+/* What these paths, or this one, have missed is to be counted as a purge; spread.c has it written.
+ * Of a store that never had several paths nothing is counted. */
+void set_note_missed(struct store *s, uint64_t bits);
+void set_path_missed(struct store *s, struct path *p);
+/* Does `set` say that this path has missed something? Any thread. */
+bool set_has_missed(const struct volume_set *set, struct volume *v);
+
+/* --- shares.c --- */
+
+/* Limit and entries of each path, absent ones included; then homes_set_thresholds(). */
+void shares_give_out(struct store *s);
+/* Tells the path its share of a tenant's limit. */
+void shares_limit_tenant(struct path *p, const struct tenant_limit *l);
+
+/* --- homes.c --- */
+
+void homes_set_thresholds(struct store *s);
+/* As volume_ops.home and .put_done; userdata is the store. */
+unsigned homes_of(const void *userdata, uint32_t namespace_id, const struct key *key);
+void homes_put_done(void *userdata, struct store_put *req);
+
+/* --- spread.c --- */
+
+/* Nobody waits for this path any more. */
+void spread_forget_path(struct store *s, unsigned path);
+/* Answers all that are complete; sets `again` if it did. */
+void spread_answer_due(struct store *s);
+void spread_fini(struct store *s);
+
+/* --- path-namespaces.c --- */
+
+/* NULL: there is none. */
+struct store_namespace *path_namespaces_by_id(const struct store *s, uint32_t id);
+/* The one that is asked for, made in memory if it must be. 0, STORE_MISS, STORE_MISMATCH (then
+ * req->namespace is the existing one), -errno. */
+int path_namespaces_prepare(struct store *s, struct store_namespace_open *req,
+                            struct store_namespace **ret);
+/* No path took it. */
+void path_namespaces_forget(struct store *s, struct store_namespace *ns);
+/* What a path is to know now; *ret is the caller's to free, the texts in it are not. */
+int path_namespaces_snapshot(const struct store *s, struct store_namespace **ret,
+                             struct volume_join *ret_join);
+/* What the path knows into what all know; -EUCLEAN if they contradict each other. */
+int path_namespaces_learn(struct store *s, const struct path *p,
+                          char ret_error[static STORE_ERROR_BYTES]);
+void path_namespaces_fini(struct store *s);
+
+/* --- health.c --- */
+
+/* To whoever opened the store, if he wants to know. */
+void health_tell(struct path *p, enum store_path_event event, const char *text);
+/* The one place that changes `up`. */
+void health_set_state(struct path *p, enum store_path_state state, const char *reason);
+/* As volume_ops.bypassed and .full; userdata is the store. */
+void health_on_bypassed(void *userdata, struct volume *v);
+void health_on_full(void *userdata, struct volume *v, bool full);
+
+/* A path of several that fails so is left aside at a start; anything else is a mistake to be told
+ * of. */
+bool health_may_start_without(const struct store *s, int r);
+/* It cannot be used, for what p->error says: the others do without. `r` if they cannot. */
+int health_leave_out(struct path *p, int r, char ret_error[static STORE_ERROR_BYTES]);
+
+/* In store_drain(): it was bypassed; it is being suspended. */
+void health_tell_news(struct path *p);
+void health_rest_when_quiet(struct path *p);

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which directories are one store, and who of them does not know all.
+ *
+ * The superblocks of a set share a uuid, and each has a number in it that is never given again. At
+ * a start they must agree; a store of one path becomes a set when it gets a second.
+ *
+ * A path that is aside misses purges and drops. The others write down who did, and at what count of
+ * purges, in the same write of the namespaces files as the purge itself; a path that comes back and
+ * knows of fewer is emptied before it is used. One that was up when a crash came between its write
+ * and the others' is behind as well, but nobody says that it missed something. For the case that a
+ * path comes back alone, its superblock says that it was aside, if that can still be written.
+ *
+ * Loop thread, but for what paths.h marks. Owns the set's uuid, the numbers in it, and the sum of
+ * what the paths have written down; spread.c has it written.
+ *
+ * Failures: paths of different sets, two with one number, and such as contradict each other refuse
+ * the start. A path whose superblock cannot be written is left out. */
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "store/paths.h"
+
+static uint64_t bit_of(unsigned index)
+{
+        return index < PATHS_SET_MAX ? UINT64_C(1) << index : 0;
+}
+
+/* All numbers that were given out, and those of the paths that are up. */
+uint64_t set_bits_all(const struct store *s)
+{
+        return s->set_count >= PATHS_SET_MAX ? UINT64_MAX : bit_of(s->set_count) - 1;
+}
+
+uint64_t set_bits_up(const struct store *s)
+{
+        uint64_t bits = 0;
+
+        for (unsigned i = 0; i < s->n_paths; i++)
+                if (path_is_up(s, i))
+                        bits |= bit_of(volume_superblock(s->paths[i].volume)->path_index);
+        return bits;
+}
+
+/* Of a path; of one whose superblock nobody has read, all that are nobody else's. */
+uint64_t set_bits_of(const struct store *s, const struct path *p)
+{
+        uint64_t others = 0;
+
+        if (p->volume)
+                return bit_of(volume_superblock(p->volume)->path_index);
+        for (unsigned i = 0; i < s->n_paths; i++)
+                if (path_has_volume(s, i))
+                        others |= bit_of(volume_superblock(s->paths[i].volume)->path_index);
+        return set_bits_all(s) & ~others;
+}
+
+static bool is_zero(const uint8_t uuid[static DISK_UUID_BYTES])
+{
+        static const uint8_t zero[DISK_UUID_BYTES];
+
+        return memcmp(uuid, zero, DISK_UUID_BYTES) == 0;
+}
+
+/* Are these paths of one store, each a different one? Finds out which. */
+int set_check(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+{
+        const struct path *first = NULL; /* that is of a set, or else holds a store */
+
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                const struct path *p = &s->paths[i];
+                const struct disk_superblock *sb;
+
+                if (!p->volume || volume_is_fresh(p->volume))
+                        continue;
+                sb = volume_superblock(p->volume);
+                if (first && memcmp(sb->set, s->set, DISK_UUID_BYTES) != 0)
+                        return store_error(ret_error, -EPROTO,
+                                           "store.path: %s and %s belong to different stores",
+                                           first->name, p->name);
+                if (first && is_zero(sb->set))
+                        return store_error(ret_error, -EPROTO,
+                                           "store.path: %s and %s are two stores, each with one "
+                                           "path; only empty directories can be added to a store",
+                                           first->name, p->name);
+                for (unsigned j = 0; j < i; j++) {
+                        const struct path *q = &s->paths[j];
+
+                        if (q->volume && !volume_is_fresh(q->volume) &&
+                            volume_superblock(q->volume)->path_index == sb->path_index)
+                                return store_error(ret_error, -EPROTO,
+                                                   "store.path: %s and %s both say that they are "
+                                                   "path %u of the store: one is a copy",
+                                                   q->name, p->name, sb->path_index + 1u);
+                }
+                if (!first) {
+                        first = p;
+                        memcpy(s->set, sb->set, DISK_UUID_BYTES);
+                }
+                s->set_count = MAX(s->set_count, (unsigned)sb->path_count);
+        }
+        s->in_set = !is_zero(s->set);
+        return 0;
+}
+
+/* From here on it is a store of several: what has none yet gets the set's uuid, before a directory
+ * is made that has it. */
+int set_found(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+{
+        if (s->in_set || s->n_paths == 1)
+                return 0;
+        if (getrandom(s->set, sizeof(s->set), 0) != sizeof(s->set))
+                return store_error(ret_error, -EIO, "getrandom failed");
+        s->in_set = true;
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                struct volume *v = s->paths[i].volume;
+                int r;
+
+                if (!v || volume_is_fresh(v))
+                        continue;
+                memcpy(volume_superblock(v)->set, s->set, DISK_UUID_BYTES);
+                r = volume_write_superblock(v);
+                if (r == 0)
+                        continue;
+                store_error(s->paths[i].error, r, "%s: cannot write the superblock: %s",
+                            s->paths[i].name, strerror(-r));
+                r = health_leave_out(&s->paths[i], r, ret_error);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+void set_prepare_superblock(struct path *p, struct volume *v)
+{
+        struct store *s = p->store;
+        struct disk_superblock *sb = volume_superblock(v);
+
+        volume_set_limit(v, p->limit, p->entries);
+        if (!s->in_set || s->params.as_is)
+                return;
+        sb->set_limit = s->params.limit;
+        sb->set_paths = s->n_paths;
+        sb->path_count = (uint16_t)s->set_count;
+}
+
+/* What these paths have missed must not come back with them. */
+void set_note_missed(struct store *s, uint64_t bits)
+{
+        if (!s->in_set || (bits & ~s->missed) == 0)
+                return;
+        s->missed |= bits;
+        s->sum.purges++;
+        s->sum.missed |= bits;
+        s->sum.missed_at = s->sum.purges;
+        s->note_wanted = true;
+}
+
+void set_path_missed(struct store *s, struct path *p)
+{
+        p->missed = true;
+        set_note_missed(s, set_bits_of(s, p));
+}
+
+/* Does `set` say that this path has missed something? */
+bool set_has_missed(const struct volume_set *set, struct volume *v)
+{
+        return set->missed & bit_of(volume_superblock(v)->path_index) &&
+               set->missed_at > volume_set(v)->purges;
+}
+
+int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+{
+        _cleanup_(freep) struct store_namespace *copies = NULL;
+        struct volume_join join;
+        bool witnessed = false;
+        int r = 0;
+
+        for (unsigned i = 0; i < s->n_paths && r == 0; i++) {
+                if (!path_is_up(s, i))
+                        continue;
+                r = path_namespaces_learn(s, &s->paths[i], ret_error);
+                witnessed = witnessed || !volume_superblock(s->paths[i].volume)->away;
+        }
+        /* What was purged while it was away is not known here: the next start drops it. */
+        if (r < 0 || s->params.as_is)
+                return r;
+        r = path_namespaces_snapshot(s, &copies, &join);
+        if (r < 0)
+                return store_error(ret_error, r, "out of memory");
+        join.witnessed = witnessed;
+        for (unsigned i = 0; i < s->n_paths; i++)
+                for (unsigned j = 0; j < s->n_paths; j++)
+                        if (i != j && path_is_up(s, i) && path_is_up(s, j) &&
+                            set_has_missed(volume_set(s->paths[j].volume), s->paths[i].volume))
+                                s->paths[i].missed = true;
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                struct path *p = &s->paths[i];
+
+                if (!path_is_up(s, i))
+                        continue;
+                join.empty = p->missed;
+                r = volume_join(p->volume, &join, &p->emptied, ret_error);
+                if (r < 0)
+                        return r;
+                p->missed = false;
+        }
+        s->sum.missed &= ~set_bits_up(s);
+        return 0;
+}

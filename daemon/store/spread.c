@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What all paths must know: namespaces, purges, syncs, settled drops.
+ *
+ * Each such request is spread: a part for each path that is up, one answer when all have come. The
+ * answer is listed, and given in a turn (spread_answer_due()). Before the answer to a purge or to
+ * drops that somebody has missed, the paths that are up write that down (spread_note()).
+ *
+ * Loop thread. Owns each struct spread from the request until its last part is back, which may be
+ * long after the answer: a part is its volume's until it completes.
+ *
+ * Failures: a path that is left aside is waited for no longer; what that makes of the answer is a
+ * matter of what was asked: a purge holds if one path that is up has it on stable storage, and a
+ * path that cannot write it is bypassed if there is another; a sync holds if all kept it; a
+ * namespace fails with the first path that is up and fails. Without memory the answer comes within
+ * the call. Once the store stops nobody calls for turns: an empty request to the device stands in
+ * (nudge()). */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "store/paths.h"
+
+enum spread_kind { SPREAD_OPEN, SPREAD_PURGE, SPREAD_SYNC, SPREAD_DROPS };
+
+struct part {
+        struct spread *spread;
+        unsigned path;
+        union {
+                struct store_namespace_open open;
+                struct store_purge purge;
+                struct store_put put;
+        };
+};
+
+struct spread {
+        struct list_node node; /* in store.spreads */
+        struct list_node done_node;
+        struct store *store;
+        enum spread_kind kind;
+        struct store_namespace *namespace;
+        struct store_namespace_open *open; /* who asked, one of these; all NULL: answered */
+        struct store_purge *purge;
+        struct store_put *put;
+        uint32_t waiting; /* for the parts of these paths */
+        uint32_t noting;  /* and that these count the drop */
+        bool noted;
+        unsigned left; /* parts that are a volume's */
+        unsigned well; /* that came back with 0 */
+        int result;    /* the first that was not */
+        bool bad;      /* a part was lost, or failed, on a path that is aside by now */
+        struct part parts[STORE_MAX_PATHS], notes[STORE_MAX_PATHS];
+};
+
+static struct spread *spread_new(struct store *s, enum spread_kind kind)
+{
+        struct spread *x = calloc(1, sizeof(*x));
+
+        if (!x)
+                return NULL;
+        x->store = s;
+        x->kind = kind;
+        list_init(&x->done_node);
+        list_init(&x->node);
+        list_append(&s->spreads, &x->node);
+        s->waiting++;
+        return x;
+}
+
+static void spread_answer(struct spread *x)
+{
+        struct store *s = x->store;
+        struct store_namespace_open *open = TAKE_PTR(x->open);
+        struct store_purge *purge = TAKE_PTR(x->purge);
+        struct store_put *put = TAKE_PTR(x->put);
+        int result = x->result;
+
+        list_unlink(&x->done_node);
+        if (x->left == 0) {
+                list_unlink(&x->node);
+                free(x);
+        }
+        if (!open && !purge && !put)
+                return;
+        s->waiting--;
+        if (open) {
+                open->result = result;
+                open->complete(open);
+        } else if (purge) {
+                purge->result = result;
+                purge->complete(purge);
+        } else {
+                put->result = result;
+                put->complete(put);
+        }
+}
+
+void spread_answer_due(struct store *s)
+{
+        struct list_node *n;
+
+        while ((n = list_pop(&s->done))) {
+                s->again = true;
+                spread_answer(container_of(n, struct spread, done_node));
+        }
+}
+
+static int do_nothing(struct kio_request *req)
+{
+        (void)req;
+        return 0;
+}
+
+static void nudged(struct kio_request *req)
+{
+        struct store *s = container_of(req, struct store, nudge_io);
+
+        s->nudged = false;
+        store_drain(s);
+}
+
+/* Something is to be told in a turn; once the store stops, nobody calls for one. */
+static void nudge(struct store *s)
+{
+        if (!s->stopping || s->nudged || !s->io)
+                return;
+        s->nudged = true;
+        s->nudge_io = (struct kio_request){
+                .op = KIO_CALL, .class = KIO_CLASS_GET, .call = do_nothing, .complete = nudged
+        };
+        list_init(&s->nudge_io.node);
+        kio_submit(s->io, &s->nudge_io, 0);
+        kio_flush(s->io);
+}
+
+static void spread_settled(struct spread *x);
+
+static void note_done(struct store_purge *req)
+{
+        struct part *part = container_of(req, struct part, purge);
+        struct spread *x = part->spread;
+
+        x->left--;
+        x->noting &= ~(1u << part->path);
+        if (req->result < 0 && path_is_up(x->store, part->path))
+                x->result = STORE_BYPASSED;
+        spread_settled(x);
+}
+
+/* The paths that are up count one more purge, so that a path that is aside is emptied when it comes
+ * back: for drops that it has not heard of. */
+static void spread_note(struct spread *x)
+{
+        struct store *s = x->store;
+
+        s->note_wanted = false;
+        x->noted = true;
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                struct part *part = &x->notes[i];
+
+                if (!path_is_up(s, i) || x->noting & 1u << i)
+                        continue;
+                part->spread = x;
+                part->path = i;
+                part->purge = (struct store_purge){ .complete = note_done };
+                x->left++;
+                x->noting |= 1u << i;
+                volume_purge(s->paths[i].volume, &part->purge, &s->sum);
+        }
+}
+
+/* All whom somebody waits for have come: the answer is listed. */
+static void spread_settled(struct spread *x)
+{
+        struct store *s = x->store;
+        bool asked = x->open || x->purge || x->put;
+
+        if (x->waiting != 0 || (x->noting != 0 && asked))
+                return;
+        if (!asked) {
+                if (x->left == 0 && list_empty(&x->done_node)) {
+                        list_unlink(&x->node);
+                        free(x);
+                }
+                return;
+        }
+        if (!list_empty(&x->done_node))
+                return;
+        if ((x->kind == SPREAD_DROPS || x->kind == SPREAD_PURGE) && s->note_wanted && !x->noted &&
+            s->up && s->in_set) {
+                spread_note(x);
+                if (x->noting != 0)
+                        return;
+        }
+        switch (x->kind) {
+        case SPREAD_OPEN:
+                /* With no path left it lives in memory until one is resumed. */
+                if (x->result == 0)
+                        break;
+                {
+                        bool known = false;
+
+                        for (unsigned i = 0; i < s->n_paths; i++)
+                                known = known || (path_is_up(s, i) &&
+                                                  volume_namespace_get(s->paths[i].volume,
+                                                                       x->namespace->id));
+                        list_for_each (&s->spreads, n) {
+                                const struct spread *y = container_of(n, struct spread, node);
+
+                                known = known || (y != x && y->namespace == x->namespace);
+                        }
+                        if (!known && s->up)
+                                path_namespaces_forget(s, x->namespace);
+                        x->open->namespace = NULL;
+                }
+                break;
+        case SPREAD_PURGE:
+                if (x->well > 0 && s->up)
+                        x->result = 0;
+                else if (x->result == 0)
+                        x->result = -EIO;
+                break;
+        case SPREAD_SYNC:
+                if (x->bad || x->well == 0)
+                        x->result = STORE_NOT_DURABLE;
+                break;
+        case SPREAD_DROPS:
+                if (s->drops_forgotten || (x->bad && (!s->up || !s->in_set)))
+                        x->result = STORE_BYPASSED;
+                s->drops_forgotten = false;
+                break;
+        }
+        list_append(&s->done, &x->done_node);
+        s->again = true;
+        if (s->stopping)
+                nudge(s);
+}
+
+/* A part came back, or its path is waited for no longer. */
+static void spread_part(struct spread *x, unsigned path, int result)
+{
+        struct store *s = x->store;
+        struct path *p = &s->paths[path];
+
+        if (!(x->waiting & 1u << path))
+                return;
+        x->waiting &= ~(1u << path);
+        if (result == 0) {
+                x->well++;
+                return;
+        }
+        switch (x->kind) {
+        case SPREAD_PURGE:
+                /* It cannot be purged for good: then it must not be used, unless there is no
+                 * other; the answer says so. */
+                if (path_is_up(s, path) && (s->up & ~(1u << path)) && s->in_set)
+                        volume_bypass(p->volume, "a purge could not be written");
+                if (!path_is_up(s, path))
+                        set_path_missed(s, p);
+                break;
+        case SPREAD_DROPS:
+                if (!path_is_up(s, path)) {
+                        set_path_missed(s, p);
+                        x->bad = true;
+                        return;
+                }
+                break;
+        default:
+                if (!path_is_up(s, path)) {
+                        x->bad = true;
+                        return;
+                }
+        }
+        if (x->result == 0)
+                x->result = result;
+}
+
+/* Nobody waits for this path any more. */
+void spread_forget_path(struct store *s, unsigned path)
+{
+        list_for_each_safe (&s->spreads, n) {
+                struct spread *x = container_of(n, struct spread, node);
+
+                if (x->waiting & 1u << path)
+                        spread_part(x, path, -EIO);
+                x->noting &= ~(1u << path);
+                spread_settled(x);
+        }
+}
+
+void spread_fini(struct store *s)
+{
+        list_for_each_safe (&s->spreads, n)
+                free(container_of(n, struct spread, node));
+}
+
+/* --- what is asked of all --- */
+
+static void open_done(struct store_namespace_open *req)
+{
+        struct part *part = container_of(req, struct part, open);
+        struct spread *x = part->spread;
+
+        x->left--;
+        spread_part(x, part->path, req->result);
+        spread_settled(x);
+}
+
+void store_namespace_open(struct store *s, struct store_namespace_open *req)
+{
+        struct spread *x = spread_new(s, SPREAD_OPEN);
+        int r;
+
+        req->namespace = NULL;
+        if (!x) { /* the one answer from within the call: there is no memory to put it off */
+                req->result = -ENOMEM;
+                req->complete(req);
+                return;
+        }
+        x->open = req;
+        r = path_namespaces_prepare(s, req, &x->namespace);
+        if (r != 0) {
+                x->result = r;
+                list_append(&s->done, &x->done_node);
+                nudge(s);
+                return;
+        }
+        req->namespace = x->namespace;
+        x->waiting = s->up;
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                struct part *part = &x->parts[i];
+
+                if (!(x->waiting & 1u << i))
+                        continue;
+                part->spread = x;
+                part->path = i;
+                part->open = *req;
+                part->open.attach = false;
+                part->open.fingerprint = x->namespace->fingerprint;
+                part->open.fingerprint_length = (uint16_t)strlen(x->namespace->fingerprint);
+                part->open.id = x->namespace->id;
+                part->open.complete = open_done;
+                x->left++;
+                volume_namespace_open(s->paths[i].volume, &part->open);
+        }
+        if (x->waiting == 0)
+                spread_settled(x);
+}
+
+static void purge_done(struct store_purge *req)
+{
+        struct part *part = container_of(req, struct part, purge);
+        struct spread *x = part->spread;
+
+        x->left--;
+        spread_part(x, part->path, req->result);
+        spread_settled(x);
+}
+
+void store_purge(struct store *s, struct store_purge *req)
+{
+        struct spread *x = spread_new(s, SPREAD_PURGE);
+
+        req->dropped = 0;
+        if (!x) {
+                req->result = -ENOMEM; /* and nothing is purged */
+                req->complete(req);
+                return;
+        }
+        s->purges++;
+        s->changes++;
+        for (unsigned i = 0; i < s->n_paths; i++)
+                if (!path_is_up(s, i))
+                        s->paths[i].missed = true;
+        if (s->in_set) {
+                uint64_t aside = set_bits_all(s) & ~set_bits_up(s);
+
+                s->sum.purges++;
+                s->sum.missed |= aside;
+                if (aside)
+                        s->sum.missed_at = s->sum.purges;
+                s->missed |= aside;
+        }
+        x->purge = req;
+        x->waiting = s->up;
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                struct part *part = &x->parts[i];
+
+                if (!(x->waiting & 1u << i))
+                        continue;
+                part->spread = x;
+                part->path = i;
+                part->purge = (struct store_purge){
+                        .namespace_id = req->namespace_id,
+                        .all = req->all,
+                        .complete = purge_done,
+                };
+                x->left++;
+                volume_purge(s->paths[i].volume, &part->purge, s->in_set ? &s->sum : NULL);
+                req->dropped += part->purge.dropped;
+        }
+        if (x->waiting == 0)
+                spread_settled(x);
+}
+
+static void put_part_done(struct store_put *req)
+{
+        struct part *part = container_of(req, struct part, put);
+        struct spread *x = part->spread;
+
+        x->left--;
+        spread_part(x, part->path, req->result);
+        spread_settled(x);
+}
+
+static void spread_puts(struct store *s, enum spread_kind kind, struct store_put *req,
+                        void (*submit)(struct volume *v, struct store_put *req))
+{
+        struct spread *x = spread_new(s, kind);
+
+        if (!x) {
+                req->result = kind == SPREAD_SYNC ? STORE_NOT_DURABLE : STORE_BYPASSED;
+                req->complete(req);
+                return;
+        }
+        x->put = req;
+        x->waiting = s->up;
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                struct part *part = &x->parts[i];
+
+                if (!(x->waiting & 1u << i))
+                        continue;
+                part->spread = x;
+                part->path = i;
+                part->put.complete = put_part_done;
+                x->left++;
+                submit(s->paths[i].volume, &part->put);
+        }
+        if (x->waiting == 0)
+                spread_settled(x);
+}
+
+void store_sync(struct store *s, struct store_put *req)
+{
+        spread_puts(s, SPREAD_SYNC, req, volume_sync);
+}
+
+void store_settle_drops(struct store *s, struct store_put *req)
+{
+        spread_puts(s, SPREAD_DROPS, req, volume_settle_drops);
+}
