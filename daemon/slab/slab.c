@@ -9,7 +9,9 @@
  *
  * Acquire: the class's first slab with room; else a free slab; else an empty slab of whatever class
  * has one. A slab that got a slot back goes to the front, an empty one to the end, so that slabs
- * drain instead of thinning out. Recovery occupies slots out of order: that leaves the free list
+ * drain instead of thinning out. Within a slab slots are taken in the order in which they came back,
+ * and of an empty one from its beginning: who writes what was put one after another writes
+ * neighbours, and a disk does that faster than anything else. Recovery occupies slots out of order: that leaves the free list
  * stale, and the next acquire from the slab links it anew, once. Failures: out of memory while
  * cutting leaves everything as it was. Misuse is asserted. */
 #include "slab.h"
@@ -38,6 +40,7 @@ struct slab {
         uint32_t slots, used;
         uint32_t fresh;      /* first slot never handed out since the slab was cut */
         uint32_t first_free; /* SLOT_END: none below fresh */
+        uint32_t last_free;  /* the end of that list, if there is one */
         uint16_t class;
         bool stale; /* the free list does not know what was occupied */
         bool in_empty;
@@ -443,6 +446,8 @@ static void slab_relink(struct slab *slab)
         for (uint32_t i = slab->fresh; i-- > 0;) {
                 if (!(slab->words[i] & SLOT_FREE))
                         continue;
+                if (slab->first_free == SLOT_END)
+                        slab->last_free = i;
                 slab->words[i] = SLOT_FREE | slab->first_free;
                 slab->first_free = i;
         }
@@ -516,8 +521,14 @@ void slabs_release(struct slabs *s, struct slab_slot slot)
         slab = &s->slabs[slot.slab];
         c = &s->classes[slab->class];
 
-        slab->words[slot.slot] = SLOT_FREE | slab->first_free;
-        slab->first_free = slot.slot;
+        slab->words[slot.slot] = SLOT_FREE | SLOT_END;
+        if (!slab->stale) {
+                if (slab->first_free == SLOT_END)
+                        slab->first_free = slot.slot;
+                else
+                        slab->words[slab->last_free] = SLOT_FREE | slot.slot;
+                slab->last_free = slot.slot;
+        }
 
         if (slab->used < slab->slots)
                 list_unlink(s, &c->room, ROOM, slot.slab);
@@ -526,6 +537,9 @@ void slabs_release(struct slabs *s, struct slab_slot slot)
         if (slab->used > 0) {
                 list_push_front(s, &c->room, ROOM, slot.slab);
         } else {
+                slab->fresh = 0;
+                slab->first_free = SLOT_END;
+                slab->stale = false;
                 list_push_back(s, &c->room, ROOM, slot.slab);
                 empty_enter(s, slot.slab);
         }

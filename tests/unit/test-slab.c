@@ -304,11 +304,38 @@ static void a_released_slot_is_found_again(void **state)
         assert_int_equal(slabs_owner(s, again), 0x7fffffff);
         assert_int_equal(slabs_acquire(s, class, 1, &again), SLAB_FULL);
 
-        /* The last one given back comes first, also from another slab. */
+        /* The slab that got one back last comes first. */
         slabs_release(s, slots[2]);
         slabs_release(s, slots[14]);
         assert_int_equal(slabs_acquire(s, class, 1, &again), 0);
         assert_memory_equal(&again, &slots[14], sizeof(again));
+}
+
+static void slots_are_given_in_the_order_in_which_they_came_back(void **state)
+{
+        _cleanup_(slabs_freep) struct slabs *s = make(2, 128 * KIB, 128 * KIB);
+        static const uint32_t order[] = { 3, 4, 5, 1 };
+        unsigned class = class_of(s, 16 * KIB);
+        struct slab_slot slots[8], slot;
+
+        for (uint32_t i = 0; i < 8; i++)
+                assert_int_equal(slabs_acquire(s, class, i, &slots[i]), 0);
+        for (uint32_t i = 0; i < ARRAY_SIZE(order); i++)
+                slabs_release(s, slots[order[i]]);
+        for (uint32_t i = 0; i < ARRAY_SIZE(order); i++) {
+                assert_int_equal(slabs_acquire(s, class, i, &slot), 0);
+                assert_int_equal(slot.slab, 0);
+                assert_int_equal(slot.slot, order[i]);
+        }
+
+        /* An empty one begins at its beginning, however it became empty. */
+        for (uint32_t i = 8; i-- > 0;)
+                slabs_release(s, slots[i]);
+        for (uint32_t i = 0; i < 8; i++) {
+                assert_int_equal(slabs_acquire(s, class, i, &slot), 0);
+                assert_int_equal(slot.slot, i);
+        }
+        check_sums(s);
 }
 
 static void a_slab_that_is_too_short_serves_smaller_classes_only(void **state)
@@ -450,6 +477,34 @@ static void recovery_may_fill_a_slab_and_release_from_it(void **state)
         check_sums(s);
 }
 
+/* The list of free slots knows nothing of what recovery has occupied. */
+static void recovery_may_release_before_anything_is_acquired(void **state)
+{
+        _cleanup_(slabs_freep) struct slabs *s = make(1, 256 * KIB, 256 * KIB);
+        unsigned class = class_of(s, 16 * KIB);
+        bool seen[16] = { 0 };
+        struct slab_slot slot;
+
+        for (uint32_t i = 0; i < 6; i++)
+                assert_int_equal(slabs_acquire(s, class, i, &slot), 0);
+        slabs_release(s, (struct slab_slot){ 0, 1 });
+        slabs_release(s, (struct slab_slot){ 0, 4 });
+        assert_int_equal(slabs_occupy(s, (struct slab_slot){ 0, 4 }, 44), 0);
+        assert_int_equal(slabs_occupy(s, (struct slab_slot){ 0, 9 }, 99), 0);
+        slabs_release(s, (struct slab_slot){ 0, 2 });
+        slabs_release(s, (struct slab_slot){ 0, 3 });
+        assert_int_equal(slabs_owner(s, (struct slab_slot){ 0, 4 }), 44);
+        assert_int_equal(slabs_owner(s, (struct slab_slot){ 0, 9 }), 99);
+        for (uint32_t i = 0; i < 12; i++) {
+                assert_int_equal(slabs_acquire(s, class, i, &slot), 0);
+                assert_false(seen[slot.slot]);
+                assert_true(slot.slot != 0 && slot.slot != 4 && slot.slot != 5 && slot.slot != 9);
+                seen[slot.slot] = true;
+        }
+        assert_int_equal(slabs_owner(s, (struct slab_slot){ 0, 4 }), 44);
+        check_sums(s);
+}
+
 static void what_recovery_reads_from_a_disk_may_be_nonsense(void **state)
 {
         _cleanup_(slabs_freep) struct slabs *s = make(2, MIB, 64 * KIB);
@@ -564,6 +619,7 @@ int main(void)
                 cmocka_unit_test(a_space_holds_exactly_what_fits_and_no_place_twice),
                 cmocka_unit_test(slabs_are_cut_in_order_and_slots_given_in_order),
                 cmocka_unit_test(a_released_slot_is_found_again),
+                cmocka_unit_test(slots_are_given_in_the_order_in_which_they_came_back),
                 cmocka_unit_test(a_slab_that_is_too_short_serves_smaller_classes_only),
                 cmocka_unit_test(an_empty_slab_goes_to_the_class_that_asks),
                 cmocka_unit_test(a_slab_in_use_is_never_taken_by_itself),
@@ -571,6 +627,7 @@ int main(void)
                 cmocka_unit_test(the_fuller_slab_is_filled_before_the_empty_one),
                 cmocka_unit_test(recovery_occupies_slots_in_any_order_and_the_gaps_stay_usable),
                 cmocka_unit_test(recovery_may_fill_a_slab_and_release_from_it),
+                cmocka_unit_test(recovery_may_release_before_anything_is_acquired),
                 cmocka_unit_test(what_recovery_reads_from_a_disk_may_be_nonsense),
                 cmocka_unit_test(random_work_never_overlaps_and_never_leaks),
         };
