@@ -29,7 +29,7 @@ enum {
         PROFILE_TEXT_BYTES = 1024,
         PROFILE_DEPTH = 64, /* I/Os of RAW at the device, of all clients together */
         PROFILE_MAX_DEPTH = 1024,
-        PROFILE_REQUESTED = 256,   /* blocks that are requested of the daemon, likewise */
+        PROFILE_REQUESTED = 512,   /* blocks that are requested of the daemon, likewise */
         PROFILE_PIECE_BLOCKS = 16, /* most blocks of a piece */
         PROFILE_PIECE_BYTES = 2 << 20,
         PROFILE_MAX_CLIENTS = 256,

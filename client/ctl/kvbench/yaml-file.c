@@ -353,7 +353,7 @@ int yaml_file_number(const struct yaml_file *f, const char *key, const yaml_node
                      double *ret, char *ret_text, size_t room)
 {
         static const char wanted[] = "a number above 0";
-        const char *text, *begin, *p;
+        const char *text = NULL, *begin, *p;
         char digits[64];
         size_t n = 0;
         double number;
@@ -402,7 +402,7 @@ int yaml_file_count(const struct yaml_file *f, const char *key, const yaml_node_
                     uint64_t *ret)
 {
         static const char wanted[] = "a whole number from 1";
-        const char *text;
+        const char *text = NULL;
         char digits[64];
         double number;
         int r = value_text(f, key, value, wanted, &text);
