@@ -836,6 +836,8 @@ static void a_failing_path_is_bypassed_when_its_budget_is_spent(void **state)
         assert_int_equal(t.events[STORE_PATH_IS_BYPASSED], 1);
         assert_int_equal(t.told, 1);
         fault_set(NULL);
+        assert_int_equal(device(store_suspend, 1), 0);
+        assert_non_null(strstr(stats_of(1).reason, "error_budget")); /* why is not forgotten */
         put_range(MANY, 50);
         settle();
         assert_int_equal(device(store_resume, 1), 0);
