@@ -161,11 +161,17 @@ def test_everything_at_once(each_leg, make_daemon, seed):
     assert metrics["kvcache_store_crc_failures_total"] == 0
     assert metrics["kvcache_pool_leased_bytes"] == 0
     daemon.restart()
+    missing = 0
     with daemon.client() as c:
         for name in Actor.NAMESPACES:
             ns = c.namespace(name)
             keys = [e.key for e in c.list(ns)]
-            assert get_all(c, ns, keys, batch=2) == {k: value(k) for k in keys}
+            got = get_all(c, ns, keys, batch=2)
+            assert {k: v for k, v in got.items() if v is not None} == {k: value(k) for k in keys if got[k] is not None}
+            missing += sum(v is None for v in got.values())
+    # An entry outlives the eviction of its chunk until the slot has a new one. Where the put that took the slot was purged
+    # with its bytes written, they are not the entry's: that is a miss, and counted.
+    assert missing == daemon.metric("kvcache_store_crc_failures_total")
 
 
 @pytest.mark.parametrize("seed", [1])

@@ -544,7 +544,8 @@ static void a_path_that_is_left_out_takes_its_chunks_with_it(void **state)
         put_range(0, MANY);
         stop();
         start("1");
-        assert_int_equal(drop(0) == 0 || drop(1) == 0 || drop(2) == 0 || drop(3) == 0, 1);
+        for (uint64_t i = 0; drop(i) != 0; i++)
+                assert_true(i < MANY); /* some of them are here */
         assert_int_equal(settle_drops(), 0);
         stop();
         start("01");
