@@ -297,14 +297,31 @@ void spread_fini(struct store *s)
 
 /* --- what is asked of all --- */
 
-static void open_done(struct store_namespace_open *req)
+/* The path's part of it, under way from here on; NULL: this path is not asked. */
+static struct part *part_begin(struct spread *x, unsigned path)
 {
-        struct part *part = container_of(req, struct part, open);
+        struct part *part = &x->parts[path];
+
+        if (!(x->waiting & 1u << path))
+                return NULL;
+        part->spread = x;
+        part->path = path;
+        x->left++;
+        return part;
+}
+
+static void part_done(struct part *part, int result)
+{
         struct spread *x = part->spread;
 
         x->left--;
-        spread_part(x, part->path, req->result);
+        spread_part(x, part->path, result);
         spread_settled(x);
+}
+
+static void open_done(struct store_namespace_open *req)
+{
+        part_done(container_of(req, struct part, open), req->result);
 }
 
 void store_namespace_open(struct store *s, struct store_namespace_open *req)
@@ -329,19 +346,16 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
         req->namespace = x->namespace;
         x->waiting = s->up;
         for (unsigned i = 0; i < s->n_paths; i++) {
-                struct part *part = &x->parts[i];
+                struct part *part = part_begin(x, i);
 
-                if (!(x->waiting & 1u << i))
+                if (!part)
                         continue;
-                part->spread = x;
-                part->path = i;
                 part->open = *req;
                 part->open.attach = false;
                 part->open.fingerprint = x->namespace->fingerprint;
                 part->open.fingerprint_length = (uint16_t)strlen(x->namespace->fingerprint);
                 part->open.id = x->namespace->id;
                 part->open.complete = open_done;
-                x->left++;
                 volume_namespace_open(s->paths[i].volume, &part->open);
         }
         if (x->waiting == 0)
@@ -350,12 +364,7 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
 
 static void purge_done(struct store_purge *req)
 {
-        struct part *part = container_of(req, struct part, purge);
-        struct spread *x = part->spread;
-
-        x->left--;
-        spread_part(x, part->path, req->result);
-        spread_settled(x);
+        part_done(container_of(req, struct part, purge), req->result);
 }
 
 void store_purge(struct store *s, struct store_purge *req)
@@ -385,18 +394,15 @@ void store_purge(struct store *s, struct store_purge *req)
         x->purge = req;
         x->waiting = s->up;
         for (unsigned i = 0; i < s->n_paths; i++) {
-                struct part *part = &x->parts[i];
+                struct part *part = part_begin(x, i);
 
-                if (!(x->waiting & 1u << i))
+                if (!part)
                         continue;
-                part->spread = x;
-                part->path = i;
                 part->purge = (struct store_purge){
                         .namespace_id = req->namespace_id,
                         .all = req->all,
                         .complete = purge_done,
                 };
-                x->left++;
                 volume_purge(s->paths[i].volume, &part->purge, s->in_set ? &s->sum : NULL);
                 req->dropped += part->purge.dropped;
         }
@@ -406,12 +412,7 @@ void store_purge(struct store *s, struct store_purge *req)
 
 static void put_part_done(struct store_put *req)
 {
-        struct part *part = container_of(req, struct part, put);
-        struct spread *x = part->spread;
-
-        x->left--;
-        spread_part(x, part->path, req->result);
-        spread_settled(x);
+        part_done(container_of(req, struct part, put), req->result);
 }
 
 static void spread_puts(struct store *s, enum spread_kind kind, struct store_put *req,
@@ -427,14 +428,11 @@ static void spread_puts(struct store *s, enum spread_kind kind, struct store_put
         x->put = req;
         x->waiting = s->up;
         for (unsigned i = 0; i < s->n_paths; i++) {
-                struct part *part = &x->parts[i];
+                struct part *part = part_begin(x, i);
 
-                if (!(x->waiting & 1u << i))
+                if (!part)
                         continue;
-                part->spread = x;
-                part->path = i;
                 part->put.complete = put_part_done;
-                x->left++;
                 submit(s->paths[i].volume, &part->put);
         }
         if (x->waiting == 0)
