@@ -11,8 +11,6 @@
 #include "checked.h"
 #include "table.h"
 
-DEFINE_CLEANUP(struct text_table *, text_table_free);
-
 /* --- exists --- */
 
 enum { OPTION_FROM = OPTION_LONG, OPTION_LIMIT, OPTION_LIST };

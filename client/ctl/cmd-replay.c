@@ -16,7 +16,6 @@
 #include "table.h"
 #include "workload.h"
 
-DEFINE_CLEANUP(struct text_table *, text_table_free);
 DEFINE_CLEANUP(struct workload *, workload_free);
 
 enum { MOST_CLIENTS = 1024, CHAT_REQUESTS = 1000 };

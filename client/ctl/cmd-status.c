@@ -1,50 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the daemon says about itself: status, ping, stats, config.
+/* kvcachectl status: how the daemon is.
  *
  * The daemon answers in JSON, which --json hands on as it came. For people the known members are
  * laid out by hand; whatever a newer daemon adds is shown below them under its own name, with its
  * unit taken from the name's end. */
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "answer.h"
 #include "commands.h"
 #include "common.h"
 #include "human.h"
-#include "latency.h"
 #include "checked.h"
 #include "table.h"
-
-DEFINE_CLEANUP(struct text_table *, text_table_free);
-
-static int take_no_operands(const struct command *self, int argc, char **argv, int first)
-{
-        return first < argc ? usage_error(self, "unexpected argument '%s'", argv[first]) : EXIT_OK;
-}
-
-/* The report, parsed; with --json it is printed, and *ret stays NULL. */
-static int fetch_report(struct ctl *ctl, enum kvcache_report what, const char *name, cJSON **ret)
-{
-        _cleanup_(freep) char *text = NULL;
-        int r;
-
-        r = ctl_connect(ctl);
-        if (r)
-                return r;
-        r = kvcache_report(ctl->kv, what, &text);
-        if (r < 0)
-                return complain_call(ctl, r, name);
-        if (ctl->json) {
-                fputs(text, stdout);
-                if (*text && text[strlen(text) - 1] != '\n')
-                        putchar('\n');
-                return EXIT_OK;
-        }
-        *ret = cJSON_Parse(text);
-        return *ret ? EXIT_OK : complain(EXIT_REFUSED, "%s: the daemon's answer is not JSON", name);
-}
 
 /* --- taking members out of an object; what is left is shown generically --- */
 
@@ -59,16 +29,11 @@ static bool take_number(cJSON *object, const char *name, double *ret)
         return true;
 }
 
-static uint64_t to_count(double value)
-{
-        return value <= 0 ? 0 : value >= 18446744073709549568.0 ? UINT64_MAX : (uint64_t)value;
-}
-
 static uint64_t take_count(cJSON *object, const char *name)
 {
         double value;
 
-        return take_number(object, name, &value) ? to_count(value) : 0;
+        return take_number(object, name, &value) ? answer_count(value) : 0;
 }
 
 static bool take_text(cJSON *object, const char *name, char *ret, size_t room)
@@ -112,52 +77,6 @@ __attribute__((format(printf, 2, 3))) static void line(const char *label, const 
         putchar('\n');
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-        size_t n = strlen(text), m = strlen(end);
-
-        return n >= m && strcmp(text + n - m, end) == 0;
-}
-
-static void format_number(const char *name, double value, char ret[static HUMAN_BYTES])
-{
-        if (ends_with(name, "bytes") || ends_with(name, "bytes_total"))
-                human_bytes(to_count(value), ret);
-        else if (ends_with(name, "start_time_seconds"))
-                human_time(to_count(value * 1000), ret);
-        else if (ends_with(name, "uptime_seconds"))
-                human_seconds(value, ret);
-        else if (ends_with(name, "_seconds") || ends_with(name, "_seconds_total"))
-                human_ns(to_count(value * 1e9), ret);
-        else if (value >= 0 && value == floor(value) && value < 1e18)
-                human_count(to_count(value), ret);
-        else
-                snprintf(ret, HUMAN_BYTES, "%.6g", value);
-}
-
-static void format_item(const cJSON *item, char *ret, size_t room)
-{
-        char number[HUMAN_BYTES];
-
-        if (cJSON_IsNumber(item)) {
-                format_number(item->string ? item->string : "", item->valuedouble, number);
-                snprintf(ret, room, "%s", number);
-        } else if (cJSON_IsString(item)) {
-                snprintf(ret, room, "%s", item->valuestring);
-        } else if (cJSON_IsBool(item)) {
-                snprintf(ret, room, "%s", cJSON_IsTrue(item) ? "yes" : "no");
-        } else if (cJSON_IsArray(item) || cJSON_IsObject(item)) {
-                _cleanup_(freep) char *text = cJSON_PrintUnformatted(item);
-
-                snprintf(ret, room, "%s", text ? text : "");
-        } else {
-                snprintf(ret, room, "-");
-        }
-        for (char *p = ret; *p; p++)
-                if ((unsigned char)*p < 0x20 || *p == 0x7f)
-                        *p = '?';
-}
-
 /* What no line above has taken. */
 static void print_rest(const cJSON *object)
 {
@@ -172,7 +91,7 @@ static void print_rest(const cJSON *object)
                 for (char *p = label; *p; p++)
                         if (*p == '_' || (unsigned char)*p < 0x20)
                                 *p = ' ';
-                format_item(item, text, sizeof(text));
+                answer_format(item, text, sizeof(text));
                 line(label, "%s", text);
         }
 }
@@ -286,8 +205,8 @@ static void print_pool(cJSON *status)
         bytes = take_count(pool, "bytes");
         print_use("used", take_count(pool, "used_bytes"), bytes);
         if (take_number(pool, "populated_bytes", &populated_bytes) &&
-            to_count(populated_bytes) < bytes) {
-                human_bytes(to_count(populated_bytes), populated);
+            answer_count(populated_bytes) < bytes) {
+                human_bytes(answer_count(populated_bytes), populated);
                 line("populated", "%s so far", populated);
         }
         n = take_count(pool, "chunks");
@@ -385,7 +304,7 @@ static void print_store(cJSON *status)
                 {
                         char text[512];
 
-                        format_item(path, text, sizeof(text));
+                        answer_format(path, text, sizeof(text));
                         line("path", "%s", text);
                 }
         if (cJSON_IsString(paths))
@@ -438,7 +357,7 @@ static void format_limited(cJSON *tenant, const char *name,
 
         format(take_count(pair, "used"), used);
         if (take_number(pair, "limit", &most)) {
-                format(to_count(most), limit);
+                format(answer_count(most), limit);
                 snprintf(ret, 2 * HUMAN_BYTES + 8, "%s of %s", used, limit);
         } else {
                 snprintf(ret, 2 * HUMAN_BYTES + 8, "%s", used);
@@ -510,7 +429,7 @@ static void print_namespaces(cJSON *status)
                 human_count(take_count(namespace, "chunks"), chunks);
                 human_bytes(take_count(namespace, "bytes"), bytes);
                 if (take_number(namespace, "chunk_bytes", &chunk_bytes) && chunk_bytes > 0)
-                        human_bytes(to_count(chunk_bytes), each);
+                        human_bytes(answer_count(chunk_bytes), each);
                 else
                         strcpy(each, "-");
                 take_text(namespace, "fingerprint", fingerprint, sizeof(fingerprint));
@@ -566,10 +485,10 @@ static int run_status(struct ctl *ctl, const struct command *self, int argc, cha
         r = option_next(ctl, self, argc, argv, &argument, &first);
         if (r < 0)
                 return ctl->exit_status;
-        r = take_no_operands(self, argc, argv, first);
+        r = answer_no_operands(self, argc, argv, first);
         if (r)
                 return r;
-        r = fetch_report(ctl, KVCACHE_REPORT_STATUS, "status", &status);
+        r = answer_fetch(ctl, KVCACHE_REPORT_STATUS, "status", &status);
         if (r || !status)
                 return r;
 
@@ -608,279 +527,4 @@ const struct command command_status = {
                 "memory, store and sessions use, its namespaces, and what it has done since it\n"
                 "started.",
         .run = run_status,
-};
-
-/* --- ping --- */
-
-static const struct option_row ping_options[] = {
-        { 'c', "count", "N", "how many round trips (default: 1)" },
-        { 0 },
-};
-
-static int run_ping(struct ctl *ctl, const struct command *self, int argc, char **argv)
-{
-        struct latency latency = { 0 };
-        unsigned long long count = 1;
-        const char *argument;
-        int r, first;
-
-        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
-                if (!option_count(ctl, "--count", argument, 1, 10000000, &count))
-                        return ctl->exit_status;
-        if (r < 0)
-                return ctl->exit_status;
-        r = take_no_operands(self, argc, argv, first);
-        if (r)
-                return r;
-        r = ctl_connect(ctl);
-        if (r)
-                return r;
-        for (unsigned long long i = 0; i < count; i++) {
-                uint64_t ns;
-
-                r = kvcache_ping(ctl->kv, &ns);
-                if (r < 0) {
-                        latency_fini(&latency);
-                        return complain_call(ctl, r, "ping");
-                }
-                latency_add(&latency, ns);
-        }
-        if (ctl->json) {
-                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
-
-                cJSON_AddNumberToObject(object, "count", (double)count);
-                cJSON_AddNumberToObject(object, "min_us",
-                                        (double)latency_quantile(&latency, 0) / 1000);
-                cJSON_AddNumberToObject(object, "p50_us",
-                                        (double)latency_quantile(&latency, 0.5) / 1000);
-                cJSON_AddNumberToObject(object, "p99_us",
-                                        (double)latency_quantile(&latency, 0.99) / 1000);
-                cJSON_AddNumberToObject(object, "max_us",
-                                        (double)latency_quantile(&latency, 1) / 1000);
-                r = print_json(object);
-        } else {
-                char least[HUMAN_BYTES], median[HUMAN_BYTES], high[HUMAN_BYTES], most[HUMAN_BYTES];
-
-                human_ns(latency_quantile(&latency, 0), least);
-                human_ns(latency_quantile(&latency, 0.5), median);
-                human_ns(latency_quantile(&latency, 0.99), high);
-                human_ns(latency_quantile(&latency, 1), most);
-                if (count == 1)
-                        printf("the daemon answered in %s\n", median);
-                else
-                        printf("%llu round trips: least %s, p50 %s, p99 %s, most %s\n", count,
-                               least, median, high, most);
-                r = EXIT_OK;
-        }
-        latency_fini(&latency);
-        return r;
-}
-
-const struct command command_ping = {
-        .name = "ping",
-        .arguments = "",
-        .summary = "measure a round trip",
-        .help = "Sends an empty request and measures how long its answer takes.",
-        .options = ping_options,
-        .run = run_ping,
-};
-
-/* --- stats --- */
-
-static const struct option_row stats_options[] = {
-        { 'p', "prometheus", NULL, "the text that Prometheus scrapes, with help for each metric" },
-        { 'a', "all", NULL, "also metrics that are zero" },
-        { 0 },
-};
-
-/* Texts, numbers and distributions have a table each. */
-struct metrics {
-        struct text_table *texts, *numbers, *distributions;
-        bool any_text;
-        bool all;
-        bool any_distribution;
-};
-
-static void add_number(struct metrics *m, const char *name, const char *label, const cJSON *number)
-{
-        char text[HUMAN_BYTES];
-
-        if (!m->all && number->valuedouble == 0)
-                return;
-        format_number(name, number->valuedouble, text);
-        text_table_row(m->numbers, name, label, text);
-}
-
-/* {"count": n, "sum": x, "p50": x, ...} */
-static bool add_distribution(struct metrics *m, const char *name, const char *label,
-                             const cJSON *metric)
-{
-        static const char *const names[] = { "p50", "p90", "p99" };
-        const cJSON *count = cJSON_GetObjectItemCaseSensitive(metric, "count");
-        char count_text[HUMAN_BYTES], texts[ARRAY_SIZE(names)][HUMAN_BYTES];
-
-        if (!cJSON_IsNumber(count))
-                return false;
-        if (!m->all && count->valuedouble == 0)
-                return true;
-        human_count(to_count(count->valuedouble), count_text);
-        for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
-                const cJSON *item = cJSON_GetObjectItemCaseSensitive(metric, names[i]);
-
-                strcpy(texts[i], "-");
-                if (cJSON_IsNumber(item) && count->valuedouble > 0)
-                        format_number(name, item->valuedouble, texts[i]);
-        }
-        if (!m->any_distribution)
-                text_table_row(m->distributions, "", "", "count", "p50", "p90", "p99");
-        m->any_distribution = true;
-        text_table_row(m->distributions, name, label, count_text, texts[0], texts[1], texts[2]);
-        return true;
-}
-
-static void add_metric(struct metrics *m, const cJSON *metric)
-{
-        const cJSON *part;
-        char text[512];
-
-        if (cJSON_IsNumber(metric)) {
-                add_number(m, metric->string, "", metric);
-                return;
-        }
-        if (!cJSON_IsObject(metric)) {
-                format_item(metric, text, sizeof(text));
-                text_table_row(m->texts, metric->string, "", text);
-                m->any_text = true;
-                return;
-        }
-        if (add_distribution(m, metric->string, "", metric))
-                return;
-        cJSON_ArrayForEach(part, metric) {
-                if (cJSON_IsNumber(part)) {
-                        add_number(m, metric->string, part->string, part);
-                } else if (!cJSON_IsObject(part) ||
-                           !add_distribution(m, metric->string, part->string, part)) {
-                        format_item(part, text, sizeof(text));
-                        text_table_row(m->texts, metric->string, part->string, text);
-                        m->any_text = true;
-                }
-        }
-}
-
-static void print_metrics(const cJSON *stats, bool all)
-{
-        _cleanup_(text_table_freep) struct text_table *texts = text_table_new("lll");
-        _cleanup_(text_table_freep) struct text_table *numbers = text_table_new("llr");
-        _cleanup_(text_table_freep) struct text_table *distributions = text_table_new("llrrrr");
-        struct metrics m = {
-                .texts = texts,
-                .numbers = numbers,
-                .distributions = distributions,
-                .all = all,
-        };
-        const cJSON *metric;
-
-        cJSON_ArrayForEach(metric, stats)
-                if (metric->string)
-                        add_metric(&m, metric);
-        if (m.any_text) {
-                text_table_print(texts, "", stdout);
-                putchar('\n');
-        }
-        text_table_print(numbers, "", stdout);
-        if (m.any_distribution) {
-                putchar('\n');
-                text_table_print(distributions, "", stdout);
-        }
-}
-
-static int run_stats(struct ctl *ctl, const struct command *self, int argc, char **argv)
-{
-        _cleanup_(cJSON_Deletep) cJSON *metrics = NULL;
-        _cleanup_(freep) char *text = NULL;
-        bool prometheus = false, all = false;
-        const char *argument;
-        int r, first;
-
-        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
-                if (r == 'p')
-                        prometheus = true;
-                else
-                        all = true;
-        if (r < 0)
-                return ctl->exit_status;
-        r = take_no_operands(self, argc, argv, first);
-        if (r)
-                return r;
-        if (prometheus) {
-                r = ctl_connect(ctl);
-                if (r)
-                        return r;
-                r = kvcache_report(ctl->kv, KVCACHE_REPORT_METRICS, &text);
-                if (r < 0)
-                        return complain_call(ctl, r, "stats");
-                fputs(text, stdout);
-                return EXIT_OK;
-        }
-        r = fetch_report(ctl, KVCACHE_REPORT_STATS, "stats", &metrics);
-        if (r || !metrics)
-                return r;
-        print_metrics(metrics, all);
-        return EXIT_OK;
-}
-
-const struct command command_stats = {
-        .name = "stats",
-        .arguments = "",
-        .summary = "every metric",
-        .help = "Shows every metric of the daemon that is not zero. With --json all of them: an\n"
-                "object of numbers, and of objects where a metric has labels or is a\n"
-                "distribution.",
-        .options = stats_options,
-        .run = run_stats,
-};
-
-/* --- config --- */
-
-static int run_config(struct ctl *ctl, const struct command *self, int argc, char **argv)
-{
-        _cleanup_(freep) char *text = NULL;
-        const char *argument;
-        int r, first;
-
-        r = option_next(ctl, self, argc, argv, &argument, &first);
-        if (r < 0)
-                return ctl->exit_status;
-        r = take_no_operands(self, argc, argv, first);
-        if (r)
-                return r;
-        r = ctl_connect(ctl);
-        if (r)
-                return r;
-        r = kvcache_report(ctl->kv, KVCACHE_REPORT_CONFIG, &text);
-        if (r == -EACCES)
-                return complain(
-                        EXIT_REFUSED,
-                        "config: only an admin may see the configuration: root, the daemon's "
-                        "own user, or whom its configuration names");
-        if (r < 0)
-                return complain_call(ctl, r, "config");
-        if (ctl->json) {
-                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
-
-                cJSON_AddStringToObject(object, "yaml", text);
-                return print_json(object);
-        }
-        fputs(text, stdout);
-        return EXIT_OK;
-}
-
-const struct command command_config = {
-        .name = "config",
-        .arguments = "",
-        .summary = "the configuration that the daemon runs with",
-        .help = "Prints the daemon's whole configuration as YAML: what was given, and defaults\n"
-                "for the rest. For admins. With --json: an object whose member \"yaml\" is that\n"
-                "text.",
-        .run = run_config,
 };

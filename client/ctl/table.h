@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 
+#include "cleanup.h"
+
 struct text_table;
 
 enum { TABLE_MAX_COLUMNS = 8 };
@@ -13,6 +15,7 @@ enum { TABLE_MAX_COLUMNS = 8 };
 /* One letter a column: 'l' left, 'r' right. */
 struct text_table *text_table_new(const char *columns);
 struct text_table *text_table_free(struct text_table *t);
+DEFINE_CLEANUP(struct text_table *, text_table_free);
 /* One text a column; NULL is empty. The first row may be a heading. */
 void text_table_add(struct text_table *t, const char *const *cells);
 #define text_table_row(t, ...) \

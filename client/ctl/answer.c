@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See answer.h. */
+#include "answer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "human.h"
+
+int answer_no_operands(const struct command *self, int argc, char **argv, int first)
+{
+        return first < argc ? usage_error(self, "unexpected argument '%s'", argv[first]) : EXIT_OK;
+}
+
+int answer_fetch(struct ctl *ctl, enum kvcache_report what, const char *name, cJSON **ret)
+{
+        _cleanup_(freep) char *text = NULL;
+        int r;
+
+        r = ctl_connect(ctl);
+        if (r)
+                return r;
+        r = kvcache_report(ctl->kv, what, &text);
+        if (r < 0)
+                return complain_call(ctl, r, name);
+        if (ctl->json) {
+                fputs(text, stdout);
+                if (*text && text[strlen(text) - 1] != '\n')
+                        putchar('\n');
+                return EXIT_OK;
+        }
+        *ret = cJSON_Parse(text);
+        return *ret ? EXIT_OK : complain(EXIT_REFUSED, "%s: the daemon's answer is not JSON", name);
+}
+
+uint64_t answer_count(double value)
+{
+        return value <= 0 ? 0 : value >= 18446744073709549568.0 ? UINT64_MAX : (uint64_t)value;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+        size_t n = strlen(text), m = strlen(end);
+
+        return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+void answer_format_number(const char *name, double value, char ret[static HUMAN_BYTES])
+{
+        if (ends_with(name, "bytes") || ends_with(name, "bytes_total"))
+                human_bytes(answer_count(value), ret);
+        else if (ends_with(name, "start_time_seconds"))
+                human_time(answer_count(value * 1000), ret);
+        else if (ends_with(name, "uptime_seconds"))
+                human_seconds(value, ret);
+        else if (ends_with(name, "_seconds") || ends_with(name, "_seconds_total"))
+                human_ns(answer_count(value * 1e9), ret);
+        else if (value >= 0 && value == floor(value) && value < 1e18)
+                human_count(answer_count(value), ret);
+        else
+                snprintf(ret, HUMAN_BYTES, "%.6g", value);
+}
+
+void answer_format(const cJSON *item, char *ret, size_t room)
+{
+        char number[HUMAN_BYTES];
+
+        if (cJSON_IsNumber(item)) {
+                answer_format_number(item->string ? item->string : "", item->valuedouble, number);
+                snprintf(ret, room, "%s", number);
+        } else if (cJSON_IsString(item)) {
+                snprintf(ret, room, "%s", item->valuestring);
+        } else if (cJSON_IsBool(item)) {
+                snprintf(ret, room, "%s", cJSON_IsTrue(item) ? "yes" : "no");
+        } else if (cJSON_IsArray(item) || cJSON_IsObject(item)) {
+                _cleanup_(freep) char *text = cJSON_PrintUnformatted(item);
+
+                snprintf(ret, room, "%s", text ? text : "");
+        } else {
+                snprintf(ret, room, "-");
+        }
+        for (char *p = ret; *p; p++)
+                if ((unsigned char)*p < 0x20 || *p == 0x7f)
+                        *p = '?';
+}

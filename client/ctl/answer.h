@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the daemon says about itself, as kvcachectl's commands show it: fetched as JSON, and values laid
+ * out by the unit at the end of their names. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "commands.h"
+#include "common.h"
+#include "human.h"
+
+/* For a command without any: an exit status. */
+int answer_no_operands(const struct command *self, int argc, char **argv, int first);
+
+/* The report, parsed; with --json it is printed, and *ret stays NULL. */
+int answer_fetch(struct ctl *ctl, enum kvcache_report what, const char *name, cJSON **ret);
+
+/* A number of JSON as one that counts: never below 0, and never too large. */
+uint64_t answer_count(double value);
+/* "pool_bytes", 1024: "1 KiB". */
+void answer_format_number(const char *name, double value, char ret[static HUMAN_BYTES]);
+/* The same of any item that is not an object, by its own name. */
+void answer_format(const cJSON *item, char *ret, size_t room);
