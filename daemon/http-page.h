@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The page that HTTP shows to people at "/": the JSON of /status, laid out, with every name and text in
+ * it escaped. A member that this file does not know is shown under its own name. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* `status`: JSON, or NULL where it could not be had. `why_not`: why it is not ready, or NULL. */
+void http_page(FILE *out, const char *status, bool ready, const char *why_not);
