@@ -38,7 +38,7 @@ void admin_report(struct client *client, const struct wire_report_request *msg,
         FILE *out;
 
         if (msg->what == WIRE_REPORT_CONFIG && !client->admin) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
+                client_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
                                "the configuration is for admins", NULL, 0);
                 return;
         }
@@ -50,11 +50,11 @@ void admin_report(struct client *client, const struct wire_report_request *msg,
                 fd = text_to_memfd(text, bytes);
         }
         if (fd < 0) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0,
+                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0,
                                "no memory or descriptors for the report", NULL, 0);
                 return;
         }
-        dispatch_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &fd, 1);
+        client_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &fd, 1);
 }
 
 void admin_list(struct client *client, const struct wire_list *msg, uint64_t received_ns)
@@ -69,7 +69,7 @@ void admin_list(struct client *client, const struct wire_list *msg, uint64_t rec
         unsigned n;
 
         if (ns == 0) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
+                client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
                                "this session has not opened that namespace", NULL, 0);
                 return;
         }
@@ -98,7 +98,7 @@ void admin_list(struct client *client, const struct wire_list *msg, uint64_t rec
                 .count = (uint16_t)n,
                 .value64 = cursor,
         };
-        dispatch_answer(client, received_ns, &out.reply);
+        client_answer(client, received_ns, &out.reply);
 }
 
 struct purge {
@@ -115,7 +115,7 @@ static void on_purged(struct store_purge *store)
 
         snprintf(text, sizeof(text), "gone from memory, but not synced to disk: %s",
                  strerror(-store->result));
-        dispatch_reply(p->client, &p->hdr, p->received_ns,
+        client_reply(p->client, &p->hdr, p->received_ns,
                        store->result == 0 ? WIRE_OK : WIRE_FAILED, 0, store->dropped, text, NULL,
                        0);
         free(p);
@@ -128,18 +128,18 @@ void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t r
         struct purge *p;
 
         if (all && !client->admin) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
+                client_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
                                "purging every namespace needs an admin", NULL, 0);
                 return;
         }
         if (!all && ns == 0) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
+                client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
                                "this session has not opened that namespace", NULL, 0);
                 return;
         }
         p = calloc(1, sizeof(*p));
         if (!p) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
+                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
                                NULL, 0);
                 return;
         }
@@ -192,12 +192,12 @@ static void on_verified(struct store_verify *store)
         };
 
         if (store->result == 0 || store->result == -EIO)
-                dispatch_answer(v->client, v->received_ns, &out.reply);
+                client_answer(v->client, v->received_ns, &out.reply);
         else if (store->result == STORE_BYPASSED)
-                dispatch_reply(v->client, &v->hdr, v->received_ns, WIRE_FAILED, 0, 0,
+                client_reply(v->client, &v->hdr, v->received_ns, WIRE_FAILED, 0, 0,
                                "this path of the store is bypassed", NULL, 0);
         else
-                dispatch_reply(v->client, &v->hdr, v->received_ns, WIRE_SHUTDOWN, 0, 0,
+                client_reply(v->client, &v->hdr, v->received_ns, WIRE_SHUTDOWN, 0, 0,
                                "the daemon is stopping", NULL, 0);
         free(v);
 }
@@ -209,7 +209,7 @@ void admin_verify(struct client *client, const struct wire_verify *msg, uint64_t
         struct verify *v;
 
         if (!client->admin) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
+                client_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
                                "verifying the store needs an admin", NULL, 0);
                 return;
         }
@@ -241,7 +241,7 @@ void admin_verify(struct client *client, const struct wire_verify *msg, uint64_t
                 }
                 free(v);
         }
-        dispatch_reply(client, &msg->hdr, received_ns, status, 0, 0, text, NULL, 0);
+        client_reply(client, &msg->hdr, received_ns, status, 0, 0, text, NULL, 0);
 }
 
 struct device {
@@ -260,7 +260,7 @@ static void on_device(struct store_device *store)
                 status = WIRE_OK;
         else if (store->result == STORE_BUSY)
                 status = WIRE_BUSY;
-        dispatch_reply(d->client, &d->hdr, d->received_ns, status, 0,
+        client_reply(d->client, &d->hdr, d->received_ns, status, 0,
                        store->result == STORE_EXISTS,
                        store->text[0] ? store->text : "the device failed", NULL, 0);
         free(d);
@@ -271,18 +271,18 @@ void admin_device(struct client *client, const struct wire_device *msg, uint64_t
         struct device *d;
 
         if (!client->admin) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
+                client_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
                                "suspending and resuming needs an admin", NULL, 0);
                 return;
         }
         if (!store_path(client->env->store, msg->path)) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
+                client_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
                                "the store has no path of that number", NULL, 0);
                 return;
         }
         d = calloc(1, sizeof(*d));
         if (!d) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
+                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
                                NULL, 0);
                 return;
         }

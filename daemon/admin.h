@@ -3,7 +3,7 @@
  * DEVICE. Some need an admin. */
 #pragma once
 
-#include "dispatch.h"
+#include "client.h"
 
 void admin_report(struct client *client, const struct wire_report_request *msg,
                   uint64_t received_ns);

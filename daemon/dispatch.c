@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A batch's life: dispatch_message() copies what it needs of the message and queues it;
  * dispatch_run() starts its keys in order, a few a loop turn; each key ends in key_end(), at once
- * or later; the last one sends the reply and frees the batch.
- *
- * Recency: the places of all keys of a chain are kept, over as many messages as it has (a GET of
- * what is there and a PUT of the rest are one chain), and touched from its end to its root when the
- * last of them is answered. */
+ * or later; the last one sends the reply and frees the batch. */
 #include "dispatch.h"
 
 #include <assert.h>
@@ -15,96 +11,14 @@
 
 #include "admin.h"
 #include "base/clock.h"
+#include "chain.h"
 #include "checked.h"
-#include "cleanup.h"
+#include "opening.h"
 
 enum {
-        CHAIN_MAX_KEYS = 64 * 1024, /* a longer one is touched in parts */
         WAIT_MAX_MS = 600 * 1000,
         NS_PER_MS = 1000000,
 };
-
-/* --- chains --- */
-
-struct chain_part {
-        struct list_node node;
-        uint32_t n;
-        struct cache_place places[];
-};
-
-struct chain {
-        struct list_node parts; /* root first */
-        unsigned unanswered;    /* parts whose batch is under way */
-        uint32_t keys;
-        bool open;              /* another message may continue it */
-};
-
-static void part_touch(struct cache *cache, const struct chain_part *part)
-{
-        for (uint32_t i = part->n; i-- > 0;)
-                cache_touch(cache, &part->places[i]);
-}
-
-static void chain_settle(struct cache *cache, struct chain *ch)
-{
-        if (ch->open || ch->unanswered > 0)
-                return;
-        for (struct list_node *n = ch->parts.prev, *before = n->prev; n != &ch->parts;
-             n = before, before = n->prev) {
-                struct chain_part *part = container_of(n, struct chain_part, node);
-
-                part_touch(cache, part);
-                list_unlink(n);
-                free(part);
-        }
-        free(ch);
-}
-
-static void chain_close(struct client *client)
-{
-        struct chain *ch = TAKE_PTR(client->chain);
-
-        if (ch) {
-                ch->open = false;
-                chain_settle(client->env->cache, ch);
-        }
-}
-
-/* The part for a batch of `count` keys: of the chain it continues, or of a new one. */
-static int chain_join(struct client *client, const struct wire_batch *b, const struct key *last,
-                      struct chain **ret_chain, struct chain_part **ret_part)
-{
-        struct chain_part *part;
-        struct chain *ch;
-
-        if (client->chain && (!key_equal(&client->chain_last, &b->parent) ||
-                              client->chain->keys + b->count > CHAIN_MAX_KEYS))
-                chain_close(client);
-        part = calloc(1, sizeof(*part) + b->count * sizeof(part->places[0]));
-        if (!part)
-                return -ENOMEM;
-        ch = client->chain;
-        if (!ch) {
-                ch = calloc(1, sizeof(*ch));
-                if (!ch) {
-                        free(part);
-                        return -ENOMEM;
-                }
-                list_init(&ch->parts);
-        }
-        part->n = b->count;
-        for (uint32_t i = 0; i < part->n; i++)
-                part->places[i] = (struct cache_place){ .chunk = POOL_NONE, .ref = STORE_REF_NONE };
-        list_append(&ch->parts, &part->node);
-        ch->keys += b->count;
-        ch->unanswered++;
-        ch->open = b->hdr.flags & WIRE_F_MORE;
-        client->chain = ch->open ? ch : NULL;
-        client->chain_last = *last;
-        *ret_chain = ch;
-        *ret_part = part;
-        return 0;
-}
 
 /* --- batches --- */
 
@@ -125,7 +39,6 @@ struct batch {
         uint32_t started, done;
         uint32_t value;        /* MATCH: the run; else stale releases */
         bool running;          /* dispatch_run() is in it: it ends it */
-        struct chain *chain;
         struct chain_part *part;
         uint8_t *entries;
         struct slot *slots;    /* PUT and GET */
@@ -151,51 +64,6 @@ static const void *entry_at(const struct batch *b, uint32_t i)
         return b->entries + i * wire_entry_bytes(b->head.hdr.op);
 }
 
-/* Answered: counts, sends unless nobody listens, and lets the client go on. */
-static void answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply,
-                   const int *fds, unsigned n_fds)
-{
-        unsigned op = reply->hdr.op & ~(unsigned)WIRE_REPLY;
-
-        histogram_add(&client->env->traffic.latency[op], clock_mono_ns() - received_ns);
-        assert(client->inflight > 0);
-        client->inflight--;
-        if (!client->gone)
-                client->send(client, reply, reply->hdr.len, fds, n_fds);
-        client->idle(client);
-}
-
-void dispatch_answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply)
-{
-        answer(client, received_ns, reply, NULL, 0);
-}
-
-void dispatch_reply(struct client *client, const struct wire_hdr *request, uint64_t received_ns,
-                    enum wire_status status, uint32_t value, uint64_t value64, const char *text,
-                    const int *fds, unsigned n_fds)
-{
-        struct {
-                struct wire_reply reply;
-                char text[WIRE_MAX_TEXT];
-        } msg;
-        size_t text_bytes =
-                status != WIRE_OK && text ? MIN(strlen(text), (size_t)WIRE_MAX_TEXT) : 0;
-
-        msg.reply = (struct wire_reply){
-                .hdr = {
-                        .len = (uint32_t)(sizeof(msg.reply) + text_bytes),
-                        .op = request->op | WIRE_REPLY,
-                        .tag = request->tag,
-                },
-                .status = (uint16_t)status,
-                .value = value,
-                .value64 = value64,
-        };
-        if (text_bytes)
-                memcpy(msg.text, text, text_bytes);
-        answer(client, received_ns, &msg.reply, fds, n_fds);
-}
-
 static void batch_end(struct batch *b)
 {
         struct client *client = b->client;
@@ -211,17 +79,11 @@ static void batch_end(struct batch *b)
                 .count = wire_result_bytes(b->head.hdr.op) ? b->head.count : 0,
                 .value = b->value,
         };
-        if (b->chain) {
-                b->chain->unanswered--;
-                /* While the rest of the chain is still to come, this part must not be the next to
-                 * be evicted. */
-                if (b->chain->open || b->chain->unanswered > 0)
-                        part_touch(client->env->cache, b->part);
-                chain_settle(client->env->cache, b->chain);
-        }
+        if (b->part)
+                chain_part_end(client->env->cache, b->part);
         client->keys_inflight -= b->head.count;
         tenant_uncharge(&client->holds, TENANT_KEYS, b->head.count);
-        answer(client, b->received_ns, reply, NULL, 0);
+        client_answer(client, b->received_ns, reply);
         batch_free(b);
 }
 
@@ -274,61 +136,6 @@ static enum wire_status status_of(enum cache_status status)
         return map[status];
 }
 
-/* --- quotas --- */
-
-/* OK, or what a charge that was refused is answered with. */
-static enum wire_status charge(struct client *client, enum tenant_thing what, uint64_t amount)
-{
-        struct dispatch_env *env = client->env;
-        uint32_t held_back;
-        int r = tenant_charge(&client->holds, what, amount);
-
-        if (r == 0)
-                return WIRE_OK;
-        if (log_ratelimit_pass(&env->quota_lines, &held_back))
-                log_notice("tenant %s: %s are at the limit of %s",
-                           tenants_name(env->tenants, env->tenant), tenant_thing_name(what),
-                           r == TENANT_QUOTA_USER ? "one user (limits.uid_*)"
-                           : r == TENANT_QUOTA    ? "the tenant (tenants)"
-                                                  : "all clients together (limits)");
-        return r == TENANT_FULL ? WIRE_BUSY : WIRE_QUOTA;
-}
-
-/* After leases were given back. */
-static void settle_leases(struct client *client)
-{
-        tenant_settle(&client->holds, TENANT_LEASES, client->leases.count);
-        tenant_settle(&client->holds, TENANT_LEASED_BYTES, client->leases.bytes);
-}
-
-/* A lease on the chunk: OK and filled in, or what stands against it. */
-static enum wire_status take_lease(struct client *client, uint32_t chunk, struct wire_lease *ret)
-{
-        enum wire_status status = charge(client, TENANT_LEASES, 1);
-        struct lease lease;
-        int r;
-
-        if (status == WIRE_OK)
-                status = charge(client, TENANT_LEASED_BYTES,
-                                pool_slot_bytes(client->env->pool, chunk));
-        if (status != WIRE_OK) {
-                settle_leases(client);
-                return status;
-        }
-        r = lease_acquire(client->env->leases, &client->leases, chunk, &lease);
-        if (r != 0)
-                settle_leases(client);
-        switch (r) {
-        case 0:
-                *ret = (struct wire_lease){ .id = lease.id, .generation = lease.generation };
-                return WIRE_OK;
-        case LEASE_QUOTA:
-                return WIRE_QUOTA;
-        default:
-                return WIRE_BUSY;
-        }
-}
-
 static uint64_t deadline_of(const struct batch *b)
 {
         uint64_t ms = b->head.timeout_ms ? b->head.timeout_ms : b->client->env->wait_ms;
@@ -372,7 +179,7 @@ static void put_done(struct cache_request *req)
                 /* A lease that cannot be had does not make the put fail: the flag says which there
                  * is. */
                 if ((b->head.hdr.flags & WIRE_F_LEASE) && !client->gone &&
-                    take_lease(client, req->chunk, &result->lease) == WIRE_OK) {
+                    client_lease(client, req->chunk, &result->lease) == WIRE_OK) {
                         result->flags = WIRE_RESULT_LEASED;
                         result->offset = pool_offset(client->env->pool, req->chunk);
                 }
@@ -478,7 +285,7 @@ static void get_done(struct cache_request *req)
                 kio_submit(client->env->io, &s->copy, req->chunk);
                 return;
         }
-        status = take_lease(client, req->chunk, &result->lease);
+        status = client_lease(client, req->chunk, &result->lease);
         if (status == WIRE_OK) {
                 result->flags = WIRE_RESULT_LEASED;
                 result->offset = pool_offset(client->env->pool, req->chunk) + entry->range_offset;
@@ -567,24 +374,6 @@ static void look_up(struct batch *b, uint32_t i)
 
 /* --- messages --- */
 
-static uint32_t release_riders(struct client *client, const struct wire_batch *b)
-{
-        const struct wire_lease *leases = wire_batch_releases(b);
-        uint32_t stale = 0;
-
-        for (unsigned i = 0; i < b->releases; i++) {
-                struct lease lease = { .id = leases[i].id, .generation = leases[i].generation };
-
-                if (lease_release(client->env->leases, &client->leases, lease) != 0)
-                        stale++;
-        }
-        if (b->releases) {
-                settle_leases(client);
-                cache_kick(client->env->cache);
-        }
-        return stale;
-}
-
 static bool is_chained(unsigned op)
 {
         return op == WIRE_PUT || op == WIRE_GET || op == WIRE_TOUCH;
@@ -594,7 +383,7 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
                            uint64_t received_ns)
 {
         unsigned op = msg->hdr.op;
-        uint32_t stale = release_riders(client, msg);
+        uint32_t stale = client_release(client, wire_batch_releases(msg), msg->releases);
         size_t entries_bytes = msg->count * wire_entry_bytes(op);
         const uint8_t *entries = (const uint8_t *)(msg + 1);
         uint32_t ns = client_namespace(client, msg->namespace_id);
@@ -603,22 +392,22 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
 
         client->env->traffic.keys[op] += msg->count;
         if (msg->count > 0 && ns == 0) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, stale, 0,
+                client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, stale, 0,
                                "this session has not opened that namespace", NULL, 0);
                 return;
         }
         if (msg->count > 0 && op == WIRE_PUT && client->env->stopping) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_SHUTDOWN, stale, 0,
+                client_reply(client, &msg->hdr, received_ns, WIRE_SHUTDOWN, stale, 0,
                                "the daemon is stopping", NULL, 0);
                 return;
         }
         if (msg->count == 0) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_OK, stale, 0, NULL, NULL, 0);
+                client_reply(client, &msg->hdr, received_ns, WIRE_OK, stale, 0, NULL, NULL, 0);
                 return;
         }
-        status = charge(client, TENANT_KEYS, msg->count);
+        status = client_charge(client, TENANT_KEYS, msg->count);
         if (status != WIRE_OK) {
-                dispatch_reply(client, &msg->hdr, received_ns, status, stale, 0,
+                client_reply(client, &msg->hdr, received_ns, status, stale, 0,
                                status == WIRE_BUSY
                                        ? "all clients together have too many keys in flight"
                                        : "this user or tenant has too many keys in flight",
@@ -641,11 +430,11 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
         }
         if (!b || !b->reply || ((op == WIRE_PUT || op == WIRE_GET) && !b->slots) ||
             (is_chained(op) &&
-             chain_join(client, msg, entry_at(b, msg->count - 1u), &b->chain, &b->part) < 0)) {
+             chain_join(client, msg, entry_at(b, msg->count - 1u), &b->part) < 0)) {
                 if (b)
                         batch_free(b);
                 tenant_uncharge(&client->holds, TENANT_KEYS, msg->count);
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, stale, 0, "out of memory",
+                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, stale, 0, "out of memory",
                                NULL, 0);
                 return;
         }
@@ -695,173 +484,6 @@ bool dispatch_run(struct client *client)
         return list_empty(&client->unstarted);
 }
 
-struct namespace_open {
-        struct store_namespace_open store;
-        struct client *client;
-        struct wire_hdr hdr;
-        uint64_t received_ns;
-};
-
-/* The client's number for the store's namespace; 0: not opened yet. */
-static uint32_t number_of(const struct client *client, uint32_t id)
-{
-        for (unsigned i = 0; i < client->n_namespaces; i++)
-                if (client->namespaces[i] == id)
-                        return i + 1;
-        return 0;
-}
-
-/* Where there are several tenants each has its share of the namespaces that a store can have. */
-static bool has_its_share(const struct dispatch_env *env, const char *name, size_t length)
-{
-        const struct store_namespace *ns;
-        unsigned own = 0;
-
-        if (env->n_all <= 1)
-                return false;
-        for (unsigned i = 0; (ns = store_namespace_at(env->store, i)); i++) {
-                if (ns->tenant != env->store_tenant)
-                        continue;
-                if (strlen(ns->name) == length && memcmp(ns->name, name, length) == 0)
-                        return false;
-                own++;
-        }
-        return own >= STORE_MAX_NAMESPACES / TENANTS_MAX;
-}
-
-static void on_namespace(struct store_namespace_open *store)
-{
-        struct namespace_open *op = container_of(store, struct namespace_open, store);
-        struct client *client = op->client;
-        const struct store_namespace *ns = store->namespace;
-        struct wire_hdr hdr = op->hdr;
-        uint64_t received_ns = op->received_ns;
-        char text[WIRE_MAX_TEXT];
-        int result = store->result;
-        uint32_t number = result == 0 ? number_of(client, ns->id) : 0;
-
-        if (result == STORE_MISMATCH) {
-                char diff[512];
-
-                wire_fingerprint_diff(ns->fingerprint, strlen(ns->fingerprint), store->fingerprint,
-                                      store->fingerprint_length, diff, sizeof(diff));
-                snprintf(text, sizeof(text), "namespace \"%s\" exists with another fingerprint: %s",
-                         ns->name, diff);
-        }
-        free(op);
-        if (result == 0 && number == 0 && client->n_namespaces < CLIENT_MAX_NAMESPACES) {
-                client->namespaces[client->n_namespaces++] = ns->id;
-                number = client->n_namespaces;
-        }
-        if (result == 0 && number == 0) {
-                dispatch_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0,
-                               "this session has opened too many namespaces", NULL, 0);
-        } else if (result == 0) {
-                if (ns->chunk_bytes)
-                        pool_declare(client->env->pool, ns->chunk_bytes);
-                dispatch_reply(client, &hdr, received_ns, WIRE_OK, number, ns->chunk_bytes, NULL,
-                               NULL, 0);
-        } else if (result == STORE_MISMATCH) {
-                dispatch_reply(client, &hdr, received_ns, WIRE_MISMATCH, 0, 0, text, NULL, 0);
-        } else if (result == STORE_MISS) {
-                dispatch_reply(client, &hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
-                               "there is no such namespace", NULL, 0);
-        } else if (result == -ENOSPC) {
-                dispatch_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0,
-                               "the store has no room for another namespace", NULL, 0);
-        } else {
-                snprintf(text, sizeof(text), "the namespace could not be written: %s",
-                         strerror(result < 0 ? -result : EIO));
-                dispatch_reply(client, &hdr, received_ns, WIRE_FAILED, 0, 0, text, NULL, 0);
-        }
-}
-
-static void dispatch_namespace(struct client *client, const struct wire_namespace *msg,
-                               uint64_t received_ns)
-{
-        const char *name = (const char *)(msg + 1), *fingerprint = name + msg->name_length;
-        bool attach = msg->hdr.flags & WIRE_F_ATTACH;
-        struct namespace_open *op;
-
-        if (wire_fingerprint_check(fingerprint, msg->fingerprint_length) < 0 ||
-            memchr(name, '\0', msg->name_length)) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
-                               memchr(name, '\0', msg->name_length)
-                                       ? "the namespace's name has a NUL byte"
-                                       : "the fingerprint is not canonical: lines key=value, "
-                                         "sorted by key, each ended by a newline",
-                               NULL, 0);
-                return;
-        }
-        if (!attach && has_its_share(client->env, name, msg->name_length)) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_QUOTA, 0, 0,
-                               "this tenant has as many namespaces as one may have", NULL, 0);
-                return;
-        }
-        op = calloc(1, sizeof(*op) + msg->fingerprint_length);
-        if (!op) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
-                               NULL, 0);
-                return;
-        }
-        op->client = client;
-        op->hdr = msg->hdr;
-        op->received_ns = received_ns;
-        op->store = (struct store_namespace_open){
-                .tenant = client->env->store_tenant,
-                .name = name,
-                .name_length = msg->name_length,
-                /* Kept: a refusal compares it once more. */
-                .fingerprint = memcpy(op + 1, fingerprint, msg->fingerprint_length),
-                .fingerprint_length = msg->fingerprint_length,
-                .chunk_bytes = msg->chunk_bytes,
-                .attach = attach,
-                .complete = on_namespace,
-        };
-        store_namespace_open(client->env->store, &op->store);
-}
-
-static void dispatch_lane(struct client *client, const struct wire_lane *msg, uint64_t received_ns)
-{
-        struct dispatch_env *env = client->env;
-        uint64_t bytes = msg->bytes ? msg->bytes : env->lane_max;
-        enum wire_status status;
-        int r;
-
-        if (client->lane.base) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
-                               "this session has its lane already", NULL, 0);
-                return;
-        }
-        if (bytes > env->lane_max) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_TOO_LARGE, 0, env->lane_max,
-                               "a lane of that size is over memory.lane", NULL, 0);
-                return;
-        }
-        bytes = round_up(bytes, 4096);
-        status = charge(client, TENANT_LANE_BYTES, bytes);
-        if (status == WIRE_OK) {
-                status = charge(client, TENANT_LANES, 1);
-                if (status != WIRE_OK)
-                        tenant_uncharge(&client->holds, TENANT_LANE_BYTES, bytes);
-        }
-        if (status != WIRE_OK) {
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_QUOTA, 0, 0,
-                               "all lanes together are at their limit", NULL, 0);
-                return;
-        }
-        r = lane_open(&client->lane, bytes);
-        if (r < 0) {
-                tenant_uncharge(&client->holds, TENANT_LANE_BYTES, bytes);
-                tenant_uncharge(&client->holds, TENANT_LANES, 1);
-                dispatch_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, strerror(-r), NULL,
-                               0);
-                return;
-        }
-        dispatch_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &client->lane.fd,
-                       1);
-}
-
 static void dispatch_ping(struct client *client, const struct wire_hdr *msg, uint64_t received_ns)
 {
         struct {
@@ -876,7 +498,7 @@ static void dispatch_ping(struct client *client, const struct wire_hdr *msg, uin
                          .tag = msg->tag },
         };
         memcpy(out.payload, msg + 1, payload);
-        answer(client, received_ns, &out.reply, NULL, 0);
+        client_answer(client, received_ns, &out.reply);
 }
 
 void dispatch_message(struct client *client, const void *msg, size_t bytes)
@@ -891,10 +513,10 @@ void dispatch_message(struct client *client, const void *msg, size_t bytes)
                 dispatch_ping(client, msg, now);
                 break;
         case WIRE_NAMESPACE:
-                dispatch_namespace(client, msg, now);
+                opening_namespace(client, msg, now);
                 break;
         case WIRE_LANE:
-                dispatch_lane(client, msg, now);
+                opening_lane(client, msg, now);
                 break;
         case WIRE_LIST:
                 admin_list(client, msg, now);
@@ -914,41 +536,5 @@ void dispatch_message(struct client *client, const void *msg, size_t bytes)
         default:
                 dispatch_batch(client, msg, now);
                 break;
-        }
-}
-
-/* --- clients --- */
-
-void client_init(struct client *client, struct dispatch_env *env)
-{
-        *client = (struct client){ .env = env, .lane = { .fd = -1 } };
-        lease_holder_init(&client->leases);
-        list_init(&client->unstarted);
-}
-
-uint32_t client_namespace(const struct client *client, uint32_t number)
-{
-        return number > 0 && number <= client->n_namespaces ? client->namespaces[number - 1] : 0;
-}
-
-void client_abandon(struct client *client)
-{
-        client->gone = true;
-        lease_release_all(client->env->leases, &client->leases);
-        settle_leases(client);
-        cache_kick(client->env->cache);
-        cache_cancel(client->env->cache, client);
-}
-
-void client_fini(struct client *client)
-{
-        assert(client->inflight == 0);
-        chain_close(client);
-        lease_release_all(client->env->leases, &client->leases);
-        settle_leases(client);
-        if (client->lane.base) {
-                tenant_uncharge(&client->holds, TENANT_LANE_BYTES, client->lane.bytes);
-                tenant_uncharge(&client->holds, TENANT_LANES, 1);
-                lane_close(&client->lane);
         }
 }

@@ -1,100 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a checked message to what it asks of pool and store, and back to a reply.
  *
- * `struct client` is what one connection holds; session.c owns it and gives the two callbacks. A
- * message becomes a batch: its keys are started a few at a time (rule R16), each ends with a
+ * A message becomes a batch: its keys are started a few at a time (rule R16), each ends with a
  * status, and the reply goes out when all have. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
+#include <stddef.h>
 
-#include "base/histogram.h"
-#include "base/list.h"
-#include "base/log.h"
-#include "cache.h"
-#include "memory/lane.h"
-#include "memory/lease.h"
-#include "tenant.h"
-#include "wire.h"
+#include "client.h"
 
 enum {
-        CLIENT_MAX_NAMESPACES = 256,
-        CLIENT_MAX_KEYS = 8 * 1024,  /* in flight: with more, no more of its messages are read */
         DISPATCH_KEYS_PER_TURN = 64, /* of one client */
         DISPATCH_SMALL_KEYS = 8,
 };
-
-/* Counted for all clients of a tenant together. */
-struct traffic {
-        uint64_t requests[WIRE_OP_END];
-        uint64_t keys[WIRE_OP_END];
-        uint64_t results[WIRE_STATUS_END];
-        uint64_t get_bytes_map, get_bytes_into;
-        struct histogram latency[WIRE_OP_END]; /* ns, from when it could be read to its reply */
-};
-
-struct client;
-
-/* What the clients of a tenant share. Each tenant has its own; `all` is the array of them, by the
- * tenant's number in tenant.h. */
-struct dispatch_env {
-        struct dispatch_env *all;
-        unsigned n_all; /* 0: this is the only one */
-        unsigned tenant;
-        uint16_t store_tenant; /* its number in the store */
-        struct cache *cache;
-        struct pool *pool;
-        struct leases *leases;
-        struct store *store;
-        struct kio *io;
-        struct tenants *tenants;
-        struct traffic traffic;
-        struct log_ratelimit quota_lines;
-        uint64_t lane_max;
-        uint64_t wait_ms;          /* for room, where a request names no timeout */
-        bool stopping;
-        /* What `client` may see of it. */
-        void (*report)(void *userdata, const struct client *client, enum wire_report what,
-                       FILE *out);
-        void *userdata;
-};
-
-struct chain;
-
-struct client {
-        struct dispatch_env *env;
-        uint64_t id;
-        struct tenant_holder holds; /* opened, and closed after client_fini(), by the session */
-        uint64_t readable_ns;       /* when the message that is dispatched could be read; 0: now */
-        bool admin;
-        bool gone;            /* nothing is sent any more, nothing is leased any more */
-
-        struct lease_holder leases;
-        struct lane lane;
-        uint32_t namespaces[CLIENT_MAX_NAMESPACES]; /* the store's; the client's number is one
-                                                       more than the place */
-        unsigned n_namespaces;
-
-        unsigned inflight;    /* messages not answered yet */
-        uint32_t keys_inflight; /* of these */
-        struct list_node unstarted; /* batches whose keys are not all started, in order */
-        struct chain *chain;  /* the one that the next message may continue */
-        struct key chain_last;
-
-        void (*send)(struct client *client, const void *msg, size_t bytes, const int *fds,
-                     unsigned n_fds);
-        void (*idle)(struct client *client); /* inflight fell; the client itself stays until the
-                                                turn's end */
-};
-
-void client_init(struct client *client, struct dispatch_env *env);
-/* Gives back all it holds. inflight must be 0. */
-void client_fini(struct client *client);
-/* The peer is gone: leases end now, what waits for room is cancelled, what is in flight ends
- * unanswered. */
-void client_abandon(struct client *client);
 
 /* One message that wire_check_request() has passed, other than HELLO. `msg` is the caller's again
  * afterwards. */
@@ -104,14 +23,3 @@ void dispatch_message(struct client *client, const void *msg, size_t bytes);
 bool dispatch_run(struct client *client);
 /* Has it so little to start that others need not be served before it? */
 bool dispatch_is_small(const struct client *client);
-
-/* For dispatch and admin: one reply without results. `text`: why, for a status other than OK; may
- * be NULL. */
-void dispatch_reply(struct client *client, const struct wire_hdr *request, uint64_t received_ns,
-                    enum wire_status status, uint32_t value, uint64_t value64, const char *text,
-                    const int *fds, unsigned n_fds);
-/* A reply that the caller has made; its hdr says op and length. */
-void dispatch_answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply);
-/* The store's id of the namespace that the client knows by `number`; 0: it has not opened that.
- * What others have opened does not show in a client's numbers. */
-uint32_t client_namespace(const struct client *client, uint32_t number);

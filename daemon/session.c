@@ -326,7 +326,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
                 snprintf(text, sizeof(text),
                          "this daemon speaks protocol versions %d to %d, the client %u to %u",
                          WIRE_VERSION_MIN, WIRE_VERSION_MAX, msg->version_min, msg->version_max);
-                dispatch_reply(&s->client, &msg->hdr, received_ns(s), WIRE_VERSION, 0, 0, text,
+                client_reply(&s->client, &msg->hdr, received_ns(s), WIRE_VERSION, 0, 0, text,
                                NULL, 0);
                 session_end(s, &s->sessions->stats.refused_handshake, text);
                 return;

@@ -4,8 +4,9 @@
 
     main                                    knows everybody; nobody knows it
       server -> status                      the composition root, and what it looks like from outside
-        session -> dispatch, admin          one conversation
-          cache                             the two tiers as one
+        session -> dispatch -> admin, opening   one conversation
+          chain, client                     what one connection holds
+            cache                           the two tiers as one
           config listener http notify       parts: strangers to each other
           tenant transfers stats
             memory  store -> io evict slab  memory and store, strangers, use slab, evict and io
@@ -30,6 +31,7 @@ HELPERS = {"proto/cleanup.h", "proto/checked.h"}
 PARTS = {"config", "listener", "http", "notify", "tenant", "transfers", "stats"}
 LOW = {"memory", "store", "io", "evict", "slab"}
 BOTTOM = {"base", "proto"}
+CONNECTION = {"client", "chain", "cache"} | PARTS | LOW | BOTTOM
 
 # part: parts that it may include, besides itself
 MAY = {
@@ -42,12 +44,15 @@ MAY = {
     "memory": {"io", "evict", "slab"} | BOTTOM,
     "cache": LOW | BOTTOM,
     **{part: LOW | BOTTOM for part in PARTS},
-    "admin": {"dispatch", "cache"} | PARTS | LOW | BOTTOM,  # handlers of dispatch, in a file of their own
-    "dispatch": {"admin", "cache"} | PARTS | LOW | BOTTOM,
-    "session": {"dispatch", "admin", "cache"} | PARTS | LOW | BOTTOM,
-    "status": {"session", "dispatch", "admin", "cache"} | PARTS | LOW | BOTTOM,
-    "server": {"status", "session", "dispatch", "admin", "cache"} | PARTS | LOW | BOTTOM,
-    "main": {"server", "status", "session", "dispatch", "admin", "cache"} | PARTS | LOW | BOTTOM,
+    "client": {"chain", "cache"} | PARTS | LOW | BOTTOM,
+    "chain": {"client", "cache"} | BOTTOM,
+    "admin": {"client", "cache"} | PARTS | LOW | BOTTOM,  # messages of one kind each, for dispatch
+    "opening": {"client", "cache"} | PARTS | LOW | BOTTOM,
+    "dispatch": {"admin", "opening"} | CONNECTION,
+    "session": {"dispatch"} | CONNECTION,
+    "status": {"session", "dispatch"} | CONNECTION,
+    "server": {"status", "session", "dispatch"} | CONNECTION,
+    "main": {"server", "status", "session", "dispatch"} | CONNECTION,
     "api": set(),
     "lib": {"api", "proto"},
     "gpu": {"api", "proto", "lib"},
@@ -160,14 +165,14 @@ def self_test():
         "daemon/base/list.h", "daemon/base/log.h", "daemon/slab/slab.h", "daemon/slab/bitmap.h", "daemon/evict/evict.h",
         "daemon/evict/policy.h", "daemon/io/io.h", "daemon/io/backend.h", "daemon/store/store.h", "daemon/store/format.h",
         "daemon/memory/pool.h", "daemon/cache.h", "daemon/config.h", "daemon/config-internal.h", "daemon/http.h",
-        "daemon/stats.h", "daemon/stats.def", "daemon/tenant.h", "daemon/dispatch.h", "daemon/admin.h", "daemon/session.h",
+        "daemon/stats.h", "daemon/stats.def", "daemon/tenant.h", "daemon/client.h", "daemon/opening.h", "daemon/chain.h", "daemon/dispatch.h", "daemon/admin.h", "daemon/session.h",
         "daemon/status.h", "daemon/server.h", "client/kvcache.h", "client/lib/handle.h", "client/ctl/human.h",
         "tests/lib/harness.h",
     ]
     right = [
         ("daemon/main.c", "server.h"), ("daemon/server.c", "session.h"), ("daemon/server.c", "memory/pool.h"),
         ("daemon/server.c", "status.h"), ("daemon/status.c", "session.h"), ("daemon/session.c", "dispatch.h"),
-        ("daemon/dispatch.c", "admin.h"), ("daemon/admin.h", "dispatch.h"), ("daemon/dispatch.c", "cache.h"),
+        ("daemon/dispatch.c", "admin.h"), ("daemon/admin.h", "client.h"), ("daemon/dispatch.c", "opening.h"), ("daemon/client.c", "chain.h"), ("daemon/dispatch.c", "cache.h"),
         ("daemon/dispatch.c", "wire.h"), ("daemon/cache.c", "store/store.h"), ("daemon/cache.c", "memory/pool.h"),
         ("daemon/config-file.c", "config-internal.h"), ("daemon/stats.c", "stats.def"), ("daemon/stats.c", "wire.h"),
         ("daemon/http.c", "base/list.h"), ("daemon/store/store.c", "io/io.h"), ("daemon/store/store.c", "format.h"),

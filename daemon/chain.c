@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A chain is open while another message may continue it: the client's last one said so, and the next
+ * one names its last key as its parent. It is touched, and freed, once it is not open and every
+ * message of it is answered. */
+#include "chain.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "cleanup.h"
+
+enum { CHAIN_MAX_KEYS = 64 * 1024 }; /* a longer one is touched in parts */
+
+struct chain {
+        struct list_node parts; /* root first */
+        unsigned unanswered;    /* parts whose batch is under way */
+        uint32_t keys;
+        bool open;              /* another message may continue it */
+};
+
+static void part_touch(struct cache *cache, const struct chain_part *part)
+{
+        for (uint32_t i = part->n; i-- > 0;)
+                cache_touch(cache, &part->places[i]);
+}
+
+static void chain_settle(struct cache *cache, struct chain *ch)
+{
+        if (ch->open || ch->unanswered > 0)
+                return;
+        for (struct list_node *n = ch->parts.prev, *before = n->prev; n != &ch->parts;
+             n = before, before = n->prev) {
+                struct chain_part *part = container_of(n, struct chain_part, node);
+
+                part_touch(cache, part);
+                list_unlink(n);
+                free(part);
+        }
+        free(ch);
+}
+
+void chain_close(struct client *client)
+{
+        struct chain *ch = TAKE_PTR(client->chain);
+
+        if (ch) {
+                ch->open = false;
+                chain_settle(client->env->cache, ch);
+        }
+}
+
+int chain_join(struct client *client, const struct wire_batch *b, const struct key *last,
+               struct chain_part **ret)
+{
+        struct chain_part *part;
+        struct chain *ch;
+
+        if (client->chain && (!key_equal(&client->chain_last, &b->parent) ||
+                              client->chain->keys + b->count > CHAIN_MAX_KEYS))
+                chain_close(client);
+        part = calloc(1, sizeof(*part) + b->count * sizeof(part->places[0]));
+        if (!part)
+                return -ENOMEM;
+        ch = client->chain;
+        if (!ch) {
+                ch = calloc(1, sizeof(*ch));
+                if (!ch) {
+                        free(part);
+                        return -ENOMEM;
+                }
+                list_init(&ch->parts);
+        }
+        part->chain = ch;
+        part->n = b->count;
+        for (uint32_t i = 0; i < part->n; i++)
+                part->places[i] = (struct cache_place){ .chunk = POOL_NONE, .ref = STORE_REF_NONE };
+        list_append(&ch->parts, &part->node);
+        ch->keys += b->count;
+        ch->unanswered++;
+        ch->open = b->hdr.flags & WIRE_F_MORE;
+        client->chain = ch->open ? ch : NULL;
+        client->chain_last = *last;
+        *ret = part;
+        return 0;
+}
+
+void chain_part_end(struct cache *cache, struct chain_part *part)
+{
+        struct chain *ch = part->chain;
+
+        ch->unanswered--;
+        /* While the rest of the chain is still to come, this part must not be the next to be
+         * evicted. */
+        if (ch->open || ch->unanswered > 0)
+                part_touch(cache, part);
+        chain_settle(cache, ch);
+}

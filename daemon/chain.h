@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chains of keys, as long as they are under way: the places of all their keys are kept, over as many
+ * messages as a chain has (a GET of what is there and a PUT of the rest are one), and touched from
+ * its end to its root when the last of them is answered. Loop thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "cache.h"
+#include "client.h"
+
+/* The places of one message's keys: `places` is the message's to fill in. */
+struct chain_part {
+        struct list_node node;
+        struct chain *chain;
+        uint32_t n;
+        struct cache_place places[];
+};
+
+/* The part for a message of `b->count` keys, of which `last` is the last: of the chain that it
+ * continues, or of a new one. 0, -ENOMEM. */
+int chain_join(struct client *client, const struct wire_batch *b, const struct key *last,
+               struct chain_part **ret);
+/* The message is answered: the part is the chain's, or gone. */
+void chain_part_end(struct cache *cache, struct chain_part *part);
+/* No message continues what is open. */
+void chain_close(struct client *client);

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "chain.h"
+#include "checked.h"
+
+/* --- answers --- */
+
+/* Answered: counts, sends unless nobody listens, and lets the client go on. */
+static void answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply,
+                   const int *fds, unsigned n_fds)
+{
+        unsigned op = reply->hdr.op & ~(unsigned)WIRE_REPLY;
+
+        histogram_add(&client->env->traffic.latency[op], clock_mono_ns() - received_ns);
+        assert(client->inflight > 0);
+        client->inflight--;
+        if (!client->gone)
+                client->send(client, reply, reply->hdr.len, fds, n_fds);
+        client->idle(client);
+}
+
+void client_answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply)
+{
+        answer(client, received_ns, reply, NULL, 0);
+}
+
+void client_reply(struct client *client, const struct wire_hdr *request, uint64_t received_ns,
+                  enum wire_status status, uint32_t value, uint64_t value64, const char *text,
+                  const int *fds, unsigned n_fds)
+{
+        struct {
+                struct wire_reply reply;
+                char text[WIRE_MAX_TEXT];
+        } msg;
+        size_t text_bytes =
+                status != WIRE_OK && text ? MIN(strlen(text), (size_t)WIRE_MAX_TEXT) : 0;
+
+        msg.reply = (struct wire_reply){
+                .hdr = {
+                        .len = (uint32_t)(sizeof(msg.reply) + text_bytes),
+                        .op = request->op | WIRE_REPLY,
+                        .tag = request->tag,
+                },
+                .status = (uint16_t)status,
+                .value = value,
+                .value64 = value64,
+        };
+        if (text_bytes)
+                memcpy(msg.text, text, text_bytes);
+        answer(client, received_ns, &msg.reply, fds, n_fds);
+}
+
+/* --- quotas --- */
+
+enum wire_status client_charge(struct client *client, enum tenant_thing what, uint64_t amount)
+{
+        struct dispatch_env *env = client->env;
+        uint32_t held_back;
+        int r = tenant_charge(&client->holds, what, amount);
+
+        if (r == 0)
+                return WIRE_OK;
+        if (log_ratelimit_pass(&env->quota_lines, &held_back))
+                log_notice("tenant %s: %s are at the limit of %s",
+                           tenants_name(env->tenants, env->tenant), tenant_thing_name(what),
+                           r == TENANT_QUOTA_USER ? "one user (limits.uid_*)"
+                           : r == TENANT_QUOTA    ? "the tenant (tenants)"
+                                                  : "all clients together (limits)");
+        return r == TENANT_FULL ? WIRE_BUSY : WIRE_QUOTA;
+}
+
+/* After leases were given back. */
+static void settle_leases(struct client *client)
+{
+        tenant_settle(&client->holds, TENANT_LEASES, client->leases.count);
+        tenant_settle(&client->holds, TENANT_LEASED_BYTES, client->leases.bytes);
+}
+
+enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire_lease *ret)
+{
+        enum wire_status status = client_charge(client, TENANT_LEASES, 1);
+        struct lease lease;
+        int r;
+
+        if (status == WIRE_OK)
+                status = client_charge(client, TENANT_LEASED_BYTES,
+                                pool_slot_bytes(client->env->pool, chunk));
+        if (status != WIRE_OK) {
+                settle_leases(client);
+                return status;
+        }
+        r = lease_acquire(client->env->leases, &client->leases, chunk, &lease);
+        if (r != 0)
+                settle_leases(client);
+        switch (r) {
+        case 0:
+                *ret = (struct wire_lease){ .id = lease.id, .generation = lease.generation };
+                return WIRE_OK;
+        case LEASE_QUOTA:
+                return WIRE_QUOTA;
+        default:
+                return WIRE_BUSY;
+        }
+}
+
+uint32_t client_release(struct client *client, const struct wire_lease *leases, unsigned n)
+{
+        uint32_t stale = 0;
+
+        for (unsigned i = 0; i < n; i++) {
+                struct lease lease = { .id = leases[i].id, .generation = leases[i].generation };
+
+                if (lease_release(client->env->leases, &client->leases, lease) != 0)
+                        stale++;
+        }
+        if (n > 0) {
+                settle_leases(client);
+                cache_kick(client->env->cache);
+        }
+        return stale;
+}
+
+/* --- clients --- */
+
+void client_init(struct client *client, struct dispatch_env *env)
+{
+        *client = (struct client){ .env = env, .lane = { .fd = -1 } };
+        lease_holder_init(&client->leases);
+        list_init(&client->unstarted);
+}
+
+uint32_t client_namespace(const struct client *client, uint32_t number)
+{
+        return number > 0 && number <= client->n_namespaces ? client->namespaces[number - 1] : 0;
+}
+
+void client_abandon(struct client *client)
+{
+        client->gone = true;
+        lease_release_all(client->env->leases, &client->leases);
+        settle_leases(client);
+        cache_kick(client->env->cache);
+        cache_cancel(client->env->cache, client);
+}
+
+void client_fini(struct client *client)
+{
+        assert(client->inflight == 0);
+        chain_close(client);
+        lease_release_all(client->env->leases, &client->leases);
+        settle_leases(client);
+        if (client->lane.base) {
+                tenant_uncharge(&client->holds, TENANT_LANE_BYTES, client->lane.bytes);
+                tenant_uncharge(&client->holds, TENANT_LANES, 1);
+                lane_close(&client->lane);
+        }
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "opening.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+
+struct namespace_open {
+        struct store_namespace_open store;
+        struct client *client;
+        struct wire_hdr hdr;
+        uint64_t received_ns;
+};
+
+/* The client's number for the store's namespace; 0: not opened yet. */
+static uint32_t number_of(const struct client *client, uint32_t id)
+{
+        for (unsigned i = 0; i < client->n_namespaces; i++)
+                if (client->namespaces[i] == id)
+                        return i + 1;
+        return 0;
+}
+
+/* Where there are several tenants each has its share of the namespaces that a store can have. */
+static bool has_its_share(const struct dispatch_env *env, const char *name, size_t length)
+{
+        const struct store_namespace *ns;
+        unsigned own = 0;
+
+        if (env->n_all <= 1)
+                return false;
+        for (unsigned i = 0; (ns = store_namespace_at(env->store, i)); i++) {
+                if (ns->tenant != env->store_tenant)
+                        continue;
+                if (strlen(ns->name) == length && memcmp(ns->name, name, length) == 0)
+                        return false;
+                own++;
+        }
+        return own >= STORE_MAX_NAMESPACES / TENANTS_MAX;
+}
+
+static void on_namespace(struct store_namespace_open *store)
+{
+        struct namespace_open *op = container_of(store, struct namespace_open, store);
+        struct client *client = op->client;
+        const struct store_namespace *ns = store->namespace;
+        struct wire_hdr hdr = op->hdr;
+        uint64_t received_ns = op->received_ns;
+        char text[WIRE_MAX_TEXT];
+        int result = store->result;
+        uint32_t number = result == 0 ? number_of(client, ns->id) : 0;
+
+        if (result == STORE_MISMATCH) {
+                char diff[512];
+
+                wire_fingerprint_diff(ns->fingerprint, strlen(ns->fingerprint), store->fingerprint,
+                                      store->fingerprint_length, diff, sizeof(diff));
+                snprintf(text, sizeof(text), "namespace \"%s\" exists with another fingerprint: %s",
+                         ns->name, diff);
+        }
+        free(op);
+        if (result == 0 && number == 0 && client->n_namespaces < CLIENT_MAX_NAMESPACES) {
+                client->namespaces[client->n_namespaces++] = ns->id;
+                number = client->n_namespaces;
+        }
+        if (result == 0 && number == 0) {
+                client_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0,
+                               "this session has opened too many namespaces", NULL, 0);
+        } else if (result == 0) {
+                if (ns->chunk_bytes)
+                        pool_declare(client->env->pool, ns->chunk_bytes);
+                client_reply(client, &hdr, received_ns, WIRE_OK, number, ns->chunk_bytes, NULL,
+                               NULL, 0);
+        } else if (result == STORE_MISMATCH) {
+                client_reply(client, &hdr, received_ns, WIRE_MISMATCH, 0, 0, text, NULL, 0);
+        } else if (result == STORE_MISS) {
+                client_reply(client, &hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
+                               "there is no such namespace", NULL, 0);
+        } else if (result == -ENOSPC) {
+                client_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0,
+                               "the store has no room for another namespace", NULL, 0);
+        } else {
+                snprintf(text, sizeof(text), "the namespace could not be written: %s",
+                         strerror(result < 0 ? -result : EIO));
+                client_reply(client, &hdr, received_ns, WIRE_FAILED, 0, 0, text, NULL, 0);
+        }
+}
+
+void opening_namespace(struct client *client, const struct wire_namespace *msg,
+                               uint64_t received_ns)
+{
+        const char *name = (const char *)(msg + 1), *fingerprint = name + msg->name_length;
+        bool attach = msg->hdr.flags & WIRE_F_ATTACH;
+        struct namespace_open *op;
+
+        if (wire_fingerprint_check(fingerprint, msg->fingerprint_length) < 0 ||
+            memchr(name, '\0', msg->name_length)) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
+                               memchr(name, '\0', msg->name_length)
+                                       ? "the namespace's name has a NUL byte"
+                                       : "the fingerprint is not canonical: lines key=value, "
+                                         "sorted by key, each ended by a newline",
+                               NULL, 0);
+                return;
+        }
+        if (!attach && has_its_share(client->env, name, msg->name_length)) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_QUOTA, 0, 0,
+                               "this tenant has as many namespaces as one may have", NULL, 0);
+                return;
+        }
+        op = calloc(1, sizeof(*op) + msg->fingerprint_length);
+        if (!op) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
+                               NULL, 0);
+                return;
+        }
+        op->client = client;
+        op->hdr = msg->hdr;
+        op->received_ns = received_ns;
+        op->store = (struct store_namespace_open){
+                .tenant = client->env->store_tenant,
+                .name = name,
+                .name_length = msg->name_length,
+                /* Kept: a refusal compares it once more. */
+                .fingerprint = memcpy(op + 1, fingerprint, msg->fingerprint_length),
+                .fingerprint_length = msg->fingerprint_length,
+                .chunk_bytes = msg->chunk_bytes,
+                .attach = attach,
+                .complete = on_namespace,
+        };
+        store_namespace_open(client->env->store, &op->store);
+}
+
+void opening_lane(struct client *client, const struct wire_lane *msg, uint64_t received_ns)
+{
+        struct dispatch_env *env = client->env;
+        uint64_t bytes = msg->bytes ? msg->bytes : env->lane_max;
+        enum wire_status status;
+        int r;
+
+        if (client->lane.base) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
+                               "this session has its lane already", NULL, 0);
+                return;
+        }
+        if (bytes > env->lane_max) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_TOO_LARGE, 0, env->lane_max,
+                               "a lane of that size is over memory.lane", NULL, 0);
+                return;
+        }
+        bytes = round_up(bytes, 4096);
+        status = client_charge(client, TENANT_LANE_BYTES, bytes);
+        if (status == WIRE_OK) {
+                status = client_charge(client, TENANT_LANES, 1);
+                if (status != WIRE_OK)
+                        tenant_uncharge(&client->holds, TENANT_LANE_BYTES, bytes);
+        }
+        if (status != WIRE_OK) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_QUOTA, 0, 0,
+                               "all lanes together are at their limit", NULL, 0);
+                return;
+        }
+        r = lane_open(&client->lane, bytes);
+        if (r < 0) {
+                tenant_uncharge(&client->holds, TENANT_LANE_BYTES, bytes);
+                tenant_uncharge(&client->holds, TENANT_LANES, 1);
+                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, strerror(-r), NULL,
+                               0);
+                return;
+        }
+        client_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &client->lane.fd,
+                       1);
+}
