@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the cache share: its state, and a request's way between them. Only they include
+ * this. */
+#pragma once
+
+#include "cache.h"
+
+enum { KIND_GET, KIND_PUT };
+
+enum { CACHE_FAILED_TRIES = 16 }; /* of a turn, of each kind */
+
+enum waiting {
+        WAITING_NOT,
+        WAITING_ROOM,  /* in wait_gets or wait_puts */
+        WAITING_FILL,  /* on a chunk, until its bytes are there */
+        WAITING_WRITE, /* on a chunk, until the store has it */
+        WAITING_SYNC,
+};
+
+struct cache {
+        struct cache_params params;
+        struct list_node wait_gets, wait_puts; /* for room, in order */
+        struct list_node retry;                /* writes that the store could not take yet */
+        struct list_node dropping; /* writes whose chunk was evicted meanwhile, in that order */
+        struct list_node settling;             /* who waits for those, in order */
+        uint64_t evictions;                    /* of chunks being written, so far */
+        uint64_t next_deadline_ns;             /* of those who wait for room; 0: nobody */
+        uint64_t look_again_ns;                /* when somebody's patience ends; 0: nobody's */
+        uint64_t unwritten_limit;
+        uint64_t pending;                      /* requests and writes */
+        bool kicked, retry_now, stopping;
+        bool lost_eviction;     /* of a chunk whose write hangs, since the last who asked */
+        uint64_t retry_pending; /* of the store, when it was tried last */
+        struct cache_stats stats;
+};
+
+/* A chunk on its way from a client to the store. Its pin keeps the pool's bytes until they are
+ * written. */
+struct write {
+        struct kio_request copy;
+        struct store_put store;
+        struct list_node node; /* in cache.retry */
+        struct cache *cache;
+        struct cache_request *req; /* who is still to be answered; NULL: nobody */
+        uint32_t chunk;
+        uint64_t slot_bytes;
+        bool told;  /* somebody was answered "accepted": it stays in the pool if its write fails */
+        uint64_t drop; /* evicted while it was being written: the number of that eviction; 0: it was
+                          was not */
+        bool abandoned; /* its device hangs: nobody waits for it, and it is not counted */
+        struct list_node dropping;
+};
+
+static inline uint64_t pack_ref(struct store_ref ref)
+{
+        return (uint64_t)ref.index << 32 | ref.generation;
+}
+
+static inline struct store_ref unpack_ref(uint64_t tag)
+{
+        return (struct store_ref){ .index = (uint32_t)(tag >> 32), .generation = (uint32_t)tag };
+}
+
+static inline struct write *write_of(const struct pool_chunk *pc)
+{
+        return pc->flags & POOL_WRITING ? (struct write *)(uintptr_t)pc->tag : NULL;
+}
+
+struct cache_place cache_place_of(const struct cache *c, uint32_t chunk);
+
+/* --- cache.c --- */
+
+void cache_request_init(struct cache *c, struct cache_request *req, int kind);
+/* Completes it. */
+void cache_finish(struct cache *c, struct cache_request *req, enum cache_status status);
+/* With the chunk, pinned for the caller. */
+void cache_finish_with(struct cache *c, struct cache_request *req, enum cache_status status,
+                       uint32_t chunk);
+/* Until cache_settle_waiters() is called with the same `waiting`. */
+void cache_wait_on(struct cache *c, struct cache_request *req, uint32_t chunk,
+                   enum waiting waiting);
+/* Looks again at those who waited on a chunk for this. CACHE_OK: it has come about. Else gets are
+ * misses; puts that waited for the bytes try for themselves; those that waited for the write fail
+ * as it did, with `status`. */
+void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
+                          enum cache_status status);
+/* Hands those on to the store whose evictions have all reached it. */
+void cache_pass_evictions(struct cache *c);
+
+/* --- cache-put.c, cache-get.c: false: there is no room now --- */
+
+bool cache_put_try(struct cache *c, struct cache_request *req);
+bool cache_get_try(struct cache *c, struct cache_request *req);
+/* The key is in the pool. */
+void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chunk);
+/* Writes that the store could not take: as many as it takes now, in order. */
+void cache_retry_writes(struct cache *c);
+
+/* --- cache-wait.c --- */
+
+void cache_wait_for_room(struct cache *c, struct cache_request *req);
+/* Are so many bytes accepted and not written that it must wait? */
+bool cache_over_budget(const struct cache *c, const struct cache_request *req);
+/* Must it let others go first, who have been waiting for room longer? */
+bool cache_others_first(const struct cache *c, const struct cache_request *req);
