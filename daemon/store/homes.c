@@ -206,11 +206,18 @@ int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, ui
                 if (path_is_up(s, i)) {
                         if (volume_drop(p->volume, namespace_id, key, hash) == 0)
                                 r = 0;
-                } else if (!p->missed && (!p->volume || !volume_is_open(p->volume) ||
-                                          p->state == STORE_PATH_RESUMING ||
-                                          volume_has(p->volume, namespace_id, key, hash))) {
+                } else {
+                        bool is_known = p->volume && volume_is_open(p->volume);
+                        bool has = is_known && volume_has(p->volume, namespace_id, key, hash);
+                        bool can_note = s->in_set && s->up != 0;
+
+                        if (is_known && !has && p->state != STORE_PATH_RESUMING)
+                                continue;
+                        /* Once the others have noted it nothing that lies there comes back. */
+                        if (has && (!p->missed || !can_note || s->note_wanted))
+                                r = 0;
                         set_path_missed(s, p);
-                        s->drops_forgotten = s->drops_forgotten || !s->in_set || s->up == 0;
+                        s->drops_forgotten = s->drops_forgotten || !can_note;
                 }
         }
         set_note_missed(s, outsiders); /* paths that are not configured now may have it */

@@ -265,7 +265,8 @@ struct store_get {
  * meanwhile. */
 int store_get(struct store *s, struct store_get *req);
 
-/* Drops the chunk and appends a tombstone. 0, STORE_MISS. A put of the key in flight is not found.
+/* Drops the chunk and appends a tombstone. 0, STORE_MISS. A put of the key in flight is not found;
+ * what lies on a path that is aside is, unless all of that path is lost already.
  * Until the tombstone is written a kill may bring the chunk back: see store_settle_drops(). */
 int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash);
 
