@@ -214,7 +214,7 @@ int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, ui
                         if (is_known && !has && p->state != STORE_PATH_RESUMING)
                                 continue;
                         /* Once the others have noted it nothing that lies there comes back. */
-                        if (has && (!p->missed || !can_note || s->note_wanted))
+                        if (has && (!p->missed || !can_note || set_wants_note(s)))
                                 r = 0;
                         set_path_missed(s, p);
                         s->drops_forgotten = s->drops_forgotten || !can_note;

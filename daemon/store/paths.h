@@ -85,7 +85,7 @@ struct store {
         struct key_secret home; /* not secret: made of the set's uuid, to be the same each time */
         unsigned set_count;     /* numbers given to its paths */
         struct volume_set sum;  /* what all have written down */
-        bool note_wanted;       /* that is ahead of what the paths know */
+        uint64_t noted_at; /* up to this one of sum.missed_at the paths that are up have it on disk */
         uint64_t missed;        /* since this start: paths by the bit of their number in the set */
         bool drops_forgotten;   /* one that nobody could write, since the last who asked */
 
@@ -155,6 +155,10 @@ int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
  * Of a store that never had several paths nothing is counted. */
 void set_note_missed(struct store *s, uint64_t bits);
 void set_path_missed(struct store *s, struct path *p);
+static inline bool set_wants_note(const struct store *s)
+{
+        return s->sum.missed_at > s->noted_at;
+}
 /* Does `set` say that this path has missed something? Any thread. */
 bool set_has_missed(const struct volume_set *set, struct volume *v);
 

@@ -155,7 +155,6 @@ void set_note_missed(struct store *s, uint64_t bits)
         s->sum.purges++;
         s->sum.missed |= bits;
         s->sum.missed_at = s->sum.purges;
-        s->note_wanted = true;
 }
 
 void set_path_missed(struct store *s, struct path *p)
@@ -208,5 +207,6 @@ int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
                 p->missed = false;
         }
         s->sum.missed &= ~set_bits_up(s);
+        s->noted_at = s->sum.missed_at;
         return 0;
 }

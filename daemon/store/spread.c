@@ -45,7 +45,8 @@ struct spread {
         struct store_put *put;
         uint32_t waiting; /* for the parts of these paths */
         uint32_t noting;  /* and that these count the drop */
-        bool noted;
+        bool noted, note_failed;
+        uint64_t noting_at; /* sum.missed_at that the notes, or the purge, carry */
         unsigned left; /* parts that are a volume's */
         unsigned well; /* that came back with 0 */
         int result;    /* the first that was not */
@@ -143,8 +144,10 @@ static void note_done(struct store_purge *req)
 
         x->left--;
         x->noting &= ~(1u << part->path);
-        if (req->result < 0 && path_is_up(x->store, part->path))
+        if (req->result < 0 && path_is_up(x->store, part->path)) {
                 x->result = STORE_BYPASSED;
+                x->note_failed = true;
+        }
         spread_settled(x);
 }
 
@@ -154,8 +157,8 @@ static void spread_note(struct spread *x)
 {
         struct store *s = x->store;
 
-        s->note_wanted = false;
         x->noted = true;
+        x->noting_at = s->sum.missed_at;
         for (unsigned i = 0; i < s->n_paths; i++) {
                 struct part *part = &x->notes[i];
 
@@ -187,12 +190,16 @@ static void spread_settled(struct spread *x)
         }
         if (!list_empty(&x->done_node))
                 return;
-        if ((x->kind == SPREAD_DROPS || x->kind == SPREAD_PURGE) && s->note_wanted && !x->noted &&
-            s->up && s->in_set) {
+        if (x->kind == SPREAD_PURGE && x->result == 0 && x->well > 0 && s->up)
+                s->noted_at = MAX(s->noted_at, x->noting_at);
+        if ((x->kind == SPREAD_DROPS || x->kind == SPREAD_PURGE) && set_wants_note(s) &&
+            !x->noted && s->up && s->in_set) {
                 spread_note(x);
                 if (x->noting != 0)
                         return;
         }
+        if (x->noted && !x->note_failed && s->up)
+                s->noted_at = MAX(s->noted_at, x->noting_at);
         switch (x->kind) {
         case SPREAD_OPEN:
                 /* With no path left it lives in memory until one is resumed. */
@@ -216,9 +223,9 @@ static void spread_settled(struct spread *x)
                 }
                 break;
         case SPREAD_PURGE:
-                if (x->well > 0 && s->up)
+                if (x->well > 0 && s->up && !x->note_failed)
                         x->result = 0;
-                else if (x->result == 0)
+                else if (x->result >= 0)
                         x->result = -EIO;
                 break;
         case SPREAD_SYNC:
@@ -226,7 +233,8 @@ static void spread_settled(struct spread *x)
                         x->result = STORE_NOT_DURABLE;
                 break;
         case SPREAD_DROPS:
-                if (s->drops_forgotten || (x->bad && (!s->up || !s->in_set)))
+                if (s->drops_forgotten || (x->bad && !s->in_set) ||
+                    ((x->bad || x->noted) && !s->up))
                         x->result = STORE_BYPASSED;
                 s->drops_forgotten = false;
                 break;
@@ -391,6 +399,7 @@ void store_purge(struct store *s, struct store_purge *req)
                         s->sum.missed_at = s->sum.purges;
                 s->missed |= aside;
         }
+        x->noting_at = s->sum.missed_at;
         x->purge = req;
         x->waiting = s->up;
         for (unsigned i = 0; i < s->n_paths; i++) {

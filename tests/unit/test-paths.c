@@ -785,6 +785,66 @@ static void with_all_paths_aside_no_drop_is_answered_as_one_for_good(void **stat
         stop();
 }
 
+static void no_drop_is_settled_before_the_note_of_it_is_written(void **state)
+{
+        struct put first = { .req = { .complete = put_done } },
+                   second = { .req = { .complete = put_done } };
+        uint64_t i;
+
+        start("01");
+        put_range(0, MANY);
+        i = first_on(1);
+        assert_int_equal(device(store_suspend, 1), 0);
+        settle();
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
+                                        .path = 1,
+                                        .kind = FAULT_NEVER,
+                                        .first = 1,
+                                        .count = FAULT_FOR_EVER });
+        assert_int_equal(drop(i), 0);
+        store_settle_drops(t.s, &first.req);
+        assert_int_equal(drop(i), 0); /* not yet for good */
+        store_settle_drops(t.s, &second.req);
+        wait_hits(1);
+        for (unsigned n = 0; n < 5; n++)
+                turn();
+        assert_false(first.done || second.done);
+        fault_set(NULL);
+        fault_release();
+        wait_for(&first.done);
+        wait_for(&second.done);
+        assert_int_equal(first.req.result, 0);
+        assert_int_equal(second.req.result, 0);
+        assert_int_equal(drop(i), STORE_MISS);
+        stop();
+}
+
+static void a_note_that_failed_is_written_for_the_next_who_asks(void **state)
+{
+        uint64_t i;
+
+        start("01");
+        put_range(0, MANY);
+        i = first_on(1);
+        assert_int_equal(device(store_suspend, 1), 0);
+        settle();
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
+                                        .path = 1,
+                                        .kind = FAULT_ERROR,
+                                        .error = EIO,
+                                        .first = 1,
+                                        .count = 2 });
+        for (unsigned n = 0; n < 2; n++) {
+                assert_int_equal(drop(i), 0);
+                assert_int_equal(settle_drops(), STORE_BYPASSED);
+        }
+        assert_int_equal(drop(i), 0);
+        assert_int_equal(settle_drops(), 0);
+        assert_int_equal(fault_hits(), 2);
+        assert_int_equal(stats_of(0).state, STORE_PATH_UP);
+        stop();
+}
+
 /* Dies while a purge of another namespace has reached one path and not the other. */
 static void die_amid_a_purge(void)
 {
@@ -1167,6 +1227,8 @@ int main(int argc, char **argv)
                 TEST(what_was_purged_while_a_path_was_away_never_comes_back),
                 TEST(what_was_dropped_while_a_path_was_away_never_comes_back),
                 TEST(with_all_paths_aside_no_drop_is_answered_as_one_for_good),
+                TEST(no_drop_is_settled_before_the_note_of_it_is_written),
+                TEST(a_note_that_failed_is_written_for_the_next_who_asks),
                 TEST(a_kill_amid_a_purge_costs_nothing_else),
                 TEST(a_failing_path_is_bypassed_when_its_budget_is_spent),
                 TEST(a_put_that_fails_on_one_path_is_written_to_another),
