@@ -215,7 +215,7 @@ void chunk_publish(struct volume *v, uint32_t i, uint32_t table_position);
 /* room.c */
 enum { ROOM_WAIT = 100 };
 /* A slot for the chunk's length, of its tenant's class. 0, ROOM_WAIT: a file is being made,
- * STORE_FULL, -errno. */
+ * STORE_FULL, STORE_TOO_LARGE (for the tenant's share), -errno. */
 int room_acquire(struct volume *v, uint32_t chunk, unsigned class);
 bool room_evict_any(struct volume *v, unsigned class);
 /* Empties the coldest slab that no I/O is in, of any class. Its number, or UINT32_MAX. */

@@ -195,19 +195,20 @@ static bool evict_of_tenant(struct volume *v, uint16_t tenant)
         return true;
 }
 
-/* Makes the tenant's chunks fit its limit with so many bytes more. */
-static bool fit_tenant(struct volume *v, uint16_t tenant, uint64_t more)
+/* Makes the tenant's chunks fit its limit with so many bytes more. 0, STORE_FULL: not now,
+ * STORE_TOO_LARGE: never. */
+static int fit_tenant(struct volume *v, uint16_t tenant, uint64_t more)
 {
         const struct tenant_room *room = &v->tenants[tenant];
 
         if (room->limit == 0)
-                return true;
+                return 0;
         if (more > room->limit)
-                return false;
+                return STORE_TOO_LARGE;
         while (room->bytes > room->limit - more)
                 if (!evict_of_tenant(v, tenant))
-                        return false;
-        return true;
+                        return STORE_FULL;
+        return 0;
 }
 
 void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes)
@@ -249,9 +250,10 @@ int room_acquire(struct volume *v, uint32_t chunk, unsigned class)
 {
         uint64_t bytes = slabs_class_bytes(v->slabs, class);
         struct chunk *c = volume_chunk_at(v, chunk);
+        int fits = fit_tenant(v, c->tenant, bytes);
 
-        if (!fit_tenant(v, c->tenant, bytes))
-                return STORE_FULL;
+        if (fits != 0)
+                return fits;
         if (v->used_slots >= table_capacity(v->table)) {
                 ring_turn(v);
                 if (ring_is_growing(v))

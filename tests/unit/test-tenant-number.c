@@ -192,21 +192,29 @@ static void on_done(struct cache_request *req)
         container_of(req, struct req, req)->done = true;
 }
 
+static void begin_put(struct req *r, uint16_t tenant, uint32_t ns, uint32_t n)
+{
+        static char bytes[4][LENGTH];
+        char *src = bytes[n % ARRAY_SIZE(bytes)];
+
+        *r = (struct req){ .req = { .owner = r,
+                                    .namespace_id = ns,
+                                    .tenant = tenant,
+                                    .key = key_of(n),
+                                    .deadline_ns = UINT64_MAX,
+                                    .src = src,
+                                    .length = LENGTH,
+                                    .ack = CACHE_WRITTEN,
+                                    .complete = on_done } };
+        fill(src, tenant, n);
+        cache_put(t.cache, &r->req);
+}
+
 static enum cache_status put(uint16_t tenant, uint32_t ns, uint32_t n)
 {
-        static char bytes[LENGTH];
-        struct req r = { .req = { .owner = &r,
-                                  .namespace_id = ns,
-                                  .tenant = tenant,
-                                  .key = key_of(n),
-                                  .deadline_ns = UINT64_MAX,
-                                  .src = bytes,
-                                  .length = LENGTH,
-                                  .ack = CACHE_WRITTEN,
-                                  .complete = on_done } };
+        struct req r;
 
-        fill(bytes, tenant, n);
-        cache_put(t.cache, &r.req);
+        begin_put(&r, tenant, ns, n);
         tiers_wait(&t, &r.done);
         return r.req.status;
 }
@@ -312,10 +320,34 @@ static void test_R10_a_limit_takes_the_tenants_own_coldest(void **state)
         assert_true(on_disk(a, 29) && on_disk(a, 27) && !on_disk(a, 26));
         /* Less than one chunk: none is stored, and none is taken from anybody. */
         store_set_tenant_limit(t.store, 1, slot / 2);
-        assert_int_not_equal(put(1, a, 100), CACHE_OK);
+        assert_int_equal(put(1, a, 100), CACHE_TOO_LARGE);
         assert_true(on_disk(b, 0));
         store_set_tenant_limit(t.store, 1, 0);
         assert_int_equal(put(1, a, 101), CACHE_OK);
+}
+
+static void test_R10_what_no_share_can_hold_waits_for_nobody(void **state)
+{
+        uint32_t a = open_namespace(1, "n", ""), b = open_namespace(2, "n", "");
+        struct req held, large, after;
+
+        store_set_tenant_limit(t.store, 1, LENGTH / 2);
+        tiers_settle(&t);
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = 1 });
+        begin_put(&held, 2, b, 1);
+        tiers_wait_hits(&t, 1);
+        /* Something completes some day, but that cannot help the second. */
+        begin_put(&large, 1, a, 2);
+        begin_put(&after, 2, b, 3);
+        tiers_wait(&t, &after.done);
+        assert_int_equal(after.req.status, CACHE_OK);
+        assert_false(held.done);
+        assert_true(large.done);
+        assert_int_equal(large.req.status, CACHE_TOO_LARGE);
+        fault_release();
+        tiers_wait(&t, &held.done);
+        assert_int_equal(held.req.status, CACHE_OK);
 }
 
 int main(void)
@@ -328,6 +360,7 @@ int main(void)
                 TEST(a_number_that_cannot_be_written_is_not_given),
                 TEST(test_R1_a_file_has_bytes_of_one_tenant_only),
                 TEST(test_R10_a_limit_takes_the_tenants_own_coldest),
+                TEST(test_R10_what_no_share_can_hold_waits_for_nobody),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
