@@ -429,6 +429,7 @@ static void zero_complete(struct kio_request *req)
         seg->zeroed = (int)req->result;
         if (req->result < 0) {
                 v->stats.write_errors++;
+                seg->tenant = SEGMENT_UNKNOWN; /* who takes a slot next has it wiped once more */
                 volume_note_error(v, "wiping a data file for another tenant", req->result);
         }
         put_resume(v, seg);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -296,6 +297,35 @@ static void test_R1_a_file_has_bytes_of_one_tenant_only(void **state)
         (void)files_of(1, 2);
 }
 
+/* Stands before the C library's, and lets so many wipes fail. */
+static _Atomic int wipes_to_fail;
+
+int fallocate(int fd, int mode, off_t offset, off_t length)
+{
+        if (mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE) && wipes_to_fail > 0) {
+                wipes_to_fail--;
+                errno = EIO;
+                return -1;
+        }
+        return (int)syscall(SYS_fallocate, fd, mode, offset, length);
+}
+
+static void a_file_that_could_not_be_wiped_is_wiped_for_the_next_put(void **state)
+{
+        uint32_t a = open_namespace(1, "n", ""), b = open_namespace(2, "n", "");
+
+        for (uint32_t i = 0; i < 400; i++)
+                assert_int_equal(put(1, a, i), CACHE_OK);
+        wipes_to_fail = 2;
+        assert_int_equal(put(2, b, 0), CACHE_FAILED);
+        assert_int_equal(put(2, b, 1), CACHE_FAILED);
+        assert_int_equal(wipes_to_fail, 0);
+        for (uint32_t i = 2; i < 10; i++)
+                assert_int_equal(put(2, b, i), CACHE_OK);
+        tiers_settle(&t);
+        assert_true(files_of(2, 1) > 0);
+}
+
 static void test_R10_a_limit_takes_the_tenants_own_coldest(void **state)
 {
         uint32_t a = open_namespace(1, "n", ""), b = open_namespace(2, "n", "");
@@ -359,6 +389,7 @@ int main(void)
                 TEST(a_number_in_use_is_nobodys_though_its_name_is_lost),
                 TEST(a_number_that_cannot_be_written_is_not_given),
                 TEST(test_R1_a_file_has_bytes_of_one_tenant_only),
+                TEST(a_file_that_could_not_be_wiped_is_wiped_for_the_next_put),
                 TEST(test_R10_a_limit_takes_the_tenants_own_coldest),
                 TEST(test_R10_what_no_share_can_hold_waits_for_nobody),
         };
