@@ -77,20 +77,26 @@ static uint16_t number_of_name(const struct store *store, const char *name)
 
 struct opening {
         struct store_namespace_open req;
-        unsigned *left;
+        struct openings *all; /* NULL: the name has its number */
         char fingerprint[32];
+};
+
+struct openings {
+        unsigned left;
+        struct opening ops[];
 };
 
 static void on_opened(struct store_namespace_open *req)
 {
-        --*container_of(req, struct opening, req)->left;
+        container_of(req, struct opening, req)->all->left--;
 }
 
-static void opening_init(struct opening *op, const char *name, unsigned number, unsigned *left)
+static void opening_init(struct opening *op, const char *name, unsigned number,
+                         struct openings *all)
 {
         int length = snprintf(op->fingerprint, sizeof(op->fingerprint), "number=%u\n", number);
 
-        op->left = left;
+        op->all = all;
         op->req = (struct store_namespace_open){
                 .tenant = TENANT_NUMBERS,
                 .name = name,
@@ -101,7 +107,8 @@ static void opening_init(struct opening *op, const char *name, unsigned number, 
         };
 }
 
-/* Lets the store work until all are written: they go together, and one sync serves them. */
+/* Lets the store work until all are written: they go together, and one sync serves them. A path
+ * that hangs is bypassed meanwhile, as it is later. */
 static int wait_for(struct store *store, struct kio *io, const unsigned *left)
 {
         uint64_t late = clock_mono_ns() + (uint64_t)WAIT_S * 1000000000;
@@ -111,6 +118,7 @@ static int wait_for(struct store *store, struct kio *io, const unsigned *left)
 
                 if (clock_mono_ns() > late)
                         return -ETIMEDOUT;
+                store_tick(store);
                 store_turn(store);
                 kio_flush(io);
                 if (*left > 0)
@@ -124,9 +132,10 @@ int tenant_numbers_assign(struct store *store, struct kio *io, const char *const
                           uint16_t *ret_numbers, char ret_error[static 256])
 {
         _cleanup_(freep) bool *used = malloc(TENANT_NUMBERS);
-        struct opening *ops = calloc(n, sizeof(*ops)); /* the store's while it writes */
-        unsigned left = 0, number = 1;
-        int r = used && ops ? look_at_all(store, used, ret_error) : -ENOMEM;
+        /* The store's while it writes. */
+        struct openings *all = calloc(1, sizeof(*all) + n * sizeof(all->ops[0]));
+        unsigned number = 1;
+        int r = used && all ? look_at_all(store, used, ret_error) : -ENOMEM;
 
         for (unsigned i = 0; r == 0 && i < n; i++) {
                 ret_numbers[i] = number_of_name(store, names[i]);
@@ -140,21 +149,21 @@ int tenant_numbers_assign(struct store *store, struct kio *io, const char *const
                 }
                 used[number] = true;
                 ret_numbers[i] = (uint16_t)number;
-                opening_init(&ops[i], names[i], number, &left);
+                opening_init(&all->ops[i], names[i], number, all);
         }
         for (unsigned i = 0; r == 0 && i < n; i++)
-                if (ops[i].left) {
-                        left++;
-                        store_namespace_open(store, &ops[i].req);
+                if (all->ops[i].all) {
+                        all->left++;
+                        store_namespace_open(store, &all->ops[i].req);
                 }
         if (r == 0)
-                r = wait_for(store, io, &left);
+                r = wait_for(store, io, &all->left);
         if (r == -ETIMEDOUT)
-                ops = NULL; /* the store may still come to them: they are left to it */
+                all = NULL; /* the store may still come to them: they are left to it */
         for (unsigned i = 0; r == 0 && i < n; i++)
-                if (ops[i].left && ops[i].req.result != 0)
-                        r = ops[i].req.result < 0 ? ops[i].req.result : -EIO;
-        free(ops);
+                if (all->ops[i].all && all->ops[i].req.result != 0)
+                        r = all->ops[i].req.result < 0 ? all->ops[i].req.result : -EIO;
+        free(all);
         if (r < 0 && r != -EUCLEAN)
                 snprintf(ret_error, 256, "store: the tenants could not be given their numbers: %s",
                          strerror(-r));

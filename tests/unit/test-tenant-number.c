@@ -165,6 +165,27 @@ static void a_number_that_cannot_be_written_is_not_given(void **state)
         fault_set(NULL);
 }
 
+static void test_R15_a_path_that_hangs_does_not_hold_up_the_start(void **state)
+{
+        static const char *const names[] = { "red" };
+        struct store_path_stats st;
+        char error[256] = "";
+        uint16_t number = 77;
+
+        tiers_close(&t);
+        t.hang_ms = 200;
+        tiers_open(&t);
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
+                                        .kind = FAULT_NEVER,
+                                        .first = 1,
+                                        .count = FAULT_FOR_EVER });
+        if (tenant_numbers_assign(t.store, t.io, names, 1, &number, error) < 0)
+                fail_msg("%s", error);
+        assert_int_equal(number, 1);
+        assert_true(store_get_path_stats(t.store, 0, &st));
+        assert_int_equal(st.state, STORE_PATH_BYPASSED);
+}
+
 /* --- chunks --- */
 
 static void fill(char *p, uint16_t tenant, uint32_t n)
@@ -388,6 +409,7 @@ int main(void)
                 TEST(numbers_that_contradict_each_other_are_refused),
                 TEST(a_number_in_use_is_nobodys_though_its_name_is_lost),
                 TEST(a_number_that_cannot_be_written_is_not_given),
+                TEST(test_R15_a_path_that_hangs_does_not_hold_up_the_start),
                 TEST(test_R1_a_file_has_bytes_of_one_tenant_only),
                 TEST(a_file_that_could_not_be_wiped_is_wiped_for_the_next_put),
                 TEST(test_R10_a_limit_takes_the_tenants_own_coldest),
