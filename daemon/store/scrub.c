@@ -645,11 +645,11 @@ bool scrub_drain(struct scrub *s)
 
 void scrub_get_stats(const struct scrub *s, struct store_stats *ret)
 {
-        ret->scrub_bytes = s->read_bytes;
-        ret->scrub_chunks = s->chunks;
-        ret->scrub_failures = s->failures;
-        ret->scrub_passes = s->passes;
-        ret->scrub_last_pass_ms = s->last_pass_ms;
+        ret->scrub_bytes += s->read_bytes;
+        ret->scrub_chunks += s->chunks;
+        ret->scrub_failures += s->failures;
+        ret->scrub_passes += s->passes;
+        ret->scrub_last_pass_ms = MAX(ret->scrub_last_pass_ms, s->last_pass_ms);
         ret->scrub_segments_done = s->passing ? s->at_segment : 0;
         ret->scrub_segments = s->passing ? s->v->n_segments : 0;
         ret->scrub_pinned = s->n_items;

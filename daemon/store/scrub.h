@@ -26,4 +26,5 @@ bool scrub_drain(struct scrub *s);
 /* When scrub_turn() has something to do though nothing completes; 0: never. */
 uint64_t scrub_deadline_ns(const struct scrub *s);
 
+/* Adds its counts to what `ret` has. */
 void scrub_get_stats(const struct scrub *s, struct store_stats *ret);

@@ -769,14 +769,13 @@ void volume_take_counts(struct volume *v, const struct volume *earlier)
 {
         struct store_stats now = v->stats;
 
-        v->stats = earlier->stats;
+        /* What is no count is filled in anew whenever it is asked for. */
+        volume_get_stats(earlier, &v->stats);
         v->stats.clean_start = now.clean_start;
         v->stats.recovered_chunks = now.recovered_chunks;
         v->stats.recovered_pages = now.recovered_pages;
         v->stats.skipped_pages = now.skipped_pages;
         v->stats.recover_ms = now.recover_ms;
-        if (earlier->namespaces)
-                v->stats.sync_errors += namespaces_sync_errors(earlier->namespaces);
         v->full_refusals = earlier->full_refusals;
 }
 
@@ -804,9 +803,9 @@ void volume_get_stats(const struct volume *v, struct store_stats *ret)
         ret->index_bytes = index_bytes(v->index) + (uint64_t)index_high(v->index) * 16 +
                            v->cut_slots * 4 + table_bytes(v->table);
         ret->table_pages = table_pages(v->table);
-        ret->table_pages_written = table.pages_written;
-        ret->table_entries_written = table.entries_written;
-        ret->table_entries_carried = table.entries_carried;
+        ret->table_pages_written += table.pages_written;
+        ret->table_entries_written += table.entries_written;
+        ret->table_entries_carried += table.entries_carried;
         ret->sync_errors += namespaces_sync_errors(v->namespaces);
         ret->namespaces = namespaces_count(v->namespaces);
         scrub_get_stats(v->scrub, ret);

@@ -679,6 +679,82 @@ static void a_suspended_path_is_a_miss_and_comes_back_whole(void **state)
         stop();
 }
 
+static void verify_done(struct store_verify *req)
+{
+        req->complete = NULL;
+}
+
+static void verify(unsigned path)
+{
+        struct store_verify req = {
+                .path = path, .max_chunks = 1000, .max_bytes = 64 * MIB, .complete = verify_done
+        };
+
+        assert_int_equal(store_verify(t.s, &req), 0);
+        for (turn(); req.complete; turn())
+                wait_io();
+        assert_int_equal(req.result, 0);
+        assert_true(req.found.chunks > 0);
+}
+
+/* Counts only go up, whatever becomes of a path. */
+static void assert_no_less(const struct store_stats *before, const struct store_stats *after)
+{
+#define NO_LESS(member)                                                             \
+        do {                                                                        \
+                assert_true(before->member > 0);                                    \
+                if (after->member < before->member)                                 \
+                        fail_msg(#member " went from %llu to %llu",                 \
+                                 (unsigned long long)before->member,                \
+                                 (unsigned long long)after->member);                \
+        } while (0)
+        NO_LESS(puts);
+        NO_LESS(payload_bytes_written);
+        NO_LESS(table_bytes_written);
+        NO_LESS(table_pages_written);
+        NO_LESS(table_entries_written);
+        NO_LESS(scrub_bytes);
+        NO_LESS(scrub_chunks);
+        NO_LESS(scrub_passes);
+        NO_LESS(scrub_last_pass_ms);
+#undef NO_LESS
+}
+
+static void what_is_counted_of_a_path_goes_on_when_it_is_resumed(void **state)
+{
+        struct store_scrub scrub = { .rate = 64 * MIB, .interval_ms = 1 };
+        struct store_stats before, again;
+
+        start("01");
+        put_range(0, MANY);
+        verify(1);
+        store_set_scrub(t.s, &scrub);
+        while (stats_of(1).stats.scrub_passes == 0) {
+                struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
+
+                turn();
+                poll(&p, 1, 1); /* a pass goes at its rate */
+        }
+        scrub.rate = 0;
+        store_set_scrub(t.s, &scrub);
+        settle();
+        before = stats_of(1).stats;
+        for (unsigned n = 0; n < 2; n++) {
+                assert_int_equal(device(store_suspend, 1), 0);
+                assert_int_equal(device(store_resume, 1), 0);
+                again = stats_of(1).stats;
+                assert_no_less(&before, &again);
+                /* Nor is anything counted twice. */
+                assert_int_equal(again.scrub_chunks, before.scrub_chunks);
+                assert_int_equal(again.table_entries_written, before.table_entries_written);
+                assert_int_equal(again.chunks, before.chunks);
+                assert_int_equal(again.namespaces, before.namespaces);
+        }
+        verify(1);
+        assert_true(stats_of(1).stats.scrub_chunks > before.scrub_chunks);
+        stop();
+}
+
 static void suspending_waits_for_what_was_begun(void **state)
 {
         struct device d = { .req = { .path = 0, .complete = device_done } };
@@ -1223,6 +1299,7 @@ int main(int argc, char **argv)
                 TEST(namespaces_that_contradict_each_other_are_refused),
                 TEST(a_path_that_was_away_learns_the_namespaces),
                 TEST(a_suspended_path_is_a_miss_and_comes_back_whole),
+                TEST(what_is_counted_of_a_path_goes_on_when_it_is_resumed),
                 TEST(suspending_waits_for_what_was_begun),
                 TEST(what_was_purged_while_a_path_was_away_never_comes_back),
                 TEST(what_was_dropped_while_a_path_was_away_never_comes_back),
