@@ -180,15 +180,15 @@ void store_tick(struct store *s)
                 return;
         for (unsigned i = 0; i < s->n_paths; i++) {
                 struct path *p = &s->paths[i];
-                char reason[128];
+                char reason[STORE_ERROR_BYTES]; /* p->error is the call's */
 
                 if (!p->volume || p->hung || kio_oldest(s->io, i + 1) < hang_ns)
                         continue;
                 if (p->calling) {
                         /* The call stays; who waits for it does not. */
                         if (p->state == STORE_PATH_RESUMING) {
-                                store_error(p->error, 0, "%s: its device does not answer", p->name);
-                                health_set_state(p, STORE_PATH_BYPASSED, p->error);
+                                store_error(reason, 0, "%s: its device does not answer", p->name);
+                                health_set_state(p, STORE_PATH_BYPASSED, reason);
                         }
                         device_done(p, -ETIMEDOUT, "its device does not answer");
                         continue;
