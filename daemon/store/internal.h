@@ -127,7 +127,6 @@ struct volume {
         struct list_node dirty_segments;
         struct list_node sync_waiting, sync_flying; /* struct store_put */
         unsigned sync_outstanding;
-        int sync_result;
         bool sync_failed;        /* once: nothing is believed any more */
         struct kio_request table_sync_io, names_sync_io;
         bool names_dirty;        /* files were made since the directory was synced */

@@ -381,8 +381,6 @@ void segments_turn(struct volume *v)
         prewrite_turn(v);
 }
 
-/* --- cutting and giving up --- */
-
 /* --- from tenant to tenant --- */
 
 /* Has the store ever had chunks of another tenant than this one? */
@@ -455,6 +453,8 @@ static void segment_pass_on(struct volume *v, struct segment *seg, int tenant)
         v->operations++;
         kio_submit(v->io, &seg->zero, seg->number);
 }
+
+/* --- cutting and giving up --- */
 
 void segment_note_cut(struct volume *v, uint32_t slab)
 {

@@ -85,10 +85,9 @@ static void new_shares(struct store *s)
 
 void shares_give_out(struct store *s)
 {
-        uint64_t entries = s->params.entries;
+        uint64_t entries = s->params.entries ? s->params.entries
+                                             : volume_auto_entries(s->params.limit);
 
-        if (entries == 0)
-                entries = MAX(s->params.limit / (256 * 1024), UINT64_C(1) << 20);
         if (s->params.as_is && s->n_paths == 1)
                 s->params.limit = volume_superblock(s->paths[0].volume)->limit;
         if (s->n_paths == 1)

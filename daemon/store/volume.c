@@ -37,7 +37,7 @@ static uint32_t entries_max(const struct store_params *params)
         uint64_t n = params->entries;
 
         if (n == 0)
-                n = MAX(params->limit / (256 * 1024), UINT64_C(1) << 20);
+                n = volume_auto_entries(params->limit);
         /* A chunk has at least a page; a record's number is an owner in slab.h. */
         n = MIN(n, params->limit / DISK_PAGE);
         return (uint32_t)MIN(MAX(n, UINT64_C(16)), (uint64_t)INT32_MAX - 1);

@@ -37,6 +37,12 @@ struct volume_params {
 
 enum { VOLUME_GENERATION_BITS = 28 };
 
+/* Bound of the index of a store of that size, where none is configured. */
+static inline uint64_t volume_auto_entries(uint64_t limit)
+{
+        return limit / (256 * 1024) > UINT64_C(1) << 20 ? limit / (256 * 1024) : UINT64_C(1) << 20;
+}
+
 int volume_prepare(struct volume **ret, const struct volume_params *params,
                    char ret_error[static 512]);
 int volume_lock_fd(const struct volume *v);
