@@ -27,19 +27,13 @@ static uint32_t number_of(const struct client *client, uint32_t id)
 /* Where there are several tenants each has its share of the namespaces that a store can have. */
 static bool has_its_share(const struct dispatch_env *env, const char *name, size_t length)
 {
-        const struct store_namespace *ns;
-        unsigned own = 0;
+        unsigned own;
+        bool has;
 
         if (env->n_all <= 1)
                 return false;
-        for (unsigned i = 0; (ns = store_namespace_at(env->store, i)); i++) {
-                if (ns->tenant != env->store_tenant)
-                        continue;
-                if (strlen(ns->name) == length && memcmp(ns->name, name, length) == 0)
-                        return false;
-                own++;
-        }
-        return own >= STORE_MAX_NAMESPACES / TENANTS_MAX;
+        own = store_count_namespaces(env->store, env->store_tenant, name, length, &has);
+        return !has && own >= STORE_MAX_NAMESPACES / TENANTS_MAX;
 }
 
 static void on_namespace(struct store_namespace_open *store)

@@ -183,7 +183,6 @@ static void collect_pool(const struct dispatch_env *env, struct stats *s)
 
 static void collect_store(const struct store *store, struct stats *s)
 {
-        const struct store_namespace *ns;
         struct store_stats st;
 
         store_get_stats(store, &st);
@@ -195,9 +194,8 @@ static void collect_store(const struct store *store, struct stats *s)
         s->store_segments = (double)st.segments;
         s->store_index_bytes = (double)st.index_bytes;
         s->store_bypassed = st.bypassed;
-        s->namespaces = (double)st.namespaces;
-        for (unsigned i = 0; (ns = store_namespace_at(store, i)); i++)
-                s->namespaces -= ns->tenant == TENANT_NUMBERS;
+        s->namespaces = (double)st.namespaces -
+                        store_count_namespaces(store, TENANT_NUMBERS, "", 0, NULL);
         s->evictions = (double)st.evictions;
         s->evicted_bytes = (double)st.evicted_bytes;
         s->drops = (double)st.drops;

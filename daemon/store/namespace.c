@@ -588,6 +588,15 @@ static bool same_fingerprint(const struct namespace *ns, const struct store_name
                memcmp(ns->seen.fingerprint, req->fingerprint, req->fingerprint_length) == 0;
 }
 
+bool namespaces_may_open(const struct store_namespace_open *req)
+{
+        return req->name_length > 0 && req->name_length <= STORE_MAX_NAME &&
+               req->fingerprint_length <= STORE_MAX_FINGERPRINT &&
+               !memchr(req->name, '\0', req->name_length) &&
+               !(req->fingerprint_length > 0 &&
+                 memchr(req->fingerprint, '\0', req->fingerprint_length));
+}
+
 void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req, uint64_t room)
 {
         struct namespace *ns;
@@ -596,11 +605,7 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
         n->requests++;
         list_init(&req->node);
         req->namespace = NULL;
-        if (req->name_length == 0 || req->name_length > STORE_MAX_NAME ||
-            req->fingerprint_length > STORE_MAX_FINGERPRINT ||
-            memchr(req->name, '\0', req->name_length) ||
-            (req->fingerprint_length > 0 &&
-             memchr(req->fingerprint, '\0', req->fingerprint_length))) {
+        if (!namespaces_may_open(req)) {
                 open_done(n, req, -EINVAL);
                 return;
         }

@@ -53,6 +53,8 @@ const struct volume_set *namespaces_set(const struct namespaces *n);
 /* It knows of so many purges; written with the next change. */
 void namespaces_note_purges(struct namespaces *n, uint64_t purges);
 
+/* Are name and fingerprint as namespaces have them? */
+bool namespaces_may_open(const struct store_namespace_open *req);
 /* Fills result and queues the request: namespaces_drain() completes it. `room`: bytes that the
  * files may grow. */
 void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req, uint64_t room);

@@ -18,6 +18,7 @@
 
 #include "checked.h"
 #include "cleanup.h"
+#include "store/namespace.h"
 #include "store/paths.h"
 
 struct store_namespace *path_namespaces_by_id(const struct store *s, uint32_t id)
@@ -161,25 +162,14 @@ int path_namespaces_learn(struct store *s, const struct path *p,
         return 0;
 }
 
-static int check_name(const struct store_namespace_open *req)
-{
-        return req->name_length == 0 || req->name_length > STORE_MAX_NAME ||
-                               req->fingerprint_length > STORE_MAX_FINGERPRINT ||
-                               memchr(req->name, '\0', req->name_length) ||
-                               (req->fingerprint_length > 0 &&
-                                memchr(req->fingerprint, '\0', req->fingerprint_length))
-                       ? -EINVAL
-                       : 0;
-}
-
 int path_namespaces_prepare(struct store *s, struct store_namespace_open *req,
                             struct store_namespace **ret)
 {
         struct store_namespace *ns;
-        int r = check_name(req);
+        int r;
 
-        if (r < 0)
-                return r;
+        if (!namespaces_may_open(req))
+                return -EINVAL;
         ns = namespace_by_name(s, req->tenant, req->name, req->name_length);
         if (ns && !(req->attach && req->fingerprint_length == 0) &&
             (strlen(ns->fingerprint) != req->fingerprint_length ||
@@ -237,4 +227,16 @@ const struct store_namespace *store_namespace_get(const struct store *s, uint32_
 const struct store_namespace *store_namespace_at(const struct store *s, unsigned i)
 {
         return i < s->n_namespaces ? with_counts(s, s->namespaces[i]) : NULL;
+}
+
+unsigned store_count_namespaces(const struct store *s, uint16_t tenant, const char *name,
+                                size_t length, bool *ret_has)
+{
+        unsigned n = 0;
+
+        for (unsigned i = 0; i < s->n_namespaces; i++)
+                n += s->namespaces[i]->tenant == tenant;
+        if (ret_has)
+                *ret_has = namespace_by_name(s, tenant, name, length);
+        return n;
 }

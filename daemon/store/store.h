@@ -175,6 +175,10 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req);
 const struct store_namespace *store_namespace_get(const struct store *s, uint32_t id);
 /* By position; NULL past the end. */
 const struct store_namespace *store_namespace_at(const struct store *s, unsigned i);
+/* How many the tenant has, and whether one of them has this name; ret_has may be NULL. Adds up
+ * nothing over paths. */
+unsigned store_count_namespaces(const struct store *s, uint16_t tenant, const char *name,
+                                size_t length, bool *ret_has);
 
 /* --- chunks --- */
 

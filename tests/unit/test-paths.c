@@ -459,6 +459,7 @@ static void chunks_are_spread_and_found_again(void **state)
         struct store_chunk listed[16];
         uint64_t cursor = 0, sum = 0;
         unsigned met = 0;
+        bool has;
 
         start("012");
         put_range(0, MANY);
@@ -473,6 +474,12 @@ static void chunks_are_spread_and_found_again(void **state)
         assert_int_equal(stats().chunks, MANY);
         assert_int_equal(stats().puts, MANY);
         assert_int_equal(store_namespace_get(t.s, t.ns)->chunks, MANY);
+        assert_int_equal(store_count_namespaces(t.s, 0, "model/a", 7, &has), 1);
+        assert_true(has);
+        assert_int_equal(store_count_namespaces(t.s, 0, "model/b", 7, &has), 1);
+        assert_false(has);
+        assert_int_equal(store_count_namespaces(t.s, 1, "model/a", 7, &has), 0);
+        assert_false(has);
         assert_int_equal(put(7), STORE_EXISTS);
         stop();
 
