@@ -8,7 +8,7 @@
  *   segment.c    data files: format ahead, prewrite, retire; what the limit allows; ring growth
  *   sync.c       durability: one pass of fdatasync for all who wait
  *   scrub.c      reading back: the background pass, and on request
- *   namespace.c  the namespaces files
+ *   namespace.c  the list of namespaces; namespace-file.c: what of it is on disk
  *   recover.c    start */
 #pragma once
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The namespaces files: see namespace.h. Runs on the loop thread. Owns the files "namespaces.0" and
- * ".1", the list, and one buffer.
+/* The namespaces: see namespace.h. Runs on the loop thread. Owns the list, and one buffer, and has
+ * the files "namespaces.0" and ".1" written, which namespace-file.c knows.
  *
  * A change, that is a new namespace or a purge, raises the generation; whoever made it waits. One
  * write at a time: all of the list into file 0, a sync, then those that waited are answered; then
@@ -11,61 +11,16 @@
  * Ids are given once, also after the files were lost: the start reserves what it meets in the
  * table. Failures: a failed write or sync is the answer to those that waited; the next change
  * writes everything anew. */
-#include "store/namespace.h"
-
-#include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "checked.h"
-#include "cleanup.h"
+#include "store/namespace-internal.h"
 
-enum writing { WRITING_NOTHING, WRITING_BYTES, WRITING_SYNC };
-
-struct namespaces {
-        uint8_t uuid[DISK_UUID_BYTES];
-        struct namespace **list; /* ascending by id */
-        unsigned count, room;
-        uint32_t next_id;
-        uint64_t purge_seq;
-        struct volume_set set;
-        uint64_t bytes;   /* of a file as of now */
-        uint64_t reserve; /* of a file, allocated */
-
-        uint64_t generation; /* of what is in memory */
-        uint64_t durable;    /* of what is synced in one file at least */
-        int fds[DISK_NAMESPACE_FILES];
-
-        struct kio *io;
-        unsigned path;
-        void (*progress)(void *userdata);
-        void *userdata;
-        struct kio_request request;
-        enum writing writing;
-        unsigned file; /* being written */
-        uint64_t writing_generation;
-        void *buf;
-        uint64_t buf_bytes;
-
-        struct list_node opens_waiting, opens_flying, opens_done;
-        struct list_node purges_waiting, purges_flying, purges_done;
-        uint64_t requests, sync_errors;
-        int last_error;
-};
-
-DEFINE_CLEANUP(struct namespaces *, namespaces_free);
-
-static uint64_t record_bytes(size_t name_length, size_t fingerprint_length)
-{
-        return sizeof(struct disk_namespace) + round_up(name_length + fingerprint_length, 8);
-}
-
-static struct namespace *namespace_free(struct namespace *ns)
+struct namespace *namespace_free(struct namespace *ns)
 {
         if (!ns)
                 return NULL;
@@ -75,8 +30,8 @@ static struct namespace *namespace_free(struct namespace *ns)
         return NULL;
 }
 
-static int namespace_new(struct namespace **ret, const char *name, size_t name_length,
-                         const char *fingerprint, size_t fingerprint_length)
+int namespace_new(struct namespace **ret, const char *name, size_t name_length,
+                  const char *fingerprint, size_t fingerprint_length)
 {
         struct namespace *ns = calloc(1, sizeof(*ns));
 
@@ -92,7 +47,7 @@ static int namespace_new(struct namespace **ret, const char *name, size_t name_l
         return 0;
 }
 
-static int append(struct namespaces *n, struct namespace *ns)
+int namespaces_append(struct namespaces *n, struct namespace *ns)
 {
         if (n->count == n->room) {
                 unsigned room = n->room ? 2 * n->room : 16;
@@ -104,288 +59,6 @@ static int append(struct namespaces *n, struct namespace *ns)
                 n->room = room;
         }
         n->list[n->count++] = ns;
-        return 0;
-}
-
-/* --- the files --- */
-
-static int grow_buffer(struct namespaces *n, uint64_t bytes)
-{
-        void *p;
-
-        bytes = round_up(bytes, DISK_PAGE);
-        if (bytes <= n->buf_bytes)
-                return 0;
-        bytes = MAX(bytes, 2 * n->buf_bytes);
-        p = aligned_alloc(DISK_PAGE, bytes);
-        if (!p)
-                return -ENOMEM;
-        free(n->buf);
-        n->buf = p;
-        n->buf_bytes = bytes;
-        return 0;
-}
-
-/* All of the list into the buffer. Returns the bytes to write, whole pages. */
-static int64_t build(struct namespaces *n, uint64_t generation)
-{
-        struct disk_namespaces *header;
-        char *p;
-        int r = grow_buffer(n, n->bytes);
-
-        if (r < 0)
-                return r;
-        memset(n->buf, 0, round_up(n->bytes, DISK_PAGE));
-        header = n->buf;
-        *header = (struct disk_namespaces){
-                .magic = DISK_NAMESPACES_MAGIC,
-                .count = n->count,
-                .generation = generation,
-                .bytes = n->bytes,
-                .purge_seq = n->purge_seq,
-                .next_id = n->next_id,
-                .set_purges = n->set.purges,
-                .set_missed = n->set.missed,
-                .set_missed_at = n->set.missed_at,
-        };
-        memcpy(header->uuid, n->uuid, DISK_UUID_BYTES);
-        p = (char *)(header + 1);
-        for (unsigned i = 0; i < n->count; i++) {
-                const struct namespace *ns = n->list[i];
-                size_t name_length = strlen(ns->seen.name),
-                       fingerprint_length = strlen(ns->seen.fingerprint);
-                struct disk_namespace record = {
-                        .id = ns->seen.id,
-                        .tenant = ns->seen.tenant,
-                        .name_length = (uint16_t)name_length,
-                        .fingerprint_length = (uint16_t)fingerprint_length,
-                        .chunk_bytes = ns->seen.chunk_bytes,
-                        .purge_seq = ns->purge_seq,
-                        .created_ms = ns->created_ms,
-                };
-
-                memcpy(p, &record, sizeof(record));
-                memcpy(p + sizeof(record), ns->seen.name, name_length);
-                memcpy(p + sizeof(record) + name_length, ns->seen.fingerprint, fingerprint_length);
-                p += record_bytes(name_length, fingerprint_length);
-        }
-        assert((uint64_t)(p - (char *)n->buf) == n->bytes);
-        header->crc =
-                kio_crc32c(&header->count, n->bytes - offsetof(struct disk_namespaces, count));
-        return (int64_t)round_up(n->bytes, DISK_PAGE);
-}
-
-/* Is this a whole copy? The CRC says that we wrote it, the rest that a bug or a collision does no
- * harm. */
-static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t bytes)
-{
-        const struct disk_namespaces *h = buf;
-        uint64_t offset = sizeof(*h);
-        uint32_t last_id = 0;
-
-        if (bytes < sizeof(*h) || memcmp(h->magic, DISK_NAMESPACES_MAGIC, sizeof(h->magic)) != 0 ||
-            memcmp(h->uuid, n->uuid, DISK_UUID_BYTES) != 0 || h->bytes < sizeof(*h) ||
-            h->bytes > bytes ||
-            h->crc != kio_crc32c(&h->count, h->bytes - offsetof(struct disk_namespaces, count)) ||
-            h->count > STORE_MAX_NAMESPACES || h->purge_seq >= UINT64_MAX / 2)
-                return false;
-        for (uint32_t i = 0; i < h->count; i++) {
-                struct disk_namespace record;
-                const char *name = (const char *)buf + offset + sizeof(record);
-
-                if (!range_within(offset, sizeof(record), h->bytes))
-                        return false;
-                memcpy(&record, (const char *)buf + offset, sizeof(record));
-                if (!range_within(offset,
-                                  record_bytes(record.name_length, record.fingerprint_length),
-                                  h->bytes) ||
-                    record.id <= last_id || record.name_length == 0 ||
-                    record.name_length > STORE_MAX_NAME ||
-                    record.fingerprint_length > STORE_MAX_FINGERPRINT ||
-                    record.purge_seq >= UINT64_MAX / 2 ||
-                    memchr(name, '\0', (size_t)record.name_length + record.fingerprint_length))
-                        return false;
-                last_id = record.id;
-                offset += record_bytes(record.name_length, record.fingerprint_length);
-        }
-        return offset == h->bytes && h->next_id > last_id;
-}
-
-static int load(struct namespaces *n, const void *buf)
-{
-        const struct disk_namespaces *h = buf;
-        const char *p = (const char *)(h + 1);
-
-        for (uint32_t i = 0; i < h->count; i++) {
-                struct disk_namespace record;
-                struct namespace *ns;
-                int r;
-
-                memcpy(&record, p, sizeof(record));
-                r = namespace_new(&ns, p + sizeof(record), record.name_length,
-                                  p + sizeof(record) + record.name_length,
-                                  record.fingerprint_length);
-                if (r < 0)
-                        return r;
-                ns->seen.id = record.id;
-                ns->seen.tenant = record.tenant;
-                ns->seen.chunk_bytes = record.chunk_bytes;
-                ns->purge_seq = record.purge_seq;
-                ns->created_ms = record.created_ms;
-                ns->generation = h->generation;
-                r = append(n, ns);
-                if (r < 0) {
-                        namespace_free(ns);
-                        return r;
-                }
-                p += record_bytes(record.name_length, record.fingerprint_length);
-        }
-        n->generation = n->durable = h->generation;
-        n->purge_seq = h->purge_seq;
-        n->next_id = h->next_id;
-        n->set = (struct volume_set){ .purges = h->set_purges,
-                                      .missed = h->set_missed,
-                                      .missed_at = h->set_missed_at };
-        n->bytes = h->bytes;
-        return 0;
-}
-
-static int read_file(int fd, void **ret, uint64_t *ret_bytes)
-{
-        _cleanup_(freep) char *buf = NULL;
-        uint64_t done = 0, bytes;
-        struct stat st;
-
-        if (fstat(fd, &st) < 0)
-                return -errno;
-        /* Nothing that we write is larger than this. */
-        bytes = MIN((uint64_t)st.st_size,
-                    sizeof(struct disk_namespaces) +
-                            STORE_MAX_NAMESPACES *
-                                    record_bytes(STORE_MAX_NAME, STORE_MAX_FINGERPRINT));
-        buf = malloc(bytes + 1);
-        if (!buf)
-                return -ENOMEM;
-        while (done < bytes) {
-                ssize_t k = pread(fd, buf + done, bytes - done, (off_t)done);
-
-                if (k < 0 && errno == EINTR)
-                        continue;
-                if (k < 0)
-                        return -errno;
-                if (k == 0)
-                        break;
-                done += (uint64_t)k;
-        }
-        *ret = TAKE_PTR(buf);
-        *ret_bytes = done;
-        return 0;
-}
-
-int namespaces_write_now(struct namespaces *n)
-{
-        int64_t bytes;
-
-        assert(n->writing == WRITING_NOTHING);
-        if (n->durable == n->generation)
-                return 0;
-        bytes = build(n, n->generation);
-        if (bytes < 0)
-                return (int)bytes;
-        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++) {
-                for (int64_t done = 0; done < bytes;) {
-                        ssize_t k = pwrite(n->fds[i], (char *)n->buf + done, (size_t)(bytes - done),
-                                           done);
-
-                        if (k < 0 && errno == EINTR)
-                                continue;
-                        if (k <= 0)
-                                return k < 0 ? -errno : -EIO;
-                        done += k;
-                }
-                if (fdatasync(n->fds[i]) < 0)
-                        return -errno;
-        }
-        n->durable = n->generation;
-        return 0;
-}
-
-int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes,
-                    bool *ret_lost, char ret_error[static STORE_ERROR_BYTES])
-{
-        static const char *const names[DISK_NAMESPACE_FILES] = { "namespaces.0", "namespaces.1" };
-        _cleanup_(namespaces_freep) struct namespaces *n = calloc(1, sizeof(*n));
-        const struct disk_namespaces *best = NULL;
-        void *copies[DISK_NAMESPACE_FILES] = { NULL };
-        bool same = true;
-        int r = 0;
-
-        if (!n)
-                return store_error(ret_error, -ENOMEM, "out of memory");
-        memcpy(n->uuid, dir->superblock.uuid, DISK_UUID_BYTES);
-        n->fds[0] = n->fds[1] = -1;
-        n->next_id = 1;
-        n->bytes = sizeof(struct disk_namespaces);
-        n->reserve = round_up(reserve_bytes, DISK_PAGE);
-        list_init(&n->opens_waiting);
-        list_init(&n->opens_flying);
-        list_init(&n->opens_done);
-        list_init(&n->purges_waiting);
-        list_init(&n->purges_flying);
-        list_init(&n->purges_done);
-
-        for (unsigned i = 0; i < DISK_NAMESPACE_FILES && r == 0; i++) {
-                _cleanup_(closep) int fd = dir_open_buffered(dir, names[i]);
-                uint64_t bytes = 0;
-
-                if (fd == -ENOENT) {
-                        same = false;
-                } else if (fd < 0) {
-                        r = store_error(ret_error, fd, "%s/%s: cannot open: %s", dir->path,
-                                        names[i], strerror(-fd));
-                        break;
-                } else {
-                        /* An unreadable copy is a damaged one. */
-                        r = read_file(fd, &copies[i], &bytes);
-                        if (r == -ENOMEM)
-                                break;
-                        r = 0;
-                }
-                if (!copies[i] || !copy_valid(n, copies[i], bytes))
-                        same = false;
-                else if (!best ||
-                         ((struct disk_namespaces *)copies[i])->generation > best->generation) {
-                        same = same && !best;
-                        best = copies[i];
-                } else if (((struct disk_namespaces *)copies[i])->generation < best->generation) {
-                        same = false;
-                }
-        }
-        if (r == 0 && best)
-                r = load(n, best);
-        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++)
-                free(copies[i]);
-        if (r == -ENOMEM)
-                return store_error(ret_error, r, "out of memory");
-        if (r < 0)
-                return r;
-
-        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++) {
-                n->fds[i] = dir_open_file(dir, names[i], O_RDWR | O_CREAT);
-                r = n->fds[i] < 0 ? n->fds[i] : dir_allocate(n->fds[i], n->reserve);
-                if (r < 0)
-                        return store_error(ret_error, r, "%s/%s: cannot make: %s", dir->path,
-                                           names[i], strerror(-r));
-        }
-        *ret_lost = !best && !dir->fresh;
-        if (!same) {
-                n->generation++;
-                r = namespaces_write_now(n);
-                if (r < 0)
-                        return store_error(ret_error, r, "%s: cannot write the namespaces: %s",
-                                           dir->path, strerror(-r));
-        }
-        *ret = TAKE_PTR(n);
         return 0;
 }
 
@@ -510,7 +183,7 @@ static int make_one(struct namespaces *n, const struct store_namespace_open *req
                     struct namespace **ret)
 {
         uint32_t id = req->id ? req->id : n->next_id;
-        uint64_t more = record_bytes(req->name_length, req->fingerprint_length),
+        uint64_t more = namespace_record_bytes(req->name_length, req->fingerprint_length),
                  charged = namespaces_charged(n);
         struct namespace *ns;
         int r;
@@ -527,7 +200,7 @@ static int make_one(struct namespaces *n, const struct store_namespace_open *req
         r = namespace_new(&ns, req->name, req->name_length, req->fingerprint,
                           req->fingerprint_length);
         if (r == 0) {
-                r = append(n, ns);
+                r = namespaces_append(n, ns);
                 if (r < 0)
                         namespace_free(ns);
         }
@@ -758,7 +431,7 @@ void namespaces_turn(struct namespaces *n)
         list_splice(&n->opens_flying, &n->opens_waiting);
         list_splice(&n->purges_flying, &n->purges_waiting);
         n->writing_generation = n->generation;
-        r = build(n, n->generation);
+        r = namespaces_build(n, n->generation);
         if (r < 0) {
                 finish_flying(n, (int)r);
                 return;

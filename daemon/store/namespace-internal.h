@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What namespace.c and namespace-file.c share: the list, and what each offers the other. Nobody
+ * else includes this. */
+#pragma once
+
+#include "checked.h"
+#include "store/namespace.h"
+
+enum writing { WRITING_NOTHING, WRITING_BYTES, WRITING_SYNC };
+
+struct namespaces {
+        uint8_t uuid[DISK_UUID_BYTES];
+        struct namespace **list; /* ascending by id */
+        unsigned count, room;
+        uint32_t next_id;
+        uint64_t purge_seq;
+        struct volume_set set;
+        uint64_t bytes;   /* of a file as of now */
+        uint64_t reserve; /* of a file, allocated */
+
+        uint64_t generation; /* of what is in memory */
+        uint64_t durable;    /* of what is synced in one file at least */
+        int fds[DISK_NAMESPACE_FILES];
+
+        struct kio *io;
+        unsigned path;
+        void (*progress)(void *userdata);
+        void *userdata;
+        struct kio_request request;
+        enum writing writing;
+        unsigned file; /* being written */
+        uint64_t writing_generation;
+        void *buf;
+        uint64_t buf_bytes;
+
+        struct list_node opens_waiting, opens_flying, opens_done;
+        struct list_node purges_waiting, purges_flying, purges_done;
+        uint64_t requests, sync_errors;
+        int last_error;
+};
+
+static inline uint64_t namespace_record_bytes(size_t name_length, size_t fingerprint_length)
+{
+        return sizeof(struct disk_namespace) + round_up(name_length + fingerprint_length, 8);
+}
+
+/* namespace.c */
+struct namespace *namespace_free(struct namespace *ns);
+int namespace_new(struct namespace **ret, const char *name, size_t name_length,
+                  const char *fingerprint, size_t fingerprint_length);
+int namespaces_append(struct namespaces *n, struct namespace *ns);
+
+/* namespace-file.c: all of the list into the buffer. The bytes to write, whole pages, or -errno. */
+int64_t namespaces_build(struct namespaces *n, uint64_t generation);
