@@ -5,6 +5,7 @@
  * wrong, and where it can what was meant: words and units are compared by edit distance. Text that
  * comes in is never trusted: it must be UTF-8 without control characters, and is quoted and cut
  * before it goes into a message. */
+#include <arpa/inet.h>
 #include <assert.h>
 #include <ctype.h>
 #include <limits.h>
@@ -377,6 +378,33 @@ static int check_socket(const struct config_row *row, const char *text, char why
         return 0;
 }
 
+enum where { NOWHERE, LOOPBACK, ELSEWHERE };
+
+/* "127.0.0.1", "[::1]" and "localhost" are LOOPBACK; NOWHERE: a name, or no address at all. */
+static enum where where_is(const char *text, size_t n)
+{
+        char host[64];
+        struct in6_addr in6;
+        struct in_addr in;
+
+        if (n >= sizeof(host))
+                return NOWHERE;
+        memcpy(host, text, n);
+        host[n] = '\0';
+        if (host[0] == '[') {
+                host[n - 1] = '\0';
+                if (inet_pton(AF_INET6, host + 1, &in6) != 1)
+                        return NOWHERE;
+                return IN6_IS_ADDR_LOOPBACK(&in6) ? LOOPBACK : ELSEWHERE;
+        }
+        if (strcmp(host, "localhost") == 0)
+                return LOOPBACK;
+        if (inet_pton(AF_INET, host, &in) != 1)
+                return NOWHERE;
+        return ntohl(in.s_addr) >> 24 == IN_LOOPBACKNET ? LOOPBACK : ELSEWHERE;
+}
+
+/* Refuses all that http.c refuses before it asks the system. */
 static int check_http(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
 {
         const char *colon = strrchr(text, ':'), *port = colon ? colon + 1 : text;
@@ -387,9 +415,11 @@ static int check_http(const struct config_row *row, const char *text, char why[s
 
         if (strcmp(text, "off") == 0)
                 return 0;
-        if (strncmp(text, "unix:", 5) == 0)
-                return check_socket(row, text + 5, why);
         config_quote(text, quoted);
+        if (strncmp(text, "unix:", 5) == 0)
+                return text[5] == '/' ? check_socket(row, text + 5, why)
+                                      : config_refuse(why, "%s: the path in %s must begin with /",
+                                                      row->name, quoted);
         if (text[0] == '/')
                 return config_refuse(why, "%s: did you mean \"unix:%.80s\"?", row->name, text);
         if (host == 0) {
@@ -411,10 +441,23 @@ static int check_http(const struct config_row *row, const char *text, char why[s
                                              row->name, quoted);
         if (host > 255)
                 return config_refuse(why, "%s: the address in %s is too long", row->name, quoted);
-        if (parse_count(port, &number) < 0 || number > 65535)
+        if (parse_count(port, &number) < 0 || number > 65535 || strlen(port) > 5)
                 return config_refuse(why, "%s: the port in %s is not a number from 0 to 65535",
                                      row->name, quoted);
-        return 0;
+        switch (where_is(text, host)) {
+        case LOOPBACK:
+                return 0;
+        case ELSEWHERE:
+                return config_refuse(why,
+                                     "%s: %s would be seen from other hosts; write a loopback "
+                                     "address, as in \"127.0.0.1:%s\", and put a proxy in front",
+                                     row->name, quoted, port);
+        default:
+                return config_refuse(why,
+                                     "%s: %s has no address in front of the port; 127.0.0.1, [::1] "
+                                     "and localhost are",
+                                     row->name, quoted);
+        }
 }
 
 static int check_name(const struct config_row *row, const char *text, char why[static CONFIG_WHY])

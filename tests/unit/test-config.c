@@ -409,6 +409,7 @@ static void every_kind_of_value_is_read(void **state)
         assert_string_equal(config.log.level, "debug");
         assert_int_equal(load("listen.http: '[::1]:9750'"), 0);
         assert_int_equal(load("listen.http: localhost:0"), 0);
+        assert_int_equal(load("listen.http: 127.1.2.3:9750"), 0);
         assert_int_equal(load("listen.http: off"), 0);
         assert_int_equal(load("io.direct: on\nstore.prewrite: true\n"), 0);
         assert_true(config.io.direct && config.store.prewrite);
@@ -638,9 +639,35 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "listen.http: 127.0.0.1:99999",
                   "t:1:14: listen.http: the port in \"127.0.0.1:99999\" is not a number from 0 to "
                   "65535" },
+                { "listen.http: 127.0.0.1:009750",
+                  "t:1:14: listen.http: the port in \"127.0.0.1:009750\" is not a number from 0 to "
+                  "65535" },
                 { "listen.http: ::1:9750",
                   "t:1:14: listen.http: \"::1:9750\": an IPv6 address is written in brackets, as "
                   "in \"[::1]:9750\"" },
+                { "listen.http: unix:h",
+                  "t:1:14: listen.http: the path in \"unix:h\" must begin with /" },
+                { "listen.http: 0.0.0.0:9750",
+                  "t:1:14: listen.http: \"0.0.0.0:9750\" would be seen from other hosts; write a "
+                  "loopback address, as in \"127.0.0.1:9750\", and put a proxy in front" },
+                { "listen.http: '[2001:db8::1]:9750'",
+                  "t:1:14: listen.http: \"[2001:db8::1]:9750\" would be seen from other hosts; "
+                  "write a loopback address, as in \"127.0.0.1:9750\", and put a proxy in front" },
+                { "listen.http: '[::]:9750'",
+                  "t:1:14: listen.http: \"[::]:9750\" would be seen from other hosts; write a "
+                  "loopback address, as in \"127.0.0.1:9750\", and put a proxy in front" },
+                { "listen.http: '[::1%lo]:9750'",
+                  "t:1:14: listen.http: \"[::1%lo]:9750\" has no address in front of the port; "
+                  "127.0.0.1, [::1] and localhost are" },
+                { "listen.http: myhost:9750",
+                  "t:1:14: listen.http: \"myhost:9750\" has no address in front of the port; "
+                  "127.0.0.1, [::1] and localhost are" },
+                { "listen.http: 127.1:9750",
+                  "t:1:14: listen.http: \"127.1:9750\" has no address in front of the port; "
+                  "127.0.0.1, [::1] and localhost are" },
+                { "listen.http: localhost.:9750",
+                  "t:1:14: listen.http: \"localhost.:9750\" has no address in front of the port; "
+                  "127.0.0.1, [::1] and localhost are" },
                 { "listen.http: /run/h", "t:1:14: listen.http: did you mean \"unix:/run/h\"?" },
                 { "listen.http: http://x:1",
                   "t:1:14: listen.http: \"http://x:1\": an IPv6 address is written in brackets, "
