@@ -26,7 +26,7 @@ static const struct option_row evict_options[] = {
 
 struct eviction {
         uint32_t tiers;
-        uint64_t evicted, missing, in_use;
+        uint64_t evicted, missing, unwritten;
 };
 
 static int evict_keys(struct ctl *ctl, const struct key_batch *batch, void *userdata)
@@ -62,7 +62,7 @@ static int evict_keys(struct ctl *ctl, const struct key_batch *batch, void *user
                         e->missing++;
                         break;
                 case KVCACHE_BUSY:
-                        e->in_use++;
+                        e->unwritten++;
                         break;
                 default:
                         return complain_status(results[i].status, "evict");
@@ -119,7 +119,7 @@ static int run_evict(struct ctl *ctl, const struct command *self, int argc, char
         const char *namespace_name = DEFAULT_NAMESPACE, *from = NULL, *argument;
         struct eviction e = { .tiers = KVCACHE_TIER_ALL };
         bool all = false;
-        char evicted[HUMAN_BYTES], missing[HUMAN_BYTES], in_use[HUMAN_BYTES];
+        char evicted[HUMAN_BYTES], missing[HUMAN_BYTES], unwritten[HUMAN_BYTES];
         int r, first;
 
         while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
@@ -159,19 +159,19 @@ static int run_evict(struct ctl *ctl, const struct command *self, int argc, char
 
                 cJSON_AddNumberToObject(object, "evicted", (double)e.evicted);
                 cJSON_AddNumberToObject(object, "missing", (double)e.missing);
-                cJSON_AddNumberToObject(object, "in_use", (double)e.in_use);
+                cJSON_AddNumberToObject(object, "unwritten", (double)e.unwritten);
                 r = print_json(object);
         } else {
                 human_count(e.evicted, evicted);
                 human_count(e.missing, missing);
-                human_count(e.in_use, in_use);
+                human_count(e.unwritten, unwritten);
                 printf("%s evicted%s, %s not there", evicted,
                        e.tiers == KVCACHE_TIER_MEMORY ? " from memory" : "", missing);
-                if (e.in_use)
-                        printf(", %s in use and kept", in_use);
+                if (e.unwritten)
+                        printf(", %s not on disk yet and kept", unwritten);
                 putchar('\n');
         }
-        if (r == EXIT_OK && e.in_use > 0)
+        if (r == EXIT_OK && e.unwritten > 0)
                 return EXIT_REFUSED;
         return r ? r : !all && e.missing > 0 ? EXIT_NOT_FOUND : EXIT_OK;
 }
@@ -180,8 +180,10 @@ const struct command command_evict = {
         .name = "evict",
         .arguments = "KEY... | --from FILE | --all",
         .summary = "forget single chunks, or drop them from memory",
-        .help = "Forgets chunks. With --tier memory only the copies in memory go, and the next\n"
-                "get reads from disk: good for measuring. A chunk in use stays (status 4).\n"
+        .help = "Forgets chunks. Who has one leased keeps reading; nobody finds it any more.\n"
+                "With --tier memory only the copies in memory go, and the next get reads from\n"
+                "disk: good for measuring. A chunk that is not on disk yet stays then (exit\n"
+                "status 4).\n"
                 "After a power loss, not after a mere restart, an evicted chunk may be back;\n"
                 "what must never come back is for `purge`.\n\n" KEY_HELP,
         .options = evict_options,

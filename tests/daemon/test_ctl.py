@@ -163,6 +163,21 @@ def test_evict_and_purge(daemon):
         assert not any(c.exists(b, [k for k, _ in pairs]))
 
 
+def test_evict_forgets_a_leased_chunk_and_its_holder_reads_on(daemon):
+    (key, value), = items("leased", 1, 5000)
+    for tier in ([], ["--tier", "memory"]):
+        with daemon.client() as c:
+            ns = c.namespace("default")
+            c.put(ns, [(key, value)], ack=Ack.WRITTEN)
+            result, = c.get(ns, [key])
+            said = json.loads(ctl("evict", "--json", *tier, key.hex(), daemon=daemon, check=OK).stdout)
+            assert said == {"evicted": 1, "missing": 0, "unwritten": 0}
+            assert ctl("exists", key.hex(), daemon=daemon).returncode == (OK if tier else NOT_FOUND)
+            assert c.exists(ns, [key]) == [Tier.DISK if tier else Tier(0)]
+            assert result.data == value
+            c.release([result.lease])
+
+
 def test_status_stats_config_and_ping(leg_daemon):
     status = json.loads(ctl("status", "--json", daemon=leg_daemon, check=OK).stdout)
     assert status.keys() == leg_daemon.status().keys() and status["pid"] == leg_daemon.pid

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvcachectl's commands for answers that no daemon can be made to give in a test, or not soon: what
+ * they say, and their exit status. The library is the few functions here, which give the answers
+ * that a test has set. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "commands.h"
+#include "common.h"
+
+/* --- the library --- */
+
+struct kvcache {
+        int unused;
+};
+
+static struct {
+        const char *error;         /* of the handle */
+        const char *status_report; /* NULL: fails */
+        int call_status;           /* of every key of a request */
+        int verify, purge, device; /* what these calls return */
+        struct kvcache_verify found;
+        int request_timeout_ms; /* of the last connection */
+        struct kvcache handle;
+} fake;
+
+static int reset(void **state)
+{
+        memset(&fake, 0, sizeof(fake));
+        fake.status_report = "{\"store\":{\"path\":[\"/a\"],\"paths\":[{\"path\":\"/a\"}]}}";
+        fake.error = "";
+        return 0;
+}
+
+int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options, char *ret_error,
+                    size_t error_bytes)
+{
+        fake.request_timeout_ms = options->request_timeout_ms;
+        *ret = &fake.handle;
+        return 0;
+}
+
+const char *kvcache_error(const struct kvcache *kv)
+{
+        return fake.error;
+}
+
+const char *kvcache_status_name(int status)
+{
+        return "?";
+}
+
+int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_options *options,
+                           uint32_t *ret_handle)
+{
+        *ret_handle = 1;
+        return 0;
+}
+
+int kvcache_call(struct kvcache *kv, const struct kvcache_request *request, uint64_t *ret_value)
+{
+        for (size_t i = 0; i < request->count; i++)
+                request->results[i].status = fake.call_status;
+        return 0;
+}
+
+int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
+                 struct kvcache_listed *ret, size_t max)
+{
+        *cursor = 0;
+        return 0;
+}
+
+int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text)
+{
+        if (!fake.status_report)
+                return -EIO;
+        *ret_text = strdup(fake.status_report);
+        return 0;
+}
+
+int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify)
+{
+        if (fake.verify < 0)
+                return fake.verify;
+        verify->paths = verify->segments = verify->segment = 1;
+        verify->chunks = fake.found.chunks;
+        verify->mismatched = fake.found.mismatched;
+        verify->skipped = fake.found.skipped;
+        return 0;
+}
+
+int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped)
+{
+        return fake.purge;
+}
+
+int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped)
+{
+        return fake.purge;
+}
+
+int kvcache_device_suspend(struct kvcache *kv, uint32_t path)
+{
+        return fake.device;
+}
+
+int kvcache_device_resume(struct kvcache *kv, uint32_t path)
+{
+        return fake.device;
+}
+
+/* --- a run of a command --- */
+
+static char said[4096], complained[4096];
+
+static int into_file(int fd, FILE *file)
+{
+        int saved = dup(fd);
+
+        assert_true(saved >= 0);
+        assert_true(dup2(fileno(file), fd) >= 0);
+        return saved;
+}
+
+static void out_of_file(int fd, int saved, FILE *file, char *ret, size_t room)
+{
+        size_t n;
+
+        assert_true(dup2(saved, fd) >= 0);
+        close(saved);
+        rewind(file);
+        n = fread(ret, 1, room - 1, file);
+        ret[n] = '\0';
+        fclose(file);
+}
+
+/* Runs it as main() does; its output is in `said` and `complained`. */
+static int run(const struct command *command, bool json, const char *a, const char *b,
+               const char *c)
+{
+        char *argv[] = { (char *)command->name, (char *)a, (char *)b, (char *)c, NULL };
+        struct ctl ctl = { .json = json };
+        FILE *out = tmpfile(), *err = tmpfile();
+        int saved_out, saved_err, status, argc = 1;
+
+        while (argv[argc])
+                argc++;
+        assert_true(out && err);
+        optind = 0; /* from the beginning, once more */
+        fflush(stdout);
+        saved_out = into_file(STDOUT_FILENO, out);
+        saved_err = into_file(STDERR_FILENO, err);
+        status = command->run(&ctl, command, argc, argv);
+        fflush(stdout);
+        out_of_file(STDOUT_FILENO, saved_out, out, said, sizeof(said));
+        out_of_file(STDERR_FILENO, saved_err, err, complained, sizeof(complained));
+        return status;
+}
+
+/* --- evict --- */
+
+static void evict_says_what_is_kept_because_it_is_not_on_disk_yet(void **state)
+{
+        fake.call_status = KVCACHE_BUSY;
+        assert_int_equal(run(&command_evict, false, "--tier=memory", "k", "l"), EXIT_REFUSED);
+        assert_string_equal(said, "0 evicted from memory, 0 not there, 2 not on disk yet and "
+                                  "kept\n");
+        assert_int_equal(run(&command_evict, true, "--tier=memory", "k", "l"), EXIT_REFUSED);
+        assert_string_equal(said, "{\"evicted\":0,\"missing\":0,\"unwritten\":2}\n");
+        fake.call_status = KVCACHE_OK;
+        assert_int_equal(run(&command_evict, false, "k", "l", NULL), EXIT_OK);
+        assert_string_equal(said, "2 evicted, 0 not there\n");
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup(name, reset)
+        const struct CMUnitTest tests[] = {
+                CASE(evict_says_what_is_kept_because_it_is_not_on_disk_yet),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
