@@ -59,7 +59,7 @@ struct run {
         double began, part_before,
                 part_of; /* of all, the path at hand: where it begins, its share */
         struct counts sum;
-        uint64_t segments, starts_unclean, skipped_pages;
+        uint64_t segments, skipped_pages;
         cJSON *json, *json_path;  /* paths; the one at hand */
         struct text_table *table; /* of the path at hand */
         bool table_used;
@@ -362,7 +362,6 @@ static void report_start(struct run *run, const char *directory)
         struct store_stats st;
 
         offline_get_stats(run->offline, &st);
-        run->starts_unclean += !st.clean_start;
         run->skipped_pages += st.skipped_pages;
         if (run->ctl->json) {
                 cJSON_AddBoolToObject(run->json_path, "clean", st.clean_start);
@@ -379,8 +378,10 @@ static void report_start(struct run *run, const char *directory)
         if (!st.clean_start)
                 fputs(": it was not closed properly", stdout);
         if (st.skipped_pages > 0)
-                printf("%s %" PRIu64 " table pages are damaged: what only they held is dropped",
-                       st.clean_start ? ":" : ";", st.skipped_pages);
+                printf("%s %" PRIu64 " table page%s damaged: what only %s held is dropped",
+                       st.clean_start ? ":" : ";", st.skipped_pages,
+                       st.skipped_pages == 1 ? " is" : "s are",
+                       st.skipped_pages == 1 ? "it" : "they");
         putchar('\n');
         progress_init(&run->progress, 0);
 }
@@ -403,6 +404,12 @@ static int verify_offline(struct run *run, const char *const *stores, unsigned n
 
 /* --- the command --- */
 
+/* Was all that there is read? Nothing else may be called good. */
+static bool is_complete(const struct run *run, int status)
+{
+        return status == EXIT_OK && !interrupted && run->sum.skipped == 0;
+}
+
 static void print_sum(const struct run *run, bool complete)
 {
         char chunks[HUMAN_BYTES], bytes[HUMAN_BYTES], segments[HUMAN_BYTES], seconds[HUMAN_BYTES],
@@ -417,13 +424,16 @@ static void print_sum(const struct run *run, bool complete)
                segments, run->segments == 1 ? "" : "s", bytes, seconds);
         if (took > 0 && run->sum.bytes > 0)
                 printf(" (%.2f GB/s)", (double)run->sum.bytes / took / 1e9);
-        if (dropped(&run->sum) == 0) {
-                fputs(complete ? ": all good" : ": nothing bad so far", stdout);
-        } else {
+        if (dropped(&run->sum) > 0) {
                 human_count(run->sum.mismatched, bad);
                 human_count(run->sum.unreadable, unreadable);
                 printf(": %s did not match, %s could not be read: dropped", bad, unreadable);
+        } else if (run->skipped_pages == 0) {
+                fputs(complete ? ": all good" : ": nothing bad so far", stdout);
         }
+        if (run->skipped_pages > 0)
+                printf("%s %" PRIu64 " table page%s damaged", dropped(&run->sum) > 0 ? ";" : ":",
+                       run->skipped_pages, run->skipped_pages == 1 ? "" : "s");
         if (run->sum.skipped > 0)
                 printf("; %" PRIu64 " were not read", run->sum.skipped);
         putchar('\n');
@@ -438,11 +448,11 @@ static int finish(struct run *run, int status)
                 cJSON_AddItemToObject(object, "paths", TAKE_PTR(run->json));
                 json_counts(object, &run->sum);
                 cJSON_AddNumberToObject(object, "seconds", now_seconds() - run->began);
-                cJSON_AddBoolToObject(object, "complete", status == EXIT_OK && !interrupted);
+                cJSON_AddBoolToObject(object, "complete", is_complete(run, status));
                 if (print_json(object) != EXIT_OK)
                         return EXIT_NOT_RUN;
         } else if (run->sum.chunks > 0 || status == EXIT_OK) {
-                print_sum(run, status == EXIT_OK && !interrupted);
+                print_sum(run, is_complete(run, status));
         }
         if (status != EXIT_OK)
                 return status;

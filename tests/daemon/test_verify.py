@@ -423,9 +423,13 @@ def test_offline_reports_what_the_start_drops(stopped):
     pages = [i for i in range(0, len(data), harness.PAGE) if any(data[i:i + harness.PAGE])]
     data[pages[0] + 200] ^= 1
     table.write_bytes(data)
+    text = ctl("verify", "--store", daemon.store, check=DROPPED).stdout
+    assert "1 table page is damaged: what only it held is dropped" in text
+    assert text.splitlines()[-1].endswith(": 1 table page damaged") and "all good" not in text
+    table.write_bytes(data)
     said = verify("--store", daemon.store, check=DROPPED)
     path, = said["paths"]
-    assert path["damaged_table_pages"] == 1
+    assert path["damaged_table_pages"] == 1 and said["complete"] is True
     assert said["chunks"] == path["chunks_found"] < len(pairs)
     daemon.start()
     with daemon.client() as c:

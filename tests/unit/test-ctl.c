@@ -169,6 +169,18 @@ static int run(const struct command *command, bool json, const char *a, const ch
         return status;
 }
 
+static void assert_says(const char *text, const char *part)
+{
+        if (!strstr(text, part))
+                fail_msg("\"%s\" is not in: %s", part, text);
+}
+
+static void assert_not_says(const char *text, const char *part)
+{
+        if (strstr(text, part))
+                fail_msg("\"%s\" is in: %s", part, text);
+}
+
 /* --- evict --- */
 
 static void evict_says_what_is_kept_because_it_is_not_on_disk_yet(void **state)
@@ -184,11 +196,32 @@ static void evict_says_what_is_kept_because_it_is_not_on_disk_yet(void **state)
         assert_string_equal(said, "2 evicted, 0 not there\n");
 }
 
+/* --- verify --- */
+
+static void verify_calls_nothing_good_that_was_not_read(void **state)
+{
+        fake.found = (struct kvcache_verify){ .chunks = 10, .skipped = 3 };
+        assert_int_equal(run(&command_verify, false, NULL, NULL, NULL), 2);
+        assert_not_says(said, "all good");
+        assert_says(said, "nothing bad so far; 3 were not read");
+        assert_int_equal(run(&command_verify, true, NULL, NULL, NULL), 2);
+        assert_says(said, "\"complete\":false");
+        fake.found.mismatched = 1;
+        assert_int_equal(run(&command_verify, false, NULL, NULL, NULL), 1);
+        assert_says(said, "1 did not match, 0 could not be read: dropped; 3 were not read");
+        fake.found = (struct kvcache_verify){ .chunks = 10 };
+        assert_int_equal(run(&command_verify, false, NULL, NULL, NULL), 0);
+        assert_says(said, ": all good\n");
+        assert_int_equal(run(&command_verify, true, NULL, NULL, NULL), 0);
+        assert_says(said, "\"complete\":true");
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup(name, reset)
         const struct CMUnitTest tests[] = {
                 CASE(evict_says_what_is_kept_because_it_is_not_on_disk_yet),
+                CASE(verify_calls_nothing_good_that_was_not_read),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
