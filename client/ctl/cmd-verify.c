@@ -388,18 +388,20 @@ static void report_start(struct run *run, const char *directory)
 
 static int verify_offline(struct run *run, const char *const *stores, unsigned n)
 {
-        int r = EXIT_OK;
+        int r, status = EXIT_OK;
 
-        for (unsigned i = 0; i < n && r == EXIT_OK && !interrupted; i++) {
+        for (unsigned i = 0; i < n && !interrupted; i++) {
                 run->part_before = (double)i / n;
                 run->part_of = 1.0 / n;
-                if (offline_open(&run->offline, stores[i], on_finding, run) != EXIT_OK)
-                        return EXIT_NOT_RUN;
-                r = do_path(run, 0, stores[i], NULL);
-                report_start(run, stores[i]);
-                run->offline = offline_close(run->offline);
+                r = offline_open(&run->offline, stores[i], on_finding, run);
+                if (r == EXIT_OK) {
+                        r = do_path(run, 0, stores[i], NULL);
+                        report_start(run, stores[i]);
+                        run->offline = offline_close(run->offline);
+                }
+                status = r == EXIT_OK ? status : EXIT_NOT_RUN;
         }
-        return r;
+        return status;
 }
 
 /* --- the command --- */

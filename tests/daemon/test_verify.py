@@ -462,8 +462,10 @@ def test_offline_of_what_is_no_store(stopped, directory):
         result = ctl("verify", "--store", path, check=NOT_RUN)
         assert word in result.stderr, result.stderr
     assert list(empty.iterdir()) == [], "it made a store of an empty directory"
-    # One that cannot be verified ends the run; nothing is said to be good.
-    assert "all good" not in ctl("verify", "--store", daemon.store, "--store", empty, check=NOT_RUN).stdout
+    # One that cannot be verified keeps none of the others from it, before or behind; nothing is said to be good.
+    for stores in ([daemon.store, empty], [empty, daemon.store]):
+        result = ctl("verify", *[word for store in stores for word in ("--store", store)], check=NOT_RUN)
+        assert "48 chunks" in result.stdout and "nothing bad so far" in result.stdout and str(empty) in result.stderr
 
 
 @pytest.mark.parametrize("offset, word", [(12, "version"), (40 - 8, "incompat")])
