@@ -77,7 +77,8 @@ struct kvcache_options {
         const char
                 *client_name; /* for the daemon's log, at most 31 bytes; NULL: the program's name */
         int connect_timeout_ms;   /* 0: 5,000 */
-        int request_timeout_ms;   /* of blocking calls, and of requests that name none; 0: 30,000 */
+        int request_timeout_ms;   /* of blocking calls, and of requests that name none; 0: 30,000,
+                                   which a purge, a verify or a device call may need more than */
         uint64_t lane_bytes; /* of the lane, at most what the daemon allows; 0: as much as that */
 };
 enum {

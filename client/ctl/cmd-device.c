@@ -25,6 +25,7 @@ static cJSON *device_paths(struct ctl *ctl, int *ret_status)
         cJSON *paths = NULL;
         int r;
 
+        ctl->request_timeout_ms = LONG_CALL_MS;
         *ret_status = ctl_connect(ctl);
         if (*ret_status)
                 return NULL;

@@ -226,6 +226,7 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
                 return usage_error(self, "either one namespace or --all is needed");
         if (all && !yes && isatty(STDIN_FILENO) && !confirmed())
                 return complain(EXIT_INTERRUPTED, "nothing was done");
+        ctl->request_timeout_ms = LONG_CALL_MS;
         r = ctl_connect(ctl);
         if (r)
                 return r;

@@ -297,6 +297,7 @@ static int verify_online(struct run *run, const char *wanted)
         uint32_t first = 0, n;
         int r, status = EXIT_OK;
 
+        run->ctl->request_timeout_ms = LONG_CALL_MS;
         r = ctl_connect(run->ctl);
         if (r)
                 return EXIT_NOT_RUN;

@@ -58,6 +58,9 @@ int complain_call(struct ctl *ctl, int r, const char *what)
 {
         if (r == -ENOMEM)
                 return complain_memory();
+        if (r == -ETIMEDOUT)
+                return complain(EXIT_UNREACHABLE, "%s: %s; it may still be at it", what,
+                                words_of(ctl, r));
         if (errno_unreachable(r))
                 return complain(EXIT_UNREACHABLE, "%s: the daemon went away: %s", what,
                                 words_of(ctl, r));
@@ -101,6 +104,7 @@ int ctl_connect(struct ctl *ctl)
                 .size = sizeof(options),
                 .socket_path = ctl->socket_path,
                 .client_name = "kvcachectl",
+                .request_timeout_ms = ctl->request_timeout_ms,
         };
         char error[512] = "";
         int r = kvcache_connect(&ctl->kv, &options, error, sizeof(error));

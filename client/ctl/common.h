@@ -20,7 +20,7 @@ enum exit_status {
         EXIT_OK = 0,
         EXIT_NOT_FOUND = 1, /* a key or namespace is not there; replay: wrong bytes */
         EXIT_WRONG_USAGE = 2,
-        EXIT_UNREACHABLE = 3, /* no daemon, or it went away */
+        EXIT_UNREACHABLE = 3, /* no daemon, it went away, or did not answer in time */
         EXIT_REFUSED = 4,     /* the daemon said no, or failed */
         EXIT_BAD_INPUT = 5,   /* a file to read is missing or malformed */
         EXIT_LOCAL = 6,       /* this machine: output not writable, no memory */
@@ -32,8 +32,13 @@ struct ctl {
         bool json;
         bool debug; /* --debug: tell more, on stderr */
         int exit_status; /* of option_next() */
+        int request_timeout_ms; /* 0: the library's; set before ctl_connect() */
         struct kvcache *kv;
 };
+
+/* Of calls that end when the store's devices have done much, or one of them is given up: far more
+ * than io.hang, after which the daemon gives a device up. */
+enum { LONG_CALL_MS = 10 * 60 * 1000 };
 
 DEFINE_CLEANUP(cJSON *, cJSON_Delete);
 
@@ -50,7 +55,7 @@ int complain_memory(void);
 int complain_call(struct ctl *ctl, int r, const char *what);
 /* What a key's status means. Nothing is said for KVCACHE_OK, KVCACHE_EXISTS: EXIT_OK. */
 int complain_status(int status, const char *what);
-/* Is this errno one of a daemon that is not there, or went away? */
+/* Is this errno one of a daemon that is not there, went away, or did not answer in time? */
 bool errno_unreachable(int r);
 
 /* ctl->kv, or an explanation. */

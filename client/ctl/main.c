@@ -38,7 +38,7 @@ static void print_help(void)
              "  1    a key or namespace is not there; replay: wrong bytes were got;\n"
              "       plan, profile, kvcache, iosize: any failure; verify: something was bad\n"
              "  2    wrong usage; verify: it could not be done\n"
-             "  3    no daemon there, or it went away\n"
+             "  3    no daemon there, it went away, or it did not answer in time\n"
              "  4    the daemon refused or failed\n"
              "  5    an input file is missing or malformed\n"
              "  6    output cannot be written, or memory ran out\n"

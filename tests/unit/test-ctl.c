@@ -196,6 +196,39 @@ static void evict_says_what_is_kept_because_it_is_not_on_disk_yet(void **state)
         assert_string_equal(said, "2 evicted, 0 not there\n");
 }
 
+/* --- calls that take long --- */
+
+static void call_without_an_answer_in_time_is_not_a_daemon_that_went_away(void **state)
+{
+        fake.verify = fake.purge = fake.device = -ETIMEDOUT;
+        fake.error = "the daemon did not answer in time";
+        assert_int_equal(run(&command_purge, false, "ns", NULL, NULL), EXIT_UNREACHABLE);
+        assert_string_equal(complained, "kvcachectl: purge: the daemon did not answer in time; it "
+                                        "may still be at it\n");
+        assert_int_equal(run(&command_device, false, "resume", "0", NULL), EXIT_UNREACHABLE);
+        assert_says(complained, "device resume: the daemon did not answer in time; it may");
+        assert_int_equal(run(&command_verify, false, NULL, NULL, NULL), 2);
+        assert_says(complained, "/a: the daemon did not answer in time; it may");
+        fake.purge = -ECONNRESET;
+        fake.error = "the daemon closed the connection";
+        assert_int_equal(run(&command_purge, false, "ns", NULL, NULL), EXIT_UNREACHABLE);
+        assert_says(complained, "purge: the daemon went away: the daemon closed");
+}
+
+static void calls_that_move_much_may_take_longer_than_others(void **state)
+{
+        enum { TEN_MINUTES = 600000 };
+
+        run(&command_purge, false, "ns", NULL, NULL);
+        assert_int_equal(fake.request_timeout_ms, TEN_MINUTES);
+        run(&command_device, false, "suspend", "0", NULL);
+        assert_int_equal(fake.request_timeout_ms, TEN_MINUTES);
+        run(&command_verify, false, NULL, NULL, NULL);
+        assert_int_equal(fake.request_timeout_ms, TEN_MINUTES);
+        run(&command_evict, false, "k", NULL, NULL);
+        assert_int_equal(fake.request_timeout_ms, 0); /* the library's own */
+}
+
 /* --- verify --- */
 
 static void verify_calls_nothing_good_that_was_not_read(void **state)
@@ -221,6 +254,8 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup(name, reset)
         const struct CMUnitTest tests[] = {
                 CASE(evict_says_what_is_kept_because_it_is_not_on_disk_yet),
+                CASE(call_without_an_answer_in_time_is_not_a_daemon_that_went_away),
+                CASE(calls_that_move_much_may_take_longer_than_others),
                 CASE(verify_calls_nothing_good_that_was_not_read),
         };
 
