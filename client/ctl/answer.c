@@ -33,6 +33,50 @@ int answer_fetch(struct ctl *ctl, enum kvcache_report what, const char *name, cJ
         return *ret ? EXIT_OK : complain(EXIT_REFUSED, "%s: the daemon's answer is not JSON", name);
 }
 
+int answer_paths(struct ctl *ctl, cJSON **ret)
+{
+        _cleanup_(freep) char *text = NULL;
+        _cleanup_(cJSON_Deletep) cJSON *status = NULL;
+        cJSON *store, *paths;
+        int r;
+
+        r = kvcache_report(ctl->kv, KVCACHE_REPORT_STATUS, &text);
+        if (r < 0)
+                return r;
+        status = cJSON_Parse(text);
+        store = cJSON_GetObjectItemCaseSensitive(status, "store");
+        paths = cJSON_GetObjectItemCaseSensitive(store, "paths");
+        if (!cJSON_IsArray(paths))
+                return 1;
+        *ret = cJSON_DetachItemViaPointer(store, paths);
+        return 0;
+}
+
+int answer_path_number(const cJSON *paths, const char *wanted)
+{
+        int n = cJSON_GetArraySize(paths);
+        uint64_t number;
+
+        for (int i = 0; i < n && *wanted; i++)
+                if (strcmp(answer_text(cJSON_GetArrayItem(paths, i), "path"), wanted) == 0)
+                        return i;
+        return human_parse_count(wanted, &number) == 0 && number < (uint64_t)n ? (int)number : -1;
+}
+
+const char *answer_text(const cJSON *object, const char *name)
+{
+        const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
+
+        return text ? text : "";
+}
+
+uint64_t answer_count_of(const cJSON *object, const char *name)
+{
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+
+        return cJSON_IsNumber(item) ? answer_count(item->valuedouble) : 0;
+}
+
 uint64_t answer_count(double value)
 {
         return value <= 0 ? 0 : value >= 18446744073709549568.0 ? UINT64_MAX : (uint64_t)value;

@@ -16,6 +16,15 @@ int answer_no_operands(const struct command *self, int argc, char **argv, int fi
 /* The report, parsed; with --json it is printed, and *ret stays NULL. */
 int answer_fetch(struct ctl *ctl, enum kvcache_report what, const char *name, cJSON **ret);
 
+/* store.paths of a connected daemon's status: one object a path, in the order of their numbers.
+ * 0; 1: it does not tell; -errno. */
+int answer_paths(struct ctl *ctl, cJSON **ret);
+/* The number of a path that is named by its directory, or by its number from 0; -1: none. */
+int answer_path_number(const cJSON *paths, const char *wanted);
+
+/* A member of an object: "" and 0 if it is not there. */
+const char *answer_text(const cJSON *object, const char *name);
+uint64_t answer_count_of(const cJSON *object, const char *name);
 /* A number of JSON as one that counts: never below 0, and never too large. */
 uint64_t answer_count(double value);
 /* "pool_bytes", 1024: "1 KiB". */

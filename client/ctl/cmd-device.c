@@ -12,52 +12,25 @@
 
 #include "checked.h"
 #include "cleanup.h"
+#include "answer.h"
 #include "commands.h"
 #include "common.h"
 #include "human.h"
 #include "table.h"
 
-/* store.paths of the status; NULL with *ret_status set. */
-static cJSON *device_paths(struct ctl *ctl, int *ret_status)
+/* Connects. EXIT_OK, or it has been said what is wrong. */
+static int device_paths(struct ctl *ctl, cJSON **ret)
 {
-        _cleanup_(freep) char *text = NULL;
-        _cleanup_(cJSON_Deletep) cJSON *status = NULL;
-        cJSON *paths = NULL;
         int r;
 
         ctl->request_timeout_ms = LONG_CALL_MS;
-        *ret_status = ctl_connect(ctl);
-        if (*ret_status)
-                return NULL;
-        r = kvcache_report(ctl->kv, KVCACHE_REPORT_STATUS, &text);
-        if (r < 0) {
-                *ret_status = complain_call(ctl, r, "device");
-                return NULL;
-        }
-        status = cJSON_Parse(text);
-        if (status)
-                paths = cJSON_DetachItemFromObject(
-                        cJSON_GetObjectItemCaseSensitive(status, "store"), "paths");
-        if (!cJSON_IsArray(paths)) {
-                cJSON_Delete(paths);
-                *ret_status = complain(EXIT_REFUSED, "device: this daemon tells nothing of paths");
-                return NULL;
-        }
-        return paths;
-}
-
-static const char *text_of(const cJSON *object, const char *name)
-{
-        const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
-
-        return text ? text : "";
-}
-
-static uint64_t count_of(const cJSON *object, const char *name)
-{
-        double x = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(object, name));
-
-        return x >= 0 && x < 1e18 ? (uint64_t)x : 0;
+        r = ctl_connect(ctl);
+        if (r)
+                return r;
+        r = answer_paths(ctl, ret);
+        if (r > 0)
+                return complain(EXIT_REFUSED, "device: this daemon tells nothing of paths");
+        return r < 0 ? complain_call(ctl, r, "device") : EXIT_OK;
 }
 
 static int device_ls(struct ctl *ctl)
@@ -67,8 +40,8 @@ static int device_ls(struct ctl *ctl)
         const cJSON *path;
         int status;
 
-        paths = device_paths(ctl, &status);
-        if (!paths)
+        status = device_paths(ctl, &paths);
+        if (status)
                 return status;
         if (ctl->json)
                 return print_json(paths);
@@ -79,36 +52,26 @@ static int device_ls(struct ctl *ctl)
                 char used[HUMAN_BYTES], limit[HUMAN_BYTES], chunks[HUMAN_BYTES],
                         failed[HUMAN_BYTES];
 
-                human_bytes(count_of(path, "used_bytes"), used);
-                human_bytes(count_of(path, "limit_bytes"), limit);
-                human_count(count_of(path, "chunks"), chunks);
-                human_count(count_of(errors, "read") + count_of(errors, "write") +
-                                    count_of(errors, "sync"),
+                human_bytes(answer_count_of(path, "used_bytes"), used);
+                human_bytes(answer_count_of(path, "limit_bytes"), limit);
+                human_count(answer_count_of(path, "chunks"), chunks);
+                human_count(answer_count_of(errors, "read") +
+                                    answer_count_of(errors, "write") +
+                                    answer_count_of(errors, "sync"),
                             failed);
-                text_table_row(table, text_of(path, "path"), text_of(path, "state"), used, limit,
-                               chunks, failed);
+                text_table_row(table, answer_text(path, "path"), answer_text(path, "state"), used,
+                               limit, chunks, failed);
         }
         text_table_print(table, "", stdout);
         text_table_free(table);
         cJSON_ArrayForEach(path, paths) {
-                if (text_of(path, "reason")[0])
-                        printf("%s: %s\n", text_of(path, "path"), text_of(path, "reason"));
+                if (answer_text(path, "reason")[0])
+                        printf("%s: %s\n", answer_text(path, "path"), answer_text(path, "reason"));
                 if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(path, "full")))
                         printf("%s: its file system is full: it does not grow\n",
-                               text_of(path, "path"));
+                               answer_text(path, "path"));
         }
         return EXIT_OK;
-}
-
-static int device_number(const cJSON *paths, const char *wanted)
-{
-        int n = cJSON_GetArraySize(paths);
-        uint64_t number;
-
-        for (int i = 0; i < n; i++)
-                if (strcmp(text_of(cJSON_GetArrayItem(paths, i), "path"), wanted) == 0)
-                        return i;
-        return human_parse_count(wanted, &number) == 0 && number < (uint64_t)n ? (int)number : -1;
 }
 
 static int device_act(struct ctl *ctl, const char *action, const char *wanted)
@@ -116,29 +79,24 @@ static int device_act(struct ctl *ctl, const char *action, const char *wanted)
         bool suspend = strcmp(action, "suspend") == 0;
         _cleanup_(cJSON_Deletep) cJSON *paths = NULL, *object = NULL;
         const char *name;
+        char what[64];
         int status, number, r;
 
-        paths = device_paths(ctl, &status);
-        if (!paths)
+        status = device_paths(ctl, &paths);
+        if (status)
                 return status;
-        number = device_number(paths, wanted);
+        number = answer_path_number(paths, wanted);
         if (number < 0)
                 return complain(EXIT_NOT_FOUND, "device %s: the daemon's store has no path '%s'",
                                 action, wanted);
-        name = text_of(cJSON_GetArrayItem(paths, number), "path");
+        name = answer_text(cJSON_GetArrayItem(paths, number), "path");
+        snprintf(what, sizeof(what), "device %s", action);
         r = suspend ? kvcache_device_suspend(ctl->kv, (uint32_t)number)
                     : kvcache_device_resume(ctl->kv, (uint32_t)number);
         if (r == -EACCES)
-                return complain(EXIT_REFUSED,
-                                "device %s: only an admin may: root, the daemon's own user, or "
-                                "whom its configuration names",
-                                action);
-        if (r < 0) {
-                char what[64];
-
-                snprintf(what, sizeof(what), "device %s", action);
+                return complain_admin(what);
+        if (r < 0)
                 return complain_call(ctl, r, what);
-        }
         if (ctl->json) {
                 object = cJSON_CreateObject();
                 cJSON_AddStringToObject(object, "path", name);

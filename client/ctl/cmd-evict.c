@@ -233,10 +233,7 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
         if (all) {
                 r = kvcache_purge_all(ctl->kv, &dropped);
                 if (r == -EACCES)
-                        return complain(
-                                EXIT_REFUSED,
-                                "purge: only an admin may purge everything: root, the daemon's "
-                                "own user, or whom its configuration names");
+                        return complain_admin("purge --all");
         } else {
                 r = namespace_attach(ctl, argv[first], &namespace);
                 if (r)

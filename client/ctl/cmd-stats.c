@@ -261,10 +261,7 @@ static int run_config(struct ctl *ctl, const struct command *self, int argc, cha
                 return r;
         r = kvcache_report(ctl->kv, KVCACHE_REPORT_CONFIG, &text);
         if (r == -EACCES)
-                return complain(
-                        EXIT_REFUSED,
-                        "config: only an admin may see the configuration: root, the daemon's "
-                        "own user, or whom its configuration names");
+                return complain_admin("config");
         if (r < 0)
                 return complain_call(ctl, r, "config");
         if (ctl->json) {

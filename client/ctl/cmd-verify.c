@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "answer.h"
 #include "commands.h"
 #include "common.h"
 #include "human.h"
@@ -236,10 +237,10 @@ static int do_path(struct run *run, unsigned path, const char *name, uint32_t *r
         if (r < 0)
                 progress_end(&run->progress);
         run->hopeless = r == -EACCES || errno_unreachable(r);
-        if (r == -EACCES)
-                return complain(EXIT_NOT_RUN,
-                                "verify: only an admin may: root, the daemon's own user, or whom "
-                                "its configuration names");
+        if (r == -EACCES) {
+                complain_admin("verify");
+                return EXIT_NOT_RUN;
+        }
         if (r == -ENODEV)
                 return complain(EXIT_NOT_RUN,
                                 "%s: many chunks in a row cannot be read: the device is at fault; "
@@ -254,41 +255,14 @@ static int do_path(struct run *run, unsigned path, const char *name, uint32_t *r
 
 /* --- a running daemon's --- */
 
-static cJSON *paths_of(struct ctl *ctl)
-{
-        _cleanup_(freep) char *text = NULL;
-        _cleanup_(cJSON_Deletep) cJSON *status = NULL;
-
-        if (kvcache_report(ctl->kv, KVCACHE_REPORT_STATUS, &text) < 0)
-                return NULL;
-        status = cJSON_Parse(text);
-        return cJSON_DetachItemFromObject(cJSON_GetObjectItemCaseSensitive(status, "store"),
-                                          "path");
-}
-
 static const char *path_name(const cJSON *paths, unsigned i, char *room, size_t bytes)
 {
-        const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(paths, (int)i));
+        const char *name = answer_text(cJSON_GetArrayItem(paths, (int)i), "path");
 
-        if (name)
+        if (*name)
                 return name;
         snprintf(room, bytes, "path %u", i);
         return room;
-}
-
-/* The number of a path that was named, or -1. */
-static int path_number(const cJSON *paths, const char *wanted)
-{
-        int n = cJSON_GetArraySize(paths);
-        uint64_t number;
-
-        for (int i = 0; i < n; i++) {
-                const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(paths, i));
-
-                if (name && strcmp(name, wanted) == 0)
-                        return i;
-        }
-        return human_parse_count(wanted, &number) == 0 && number < (uint64_t)n ? (int)number : -1;
 }
 
 static int verify_online(struct run *run, const char *wanted)
@@ -301,10 +275,10 @@ static int verify_online(struct run *run, const char *wanted)
         r = ctl_connect(run->ctl);
         if (r)
                 return EXIT_NOT_RUN;
-        paths = paths_of(run->ctl);
+        (void)answer_paths(run->ctl, &paths); /* without names, numbers do */
         n = MAX((uint32_t)cJSON_GetArraySize(paths), UINT32_C(1));
         if (wanted) {
-                r = path_number(paths, wanted);
+                r = answer_path_number(paths, wanted);
                 if (r < 0)
                         return complain(EXIT_NOT_RUN, "the daemon's store has no path '%s'",
                                         wanted);

@@ -67,6 +67,14 @@ int complain_call(struct ctl *ctl, int r, const char *what)
         return complain(EXIT_REFUSED, "%s: %s", what, words_of(ctl, r));
 }
 
+int complain_admin(const char *what)
+{
+        return complain(EXIT_REFUSED,
+                        "%s: only an admin may: root, the daemon's own user, or whom its "
+                        "configuration names",
+                        what);
+}
+
 int complain_status(int status, const char *what)
 {
         switch (status) {

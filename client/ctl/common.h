@@ -53,6 +53,8 @@ int complain(int status, const char *format, ...) __attribute__((format(printf, 
 int complain_memory(void);
 /* What a failed call (a negative errno) means, with the library's words. */
 int complain_call(struct ctl *ctl, int r, const char *what);
+/* EXIT_REFUSED, for -EACCES of a call that is for admins. */
+int complain_admin(const char *what);
 /* What a key's status means. Nothing is said for KVCACHE_OK, KVCACHE_EXISTS: EXIT_OK. */
 int complain_status(int status, const char *what);
 /* Is this errno one of a daemon that is not there, went away, or did not answer in time? */
