@@ -263,7 +263,8 @@ struct kvcache_listed {
         uint64_t created_ms;
         uint32_t tiers;
 };
-/* Up to `max` chunks of a namespace, in no order. Start with *cursor = 0; at the end it is 0 again.
+/* Up to `max` chunks of a namespace, in no order; those that are in memory only, since they are
+ * being written or could not be, are passed over. Start with *cursor = 0; at the end it is 0 again.
  * Returns how many, which may be none before the end, too. */
 int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
                  struct kvcache_listed *ret, size_t max);

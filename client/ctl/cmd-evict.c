@@ -20,7 +20,7 @@ static const struct option_row evict_options[] = {
           "memory: from memory only, what is on disk stays; all (the default)" },
         { OPTION_FROM, "from", "FILE",
           "the keys in FILE, as `replay --acks` writes them; \"-\": standard input" },
-        { OPTION_ALL, "all", NULL, "every chunk of the namespace" },
+        { OPTION_ALL, "all", NULL, "every chunk of the namespace that `ls` lists" },
         { 0 },
 };
 

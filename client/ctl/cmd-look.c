@@ -395,7 +395,8 @@ const struct command command_ls = {
         .summary = "the chunks of a namespace, or the namespaces",
         .help = "Lists the chunks of a namespace in no order: key, length, when it was put, and\n"
                 "where it is. How many they are goes to standard error. What is put or dropped\n"
-                "meanwhile may or may not show; no chunk shows twice.",
+                "meanwhile may or may not show; no chunk shows twice. Chunks that are in memory\n"
+                "only, since they are being written or could not be, are passed over.",
         .options = ls_options,
         .run = run_ls,
 };

@@ -140,6 +140,7 @@ def test_with_the_only_path_suspended_puts_live_in_the_pool(make):
         assert c.device("suspend")
         assert {r.status for r in put_all(c, ns, more, ack=Ack.ACCEPTED).values()} == {Status.OK}
         assert get_all(c, ns, [k for k, _ in more]) == dict(more)
+        assert list(c.list(ns)) == [], "what is in memory only is not listed"
         assert {r.status for r in put_all(c, ns, items("written", 3, 5000), ack=Ack.WRITTEN).values()} == {Status.FAILED}
         c.namespace("another")
         assert daemon.metric("kvcache_put_pool_only_total") == 10
