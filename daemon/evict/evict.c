@@ -68,10 +68,10 @@ void evict_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes
         e->policy->insert(e, item, group, bytes);
 }
 
-void evict_touch(struct evict *e, uint32_t item)
+void evict_touch(struct evict *e, uint32_t item, uint32_t group)
 {
-        assert(evict_contains(e, item));
-        e->policy->touch(e, item);
+        assert(evict_contains(e, item) && group < e->max_groups);
+        e->policy->touch(e, item, group);
 }
 
 void evict_remove(struct evict *e, uint32_t item)

@@ -22,7 +22,8 @@ struct evict *evict_free(struct evict *e);
 
 /* A new item, as the youngest. `bytes`: what evicting it would free. */
 void evict_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes);
-void evict_touch(struct evict *e, uint32_t item);
+/* The group is the one it was inserted with. */
+void evict_touch(struct evict *e, uint32_t item, uint32_t group);
 /* Out of the policy: dropped, or evicted. */
 void evict_remove(struct evict *e, uint32_t item);
 bool evict_contains(const struct evict *e, uint32_t item);
@@ -34,7 +35,7 @@ uint32_t evict_victim(struct evict *e, uint32_t group,
                       uint32_t max_passed);
 
 /* Logical time of an item's last touch, 0 if it is not in; grows by one with each touch or insert.
- * To compare groups. */
+ * To compare groups; after billions of touches a little less than exact. */
 uint64_t evict_touched(const struct evict *e, uint32_t item);
 uint64_t evict_now(const struct evict *e);
 

@@ -2,32 +2,40 @@
 /* Least recently used, a list a group. Leaf first comes from the order of the touches: a chain is
  * touched from its end to its root, so its end is the oldest of it and goes first.
  *
- * Runs on the loop thread. The lists are threaded through one array by item number: 16 bytes an
- * item, touched by the machine only as items appear. Nothing fails after it was made. */
+ * Runs on the loop thread. The lists are threaded through one array by item number: 12 bytes an
+ * item, touched by the machine only as items appear. The ends of a list name its group. Nothing
+ * fails after it was made.
+ *
+ * The time of a touch is a number of 32 bits. When time has no more room in it, all are halved, and
+ * from then on it counts pairs of touches, then fours: one pass over the items each time that their
+ * whole history has become twice as long. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
+#include "checked.h"
 #include "policy.h"
 
-/* `group` is one more than the group, so that zeroed memory says "not in". 2^48 touches are nine
- * years at a million a second. */
+/* A link is 0 (not in), END and the list's group, or one more than an item. */
 struct lru_item {
         uint32_t older, younger;
-        uint64_t touched : 48;
-        uint64_t group : 16;
+        uint32_t touched; /* in units of 2^unit touches */
 };
-static_assert(sizeof(struct lru_item) == 16, "there is one for each chunk");
+static_assert(sizeof(struct lru_item) == 12, "there is one for each chunk");
+
+#define END (UINT32_C(1) << 31)
 
 enum { LRU_MAX_GROUPS = UINT16_MAX - 1 };
 
 struct lru_group {
-        uint32_t oldest, youngest;
+        uint32_t oldest, youngest; /* links as well; an empty list's are its END */
 };
 
 struct lru {
         struct evict evict;
         uint64_t now;
+        unsigned unit;
+        uint32_t high; /* no item has been in that is not below */
         struct lru_item *items;
         struct lru_group groups[];
 };
@@ -41,7 +49,7 @@ static int lru_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
 {
         struct lru *l;
 
-        if (max_groups > LRU_MAX_GROUPS)
+        if (max_groups > LRU_MAX_GROUPS || max_items >= END)
                 return -EINVAL;
         l = calloc(1, sizeof(*l) + max_groups * sizeof(l->groups[0]));
         if (!l)
@@ -52,7 +60,7 @@ static int lru_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
                 return -ENOMEM;
         }
         for (uint32_t i = 0; i < max_groups; i++)
-                l->groups[i] = (struct lru_group){ .oldest = EVICT_NONE, .youngest = EVICT_NONE };
+                l->groups[i] = (struct lru_group){ .oldest = END | i, .youngest = END | i };
         *ret = &l->evict;
         return 0;
 }
@@ -63,46 +71,56 @@ static void lru_free(struct evict *e)
         free(lru(e));
 }
 
-static void lru_unlink(struct lru *l, uint32_t item)
+/* What says who is younger than the one that a link names, and who is older. */
+static uint32_t *younger_of(struct lru *l, uint32_t link)
 {
-        struct lru_item *i = &l->items[item];
-        struct lru_group *g = &l->groups[i->group - 1];
-
-        if (i->older == EVICT_NONE)
-                g->oldest = i->younger;
-        else
-                l->items[i->older].younger = i->younger;
-        if (i->younger == EVICT_NONE)
-                g->youngest = i->older;
-        else
-                l->items[i->younger].older = i->older;
+        return link & END ? &l->groups[link & ~END].oldest : &l->items[link - 1].younger;
 }
 
-static void lru_append(struct lru *l, uint32_t item)
+static uint32_t *older_of(struct lru *l, uint32_t link)
 {
-        struct lru_item *i = &l->items[item];
-        struct lru_group *g = &l->groups[i->group - 1];
+        return link & END ? &l->groups[link & ~END].youngest : &l->items[link - 1].older;
+}
 
-        i->older = g->youngest;
-        i->younger = EVICT_NONE;
-        i->touched = ++l->now;
-        if (g->youngest == EVICT_NONE)
-                g->oldest = item;
-        else
-                l->items[g->youngest].younger = item;
-        g->youngest = item;
+static void lru_unlink(struct lru *l, uint32_t item)
+{
+        const struct lru_item *i = &l->items[item];
+
+        *younger_of(l, i->older) = i->younger;
+        *older_of(l, i->younger) = i->older;
+}
+
+static uint32_t lru_tick(struct lru *l)
+{
+        if (++l->now >> l->unit > UINT32_MAX) {
+                l->unit++;
+                for (uint32_t i = 0; i < l->high; i++)
+                        if (l->items[i].older != 0)
+                                l->items[i].touched /= 2;
+        }
+        return (uint32_t)(l->now >> l->unit);
+}
+
+static void lru_append(struct lru *l, uint32_t item, uint32_t group)
+{
+        uint32_t touched = lru_tick(l), older = l->groups[group].youngest;
+
+        l->items[item] =
+                (struct lru_item){ .older = older, .younger = END | group, .touched = touched };
+        *younger_of(l, older) = item + 1;
+        l->groups[group].youngest = item + 1;
 }
 
 static void lru_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes)
 {
-        lru(e)->items[item].group = group + 1;
-        lru_append(lru(e), item);
+        lru(e)->high = MAX(lru(e)->high, item + 1);
+        lru_append(lru(e), item, group);
 }
 
-static void lru_touch(struct evict *e, uint32_t item)
+static void lru_touch(struct evict *e, uint32_t item, uint32_t group)
 {
         lru_unlink(lru(e), item);
-        lru_append(lru(e), item);
+        lru_append(lru(e), item, group);
 }
 
 static void lru_remove(struct evict *e, uint32_t item)
@@ -113,7 +131,7 @@ static void lru_remove(struct evict *e, uint32_t item)
 
 static bool lru_contains(const struct evict *e, uint32_t item)
 {
-        return lru(e)->items[item].group != 0;
+        return lru(e)->items[item].older != 0;
 }
 
 static uint32_t lru_victim(struct evict *e, uint32_t group,
@@ -123,9 +141,10 @@ static uint32_t lru_victim(struct evict *e, uint32_t group,
         const struct lru *l = lru(e);
         uint32_t passed = 0;
 
-        for (uint32_t i = l->groups[group].oldest; i != EVICT_NONE; i = l->items[i].younger) {
-                if (!may_evict || may_evict(userdata, i))
-                        return i;
+        for (uint32_t link = l->groups[group].oldest; !(link & END);
+             link = l->items[link - 1].younger) {
+                if (!may_evict || may_evict(userdata, link - 1))
+                        return link - 1;
                 if (passed++ == max_passed)
                         break;
         }
@@ -134,12 +153,18 @@ static uint32_t lru_victim(struct evict *e, uint32_t group,
 
 static uint64_t lru_touched(const struct evict *e, uint32_t item)
 {
-        return lru(e)->items[item].touched;
+        return (uint64_t)lru(e)->items[item].touched << lru(e)->unit;
 }
 
 static uint64_t lru_now(const struct evict *e)
 {
         return lru(e)->now;
+}
+
+void evict_lru_set_now(struct evict *e, uint64_t now)
+{
+        assert(now >= lru(e)->now && now <= UINT32_MAX);
+        lru(e)->now = now;
 }
 
 const struct evict_policy evict_policy_lru = {

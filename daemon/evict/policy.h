@@ -13,7 +13,7 @@ struct evict_policy {
         void (*free)(struct evict *e);
 
         void (*insert)(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes);
-        void (*touch)(struct evict *e, uint32_t item);
+        void (*touch)(struct evict *e, uint32_t item, uint32_t group);
         void (*remove)(struct evict *e, uint32_t item);
         bool (*contains)(const struct evict *e, uint32_t item);
         uint32_t (*victim)(struct evict *e, uint32_t group,
@@ -29,3 +29,5 @@ struct evict {
 };
 
 extern const struct evict_policy evict_policy_lru;
+/* For tests: as if there had been so many touches, at most 2^32 - 1. */
+void evict_lru_set_now(struct evict *e, uint64_t now);

@@ -254,7 +254,7 @@ static uint32_t find_victim(struct pool *p, unsigned class)
                 if (victim != EVICT_NONE || p->n_passed <= MAX_PASSED)
                         return victim;
                 for (uint32_t i = 0; i < p->n_passed; i++)
-                        evict_touch(p->evict, p->passed[i]);
+                        evict_touch(p->evict, p->passed[i], class);
         }
         return EVICT_NONE;
 }
@@ -501,7 +501,8 @@ void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation)
 {
         if (chunk < p->high_water && p->chunks[chunk].generation == generation &&
             evict_contains(p->evict, chunk))
-                evict_touch(p->evict, chunk);
+                evict_touch(p->evict, chunk,
+                            (uint32_t)slabs_slab_class(p->slabs, p->chunks[chunk].slab));
 }
 
 void pool_for_each(struct pool *p, void (*each)(void *userdata, uint32_t chunk), void *userdata)

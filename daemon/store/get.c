@@ -93,8 +93,8 @@ int volume_get(struct volume *v, struct store_get *req)
         if (i == INDEX_NONE || v->stopping || v->bypassed)
                 return STORE_MISS;
         c = volume_chunk_at(v, i);
-        /* More than 65,000 reads of one chunk at once is nobody's need. */
-        if (c->flags & CHUNK_PENDING || c->pins == UINT16_MAX)
+        /* More than 4,000 reads of one chunk at once is nobody's need. */
+        if (c->flags & CHUNK_PENDING || c->pins == CHUNK_PINS_MAX)
                 return STORE_MISS;
         req->length = c->length;
         req->crc = c->crc;

@@ -5,7 +5,8 @@
  * the used ones stay low in the array; above the high mark nothing has been touched yet. The
  * buckets grow with the records, one at a time (linear hashing): each new one takes its share of
  * the one that is next in turn, so that no link ever has to wait for a table to be made anew. The
- * hash is the caller's keyed one: a client that picks keys cannot pick buckets. */
+ * hash is the caller's keyed one: a client that picks keys cannot pick buckets. It is made again
+ * when a record leaves its bucket, rather than kept. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -17,6 +18,8 @@
 #include "store/index.h"
 
 struct index {
+        uint64_t (*hash)(const void *userdata, const struct chunk *c);
+        const void *userdata;
         struct chunk *chunks;
         uint32_t *buckets; /* record + 1; 0: empty, as fresh memory is */
         uint64_t chunks_bytes, buckets_bytes;
@@ -56,7 +59,8 @@ static void *map_zeroed(uint64_t bytes)
         return p;
 }
 
-int index_new(struct index **ret, uint32_t max_chunks)
+int index_new(struct index **ret, uint32_t max_chunks,
+              uint64_t (*hash)(const void *userdata, const struct chunk *c), const void *userdata)
 {
         _cleanup_(index_freep) struct index *ix = calloc(1, sizeof(*ix));
         uint64_t buckets = MIN_BUCKETS;
@@ -68,6 +72,8 @@ int index_new(struct index **ret, uint32_t max_chunks)
         while (buckets < max_chunks)
                 buckets *= 2;
 
+        ix->hash = hash;
+        ix->userdata = userdata;
         ix->max = max_chunks;
         ix->free = INDEX_NONE;
         ix->max_buckets = (uint32_t)buckets;
@@ -104,7 +110,7 @@ struct chunk *index_chunk(const struct index *ix, uint32_t i)
 uint32_t index_acquire(struct index *ix)
 {
         struct chunk *c;
-        uint32_t i, generation;
+        uint32_t i;
 
         if (ix->free != INDEX_NONE) {
                 i = ix->free;
@@ -116,13 +122,7 @@ uint32_t index_acquire(struct index *ix)
         }
         c = &ix->chunks[i];
         assert(!(c->flags & CHUNK_USED));
-        generation = c->generation;
-        *c = (struct chunk){
-                .generation = generation,
-                .flags = CHUNK_USED,
-                .slab = INDEX_NO_SLAB,
-                .table_position = UINT32_MAX,
-        };
+        *c = (struct chunk){ .flags = CHUNK_USED, .slab = INDEX_NO_SLAB };
         ix->used++;
         return i;
 }
@@ -133,8 +133,7 @@ void index_release(struct index *ix, uint32_t i)
 
         assert((c->flags & CHUNK_USED) && !(c->flags & CHUNK_LINKED) && c->pins == 0);
         c->flags = 0;
-        c->generation++;
-        c->table_position = UINT32_MAX;
+        c->seq = 0;
         c->slab = INDEX_NO_SLAB;
         c->next = ix->free;
         ix->free = i;
@@ -170,7 +169,7 @@ static void split(struct index *ix)
                 uint32_t i = *link;
                 struct chunk *c = &ix->chunks[i - 1];
 
-                if ((c->hash & ix->mask) != n) {
+                if (((uint32_t)ix->hash(ix->userdata, c) & ix->mask) != n) {
                         link = &c->next;
                         continue;
                 }
@@ -189,8 +188,7 @@ void index_link(struct index *ix, uint32_t i, uint64_t hash)
         assert((c->flags & CHUNK_USED) && !(c->flags & CHUNK_LINKED));
         if (++ix->linked > ix->n_buckets && ix->n_buckets < ix->max_buckets)
                 split(ix);
-        c->hash = (uint32_t)hash;
-        bucket = bucket_of(ix, c->hash);
+        bucket = bucket_of(ix, (uint32_t)hash);
         c->next = *bucket;
         *bucket = i + 1;
         c->flags |= CHUNK_LINKED;
@@ -199,7 +197,7 @@ void index_link(struct index *ix, uint32_t i, uint64_t hash)
 void index_unlink(struct index *ix, uint32_t i)
 {
         struct chunk *c = index_chunk(ix, i);
-        uint32_t *link = bucket_of(ix, c->hash);
+        uint32_t *link = bucket_of(ix, (uint32_t)ix->hash(ix->userdata, c));
 
         assert(c->flags & CHUNK_LINKED);
         while (*link != i + 1) {
@@ -208,7 +206,7 @@ void index_unlink(struct index *ix, uint32_t i)
         }
         *link = c->next;
         c->next = 0;
-        c->flags &= (uint8_t)~CHUNK_LINKED;
+        c->flags &= ~(unsigned)CHUNK_LINKED;
         ix->linked--;
 }
 
@@ -219,8 +217,7 @@ uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct 
              i = ix->chunks[i - 1].next) {
                 const struct chunk *c = &ix->chunks[i - 1];
 
-                if (c->hash == (uint32_t)hash && c->namespace_id == namespace_id &&
-                    key_equal(&c->key, key))
+                if (c->namespace_id == namespace_id && key_equal(&c->key, key))
                         return i - 1;
         }
         return INDEX_NONE;
@@ -236,7 +233,7 @@ void index_prefetch(const struct index *ix, uint64_t hash, unsigned step)
                 const struct chunk *c = &ix->chunks[*bucket - 1];
 
                 __builtin_prefetch(c);
-                __builtin_prefetch((const char *)c + 64);
+                __builtin_prefetch((const char *)(c + 1) - 1);
         }
 }
 

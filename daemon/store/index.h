@@ -2,9 +2,13 @@
 /* Key to location, in memory: one array of chunk records, and a hash table of chains through them.
  *
  * A record is a number below the bound given at the start; the same number names the chunk in the
- * eviction order and as the owner of its slot. Its generation changes when it is given back, so
- * that a number kept for too long is recognized. Memory is reserved at the start and touched as
- * records are used: 96 bytes a chunk, and a bucket of 4 bytes for each. */
+ * eviction order, in the table's pages and as the owner of its slot. The sequence of the put is its
+ * chunk's own: a number kept for too long is recognized by it. Memory is reserved at the start and
+ * touched as records are used: 76 bytes a chunk, and a bucket of 4 bytes for each.
+ *
+ * What follows from something else is not kept: the hash from the key; the tenant from the slab,
+ * which is of one; the place in the ring is the table's. Key, namespace and chain come first: a
+ * look-up that goes past a record has touched no more than that. */
 #pragma once
 
 #include <assert.h>
@@ -23,30 +27,35 @@ enum chunk_flags {
         CHUNK_DISPLACED = 8, /* its home is another path of the store */
 };
 
+enum {
+        CHUNK_SEQ_BITS = 52,
+        CHUNK_SLOT_BITS = 28, /* of a terabyte in pages */
+        CHUNK_PINS_BITS = 12,
+};
+#define CHUNK_SEQ_MAX  ((UINT64_C(1) << CHUNK_SEQ_BITS) - 1)
+#define CHUNK_PINS_MAX ((1u << CHUNK_PINS_BITS) - 1)
+
 struct chunk {
         struct key key;
-        uint64_t seq;
-        uint64_t created_ms;
-        uint8_t parent[8];
-        uint32_t hash; /* the low half of the caller's */
-        uint32_t next; /* in its bucket, or of the free records */
-        uint32_t generation;
         uint32_t namespace_id;
+        uint32_t next; /* in its bucket, or of the free records */
         uint32_t length;
         uint32_t crc;
-        uint32_t table_position; /* of its live entry in the ring; TABLE_NOWHERE */
-        uint32_t slot;
-        uint16_t slab; /* = segment; INDEX_NO_SLAB: none yet */
-        uint16_t tenant;
-        uint16_t pins; /* I/O on its slot: neither evicted nor reused */
-        uint8_t flags;
-        uint8_t reserved;
-};
-static_assert(sizeof(struct chunk) == 96, "the documented memory a chunk");
+        uint64_t seq : CHUNK_SEQ_BITS;
+        uint64_t pins : CHUNK_PINS_BITS; /* I/O on its slot: neither evicted nor reused */
+        uint64_t created_ms : 48;
+        uint64_t slab : 16; /* = segment; INDEX_NO_SLAB: none yet */
+        uint32_t slot : CHUNK_SLOT_BITS;
+        uint32_t flags : 4;
+        uint8_t parent[8];
+} __attribute__((packed, aligned(4)));
+static_assert(sizeof(struct chunk) == 76, "the documented memory a chunk");
 
 struct index;
 
-int index_new(struct index **ret, uint32_t max_chunks);
+/* `hash`: of a chunk's key and namespace, as the callers of the functions below know it. */
+int index_new(struct index **ret, uint32_t max_chunks,
+              uint64_t (*hash)(const void *userdata, const struct chunk *c), const void *userdata);
 struct index *index_free(struct index *ix);
 
 /* A record, used but not linked, all else zero; INDEX_NONE when all are used. */

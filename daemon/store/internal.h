@@ -187,11 +187,12 @@ static inline struct chunk *volume_chunk_at(const struct volume *v, uint32_t i)
  * volume_turn(). */
 void volume_progress(struct volume *v);
 
+/* The sequence of its put tells a chunk from another that has the same record later. */
 static inline struct store_ref volume_ref(const struct volume *v, uint32_t i)
 {
         return (struct store_ref){
                 .index = i,
-                .generation = (index_chunk(v->index, i)->generation &
+                .generation = ((uint32_t)index_chunk(v->index, i)->seq &
                                ((1u << VOLUME_GENERATION_BITS) - 1)) |
                               v->number << VOLUME_GENERATION_BITS,
         };
@@ -208,8 +209,8 @@ void put_finish(struct volume *v, struct store_put *req, int result);
 void chunk_drop(struct volume *v, uint32_t i);
 void table_kick(struct volume *v);
 void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret);
-/* It can be found from here on: counts it. */
-void chunk_publish(struct volume *v, uint32_t i, uint32_t table_position);
+/* It lies in the table, and can be found from here on: counts it. */
+void chunk_publish(struct volume *v, uint32_t i);
 
 /* room.c */
 enum { ROOM_WAIT = 100 };

@@ -211,7 +211,6 @@ int volume_put(struct volume *v, struct store_put *req)
         c->created_ms = clock_unix_ms();
         memcpy(c->parent, req->parent.bytes, sizeof(c->parent));
         c->namespace_id = req->namespace_id;
-        c->tenant = req->tenant;
         c->length = req->length;
         c->crc = req->crc;
         c->flags |= CHUNK_PENDING;
@@ -239,15 +238,13 @@ int volume_put(struct volume *v, struct store_put *req)
         return 0;
 }
 
-void chunk_publish(struct volume *v, uint32_t i, uint32_t table_position)
+void chunk_publish(struct volume *v, uint32_t i)
 {
         struct chunk *c = volume_chunk_at(v, i);
         struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
 
         assert(ns);
-        c->flags &= (uint8_t)~CHUNK_PENDING;
-        c->table_position = table_position;
-        table_place(v->table, table_position, i);
+        c->flags &= ~(unsigned)CHUNK_PENDING;
         ns->seen.chunks++;
         ns->seen.bytes += c->length;
         v->chunks++;
@@ -273,7 +270,7 @@ void chunk_drop(struct volume *v, uint32_t i)
                         .key = c->key,
                         .seq = ++v->seq,
                         .namespace_id = c->namespace_id,
-                        .tenant = c->tenant,
+                        .tenant = namespaces_get(v->namespaces, c->namespace_id)->seen.tenant,
                 };
                 v->tombstones++;
                 v->drops_begun++;
@@ -320,7 +317,7 @@ void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk
                 .slot_pages = (uint32_t)(seg->slot_bytes / DISK_PAGE),
                 .length = c->length,
                 .payload_crc = c->crc,
-                .tenant = c->tenant,
+                .tenant = (uint16_t)seg->tenant,
                 .namespace_id = c->namespace_id,
                 .created_ms = c->created_ms,
                 .segment_epoch = seg->epoch,
@@ -360,7 +357,7 @@ static bool fill(void *userdata, struct table_item *item, struct disk_entry *ret
         return true;
 }
 
-static void written(void *userdata, struct table_item *item, uint32_t position, int r)
+static void written(void *userdata, struct table_item *item, uint32_t page, int r)
 {
         struct volume *v = userdata;
         struct table_work *work = container_of(item, struct table_work, item);
@@ -383,7 +380,8 @@ static void written(void *userdata, struct table_item *item, uint32_t position, 
         } else if (r < 0) {
                 put_cancel(v, req, STORE_BYPASSED);
         } else {
-                chunk_publish(v, req->ref.index, position);
+                table_place(v->table, page, req->ref.index);
+                chunk_publish(v, req->ref.index);
                 v->stats.puts++;
                 if (req->durable) {
                         sync_want(v->segments[c->slab]);
@@ -396,26 +394,14 @@ static void written(void *userdata, struct table_item *item, uint32_t position, 
         }
 }
 
-static bool live(void *userdata, uint32_t i, uint32_t position, struct disk_entry *ret)
+static void entry(void *userdata, uint32_t i, struct disk_entry *ret)
 {
         const struct volume *v = userdata;
-        const struct chunk *c = volume_chunk_at(v, i);
 
-        if (c->table_position != position)
-                return false;
-        if (ret)
-                entry_from_chunk(v, c, ret);
-        return true;
+        entry_from_chunk(v, volume_chunk_at(v, i), ret);
 }
 
-static void moved(void *userdata, uint32_t i, uint32_t position)
-{
-        volume_chunk_at(userdata, i)->table_position = position;
-}
-
-const struct table_ops volume_table_ops = {
-        .fill = fill, .written = written, .live = live, .moved = moved
-};
+const struct table_ops volume_table_ops = { .fill = fill, .written = written, .entry = entry };
 
 static void table_written(struct kio_request *io)
 {

@@ -1,20 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Start: from the files to the index. Blocks; runs once, before there is any other I/O.
  *
- * Three looks at the ring, each sequential. A ring of up to 64 MiB is read once and kept meanwhile;
+ * Two looks at the ring, each sequential. A ring of up to 64 MiB is read once and kept meanwhile;
  * a larger one is read each time, through the page cache: that costs less than touching that much
  * memory. A second thread then reads and checks the next block while this one is looked at. What
  * the looks come to in memory is anywhere, so each fetches it for a whole page before it is used.
  *   1. The newest page, hence the head; the highest sequence; of each segment the last cut
  *      (epoch), and of each of its slots the highest sequence. Then a lowered limit is enforced,
  *      before anything is built.
- *   2. Entries that won their slot, of namespaces that are known and not purged since, go into
- *      the index; of a key with several the highest sequence stays; of an entry with several
- *      copies the newest page counts.
- *   3. Any entry, tombstones above all, that is newer than what the index holds under its key,
- *      takes it out. What is left is live: its segment is cut as the entries say, its slot is
- *      taken, it enters the eviction order, older seconds first and within a second the later put
- *      first, so that parents are younger than children.
+ *   2. From the oldest page to the newest: entries that won their slot, of namespaces that are
+ *      known and not purged since, go into the index; of a key with several the highest sequence
+ *      stays; of an entry with several copies the newest page counts. Any other entry, tombstones
+ *      above all, that is newer than what the index holds under its key, takes it out: the entries
+ *      of one key were written in the order of their sequences.
+ *
+ * What is left is live: its segment is cut as the entries say, its slot is taken, it enters the
+ * eviction order, older seconds first and within a second the later put first, so that parents are
+ * younger than children.
+ *
+ * A ring whose pages do not follow each other in the order of their sequences, whatever has
+ * happened to it, has the second look's takings-out done in a look of their own, when all that may
+ * be taken out is in.
  *
  * A page counts if its CRC, the store's uuid and its position are right, an entry if its own CRC is
  * and its place exists: damage costs the entries it hit. A page that a crash left unwritten amid
@@ -42,7 +48,7 @@
 #define NAME_TABLE_NEW "table.new"
 
 enum {
-        READ_PAGES = 1024,
+        READ_PAGES = 128,
         KEEP_PAGES = 64 * 1024 * 1024 / DISK_PAGE,
         HUGE_BYTES = 2 * 1024 * 1024,
         ARENA_BYTES = 16 * 1024 * 1024,
@@ -56,6 +62,7 @@ enum {
 struct segment_scan {
         uint64_t epoch;
         uint32_t slot_pages, slots, room;
+        uint16_t tenant;
         uint64_t *seqs; /* of each slot the highest; room for `room` */
         uint64_t bytes; /* of the file; 0: there is none */
 };
@@ -158,6 +165,12 @@ static void block_read(const struct recovery *rec, struct block *b)
         }
 }
 
+/* No store has come to give a sequence that a record has no room for. */
+static bool entry_valid(const struct disk_entry *e, const uint8_t uuid[static DISK_UUID_BYTES])
+{
+        return disk_entry_valid(e, uuid) && e->seq <= CHUNK_SEQ_MAX;
+}
+
 static void block_check(const struct recovery *rec, struct block *b)
 {
         const uint8_t *uuid = rec->v->dir->superblock.uuid;
@@ -168,7 +181,7 @@ static void block_check(const struct recovery *rec, struct block *b)
 
                 *c = (struct check){ .valid = disk_page_valid(p, uuid, b->first + i) };
                 for (unsigned j = 0; c->valid && j < p->count; j++)
-                        c->entries |= (uint32_t)disk_entry_valid(&p->entries[j], uuid) << j;
+                        c->entries |= (uint32_t)entry_valid(&p->entries[j], uuid) << j;
         }
 }
 
@@ -467,7 +480,7 @@ static bool place_valid(const struct recovery *rec, const struct disk_entry *e)
         return e->segment < rec->v->n_segments && e->slot_pages > 0 &&
                e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
                e->length <= (uint64_t)e->slot_pages * DISK_PAGE &&
-               e->segment_epoch < UINT64_MAX / 2 &&
+               e->segment_epoch <= CHUNK_SEQ_MAX &&
                range_within((uint64_t)e->slot_offset * DISK_PAGE,
                             (uint64_t)e->slot_pages * DISK_PAGE, rec->scans[e->segment].bytes);
 }
@@ -527,6 +540,12 @@ static void arenas_free(struct arena *a)
         }
 }
 
+static bool is_of_scan(const struct segment_scan *scan, const struct disk_entry *e)
+{
+        return e->segment_epoch == scan->epoch && e->slot_pages == scan->slot_pages &&
+               e->tenant == scan->tenant;
+}
+
 static int scan_entry(struct recovery *rec, const struct disk_entry *e)
 {
         struct segment_scan *scan;
@@ -540,6 +559,7 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e)
         if (!scan->seqs || e->segment_epoch > scan->epoch) {
                 scan->epoch = e->segment_epoch;
                 scan->slot_pages = e->slot_pages;
+                scan->tenant = e->tenant; /* a file is of one */
                 scan->slots = (uint32_t)(scan->bytes / DISK_PAGE / e->slot_pages);
                 if (scan->slots > scan->room) {
                         /* What it had is left: all in all no more than what it has. */
@@ -550,7 +570,7 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e)
                 }
                 memset(scan->seqs, 0, scan->slots * sizeof(*scan->seqs));
         }
-        if (e->segment_epoch == scan->epoch && e->slot_pages == scan->slot_pages) {
+        if (is_of_scan(scan, e)) {
                 uint64_t *seq = &scan->seqs[e->slot_offset / e->slot_pages];
 
                 *seq = MAX(*seq, e->seq);
@@ -643,7 +663,7 @@ static int enforce_limit(struct recovery *rec)
         return dropped ? dir_sync(v->dir) : 0;
 }
 
-/* --- second and third look --- */
+/* --- second look --- */
 
 static const struct disk_page *readable_page(struct recovery *rec, uint32_t page,
                                              uint32_t *ret_entries)
@@ -660,12 +680,11 @@ static bool won_its_slot(const struct recovery *rec, const struct disk_entry *e)
         if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec, e))
                 return false;
         scan = &rec->scans[e->segment];
-        return e->segment_epoch == scan->epoch && e->slot_pages == scan->slot_pages &&
-               e->seq == scan->seqs[e->slot_offset / e->slot_pages];
+        return is_of_scan(scan, e) && e->seq == scan->seqs[e->slot_offset / e->slot_pages];
 }
 
 static void index_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
-                        uint32_t position)
+                        uint32_t page)
 {
         struct volume *v = rec->v;
         uint32_t i = index_find(v->index, e->namespace_id, &e->key, hash);
@@ -675,9 +694,10 @@ static void index_entry(struct recovery *rec, const struct disk_entry *e, uint64
                 c = volume_chunk_at(v, i);
                 if (c->seq > e->seq)
                         return;
-                if (c->seq == e->seq && rec->sequences[c->table_position / DISK_PAGE_ENTRIES] >
-                                                rec->sequences[position / DISK_PAGE_ENTRIES])
+                if (c->seq == e->seq && rec->sequences[table_page_of(v->table, i)] >
+                                                rec->sequences[page])
                         return;
+                table_forget(v->table, i);
         } else {
                 i = index_acquire(v->index);
                 if (i == INDEX_NONE)
@@ -692,29 +712,35 @@ static void index_entry(struct recovery *rec, const struct disk_entry *e, uint64
         memcpy(c->parent, e->parent, sizeof(c->parent));
         c->length = e->length;
         c->crc = e->payload_crc;
-        c->table_position = position;
         c->slab = (uint16_t)e->segment;
-        c->slot = e->slot_offset / e->slot_pages;
-        c->tenant = e->tenant;
+        c->slot = (e->slot_offset / e->slot_pages) & ((1u << CHUNK_SLOT_BITS) - 1);
+        table_place(v->table, page, i);
 }
 
-static void unindex_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
-                          uint32_t position)
+static void forget(struct volume *v, uint32_t i)
+{
+        volume_chunk_at(v, i)->slab = INDEX_NO_SLAB;
+        table_forget(v->table, i);
+        index_unlink(v->index, i);
+        index_release(v->index, i);
+}
+
+static void unindex_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash)
 {
         struct volume *v = rec->v;
         uint32_t i = index_find(v->index, e->namespace_id, &e->key, hash);
 
         if (i == INDEX_NONE || volume_chunk_at(v, i)->seq >= e->seq)
                 return;
-        index_unlink(v->index, i);
-        index_release(v->index, i);
+        forget(v, i);
 }
 
-/* Whatever it wants of a page is asked for at once, so that its memory is fetched together. */
-static void use_entries(struct recovery *rec, const struct disk_page *page, uint32_t wanted,
-                        void (*use)(struct recovery *, const struct disk_entry *, uint64_t,
-                                    uint32_t))
+/* Some of a page's entries go into the index, others take out what is older. Whatever is wanted of
+ * the page's is asked for at once, so that its memory is fetched together. */
+static void use_entries(struct recovery *rec, const struct disk_page *page, uint32_t in,
+                        uint32_t out)
 {
+        uint32_t wanted = in | out;
         const struct volume *v = rec->v;
         uint64_t hashes[DISK_PAGE_ENTRIES];
 
@@ -729,10 +755,14 @@ static void use_entries(struct recovery *rec, const struct disk_page *page, uint
         for (unsigned j = 0; j < page->count; j++)
                 if (wanted >> j & 1)
                         index_prefetch(v->index, hashes[j], 1);
-        for (unsigned j = 0; j < page->count; j++)
-                if (wanted >> j & 1)
-                        use(rec, &page->entries[j], hashes[j],
-                            page->position * DISK_PAGE_ENTRIES + j);
+        for (unsigned j = 0; j < page->count; j++) {
+                const struct disk_entry *e = &page->entries[j];
+
+                if (in >> j & 1)
+                        index_entry(rec, e, hashes[j], page->position);
+                else if (out >> j & 1)
+                        unindex_entry(rec, e, hashes[j]);
+        }
 }
 
 /* How many slots have an entry. */
@@ -759,17 +789,53 @@ static void *populate(void *userdata)
         return NULL;
 }
 
+/* From the oldest page on. */
+static uint32_t page_by_age(const struct recovery *rec, uint32_t i)
+{
+        uint32_t oldest = rec->newest == UINT32_MAX ? 0 : rec->newest + 1;
+
+        return (uint32_t)(((uint64_t)oldest + i) % rec->pages);
+}
+
+static bool is_in_order(const struct recovery *rec)
+{
+        uint64_t last = 0;
+
+        for (uint32_t i = 0; i < rec->pages; i++) {
+                uint64_t sequence = rec->sequences[page_by_age(rec, i)];
+
+                if (sequence == 0 || sequence == TABLE_STALE)
+                        continue;
+                if (sequence <= last)
+                        return false;
+                last = sequence;
+        }
+        return true;
+}
+
+static void third_look(struct recovery *rec)
+{
+        for (uint32_t i = 0; i < rec->pages; i++) {
+                uint32_t entries = 0;
+                const struct disk_page *page = readable_page(rec, i, &entries);
+
+                if (page)
+                        use_entries(rec, page, 0, entries & ~rec->won[i]);
+        }
+}
+
 static void second_look(struct recovery *rec)
 {
         struct populating job = { .index = rec->v->index, .chunks = count_won(rec) };
         pthread_t thread;
         /* The kernel takes a third of the time to clear what the index is about to fill. */
         bool populates = rec->has_thread && pthread_create(&thread, NULL, populate, &job) == 0;
+        bool in_order = is_in_order(rec);
 
         index_reserve(rec->v->index, job.chunks);
         for (uint32_t i = 0; i < rec->pages; i++) {
-                uint32_t entries = 0, wanted = 0;
-                const struct disk_page *page = readable_page(rec, i, &entries);
+                uint32_t n = page_by_age(rec, i), entries = 0, won = 0, in = 0;
+                const struct disk_page *page = readable_page(rec, n, &entries);
 
                 if (!page)
                         continue;
@@ -780,28 +846,28 @@ static void second_look(struct recovery *rec)
 
                         if (!(entries >> j & 1) || !won_its_slot(rec, e))
                                 continue;
-                        rec->won[i] |= UINT32_C(1) << j;
+                        won |= UINT32_C(1) << j;
                         if (!namespaces_is_dead(rec->v->namespaces, e->namespace_id, e->seq))
-                                wanted |= UINT32_C(1) << j;
+                                in |= UINT32_C(1) << j;
                 }
-                use_entries(rec, page, wanted, index_entry);
+                rec->won[n] = won;
+                use_entries(rec, page, in, in_order ? entries & ~won : 0);
         }
         if (populates)
                 pthread_join(thread, NULL);
-}
-
-static void third_look(struct recovery *rec)
-{
-        for (uint32_t i = 0; i < rec->pages; i++) {
-                uint32_t entries = 0;
-                const struct disk_page *page = readable_page(rec, i, &entries);
-
-                if (page)
-                        use_entries(rec, page, entries & ~rec->won[i], unindex_entry);
-        }
+        if (!in_order)
+                third_look(rec);
 }
 
 /* --- building --- */
+
+static int new_table(struct recovery *rec)
+{
+        struct volume *v = rec->v;
+
+        return table_new(&v->table, v->dir->superblock.uuid, rec->pages, index_max(v->index),
+                         &volume_table_ops, v);
+}
 
 static int add_slabs(struct recovery *rec)
 {
@@ -831,8 +897,9 @@ static int add_slabs(struct recovery *rec)
         return 0;
 }
 
-static int cut_segment(struct recovery *rec, uint32_t number, uint16_t tenant)
+static int cut_segment(struct recovery *rec, uint32_t number)
 {
+        uint16_t tenant = rec->scans[number].tenant;
         struct volume *v = rec->v;
         struct segment *seg = v->segments[number];
         uint64_t bytes = (uint64_t)rec->scans[number].slot_pages * DISK_PAGE;
@@ -866,6 +933,27 @@ static int by_age(const void *a, const void *b)
         return x->seq > y->seq ? -1 : x->seq < y->seq;
 }
 
+/* Records are in the order of the pages, which is nearly that of the puts: seconds ascend, and
+ * within each it is the other way round. Once that is turned there may be nothing left to sort. */
+static void sort_by_age(struct age *ages, size_t n)
+{
+        bool sorted = true;
+
+        for (size_t i = 0, end; i < n; i = end) {
+                for (end = i + 1; end < n && by_age(&ages[end - 1], &ages[end]) > 0; end++)
+                        ;
+                for (size_t a = i, b = end - 1; a < b; a++, b--) {
+                        struct age swap = ages[a];
+
+                        ages[a] = ages[b];
+                        ages[b] = swap;
+                }
+                sorted = sorted && (i == 0 || by_age(&ages[i - 1], &ages[i]) <= 0);
+        }
+        if (!sorted)
+                qsort(ages, n, sizeof(*ages), by_age);
+}
+
 /* Slots, counts, and the order of eviction. A chunk whose slot cannot be had is forgotten. */
 static int take_places(struct recovery *rec)
 {
@@ -884,28 +972,24 @@ static int take_places(struct recovery *rec)
                                                   .seq = c->seq,
                                                   .chunk = i };
         }
-        qsort(ages, n, sizeof(*ages), by_age);
+        sort_by_age(ages, n);
         for (size_t k = 0; k < n; k++) {
                 uint32_t i = ages[k].chunk;
                 struct chunk *c = volume_chunk_at(v, i);
                 int r = 0;
 
                 if (slabs_slab_class(v->slabs, c->slab) < 0)
-                        r = cut_segment(rec, c->slab, c->tenant);
-                else if (v->segments[c->slab]->tenant != c->tenant)
-                        r = -EINVAL; /* a file is of one tenant */
+                        r = cut_segment(rec, c->slab);
                 if (r == 0)
                         r = slabs_occupy(v->slabs,
                                          (struct slab_slot){ .slab = c->slab, .slot = c->slot }, i);
                 if (r < 0) {
-                        c->slab = INDEX_NO_SLAB;
-                        index_unlink(v->index, i);
-                        index_release(v->index, i);
+                        forget(v, i);
                         continue;
                 }
                 room_charge(v, c);
                 evict_insert(v->evict, i, (uint32_t)slabs_slab_class(v->slabs, c->slab), c->length);
-                chunk_publish(v, i, c->table_position);
+                chunk_publish(v, i);
         }
         v->stats.recovered_chunks = v->chunks;
         return 0;
@@ -914,13 +998,10 @@ static int take_places(struct recovery *rec)
 /* Forgets what lies in the page. */
 static void drop_page(struct volume *v, uint32_t page)
 {
-        for (uint32_t i = 0; i < DISK_PAGE_ENTRIES; i++) {
-                uint32_t position = page * DISK_PAGE_ENTRIES + i,
-                         chunk = table_chunk_at(v->table, position);
+        uint32_t chunk;
 
-                if (chunk != UINT32_MAX && volume_chunk_at(v, chunk)->table_position == position)
-                        chunk_remove(v, chunk);
-        }
+        while ((chunk = table_chunk_in(v->table, page)) != TABLE_NOWHERE)
+                chunk_remove(v, chunk);
 }
 
 static int erase_stale(struct recovery *rec)
@@ -977,7 +1058,7 @@ static int rewrite_ring(struct recovery *rec)
         rec->newest = UINT32_MAX;
         rec->safe = 0;
         v->table = table_free(v->table);
-        r = table_new(&v->table, v->dir->superblock.uuid, rec->pages, &volume_table_ops, v);
+        r = new_table(rec);
         if (r < 0)
                 return r;
         while (i < high && next < rec->pages) {
@@ -990,15 +1071,15 @@ static int rewrite_ring(struct recovery *rec)
                 };
                 memcpy(page->uuid, v->dir->superblock.uuid, DISK_UUID_BYTES);
                 for (; i < high && page->count < DISK_PAGE_ENTRIES; i++) {
-                        struct chunk *c = volume_chunk_at(v, i);
+                        const struct chunk *c = volume_chunk_at(v, i);
                         struct disk_entry *e = &page->entries[page->count];
 
                         if (!(c->flags & CHUNK_USED))
                                 continue;
                         entry_from_chunk(v, c, e);
                         e->crc = disk_entry_crc(e, v->dir->superblock.uuid);
-                        c->table_position = next * DISK_PAGE_ENTRIES + page->count++;
-                        table_place(v->table, c->table_position, i);
+                        page->count++;
+                        table_place(v->table, next, i);
                 }
                 page->crc = disk_page_crc(page);
                 if (pwrite(fd, page, DISK_PAGE, (off_t)next * DISK_PAGE) != DISK_PAGE)
@@ -1039,17 +1120,19 @@ static int recover_all(struct recovery *rec)
                 return r;
 
         v->seq = MAX(rec->max_seq, namespaces_max_seq(v->namespaces));
+        if (v->seq > CHUNK_SEQ_MAX - UNREAD_GAP)
+                return store_error(rec->error, -EOVERFLOW,
+                                   "%s: no sequence numbers are left: make the store anew", v->path);
         if (lost) {
                 namespaces_purge_all(v->namespaces, v->seq);
                 r = namespaces_write_now(v->namespaces);
                 if (r < 0)
                         return fail(rec, r, "cannot write the namespaces");
         }
-        r = table_new(&v->table, v->dir->superblock.uuid, rec->pages, &volume_table_ops, v);
+        r = new_table(rec);
         if (r < 0)
                 return fail(rec, r, "making the table");
         second_look(rec);
-        third_look(rec);
         reader_stop(rec);
         r = take_places(rec);
         if (r < 0)

@@ -24,6 +24,12 @@ uint64_t chunk_offset(const struct volume *v, const struct chunk *c)
         return slabs_offset(v->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot });
 }
 
+/* Whose it is: the slab's class is of one tenant. */
+static struct tenant_room *room_of_slab(struct volume *v, uint32_t slab)
+{
+        return &v->tenants[slabs_class_group(v->slabs, (unsigned)slabs_slab_class(v->slabs, slab))];
+}
+
 static void chunk_release(struct volume *v, uint32_t i)
 {
         struct chunk *c = volume_chunk_at(v, i);
@@ -31,8 +37,8 @@ static void chunk_release(struct volume *v, uint32_t i)
         if (c->slab != INDEX_NO_SLAB) {
                 struct slab_slot slot = { .slab = c->slab, .slot = c->slot };
 
-                v->tenants[c->tenant].bytes -= slabs_slot_bytes(v->slabs, slot);
-                slabs_release(v->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot });
+                room_of_slab(v, c->slab)->bytes -= slabs_slot_bytes(v->slabs, slot);
+                slabs_release(v->slabs, slot);
                 v->used_slots--;
         }
         index_release(v->index, i);
@@ -43,14 +49,14 @@ void room_charge(struct volume *v, const struct chunk *c)
         struct slab_slot slot = { .slab = c->slab, .slot = c->slot };
 
         v->used_slots++;
-        v->tenants[c->tenant].bytes += slabs_slot_bytes(v->slabs, slot);
+        room_of_slab(v, c->slab)->bytes += slabs_slot_bytes(v->slabs, slot);
 }
 
 void chunk_pin(struct volume *v, uint32_t i)
 {
         struct chunk *c = volume_chunk_at(v, i);
 
-        assert(c->pins < UINT16_MAX);
+        assert(c->pins < CHUNK_PINS_MAX);
         c->pins++;
         v->pins++;
 }
@@ -72,7 +78,7 @@ void chunk_remove(struct volume *v, uint32_t i)
 
         index_unlink(v->index, i);
         evict_remove(v->evict, i);
-        c->table_position = TABLE_NOWHERE;
+        table_forget(v->table, i);
         if (!(c->flags & CHUNK_PENDING)) {
                 struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
 
@@ -82,7 +88,7 @@ void chunk_remove(struct volume *v, uint32_t i)
                 v->chunks--;
                 v->payload_bytes -= c->length;
                 v->displaced -= (c->flags & CHUNK_DISPLACED) != 0;
-                c->flags &= (uint8_t)~CHUNK_DISPLACED;
+                c->flags &= ~(unsigned)CHUNK_DISPLACED;
         }
         if (c->pins == 0)
                 chunk_release(v, i);
@@ -250,7 +256,7 @@ int room_acquire(struct volume *v, uint32_t chunk, unsigned class)
 {
         uint64_t bytes = slabs_class_bytes(v->slabs, class);
         struct chunk *c = volume_chunk_at(v, chunk);
-        int fits = fit_tenant(v, c->tenant, bytes);
+        int fits = fit_tenant(v, slabs_class_group(v->slabs, class), bytes);
 
         if (fits != 0)
                 return fits;

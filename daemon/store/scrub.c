@@ -165,7 +165,7 @@ static bool collect(struct scrub *s, uint32_t *segment, uint32_t *slot, uint32_t
                                 continue;
                         c = volume_chunk_at(v, i);
                         if ((c->flags & (CHUNK_LINKED | CHUNK_PENDING)) != CHUNK_LINKED ||
-                            c->pins == UINT16_MAX)
+                            c->pins == CHUNK_PINS_MAX)
                                 continue;
                         offset = chunk_offset(v, c);
                         bytes = round_up(c->length, DISK_PAGE);

@@ -2,8 +2,9 @@
 /* Table ring: the durable record of what the slots hold.
  *
  * A chunk survives a restart only if its entry reached the disk; slot bytes without one are free
- * space. Runs on the loop thread. Owns the head, the queue, the page buffers, and who lies at which
- * position.
+ * space. Runs on the loop thread. Owns the head, the queue, the page buffers, and who lies in which
+ * page: a list a page, threaded through one array by chunk number, whose last link is the page's
+ * number. A list is no longer than a page has entries.
  *
  * The rule: the next `safe` pages at the head hold no only copy of a live entry. A batch of k pages
  * overwrites [head, head + k), k at most half of `safe`, and carries the live entries of k pages
@@ -36,9 +37,12 @@
 #include "cleanup.h"
 #include "store/table.h"
 
+#define LAST_LINK (UINT32_C(1) << 31)
+static_assert(TABLE_MAX_PAGES < LAST_LINK, "a page fits");
+
 enum { WINDOW_MIN = 4, WINDOW_MAX = 1024, WINDOW_SHARE = 8 };
 
-/* What one entry of the batch in flight is: new (item), or carried from a position. */
+/* What one entry of the batch in flight is: new (item), or carried from a page. */
 struct batch_entry {
         struct table_item *item;
         uint32_t chunk;
@@ -50,10 +54,10 @@ struct table {
         const struct table_ops *ops;
         void *userdata;
 
-        uint32_t pages;
-        uint32_t *chunks; /* by position: chunk + 1, as fresh memory is 0; maybe stale: ops->live()
-                             decides */
-        uint64_t chunks_bytes;
+        uint32_t pages, max_chunks;
+        uint32_t *heads; /* by page: the first one's chunk + 1; 0: none, as fresh memory is */
+        uint32_t *links; /* by chunk: the next one's + 1, or LAST_LINK and the page; 0: nowhere */
+        uint64_t heads_bytes, links_bytes;
 
         uint32_t head;
         uint32_t safe;
@@ -84,35 +88,45 @@ static uint32_t wished_window(const struct table *t)
         return MAX((uint32_t)WINDOW_MIN, MIN(t->pages / WINDOW_SHARE, (uint32_t)WINDOW_MAX));
 }
 
-static uint64_t map_bytes(uint32_t pages)
+static uint64_t map_bytes(uint32_t numbers)
 {
-        return round_up((uint64_t)pages * DISK_PAGE_ENTRIES * sizeof(uint32_t), 4096);
+        return round_up((uint64_t)numbers * sizeof(uint32_t), 4096);
+}
+
+static uint32_t *map_zeroed(uint64_t bytes)
+{
+        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+        return p == MAP_FAILED ? NULL : p;
 }
 
 int table_new(struct table **ret, const uint8_t uuid[static DISK_UUID_BYTES], uint32_t pages,
-              const struct table_ops *ops, void *userdata)
+              uint32_t max_chunks, const struct table_ops *ops, void *userdata)
 {
         _cleanup_(table_freep) struct table *t = calloc(1, sizeof(*t));
 
         if (!t)
                 return -ENOMEM;
         assert(pages >= TABLE_MIN_PAGES && pages < TABLE_MAX_PAGES);
+        assert(max_chunks > 0 && max_chunks < LAST_LINK);
         memcpy(t->uuid, uuid, DISK_UUID_BYTES);
         t->ops = ops;
         t->userdata = userdata;
         t->pages = pages;
+        t->max_chunks = max_chunks;
         t->next_sequence = t->run_sequence = 1;
         list_init(&t->queue);
         t->buf = aligned_alloc(DISK_PAGE, (size_t)TABLE_BATCH_PAGES * DISK_PAGE);
         if (!t->buf)
                 return -ENOMEM;
-        t->chunks = mmap(NULL, map_bytes(pages), PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (t->chunks == MAP_FAILED) {
-                t->chunks = NULL;
+        t->heads_bytes = map_bytes(pages);
+        t->heads = map_zeroed(t->heads_bytes);
+        t->links_bytes = map_bytes(max_chunks);
+        t->links = map_zeroed(t->links_bytes);
+        if (!t->heads || !t->links)
                 return -ENOMEM;
-        }
-        t->chunks_bytes = map_bytes(pages);
+        madvise(t->links, t->links_bytes, MADV_HUGEPAGE); /* a wish: they are followed anywhere */
         t->safe = t->synced_safe = wished_window(t);
         *ret = TAKE_PTR(t);
         return 0;
@@ -122,30 +136,62 @@ struct table *table_free(struct table *t)
 {
         if (!t)
                 return NULL;
-        if (t->chunks)
-                munmap(t->chunks, t->chunks_bytes);
+        if (t->heads)
+                munmap(t->heads, t->heads_bytes);
+        if (t->links)
+                munmap(t->links, t->links_bytes);
         free(t->buf);
         free(t);
         return NULL;
 }
 
-void table_place(struct table *t, uint32_t position, uint32_t chunk)
+void table_place(struct table *t, uint32_t page, uint32_t chunk)
 {
-        assert(position / DISK_PAGE_ENTRIES < t->pages);
-        t->chunks[position] = chunk + 1;
+        assert(page < t->pages && chunk < t->max_chunks && t->links[chunk] == 0);
+        t->links[chunk] = t->heads[page] != 0 ? t->heads[page] : LAST_LINK | page;
+        t->heads[page] = chunk + 1;
 }
 
-uint32_t table_chunk_at(const struct table *t, uint32_t position)
+uint32_t table_page_of(const struct table *t, uint32_t chunk)
 {
-        assert(position / DISK_PAGE_ENTRIES < t->pages);
-        return t->chunks[position] - 1;
+        uint32_t link;
+
+        assert(chunk < t->max_chunks);
+        link = t->links[chunk];
+        if (link == 0)
+                return TABLE_NOWHERE;
+        while (!(link & LAST_LINK))
+                link = t->links[link - 1];
+        return link & ~LAST_LINK;
 }
 
-static bool is_live(const struct table *t, uint32_t position, struct disk_entry *ret)
+void table_forget(struct table *t, uint32_t chunk)
 {
-        uint32_t chunk = t->chunks[position];
+        uint32_t page = table_page_of(t, chunk), *link;
 
-        return chunk != 0 && t->ops->live(t->userdata, chunk - 1, position, ret);
+        if (page == TABLE_NOWHERE)
+                return;
+        link = &t->heads[page];
+        if (*link == chunk + 1) {
+                *link = t->links[chunk] & LAST_LINK ? 0 : t->links[chunk];
+        } else {
+                while (*link != chunk + 1)
+                        link = &t->links[*link - 1];
+                *link = t->links[chunk];
+        }
+        t->links[chunk] = 0;
+}
+
+uint32_t table_chunk_in(const struct table *t, uint32_t page)
+{
+        assert(page < t->pages);
+        return t->heads[page] - 1;
+}
+
+/* In the same page; 0 is the end. */
+static uint32_t next_in_page(const struct table *t, uint32_t chunk)
+{
+        return t->links[chunk] & LAST_LINK ? 0 : t->links[chunk];
 }
 
 static uint32_t page_after(const struct table *t, uint32_t page, uint32_t steps)
@@ -157,8 +203,8 @@ static unsigned count_live(const struct table *t, uint32_t page)
 {
         unsigned n = 0;
 
-        for (uint32_t i = 0; i < DISK_PAGE_ENTRIES; i++)
-                n += is_live(t, page * DISK_PAGE_ENTRIES + i, NULL);
+        for (uint32_t i = t->heads[page]; i != 0; i = next_in_page(t, i - 1))
+                n++;
         return n;
 }
 
@@ -166,7 +212,7 @@ static uint32_t count_safe(const struct table *t)
 {
         uint32_t wish = wished_window(t), n = 0;
 
-        while (n < wish && count_live(t, page_after(t, t->head, n)) == 0)
+        while (n < wish && t->heads[page_after(t, t->head, n)] == 0)
                 n++;
         return n;
 }
@@ -300,13 +346,8 @@ static struct disk_entry *batch_add(struct table *t, struct table_item *item, ui
 
 static void carry_page(struct table *t, uint32_t page)
 {
-        for (uint32_t i = 0; i < DISK_PAGE_ENTRIES; i++) {
-                uint32_t position = page * DISK_PAGE_ENTRIES + i;
-                struct disk_entry entry = { 0 };
-
-                if (is_live(t, position, &entry))
-                        *batch_add(t, NULL, t->chunks[position] - 1, position) = entry;
-        }
+        for (uint32_t i = t->heads[page]; i != 0; i = next_in_page(t, i - 1))
+                t->ops->entry(t->userdata, i - 1, batch_add(t, NULL, i - 1, page));
 }
 
 /* What may be relied on after the n-th page of the batch, whatever is lost: the pages that were
@@ -402,7 +443,7 @@ bool table_in_flight(const struct table *t)
 
 void table_complete(struct table *t, int r)
 {
-        uint32_t first = t->head * DISK_PAGE_ENTRIES, k = t->flying;
+        uint32_t first = t->head, k = t->flying;
 
         assert(k > 0);
         t->flying = 0;
@@ -415,9 +456,8 @@ void table_complete(struct table *t, int r)
                 return;
         }
 
-        /* What lay in these pages was history: the rule. New owners of the positions are set before
-         * anybody is called, so that a caller who looks sees one state. */
-        memset(t->chunks + first, 0, (size_t)k * DISK_PAGE_ENTRIES * sizeof(*t->chunks));
+        for (uint32_t i = 0; i < k; i++)
+                assert(t->heads[first + i] == 0); /* what lay in these pages was history: the rule */
         t->head = page_after(t, t->head, k);
         t->next_sequence += k;
         t->safe = t->safe - k + t->carried_pages;
@@ -426,17 +466,18 @@ void table_complete(struct table *t, int r)
         t->stats.pages_written += k;
         for (uint32_t i = 0; i < t->n_batch; i++) {
                 struct batch_entry *b = &t->batch[i];
+                uint32_t page = first + i / DISK_PAGE_ENTRIES;
 
                 if (b->item) {
                         t->stats.entries_written++;
-                        t->ops->written(t->userdata, b->item, first + i, 0);
+                        t->ops->written(t->userdata, b->item, page, 0);
                 } else {
                         t->stats.entries_carried++;
                         /* Dropped meanwhile, or its number given to another chunk: then it lies
                          * elsewhere. */
-                        if (t->ops->live(t->userdata, b->chunk, b->from, NULL)) {
-                                table_place(t, first + i, b->chunk);
-                                t->ops->moved(t->userdata, b->chunk, first + i);
+                        if (table_page_of(t, b->chunk) == b->from) {
+                                table_forget(t, b->chunk);
+                                table_place(t, page, b->chunk);
                         }
                 }
         }
@@ -447,11 +488,11 @@ int table_grow(struct table *t, uint32_t pages)
         void *p;
 
         assert(t->flying == 0 && pages >= t->pages && pages < TABLE_MAX_PAGES);
-        p = mremap(t->chunks, t->chunks_bytes, map_bytes(pages), MREMAP_MAYMOVE);
+        p = mremap(t->heads, t->heads_bytes, map_bytes(pages), MREMAP_MAYMOVE);
         if (p == MAP_FAILED)
                 return -ENOMEM;
-        t->chunks = p;
-        t->chunks_bytes = map_bytes(pages);
+        t->heads = p;
+        t->heads_bytes = map_bytes(pages);
         t->pages = pages;
         t->run_sequence = t->next_sequence;
         /* Behind the old end there is nothing, so at least as many pages are safe as before; a
@@ -477,7 +518,7 @@ uint32_t table_window(const struct table *t)
 
 uint64_t table_bytes(const struct table *t)
 {
-        return sizeof(*t) + t->chunks_bytes + (uint64_t)TABLE_BATCH_PAGES * DISK_PAGE;
+        return sizeof(*t) + t->heads_bytes + (uint64_t)TABLE_BATCH_PAGES * DISK_PAGE;
 }
 
 void table_get_stats(const struct table *t, struct table_stats *ret)

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ring of table pages, as a machine without a file: it composes batches of pages and is told
- * what became of them. Its owner does the I/O. Positions are entries in the ring: page *
- * DISK_PAGE_ENTRIES + number.
+ * what became of them. Its owner does the I/O.
  *
- * An entry at a position is *live* when its chunk says that this is where it lies; everything else
- * in the ring is history. See table.c for the rule that keeps live entries from being overwritten.
- */
+ * It knows of each page which chunks have their live entry in it; everything else in the ring is
+ * history. See table.c for the rule that keeps live entries from being overwritten. Memory: 4 bytes a
+ * chunk, touched as they come, and 4 a page. */
 #pragma once
 
 #include <stdbool.h>
@@ -31,13 +30,10 @@ struct table_ops {
         /* The bytes of a new entry, but for its crc. False: it is no longer wanted; `written`
          * follows with -ECANCELED. */
         bool (*fill)(void *userdata, struct table_item *item, struct disk_entry *ret);
-        /* It lies at this position, where the owner may place its chunk, or (r < 0) nowhere. */
-        void (*written)(void *userdata, struct table_item *item, uint32_t position, int r);
-        /* Does the chunk's live entry lie there? Then its bytes, but for the crc, if ret is not
-         * NULL. */
-        bool (*live)(void *userdata, uint32_t chunk, uint32_t position, struct disk_entry *ret);
-        /* It lies here now. Only called while live() says so for the place it had. */
-        void (*moved)(void *userdata, uint32_t chunk, uint32_t position);
+        /* It lies in this page, where the owner may place its chunk, or (r < 0) nowhere. */
+        void (*written)(void *userdata, struct table_item *item, uint32_t page, int r);
+        /* The bytes of a chunk's live entry, but for the crc. */
+        void (*entry)(void *userdata, uint32_t chunk, struct disk_entry *ret);
 };
 
 struct table;
@@ -57,20 +53,25 @@ uint32_t table_find_newest(const uint64_t *sequences, uint32_t pages);
  * written. */
 void table_mark_stale(uint64_t *sequences, uint32_t pages, const struct disk_page *newest);
 
-/* An empty ring. `ops` stays the caller's. */
+/* An empty ring. Chunks are below `max_chunks`, which is below 2^31. `ops` stays the caller's. */
 int table_new(struct table **ret, const uint8_t uuid[static DISK_UUID_BYTES], uint32_t pages,
-              const struct table_ops *ops, void *userdata);
+              uint32_t max_chunks, const struct table_ops *ops, void *userdata);
 struct table *table_free(struct table *t);
 
-/* At start: this chunk's live entry lies there; its chunk knows. */
-void table_place(struct table *t, uint32_t position, uint32_t chunk);
-/* Then: the next page to write, and the sequence it gets. What lay in the newest page's `safe` next
+/* This chunk's live entry lies in that page; it has lain nowhere. */
+void table_place(struct table *t, uint32_t page, uint32_t chunk);
+/* It is history, wherever it lay. */
+void table_forget(struct table *t, uint32_t chunk);
+/* TABLE_NOWHERE */
+uint32_t table_page_of(const struct table *t, uint32_t chunk);
+/* Some chunk that has its live entry in the page, or TABLE_NOWHERE. */
+uint32_t table_chunk_in(const struct table *t, uint32_t page);
+
+/* At start: the next page to write, and the sequence it gets. What lay in the newest page's `safe` next
  * ones was dead before the stop, evicted without a word on the disk, and must have been dropped.
  * -ENOSPC: the page at `head` holds live entries all the same (a damaged ring): drop their chunks
  * and call again. */
 int table_start(struct table *t, uint32_t head, uint64_t next_sequence);
-/* Who lies at a position, or UINT32_MAX. Says nothing about live. */
-uint32_t table_chunk_at(const struct table *t, uint32_t position);
 
 /* Entries are written in the order they are queued. */
 void table_queue(struct table *t, struct table_item *item);
@@ -102,5 +103,5 @@ uint32_t table_pages(const struct table *t);
 uint32_t table_capacity(const struct table *t);
 /* Pages ahead of the head, at least, that hold nothing live. */
 uint32_t table_window(const struct table *t);
-uint64_t table_bytes(const struct table *t); /* memory */
+uint64_t table_bytes(const struct table *t); /* memory, that of the chunks apart */
 void table_get_stats(const struct table *t, struct table_stats *ret);

@@ -181,6 +181,11 @@ static uint64_t largest_chunk(const struct volume *v)
         return MIN(bytes, round_down(UINT32_MAX, DISK_PAGE));
 }
 
+static uint64_t hash_chunk(const void *userdata, const struct chunk *c)
+{
+        return key_hash(userdata, c->namespace_id, &c->key);
+}
+
 int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
 {
         int r;
@@ -188,7 +193,7 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
         assert(!v->open);
         v->io = io;
         v->segment_bytes = segment_bytes_for(v->params.limit, v->params.segment_bytes);
-        r = index_new(&v->index, entries_max(&v->params));
+        r = index_new(&v->index, entries_max(&v->params), hash_chunk, &v->params.secret);
         if (r == 0)
                 r = evict_new(&v->evict, v->policy, index_max(v->index), SLAB_MAX_CLASSES);
         if (r < 0)
@@ -688,11 +693,14 @@ uint64_t volume_displaced(const struct volume *v)
 
 void volume_touch(struct volume *v, struct store_ref ref)
 {
+        const struct chunk *c;
+
         if (ref.index >= index_high(v->index) ||
             volume_ref(v, ref.index).generation != ref.generation)
                 return;
-        if (volume_chunk_at(v, ref.index)->flags & CHUNK_LINKED)
-                evict_touch(v->evict, ref.index);
+        c = volume_chunk_at(v, ref.index);
+        if (c->flags & CHUNK_LINKED && c->slab != INDEX_NO_SLAB)
+                evict_touch(v->evict, ref.index, (uint32_t)slabs_slab_class(v->slabs, c->slab));
 }
 
 int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash)
@@ -800,7 +808,7 @@ void volume_get_stats(const struct volume *v, struct store_stats *ret)
         ret->segment_bytes = v->segment_bytes;
         ret->segments_max =
                 MIN(v->params.limit / v->segment_bytes + 1, (uint64_t)DISK_SEGMENTS_MAX);
-        ret->index_bytes = index_bytes(v->index) + (uint64_t)index_high(v->index) * 16 +
+        ret->index_bytes = index_bytes(v->index) + (uint64_t)index_high(v->index) * (12 + 4) +
                            v->cut_slots * 4 + table_bytes(v->table);
         ret->table_pages = table_pages(v->table);
         ret->table_pages_written += table.pages_written;

@@ -14,6 +14,7 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "evict/evict.h"
+#include "evict/policy.h"
 
 DEFINE_CLEANUP(struct evict *, evict_free);
 
@@ -79,9 +80,9 @@ static void the_oldest_goes_first_and_a_touch_makes_young(void **state)
         assert_int_equal(oldest(e, 0), 0);
         assert_true(evict_contains(e, 0));
 
-        evict_touch(e, 0);
+        evict_touch(e, 0, 0);
         assert_int_equal(oldest(e, 0), 1);
-        evict_touch(e, 0);
+        evict_touch(e, 0, 0);
         evict_remove(e, 1);
         assert_false(evict_contains(e, 1));
         assert_int_equal(oldest(e, 0), 2);
@@ -101,7 +102,7 @@ static void time_grows_by_one_with_each_touch_and_insert(void **state)
         evict_insert(e, 5, 0, 1);
         assert_int_equal(evict_touched(e, 5), 1);
         evict_insert(e, 6, 1, 1);
-        evict_touch(e, 5);
+        evict_touch(e, 5, 0);
         assert_int_equal(evict_now(e), 3);
         assert_int_equal(evict_touched(e, 5), 3);
         assert_int_equal(evict_touched(e, 6), 2);
@@ -120,7 +121,7 @@ static void groups_do_not_see_each_other(void **state)
         assert_int_equal(oldest(e, 0), EVICT_NONE);
         assert_int_equal(oldest(e, 1), 1);
         assert_int_equal(oldest(e, 2), 0);
-        evict_touch(e, 0);
+        evict_touch(e, 0, 2);
         assert_int_equal(oldest(e, 2), 2);
         evict_remove(e, 1);
         assert_int_equal(oldest(e, 1), EVICT_NONE);
@@ -174,7 +175,7 @@ static void no_child_outlives_its_parent(void **state)
                  * held meanwhile, so room comes from others. */
                 for (uint32_t k = 0; k < n; k++)
                         if (evict_contains(e, chain[k]))
-                                evict_touch(e, chain[k]);
+                                evict_touch(e, chain[k], 0);
                 for (uint32_t k = 0; k < n; k++) {
                         bool may[ITEMS];
 
@@ -200,7 +201,7 @@ static void no_child_outlives_its_parent(void **state)
                         in++;
                 }
                 for (uint32_t k = 0; k < n; k++)
-                        evict_touch(e, chain[k]);
+                        evict_touch(e, chain[k], 0);
         }
         assert_true(evicted > 1000);
 }
@@ -213,10 +214,10 @@ static void touching_from_the_root_would_evict_the_root_first(void **state)
         for (uint32_t i = 0; i < 4; i++)
                 evict_insert(e, i, 0, 1);
         for (uint32_t i = 0; i < 4; i++)
-                evict_touch(e, i);
+                evict_touch(e, i, 0);
         assert_int_equal(oldest(e, 0), 0);
         for (uint32_t i = 4; i-- > 0;)
-                evict_touch(e, i);
+                evict_touch(e, i, 0);
         assert_int_equal(oldest(e, 0), 3);
 }
 
@@ -246,7 +247,7 @@ static void random_work_agrees_with_a_naive_model(void **state)
                         evict_remove(e, item);
                         times[item] = 0;
                 } else {
-                        evict_touch(e, item);
+                        evict_touch(e, item, groups[item]);
                         times[item] = ++now;
                 }
                 assert_int_equal(evict_now(e), now);
@@ -278,6 +279,35 @@ static void random_work_agrees_with_a_naive_model(void **state)
         assert_true(victims > ROUNDS / 4);
 }
 
+/* The numbers that times are kept in have 32 bits. */
+static void the_order_of_times_outlives_four_billion_touches(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 3);
+
+        evict_insert(e, 0, 0, 1);
+        evict_lru_set_now(e, UINT32_MAX - 3);
+        evict_insert(e, 1, 1, 1);
+        evict_insert(e, 2, 2, 1);
+        evict_touch(e, 0, 0);
+        assert_true(evict_touched(e, 0) == UINT32_MAX);
+        assert_int_equal(evict_touched(e, 3), 0);
+        for (unsigned i = 0; i < 1000; i++) {
+                evict_touch(e, 2, 2);
+                assert_true(evict_now(e) == UINT64_C(4294967296) + i);
+                assert_true(evict_touched(e, 2) <= evict_now(e));
+                assert_true(evict_touched(e, 2) + 2 > evict_now(e));
+        }
+        assert_true(evict_touched(e, 1) < evict_touched(e, 0));
+        assert_true(evict_touched(e, 0) < evict_touched(e, 2));
+        assert_true(evict_touched(e, 1) > UINT32_MAX - 5);
+        assert_false(evict_contains(e, 3));
+        assert_int_equal(evict_touched(e, 3), 0);
+        evict_remove(e, 2);
+        assert_int_equal(oldest(e, 2), EVICT_NONE);
+        assert_int_equal(oldest(e, 0), 0);
+        assert_int_equal(oldest(e, 1), 1);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -289,6 +319,7 @@ int main(void)
                 cmocka_unit_test(what_may_not_go_is_passed_over),
                 cmocka_unit_test(no_child_outlives_its_parent),
                 cmocka_unit_test(touching_from_the_root_would_evict_the_root_first),
+                cmocka_unit_test(the_order_of_times_outlives_four_billion_touches),
                 cmocka_unit_test(random_work_agrees_with_a_naive_model),
         };
 

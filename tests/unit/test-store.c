@@ -1420,6 +1420,78 @@ static void expect_refused(int expected, const char *text)
                 fail_msg("unexpected text: %s", error);
 }
 
+/* Gives `change` each page of the table that is one, and its number; makes its CRCs right again. */
+static void change_pages(void (*change)(struct disk_page *pages, uint32_t n))
+{
+        enum { MOST = 64 };
+        static struct disk_page pages[MOST];
+        int sb_fd = file_of("superblock", O_RDONLY), fd = file_of("table", O_RDWR);
+        struct disk_superblock sb;
+        uint32_t n = 0;
+
+        assert_int_equal(pread(sb_fd, &sb, sizeof(sb), 0), sizeof(sb));
+        close(sb_fd);
+        assert_true(pread(fd, pages, sizeof(pages), 0) > 0);
+        while (n < MOST && disk_page_valid(&pages[n], sb.uuid, n))
+                n++;
+        assert_true(n > 2 && n < MOST);
+        change(pages, n);
+        for (uint32_t i = 0; i < n; i++) {
+                for (unsigned j = 0; j < pages[i].count; j++)
+                        pages[i].entries[j].crc = disk_entry_crc(&pages[i].entries[j], sb.uuid);
+                pages[i].position = i;
+                pages[i].crc = disk_page_crc(&pages[i]);
+        }
+        assert_int_equal(pwrite(fd, pages, sizeof(pages[0]) * n, 0), sizeof(pages[0]) * n);
+        close(fd);
+}
+
+static void turn_all_but_the_newest_round(struct disk_page *pages, uint32_t n)
+{
+        struct disk_page swap;
+
+        for (uint32_t a = 0, b = n - 2; a < b; a++, b--) {
+                swap = pages[a];
+                pages[a] = pages[b];
+                pages[b] = swap;
+        }
+        pages[n - 1].run_sequence = pages[n - 1].sequence; /* the others are of an earlier run */
+}
+
+/* Tombstones come before what they take out. */
+static void a_drop_counts_wherever_the_ring_has_it(void **state)
+{
+        in_killed_process(put_some);
+        in_killed_process(drop_and_settle);
+        change_pages(turn_all_but_the_newest_round);
+        start_limit(64 * MIB);
+        for (uint64_t i = 0; i < 300; i++)
+                assert_int_equal(get(i, i == 3 ? 20000 : 16384),
+                                 i % 3 == 0 && i != 3 ? STORE_MISS : 0);
+        stop();
+}
+
+static void use_up_sequences(struct disk_page *pages, uint32_t n)
+{
+        pages[0].entries[0].seq = (UINT64_C(1) << 52) - 1;
+}
+
+static void exceed_sequences(struct disk_page *pages, uint32_t n)
+{
+        pages[0].entries[0].seq = UINT64_C(1) << 52;
+}
+
+static void a_sequence_has_52_bits_and_no_more_are_given(void **state)
+{
+        in_killed_process(put_some);
+        change_pages(exceed_sequences);
+        start_limit(64 * MIB);
+        assert_int_equal(count_present(0, 300), 299);
+        stop();
+        change_pages(use_up_sequences);
+        expect_refused(-EOVERFLOW, "no sequence numbers are left");
+}
+
 static void rewrite_superblocks(void (*change)(struct disk_superblock *sb), unsigned first,
                                 unsigned n)
 {
@@ -2048,6 +2120,8 @@ static const struct CMUnitTest tests[] = {
         TEST(one_copy_of_the_namespaces_is_enough),
         TEST(without_namespaces_nothing_is_anybodys),
         TEST(damage_at_random_gives_misses_and_never_a_wrong_byte),
+        TEST(a_drop_counts_wherever_the_ring_has_it),
+        TEST(a_sequence_has_52_bits_and_no_more_are_given),
         TEST(an_unknown_format_is_refused),
         TEST(one_superblock_of_four_is_enough),
         TEST(a_foreign_directory_is_refused_and_untouched),

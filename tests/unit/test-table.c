@@ -26,7 +26,6 @@ struct model {
         uint64_t seq;        /* of the put, or of the tombstone while GONE */
         uint64_t acked_seq;  /* the last one that was answered */
         uint64_t stable_seq; /* the last one that was answered when a sync began that ended well */
-        uint32_t position;
 };
 
 struct item {
@@ -75,7 +74,7 @@ static bool fill(void *userdata, struct table_item *table_item, struct disk_entr
         return true;
 }
 
-static void written(void *userdata, struct table_item *table_item, uint32_t position, int r)
+static void written(void *userdata, struct table_item *table_item, uint32_t page, int r)
 {
         struct item *item = container_of(table_item, struct item, item);
         struct model *m = &t.keys[item->key];
@@ -87,30 +86,18 @@ static void written(void *userdata, struct table_item *table_item, uint32_t posi
         } else if (r == 0 && !item->tombstone && m->state == QUEUED && m->seq == item->seq) {
                 m->state = LIVE;
                 m->acked_seq = item->seq;
-                m->position = position;
-                table_place(t.table, position, item->key);
+                table_place(t.table, page, item->key);
         }
         free(item);
 }
 
-static bool live(void *userdata, uint32_t key, uint32_t position, struct disk_entry *ret)
-{
-        if (t.keys[key].state != LIVE || t.keys[key].position != position)
-                return false;
-        if (ret)
-                entry_of(key, t.keys[key].seq, false, ret);
-        return true;
-}
-
-static void moved(void *userdata, uint32_t key, uint32_t position)
+static void entry(void *userdata, uint32_t key, struct disk_entry *ret)
 {
         assert_int_equal(t.keys[key].state, LIVE);
-        t.keys[key].position = position;
+        entry_of(key, t.keys[key].seq, false, ret);
 }
 
-static const struct table_ops ops = {
-        .fill = fill, .written = written, .live = live, .moved = moved
-};
+static const struct table_ops ops = { .fill = fill, .written = written, .entry = entry };
 
 static void queue(uint32_t key, uint64_t seq, bool tombstone)
 {
@@ -124,7 +111,6 @@ static void put(uint32_t key)
 {
         t.keys[key].state = QUEUED;
         t.keys[key].seq = ++t.seq;
-        t.keys[key].position = TABLE_NOWHERE;
         t.live++;
         queue(key, t.seq, false);
 }
@@ -133,7 +119,7 @@ static void drop(uint32_t key)
 {
         t.keys[key].state = GONE;
         t.keys[key].seq = ++t.seq;
-        t.keys[key].position = TABLE_NOWHERE;
+        table_forget(t.table, key);
         t.live--;
         queue(key, t.seq, true);
 }
@@ -141,7 +127,7 @@ static void drop(uint32_t key)
 static void evict(uint32_t key)
 {
         t.keys[key].state = EVICTED;
-        t.keys[key].position = TABLE_NOWHERE;
+        table_forget(t.table, key);
         t.live--;
 }
 
@@ -149,7 +135,7 @@ static void evict(uint32_t key)
 
 struct found {
         uint64_t seq, sequence;
-        uint32_t position;
+        uint32_t page;
         bool tombstone;
 };
 static struct found found[KEYS];
@@ -186,7 +172,7 @@ static void scan(const struct disk_page *disk)
                                 continue;
                         found[key] = (struct found){ .seq = e->seq,
                                                      .sequence = disk[p].sequence,
-                                                     .position = p * DISK_PAGE_ENTRIES + i,
+                                                     .page = p,
                                                      .tombstone = e->flags & DISK_ENTRY_TOMBSTONE };
                 }
         }
@@ -194,10 +180,8 @@ static void scan(const struct disk_page *disk)
 
 /* Dead entries of keys that were live, or whose slot has another owner, are no news; those in the
  * pages that the newest declares safe are dropped unread. */
-static bool in_safe_pages(const struct disk_page *disk, uint32_t newest, uint32_t position)
+static bool in_safe_pages(const struct disk_page *disk, uint32_t newest, uint32_t page)
 {
-        uint32_t page = position / DISK_PAGE_ENTRIES;
-
         return newest != UINT32_MAX && page != newest &&
                (page + t.pages - newest - 1) % t.pages < disk[newest].safe;
 }
@@ -214,7 +198,7 @@ static void check_kill(const struct disk_page *disk, bool torn_in_itself)
 
                 if (m->state == LIVE && (found[k].seq != m->seq || found[k].tombstone))
                         fail_msg("key %u of seq %llu is lost", k, (unsigned long long)m->seq);
-                if (m->state == LIVE && in_safe_pages(disk, newest, found[k].position))
+                if (m->state == LIVE && in_safe_pages(disk, newest, found[k].page))
                         fail_msg("key %u of seq %llu lies only where nothing should be needed", k,
                                  (unsigned long long)m->seq);
                 if (!torn_in_itself && m->state == GONE && m->acked_seq == m->seq &&
@@ -237,7 +221,7 @@ static void check_power_loss(const struct disk_page *disk)
                         fail_msg("key %u of seq %llu is lost though synced", k,
                                  (unsigned long long)m->seq);
                 if (m->state == LIVE && m->stable_seq == m->seq &&
-                    in_safe_pages(disk, newest, found[k].position))
+                    in_safe_pages(disk, newest, found[k].page))
                         fail_msg("key %u of seq %llu lies only where nothing should be needed", k,
                                  (unsigned long long)m->seq);
         }
@@ -275,7 +259,7 @@ static void restart(void)
         free_queue();
         scan(t.disk);
         t.live = 0;
-        assert_int_equal(table_new(&t.table, uuid, t.pages, &ops, NULL), 0);
+        assert_int_equal(table_new(&t.table, uuid, t.pages, KEYS, &ops, NULL), 0);
         for (uint32_t k = 0; k < KEYS; k++) {
                 struct model *m = &t.keys[k];
 
@@ -286,20 +270,17 @@ static void restart(void)
 
                 m->state = back ? LIVE : found[k].tombstone ? GONE : EVICTED;
                 m->seq = m->acked_seq = m->stable_seq = found[k].seq;
-                m->position = back ? found[k].position : TABLE_NOWHERE;
                 if (back) {
                         t.live++;
-                        table_place(t.table, found[k].position, k);
+                        table_place(t.table, found[k].page, k);
                 }
         }
-        for (uint32_t i = 1; newest != UINT32_MAX && i <= t.disk[newest].safe; i++)
-                for (uint32_t j = 0; j < DISK_PAGE_ENTRIES; j++) {
-                        uint32_t position = (newest + i) % t.pages * DISK_PAGE_ENTRIES + j;
-                        uint32_t key = table_chunk_at(t.table, position);
+        for (uint32_t i = 1; newest != UINT32_MAX && i <= t.disk[newest].safe; i++) {
+                uint32_t key;
 
-                        if (key != UINT32_MAX && live(NULL, key, position, NULL))
-                                evict(key);
-                }
+                while ((key = table_chunk_in(t.table, (newest + i) % t.pages)) != TABLE_NOWHERE)
+                        evict(key);
+        }
         for (uint32_t p = 0; p < t.pages; p++)
                 if (sequences[p] == TABLE_STALE)
                         memset(&t.disk[p], 0, DISK_PAGE);
@@ -621,11 +602,11 @@ static void a_head_without_a_safe_page_is_refused(void **state)
         begin(64, 9);
         for (uint32_t i = 0; i < 64; i++) {
                 t.keys[i].state = LIVE;
-                t.keys[i].position = i * DISK_PAGE_ENTRIES;
-                table_place(t.table, i * DISK_PAGE_ENTRIES, i);
+                table_place(t.table, i, i);
         }
         assert_int_equal(table_start(t.table, 5, 100), -ENOSPC);
         t.keys[5].state = EVICTED;
+        table_forget(t.table, 5);
         assert_int_equal(table_start(t.table, 5, 100), 0);
         assert_int_equal(table_window(t.table), 1);
         end();
@@ -678,6 +659,46 @@ static void a_page_notices_an_entry_that_was_replaced_by_another_whole_one(void 
         assert_false(disk_page_valid(&page, uuid, 7));
 }
 
+/* Places, forgets and moves in any order, against a plain array. */
+static void each_chunk_lies_in_one_page_or_nowhere(void **state)
+{
+        enum { CHUNKS = 200, PAGES = 20 };
+        uint32_t at[CHUNKS], n_in[PAGES] = { 0 };
+
+        begin(64, 77);
+        memset(at, 0xff, sizeof(at));
+        for (unsigned step = 0; step < 100000; step++) {
+                uint32_t chunk = (uint32_t)random_below(CHUNKS),
+                         page = (uint32_t)random_below(PAGES), first;
+
+                assert_int_equal(table_page_of(t.table, chunk), at[chunk]);
+                if (at[chunk] != TABLE_NOWHERE) {
+                        table_forget(t.table, chunk);
+                        n_in[at[chunk]]--;
+                        at[chunk] = TABLE_NOWHERE;
+                } else if (n_in[page] < DISK_PAGE_ENTRIES) {
+                        table_place(t.table, page, chunk);
+                        at[chunk] = page;
+                        n_in[page]++;
+                }
+                first = table_chunk_in(t.table, page);
+                assert_int_equal(first == TABLE_NOWHERE, n_in[page] == 0);
+                if (first != TABLE_NOWHERE)
+                        assert_int_equal(at[first], page);
+        }
+        for (uint32_t page = 0; page < PAGES; page++) {
+                uint32_t chunk;
+
+                while ((chunk = table_chunk_in(t.table, page)) != TABLE_NOWHERE) {
+                        assert_int_equal(at[chunk], page);
+                        table_forget(t.table, chunk);
+                        n_in[page]--;
+                }
+                assert_int_equal(n_in[page], 0);
+        }
+        end();
+}
+
 int main(void)
 {
         static const struct CMUnitTest tests[] = {
@@ -691,6 +712,7 @@ int main(void)
                 cmocka_unit_test(what_was_called_off_is_not_written),
                 cmocka_unit_test(a_failed_write_fails_everything),
                 cmocka_unit_test(a_ring_grows_anywhere_in_its_round),
+                cmocka_unit_test(each_chunk_lies_in_one_page_or_nowhere),
                 cmocka_unit_test(a_head_without_a_safe_page_is_refused),
                 cmocka_unit_test(a_damaged_page_or_entry_is_not_believed),
         };
