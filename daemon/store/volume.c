@@ -297,9 +297,11 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
                 sb->away = 0;
                 r = dir_write_superblock(v->dir);
         }
-        return r < 0 ? store_error(ret_error, r, "%s: cannot write the namespaces: %s", v->path,
-                                   strerror(-r))
-                     : 0;
+        if (r == 0)
+                return 0;
+        v->open = false; /* what could not be written keeps nobody from closing it */
+        return store_error(ret_error, r, "%s: cannot write the namespaces: %s", v->path,
+                           strerror(-r));
 }
 
 uint32_t volume_next_id(const struct volume *v)

@@ -686,6 +686,41 @@ static void a_suspended_path_is_a_miss_and_comes_back_whole(void **state)
         stop();
 }
 
+static void a_path_that_cannot_be_told_the_namespaces_stays_away(void **state)
+{
+        struct rlimit before, little;
+        char name[200];
+        uint32_t id;
+        int r;
+
+        start("01");
+        put_range(0, MANY);
+        assert_int_equal(device(store_suspend, 1), 0);
+        /* More than is allocated of the files that hold them. */
+        memset(name, 'n', sizeof(name) - 1);
+        name[sizeof(name) - 1] = '\0';
+        for (unsigned i = 0; i < 100; i++) {
+                memcpy(name, (char[]){ (char)('a' + i / 10), (char)('a' + i % 10) }, 2);
+                assert_int_equal(open_namespace(name, &id), 0);
+        }
+        settle();
+        assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+        little = before;
+        little.rlim_cur = 16 * KIB;
+        signal(SIGXFSZ, SIG_IGN);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+        r = device(store_resume, 1);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+        signal(SIGXFSZ, SIG_DFL);
+        assert_int_equal(r, -EFBIG);
+        assert_non_null(strstr(t.text, "namespaces"));
+        assert_int_equal(stats_of(1).state, STORE_PATH_BYPASSED);
+
+        assert_int_equal(device(store_resume, 1), 0);
+        assert_int_equal(count_hits(0, MANY), MANY);
+        stop();
+}
+
 static void verify_done(struct store_verify *req)
 {
         req->complete = NULL;
@@ -1306,6 +1341,7 @@ int main(int argc, char **argv)
                 TEST(namespaces_that_contradict_each_other_are_refused),
                 TEST(a_path_that_was_away_learns_the_namespaces),
                 TEST(a_suspended_path_is_a_miss_and_comes_back_whole),
+                TEST(a_path_that_cannot_be_told_the_namespaces_stays_away),
                 TEST(what_is_counted_of_a_path_goes_on_when_it_is_resumed),
                 TEST(suspending_waits_for_what_was_begun),
                 TEST(what_was_purged_while_a_path_was_away_never_comes_back),
