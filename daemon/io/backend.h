@@ -3,6 +3,7 @@
  * replace it. Only io/ and tests include this. */
 #pragma once
 
+#include "checked.h"
 #include "io.h"
 
 struct kio_backend;
@@ -36,6 +37,25 @@ static inline void *kio_probe_buffer(const struct kio_queue_params *params, uint
         return params->pool && at + bytes <= params->pool_bytes ? (char *)params->pool + at : NULL;
 }
 
+/* What is left of a transfer, in memory: at most two pieces, and 1 GiB. */
+static inline unsigned kio_rest(const struct kio_request *req, struct iovec ret[static 2])
+{
+        uint64_t left = MIN(req->length - req->progress, UINT64_C(1) << 30), of_body;
+        unsigned n = 0;
+
+        if (req->progress < req->body) {
+                of_body = MIN(left, req->body - req->progress);
+                ret[n++] = (struct iovec){ .iov_base = (char *)req->buf + req->progress,
+                                           .iov_len = of_body };
+                left -= of_body;
+        }
+        if (left > 0)
+                ret[n++] = (struct iovec){ .iov_base = (char *)req->tail +
+                                                       (MAX(req->progress, req->body) - req->body),
+                                           .iov_len = left };
+        return n;
+}
+
 struct kio_done {
         struct kio_request *req;
         int32_t result; /* bytes, or -errno */
@@ -52,6 +72,10 @@ struct kio_backend {
         const char *(*describe)(const struct kio_queue *q);
         /* 0; -EOPNOTSUPP: no registered memory here; -ENOMEM: RLIMIT_MEMLOCK. */
         int (*register_piece)(struct kio_queue *q, unsigned piece);
+        /* May be NULL: -EOPNOTSUPP. Registers memory as the buffer of this number, of those that
+         * are kept for regions; base NULL: lets go of what it has. 0; as above; -ENOSPC: there is
+         * no such number; -EFAULT: no such memory. */
+        int (*set_buffer)(struct kio_queue *q, unsigned number, void *base, uint64_t bytes);
 
         /* Queues the rest of the request ([progress, length)). -EAGAIN: full, submit and reap
          * first. */

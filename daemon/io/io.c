@@ -23,9 +23,10 @@
 #include "cleanup.h"
 #include "counter.h"
 #include "guard.h"
+#include "regions.h"
 #include "worker.h"
 
-enum { KIO_WORKERS_MAX = 256, KIO_DEPTH_MAX = 4096, KIO_REAP_ROUNDS = 4 };
+enum { KIO_WORKERS_MAX = 256, KIO_DEPTH_MAX = 4096, KIO_REAP_ROUNDS = 4, KIO_TAIL_BYTES = 4096 };
 
 struct kio {
         struct worker *workers;
@@ -45,6 +46,8 @@ struct kio {
         bool registered_any; /* a piece was, on all rings */
         void (*registered)(void *userdata, int r);
         void *registered_userdata;
+
+        struct regions regions;
 };
 
 DEFINE_CLEANUP(struct kio *, kio_stop);
@@ -124,6 +127,15 @@ static int kio_open_queues(struct kio *io, const char *name)
         return kio_descend(io, &kio_backend_posix);
 }
 
+static void kio_prepare(struct kio *io, struct kio_request *req);
+
+/* To one worker, whatever the operation: what a ring has is its worker's alone. */
+static void kio_submit_to_worker(struct kio *io, struct kio_request *req, unsigned worker)
+{
+        kio_prepare(io, req);
+        worker_submit(&io->workers[worker], req);
+}
+
 static int kio_start_workers(struct kio *io, const struct kio_params *params)
 {
         int r;
@@ -198,6 +210,7 @@ static int kio_start_on(struct kio **ret, const struct kio_params *params,
                         snprintf(ret_error, 256, "%.255s", io->reason);
                 return r;
         }
+        regions_init(&io->regions, io, io->workers, io->n_workers, kio_submit_to_worker);
         snprintf(io->ring_flags, sizeof(io->ring_flags), "%s",
                  io->backend->describe(io->workers[0].queue));
         for (unsigned i = 0; i < io->n_workers; i++)
@@ -226,6 +239,7 @@ struct kio *kio_stop(struct kio *io)
                 worker_fini(&io->workers[i]);
         for (unsigned i = 0; i < KIO_PATHS_MAX; i++)
                 caller_fini(&io->callers[i]);
+        regions_fini(&io->regions);
         outbox_fini(&io->outbox);
         free(io->workers);
         free(io);
@@ -237,6 +251,29 @@ int kio_fd(const struct kio *io)
         return io->outbox.fd;
 }
 
+/* How much of the request is `buf`'s, or of a copy without one, is not the tail's. */
+static uint64_t kio_body(const struct kio_request *req)
+{
+        uint64_t body;
+
+        if (!req->tail || (req->op == KIO_COPY && req->buf))
+                return req->length;
+        assert((uintptr_t)req->tail % KIO_TAIL_BYTES == 0);
+        switch (req->op) {
+        case KIO_READ:
+                body = round_down(req->crc_bytes, KIO_TAIL_BYTES);
+                assert(req->length == round_up(req->crc_bytes, KIO_TAIL_BYTES));
+                return body;
+        case KIO_WRITE:
+                assert(req->length > 0 && req->length % KIO_TAIL_BYTES == 0);
+                return req->length - KIO_TAIL_BYTES;
+        case KIO_COPY:
+                return round_down(req->length, KIO_TAIL_BYTES);
+        default:
+                return req->length;
+        }
+}
+
 static void kio_prepare(struct kio *io, struct kio_request *req)
 {
         assert(req->state == KIO_IDLE);
@@ -245,7 +282,12 @@ static void kio_prepare(struct kio *io, struct kio_request *req)
         assert(req->op != KIO_CALL || req->call);
 
         req->state = KIO_QUEUED;
+        req->body = kio_body(req);
         req->progress = 0;
+        if (req->region) {
+                assert(!atomic_load(&req->region->closing));
+                req->region->in_flight++;
+        }
         req->attempts = 0;
         req->registered = 0;
         req->submitted_ns = clock_mono_ns();
@@ -285,6 +327,8 @@ static unsigned kio_complete(struct kio *io, struct list_node *done)
                 assert(req->state == KIO_DONE);
                 req->state = KIO_IDLE;
                 io->pending--;
+                if (req->region)
+                        req->region->in_flight--;
                 req->complete(req);
         }
         return n;
@@ -370,11 +414,20 @@ void kio_register_piece(struct kio *io, unsigned piece, void (*done)(void *userd
                         .call = worker_register_piece,
                         .complete = kio_registration_complete,
                 };
-                /* Not to the thread for calls: a ring belongs to its worker. */
-                kio_prepare(io, &w->registration);
-                worker_submit(w, &w->registration);
+                kio_submit_to_worker(io, &w->registration, i);
         }
         kio_flush(io);
+}
+
+void kio_region_register(struct kio *io, struct kio_region *region)
+{
+        /* Where the pool may not be registered, nothing else is. */
+        regions_register(&io->regions, region, io->registration_error);
+}
+
+void kio_region_unregister(struct kio *io, struct kio_region *region)
+{
+        regions_unregister(&io->regions, region);
 }
 
 void kio_get_info(const struct kio *io, struct kio_info *ret)

@@ -11,24 +11,34 @@
  *   READ   reads `length` bytes at `offset` of `fd` into `buf`, then, if `crc_bytes` is not 0,
  *          computes the CRC32C of the first crc_bytes of `buf` into `crc`. A read that reaches the
  *          end of the file early is a failure: -EIO, never a short success.
- *   WRITE  writes all of it.
+ *          With a `tail`, `length` is crc_bytes up to the next 4 KiB and `buf` has room for
+ *          crc_bytes only: whole 4 KiB blocks go there, the last, broken one to `tail`; the
+ *          checksum is that of both; then what counts of the tail is copied behind the rest in
+ *          `buf`. No byte beyond buf + crc_bytes is written, whatever happens.
+ *   WRITE  writes all of it. With a `tail`, `length` is whole 4 KiB blocks, and the last one comes
+ *          from there.
  *   SYNC   fdatasync.
  *   COPY   copies `length` bytes from `src` to `buf` and computes the CRC32C *over buf's bytes as
  *          they came to lie there* into `crc`; in slices of at most 256 KiB between looks at the
  *          queue. src may be memory that a client shares and changes meanwhile, and (guard_src)
- *          that may vanish: then the result is -EFAULT. guard_src covers `buf` as well, and the
- *          checksum of a READ.
+ *          that may vanish: then the result is -EFAULT. guard_src covers `buf` as well, and of a
+ *          READ the checksum and what is copied out of its tail. Without `buf` nothing is copied,
+ *          and counted as moved: the checksum is that of `src` as it lies there. But what `length`
+ *          has beyond whole 4 KiB blocks is copied to `tail`, if there is one, with zeros up to
+ *          4 KiB, and the checksum is taken over it *there*: what a WRITE with this tail needs.
  *   CALL   runs `call(req)` on its path's thread for calls and takes what it returns as the
  *          result: for what has no asynchronous form here (fallocate, openat, populating memory).
  *          One call of a path at a time, so that each holds up the others for as long as it takes;
  *          never a worker, whatever the affinity.
  * Results are compared with the length asked for; a short transfer is resubmitted for its aligned
- * rest, -EINTR and -EAGAIN are retried a bounded number of times. */
+ * rest, -EINTR and -EAGAIN are retried a bounded number of times. Memory that is not there (any
+ * more) when the device wants it makes -EFAULT, also where guard_src is not set. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #include "base/list.h"
 
@@ -48,6 +58,8 @@ enum kio_state {
         KIO_DONE,   /* loop: result is set, complete() runs, back to IDLE before it is called */
 };
 
+struct kio_region;
+
 struct kio_request {
         struct list_node node;
         enum kio_state state;
@@ -60,7 +72,13 @@ struct kio_request {
         void *buf;
         uint64_t length;
         uint64_t crc_bytes;
+        /* READ, WRITE: buf lies in it; COPY: src or buf does. NULL: in the pool, or anywhere. */
+        struct kio_region *region;
+        void *tail; /* READ, WRITE, COPY: 4 KiB, so aligned, the caller's; NULL: none */
         const void *src;
+        /* COPY: in place of `src`, or with a `src` in place of `buf`: at least `length` bytes in
+         * all, taken or filled in this order. */
+        const struct iovec *vector;
         bool guard_src;
         int (*call)(struct kio_request *req);
 
@@ -71,7 +89,10 @@ struct kio_request {
         void (*complete)(struct kio_request *req); /* on the loop thread */
 
         /* worker's own */
+        uint64_t body; /* so many bytes are buf's, the rest is the tail's */
         uint64_t progress;
+        uint64_t vector_done;   /* of its first element; `vector` goes on with the copy */
+        struct iovec pieces[2]; /* of what was pushed last, for a backend that needs them to stay */
         uint64_t device_ns;  /* when the device got it last */
         uint32_t attempts;   /* in a row without progress */
         uint32_t registered; /* did the last transfer use a registered buffer? */
@@ -87,6 +108,44 @@ struct kio_pool {
 };
 
 enum { KIO_MORE_POOLS_MAX = 15 };
+
+enum kio_region_state {
+        KIO_REGION_NONE,
+        KIO_REGION_MAPPING,
+        KIO_REGION_REGISTERING,
+        KIO_REGION_REGISTERED,
+        KIO_REGION_UNREGISTERING,
+};
+
+/* Memory of a client that I/O goes to and comes from, registered with every ring while it is so.
+ * The caller's; the io's from kio_region_register() until kio_region_unregister() has completed, or
+ * kio_stop(). All zero before its first time. */
+struct kio_region {
+        void *base;     /* in: a shared mapping, aligned to its pages */
+        uint64_t bytes; /* in: of it, whole pages */
+        /* In. Loop thread, from kio_reap(): of register, and of unregister. */
+        void (*complete)(struct kio_region *region);
+        /* Of register: 0: every ring has all of it; else why some I/O there goes unregistered,
+         * which works as well, only slower: -ENOMEM (RLIMIT_MEMLOCK), -EOPNOTSUPP (the backend has
+         * no such thing), -ENOSPC (no more buffers), -EFAULT (the memory is not there). Of
+         * unregister: 0; -errno: a ring would not let go of all of it. */
+        int result;
+        uint64_t registered_bytes; /* from base on, in every ring */
+
+        /* the io's own */
+        struct list_node node;
+        struct regions *regions;
+        enum kio_region_state state;
+        _Atomic bool closing; /* goes no further with registering */
+        struct kio_request step;
+        uint64_t mapped, to_map;
+        struct regions_ring *rings; /* one a worker */
+        uint16_t *buffers;          /* their numbers, by piece */
+        uint32_t n_buffers;
+        uint32_t waiting;   /* for so many rings */
+        uint32_t in_flight; /* requests that name it */
+        int refused, ring_result;
+};
 
 struct kio_params {
         const char *backend; /* "auto", "io_uring", "posix" */
@@ -175,6 +234,14 @@ uint64_t kio_pending(const struct kio *io); /* submitted, not yet reaped */
  * unregistered. A no-op that succeeds on posix. One at a time. */
 void kio_register_piece(struct kio *io, unsigned piece, void (*done)(void *userdata, int r),
                         void *userdata);
+
+/* Loop thread. Piece by piece, never more than a worker can do in well under a millisecond at a
+ * time; what is registered is used at once. Any number of regions may be at it. */
+void kio_region_register(struct kio *io, struct kio_region *region);
+/* No request that names it may be in flight. Also while it is being registered: that goes no
+ * further, and complete() comes once, for this. After it no ring holds the region's pages (before
+ * Linux 6.13: once what was in flight at the ring is over, and a second later at most). */
+void kio_region_unregister(struct kio *io, struct kio_region *region);
 
 void kio_get_info(const struct kio *io, struct kio_info *ret);
 void kio_get_stats(const struct kio *io, struct kio_stats *ret);

@@ -34,8 +34,8 @@ struct slot {
         struct kio_request *req;
         enum kio_op op;
         int fd;
-        void *buf;
-        size_t length;
+        struct iovec pieces[2]; /* a sync has none */
+        unsigned n_pieces;
         off_t offset;
         int32_t result;
 };
@@ -68,10 +68,14 @@ static int32_t posix_execute(const struct slot *s)
 
         switch (s->op) {
         case KIO_READ:
-                n = pread(s->fd, s->buf, s->length, s->offset);
+                n = s->n_pieces > 1
+                            ? preadv(s->fd, s->pieces, (int)s->n_pieces, s->offset)
+                            : pread(s->fd, s->pieces[0].iov_base, s->pieces[0].iov_len, s->offset);
                 break;
         case KIO_WRITE:
-                n = pwrite(s->fd, s->buf, s->length, s->offset);
+                n = s->n_pieces > 1
+                            ? pwritev(s->fd, s->pieces, (int)s->n_pieces, s->offset)
+                            : pwrite(s->fd, s->pieces[0].iov_base, s->pieces[0].iov_len, s->offset);
                 break;
         case KIO_SYNC:
                 n = fdatasync(s->fd);
@@ -236,8 +240,7 @@ static int posix_push(struct kio_queue *base, struct kio_request *req)
         s->req = req;
         s->op = req->op;
         s->fd = req->fd;
-        s->buf = req->buf ? (char *)req->buf + req->progress : NULL; /* a sync has none */
-        s->length = MIN(req->length - req->progress, (uint64_t)1 << 30);
+        s->n_pieces = kio_rest(req, s->pieces);
         s->offset = (off_t)(req->offset + req->progress);
 
         pthread_mutex_lock(&q->lock);

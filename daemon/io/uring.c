@@ -2,14 +2,15 @@
 /* The io_uring backend: one ring, made, used and closed by one worker's thread.
  *
  * It owns the ring, its table of registered buffers (one entry a piece of the pool, filled piece by
- * piece as the pool gets populated), its registered files (the locks: they stay held until the
+ * piece as the pool gets populated, then those for clients' regions, which come and go; regions.c
+ * gives them out), its registered files (the locks: they stay held until the
  * kernel is through with the ring's last I/O, also when this process is killed), and an eventfd on
  * which it always has a read pending while it waits, so that another thread's wake() is a
  * completion like any other.
  *
  * open() proves the ring before it says yes: a read of the probe file into the pool and one wake-up
  * must come back. A ring lives with as little as it needs: where the kernel can restrict it, only
- * the five operations below and the update of the buffer table remain possible.
+ * the seven operations below and the update of the buffer table remain possible.
  *
  * Thread sanitizers need no annotation here: the thread that pushes is the thread that reaps, and
  * what the kernel writes in between they do not see.
@@ -28,6 +29,7 @@
 
 #include "checked.h"
 #include "cleanup.h"
+#include "regions.h"
 
 enum { URING_BUFFERS_MAX = 16384, URING_PROBE_BYTES = 4096 };
 
@@ -65,8 +67,10 @@ struct uring_queue {
 
         struct kio_pool pools[1 + KIO_MORE_POOLS_MAX];
         unsigned n_pools;
-        unsigned n_pieces; /* of all; 0: no table */
+        unsigned n_pieces;         /* of all; 0: not in the table */
+        unsigned n_region_buffers; /* of the table, behind those; 0: no table */
         bool *registered;
+        unsigned worker;
 
         char description[128];
 };
@@ -141,6 +145,8 @@ static int uring_restrict(struct uring_queue *q)
                 { .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_WRITE },
                 { .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_READ_FIXED },
                 { .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_WRITE_FIXED },
+                { .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_READV },
+                { .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_WRITEV },
                 { .opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_FSYNC },
                 { .opcode = IORING_RESTRICTION_REGISTER_OP,
                   .register_op = IORING_REGISTER_BUFFERS_UPDATE },
@@ -162,19 +168,24 @@ static uint64_t uring_pieces(const struct kio_pool *pool)
 /* The table costs nothing while it is empty. Without it everything works, unregistered. */
 static void uring_make_table(struct uring_queue *q, const struct kio_queue_params *params)
 {
-        uint64_t n = 0;
+        uint64_t n = 0, n_more;
 
         for (unsigned i = 0; i < q->n_pools; i++) {
-                if (!q->pools[i].base || q->pools[i].bytes == 0 || q->pools[i].piece_bytes == 0)
-                        return;
+                if (!q->pools[i].base || q->pools[i].bytes == 0 || q->pools[i].piece_bytes == 0) {
+                        n = 0;
+                        break;
+                }
                 n += uring_pieces(&q->pools[i]);
         }
-        if (n == 0 || n > URING_BUFFERS_MAX)
-                return;
-        q->registered = calloc(n, sizeof(*q->registered));
-        if (!q->registered || io_uring_register_buffers_sparse(&q->ring, (unsigned)n) < 0)
+        if (n > URING_BUFFERS_MAX)
+                n = 0;
+        n_more = MIN((uint64_t)REGIONS_BUFFERS, URING_BUFFERS_MAX - n);
+        q->registered = calloc(n + 1, sizeof(*q->registered));
+        if (!q->registered ||
+            io_uring_register_buffers_sparse(&q->ring, (unsigned)(n + n_more)) < 0)
                 return;
         q->n_pieces = (unsigned)n;
+        q->n_region_buffers = (unsigned)n_more;
 }
 
 static struct io_uring_sqe *uring_get_sqe(struct uring_queue *q)
@@ -342,6 +353,7 @@ static int uring_open(struct kio_queue **ret, const struct kio_queue_params *par
         q->base.ops = &kio_backend_uring;
         q->wake_fd = -1;
         q->depth = params->depth;
+        q->worker = params->worker;
         q->pools[q->n_pools++] = (struct kio_pool){ .base = params->pool,
                                                     .bytes = params->pool_bytes,
                                                     .piece_bytes = params->piece_bytes };
@@ -421,11 +433,33 @@ static int uring_register_piece(struct kio_queue *base, unsigned piece)
         return 0;
 }
 
+static int uring_set_buffer(struct kio_queue *base, unsigned number, void *memory, uint64_t bytes)
+{
+        struct uring_queue *q = uring_of(base);
+        struct iovec v = { .iov_base = memory, .iov_len = bytes };
+        __u64 tag = 0;
+        int r;
+
+        if (q->n_region_buffers == 0)
+                return -EOPNOTSUPP;
+        if (number >= q->n_region_buffers)
+                return -ENOSPC;
+        r = io_uring_register_buffers_update_tag(&q->ring, q->n_pieces + number, &v, &tag, 1);
+        return r < 0 ? r : 0;
+}
+
 /* The table's entry that has all of [buf, buf + length), or -1. */
-static int uring_find_buffer(const struct uring_queue *q, const char *buf, uint64_t length)
+static int uring_find_buffer(const struct uring_queue *q, const struct kio_region *region,
+                             const char *buf, uint64_t length)
 {
         uint64_t first = 0, at, piece;
 
+        if (region) {
+                int number = regions_find_buffer(region, q->worker, buf, length);
+
+                if (number >= 0)
+                        return (int)q->n_pieces + number;
+        }
         if (q->n_pieces == 0)
                 return -1;
         for (const struct kio_pool *p = q->pools; p < q->pools + q->n_pools; p++) {
@@ -447,9 +481,9 @@ static int uring_push(struct kio_queue *base, struct kio_request *req)
 {
         struct uring_queue *q = uring_of(base);
         struct io_uring_sqe *sqe;
-        char *buf = req->buf ? (char *)req->buf + req->progress : NULL; /* a sync has none */
         uint64_t offset = req->offset + req->progress;
-        unsigned length = (unsigned)MIN(req->length - req->progress, (uint64_t)1 << 30);
+        unsigned n, length;
+        char *buf;
         int buffer;
 
         if (q->in_flight >= q->depth)
@@ -459,7 +493,18 @@ static int uring_push(struct kio_queue *base, struct kio_request *req)
         switch (req->op) {
         case KIO_READ:
         case KIO_WRITE:
-                buffer = uring_find_buffer(q, buf, length);
+                n = kio_rest(req, req->pieces);
+                if (n > 1) {
+                        /* Buffers of one operation cannot lie in two entries. */
+                        if (req->op == KIO_READ)
+                                io_uring_prep_readv(sqe, req->fd, req->pieces, n, offset);
+                        else
+                                io_uring_prep_writev(sqe, req->fd, req->pieces, n, offset);
+                        break;
+                }
+                buf = req->pieces[0].iov_base;
+                length = (unsigned)req->pieces[0].iov_len;
+                buffer = uring_find_buffer(q, req->region, buf, length);
                 req->registered = buffer >= 0;
                 if (req->op == KIO_READ && buffer >= 0)
                         io_uring_prep_read_fixed(sqe, req->fd, buf, length, offset, buffer);
@@ -488,6 +533,7 @@ const struct kio_backend kio_backend_uring = {
         .close = uring_close,
         .describe = uring_describe,
         .register_piece = uring_register_piece,
+        .set_buffer = uring_set_buffer,
         .push = uring_push,
         .submit = uring_submit,
         .reap = uring_reap,

@@ -78,7 +78,7 @@ static void worker_finish(struct worker *w, struct kio_request *req, int64_t res
                 counter_add(&w->errors[req->op], 1);
         else {
                 counter_add(&w->ops[req->op], 1);
-                if (is_transfer(req) || req->op == KIO_COPY)
+                if (is_transfer(req) || (req->op == KIO_COPY && (req->buf || req->vector)))
                         counter_add(&w->bytes[req->op], req->length);
         }
         req->state = KIO_DONE;
@@ -244,7 +244,7 @@ static void worker_resubmit(struct worker *w, struct kio_request *req)
  * only. Where the request is not aligned itself, it is buffered and every byte will do. */
 static uint64_t progress_after(const struct kio_request *req, uint64_t moved)
 {
-        uint64_t alignment = req->offset | (uintptr_t)req->buf | req->length;
+        uint64_t alignment = req->offset | (uintptr_t)req->buf | (uintptr_t)req->tail | req->length;
         uint64_t progress = req->progress + moved;
 
         if (progress < req->length && alignment % WORKER_ALIGNMENT == 0)
@@ -333,26 +333,50 @@ struct slice {
         uint64_t bytes;
 };
 
+/* Of the body, or all that counts of the tail. */
 static void slice_run(void *userdata)
 {
         const struct slice *s = userdata;
         struct kio_request *req = s->req;
-        char *buf = (char *)req->buf + req->progress;
+        char *buf = req->buf ? (char *)req->buf + req->progress : NULL;
+        const char *src = req->op == KIO_COPY ? (const char *)req->src + req->progress : NULL;
 
-        if (req->op == KIO_COPY)
-                req->crc = kio_copy_crc32c(req->crc, buf, (const char *)req->src + req->progress,
-                                           s->bytes);
-        else
-                req->crc = kio_crc32c_extend(req->crc, buf, s->bytes);
+        if (req->op == KIO_COPY && req->vector) {
+                char *at = (char *)req->vector->iov_base + req->vector_done;
+
+                if (req->src)
+                        buf = at;
+                else
+                        src = at;
+        }
+
+        if (s->bytes > 0 && req->progress >= req->body) {
+                if (src) {
+                        memcpy(req->tail, src, s->bytes);
+                        memset((char *)req->tail + s->bytes, 0, WORKER_ALIGNMENT - s->bytes);
+                }
+                req->crc = kio_crc32c_extend(req->crc, req->tail, s->bytes);
+                if (!src)
+                        memcpy(buf, req->tail, s->bytes);
+        } else if (src && buf) {
+                req->crc = kio_copy_crc32c(req->crc, buf, src, s->bytes);
+        } else {
+                req->crc = kio_crc32c_extend(req->crc, src ? src : buf, s->bytes);
+        }
 }
 
 /* One slice of a copy or of a read's checksum: 1 when that was the last, 0, -errno. */
 static int worker_run_slice(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes)
 {
         uint64_t total = req->op == KIO_COPY ? req->length : req->crc_bytes;
-        struct slice s = { .req = req, .bytes = MIN(budget, total - req->progress) };
+        struct slice s = { .req = req, .bytes = total - req->progress };
         int r = 0;
 
+        /* A tail goes in one. */
+        if (req->progress < req->body)
+                s.bytes = MIN(MIN(budget, s.bytes), req->body - req->progress);
+        if (req->op == KIO_COPY && req->vector)
+                s.bytes = MIN(s.bytes, req->vector->iov_len - req->vector_done);
         if (req->progress == 0)
                 req->crc = 0;
         if (req->guard_src)
@@ -363,6 +387,13 @@ static int worker_run_slice(struct kio_request *req, uint64_t budget, uint64_t *
                 return r;
         req->progress += s.bytes;
         *ret_bytes = s.bytes;
+        if (req->op == KIO_COPY && req->vector) {
+                req->vector_done += s.bytes;
+                if (req->vector_done == req->vector->iov_len && req->progress < total) {
+                        req->vector++;
+                        req->vector_done = 0;
+                }
+        }
         return req->progress == total;
 }
 
@@ -392,7 +423,11 @@ static void worker_compute(struct worker *w)
                         r = req->call(req);
                         counter_set(&w->in_device, 0);
                         counter_set(&w->call_ns, 0);
-                        worker_finish(w, req, r, clock_mono_ns());
+                        if (r == WORKER_AGAIN) {
+                                req->progress++;
+                                list_append(&w->compute[c], &req->node);
+                        } else
+                                worker_finish(w, req, r, clock_mono_ns());
                         return;
                 }
                 if (req->op == KIO_WRITE)

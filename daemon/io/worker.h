@@ -13,6 +13,9 @@
 #include "backend.h"
 #include "outbox.h"
 
+/* What a `call` that a worker runs itself may answer: call it again, in another turn. */
+enum { WORKER_AGAIN = 1 };
+
 enum worker_order { WORKER_WAIT, WORKER_OPEN, WORKER_CLOSE, WORKER_RUN, WORKER_QUIT };
 
 struct worker {

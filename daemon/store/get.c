@@ -4,7 +4,11 @@
  *
  * What does not match is read once more, since a bus or a buffer may have been at fault; then it is
  * dropped, with a tombstone, counted, and a miss. The same for a read that the device refuses. A
- * chunk that is dropped or purged while it is read is a miss too. */
+ * chunk that is dropped or purged while it is read is a miss too.
+ *
+ * What was read into memory that a client shares (foreign) proves nothing against the chunk if it
+ * does not match, as the client may have written there too; nor does memory that is not there
+ * against the device. The caller is told, and nothing is dropped or counted (rule R2). */
 #include <assert.h>
 #include <errno.h>
 
@@ -40,7 +44,9 @@ static void payload_read(struct kio_request *io)
         uint32_t i = req->ref.index;
         bool linked = volume_chunk_at(v, i)->flags & CHUNK_LINKED;
 
-        if (io->result < 0) {
+        if (io->result == -EFAULT && req->foreign) {
+                get_finish(v, req, -EFAULT);
+        } else if (io->result < 0) {
                 v->stats.read_errors++;
                 volume_note_error(v, "reading a chunk", io->result);
                 if (linked && volume_is_loss(io->result) && !v->bypassed)
@@ -54,6 +60,8 @@ static void payload_read(struct kio_request *io)
                 } else if (io->crc == req->crc) {
                         v->stats.gets++;
                         get_finish(v, req, 0);
+                } else if (req->foreign) {
+                        get_finish(v, req, STORE_SUSPECT);
                 } else if (private(req)->attempts++ == 0) {
                         v->stats.crc_rereads++;
                         get_read(v, req);
@@ -79,6 +87,9 @@ static void get_read(struct volume *v, struct store_get *req)
                 .buf = req->buf,
                 .length = round_up(c->length, DISK_PAGE),
                 .crc_bytes = c->length,
+                .region = req->region,
+                .tail = c->length % DISK_PAGE ? req->tail : NULL,
+                .guard_src = req->foreign,
                 .complete = payload_read,
         };
         list_init(&req->io.node);
@@ -99,7 +110,7 @@ int volume_get(struct volume *v, struct store_get *req)
         req->length = c->length;
         req->crc = c->crc;
         req->ref = volume_ref(v, i);
-        if (round_up(c->length, DISK_PAGE) > req->room)
+        if ((req->tail ? c->length : round_up(c->length, DISK_PAGE)) > req->room)
                 return STORE_TOO_LARGE;
         *private(req) = (struct get_private){ .volume = v };
         list_init(&req->node);
@@ -108,6 +119,20 @@ int volume_get(struct volume *v, struct store_get *req)
         v->requests++;
         get_read(v, req);
         return 0;
+}
+
+bool volume_is_reading(const struct volume *v, struct store_ref ref)
+{
+        if (ref.index >= index_high(v->index) ||
+            volume_ref(v, ref.index).generation != ref.generation)
+                return false;
+        /* Nearly always that says it. Others pin chunks as well. */
+        if (volume_chunk_at(v, ref.index)->pins == 0)
+                return false;
+        list_for_each (&v->gets_flying, n)
+                if (container_of(n, struct store_get, node)->ref.index == ref.index)
+                        return true;
+        return false;
 }
 
 void gets_abandon(struct volume *v)

@@ -174,7 +174,9 @@ void homes_put_done(void *userdata, struct store_put *req)
 
                 if (last < s->n_paths && last != home_of_hash(s, hash))
                         s->paths[last].puts_away--;
-                if ((result == STORE_BYPASSED || (result < 0 && result != -ECANCELED)) &&
+                bool gone = result == -EFAULT && req->foreign; /* what was to be written is */
+
+                if ((result == STORE_BYPASSED || (result < 0 && result != -ECANCELED && !gone)) &&
                     req->purges == s->purges && !s->stopping) {
                         if (put_somewhere(s, req, hash) == 0) {
                                 s->again = true;
@@ -191,6 +193,14 @@ int store_get(struct store *s, struct store_get *req)
         unsigned path = find_path(s, req->namespace_id, &req->key, req->hash, NULL, NULL);
 
         return path == UINT32_MAX ? STORE_MISS : volume_get(s->paths[path].volume, req);
+}
+
+bool store_is_reading(const struct store *s, struct store_ref ref)
+{
+        unsigned path = ref.generation >> VOLUME_GENERATION_BITS;
+
+        return ref.index != UINT32_MAX && path < s->n_paths && path_is_up(s, path) &&
+               volume_is_reading(s->paths[path].volume, ref);
 }
 
 int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash)

@@ -12,7 +12,9 @@
  * puts in flight.
  *
  * Failures: a failed payload write gives the slot back and is the put's result; nothing was said to
- * the table. A failed table write bypasses the path: puts are refused, gets go on. */
+ * the table. What cannot be read from memory that a client shares is the client's doing and not
+ * counted as the device's (rule R2). A failed table write bypasses the path: puts are refused, gets
+ * go on. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -74,7 +76,9 @@ static void payload_written(struct kio_request *io)
         struct chunk *c = volume_chunk_at(v, req->ref.index);
 
         sync_mark_dirty(v->segments[c->slab]);
-        if (io->result < 0) {
+        if (io->result == -EFAULT && req->foreign) {
+                put_cancel(v, req, -EFAULT);
+        } else if (io->result < 0) {
                 v->stats.write_errors++;
                 volume_note_error(v, "writing a chunk", io->result);
                 put_cancel(v, req, (int)io->result);
@@ -115,6 +119,8 @@ static void put_write(struct volume *v, struct store_put *req)
                 .offset = chunk_offset(v, c),
                 .buf = (void *)req->buf,
                 .length = round_up(req->length, DISK_PAGE),
+                .region = req->region,
+                .tail = req->length % DISK_PAGE ? req->tail : NULL,
                 .complete = payload_written,
         };
         list_init(&req->io.node);

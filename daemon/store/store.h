@@ -35,6 +35,8 @@ enum store_answer {
                                   written */
         STORE_BUSY = 8,        /* suspend, resume: another is under way, or what was asked of the
                                   device before has not come back */
+        STORE_SUSPECT = 9,     /* get, into memory that others write to: read, but not what was
+                                  put. Read it again into memory of one's own, to know why */
 };
 
 enum {
@@ -215,7 +217,14 @@ struct store_put {
         struct key key;
         uint64_t hash;
         struct key parent;       /* root: none */
-        const void *buf; /* aligned to 4 KiB, readable up to the next 4 KiB boundary after length */
+        /* Aligned to 4 KiB; readable up to the next 4 KiB boundary after length, or, with a `tail`,
+         * for `length` bytes, of which those beyond whole 4 KiB blocks are taken from the tail. */
+        const void *buf;
+        void *tail;                /* 4 KiB, so aligned; NULL: none */
+        struct kio_region *region; /* `buf` lies in it; or NULL */
+        /* A client shares the memory of `buf`: that it is not there is no fault of the device. Then
+         * the put fails with -EFAULT, and is tried nowhere else. */
+        bool foreign;
         uint32_t length;
         uint32_t crc;
         bool durable;            /* complete only after a sync */
@@ -253,8 +262,15 @@ struct store_get {
         uint32_t namespace_id;
         struct key key;
         uint64_t hash;
-        void *buf; /* aligned to 4 KiB, with room for the length rounded up to 4 KiB */
+        /* Aligned to 4 KiB, with room for the length rounded up to 4 KiB; or, with a `tail`, for
+         * the length, and nothing is written beyond that. */
+        void *buf;
         uint32_t room;
+        void *tail;                /* as of a put */
+        struct kio_region *region;
+        /* A client shares the memory of `buf`, and may write to it or take it away at any time: it
+         * says nothing of the chunk then, which stays. Results -EFAULT, STORE_SUSPECT. */
+        bool foreign;
 
         uint32_t length;         /* of the chunk */
         uint32_t crc;
@@ -268,6 +284,8 @@ struct store_get {
 /* 0: complete() will follow. STORE_MISS, STORE_TOO_LARGE (room): it will not. The slot is pinned
  * meanwhile. */
 int store_get(struct store *s, struct store_get *req);
+/* Is a store_get() of it under way? For `ref` of store_find(). */
+bool store_is_reading(const struct store *s, struct store_ref ref);
 
 /* Drops the chunk and appends a tombstone. 0, STORE_MISS. A put of the key in flight is not found;
  * what lies on a path that is aside is, unless all of that path is lost already.

@@ -124,6 +124,7 @@ void volume_touch(struct volume *v, struct store_ref ref);
 int volume_put(struct volume *v, struct store_put *req);
 void volume_sync(struct volume *v, struct store_put *req);
 int volume_get(struct volume *v, struct store_get *req);
+bool volume_is_reading(const struct volume *v, struct store_ref ref);
 int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash);
 void volume_settle_drops(struct volume *v, struct store_put *req);
 /* `set`: with this one; NULL in a store of one path. */

@@ -146,6 +146,15 @@ static int fault_register_piece(struct kio_queue *base, unsigned piece)
         return q->inner->ops->register_piece(q->inner, piece);
 }
 
+static int fault_set_buffer(struct kio_queue *base, unsigned number, void *memory, uint64_t bytes)
+{
+        struct fault_queue *q = fault_of(base);
+
+        return q->inner->ops->set_buffer
+                       ? q->inner->ops->set_buffer(q->inner, number, memory, bytes)
+                       : -EOPNOTSUPP;
+}
+
 static int fault_push(struct kio_queue *base, struct kio_request *req)
 {
         struct fault_queue *q = fault_of(base);
@@ -314,6 +323,7 @@ const struct kio_backend *fault_wrap(const struct kio_backend *inner)
                 .close = fault_close,
                 .describe = fault_describe,
                 .register_piece = fault_register_piece,
+                .set_buffer = fault_set_buffer,
                 .push = fault_push,
                 .submit = fault_submit,
                 .reap = fault_reap,

@@ -790,21 +790,39 @@ static void note_for_swap(const struct kio_request *req)
         sim.swapped[sim.n_swapped++] = (struct range){ .fd = req->fd, .offset = req->offset };
 }
 
+/* Between the two pieces that a request with a tail lies in, and one that they make together. */
+static void gather(const struct kio_request *req, uint8_t *whole, bool out)
+{
+        struct iovec pieces[2];
+        unsigned n = kio_rest(req, pieces);
+
+        for (unsigned i = 0; i < n; whole += pieces[i++].iov_len)
+                memcpy(out ? pieces[i].iov_base : whole, out ? whole : pieces[i].iov_base,
+                       pieces[i].iov_len);
+}
+
 /* The device does it, and says so. */
 static void execute(struct waiting *w)
 {
         struct kio_request *req = w->req;
         uint64_t offset = req->offset + req->progress, length = req->length - req->progress;
-        uint8_t *buf = req->buf ? (uint8_t *)req->buf + req->progress : NULL; /* a sync has none */
+        uint8_t *whole = req->body < req->length ? must(malloc(length)) : NULL;
+        uint8_t *buf = whole      ? whole
+                       : req->buf ? (uint8_t *)req->buf + req->progress
+                                  : NULL; /* a sync has none */
         struct file *f = file_of(req->fd);
         ssize_t n = (ssize_t)length;
         bool ours;
 
+        if (whole && req->op == KIO_WRITE)
+                gather(req, whole, false);
         switch (req->op) {
         case KIO_READ:
                 n = __real_pread64(req->fd, buf, length, (off_t)offset);
                 if (n > 0)
                         spoil_read(req, buf, (uint64_t)n);
+                if (n == (ssize_t)length && whole)
+                        gather(req, whole, true);
                 break;
         case KIO_WRITE:
                 if (f && length > 0 && reached("write", f->name, false))
@@ -838,6 +856,7 @@ static void execute(struct waiting *w)
                 }
         }
         w->result = n < 0 ? -errno : (int32_t)n;
+        free(whole);
         w->next = NULL;
         *w->queue->done_end = w;
         w->queue->done_end = &w->next;

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -1043,7 +1044,7 @@ static void a_failing_path_is_bypassed_when_its_budget_is_spent(void **state)
         assert_int_equal(t.events[STORE_PATH_IS_BYPASSED], 1);
         assert_int_equal(t.told, 1);
         fault_set(NULL);
-        settle();
+        settle(); /* its superblock is being marked: a call of the path, too */
         assert_int_equal(device(store_suspend, 1), 0);
         assert_non_null(strstr(stats_of(1).reason, "error_budget")); /* why is not forgotten */
         put_range(MANY, 50);
@@ -1051,6 +1052,43 @@ static void a_failing_path_is_bypassed_when_its_budget_is_spent(void **state)
         assert_int_equal(device(store_resume, 1), 0);
         assert_int_equal(count_hits(MANY, 50), 50);
         assert_true(count_hits(0, MANY) >= MANY - 6);
+        stop();
+}
+
+static void test_R2_what_a_client_took_away_is_looked_for_on_one_path_only(void **state)
+{
+        struct put p;
+
+        start("01");
+        settle();
+        for (unsigned foreign = 0; foreign < 2; foreign++) {
+                fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
+                                                .kind = FAULT_ERROR,
+                                                .error = EFAULT,
+                                                .first = 1,
+                                                .count = FAULT_FOR_EVER });
+                for (uint64_t i = 0; i < 20; i++) {
+                        uint64_t before = fault_matched();
+
+                        p = (struct put){ .req = { .namespace_id = t.ns,
+                                                   .key = key_of(i),
+                                                   .buf = t.bufs[0],
+                                                   .length = 8192,
+                                                   .foreign = foreign,
+                                                   .complete = put_done } };
+                        p.req.hash = store_hash(t.s, t.ns, &p.req.key);
+                        assert_int_equal(store_put(t.s, &p.req), 0);
+                        wait_for(&p.done);
+                        assert_int_equal(p.req.result, -EFAULT);
+                        assert_int_equal(fault_matched() - before, foreign ? 1 : 2);
+                }
+                assert_int_equal(stats_of(0).stats.write_errors, 20);
+                assert_int_equal(stats_of(1).stats.write_errors, 20);
+        }
+        assert_int_equal(t.told, 0);
+        fault_set(NULL);
+        put_range(0, 20);
+        assert_int_equal(count_hits(0, 20), 20);
         stop();
 }
 
@@ -1351,6 +1389,7 @@ int main(int argc, char **argv)
                 TEST(a_note_that_failed_is_written_for_the_next_who_asks),
                 TEST(a_kill_amid_a_purge_costs_nothing_else),
                 TEST(a_failing_path_is_bypassed_when_its_budget_is_spent),
+                TEST(test_R2_what_a_client_took_away_is_looked_for_on_one_path_only),
                 TEST(a_put_that_fails_on_one_path_is_written_to_another),
                 TEST(a_table_that_cannot_be_written_bypasses_the_path_at_once),
                 TEST(a_read_only_path_is_bypassed_and_a_full_one_is_not),
