@@ -49,6 +49,7 @@ bool cache_get_try(struct cache *c, struct cache_request *req)
 {
         uint32_t chunk = pool_find(c->params.pool, req->namespace_id, &req->key, req->hash);
         struct store_chunk info;
+        struct store_ref ref;
         struct fill *f;
         int r;
 
@@ -67,11 +68,13 @@ bool cache_get_try(struct cache *c, struct cache_request *req)
                 cache_wait_on(c, req, chunk, WAITING_FILL);
                 return true;
         }
-        if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, NULL, &info) !=
+        if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, &ref, &info) !=
             0) {
                 cache_finish(c, req, CACHE_MISS);
                 return true;
         }
+        if (cache_get_direct(c, req, ref, info.length))
+                return true;
         req->length = info.length;
         if (cache_others_first(c, req))
                 return false;

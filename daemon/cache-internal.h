@@ -23,6 +23,9 @@ struct cache {
         struct list_node retry;                /* writes that the store could not take yet */
         struct list_node dropping; /* writes whose chunk was evicted meanwhile, in that order */
         struct list_node settling;             /* who waits for those, in order */
+        struct list_node direct_puts[256];     /* from clients' memory, by their key's hash */
+        struct list_node direct_retry;         /* as `retry` */
+        uint64_t n_direct_puts;
         uint64_t evictions;                    /* of chunks being written, so far */
         uint64_t next_deadline_ns;             /* of those who wait for room; 0: nobody */
         uint64_t look_again_ns;                /* when somebody's patience ends; 0: nobody's */
@@ -95,6 +98,16 @@ bool cache_get_try(struct cache *c, struct cache_request *req);
 void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chunk);
 /* Writes that the store could not take: as many as it takes now, in order. */
 void cache_retry_writes(struct cache *c);
+
+/* --- cache-direct.c: false: by way of the pool, then --- */
+
+bool cache_put_direct(struct cache *c, struct cache_request *req);
+bool cache_get_direct(struct cache *c, struct cache_request *req, struct store_ref ref,
+                      uint32_t length);
+/* Is a put of the key under way so? Then it waits for that. */
+bool cache_join_direct_put(struct cache *c, struct cache_request *req);
+/* As cache_retry_writes(). */
+void cache_retry_direct(struct cache *c);
 
 /* --- cache-wait.c --- */
 

@@ -324,6 +324,8 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 finish_existing(c, req, POOL_NONE, ref);
                 return true;
         }
+        if (cache_join_direct_put(c, req) || cache_put_direct(c, req))
+                return true;
         if (cache_others_first(c, req) || cache_over_budget(c, req))
                 return false;
         r = pool_acquire(c->params.pool, req->namespace_id, &req->key, req->hash, req->length,
@@ -347,7 +349,9 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 .op = KIO_COPY,
                 .class = KIO_CLASS_PUT,
                 .buf = pool_at(c->params.pool, chunk),
-                .src = req->src,
+                .src = req->memory,
+                .vector = req->pieces,
+                .region = req->region,
                 .guard_src = true,
                 .length = req->length,
                 .complete = on_copied,
@@ -362,8 +366,6 @@ void cache_retry_writes(struct cache *c)
         struct list_node *n;
         unsigned refused = 0;
 
-        c->retry_now = false;
-        c->retry_pending = store_pending(c->params.store);
         list_splice(&again, &c->retry);
         while (refused < CACHE_FAILED_TRIES && (n = list_pop(&again)))
                 refused += !write_submit(container_of(n, struct write, node));

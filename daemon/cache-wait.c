@@ -132,14 +132,18 @@ static void expire(struct cache *c, struct list_node *list, uint64_t now_ns, uin
 static bool may_retry(const struct cache *c)
 {
         /* What the store could not take may have stood behind another cache's. */
-        return !list_empty(&c->retry) && (c->retry_now || store_pending(c->params.store) == 0 ||
+        return !(list_empty(&c->retry) && list_empty(&c->direct_retry)) && (c->retry_now || store_pending(c->params.store) == 0 ||
                                           store_pending(c->params.store) != c->retry_pending);
 }
 
 uint64_t cache_turn(struct cache *c, uint64_t now_ns)
 {
-        if (may_retry(c))
+        if (may_retry(c)) {
+                c->retry_now = false;
+                c->retry_pending = store_pending(c->params.store);
                 cache_retry_writes(c);
+                cache_retry_direct(c);
+        }
 
         if (c->kicked || (c->look_again_ns != 0 && c->look_again_ns <= now_ns)) {
                 c->kicked = false;

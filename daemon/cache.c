@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "checked.h"
 #include "cleanup.h"
 
 DEFINE_CLEANUP(struct cache *, cache_free);
@@ -35,6 +36,9 @@ int cache_new(struct cache **ret, const struct cache_params *params)
         list_init(&c->retry);
         list_init(&c->dropping);
         list_init(&c->settling);
+        list_init(&c->direct_retry);
+        for (unsigned i = 0; i < ARRAY_SIZE(c->direct_puts); i++)
+                list_init(&c->direct_puts[i]);
         c->unwritten_limit = pool_bytes(params->pool) / 4;
         *ret = c;
         return 0;
@@ -70,6 +74,7 @@ void cache_request_init(struct cache *c, struct cache_request *req, int kind)
         req->waiting = WAITING_NOT;
         req->chunk = POOL_NONE;
         req->tier = 0;
+        req->direct = false;
         req->place = (struct cache_place){ .chunk = POOL_NONE, .ref = STORE_REF_NONE };
         req->hash = store_hash(c->params.store, req->namespace_id, &req->key);
         c->pending++;

@@ -13,6 +13,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #include "base/list.h"
 #include "io/io.h"
@@ -54,10 +55,20 @@ struct cache_request {
         bool nowait;
         uint64_t deadline_ns;  /* CLOCK_MONOTONIC; for waiting for room */
 
+        /* put: where the bytes are; get: where the caller will want them, or nowhere. A client's:
+         * it may change, or not be there any more. */
+        void *memory;              /* `room` bytes; stays the cache's until complete() */
+        const struct iovec *pieces; /* instead of `memory`: they are `room` bytes together */
+        uint32_t room;
+        struct kio_region *region; /* that `memory` lies in; or NULL */
+        /* May it go between disk and `memory` without a copy in the pool? Possible within a region,
+         * for a put that is not merely accepted, and for a get of a whole chunk. */
+        bool may_be_direct;
+        bool direct; /* set at completion: it did, and there is no `chunk` */
+
         /* put */
         struct key parent;
-        const void *src;       /* stays readable until complete(), may change meanwhile */
-        uint32_t length;       /* (get: the cache's) */
+        uint32_t length;       /* get: the chunk's, out, if it was direct */
         enum cache_ack ack;
 
         /* Set at completion. On CACHE_OK (and on CACHE_EXISTS, if it is in the pool) `chunk` is
@@ -145,5 +156,8 @@ struct cache_stats {
         uint64_t unwritten_bytes, unwritten_chunks; /* now */
         uint64_t pool_only;       /* accepted puts whose write failed: gone with the pool */
         uint64_t shared_fills;    /* gets that joined another's read */
+        /* Bytes that went between disk and clients' memory, and reads of these that were done again
+         * by way of the pool. */
+        uint64_t put_bytes_direct, get_bytes_direct, direct_fallbacks;
 };
 void cache_get_stats(const struct cache *c, struct cache_stats *ret);

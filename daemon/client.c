@@ -146,6 +146,7 @@ void client_abandon(struct client *client)
         settle_leases(client);
         cache_kick(client->env->cache);
         cache_cancel(client->env->cache, client);
+        donations_end(client);
 }
 
 void client_fini(struct client *client)

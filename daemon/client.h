@@ -14,6 +14,7 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "cache.h"
+#include "donation.h"
 #include "memory/lane.h"
 #include "memory/lease.h"
 #include "tenant.h"
@@ -50,6 +51,7 @@ struct dispatch_env {
         struct tenants *tenants;
         struct traffic traffic;
         struct log_ratelimit quota_lines;
+        struct donation_stats donated;
         uint64_t lane_max;
         uint64_t wait_ms;          /* for room, where a request names no timeout */
         bool stopping;
@@ -71,6 +73,7 @@ struct client {
 
         struct lease_holder leases;
         struct lane lane;
+        struct donations donations;
         uint32_t namespaces[CLIENT_MAX_NAMESPACES]; /* the store's; the client's number is one
                                                        more than the place */
         unsigned n_namespaces;
@@ -90,7 +93,7 @@ struct client {
 void client_init(struct client *client, struct dispatch_env *env);
 /* Gives back all it holds. inflight must be 0. */
 void client_fini(struct client *client);
-/* The peer is gone: leases end now, what waits for room is cancelled, what is in flight ends
+/* The peer is gone, or is to be: leases and donated regions end now, what waits for room is cancelled, what is in flight ends
  * unanswered. */
 void client_abandon(struct client *client);
 

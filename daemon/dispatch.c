@@ -40,8 +40,10 @@ struct batch {
         uint32_t value;        /* MATCH: the run; else stale releases */
         bool running;          /* dispatch_run() is in it: it ends it */
         struct chain_part *part;
-        uint8_t *entries;
+        uint8_t *entries;      /* then pieces */
         struct slot *slots;    /* PUT and GET */
+        struct iovec *places;  /* of pieces: where they are */
+        uint64_t regions;      /* donated ones that it names, by bit: kept until it ends */
         struct cache_settle settle; /* EVICT */
         uint8_t *reply;        /* head and results */
         size_t reply_bytes;
@@ -50,6 +52,7 @@ struct batch {
 static void batch_free(struct batch *b)
 {
         free(b->slots);
+        free(b->places);
         free(b->reply);
         free(b);
 }
@@ -82,6 +85,7 @@ static void batch_end(struct batch *b)
         if (b->part)
                 chain_part_end(client->env->cache, b->part);
         client->keys_inflight -= b->head.count;
+        donations_unuse(client, b->regions);
         tenant_uncharge(&client->holds, TENANT_KEYS, b->head.count);
         client_answer(client, b->received_ns, reply);
         batch_free(b);
@@ -163,6 +167,71 @@ static uint32_t index_of(const struct slot *s)
         return (uint32_t)(s - s->batch->slots);
 }
 
+/* --- where a key's bytes are, or shall go --- */
+
+static bool names_memory(const struct wire_batch *b)
+{
+        return b->hdr.op == WIRE_PUT || (b->hdr.op == WIRE_GET && (b->hdr.flags & WIRE_F_INTO));
+}
+
+/* The donated regions that it names and may, by bit. */
+static uint64_t regions_of(const struct client *client, const struct wire_batch *msg)
+{
+        const struct wire_put *put = (const struct wire_put *)(msg + 1);
+        const struct wire_get *get = (const struct wire_get *)(msg + 1);
+        const struct wire_piece *piece = wire_batch_pieces(msg);
+        uint64_t regions = 0;
+
+        if (!names_memory(msg) || !client->donations.usable)
+                return 0;
+        for (unsigned i = 0; i < msg->pieces; i++)
+                regions |= donations_bit(client, piece[i].region);
+        for (unsigned i = 0; i < msg->count && !(msg->hdr.flags & WIRE_F_PIECES); i++)
+                regions |= donations_bit(client, msg->hdr.op == WIRE_PUT ? put[i].region
+                                                                         : get[i].into_region);
+        return regions;
+}
+
+static void *place_at(const struct batch *b, uint32_t region, uint64_t offset, uint64_t length,
+                      struct kio_region **ret_region)
+{
+        *ret_region = NULL;
+        if (region == WIRE_REGION_LANE)
+                return lane_at(&b->client->lane, offset, length);
+        if (region > WIRE_MAX_REGIONS || !(b->regions >> (region - 1) & 1))
+                return NULL;
+        return donation_at(b->client, region, offset, length, ret_region);
+}
+
+/* Fills in the request's memory. False: some of it is not the client's to name. `first`, `n`,
+ * `length`: as of the entry. */
+static bool find_memory(struct batch *b, struct cache_request *req, uint64_t first, uint32_t n,
+                        uint32_t length)
+{
+        const struct wire_piece *piece =
+                (const struct wire_piece *)(b->entries + b->head.count * wire_entry_bytes(
+                                                                                 b->head.hdr.op));
+
+        req->room = length;
+        if (!(b->head.hdr.flags & WIRE_F_PIECES)) {
+                req->memory = place_at(b, n, first, length, &req->region);
+                return req->memory && length > 0;
+        }
+        req->pieces = b->places + first;
+        for (uint64_t i = first; i < first + n; i++) {
+                struct kio_region *region;
+
+                b->places[i] = (struct iovec){
+                        .iov_base = place_at(b, piece[i].region, piece[i].offset, piece[i].length,
+                                             &region),
+                        .iov_len = piece[i].length,
+                };
+                if (!b->places[i].iov_base)
+                        return false;
+        }
+        return true;
+}
+
 /* --- PUT --- */
 
 static void put_done(struct cache_request *req)
@@ -195,10 +264,8 @@ static void put_start(struct batch *b, uint32_t i)
         struct client *client = b->client;
         struct slot *s = &b->slots[i];
 
-        s->req.src = entry->region == WIRE_REGION_LANE
-                             ? lane_at(&client->lane, entry->offset, entry->length)
-                             : NULL;
-        if (!s->req.src || entry->length == 0 || key_is_root(&entry->key)) {
+        if (!find_memory(b, &s->req, entry->offset, entry->region, entry->length) ||
+            key_is_root(&entry->key)) {
                 ((struct wire_put_result *)result_at(b, i))->status = WIRE_INVALID;
                 key_end(b, WIRE_INVALID);
                 return;
@@ -206,6 +273,7 @@ static void put_start(struct batch *b, uint32_t i)
         request_init(b, i, &entry->key, put_done);
         s->req.length = entry->length;
         s->req.ack = (enum cache_ack)b->head.ack;
+        s->req.may_be_direct = !(b->head.hdr.flags & WIRE_F_LEASE); /* that needs the chunk in the pool */
         s->req.parent = i > 0 ? ((const struct wire_put *)entry_at(b, i - 1))->key : b->head.parent;
         cache_put(client->env->cache, &s->req);
 }
@@ -228,7 +296,7 @@ static void on_copied(struct kio_request *copy)
         struct wire_get_result *result = result_at(s->batch, index_of(s));
 
         if (copy->result < 0) {
-                get_end(s, WIRE_FAILED);
+                get_end(s, copy->result == -EFAULT ? WIRE_INVALID : WIRE_FAILED);
                 return;
         }
         result->length = (uint32_t)copy->length;
@@ -248,7 +316,13 @@ static void get_done(struct cache_request *req)
         uint32_t length;
 
         b->part->places[index_of(s)] = req->place;
-        if (status != WIRE_OK) {
+        if (status == WIRE_OK && req->direct) {
+                result->tier = (uint8_t)req->tier;
+                result->chunk_length = req->length;
+                result->length = req->length;
+                client->env->traffic.get_bytes_into += req->length;
+        }
+        if (status != WIRE_OK || req->direct) {
                 get_end(s, status);
                 return;
         }
@@ -276,9 +350,9 @@ static void get_done(struct cache_request *req)
                         .op = KIO_COPY,
                         .class = KIO_CLASS_GET,
                         .src = (char *)pool_at(client->env->pool, req->chunk) + entry->range_offset,
-                        .buf = lane_at(&client->lane, entry->into_offset, length),
-                        .guard_src =
-                                true, /* the target: memory for the lane's page may be refused */
+                        .buf = req->memory,
+                        .vector = req->pieces,
+                        .guard_src = true, /* the target: the client's */
                         .length = length,
                         .complete = on_copied,
                 };
@@ -298,17 +372,19 @@ static void get_done(struct cache_request *req)
 static void get_start(struct batch *b, uint32_t i)
 {
         const struct wire_get *entry = entry_at(b, i);
+        struct cache_request *req = &b->slots[i].req;
         bool into = b->head.hdr.flags & WIRE_F_INTO;
 
         if (key_is_root(&entry->key) ||
-            (into && (entry->into_region != WIRE_REGION_LANE || entry->into_length == 0 ||
-                      !lane_at(&b->client->lane, entry->into_offset, entry->into_length)))) {
+            (into && !find_memory(b, req, entry->into_offset, entry->into_region,
+                                  entry->into_length))) {
                 ((struct wire_get_result *)result_at(b, i))->status = WIRE_INVALID;
                 key_end(b, WIRE_INVALID);
                 return;
         }
         request_init(b, i, &entry->key, get_done);
-        cache_get(b->client->env->cache, &b->slots[i].req);
+        req->may_be_direct = into && entry->range_offset == 0 && entry->range_length == 0;
+        cache_get(b->client->env->cache, req);
 }
 
 /* --- what is answered at once --- */
@@ -384,7 +460,8 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
 {
         unsigned op = msg->hdr.op;
         uint32_t stale = client_release(client, wire_batch_releases(msg), msg->releases);
-        size_t entries_bytes = msg->count * wire_entry_bytes(op);
+        size_t entries_bytes =
+                msg->count * wire_entry_bytes(op) + msg->pieces * sizeof(struct wire_piece);
         const uint8_t *entries = (const uint8_t *)(msg + 1);
         uint32_t ns = client_namespace(client, msg->namespace_id);
         enum wire_status status;
@@ -427,8 +504,11 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
                 b->reply = calloc(1, b->reply_bytes);
                 if (op == WIRE_PUT || op == WIRE_GET)
                         b->slots = calloc(msg->count, sizeof(*b->slots));
+                if (msg->pieces > 0)
+                        b->places = calloc(msg->pieces, sizeof(*b->places));
         }
         if (!b || !b->reply || ((op == WIRE_PUT || op == WIRE_GET) && !b->slots) ||
+            (msg->pieces > 0 && !b->places) ||
             (is_chained(op) &&
              chain_join(client, msg, entry_at(b, msg->count - 1u), &b->part) < 0)) {
                 if (b)
@@ -438,6 +518,8 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
                                NULL, 0);
                 return;
         }
+        b->regions = regions_of(client, msg);
+        donations_use(client, b->regions);
         client->keys_inflight += msg->count;
         list_append(&client->unstarted, &b->node);
 }
@@ -501,7 +583,7 @@ static void dispatch_ping(struct client *client, const struct wire_hdr *msg, uin
         client_answer(client, received_ns, &out.reply);
 }
 
-void dispatch_message(struct client *client, const void *msg, size_t bytes)
+void dispatch_message(struct client *client, const void *msg, int *fds)
 {
         const struct wire_hdr *hdr = msg;
         uint64_t now = client->readable_ns ? client->readable_ns : clock_mono_ns();
@@ -517,6 +599,12 @@ void dispatch_message(struct client *client, const void *msg, size_t bytes)
                 break;
         case WIRE_LANE:
                 opening_lane(client, msg, now);
+                break;
+        case WIRE_DONATE:
+                donation_open(client, msg, &fds[0], now);
+                break;
+        case WIRE_WITHDRAW:
+                donation_withdraw(client, msg, now);
                 break;
         case WIRE_LIST:
                 admin_list(client, msg, now);

@@ -307,8 +307,14 @@ static struct tenant_limits tenant_limits(const struct server *s, unsigned tenan
                 [TENANT_LEASED_BYTES] = or_none(t->leased_bytes),
                 [TENANT_LANES] = TENANT_NO_LIMIT,
                 [TENANT_LANE_BYTES] = or_none(t->lane_bytes),
+                [TENANT_DONATED_BYTES] = or_none(t->donated),
                 [TENANT_KEYS] = or_none(t->keys),
         } };
+}
+
+static uint64_t three_quarters_of_the_machine(void)
+{
+        return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 4 * 3;
 }
 
 static struct tenant_limits all_limits(const struct server *s)
@@ -322,6 +328,8 @@ static struct tenant_limits all_limits(const struct server *s)
                 [TENANT_LANES] = TENANT_NO_LIMIT,
                 [TENANT_LANE_BYTES] =
                         c->limits.lane_bytes ? c->limits.lane_bytes : s->lane_bytes_auto,
+                [TENANT_DONATED_BYTES] =
+                        c->limits.donated ? c->limits.donated : three_quarters_of_the_machine(),
                 [TENANT_KEYS] = c->limits.keys,
         } };
 }
@@ -336,6 +344,7 @@ static struct tenant_limits user_limits(const struct server *s)
                 [TENANT_LANES] = TENANT_NO_LIMIT,
                 [TENANT_LANE_BYTES] =
                         c->limits.uid_lane_bytes ? c->limits.uid_lane_bytes : lanes - lanes / 4,
+                [TENANT_DONATED_BYTES] = or_none(c->limits.uid_donated),
         } };
 
         config_uid_limits(c, &limits.most[TENANT_CONNECTIONS], &limits.most[TENANT_KEYS]);

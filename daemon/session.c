@@ -24,9 +24,12 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "fdpass.h"
+#include "memory/region.h"
 
 enum {
         MESSAGES_PER_TURN = 16,
+        DISPOSALS_MAX = 64, /* with more descriptors to get rid of, none are taken */
+        DISPOSAL_PATH = KIO_PATHS_MAX - 1, /* io's: no device of the store has it */
         CLOSED_PER_TURN = 64,
         LINES_BURST = 20,
         SLEPT_NS = 20000, /* a look that takes longer has waited for something to come */
@@ -62,11 +65,23 @@ struct session {
         struct list_node out;    /* what the socket would not take yet */
 };
 
+static_assert((int)DISPOSAL_PATH > (int)STORE_MAX_PATHS, "the store numbers its paths from 1 on");
+
+/* A descriptor that came from a client and is to be closed. */
+struct disposal {
+        struct kio_request call;
+        struct list_node node; /* in sessions.disposals */
+        struct sessions *sessions;
+        int fd;
+};
+
 struct sessions {
         struct sessions_params params;
         int closed_fd; /* the epoll that says whose peer has closed */
         struct event *closed;
         struct list_node all, active;
+        struct list_node disposals; /* for which the thread stands at another */
+        unsigned n_disposals;
         uint64_t next_id;
         struct sessions_stats stats;
         struct log_ratelimit lines;
@@ -106,6 +121,72 @@ static void activate(struct session *s)
 {
         if (list_empty(&s->active))
                 list_append(&s->sessions->active, &s->active);
+}
+
+/* --- descriptors that come --- */
+
+static int run_disposal(struct kio_request *call)
+{
+        close(container_of(call, struct disposal, call)->fd);
+        return 0;
+}
+
+static void on_disposed(struct kio_request *call);
+
+static void submit_disposal(struct disposal *d)
+{
+        d->call = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_BACKGROUND,
+                .path = DISPOSAL_PATH,
+                .call = run_disposal,
+                .complete = on_disposed,
+        };
+        kio_submit(d->sessions->params.env->io, &d->call, 0);
+}
+
+static void on_disposed(struct kio_request *call)
+{
+        struct disposal *d = container_of(call, struct disposal, call);
+        struct sessions *all = d->sessions;
+
+        /* Not run, since the one before it takes too long: after that, then. */
+        if (call->result < 0) {
+                list_append(&all->disposals, &d->node);
+                return;
+        }
+        free(d);
+        all->n_disposals--;
+        if (!list_empty(&all->disposals))
+                submit_disposal(container_of(list_pop(&all->disposals), struct disposal, node));
+}
+
+/* To close a file on a file system in user space can take as long as that likes (rule R12). */
+static void dispose(struct sessions *all, int fd)
+{
+        struct disposal *d = region_is_memory(fd) ? NULL : calloc(1, sizeof(*d));
+
+        if (!d) {
+                close(fd);
+                return;
+        }
+        d->sessions = all;
+        d->fd = fd;
+        list_init(&d->node);
+        all->n_disposals++;
+        submit_disposal(d);
+}
+
+static void dispose_all(struct sessions *all, const int *fds, unsigned n)
+{
+        for (unsigned i = 0; i < n; i++)
+                if (fds[i] >= 0)
+                        dispose(all, fds[i]);
+}
+
+static bool may_take_fds(const struct sessions *all)
+{
+        return all->n_disposals < DISPOSALS_MAX;
 }
 
 /* --- the end --- */
@@ -187,12 +268,10 @@ static void discard_incoming(struct session *s)
 {
         for (int i = 0; i < MESSAGES_PER_TURN; i++) {
                 int fds[WIRE_MAX_FDS];
-                unsigned n_fds = 0;
-                ssize_t n = fdpass_recv(s->fd, s->sessions->incoming.bytes,
-                                        sizeof(s->sessions->incoming), fds, &n_fds);
+                unsigned n_fds;
+                ssize_t n = fdpass_take(s->fd, s->sessions->incoming.bytes,
+                                        sizeof(s->sessions->incoming), false, fds, &n_fds);
 
-                for (unsigned k = 0; n > 0 && k < n_fds; k++)
-                        close(fds[k]);
                 if (n <= 0 && n != -EBADMSG && n != -EMSGSIZE)
                         return;
         }
@@ -353,12 +432,15 @@ static void hello(struct session *s, const struct wire_hello *msg)
         say(s, LOG_LEVEL_DEBUG, "session opened");
 }
 
-static void handle(struct session *s, size_t bytes, unsigned n_fds)
+static void handle(struct session *s, size_t bytes, int *fds, unsigned n_fds)
 {
         const struct wire_hdr *hdr = &s->sessions->incoming.hdr;
-        const char *wrong =
-                n_fds ? "descriptors came with a request" : wire_check_request(hdr, bytes);
+        const char *wrong = wire_check_request(hdr, bytes);
         char text[256];
+
+        if (!wrong && n_fds != wire_request_fds(hdr->op))
+                wrong = n_fds > 0 ? "descriptors came with a request that has none"
+                                  : "a descriptor did not come with its request";
 
         if (!wrong && (hdr->op == WIRE_HELLO) != (s->state == SESSION_HANDSHAKE))
                 wrong = s->state == SESSION_HANDSHAKE ? "a request before HELLO" : "a second HELLO";
@@ -371,7 +453,7 @@ static void handle(struct session *s, size_t bytes, unsigned n_fds)
         if (hdr->op == WIRE_HELLO)
                 hello(s, (const struct wire_hello *)hdr);
         else
-                dispatch_message(&s->client, hdr, bytes);
+                dispatch_message(&s->client, hdr, fds);
         s->client.readable_ns = 0;
 }
 
@@ -386,26 +468,30 @@ static bool may_read(const struct session *s)
 /* One of these is as much as one session may ask of a loop turn. */
 static bool is_costly(unsigned op)
 {
-        return op == WIRE_NAMESPACE || op == WIRE_LANE || op == WIRE_LIST || op == WIRE_PURGE ||
+        return op == WIRE_NAMESPACE || op == WIRE_LANE || op == WIRE_DONATE || op == WIRE_LIST || op == WIRE_PURGE ||
                op == WIRE_REPORT;
 }
 
 static void read_messages(struct session *s)
 {
         for (int i = 0; i < MESSAGES_PER_TURN && may_read(s); i++) {
+                struct sessions *all = s->sessions;
                 int fds[WIRE_MAX_FDS];
-                unsigned n_fds = 0;
-                ssize_t n = fdpass_recv(s->fd, s->sessions->incoming.bytes,
-                                        sizeof(s->sessions->incoming), fds, &n_fds);
+                unsigned n_fds;
+                ssize_t n = fdpass_take(s->fd, all->incoming.bytes, sizeof(all->incoming),
+                                        may_take_fds(all), fds, &n_fds);
 
                 if (n == -EAGAIN || n == -EINTR)
                         return;
+                if (n <= 0)
+                        dispose_all(all, fds, n_fds);
                 if (n == -EMSGSIZE || n == -EBADMSG) {
                         session_end(
                                 s, &s->sessions->stats.ended_bad_frame,
                                 n == -EMSGSIZE
                                         ? "bad frame: longer than a message may be: session ended"
-                                        : "bad frame: too many descriptors: session ended");
+                                        : "bad frame: more descriptors than can be taken: session "
+                                          "ended");
                         return;
                 }
                 if (n == 0) {
@@ -427,9 +513,8 @@ static void read_messages(struct session *s)
                                             "a message could not be read: session ended");
                         return;
                 }
-                handle(s, (size_t)n, n_fds);
-                for (unsigned k = 0; k < n_fds; k++)
-                        close(fds[k]);
+                handle(s, (size_t)n, fds, n_fds);
+                dispose_all(all, fds, n_fds);
                 if (is_costly(s->sessions->incoming.hdr.op))
                         return;
         }
@@ -468,6 +553,7 @@ int sessions_new(struct sessions **ret, const struct sessions_params *params)
         if (!s)
                 return -ENOMEM;
         s->params = *params;
+        list_init(&s->disposals);
         list_init(&s->all);
         list_init(&s->active);
         s->lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(LINES_BURST);
@@ -579,8 +665,10 @@ static bool session_turn(struct session *s)
                 if (s->state == SESSION_ENDED && s->client.leases.count == 0) {
                         discard_incoming(s);
                         s->state = SESSION_GONE;
+                        client_abandon(&s->client);
                 }
-                if (s->state == SESSION_GONE) {
+                /* Its donated regions may take a while to let go of. */
+                if (s->state == SESSION_GONE && s->client.inflight == 0) {
                         session_free(s);
                         return false;
                 }

@@ -46,6 +46,9 @@ void status_collect_cache(const struct dispatch_env *env, struct cache_stats *re
                 ret->unwritten_chunks += c.unwritten_chunks;
                 ret->pool_only += c.pool_only;
                 ret->shared_fills += c.shared_fills;
+                ret->put_bytes_direct += c.put_bytes_direct;
+                ret->get_bytes_direct += c.get_bytes_direct;
+                ret->direct_fallbacks += c.direct_fallbacks;
         }
 }
 
@@ -85,6 +88,8 @@ static void collect_traffic(const struct dispatch_env *env, struct stats *s)
                         s->key_results[i] += (double)t->results[i];
                 s->get_bytes[STATS_FORM_MAP] += (double)t->get_bytes_map;
                 s->get_bytes[STATS_FORM_INTO] += (double)t->get_bytes_into;
+                s->donated_regions += (double)env->all[k].donated.regions;
+                s->donated_registered_bytes += (double)env->all[k].donated.registered_bytes;
         }
 
         status_collect_cache(env, &cache);
@@ -99,6 +104,9 @@ static void collect_traffic(const struct dispatch_env *env, struct stats *s)
         s->put_exists = (double)cache.puts_existing;
         s->put_pool_only = (double)cache.pool_only;
         s->shared_fills = (double)cache.shared_fills;
+        s->put_bytes_direct = (double)cache.put_bytes_direct;
+        s->get_bytes_direct = (double)cache.get_bytes_direct;
+        s->direct_fallbacks = (double)cache.direct_fallbacks;
         s->room_waits = (double)cache.waited;
         s->pool_unwritten_bytes = (double)cache.unwritten_bytes;
 }
@@ -125,6 +133,7 @@ static void collect_sessions(const struct status_sources *from, struct stats *s)
         s->leased_bytes = (double)usage.used[TENANT_LEASED_BYTES];
         s->lanes = (double)usage.used[TENANT_LANES];
         s->lane_bytes = (double)usage.used[TENANT_LANE_BYTES];
+        s->donated_bytes = (double)usage.used[TENANT_DONATED_BYTES];
 }
 
 static double limit_of(uint64_t limit)
@@ -157,6 +166,8 @@ static void collect_tenants(const struct dispatch_env *env, const struct dispatc
                 s->tenant_lease_bytes_limit[i] = limit_of(usage.most[TENANT_LEASED_BYTES]);
                 s->tenant_lane_bytes[i] = (double)usage.used[TENANT_LANE_BYTES];
                 s->tenant_lane_bytes_limit[i] = limit_of(usage.most[TENANT_LANE_BYTES]);
+                s->tenant_donated_bytes[i] = (double)usage.used[TENANT_DONATED_BYTES];
+                s->tenant_donated_bytes_limit[i] = limit_of(usage.most[TENANT_DONATED_BYTES]);
                 s->tenant_keys[i] = (double)usage.used[TENANT_KEYS];
                 s->tenant_keys_limit[i] = limit_of(usage.most[TENANT_KEYS]);
                 s->tenant_stored_bytes[i] = (double)stored.bytes;
@@ -387,6 +398,8 @@ static void add_tenants(cJSON *root, const struct stats *s)
                             s->tenant_lease_bytes_limit[i]);
                 add_limited(o, "lane_bytes", s->tenant_lane_bytes[i],
                             s->tenant_lane_bytes_limit[i]);
+                add_limited(o, "donated_bytes", s->tenant_donated_bytes[i],
+                            s->tenant_donated_bytes_limit[i]);
                 add_limited(o, "keys", s->tenant_keys[i], s->tenant_keys_limit[i]);
                 add_limited(o, "stored_bytes", s->tenant_stored_bytes[i],
                             s->tenant_stored_bytes_limit[i]);
@@ -556,6 +569,9 @@ static void print_status(const struct status_sources *from, const struct scope *
         cJSON_AddNumberToObject(sessions, "leases", s.leases);
         cJSON_AddNumberToObject(sessions, "lanes", s.lanes);
         cJSON_AddNumberToObject(sessions, "lane_bytes", s.lane_bytes);
+        cJSON_AddNumberToObject(sessions, "donated_regions", s.donated_regions);
+        cJSON_AddNumberToObject(sessions, "donated_bytes", s.donated_bytes);
+        cJSON_AddNumberToObject(sessions, "donated_registered_bytes", s.donated_registered_bytes);
         add_tenants(root, &s);
         add_namespaces(root, from->env, scope);
         add_totals(root, &s);

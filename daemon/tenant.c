@@ -330,7 +330,8 @@ const char *tenant_thing_name(enum tenant_thing what)
         static const char *const names[] = {
                 [TENANT_CONNECTIONS] = "connections",   [TENANT_LEASES] = "leases",
                 [TENANT_LEASED_BYTES] = "leased bytes", [TENANT_LANES] = "lanes",
-                [TENANT_LANE_BYTES] = "lane bytes",     [TENANT_KEYS] = "keys in flight",
+                [TENANT_LANE_BYTES] = "lane bytes",     [TENANT_DONATED_BYTES] = "donated bytes",
+                [TENANT_KEYS] = "keys in flight",
         };
 
         return names[what];

@@ -42,6 +42,7 @@ enum tenant_thing {
         TENANT_LEASED_BYTES, /* of each lease: a chunk leased twice counts twice */
         TENANT_LANES,
         TENANT_LANE_BYTES,
+        TENANT_DONATED_BYTES, /* of regions, however much of them is used */
         TENANT_KEYS, /* of requests that are not answered yet */
         TENANT_THINGS,
 };

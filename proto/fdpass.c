@@ -53,7 +53,8 @@ int fdpass_send(int sock, const void *msg, size_t bytes, const int *fds, unsigne
         return (size_t)n == bytes ? 0 : -EIO;
 }
 
-static ssize_t receive(int sock, int flags, void *buf, size_t room,
+/* What came is in ret_fds in every case. */
+static ssize_t receive(int sock, int flags, void *buf, size_t room, bool take_fds,
                        int ret_fds[static WIRE_MAX_FDS], unsigned *ret_n_fds)
 {
         struct iovec iov = { .iov_base = buf, .iov_len = room };
@@ -61,14 +62,13 @@ static ssize_t receive(int sock, int flags, void *buf, size_t room,
         struct msghdr m = {
                 .msg_iov = &iov,
                 .msg_iovlen = 1,
-                .msg_control = control.bytes,
-                .msg_controllen = sizeof(control.bytes),
+                .msg_control = take_fds ? control.bytes : NULL,
+                .msg_controllen = take_fds ? sizeof(control.bytes) : 0,
         };
-        int fds[WIRE_MAX_FDS];
         unsigned n_fds = 0;
-        bool too_many = false;
         ssize_t n;
 
+        *ret_n_fds = 0;
         n = recvmsg(sock, &m, flags | MSG_CMSG_CLOEXEC);
         if (n < 0)
                 return -errno;
@@ -83,28 +83,25 @@ static ssize_t receive(int sock, int flags, void *buf, size_t room,
                         int fd;
 
                         memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-                        if (n_fds < WIRE_MAX_FDS) {
-                                fds[n_fds++] = fd;
-                        } else {
-                                close(fd);
-                                too_many = true;
-                        }
+                        assert(n_fds < WIRE_MAX_FDS); /* there is no room for more */
+                        ret_fds[n_fds++] = fd;
                 }
         }
 
-        if (m.msg_flags & MSG_CTRUNC)
-                too_many = true;
-        if (n == 0 || too_many || (m.msg_flags & MSG_TRUNC)) {
-                for (unsigned i = 0; i < n_fds; i++)
-                        close(fds[i]);
-                if (n == 0 && !too_many)
-                        *ret_n_fds = 0;
-                return too_many ? -EBADMSG : m.msg_flags & MSG_TRUNC ? -EMSGSIZE : 0;
-        }
-
-        for (unsigned i = 0; i < n_fds; i++)
-                ret_fds[i] = fds[i];
         *ret_n_fds = n_fds;
+        if (m.msg_flags & MSG_CTRUNC)
+                return -EBADMSG;
+        return m.msg_flags & MSG_TRUNC ? -EMSGSIZE : n;
+}
+
+/* The same, and without a message there are no descriptors either. */
+static ssize_t receive_whole(int sock, int flags, void *buf, size_t room,
+                             int ret_fds[static WIRE_MAX_FDS], unsigned *ret_n_fds)
+{
+        ssize_t n = receive(sock, flags, buf, room, true, ret_fds, ret_n_fds);
+
+        while (n <= 0 && *ret_n_fds > 0)
+                close(ret_fds[--*ret_n_fds]);
         return n;
 }
 
@@ -114,7 +111,18 @@ ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MA
         ssize_t n;
 
         do
-                n = receive(sock, MSG_DONTWAIT, buf, room, ret_fds, ret_n_fds);
+                n = receive_whole(sock, MSG_DONTWAIT, buf, room, ret_fds, ret_n_fds);
+        while (n == -EINTR);
+        return n;
+}
+
+ssize_t fdpass_take(int sock, void *buf, size_t room, bool take_fds,
+                    int ret_fds[static WIRE_MAX_FDS], unsigned *ret_n_fds)
+{
+        ssize_t n;
+
+        do
+                n = receive(sock, MSG_DONTWAIT, buf, room, take_fds, ret_fds, ret_n_fds);
         while (n == -EINTR);
         return n;
 }
@@ -122,5 +130,5 @@ ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MA
 ssize_t fdpass_wait(int sock, void *buf, size_t room, int ret_fds[static WIRE_MAX_FDS],
                     unsigned *ret_n_fds)
 {
-        return receive(sock, 0, buf, room, ret_fds, ret_n_fds);
+        return receive_whole(sock, 0, buf, room, ret_fds, ret_n_fds);
 }

@@ -3,6 +3,7 @@
  * nothing raises SIGPIPE. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -18,7 +19,13 @@ int fdpass_send(int sock, const void *msg, size_t bytes, const int *fds, unsigne
  * many descriptors, all closed), or another negative errno. */
 ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MAX_FDS],
                     unsigned *ret_n_fds);
-/* The same, but waits for a message: for as long as the socket's SO_RCVTIMEO says, then -EAGAIN, or
+/* The same, for a peer that is not trusted: to close a descriptor can take as long as whoever serves
+ * the file behind it likes. So whatever came is in ret_fds, also with an error, for the caller to
+ * dispose of; and without `take_fds` the kernel drops them before they are descriptors at all, which
+ * takes no time: then a message with any is -EBADMSG. */
+ssize_t fdpass_take(int sock, void *buf, size_t room, bool take_fds,
+                    int ret_fds[static WIRE_MAX_FDS], unsigned *ret_n_fds);
+/* As fdpass_recv(), but waits for a message: for as long as the socket's SO_RCVTIMEO says, then -EAGAIN, or
  * until a signal, -EINTR. On a socket that is O_NONBLOCK it does not. */
 ssize_t fdpass_wait(int sock, void *buf, size_t room, int ret_fds[static WIRE_MAX_FDS],
                     unsigned *ret_n_fds);

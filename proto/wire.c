@@ -22,6 +22,7 @@ static const struct op_info {
         uint16_t flags;      /* that a request may carry */
         uint8_t entry_bytes; /* of a batch op */
         uint8_t result_bytes;
+        uint8_t fds;
         bool batch;
         bool parent;
 } ops[WIRE_OP_END] = {
@@ -30,13 +31,13 @@ static const struct op_info {
         [WIRE_NAMESPACE] = { .name = "NAMESPACE", .flags = WIRE_F_ATTACH },
         [WIRE_LANE] = { .name = "LANE" },
         [WIRE_PUT] = { .name = "PUT",
-                       .flags = WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_LEASE,
+                       .flags = WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_LEASE | WIRE_F_PIECES,
                        .entry_bytes = sizeof(struct wire_put),
                        .result_bytes = sizeof(struct wire_put_result),
                        .batch = true,
                        .parent = true },
         [WIRE_GET] = { .name = "GET",
-                       .flags = WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_INTO,
+                       .flags = WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_INTO | WIRE_F_PIECES,
                        .entry_bytes = sizeof(struct wire_get),
                        .result_bytes = sizeof(struct wire_get_result),
                        .batch = true,
@@ -66,6 +67,8 @@ static const struct op_info {
         [WIRE_REPORT] = { .name = "REPORT" },
         [WIRE_VERIFY] = { .name = "VERIFY" },
         [WIRE_DEVICE] = { .name = "DEVICE" },
+        [WIRE_DONATE] = { .name = "DONATE", .fds = 1 },
+        [WIRE_WITHDRAW] = { .name = "WITHDRAW" },
 };
 
 static const char *const status_names[WIRE_STATUS_END] = {
@@ -95,6 +98,11 @@ size_t wire_entry_bytes(unsigned op)
 size_t wire_result_bytes(unsigned op)
 {
         return op < WIRE_OP_END ? ops[op].result_bytes : 0;
+}
+
+unsigned wire_request_fds(unsigned op)
+{
+        return op < WIRE_OP_END ? ops[op].fds : 0;
 }
 
 const char *wire_op_name(unsigned op)
@@ -136,10 +144,15 @@ int wire_name_check(const char *name, size_t bytes)
         return bytes > 0 && bytes <= WIRE_MAX_NAME && all_printable(name, bytes) ? 0 : -EINVAL;
 }
 
+const struct wire_piece *wire_batch_pieces(const struct wire_batch *b)
+{
+        return (const struct wire_piece *)((const char *)(b + 1) +
+                                           b->count * wire_entry_bytes(b->hdr.op));
+}
+
 const struct wire_lease *wire_batch_releases(const struct wire_batch *b)
 {
-        return (const struct wire_lease *)((const char *)(b + 1) +
-                                           b->count * wire_entry_bytes(b->hdr.op));
+        return (const struct wire_lease *)(wire_batch_pieces(b) + b->pieces);
 }
 
 /* --- one check an op; at least the header is there, and its flags are allowed --- */
@@ -181,11 +194,60 @@ static const char *check_namespace(const struct wire_namespace *m, size_t bytes)
         return NULL;
 }
 
+/* Are these `n` pieces from `first` on some of the message's, and together `length` long? */
+static const char *check_pieces(const struct wire_batch *m, uint64_t first, uint32_t n,
+                                uint32_t length)
+{
+        const struct wire_piece *piece = wire_batch_pieces(m);
+        uint64_t sum = 0;
+
+        if (n == 0 || !range_within(first, n, m->pieces))
+                return "batch with a key whose pieces it does not have";
+        for (uint32_t i = 0; i < n; i++) {
+                if (piece[first + i].length == 0)
+                        return "batch with an empty piece";
+                sum += piece[first + i].length;
+        }
+        return sum != length ? "batch with pieces of another length than their key" : NULL;
+}
+
+static const char *check_puts(const struct wire_batch *m)
+{
+        const struct wire_put *put = (const struct wire_put *)(m + 1);
+        const char *wrong = NULL;
+
+        for (unsigned i = 0; i < m->count && !wrong; i++) {
+                if (put[i].reserved[0] != 0 || put[i].reserved[1] != 0)
+                        return "PUT with reserved bits";
+                if (m->hdr.flags & WIRE_F_PIECES)
+                        wrong = check_pieces(m, put[i].offset, put[i].region, put[i].length);
+        }
+        return wrong;
+}
+
+static const char *check_gets(const struct wire_batch *m)
+{
+        const struct wire_get *get = (const struct wire_get *)(m + 1);
+        const char *wrong = NULL;
+
+        if (!(m->hdr.flags & WIRE_F_INTO)) {
+                if (m->hdr.flags & WIRE_F_PIECES)
+                        return "GET with pieces and without the flag for a target";
+                for (unsigned i = 0; i < m->count; i++)
+                        if (get[i].into_offset != 0 || get[i].into_length != 0 ||
+                            get[i].into_region != 0)
+                                return "GET with a target and without the flag for it";
+        } else if (m->hdr.flags & WIRE_F_PIECES) {
+                for (unsigned i = 0; i < m->count && !wrong; i++)
+                        wrong = check_pieces(m, get[i].into_offset, get[i].into_region,
+                                             get[i].into_length);
+        }
+        return wrong;
+}
+
 static const char *check_batch(const struct wire_batch *m, size_t bytes)
 {
         const struct op_info *op;
-        const struct wire_put *put = (const struct wire_put *)(m + 1);
-        const struct wire_get *get = (const struct wire_get *)(m + 1);
 
         if (bytes < sizeof(*m))
                 return "batch shorter than its head";
@@ -195,10 +257,11 @@ static const char *check_batch(const struct wire_batch *m, size_t bytes)
         if (m->hdr.op == WIRE_RELEASE ? m->count != 0 : m->count == 0)
                 return "batch with an impossible number of entries";
         if (bytes != sizeof(*m) + (size_t)m->count * op->entry_bytes +
+                             m->pieces * sizeof(struct wire_piece) +
                              m->releases * sizeof(struct wire_lease))
                 return "batch of a wrong length";
-        if (m->reserved != 0)
-                return "batch with reserved bits";
+        if (m->pieces != 0 && !(m->hdr.flags & WIRE_F_PIECES))
+                return "batch with pieces and without the flag for them";
         if (m->hdr.op == WIRE_PUT ? m->ack > WIRE_DURABLE : m->ack != 0)
                 return "batch with an unknown acknowledgement";
         if (m->hdr.op == WIRE_EVICT ? m->tiers != WIRE_TIER_MEMORY && m->tiers != WIRE_TIER_ALL
@@ -207,17 +270,9 @@ static const char *check_batch(const struct wire_batch *m, size_t bytes)
         if (!op->parent && !key_is_root(&m->parent))
                 return "batch with a parent where none belongs";
 
-        if (m->hdr.op == WIRE_PUT) {
-                for (unsigned i = 0; i < m->count; i++)
-                        if (put[i].reserved[0] != 0 || put[i].reserved[1] != 0)
-                                return "PUT with reserved bits";
-        } else if (m->hdr.op == WIRE_GET && !(m->hdr.flags & WIRE_F_INTO)) {
-                for (unsigned i = 0; i < m->count; i++)
-                        if (get[i].into_offset != 0 || get[i].into_length != 0 ||
-                            get[i].into_region != 0)
-                                return "GET with a target and without the flag for it";
-        }
-        return NULL;
+        if (m->hdr.op == WIRE_PUT)
+                return check_puts(m);
+        return m->hdr.op == WIRE_GET ? check_gets(m) : NULL;
 }
 
 static const char *check_list(const struct wire_list *m, size_t bytes)
@@ -269,6 +324,22 @@ static const char *check_device(const struct wire_device *m, size_t bytes)
         return NULL;
 }
 
+static const char *check_donate(const struct wire_donate *m, size_t bytes)
+{
+        if (bytes != sizeof(*m))
+                return "DONATE of a wrong length";
+        if (m->bytes == 0 || m->offset + m->bytes < m->bytes)
+                return "DONATE of an impossible stretch";
+        return NULL;
+}
+
+static const char *check_withdraw(const struct wire_withdraw *m, size_t bytes)
+{
+        if (bytes != sizeof(*m))
+                return "WITHDRAW of a wrong length";
+        return m->reserved != 0 ? "WITHDRAW with reserved bits" : NULL;
+}
+
 const char *wire_check_request(const void *msg, size_t bytes)
 {
         const struct wire_hdr *hdr = msg;
@@ -305,6 +376,10 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return check_verify(msg, bytes);
         case WIRE_DEVICE:
                 return check_device(msg, bytes);
+        case WIRE_DONATE:
+                return check_donate(msg, bytes);
+        case WIRE_WITHDRAW:
+                return check_withdraw(msg, bytes);
         default:
                 return "message with an unknown op";
         }

@@ -52,6 +52,8 @@ enum wire_op {
         WIRE_REPORT = 15,   /* a text about the daemon; reply carries a memfd */
         WIRE_VERIFY = 16,   /* read a stretch of a segment back; admin only */
         WIRE_DEVICE = 17,   /* suspend or resume a path of the store; admin only */
+        WIRE_DONATE = 18,   /* lend memory of the client's; request carries its fd */
+        WIRE_WITHDRAW = 19, /* take it back */
         WIRE_OP_END,
 };
 
@@ -63,6 +65,8 @@ enum wire_flag {
         WIRE_F_INTO = 1 << 3,   /* GET: copy to the client's region instead of leasing */
         WIRE_F_ATTACH = 1 << 4, /* NAMESPACE: must exist; an empty fingerprint is not compared */
         WIRE_F_ALL = 1 << 5,    /* PURGE: every namespace of the store; admin only */
+        WIRE_F_PIECES = 1 << 6, /* PUT, GET with WIRE_F_INTO: each key's bytes are in several pieces
+                                   of memory; struct wire_piece */
 };
 
 /* Of a message, and of each key. Stable numbers: append only. */
@@ -109,8 +113,8 @@ enum wire_report {
         WIRE_REPORT_END,
 };
 
-/* Regions a client may name. Only the lane has a number of its own. */
-enum { WIRE_REGION_LANE = 0 };
+/* Regions a client may name: its lane, and from 1 on what DONATE gave a number. */
+enum { WIRE_REGION_LANE = 0, WIRE_MAX_REGIONS = 64 };
 
 struct wire_hdr {
         uint32_t len;   /*  0  whole message, this header included */
@@ -138,7 +142,8 @@ struct wire_hello {
 static_assert(sizeof(struct wire_hello) == 64, "wire format");
 
 /* PUT, GET, RELEASE, EXISTS, MATCH, TOUCH, EVICT, STAT: this head, then `count` entries of the op's
- * size, then `releases` leases that end with this message, whatever becomes of the rest of it. */
+ * size, then `pieces`, then `releases` leases that end with this message, whatever becomes of the
+ * rest of it. */
 struct wire_batch {
         struct wire_hdr hdr;
         uint32_t namespace_id; /* 16  RELEASE: ignored */
@@ -147,7 +152,7 @@ struct wire_batch {
         uint32_t timeout_ms;   /* 24  how long it may wait for room; 0: the daemon's default */
         uint8_t ack;           /* 28  PUT: enum wire_ack; others: zero */
         uint8_t tiers;         /* 29  EVICT: enum wire_tier, memory or all; others: zero */
-        uint16_t reserved;     /* 30  zero */
+        uint16_t pieces;       /* 30  with WIRE_F_PIECES; else zero */
         struct key parent; /* 32  PUT, GET, TOUCH: key before the first; zero: the first is a root;
                               others: zero */
 };
@@ -172,6 +177,16 @@ struct wire_get {
 };
 static_assert(sizeof(struct wire_get) == 56, "wire format");
 
+/* With WIRE_F_PIECES a PUT's `offset` and `region`, and a GET's `into_offset` and `into_region`,
+ * are not a place but the number of the key's first piece in the message, from 0, and how many they
+ * are, at least one; `length` (`into_length`) is the sum of their lengths. */
+struct wire_piece {
+        uint64_t offset; /*  0  in the region */
+        uint32_t length; /*  8  at least 1 */
+        uint32_t region; /* 12 */
+};
+static_assert(sizeof(struct wire_piece) == 16, "wire format");
+
 struct wire_namespace {
         struct wire_hdr hdr;
         uint64_t chunk_bytes;        /* 16  declared size of most chunks; 0: none */
@@ -187,6 +202,25 @@ struct wire_lane {
         uint64_t bytes; /* 16  wanted; 0: the daemon's default */
 };
 static_assert(sizeof(struct wire_lane) == 24, "wire format");
+
+/* With one descriptor, open for reading and writing: a memfd sealed F_SEAL_SHRINK, or a file on
+ * tmpfs or hugetlbfs. [offset, offset + bytes) of it must lie within the file and have no hole. The
+ * reply's `value` is the region's number. */
+struct wire_donate {
+        struct wire_hdr hdr;
+        uint64_t offset; /* 16  a multiple of the file's page size */
+        uint64_t bytes;  /* 24  likewise, at least one page */
+};
+static_assert(sizeof(struct wire_donate) == 32, "wire format");
+
+/* From now on nothing may name the region; the reply comes when nothing moves bytes there any more
+ * and the daemon has let go of it. */
+struct wire_withdraw {
+        struct wire_hdr hdr;
+        uint32_t region;   /* 16 */
+        uint32_t reserved; /* 20  zero */
+};
+static_assert(sizeof(struct wire_withdraw) == 24, "wire format");
 
 struct wire_list {
         struct wire_hdr hdr;
@@ -237,8 +271,8 @@ struct wire_reply {
         struct wire_hdr hdr;
         uint16_t status; /* 16  enum wire_status, of the message as a whole */
         uint16_t count;  /* 18  results that follow */
-        uint32_t value;  /* 20  NAMESPACE: id; MATCH: keys of the leading run; batches else: stale
-                            releases */
+        uint32_t value;  /* 20  NAMESPACE: id; DONATE: region; MATCH: keys of the leading run;
+                            batches else: stale releases */
         uint64_t
                 value64; /* 24  LANE: bytes; LIST: next cursor, 0 at the end; REPORT: bytes of the
                             text; PURGE: chunks dropped; NAMESPACE: declared chunk bytes in force */
@@ -333,7 +367,11 @@ size_t wire_result_bytes(unsigned op);
  * Looks at nothing that depends on the daemon's state. `msg` is private memory, aligned to 8. */
 const char *wire_check_request(const void *msg, size_t bytes);
 
-/* The releases of a checked batch message. */
+/* Descriptors that a request of this op carries, no more and no fewer. */
+unsigned wire_request_fds(unsigned op);
+
+/* The pieces and the releases of a checked batch message. */
+const struct wire_piece *wire_batch_pieces(const struct wire_batch *b);
 const struct wire_lease *wire_batch_releases(const struct wire_batch *b);
 
 /* "PUT", "busy"; never NULL. */

@@ -4,7 +4,7 @@
     python3 fusedisk.py MOUNT-POINT BACKING-FILE SWITCH
 
 passes reads and writes on to the backing file. While the file SWITCH exists, those that it names ("read", "write", or
-both) fail with EIO. Speaks the kernel's protocol itself over /dev/fuse, so it needs no library; it needs root. It runs
+both) fail with EIO, and, if it names "flush", whoever closes the file waits until we end. Speaks the kernel's protocol itself over /dev/fuse, so it needs no library; it needs root. It runs
 in a process of its own, since whoever uses the file system waits for it in the kernel. Prints "ready" when mounted;
 SIGTERM ends it and takes the mount away.
 """
@@ -67,6 +67,8 @@ class Disk:
             return struct.pack("<II", os.pwrite(self.fd, body[40:40 + count], offset), 0)
         if op == FSYNC:
             return errno.EIO if self.fails("write") else b""
+        if op == FLUSH and self.fails("flush"):
+            return None
         if op == STATFS:
             return struct.pack("<5Q4I24x", self.size // 4096, 0, 0, 2, 0, 4096, 255, 4096, 0)
         if op in (FLUSH, RELEASE, RELEASEDIR, READDIR, ACCESS, DESTROY):

@@ -48,6 +48,8 @@ class Op(enum.IntEnum):
     REPORT = 15
     VERIFY = 16
     DEVICE = 17
+    DONATE = 18
+    WITHDRAW = 19
 
 
 class Flag(enum.IntFlag):
@@ -57,6 +59,7 @@ class Flag(enum.IntFlag):
     INTO = 8
     ATTACH = 16
     ALL = 32
+    PIECES = 64
 
 
 class Status(enum.IntEnum):
@@ -134,6 +137,7 @@ BATCH = struct.Struct("<IHHIBBH32s")
 PUT_ENTRY = struct.Struct("<32sQIIQ")
 PUT_RESULT = struct.Struct("<HHIIIQ")
 GET_ENTRY = struct.Struct("<32sIIQII")
+PIECE = struct.Struct("<QII")
 GET_RESULT = struct.Struct("<HBBIIIQI4x")
 LEASE = struct.Struct("<II")
 STAT_RESULT = struct.Struct("<HHIIIQ16x")
@@ -141,12 +145,14 @@ LIST = struct.Struct("<IIQ")
 LIST_RESULT = struct.Struct("<32sIH2xQ")
 
 assert HELLO_RESULT.size == 64 and BATCH.size == 48 and PUT_ENTRY.size == GET_ENTRY.size == 56
-assert PUT_RESULT.size == 24 and GET_RESULT.size == 32 and STAT_RESULT.size == 40 and LIST_RESULT.size == 48
+assert PIECE.size == 16 and PUT_RESULT.size == 24 and GET_RESULT.size == 32 and STAT_RESULT.size == 40
+assert LIST_RESULT.size == 48
 
 Lease = collections.namedtuple("Lease", "id generation")
 Stat = collections.namedtuple("Stat", "status tiers length crc32c leases created_ms")
 Listed = collections.namedtuple("Listed", "key length tiers created_ms")
 Reply = collections.namedtuple("Reply", "op tag status count value value64 body fds")
+Piece = collections.namedtuple("Piece", "offset length region")
 
 
 class PutResult:
@@ -187,6 +193,16 @@ class GetResult:
 
     def __repr__(self):
         return f"<get {self.status.name} tier={self.tier!r} length={self.length} lease={self.lease}>"
+
+
+def pack_pieces(groups):
+    """Pieces of several keys, each a list of (offset, length, region): (bytes, [(first, n, length) of each key])."""
+    body, keys, first = b"", [], 0
+    for pieces in groups:
+        body += b"".join(PIECE.pack(*p) for p in pieces)
+        keys.append((first, len(pieces), sum(p[1] for p in pieces)))
+        first += len(pieces)
+    return body, keys
 
 
 def _batches(items, size):
@@ -344,13 +360,13 @@ class Client:
             raise ProtocolError(f"{op.name}: {status.name} with results, descriptors or a bad text")
         return Reply(op, tag, status, count, value, value64, body, fds)
 
-    def submit(self, op, body=b"", flags=0, tag=None):
+    def submit(self, op, body=b"", flags=0, tag=None, fds=()):
         """Sends one request; its tag, for wait()."""
         if tag is None:
             tag = next(self._tags)
         self._waiting.setdefault(tag, []).append(op)
         try:
-            self.send(HEADER.pack(HEADER.size + len(body), op, flags, tag) + body)
+            self.send(HEADER.pack(HEADER.size + len(body), op, flags, tag) + body, fds)
         except WireError:
             self._waiting[tag].remove(op)
             raise
@@ -374,8 +390,8 @@ class Client:
             raise Refused(reply.op, reply.status, reply.body.decode("utf-8", "replace"))
         return reply
 
-    def call(self, op, body=b"", flags=0, check=True, n_fds=0):
-        reply = self.wait(self.submit(op, body, flags), check)
+    def call(self, op, body=b"", flags=0, check=True, n_fds=0, fds=()):
+        reply = self.wait(self.submit(op, body, flags, fds=fds), check)
         if reply.status == Status.OK and len(reply.fds) != n_fds:
             _close_all(reply.fds)
             raise ProtocolError(f"{op.name}: {len(reply.fds)} descriptors instead of {n_fds}")
@@ -445,6 +461,23 @@ class Client:
     def lane_read(self, offset, length):
         return self.lane_map[offset:offset + length]
 
+    def donate(self, fd, size, offset=0, check=True):
+        """Lends [offset, offset + size) of the file (6.18): the region's number, or the refusal's reply with
+        check=False. The descriptor stays the caller's."""
+        reply = self.call(Op.DONATE, struct.pack("<QQ", offset, size), check=check, fds=[fd])
+        if reply.status != Status.OK:
+            return reply
+        if reply.value == 0 or reply.value64 != size or reply.count or reply.body:
+            raise ProtocolError(f"DONATE: region {reply.value} of {reply.value64} bytes instead of {size}")
+        return reply.value
+
+    def withdraw(self, region, check=True):
+        """Takes it back (6.19): when this returns, the daemon has let go of it."""
+        reply = self.call(Op.WITHDRAW, struct.pack("<II", region, 0), check=check)
+        if reply.count or (reply.status == Status.OK and reply.body):
+            raise ProtocolError("WITHDRAW: a reply with results")
+        return reply
+
     def list_page(self, namespace, cursor=0, count=1024):
         """One LIST: (entries, next cursor; 0 at the end)."""
         reply = self.call(Op.LIST, LIST.pack(namespace, count, cursor))
@@ -507,10 +540,13 @@ class Client:
     # --- batches (6.4) ---
 
     def submit_batch(self, op, namespace=0, entries=(), *, releases=(), flags=0, ack=0, tiers=0, parent=ROOT,
-                     timeout_ms=0):
-        """`entries`: each as bytes. Returns a tag."""
-        body = BATCH.pack(namespace, len(entries), len(releases), timeout_ms, ack, tiers, 0, parent)
-        return self.submit(op, body + b"".join(entries) + b"".join(LEASE.pack(*r) for r in releases), flags)
+                     timeout_ms=0, pieces=b""):
+        """`entries`: each as bytes; `pieces`: as pack_pieces() gives them. Returns a tag."""
+        body = BATCH.pack(namespace, len(entries), len(releases), timeout_ms, ack, tiers, len(pieces) // PIECE.size,
+                          parent)
+        if pieces:
+            flags |= Flag.PIECES
+        return self.submit(op, body + b"".join(entries) + pieces + b"".join(LEASE.pack(*r) for r in releases), flags)
 
     def _batch(self, op, namespace, entries, result_bytes, **how):
         reply = self.wait(self.submit_batch(op, namespace, entries, **how))
@@ -587,6 +623,42 @@ class Client:
         flags = Flag.INTO | (Flag.NOWAIT if nowait else 0) | (Flag.MORE if more else 0)
         reply = self.wait(self.submit_batch(Op.GET, namespace, entries, flags=flags, **how))
         return self.get_results(reply, len(entries), places)
+
+    # --- places in donated regions (6.5, 6.6) ---
+
+    def submit_put_from(self, namespace, items, *, lease=False, nowait=False, more=False, **how):
+        """`items`: (key, (offset, length, region)), or (key, [pieces]) for all of them. Returns a tag."""
+        items, pieces = list(items), b""
+        if items and isinstance(items[0][1], list):
+            pieces, places = pack_pieces(p for _, p in items)
+            entries = [PUT_ENTRY.pack(key, first, length, n, 0) for (key, _), (first, n, length) in zip(items, places)]
+        else:
+            entries = [PUT_ENTRY.pack(key, offset, length, region, 0) for key, (offset, length, region) in items]
+        flags = (Flag.LEASE if lease else 0) | (Flag.NOWAIT if nowait else 0) | (Flag.MORE if more else 0)
+        return self.submit_batch(Op.PUT, namespace, entries, flags=flags, pieces=pieces, **how)
+
+    def put_from(self, namespace, items, **how):
+        items = list(items)
+        return self.put_results(self.wait(self.submit_put_from(namespace, items, **how)), len(items))
+
+    def submit_get_to(self, namespace, items, *, ranges=None, nowait=False, more=False, **how):
+        """The same for gets: rooms. Returns a tag; its reply's results have no data: look at the region."""
+        items, pieces = list(items), b""
+        spans = ranges or [(0, 0)] * len(items)
+        if items and isinstance(items[0][1], list):
+            pieces, places = pack_pieces(p for _, p in items)
+            entries = [GET_ENTRY.pack(key, *span, first, length, n)
+                       for (key, _), span, (first, n, length) in zip(items, spans, places)]
+        else:
+            entries = [GET_ENTRY.pack(key, *span, offset, length, region)
+                       for (key, (offset, length, region)), span in zip(items, spans)]
+        flags = Flag.INTO | (Flag.NOWAIT if nowait else 0) | (Flag.MORE if more else 0)
+        return self.submit_batch(Op.GET, namespace, entries, flags=flags, pieces=pieces, **how)
+
+    def get_to(self, namespace, items, **how):
+        items = list(items)
+        reply = self.wait(self.submit_get_to(namespace, items, **how))
+        return self.get_results(reply, len(items), [0] * len(items))
 
     def value(self, namespace, key):
         """One whole chunk as bytes, or None."""

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one client may cost the others: output that is not read, descriptors that run out, very long requests."""
 
+import contextlib
 import json
+import os
+import pathlib
 import resource
 import select
 import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
 
 import harness
 import kvwire
-from harness import KIB, items, put_all, slow, wait_until
+from harness import KIB, frame, items, put_all, slow, wait_until
 from kvwire import Ack, Op, Status
 
 
@@ -134,3 +139,50 @@ def test_R10_keys_in_flight_over_the_limit_are_refused(make_daemon, setting, sta
         assert len(b.stat(1, keys)) == len(keys)
     assert daemon.metric('kvcache_tenant_keys{tenant="default"}') == 0
     assert daemon.metric('kvcache_tenant_quota_refusals_total{tenant="default"}') == 1
+
+
+@pytest.fixture
+def stubborn(tmp_path):
+    """A file on a file system in user space that lets nobody close it, before the server has ended. So no process may be
+    started while it is open here."""
+    (tmp_path / "fuse").mkdir()
+    (tmp_path / "backing").write_bytes(bytes(4096))
+    (tmp_path / "switch").write_text("flush")
+    server = subprocess.Popen([sys.executable, str(pathlib.Path(__file__).with_name("fusedisk.py")),
+                               str(tmp_path / "fuse"), str(tmp_path / "backing"), str(tmp_path / "switch")],
+                              stdout=subprocess.PIPE, text=True)
+    try:
+        if server.stdout.readline() != "ready\n":
+            pytest.skip("this host lets nobody mount FUSE")
+        yield server, tmp_path / "fuse" / "disk"
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
+        subprocess.run(["umount", "-l", str(tmp_path / "fuse")], capture_output=True, check=False)
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_R12_a_descriptor_that_cannot_be_closed_holds_nobody_up(make_daemon, stubborn, count):
+    server, path = stubborn
+    daemon = make_daemon().start()
+    before = daemon.holdings_at_rest()
+    fd = os.open(path, os.O_RDWR)
+    try:
+        for _ in range(count):
+            with daemon.client() as c:
+                c.send(frame(Op.PING), [fd])  # to be closed by the daemon, with the session
+                with pytest.raises(kvwire.SessionEnded):
+                    c.receive()
+        with daemon.client() as c:
+            ns = c.namespace("polite")
+            c.put(ns, items("polite", 4, 5000), ack=Ack.WRITTEN)
+            c.ping()
+            # No more of them are kept than a few, whoever sends how many.
+            assert min(count, 60) <= daemon.fd_count() - before["fds"] <= 80
+    finally:
+        server.kill()
+        server.wait()
+        with contextlib.suppress(OSError):  # what is behind it is gone
+            os.close(fd)
+    wait_until(lambda: daemon.fd_count() <= before["fds"], "they are closed once that is possible")

@@ -96,7 +96,7 @@ static void put_bytes(struct req *r, uint32_t n, enum cache_ack ack, uint8_t ver
         r->src = malloc(length);
         assert_non_null(r->src);
         fill(r->src, n, version, length);
-        r->req.src = r->src;
+        r->req.memory = r->src;
         r->req.length = length;
         r->req.ack = ack;
         cache_put(t.cache, &r->req);
@@ -359,7 +359,7 @@ static void a_put_that_faults_stores_nothing_and_fails_nobody_else(void **state)
         assert_ptr_not_equal(src, MAP_FAILED);
         assert_int_equal(ftruncate(fd, 0), 0);
         start(&bad, 1);
-        bad.req.src = src;
+        bad.req.memory = src;
         bad.req.length = LENGTH;
         bad.req.ack = CACHE_WRITTEN;
         cache_put(t.cache, &bad.req);
@@ -747,7 +747,7 @@ static void a_purge_takes_out_every_state_and_nothing_comes_back(void **state)
         g.req.namespace_id = other;
         g.src = malloc(LENGTH);
         fill(g.src, 4, 7, LENGTH);
-        g.req.src = g.src;
+        g.req.memory = g.src;
         g.req.length = LENGTH;
         g.req.ack = CACHE_WRITTEN;
         cache_put(t.cache, &g.req);
@@ -868,7 +868,7 @@ static void who_does_not_want_to_wait_is_told_busy_at_once(void **state)
         assert_int_equal(g.req.status, CACHE_BUSY);
         start(&p, 2);
         p.req.nowait = true;
-        p.req.src = "";
+        p.req.memory = (void *)"";
         p.req.length = large;
         cache_put(t.cache, &p.req);
         assert_true(p.done);

@@ -119,7 +119,7 @@ static void an_empty_socket_says_so_at_once(void **state)
         char buf[8];
 
         assert_int_equal(fdpass_recv(p->b, buf, sizeof(buf), fds, &n_fds), -EAGAIN);
-        assert_int_equal(n_fds, 77);
+        assert_int_equal(n_fds, 0);
         assert_int_equal(fds[0], 11);
 }
 
@@ -187,7 +187,7 @@ static void too_many_descriptors_are_refused_and_all_closed(void **state)
                         many[i] = p->a;
                 send_raw(p->a, "many", 4, many, n);
                 assert_int_equal(fdpass_recv(p->b, buf, sizeof(buf), got, &n_got), -EBADMSG);
-                assert_int_equal(n_got, 77);
+                assert_int_equal(n_got, 0);
                 assert_int_equal(open_descriptors(), p->open_before);
         }
 }

@@ -224,7 +224,8 @@ static void begin_put(struct req *r, uint16_t tenant, uint32_t ns, uint32_t n)
                                     .tenant = tenant,
                                     .key = key_of(n),
                                     .deadline_ns = UINT64_MAX,
-                                    .src = src,
+                                    .memory = src,
+                                    .room = LENGTH,
                                     .length = LENGTH,
                                     .ack = CACHE_WRITTEN,
                                     .complete = on_done } };

@@ -17,8 +17,9 @@
 
 enum { NOBODY = 65534 };
 
-static const struct tenant_limits none = { { TENANT_NO_LIMIT, TENANT_NO_LIMIT, TENANT_NO_LIMIT,
-                                             TENANT_NO_LIMIT, TENANT_NO_LIMIT, TENANT_NO_LIMIT } };
+static const struct tenant_limits none = {
+        { [0 ... TENANT_THINGS - 1] = TENANT_NO_LIMIT }
+};
 
 static struct tenants *tenants(const char *user, const char *group, const char *admin,
                                const char *admin_group)

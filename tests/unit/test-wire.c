@@ -27,6 +27,8 @@ union message {
         struct wire_report_request report;
         struct wire_verify verify;
         struct wire_device device;
+        struct wire_donate donate;
+        struct wire_withdraw withdraw;
         uint8_t bytes[WIRE_MAX_MESSAGE + 64];
         uint64_t align;
 };
@@ -106,9 +108,9 @@ static unsigned flags_of(unsigned op)
         case WIRE_NAMESPACE:
                 return WIRE_F_ATTACH;
         case WIRE_PUT:
-                return WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_LEASE;
+                return WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_LEASE | WIRE_F_PIECES;
         case WIRE_GET:
-                return WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_INTO;
+                return WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_INTO | WIRE_F_PIECES;
         case WIRE_TOUCH:
                 return WIRE_F_MORE;
         case WIRE_PURGE:
@@ -162,12 +164,81 @@ static void minimal(union message *m, unsigned op)
                                                            .op = WIRE_DEVICE },
                                                   .action = WIRE_DEVICE_SUSPEND };
                 break;
+        case WIRE_DONATE:
+                memset(m, 0, sizeof(*m));
+                m->donate = (struct wire_donate){
+                        .hdr = { .len = sizeof(m->donate), .op = WIRE_DONATE }, .bytes = 4096
+                };
+                break;
+        case WIRE_WITHDRAW:
+                memset(m, 0, sizeof(*m));
+                m->withdraw = (struct wire_withdraw){
+                        .hdr = { .len = sizeof(m->withdraw), .op = WIRE_WITHDRAW }, .region = 1
+                };
+                break;
         default:
                 batch(m, op, 0, op == WIRE_RELEASE ? 0 : 1, 0);
         }
 }
 
 static union message m;
+
+/* Where a key's pieces are told, of a PUT and of a GET. */
+static void set_pieces(union message *msg, unsigned entry, uint64_t first, uint32_t n,
+                       uint32_t length)
+{
+        if (msg->hdr.op == WIRE_PUT) {
+                struct wire_put *put = (struct wire_put *)(&msg->batch + 1) + entry;
+
+                put->offset = first;
+                put->region = n;
+                put->length = length;
+        } else {
+                struct wire_get *get = (struct wire_get *)(&msg->batch + 1) + entry;
+
+                get->into_offset = first;
+                get->into_region = n;
+                get->into_length = length;
+        }
+}
+
+/* `count` keys with `each` pieces each, of 10, 11, 12, ... bytes, in regions 0, 1, 2, ... */
+static void pieced(union message *msg, unsigned op, unsigned count, unsigned each,
+                   unsigned releases)
+{
+        struct wire_piece *piece;
+
+        batch(msg, op, WIRE_F_PIECES | (op == WIRE_GET ? WIRE_F_INTO : 0), count, releases);
+        msg->batch.pieces = (uint16_t)(count * each);
+        msg->hdr.len += (uint32_t)(count * each * sizeof(*piece));
+        piece = (struct wire_piece *)((struct wire_put *)(&msg->batch + 1) + count);
+        for (unsigned i = 0; i < count; i++) {
+                uint32_t length = 0;
+
+                for (unsigned k = 0; k < each; k++, piece++) {
+                        *piece = (struct wire_piece){ .offset = 4096 * k,
+                                                      .length = 10 + k,
+                                                      .region = k };
+                        length += piece->length;
+                }
+                set_pieces(msg, i, i * each, each, length);
+        }
+}
+
+/* The same, with this flag (or these) and what a request with it needs. */
+static void with_flags(union message *msg, unsigned op, unsigned flags)
+{
+        if (!(flags & WIRE_F_PIECES)) {
+                minimal(msg, op);
+                msg->hdr.flags = (uint16_t)flags;
+        } else if (op == WIRE_PUT || op == WIRE_GET) {
+                pieced(msg, op, 1, 1, 0);
+                msg->hdr.flags = (uint16_t)(flags | (op == WIRE_GET ? WIRE_F_INTO : 0));
+        } else {
+                minimal(msg, op);
+                msg->hdr.flags = (uint16_t)flags;
+        }
+}
 
 static void a_minimal_request_of_each_op_is_accepted(void **state)
 {
@@ -183,15 +254,13 @@ static void each_op_takes_its_own_flags_and_no_other(void **state)
 {
         for (unsigned op = WIRE_HELLO; op < WIRE_OP_END; op++) {
                 for (unsigned bit = 0; bit < 16; bit++) {
-                        minimal(&m, op);
-                        m.hdr.flags = (uint16_t)(1u << bit);
-                        if (flags_of(op) & m.hdr.flags)
+                        with_flags(&m, op, 1u << bit);
+                        if (flags_of(op) & (1u << bit))
                                 assert_accepted(&m);
                         else
                                 assert_refused(&m);
                 }
-                minimal(&m, op);
-                m.hdr.flags = (uint16_t)flags_of(op);
+                with_flags(&m, op, flags_of(op));
                 assert_accepted(&m);
         }
 }
@@ -302,7 +371,7 @@ static void fields_that_an_op_does_not_use_are_zero(void **state)
                 bool parent = op == WIRE_PUT || op == WIRE_GET || op == WIRE_TOUCH;
 
                 minimal(&m, op);
-                m.batch.reserved = 0x100;
+                m.batch.pieces = 0x100;
                 assert_refused(&m);
 
                 for (unsigned at = 0; at < KEY_BYTES; at++) {
@@ -372,6 +441,190 @@ static void a_get_names_a_target_only_with_the_flag(void **state)
                 m.hdr.flags = WIRE_F_INTO;
                 assert_accepted(&m);
         }
+}
+
+static const unsigned pieced_ops[] = { WIRE_PUT, WIRE_GET };
+
+static void pieces_are_counted_exactly(void **state)
+{
+        for (size_t i = 0; i < ARRAY_SIZE(pieced_ops); i++) {
+                unsigned op = pieced_ops[i];
+
+                pieced(&m, op, 3, 5, 2);
+                assert_accepted(&m);
+                assert_ptr_equal(wire_batch_pieces(&m.batch), m.bytes + 64 + 3 * 56);
+                assert_ptr_equal(wire_batch_releases(&m.batch), m.bytes + 64 + 3 * 56 + 15 * 16);
+                m.batch.pieces--;
+                assert_refused(&m);
+                m.batch.pieces += 2;
+                assert_refused(&m);
+                m.batch.pieces = UINT16_MAX;
+                assert_refused(&m);
+                m.batch.pieces = 0;
+                assert_refused(&m);
+
+                /* The same bytes as leases: then the keys have no pieces. */
+                pieced(&m, op, 1, 1, 0);
+                m.batch.pieces = 0;
+                m.batch.releases = 2;
+                assert_refused(&m);
+
+                /* As many as a message holds. */
+                pieced(&m, op, 1, 4088, 0);
+                assert_true(m.hdr.len <= WIRE_MAX_MESSAGE);
+                assert_accepted(&m);
+                pieced(&m, op, 1, 4089, 0);
+                assert_refused(&m);
+        }
+}
+
+static void pieces_come_with_their_flag_and_only_with_it(void **state)
+{
+        for (size_t i = 0; i < ARRAY_SIZE(batch_ops); i++) {
+                unsigned op = batch_ops[i];
+
+                if (op == WIRE_PUT || op == WIRE_GET) {
+                        pieced(&m, op, 2, 2, 0);
+                        m.hdr.flags &= (uint16_t)~WIRE_F_PIECES;
+                        assert_refused(&m);
+                        continue;
+                }
+                batch(&m, op, 0, op == WIRE_RELEASE ? 0 : 1, 0);
+                m.batch.pieces = 1;
+                m.hdr.len += sizeof(struct wire_piece);
+                assert_refused(&m);
+                m.hdr.flags = WIRE_F_PIECES;
+                assert_refused(&m);
+        }
+        /* A get that leases names no memory, in pieces or otherwise. */
+        pieced(&m, WIRE_GET, 2, 2, 0);
+        m.hdr.flags = WIRE_F_PIECES;
+        assert_refused(&m);
+        /* With the flag and without a piece there is nothing that a key could name. */
+        batch(&m, WIRE_PUT, WIRE_F_PIECES, 1, 0);
+        assert_refused(&m);
+        set_pieces(&m, 0, 0, 1, 1);
+        assert_refused(&m);
+}
+
+static void a_key_names_pieces_of_its_message_and_no_others(void **state)
+{
+        static const struct {
+                uint64_t first;
+                uint32_t n, length; /* of pieces of 10, 11 and 12 bytes */
+                bool good;
+        } cases[] = {
+                { 0, 3, 33, true },
+                { 0, 1, 10, true },
+                { 2, 1, 12, true },
+                { 1, 2, 23, true },
+                { 0, 0, 0, false },
+                { 3, 0, 0, false },
+                { 0, 0, 10, false },
+                { 0, 4, 33, false },
+                { 3, 1, 0, false },
+                { 2, 2, 12, false },
+                { 4, 1, 10, false },
+                { 0, 3, 32, false },
+                { 0, 3, 34, false },
+                { 0, 3, 0, false },
+                { 0, UINT32_MAX, 33, false },
+                { UINT64_MAX, 1, 10, false },
+                { UINT64_MAX, 2, 10, false },
+                { UINT64_MAX - 1, 3, 33, false },
+                { UINT64_C(1) << 32, 1, 10, false },
+                { (UINT64_C(1) << 60) + 1, 1, 11, false }, /* times 16 it would be 16 */
+        };
+
+        for (size_t o = 0; o < ARRAY_SIZE(pieced_ops); o++)
+                for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+                        for (unsigned entry = 0; entry < 3; entry++) {
+                                bool accepted;
+
+                                /* Each key names the same three pieces, but one. */
+                                pieced(&m, pieced_ops[o], 3, 1, 1);
+                                for (unsigned k = 0; k < 3; k++) {
+                                        ((struct wire_piece *)wire_batch_pieces(&m.batch))[k]
+                                                .length = 10 + k;
+                                        set_pieces(&m, k, 0, 3, 33);
+                                }
+                                set_pieces(&m, entry, cases[i].first, cases[i].n, cases[i].length);
+                                accepted = check(&m) == NULL;
+                                if (accepted != cases[i].good)
+                                        fail_msg("op %u, case %zu: %s", pieced_ops[o], i,
+                                                 accepted ? "accepted" : check(&m));
+                        }
+}
+
+static void no_piece_of_a_key_is_empty_and_their_sum_does_not_overflow(void **state)
+{
+        for (size_t i = 0; i < ARRAY_SIZE(pieced_ops); i++) {
+                struct wire_piece *piece;
+
+                pieced(&m, pieced_ops[i], 1, 3, 0);
+                piece = (struct wire_piece *)wire_batch_pieces(&m.batch);
+                piece[1].length = 0;
+                set_pieces(&m, 0, 0, 3, 22);
+                assert_refused(&m);
+                /* Nobody names it: then it does not matter. */
+                set_pieces(&m, 0, 2, 1, 12);
+                assert_accepted(&m);
+
+                piece[0].length = piece[1].length = UINT32_MAX;
+                piece[2].length = 12;
+                set_pieces(&m, 0, 0, 3, 10); /* the sum, modulo 2^32 */
+                assert_refused(&m);
+                piece[2].length = 2;
+                set_pieces(&m, 0, 0, 3, 0);
+                assert_refused(&m);
+                /* Where a piece lies is for the daemon to judge, not for the form. */
+                piece[0].offset = UINT64_MAX;
+                piece[0].region = UINT32_MAX;
+                set_pieces(&m, 0, 0, 1, UINT32_MAX);
+                assert_accepted(&m);
+        }
+}
+
+static void a_stretch_to_donate_has_an_end(void **state)
+{
+        static const struct {
+                uint64_t offset, bytes;
+                bool good;
+        } cases[] = {
+                { 0, 4096, true },
+                { 4096, UINT64_C(1) << 40, true },
+                { 1, 1, true }, /* the page size is the file's: the daemon's to judge */
+                { 0, UINT64_MAX, true },
+                { UINT64_MAX - 1, 1, true },
+                { 0, 0, false },
+                { 4096, 0, false },
+                { UINT64_MAX, 1, false },
+                { 1, UINT64_MAX, false },
+                { UINT64_C(1) << 63, UINT64_C(1) << 63, false },
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                minimal(&m, WIRE_DONATE);
+                m.donate.offset = cases[i].offset;
+                m.donate.bytes = cases[i].bytes;
+                if (cases[i].good)
+                        assert_accepted(&m);
+                else
+                        assert_refused(&m);
+        }
+        minimal(&m, WIRE_WITHDRAW);
+        m.withdraw.region = UINT32_MAX; /* no such region: that is answered */
+        assert_accepted(&m);
+        m.withdraw.reserved = 1;
+        assert_refused(&m);
+}
+
+static void only_donate_carries_a_descriptor(void **state)
+{
+        for (unsigned op = 0; op < WIRE_OP_END + 10u; op++)
+                assert_int_equal(wire_request_fds(op), op == WIRE_DONATE);
+        assert_int_equal(wire_request_fds(WIRE_DONATE | WIRE_REPLY), 0);
+        assert_int_equal(wire_request_fds(UINT32_MAX), 0);
 }
 
 static void hello_is_exact(void **state)
@@ -590,9 +843,13 @@ static void noise_is_survived(void **state)
 
         for (int round = 0; round < 20000; round++) {
                 unsigned flips = 1 + (unsigned)rand_r(&seed) % 4;
+                unsigned op = WIRE_HELLO + (unsigned)rand_r(&seed) % (WIRE_OP_END - 1);
                 size_t bytes;
 
-                minimal(&m, WIRE_HELLO + (unsigned)rand_r(&seed) % (WIRE_OP_END - 1));
+                if (round % 2 == 0 && (op == WIRE_PUT || op == WIRE_GET))
+                        pieced(&m, op, 2, 2, 1);
+                else
+                        minimal(&m, op);
                 bytes = m.hdr.len;
                 while (flips-- > 0)
                         m.bytes[(unsigned)rand_r(&seed) % bytes] ^=
@@ -708,6 +965,12 @@ int main(void)
                 cmocka_unit_test(fields_that_an_op_does_not_use_are_zero),
                 cmocka_unit_test(a_put_keeps_its_reserved_words_zero_in_every_entry),
                 cmocka_unit_test(a_get_names_a_target_only_with_the_flag),
+                cmocka_unit_test(pieces_are_counted_exactly),
+                cmocka_unit_test(pieces_come_with_their_flag_and_only_with_it),
+                cmocka_unit_test(a_key_names_pieces_of_its_message_and_no_others),
+                cmocka_unit_test(no_piece_of_a_key_is_empty_and_their_sum_does_not_overflow),
+                cmocka_unit_test(a_stretch_to_donate_has_an_end),
+                cmocka_unit_test(only_donate_carries_a_descriptor),
                 cmocka_unit_test(hello_is_exact),
                 cmocka_unit_test(a_client_name_is_printable_and_padded),
                 cmocka_unit_test(namespaces_are_exact),

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A chunk's way between a client's own memory and the store, without a copy in the pool.
+ *
+ * Put: a worker computes the checksum where the bytes lie -> the store writes them from there. Not
+ * visible before it is written; a second put of the key waits for the first.
+ * Get: the store reads to where the bytes are wanted, and verifies them there. Who comes while that
+ * is under way reads into the pool, and others share that.
+ *
+ * Both tell nothing to whoever waits before the device has answered, however long it takes: until
+ * then the memory is not the client's (rule R17).
+ *
+ * Failures: a client that writes there meanwhile makes the checksum wrong. Of a put that shows when
+ * the chunk is read, and is a miss. Of a get it is no evidence against the chunk: that is read again,
+ * by way of the pool. Memory that is not there any more fails the request, and nothing else. */
+#include "cache-internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "checked.h"
+
+enum { DIRECT_ALIGNMENT = 4096 };
+
+struct direct {
+        struct cache *cache;
+        struct cache_request *req;
+        void *tail;               /* for what is not a whole block; NULL: there is none */
+        union {
+                struct store_put put;
+                struct store_get get;
+        };
+        /* put */
+        struct kio_request crc;
+        struct list_node node;    /* in the cache's bucket */
+        struct list_node retry;   /* in cache.direct_retry */
+        struct list_node waiters; /* puts of the same key */
+};
+
+static bool may_be_direct(const struct cache_request *req)
+{
+        return req->may_be_direct && req->region &&
+               (uintptr_t)req->memory % DIRECT_ALIGNMENT == 0;
+}
+
+static struct direct *direct_new(struct cache *c, struct cache_request *req, uint32_t length)
+{
+        struct direct *d = calloc(1, sizeof(*d));
+
+        if (!d)
+                return NULL;
+        d->cache = c;
+        d->req = req;
+        list_init(&d->node);
+        list_init(&d->retry);
+        list_init(&d->waiters);
+        if (length % DIRECT_ALIGNMENT != 0) {
+                d->tail = aligned_alloc(DIRECT_ALIGNMENT, DIRECT_ALIGNMENT);
+                if (!d->tail) {
+                        free(d);
+                        return NULL;
+                }
+        }
+        return d;
+}
+
+static void direct_free(struct direct *d)
+{
+        free(d->tail);
+        free(d);
+}
+
+/* --- put --- */
+
+static struct list_node *bucket_of(struct cache *c, uint64_t hash)
+{
+        return &c->direct_puts[hash % ARRAY_SIZE(c->direct_puts)];
+}
+
+bool cache_join_direct_put(struct cache *c, struct cache_request *req)
+{
+        if (c->n_direct_puts == 0)
+                return false;
+        list_for_each(bucket_of(c, req->hash), n) {
+                struct direct *d = container_of(n, struct direct, node);
+
+                if (d->req->namespace_id != req->namespace_id || !key_equal(&d->req->key, &req->key))
+                        continue;
+                req->waiting = WAITING_WRITE;
+                list_append(&d->waiters, &req->node);
+                return true;
+        }
+        return false;
+}
+
+/* The store has it, or never will. Who waited looks for himself: it is there, or it is his turn. */
+static void put_end(struct direct *d, int result)
+{
+        struct cache *c = d->cache;
+        struct cache_request *req = d->req;
+        struct list_node waiters = LIST_INIT(waiters);
+        enum cache_status status = CACHE_FAILED;
+        struct list_node *n;
+
+        if (result == 0 || result == -ECANCELED) /* purged meanwhile: written, and then purged */
+                status = CACHE_OK;
+        else if (result == STORE_NOT_DURABLE)
+                status = CACHE_NOT_DURABLE;
+        else if (result == STORE_FULL || result == -ENOSPC || result == -EDQUOT)
+                status = CACHE_NO_SPACE;
+        else if (result == STORE_TOO_LARGE)
+                status = CACHE_TOO_LARGE;
+        else if (result == -EFAULT)
+                status = CACHE_FAULT;
+        if (status == CACHE_OK || status == CACHE_NOT_DURABLE) {
+                c->stats.puts++;
+                c->stats.put_bytes += req->length;
+                c->stats.put_bytes_direct += req->length;
+        }
+        req->direct = true;
+        req->place.ref = result == 0 || result == STORE_NOT_DURABLE ? d->put.ref : STORE_REF_NONE;
+
+        list_unlink(&d->node);
+        c->n_direct_puts--;
+        list_splice(&waiters, &d->waiters);
+        direct_free(d);
+        c->retry_now = true;
+        cache_kick(c);
+        cache_finish(c, req, status);
+        while ((n = list_pop(&waiters))) {
+                struct cache_request *other = container_of(n, struct cache_request, node);
+
+                other->waiting = WAITING_NOT;
+                if (!cache_put_try(c, other))
+                        cache_wait_for_room(c, other);
+        }
+}
+
+static void on_written(struct store_put *put)
+{
+        put_end(container_of(put, struct direct, put), put->result);
+}
+
+/* False: the store cannot take it now, and it waits for its next try. */
+static bool put_submit(struct direct *d)
+{
+        struct cache *c = d->cache;
+        int r = store_put(c->params.store, &d->put);
+
+        if (r == 0)
+                return true;
+        /* EXISTS: an older put of the key, evicted meanwhile, is still on its way to being dropped. */
+        if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0) {
+                list_append(&c->direct_retry, &d->retry);
+                return false;
+        }
+        put_end(d, r == STORE_EXISTS ? -EIO : r);
+        return true;
+}
+
+void cache_retry_direct(struct cache *c)
+{
+        struct list_node again = LIST_INIT(again);
+        struct list_node *n;
+        unsigned refused = 0;
+
+        list_splice(&again, &c->direct_retry);
+        while (refused < CACHE_FAILED_TRIES && (n = list_pop(&again)))
+                refused += !put_submit(container_of(n, struct direct, retry));
+        list_splice(&c->direct_retry, &again);
+}
+
+static void on_checksum(struct kio_request *crc)
+{
+        struct direct *d = container_of(crc, struct direct, crc);
+
+        if (crc->result < 0) {
+                put_end(d, (int)crc->result);
+                return;
+        }
+        d->put.crc = crc->crc;
+        (void)put_submit(d);
+}
+
+bool cache_put_direct(struct cache *c, struct cache_request *req)
+{
+        struct direct *d;
+
+        if (!may_be_direct(req) || req->ack == CACHE_ACCEPTED)
+                return false;
+        d = direct_new(c, req, req->length);
+        if (!d)
+                return false;
+        d->put = (struct store_put){
+                .namespace_id = req->namespace_id,
+                .tenant = req->tenant,
+                .key = req->key,
+                .hash = req->hash,
+                .parent = req->parent,
+                .buf = req->memory,
+                .tail = d->tail,
+                .region = req->region,
+                .foreign = true,
+                .length = req->length,
+                .durable = req->ack == CACHE_DURABLE,
+                .ref = STORE_REF_NONE,
+                .complete = on_written,
+        };
+        d->crc = (struct kio_request){
+                .op = KIO_COPY,
+                .class = KIO_CLASS_PUT,
+                .src = req->memory,
+                .tail = d->tail,
+                .guard_src = true,
+                .length = req->length,
+                .complete = on_checksum,
+        };
+        req->waiting = WAITING_NOT;
+        list_append(bucket_of(c, req->hash), &d->node);
+        c->n_direct_puts++;
+        kio_submit(c->params.io, &d->crc, (unsigned)req->hash);
+        return true;
+}
+
+/* --- get --- */
+
+static void on_read(struct store_get *get)
+{
+        struct direct *d = container_of(get, struct direct, get);
+        struct cache *c = d->cache;
+        struct cache_request *req = d->req;
+        int result = get->result;
+
+        req->length = get->length;
+        req->place.ref = get->ref;
+        direct_free(d);
+        c->retry_now = true;
+        if (result == 0) {
+                c->stats.get_bytes_direct += req->length;
+                req->direct = true;
+                req->tier = CACHE_DISK;
+                cache_finish(c, req, CACHE_OK);
+        } else if (result == STORE_SUSPECT) {
+                c->stats.direct_fallbacks++;
+                req->may_be_direct = false;
+                if (!cache_get_try(c, req))
+                        cache_wait_for_room(c, req);
+        } else {
+                cache_finish(c, req, result == -EFAULT ? CACHE_FAULT : CACHE_MISS);
+        }
+}
+
+bool cache_get_direct(struct cache *c, struct cache_request *req, struct store_ref ref,
+                      uint32_t length)
+{
+        struct direct *d;
+
+        if (!may_be_direct(req) || req->room < length || store_is_reading(c->params.store, ref))
+                return false;
+        d = direct_new(c, req, length);
+        if (!d)
+                return false;
+        d->get = (struct store_get){
+                .namespace_id = req->namespace_id,
+                .key = req->key,
+                .hash = req->hash,
+                .buf = req->memory,
+                .room = req->room,
+                .tail = d->tail,
+                .region = req->region,
+                .foreign = true,
+                .complete = on_read,
+        };
+        req->waiting = WAITING_NOT;
+        if (store_get(c->params.store, &d->get) != 0) {
+                direct_free(d);
+                return false;
+        }
+        return true;
+}
