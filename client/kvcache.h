@@ -77,7 +77,7 @@ struct kvcache_options {
         const char
                 *client_name; /* for the daemon's log, at most 31 bytes; NULL: the program's name */
         int connect_timeout_ms;   /* 0: 5,000 */
-        int request_timeout_ms;   /* of blocking calls, and of requests that name none; 0: 30,000,
+        int request_timeout_ms; /* of blocking calls, and of requests that name none; 0: 30,000,
                                    which a purge, a verify or a device call may need more than */
         uint64_t lane_bytes; /* of the lane, at most what the daemon allows; 0: as much as that */
 };
@@ -142,13 +142,55 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
 int kvcache_lane_acquire(struct kvcache *kv, size_t bytes, void **ret_place);
 void kvcache_lane_release(struct kvcache *kv, void *place);
 
+/* --- donated regions: memory of the caller's that the daemon moves bytes to and from by itself ---
+ * What a put or a `get into` names there is not copied by the library. Nor by the daemon, which
+ * moves it between there and the disk, where the place is in one piece, begins at a multiple of
+ * 4,096 bytes of the region, and is put KVCACHE_WRITTEN or KVCACHE_DURABLE without a lease to keep,
+ * or is to hold a whole chunk that is not in memory. A region counts in full against the daemon's
+ * limits.donated.
+ *
+ * A place that a request names is the daemon's until its completion is drained; after
+ * KVCACHE_PENDING or KVCACHE_LOST until kvcache_region_settled() says so. Who changes the bytes of
+ * a put before that, punches holes or cuts the file, harms the own chunks only: they are misses.
+ *
+ * A region outlives its session: after a reconnect the library donates it again before it sends
+ * anything that names it. Where the daemon refuses that, keys that name it are KVCACHE_INVALID, the
+ * request's error and kvcache_error() after kvcache_submit() or kvcache_call() say why, and the
+ * next request tries again. */
+struct kvcache_region_options {
+        uint32_t size;  /* sizeof(struct kvcache_region_options) */
+        uint32_t flags; /* 0 */
+        int fd; /* a memfd with F_SEAL_SHRINK, or a file on tmpfs or hugetlbfs, open for reading and
+                   writing. Stays the caller's: the library keeps a duplicate */
+        uint64_t offset, bytes; /* of the stretch in the file: multiples of its page size, and not
+                                   beyond its end. Pages that are not there yet are made; before
+                                   Linux 5.14 the caller must have written to each */
+        void *base; /* where the caller has mapped the stretch, shared; NULL: the library maps it,
+                       and a child after fork() does not have it */
+};
+/* Lends [offset, offset + bytes) of the file to the daemon. `*ret_region` is the handle's own
+ * number for it, `*ret_base` (may be NULL where `base` is given) where it is mapped. -EINVAL: it is
+ * not what it must be, overlaps a region, or there are too many, 64; kvcache_error() says which.
+ * -EDQUOT, -EBUSY: limits.donated; -EIO: the daemon could not map it. */
+int kvcache_region_donate(struct kvcache *kv, const struct kvcache_region_options *options,
+                          uint32_t *ret_region, void **ret_base);
+/* Takes it back, and unmaps what the library has mapped. Requests in flight that name it are waited
+ * for, those of a daemon that is gone too: after 0 nobody but the caller touches the memory. It
+ * connects to nothing. -EINVAL: no such region. Any other error, as -ETIMEDOUT after the handle's
+ * request timeout: the memory is still mapped and the daemon may still move bytes there; no later
+ * request names the region, its memory is like any other to them; call again to go on waiting.
+ * kvcache_close() takes all regions back, without waiting: nobody can tell then whether bytes still
+ * move, so withdraw first where requests may be in flight. */
+int kvcache_region_withdraw(struct kvcache *kv, uint32_t region);
+
 /* --- asynchronous core: submit, wait until kvcache_fd() is readable, drain --- */
 
 enum kvcache_op {
         KVCACHE_OP_PUT = 1, /* from `data`, `length` bytes */
         KVCACHE_OP_GET = 2, /* mapped: results carry `data` in the pool and a lease to release */
-        /* Copied to `data`, `length` bytes of room: by the daemon if all rooms of the request are
-         * in places of the lane, else by the library when it takes the reply. */
+        /* Copied to `data`, `length` bytes of room, or to `pieces`: by the daemon if all rooms of
+         * the request are in places of the lane or in donated regions, else by the library when it
+         * takes the reply. */
         KVCACHE_OP_GET_INTO = 3,
         KVCACHE_OP_EXISTS = 4,
         KVCACHE_OP_MATCH = 5, /* completion's `value`: keys of the leading run that are there */
@@ -161,15 +203,28 @@ struct kvcache_lease {
         uint32_t id, generation;
 };
 
+/* A part of a key's bytes. */
+struct kvcache_piece {
+        void *data;
+        uint64_t length; /* at least 1 */
+};
+
 /* One key of a request. Keys of a request are a chain, root first; what is not a chain is none the
  * worse for it. */
 struct kvcache_entry {
         struct kvcache_key key;
-        void *data; /* PUT: the bytes; a place of the lane is taken as it is, other memory is copied
-                       to the lane first. GET_INTO: room for the bytes */
+        void *data; /* PUT: the bytes; a place of the lane or of a donated region is taken as it is,
+                       other memory is copied to the lane first. GET_INTO: room for the bytes */
         uint64_t length;       /* PUT: 1 to max_chunk_bytes. GET_INTO: room at data */
         uint64_t range_offset; /* GET, GET_INTO: within the chunk */
         uint64_t range_length; /* 0: to its end */
+        /* PUT, GET_INTO: the bytes, or the room, in several places of any memory, one after the
+         * other; `data` and `length` are not looked at then. A key all of whose pieces are in the
+         * lane or in donated regions travels as it is, with at most 4,088 of them: more are -E2BIG.
+         * Others are gathered or scattered by the library. The array is read during the call only.
+         */
+        const struct kvcache_piece *pieces;
+        uint32_t n_pieces; /* 0: `data`, `length` */
 };
 
 struct kvcache_result {
@@ -222,7 +277,8 @@ struct kvcache_completion {
 };
 
 /* Sends it, or queues it when the daemon has enough in flight. 0; -ENOBUFS: data does not fit the
- * lane now; -EINVAL; -ENOTCONN: the daemon is away and reconnecting failed. */
+ * lane now; -E2BIG: it never does, or a key has more pieces than a message; -EINVAL; -ENOTCONN: the
+ * daemon is away and reconnecting failed. */
 int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request);
 /* An epoll fd over socket and deadlines: readable when kvcache_drain() has something to do.
  * Borrowed; stays the same across reconnects. */
@@ -232,8 +288,10 @@ int kvcache_fd(const struct kvcache *kv);
 int kvcache_drain(struct kvcache *kv, struct kvcache_completion *ret, size_t max, int timeout_ms);
 /* Requests submitted and not yet drained. */
 size_t kvcache_inflight(const struct kvcache *kv);
-/* May this memory be reused: is no request, not one that timed out or was lost with a daemon
- * either, still moving bytes there? 1, 0, -errno. */
+/* May this memory, of the lane or of a donated region, be reused: is no request, not one that timed
+ * out or was lost with a daemon either, still moving bytes there? 1, 0, -errno. What another
+ * mapping of the same file shows is not recognized: ask for the addresses that the requests named.
+ */
 int kvcache_region_settled(struct kvcache *kv, const void *data, size_t bytes);
 
 /* Gives leases back; sent with the next request, or by kvcache_flush(), or when many are held.
@@ -253,8 +311,8 @@ int kvcache_get(struct kvcache *kv, uint32_t namespace_handle, const struct kvca
 int kvcache_get_map(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
                     struct kvcache_result *ret);
 /* Any request, whatever its size, waited for: a put that the lane cannot hold at once goes in
- * rounds; -E2BIG: one chunk is longer than the lane. 0, or -errno; each result has a status in any
- * case. `ret_value` may be NULL. */
+ * rounds; -E2BIG: one chunk is longer than the lane, or has more pieces than a message. 0, or
+ * -errno; each result has a status in any case. `ret_value` may be NULL. */
 int kvcache_call(struct kvcache *kv, const struct kvcache_request *request, uint64_t *ret_value);
 
 struct kvcache_listed {

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "build.h"
 #include "checked.h"
 #include "control.h"
 #include "message.h"
@@ -47,16 +48,16 @@ static int blocking_status(int error)
 }
 
 /* How many entries from `first` on fit into an empty lane; at least 1. */
-static size_t blocking_round(const struct kvcache *kv, const struct kvcache_request *u,
-                             size_t first)
+static size_t blocking_round(struct kvcache *kv, const struct kvcache_request *u, size_t first)
 {
         uint64_t bytes = 0;
         size_t n = 0;
 
         while (first + n < u->count) {
-                uint64_t length = u->entries[first + n].length;
+                const struct kvcache_entry *e = &u->entries[first + n];
+                uint64_t length = build_length(e);
 
-                if (length <= kv->conn->max_chunk)
+                if (length <= kv->conn->max_chunk && build_needs_lane(kv, e, 1))
                         bytes += round_up(length, LANE_ALIGN);
                 if (n > 0 && bytes > kv->conn->lane.bytes)
                         break;
@@ -65,27 +66,30 @@ static size_t blocking_round(const struct kvcache *kv, const struct kvcache_requ
         return n;
 }
 
-/* The lane is there and can take each of the chunks. */
+/* The lane is there, if one is needed, and can take each of the chunks that go through it. */
 static int blocking_put_ready(struct kvcache *kv, const struct kvcache_request *u)
 {
         int r = -ECONNRESET;
 
         for (int tries = 0; tries < 2 && r == -ECONNRESET; tries++) {
                 r = handle_connected(kv);
-                if (r == 0)
+                if (r == 0 && build_needs_lane(kv, u->entries, u->count))
                         r = region_lane_ready(kv);
         }
         if (r == -ECONNRESET)
                 return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
         if (r < 0)
                 return r;
-        for (size_t i = 0; i < u->count; i++)
-                if (u->entries[i].length > kv->conn->lane.bytes &&
-                    u->entries[i].length <= kv->conn->max_chunk)
+        for (size_t i = 0; i < u->count; i++) {
+                uint64_t length = build_length(&u->entries[i]);
+
+                if (length > kv->conn->lane.bytes && length <= kv->conn->max_chunk &&
+                    build_needs_lane(kv, &u->entries[i], 1))
                         return handle_fail(kv, -E2BIG,
                                            "a chunk of %llu bytes is longer than the lane of %llu",
-                                           (unsigned long long)u->entries[i].length,
+                                           (unsigned long long)length,
                                            (unsigned long long)kv->conn->lane.bytes);
+        }
         return 0;
 }
 

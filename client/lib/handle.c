@@ -216,6 +216,7 @@ static void handle_free(struct kvcache *kv)
                 TAILQ_REMOVE(&kv->ended, c, link);
                 conn_free(c, forked);
         }
+        donated_free_all(kv, forked);
         control_namespaces_free(kv);
         lease_table_fini(&kv->leases);
         free(kv->releases);

@@ -8,13 +8,15 @@
 
 #include "kvcache.h"
 #include "conn.h"
+#include "donated.h"
 #include "lease.h"
 #include "wire.h"
 
 struct request;
 TAILQ_HEAD(request_list, request);
 
-struct namespace {
+struct namespace
+{
         char *name;
         char *fingerprint; /* NULL: not compared */
         uint64_t chunk_bytes;
@@ -38,6 +40,10 @@ struct kvcache {
         uint64_t sessions; /* there have been, this one included */
         struct namespace *namespaces;
         uint32_t n_namespaces;
+
+        struct donated donated[WIRE_MAX_REGIONS];
+        unsigned n_donated, donated_hint; /* the one that was found last */
+        uint32_t donated_ever;
 
         struct lease_table leases;
         struct wire_lease *releases; /* of `conn`, to ride on the next message */

@@ -10,8 +10,8 @@
  * it is used.
  *
  * Failures: when the socket ends, or when the daemon says something that it may not, the session
- * ends: what was in flight is lost, and sent messages that name lane memory stay as ghosts of the
- * session (rule R17). */
+ * ends: what was in flight is lost, and sent messages that name the client's memory stay as ghosts
+ * of the session (rule R17). */
 #include "message.h"
 
 #include <assert.h>
@@ -45,6 +45,7 @@ struct message *message_new(unsigned op, size_t bytes)
                 return NULL;
         m->op = (uint16_t)op;
         m->bytes = (uint32_t)bytes;
+        m->fd = -1;
         hdr = (struct wire_hdr *)m->data;
         hdr->len = (uint32_t)bytes;
         hdr->op = (uint16_t)op;
@@ -56,33 +57,44 @@ void message_free(struct message *m)
         free(m);
 }
 
-void message_place(const struct message *m, unsigned i, uint64_t *ret_offset, uint64_t *ret_bytes)
+unsigned message_places(const struct message *m)
+{
+        if (!m->moves)
+                return 0;
+        return m->pieces_at ? m->n_pieces : m->count;
+}
+
+struct place message_place(const struct message *m, unsigned i)
 {
         const void *entries = m->data + sizeof(struct wire_batch);
 
-        assert(m->uses_lane && i < m->count);
+        assert(i < message_places(m));
+        if (m->pieces_at) {
+                const struct wire_piece *p =
+                        (const struct wire_piece *)(m->data + m->pieces_at) + i;
+
+                return (struct place){ p->region, p->offset, p->length };
+        }
         if (m->op == WIRE_PUT) {
                 const struct wire_put *put = (const struct wire_put *)entries + i;
 
-                *ret_offset = put->offset;
-                *ret_bytes = put->length;
+                return (struct place){ put->region, put->offset, put->length };
         } else {
                 const struct wire_get *get = (const struct wire_get *)entries + i;
 
-                *ret_offset = get->into_offset;
-                *ret_bytes = get->into_length;
+                return (struct place){ get->into_region, get->into_offset, get->into_length };
         }
 }
 
 void message_unref_lane(struct message *m, struct lane *l)
 {
-        for (unsigned i = 0; m->uses_lane && i < m->count; i++) {
-                uint64_t offset, bytes;
+        for (unsigned i = 0; i < message_places(m); i++) {
+                struct place p = message_place(m, i);
 
-                message_place(m, i, &offset, &bytes);
-                lane_unref(l, offset);
+                if (p.region == WIRE_REGION_LANE)
+                        lane_unref(l, p.offset);
         }
-        m->uses_lane = false;
+        m->moves = false;
 }
 
 static void control_done(struct control *c, int error)
@@ -192,7 +204,7 @@ int message_send(struct kvcache *kv)
                         data = kv->out;
                         bytes += n_releases * sizeof(struct wire_lease);
                 }
-                r = fdpass_send(kv->conn->sock, data, bytes, NULL, 0);
+                r = fdpass_send(kv->conn->sock, data, bytes, &m->fd, m->fd >= 0 ? 1 : 0);
                 if (r == -EAGAIN) {
                         kv->want_out = true;
                         return 0;
@@ -258,6 +270,8 @@ static const char *message_check_reply(const struct kvcache *kv, const struct me
                            m->data + sizeof(struct wire_hdr), payload) != 0)
                         return "not the bytes that were sent";
                 return NULL;
+        case WIRE_DONATE:
+                return payload == 0 ? donated_check(kv, reply) : "wrong length";
         default:
                 return payload == 0 ? NULL : "wrong length";
         }
@@ -271,7 +285,9 @@ static void message_take_control(struct kvcache *kv, struct message *m,
         struct control *c = m->control;
         int error = 0;
 
-        if (reply->status != WIRE_OK) {
+        if (m->op == WIRE_WITHDRAW && (reply->status == WIRE_OK || reply->status == WIRE_INVALID)) {
+                donated_withdrawn(kv, m); /* or the daemon has no such region: as good */
+        } else if (reply->status != WIRE_OK) {
                 error = message_errno(reply->status);
                 if (c)
                         handle_fail_text(kv, error, kvcache_status_name(reply->status), payload,
@@ -281,6 +297,8 @@ static void message_take_control(struct kvcache *kv, struct message *m,
                 error = lane_map(&kv->conn->lane, *fd, reply->value64);
                 if (error < 0 && c)
                         handle_fail(kv, error, "the daemon's lane cannot be used");
+        } else if (m->op == WIRE_DONATE) {
+                donated_take(kv, m, reply);
         }
         if (!c)
                 return;
@@ -464,7 +482,7 @@ static void message_lost(struct kvcache *kv, struct message *m, struct conn *c, 
                 request_lost(kv, m, error);
         m->control = NULL;
         m->request = NULL;
-        if (sent && m->uses_lane) {
+        if (sent && m->moves) {
                 TAILQ_INSERT_TAIL(&c->ghosts, m, link);
                 return;
         }

@@ -3,12 +3,13 @@
  *
  * Runs in the handle's thread. Owns the list of ended sessions.
  *
- * A request that names lane memory may go on in the kernel after the daemon's death: reads of a
- * killed process still land. The liveness file tells when that is over: the daemon and each of its
- * rings hold it locked, so a shared lock is had only when the last of its I/O has ended. Until then
- * the messages in question stay as ghosts, their places stay taken, and the lane stays mapped. An
- * ended session is freed in parts, as nobody needs them any more: pool and socket with the last
- * lease, the lane with the last place. */
+ * A request that names lane or donated memory may go on in the kernel after the daemon's death:
+ * reads of a killed process still land. The liveness file tells when that is over: the daemon and
+ * each of its rings hold it locked, so a shared lock is had only when the last of its I/O has
+ * ended. Until then the messages in question stay as ghosts, their places stay taken, and the lane
+ * stays mapped; of donated memory, which is the user's to unmap, the addresses are kept to be asked
+ * about. An ended session is freed in parts, as nobody needs them any more: pool and socket with
+ * the last lease, the lane with the last place. */
 #include "region.h"
 
 #include <errno.h>
@@ -63,26 +64,55 @@ void region_end_session(struct kvcache *kv)
         region_collect(kv);
 }
 
-static bool region_overlaps(const struct message *m, const struct lane *l, const void *data,
-                            size_t bytes)
+/* Where a place of this session's is in memory; 0: nowhere any more. */
+static uintptr_t region_address(const struct conn *c, const struct place *p)
 {
-        for (unsigned i = 0; m->uses_lane && i < m->count; i++) {
-                uint64_t offset, length;
-                uintptr_t at;
+        if (p->region == WIRE_REGION_LANE)
+                return (uintptr_t)c->lane.base + p->offset;
+        for (unsigned i = 0; i < c->n_regions; i++)
+                if (c->regions[i].id == p->region)
+                        return (uintptr_t)c->regions[i].base + p->offset;
+        return 0;
+}
 
-                message_place(m, i, &offset, &length);
-                at = (uintptr_t)l->base + offset;
-                if (at < (uintptr_t)data + bytes && (uintptr_t)data < at + length)
+static bool region_overlaps(const struct message *m, const struct conn *c, const void *data,
+                            uint64_t bytes)
+{
+        for (unsigned i = 0; i < message_places(m); i++) {
+                struct place p = message_place(m, i);
+                uintptr_t at = region_address(c, &p);
+
+                if (at != 0 && at < (uintptr_t)data + bytes && (uintptr_t)data < at + p.bytes)
                         return true;
         }
+        return false;
+}
+
+bool region_is_used(struct kvcache *kv, const void *data, uint64_t bytes)
+{
+        struct message *m;
+        struct conn *c;
+
+        region_collect(kv);
+        if (kv->conn) {
+                for (unsigned i = 0; i < WIRE_MAX_INFLIGHT; i++)
+                        if (kv->inflight[i] &&
+                            region_overlaps(kv->inflight[i], kv->conn, data, bytes))
+                                return true;
+                TAILQ_FOREACH(m, &kv->queue, link)
+                if (region_overlaps(m, kv->conn, data, bytes))
+                        return true;
+        }
+        TAILQ_FOREACH(c, &kv->ended, link)
+        TAILQ_FOREACH(m, &c->ghosts, link)
+        if (region_overlaps(m, c, data, bytes))
+                return true;
         return false;
 }
 
 int kvcache_region_settled(struct kvcache *kv, const void *data, size_t bytes)
 {
         uintptr_t end;
-        struct message *m;
-        struct conn *c;
         int r;
 
         r = handle_enter(kv);
@@ -92,21 +122,7 @@ int kvcache_region_settled(struct kvcache *kv, const void *data, size_t bytes)
                 return handle_fail(kv, -EINVAL, "no memory given");
 
         (void)message_flow(kv);
-        region_collect(kv);
-        r = 1;
-        if (kv->conn) {
-                for (unsigned i = 0; i < WIRE_MAX_INFLIGHT; i++)
-                        if (kv->inflight[i] &&
-                            region_overlaps(kv->inflight[i], &kv->conn->lane, data, bytes))
-                                r = 0;
-                TAILQ_FOREACH(m, &kv->queue, link)
-                if (region_overlaps(m, &kv->conn->lane, data, bytes))
-                        r = 0;
-        }
-        TAILQ_FOREACH(c, &kv->ended, link)
-        TAILQ_FOREACH(m, &c->ghosts, link)
-        if (region_overlaps(m, &c->lane, data, bytes))
-                r = 0;
+        r = !region_is_used(kv, data, bytes);
         handle_leave(kv);
         return r;
 }

@@ -25,11 +25,11 @@ static const char *reply_check_get(const struct kvcache *kv, const struct messag
 {
         const struct wire_get *asked =
                 (const struct wire_get *)(m->data + sizeof(struct wire_batch)) + i;
-        bool leased = r->flags & WIRE_RESULT_LEASED;
+        bool leased = r->flags & WIRE_RESULT_LEASED, into = m->moves;
 
         if (r->flags & ~WIRE_RESULT_LEASED)
                 return "unknown result flags";
-        if (leased != (r->status == WIRE_OK && !m->uses_lane))
+        if (leased != (r->status == WIRE_OK && !into))
                 return "a lease where none belongs, or none where one does";
         if (r->status != WIRE_OK)
                 return NULL;
@@ -41,7 +41,7 @@ static const char *reply_check_get(const struct kvcache *kv, const struct messag
         if (asked->range_length != 0 ? r->length > asked->range_length
                                      : r->length != r->chunk_length - asked->range_offset)
                 return "not the range that was asked for";
-        if (m->uses_lane && r->length > asked->into_length)
+        if (into && r->length > asked->into_length)
                 return "more bytes than there was room for";
         return NULL;
 }
@@ -133,6 +133,22 @@ static void reply_take_put(struct kvcache *kv, struct request *q, size_t key,
                 (void)reply_lease(kv, r->lease, r->offset, r->length, result);
 }
 
+/* Copies to where the user wants it; there is room. */
+static void reply_copy(const struct request_target *t, const uint8_t *data, uint64_t length)
+{
+        if (!t->pieces) {
+                memcpy(t->data, data, length);
+                return;
+        }
+        for (uint32_t i = 0; i < t->n_pieces && length > 0; i++) {
+                uint64_t n = MIN(t->pieces[i].length, length);
+
+                memcpy(t->pieces[i].data, data, n);
+                data += n;
+                length -= n;
+        }
+}
+
 static void reply_take_get(struct kvcache *kv, struct request *q, size_t key,
                            const struct wire_get_result *r)
 {
@@ -159,7 +175,7 @@ static void reply_take_get(struct kvcache *kv, struct request *q, size_t key,
                 return;
         }
         if (r->length <= q->targets[key].room)
-                memcpy(q->targets[key].data, kv->conn->pool + r->offset, r->length);
+                reply_copy(&q->targets[key], kv->conn->pool + r->offset, r->length);
         else
                 result->status = KVCACHE_TOO_LARGE;
         reply_drop_lease(kv, r->lease, r->length);

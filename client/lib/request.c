@@ -36,6 +36,7 @@ static void request_free(struct request *q)
         if (!q)
                 return;
         free(q->targets);
+        free(q->target_pieces);
         free(q);
 }
 DEFINE_CLEANUP(struct request *, request_free);
@@ -127,6 +128,30 @@ void request_expire(struct kvcache *kv, int64_t now)
         kv->next_deadline = soonest;
 }
 
+static bool request_target_is_in(const struct request_target *t, const void *data, uint64_t bytes)
+{
+        uintptr_t from = (uintptr_t)data, to = from + bytes;
+
+        if (!t->pieces)
+                return (uintptr_t)t->data < to && from < (uintptr_t)t->data + t->room;
+        for (uint32_t i = 0; i < t->n_pieces; i++)
+                if ((uintptr_t)t->pieces[i].data < to &&
+                    from < (uintptr_t)t->pieces[i].data + t->pieces[i].length)
+                        return true;
+        return false;
+}
+
+bool request_copies_to(const struct kvcache *kv, const void *data, uint64_t bytes)
+{
+        const struct request *q;
+
+        TAILQ_FOREACH(q, &kv->requests, link)
+        for (size_t i = 0; q->targets && i < q->count; i++)
+                if (request_target_is_in(&q->targets[i], data, bytes))
+                        return true;
+        return false;
+}
+
 void request_free_all(struct kvcache *kv)
 {
         struct request *q;
@@ -177,7 +202,13 @@ static int request_try(struct kvcache *kv, const struct kvcache_request *user, s
         r = control_namespace_ready(kv, user->namespace_handle, &b.namespace_id);
         if (r < 0)
                 return r;
-        if (user->op == KVCACHE_OP_PUT) {
+        if (count > 0 && (user->op == KVCACHE_OP_PUT || user->op == KVCACHE_OP_GET_INTO)) {
+                r = donated_ready(kv, user->entries + first, count, &q->error);
+                if (r < 0)
+                        return r;
+        }
+        if (count > 0 && user->op == KVCACHE_OP_PUT &&
+            build_needs_lane(kv, user->entries + first, count)) {
                 r = region_lane_ready(kv);
                 if (r < 0)
                         return r;

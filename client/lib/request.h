@@ -15,6 +15,9 @@ struct message;
 struct request_target {
         void *data;
         uint64_t room;
+        const struct kvcache_piece
+                *pieces; /* in request.target_pieces; NULL: `data` is all of it */
+        uint32_t n_pieces;
 };
 
 struct request {
@@ -23,6 +26,7 @@ struct request {
         size_t count;
         struct kvcache_result *results; /* the user's; NULL: none wanted */
         struct request_target *targets; /* one a key; NULL: nothing to copy */
+        struct kvcache_piece *target_pieces;
         uint64_t user_data;
         int64_t deadline;
         size_t n_messages; /* not answered yet */
@@ -56,4 +60,6 @@ void request_message_done(struct kvcache *kv, struct request *q);
 
 /* Completes what is due by `now` with KVCACHE_PENDING. */
 void request_expire(struct kvcache *kv, int64_t now);
+/* Will the library copy to [data, data + bytes) when a reply comes? */
+bool request_copies_to(const struct kvcache *kv, const void *data, uint64_t bytes);
 void request_free_all(struct kvcache *kv);

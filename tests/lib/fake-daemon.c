@@ -142,14 +142,58 @@ static unsigned leases_end(struct fake_daemon *d, unsigned session, const struct
         return stale;
 }
 
+/* [offset, offset + length) of the lane or of a region; NULL: there is no such place. */
+static uint8_t *place_of(struct fake_session *s, uint32_t region, uint64_t offset, uint64_t length)
+{
+        if (length == 0)
+                return NULL;
+        if (region == WIRE_REGION_LANE)
+                return s->lane && range_within(offset, length, s->lane_bytes) ? s->lane + offset
+                                                                              : NULL;
+        for (unsigned i = 0; i < FAKE_REGIONS; i++)
+                if (s->regions[i].id == region)
+                        return range_within(offset, length, s->regions[i].bytes)
+                                       ? s->regions[i].base + offset
+                                       : NULL;
+        return NULL;
+}
+
+/* Copies between the pool and what an entry names, `length` bytes at most. False: a place of it is
+ * none. */
+static bool copy_bytes(struct fake_session *s, const struct wire_batch *b, uint32_t region,
+                       uint64_t offset, uint32_t named, uint8_t *pool, uint64_t length,
+                       bool to_pool)
+{
+        struct wire_piece whole = { offset, named, region };
+        const struct wire_piece *p = &whole;
+        unsigned n = 1;
+
+        if (b->hdr.flags & WIRE_F_PIECES) {
+                p = wire_batch_pieces(b) + offset;
+                n = region;
+        }
+        for (unsigned i = 0; i < n; i++)
+                if (!place_of(s, p[i].region, p[i].offset, p[i].length))
+                        return false;
+        for (unsigned i = 0; i < n && length > 0; i++) {
+                uint8_t *place = place_of(s, p[i].region, p[i].offset, p[i].length);
+                uint64_t part = MIN((uint64_t)p[i].length, length);
+
+                memcpy(to_pool ? pool : place, to_pool ? place : pool, part);
+                pool += part;
+                length -= part;
+        }
+        return true;
+}
+
 static void put_one(struct fake_daemon *d, unsigned session, const struct wire_batch *b,
                     const struct wire_put *p, struct wire_put_result *r)
 {
         struct fake_session *s = &d->sessions[session];
         int i = chunk_find(d, b->namespace_id, &p->key);
 
-        if (!s->lane || !range_within(p->offset, p->length, s->lane_bytes) || p->length == 0 ||
-            key_is_root(&p->key)) {
+        if (key_is_root(&p->key) ||
+            !copy_bytes(s, b, p->region, p->offset, p->length, NULL, 0, true)) {
                 r->status = WIRE_INVALID;
                 return;
         }
@@ -163,7 +207,8 @@ static void put_one(struct fake_daemon *d, unsigned session, const struct wire_b
                 d->chunks[i].key = p->key;
                 d->chunks[i].offset = d->pool_used;
                 d->chunks[i].length = p->length;
-                memcpy(d->pool + d->pool_used, s->lane + p->offset, p->length);
+                (void)copy_bytes(s, b, p->region, p->offset, p->length, d->pool + d->pool_used,
+                                 p->length, true);
                 d->pool_used += p->length;
         } else {
                 r->status = WIRE_EXISTS_ALREADY;
@@ -202,13 +247,11 @@ static void get_one(struct fake_daemon *d, unsigned session, const struct wire_b
                 r->offset = d->chunks[i].offset + g->range_offset;
                 return;
         }
-        if (!s->lane || !range_within(g->into_offset, g->into_length, s->lane_bytes))
-                r->status = WIRE_INVALID;
-        else if (length > g->into_length)
+        if (length > g->into_length)
                 r->status = WIRE_TOO_LARGE;
-        else
-                memcpy(s->lane + g->into_offset, d->pool + d->chunks[i].offset + g->range_offset,
-                       length);
+        else if (!copy_bytes(s, b, g->into_region, g->into_offset, g->into_length,
+                             d->pool + d->chunks[i].offset + g->range_offset, length, false))
+                r->status = WIRE_INVALID;
 }
 
 static void do_batch(struct fake_daemon *d, unsigned session, const struct wire_batch *b)
@@ -385,6 +428,55 @@ static void do_lane(struct fake_daemon *d, unsigned session, const struct wire_l
         close(fd);
 }
 
+static void region_end(struct fake_daemon *d, struct fake_session *s, unsigned i)
+{
+        munmap(s->regions[i].base, s->regions[i].bytes);
+        s->regions[i].id = 0;
+        d->regions--;
+}
+
+static void do_donate(struct fake_daemon *d, unsigned session, const struct wire_donate *msg,
+                      int fd)
+{
+        struct fake_session *s = &d->sessions[session];
+        struct {
+                struct wire_reply reply;
+                uint64_t more;
+        } out = { .reply = { .value64 = msg->bytes } };
+        unsigned i = 0;
+
+        if (d->o.refuse_donate) {
+                refuse(d, session, &msg->hdr, WIRE_INVALID, d->o.refuse_donate);
+                return;
+        }
+        while (i < FAKE_REGIONS && s->regions[i].id != 0)
+                i++;
+        CHECK(i < FAKE_REGIONS);
+        s->regions[i].base =
+                mmap(NULL, msg->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)msg->offset);
+        CHECK(s->regions[i].base != MAP_FAILED);
+        s->regions[i].bytes = msg->bytes;
+        s->regions[i].id = 100 + ++d->last_region;
+        d->regions++;
+        out.reply.value = d->o.region_lie ? d->o.region_lie - 1 : s->regions[i].id;
+        send_reply(d, session, &msg->hdr, &out, d->o.donate_long ? sizeof(out) : sizeof(out.reply),
+                   NULL, 0);
+}
+
+static void do_withdraw(struct fake_daemon *d, unsigned session, const struct wire_withdraw *msg)
+{
+        struct fake_session *s = &d->sessions[session];
+        struct wire_reply reply = { 0 };
+
+        for (unsigned i = 0; i < FAKE_REGIONS; i++)
+                if (msg->region != 0 && s->regions[i].id == msg->region) {
+                        region_end(d, s, i);
+                        send_reply(d, session, &msg->hdr, &reply, sizeof(reply), NULL, 0);
+                        return;
+                }
+        refuse(d, session, &msg->hdr, WIRE_INVALID, "no such region");
+}
+
 static void do_list(struct fake_daemon *d, unsigned session, const struct wire_list *l)
 {
         static _Alignas(8) uint8_t buf[WIRE_MAX_MESSAGE];
@@ -443,7 +535,9 @@ static void do_report(struct fake_daemon *d, unsigned session, const struct wire
         close(fd);
 }
 
-static void do_request(struct fake_daemon *d, unsigned session, const void *msg, size_t bytes)
+/* `fd` came with it, and stays the caller's. */
+static void do_request(struct fake_daemon *d, unsigned session, const void *msg, size_t bytes,
+                       int fd)
 {
         static _Alignas(8) uint8_t buf[WIRE_MAX_PING + sizeof(struct wire_reply)];
         const struct wire_hdr *hdr = msg;
@@ -478,6 +572,12 @@ static void do_request(struct fake_daemon *d, unsigned session, const void *msg,
         case WIRE_VERIFY:
                 do_verify(d, session, msg);
                 break;
+        case WIRE_DONATE:
+                do_donate(d, session, msg, fd);
+                break;
+        case WIRE_WITHDRAW:
+                do_withdraw(d, session, msg);
+                break;
         default:
                 do_batch(d, session, msg);
                 break;
@@ -485,6 +585,13 @@ static void do_request(struct fake_daemon *d, unsigned session, const void *msg,
 }
 
 /* --- sessions --- */
+
+static void held_free(struct fake_held *h)
+{
+        free(h->request);
+        if (h->fd >= 0)
+                close(h->fd);
+}
 
 static void session_end(struct fake_daemon *d, unsigned i)
 {
@@ -498,13 +605,16 @@ static void session_end(struct fake_daemon *d, unsigned i)
                 }
         for (unsigned h = 0; h < d->n_held; h++) {
                 if (d->held[h].session == i)
-                        free(d->held[h].request);
+                        held_free(&d->held[h]);
                 else
                         d->held[kept++] = d->held[h];
         }
         d->n_held = kept;
         if (s->lane)
                 munmap(s->lane, s->lane_bytes);
+        for (unsigned r = 0; r < FAKE_REGIONS; r++)
+                if (s->regions[r].id != 0)
+                        region_end(d, s, r);
         close(s->sock);
         *s = (struct fake_session){ .sock = -1 };
 }
@@ -525,8 +635,13 @@ static void log_request(struct fake_daemon *d, const struct wire_hdr *hdr)
                 .ack = b->ack,
                 .tiers = b->tiers,
                 .timeout_ms = b->timeout_ms,
+                .pieces = b->pieces,
                 .parent = b->parent,
         };
+        if (hdr->op == WIRE_PUT)
+                l->region = ((const struct wire_put *)(b + 1))->region;
+        else if (hdr->op == WIRE_GET)
+                l->region = ((const struct wire_get *)(b + 1))->into_region;
         if (b->count > 0)
                 memcpy(&l->first, b + 1, sizeof(l->first));
 }
@@ -545,9 +660,9 @@ static void session_read(struct fake_daemon *d, unsigned i)
                 session_end(d, i);
                 return;
         }
-        for (unsigned f = 0; f < n_fds; f++)
-                close(fds[f]);
-        if (n_fds > 0 || wire_check_request(buf, (size_t)n)) {
+        if (wire_check_request(buf, (size_t)n) || n_fds != wire_request_fds(hdr->op)) {
+                for (unsigned f = 0; f < n_fds; f++)
+                        close(fds[f]);
                 d->bad_requests++;
                 session_end(d, i);
                 return;
@@ -557,10 +672,13 @@ static void session_read(struct fake_daemon *d, unsigned i)
                 session_end(d, i);
         } else if (d->hold_ops & (1u << hdr->op)) {
                 CHECK(d->n_held < FAKE_HELD);
-                d->held[d->n_held] = (struct fake_held){ i, (size_t)n, malloc((size_t)n) };
+                d->held[d->n_held] = (struct fake_held){ i, (size_t)n, malloc((size_t)n),
+                                                         n_fds > 0 ? fds[0] : -1 };
                 memcpy(d->held[d->n_held++].request, buf, (size_t)n);
         } else {
-                do_request(d, i, buf, (size_t)n);
+                do_request(d, i, buf, (size_t)n, n_fds > 0 ? fds[0] : -1);
+                if (n_fds > 0)
+                        close(fds[0]);
         }
 }
 
@@ -647,8 +765,8 @@ void fake_daemon_hold(struct fake_daemon *d, uint32_t ops)
                         d->held[d->n_held++] = held[i];
                         continue;
                 }
-                do_request(d, held[i].session, held[i].request, held[i].bytes);
-                free(held[i].request);
+                do_request(d, held[i].session, held[i].request, held[i].bytes, held[i].fd);
+                held_free(&held[i]);
         }
         pthread_cond_broadcast(&d->changed);
         fake_daemon_unlock(d);
@@ -752,7 +870,7 @@ struct fake_daemon *fake_daemon_free(struct fake_daemon *d)
                 fake_daemon_kill(d, false);
         fake_daemon_io_done(d);
         for (unsigned i = 0; i < d->n_held; i++)
-                free(d->held[i].request);
+                held_free(&d->held[i]);
         pthread_cond_destroy(&d->changed);
         pthread_mutex_destroy(&d->lock);
         free(d);

@@ -18,15 +18,16 @@ enum {
         FAKE_CHUNKS = 8192,
         FAKE_LEASES = 16384,
         FAKE_HELD = 256,
+        FAKE_REGIONS = WIRE_MAX_REGIONS,
         FAKE_LOG = 512
 };
 
 struct fake_daemon;
 
 struct fake_options {
-        uint64_t pool_bytes; /* 0: 4 MiB */
-        uint64_t lane_max;   /* 0: 1 MiB */
-        uint64_t max_chunk;  /* 0: 1 MiB */
+        uint64_t pool_bytes;   /* 0: 4 MiB */
+        uint64_t lane_max;     /* 0: 1 MiB */
+        uint64_t max_chunk;    /* 0: 1 MiB */
         uint32_t max_inflight; /* 0: 64 */
         uint32_t max_keys;     /* 0: 1024 */
 
@@ -38,8 +39,11 @@ struct fake_options {
         size_t hello_cut;      /* so many bytes less */
         uint64_t pool_lie;     /* added to the pool's size as said */
         bool lane_unsealed, lane_short;
-        bool no_fd, stray_fd; /* replies lack theirs; carry one where none belongs */
-        bool short_verify;    /* VERIFY is answered with less than a result */
+        bool no_fd, stray_fd;      /* replies lack theirs; carry one where none belongs */
+        bool short_verify;         /* VERIFY is answered with less than a result */
+        const char *refuse_donate; /* DONATE is INVALID, and this is why */
+        bool donate_long;          /* its OK has a result too many */
+        uint32_t region_lie;       /* if not 0, the number of each region */
 
         /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not
          * go out. In the daemon's thread, under the lock. */
@@ -52,6 +56,11 @@ struct fake_session {
         int sock; /* -1: free */
         uint8_t *lane;
         uint64_t lane_bytes;
+        struct {
+                uint32_t id; /* 0: none */
+                uint8_t *base;
+                uint64_t bytes;
+        } regions[FAKE_REGIONS];
         bool hello;
 };
 
@@ -59,12 +68,15 @@ struct fake_held {
         unsigned session;
         size_t bytes;
         void *request;
+        int fd; /* that came with it; -1: none */
 };
 
 struct fake_logged {
         uint16_t op, flags, count;
+        uint16_t pieces;
         uint8_t ack, tiers;
         uint32_t timeout_ms;
+        uint32_t region; /* of the first entry of a PUT, or a GET with WIRE_F_INTO */
         struct key parent, first;
 };
 
@@ -103,6 +115,8 @@ struct fake_daemon {
         struct fake_held held[FAKE_HELD];
         unsigned n_held;
 
+        uint32_t last_region; /* that was given a number */
+        unsigned regions;     /* donated now, by all sessions */
         unsigned connects, bad_requests, stale_releases, releases, leases_held,
                 requests[WIRE_OP_END];
         struct fake_logged log[FAKE_LOG];
