@@ -81,6 +81,7 @@ static void ignore(uint32_t k, uint32_t version)
 static void fill(const struct kio_backend *inner)
 {
         world_wipe();
+        world.io = kio_stop(world.io); /* its threads look at what fault_wrap() writes */
         world_init(fault_wrap(inner));
         reopen("when it is made");
         for (unsigned n = 0; n < CAMPAIGN_NAMESPACES / 2; n++)

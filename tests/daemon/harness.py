@@ -49,6 +49,10 @@ def slow():
     return factor
 
 
+def is_thread_sanitized():
+    return b"__tsan_init" in DAEMON.read_bytes()
+
+
 def wait_until(condition, what, timeout=10.0):
     """Waits for a condition and returns what it gave; fails if it does not come true in time. `what` may be a function
     that says more when it fails."""

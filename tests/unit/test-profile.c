@@ -22,7 +22,8 @@ struct fake {
         atomic_uint checked[MOST_BLOCKS];
         atomic_uint last[MOST_BLOCKS]; /* of each user: the block moved last, plus one */
         atomic_uint clients, most_window, passes, writes, cold, disordered;
-        uint64_t users, generation;
+        uint64_t users;
+        _Atomic uint64_t generation;
         uint64_t fail_block; /* moving it fails; UINT64_MAX: none */
         struct profile_side side;
 };
@@ -256,7 +257,7 @@ static void a_failure_ends_the_run_and_keeps_its_reason(void **state)
 
 static void an_interruption_ends_the_run(void **state)
 {
-        volatile int interrupted = 1;
+        atomic_int interrupted = 1;
         struct profile_job job = { .name = "test",
                                    .io_size = 10,
                                    .n_blocks = 300,

@@ -21,7 +21,7 @@
 #include "report.h"
 #include "workload.h"
 
-static volatile int interrupted;
+static atomic_int interrupted; /* the handler sets it, threads look at it */
 
 static void on_signal(int signal)
 {

@@ -325,7 +325,7 @@ void embedded_stop(struct embedded *e)
         *e = (struct embedded){ .lock_fd = -1, .alive_fd = -1 };
 }
 
-static int wait_until_it_answers(struct embedded *e, const volatile int *interrupted)
+static int wait_until_it_answers(struct embedded *e, const atomic_int *interrupted)
 {
         struct kvcache_options options = {
                 .size = sizeof(options),

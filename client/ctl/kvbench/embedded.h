@@ -7,6 +7,7 @@
  * sees our end of a pipe close, waits for the daemon's end and removes the directory. */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -15,7 +16,7 @@ struct embedded_options {
         const char *directory; /* where the store is kept; NULL: temporary */
         uint64_t limit_bytes, pool_bytes, entries;
         const char *io_backend; /* as the daemon's io.backend */
-        const volatile int *interrupted;
+        const atomic_int *interrupted;
 };
 
 struct embedded {

@@ -67,7 +67,7 @@ struct run {
         const struct kvbench_options *options;
         const struct kvbench_workload *workload;
         struct report *report;
-        const volatile int *interrupted;
+        const atomic_int *interrupted;
         struct profile_job job;
         struct profile profile;
 
@@ -517,7 +517,7 @@ static int run_raw(struct run *run)
 
 int profile_job_run(struct ctl *ctl, const struct kvbench_options *options,
                     const struct kvbench_workload *w, struct report *report, uint64_t io_size,
-                    uint64_t n_blocks, const volatile int *interrupted)
+                    uint64_t n_blocks, const atomic_int *interrupted)
 {
         const struct kvbench_parameters *p = &options->parameters;
         char name[256], fingerprint[512];

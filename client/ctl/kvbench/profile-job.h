@@ -2,10 +2,12 @@
 /* One workload at one block size and one batch size, from finding a daemon to the report. */
 #pragma once
 
+#include <stdatomic.h>
+
 #include "report.h"
 #include "workload.h"
 
 /* An exit status; on failure it has been said why. */
 int profile_job_run(struct ctl *ctl, const struct kvbench_options *options,
                     const struct kvbench_workload *w, struct report *report, uint64_t io_size,
-                    uint64_t n_blocks, const volatile int *interrupted);
+                    uint64_t n_blocks, const atomic_int *interrupted);

@@ -63,7 +63,7 @@ static inline uint64_t mix(uint64_t x)
 
 /* --- what is shared --- */
 
-int profile_init(struct profile *p, const struct profile_job *job, const volatile int *interrupted)
+int profile_init(struct profile *p, const struct profile_job *job, const atomic_int *interrupted)
 {
         uint64_t seed = 0;
 

@@ -79,7 +79,7 @@ struct profile_work {
 /* What everybody shares while a job runs. */
 struct profile {
         const struct profile_job *job;
-        const volatile int *interrupted;
+        const atomic_int *interrupted;
         struct kvcache_key *keys; /* of each block */
         struct content content;
 
@@ -136,7 +136,7 @@ static inline double profile_bandwidth(const struct profile_result *r) /* GB/s *
 }
 
 /* Keys and contents. -ENOMEM. */
-int profile_init(struct profile *p, const struct profile_job *job, const volatile int *interrupted);
+int profile_init(struct profile *p, const struct profile_job *job, const atomic_int *interrupted);
 void profile_fini(struct profile *p);
 /* Ends the job; the first reason is kept. Returns -ECANCELED. */
 int profile_fail(struct profile *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
