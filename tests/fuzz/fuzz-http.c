@@ -82,18 +82,21 @@ static void turn(void)
 }
 
 /* Reads what is there. True: the end has come. */
-static bool drain(int fd)
+static bool drain(int fd, bool *ret_something)
 {
-        char buf[4096];
+        static char buf[65536];
         ssize_t n;
 
+        *ret_something = false;
         while ((n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT)) > 0)
-                ;
+                *ret_something = true;
         return n == 0 || (errno != EAGAIN && errno != EINTR);
 }
 
 static void say(int fd, const uint8_t *data, size_t n)
 {
+        bool something;
+
         for (unsigned tries = 0; n > 0 && tries < 1000; tries++) {
                 ssize_t sent = send(fd, data, n, MSG_NOSIGNAL | MSG_DONTWAIT);
 
@@ -104,7 +107,7 @@ static void say(int fd, const uint8_t *data, size_t n)
                         n -= (size_t)sent;
                 }
                 turn();
-                if (drain(fd))
+                if (drain(fd, &something))
                         return;
         }
 }
@@ -115,7 +118,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         const uint8_t *nul;
         struct http_stats before, after;
         size_t first;
-        bool shut;
+        bool shut, something;
         int fd;
 
         if (!base)
@@ -146,12 +149,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 say(fd, data + first, size - first);
                 if (shut)
                         shutdown(fd, SHUT_WR);
-                for (unsigned i = 0; i < 20 && !drain(fd); i++)
+                /* A turn in which nothing comes is the last but one. */
+                for (unsigned quiet = 0; quiet < 2 && !drain(fd, &something);) {
+                        quiet = something ? 0 : quiet + 1;
                         turn();
+                }
         }
         close(fd);
-        for (unsigned i = 0; i < 4; i++)
-                turn();
+        turn();
+        turn();
         http_get_stats(http, &after);
         assert(after.connections == before.connections + 1);
         assert(after.connections_refused == before.connections_refused);

@@ -7,8 +7,8 @@
  * libFuzzer runs it; the test is both the loop and the clients. The input is a list of actions: a
  * byte for what and who, then what it needs. The store stays from one input to the next. */
 #include <assert.h>
-#include <dirent.h>
-#include <poll.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -26,18 +27,18 @@
 #include "base/log.h"
 #include "checked.h"
 #include "fdpass.h"
+#include "inline-io.h"
 #include "memory/liveness.h"
 #include "session.h"
 #include "tiers.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MIB = 1 << 20, CLIENTS = 4, LANE = 1 << 20 };
+enum { REGION = 256 << 10, MIB = 1 << 20, CLIENTS = 4, LANE = 1 << 20, FDS = 64, TURNS = 10000 };
 
 static struct tiers t;
 static struct {
         struct event_base *base;
-        struct event *done, *wait;
         struct liveness liveness;
         struct leases *leases;
         struct tenants *tenants;
@@ -45,20 +46,14 @@ static struct {
         struct sessions *sessions;
 } d;
 static int clients[CLIENTS];
+static int sealed_fd = -1, file_fd = -1; /* what clients donate; the file may be cut */
+static dev_t store_device;
+static bool resumed;
 static struct wire_lease last_lease;
 static const uint8_t *input;
 static size_t left;
 
 /* --- the daemon's side --- */
-
-static void on_done(evutil_socket_t fd, short what, void *userdata)
-{
-        kio_reap(t.io);
-}
-
-static void on_wait(evutil_socket_t fd, short what, void *userdata)
-{
-}
 
 static void report(void *userdata, const struct client *client, enum wire_report what, FILE *out)
 {
@@ -66,43 +61,54 @@ static void report(void *userdata, const struct client *client, enum wire_report
 }
 
 /* As server.c has it. */
-static bool turn(bool wait)
+static void turn(void)
 {
-        static bool more;
-        uint64_t now, deadline;
-
-        event_add(d.wait, &(struct timeval){ .tv_sec = 5 });
-        event_base_loop(d.base, EVLOOP_ONCE | (wait && !more ? 0 : EVLOOP_NONBLOCK));
-        now = clock_mono_ns();
+        event_base_loop(d.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+        kio_reap(t.io);
         store_turn(t.store);
-        more = sessions_turn(d.sessions);
-        deadline = cache_turn(t.cache, now);
+        sessions_turn(d.sessions);
+        cache_turn(t.cache, clock_mono_ns());
         store_turn(t.store);
-        more = more || cache_has_work(t.cache) || sessions_active(d.sessions);
         kio_flush(t.io);
-        if (deadline && !more) {
-                uint64_t us = deadline > now ? (deadline - now) / 1000 + 1 : 1;
-
-                event_add(d.wait, &(struct timeval){ .tv_sec = (time_t)(us / 1000000),
-                                                     .tv_usec = (suseconds_t)(us % 1000000) });
-        }
-        return more;
 }
 
+static bool is_idle(void)
+{
+        return sessions_empty(d.sessions) && cache_pending(t.cache) == 0 &&
+               kio_pending(t.io) == 0 && store_pending(t.store) == 0;
+}
+
+/* Sockets and memory files, which have low numbers; not the store's own files. */
 static unsigned open_fds(void)
 {
-        DIR *dir = opendir("/proc/self/fd");
         unsigned n = 0;
+        struct stat st;
 
-        for (struct dirent *e; (e = readdir(dir));) {
-                char target[64] = "";
-
-                if (readlinkat(dirfd(dir), e->d_name, target, sizeof(target) - 1) > 0)
-                        n += strncmp(target, "socket:", 7) == 0 ||
-                             strncmp(target, "/memfd:", 7) == 0;
-        }
-        closedir(dir);
+        for (int fd = 0; fd < FDS; fd++)
+                n += fstat(fd, &st) == 0 &&
+                     (S_ISSOCK(st.st_mode) || (S_ISREG(st.st_mode) && st.st_dev != store_device));
         return n;
+}
+
+static void on_resumed(struct store_device *req)
+{
+        resumed = true;
+}
+
+/* Errors may have left the store aside: the next input shall have one. */
+static void resume_store(void)
+{
+        struct store_device req = { .complete = on_resumed };
+
+        if (store_paths_up(t.store) > 0)
+                return;
+        resumed = false;
+        store_resume(t.store, &req);
+        for (unsigned turns = 0; !resumed || !is_idle(); turns++) {
+                assert(turns < TURNS);
+                turn();
+        }
+        assert(req.result == 0 && store_paths_up(t.store) == 1);
 }
 
 static void start(void)
@@ -112,6 +118,7 @@ static void start(void)
         struct tenant_limits all, none;
         struct sessions_params params = { .env = &d.env, .handshake_ms = 60000 };
         char error[256];
+        struct stat st;
         int r;
 
         for (unsigned i = 0; i < TENANT_THINGS; i++)
@@ -119,14 +126,14 @@ static void start(void)
         all = only.limits = none;
         all.most[TENANT_CONNECTIONS] = 16;
         all.most[TENANT_LANE_BYTES] = 16 * MIB;
+        all.most[TENANT_DONATED_BYTES] = 4 * REGION;
         log_set_level(LOG_LEVEL_ERROR);
         setenv("TMPDIR", "/dev/shm", 1);
         t = (struct tiers){ .limit = 32 * MIB, .pool_bytes = 8 * MIB };
         tiers_open(&t);
+        assert(stat(t.dir, &st) == 0);
+        store_device = st.st_dev;
         d.base = event_base_new();
-        d.done = event_new(d.base, kio_fd(t.io), EV_READ | EV_PERSIST, on_done, NULL);
-        d.wait = evtimer_new(d.base, on_wait, NULL);
-        event_add(d.done, NULL);
         r = liveness_open(&d.liveness);
         assert(r == 0);
         r = leases_new(
@@ -152,6 +159,12 @@ static void start(void)
         assert(r == 0);
         for (unsigned i = 0; i < CLIENTS; i++)
                 clients[i] = -1;
+        sealed_fd = memfd_create("donated", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        file_fd = open("/dev/shm", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+        assert(sealed_fd >= 0 && file_fd >= 0);
+        if (fallocate(sealed_fd, 0, 0, REGION) < 0 ||
+            fcntl(sealed_fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0)
+                abort();
 }
 
 /* The store's folder is in memory, and would stay there. */
@@ -213,10 +226,15 @@ static void listen_to(int fd)
         }
 }
 
-static void say(int fd, const void *msg, size_t n, bool with_fd)
+static void say_with(int fd, const void *msg, size_t n, int with)
 {
         if (fd >= 0)
-                fdpass_send(fd, msg, n, &d.liveness.handout_fd, with_fd ? 1 : 0);
+                fdpass_send(fd, msg, n, &with, with >= 0 ? 1 : 0);
+}
+
+static void say(int fd, const void *msg, size_t n, bool with_fd)
+{
+        say_with(fd, msg, n, with_fd ? d.liveness.handout_fd : -1);
 }
 
 static void say_hello(int fd)
@@ -245,6 +263,29 @@ static void say_namespace_and_lane(int fd)
         say(fd, &lane, sizeof(lane), false);
 }
 
+static void say_donate(int fd)
+{
+        uint32_t x = take(1);
+        struct wire_donate msg = {
+                .hdr = { .len = sizeof(msg), .op = WIRE_DONATE },
+                .offset = (uint64_t)(x & 3) << 12,
+                .bytes = x & 4 ? take(3) : REGION / 2,
+        };
+
+        say_with(fd, &msg, sizeof(msg),
+                 x & 8    ? d.liveness.handout_fd
+                 : x & 16 ? file_fd
+                          : sealed_fd);
+}
+
+static void say_withdraw(int fd)
+{
+        struct wire_withdraw msg = { .hdr = { .len = sizeof(msg), .op = WIRE_WITHDRAW },
+                                     .region = take(1) & 7 };
+
+        say(fd, &msg, sizeof(msg), false);
+}
+
 /* A batch that makes sense as far as the input lets it. */
 static void say_batch(int fd)
 {
@@ -252,7 +293,7 @@ static void say_batch(int fd)
                                         WIRE_MATCH, WIRE_TOUCH, WIRE_EVICT,   WIRE_STAT };
         static struct {
                 struct wire_batch head;
-                uint8_t bytes[16 * 64];
+                uint8_t bytes[32 * 64];
         } msg;
         uint32_t x = take(1), flags = take(1), n = take(1) % 8, at = 0;
 
@@ -269,24 +310,53 @@ static void say_batch(int fd)
         for (unsigned i = 0; i < msg.head.count; i++) {
                 struct wire_put *put = (void *)(msg.bytes + at);
                 struct wire_get *get = (void *)(msg.bytes + at);
-                uint32_t k = take(1);
+                uint32_t k = take(1), region = k >> 6;
 
                 put->key.bytes[0] = 1;
                 put->key.bytes[1] = (uint8_t)(k % 32);
                 if (msg.head.hdr.op == WIRE_PUT) {
                         put->offset = (uint64_t)take(1) << 12;
                         put->length = take(3);
+                        put->region = region;
                         at += sizeof(*put);
                 } else if (msg.head.hdr.op == WIRE_GET) {
                         if (flags & WIRE_F_INTO) {
                                 get->into_offset = (uint64_t)take(1) << 12;
                                 get->into_length = take(3);
+                                get->into_region = region;
                         }
                         if (k & 32)
                                 get->range_offset = take(2);
                         at += sizeof(*get);
                 } else {
                         at += sizeof(struct key);
+                }
+        }
+        /* The same bytes as above, said as the number of the first piece and how many there are. */
+        if (flags & 64 && !(flags & 32)) {
+                uint32_t pieces = take(1) % 16;
+
+                msg.head.hdr.flags |= WIRE_F_PIECES;
+                msg.head.pieces = (uint16_t)pieces;
+                for (unsigned i = 0; i < msg.head.count; i++) {
+                        struct wire_put *put = (void *)(msg.bytes + i * sizeof(*put));
+                        struct wire_get *get = (void *)(msg.bytes + i * sizeof(*get));
+
+                        if (msg.head.hdr.op == WIRE_PUT) {
+                                put->offset >>= 12;
+                                put->region++;
+                        } else if (msg.head.hdr.op == WIRE_GET) {
+                                get->into_offset >>= 12;
+                                get->into_region++;
+                        }
+                }
+                for (unsigned i = 0; i < pieces; i++) {
+                        struct wire_piece piece = { .region = take(1) & 3 };
+
+                        piece.offset = (uint64_t)take(2) << 4;
+                        piece.length = take(2);
+                        memcpy(msg.bytes + at, &piece, sizeof(piece));
+                        at += sizeof(piece);
                 }
         }
         if (flags & 32 || msg.head.hdr.op == WIRE_RELEASE) {
@@ -322,6 +392,27 @@ static void say_bytes(int fd, bool with_fd)
         say(fd, &msg, n, with_fd);
 }
 
+static void resize_file(off_t bytes)
+{
+        if (ftruncate(file_fd, bytes) < 0 || (bytes > 0 && fallocate(file_fd, 0, 0, bytes) < 0))
+                abort();
+}
+
+/* Late, the other way round, or with an error. */
+static void plan_io(void)
+{
+        static const int errors[] = { -EIO, -ENOSPC, -ENOMEM, -ETIMEDOUT };
+        uint32_t x = take(2);
+
+        inline_io_set(&(struct inline_io_plan){
+                .at_once = x & 7,
+                .newest_first = x & 8,
+                .fail_in = x >> 4 & 15,
+                .fail_ops = x >> 8 & 15,
+                .error = errors[x >> 12 & 3],
+        });
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
         static unsigned fds;
@@ -335,6 +426,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
         input = data;
         left = size;
+        resize_file(REGION);
         last_lease = (struct wire_lease){ 0 };
         for (unsigned steps = 0; left > 0 && steps < 256; steps++) {
                 uint32_t x = take(1);
@@ -367,25 +459,38 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         say_batch(*fd);
                         break;
                 case 6:
-                        listen_to(*fd);
+                        if (x & 32)
+                                say_donate(*fd);
+                        else if (x & 64)
+                                say_withdraw(*fd);
+                        else
+                                listen_to(*fd);
+                        /* Memory goes from under what moves there, and comes back empty. */
+                        if (x & 128)
+                                resize_file(take(1) & 1 ? REGION : 0);
                         break;
                 default:
-                        for (unsigned n = x >> 3; n > 0; n--)
-                                turn(false);
-                        /* What the disk still does is waited for now and then. */
-                        if (x & 128 && kio_pending(t.io) > 0)
-                                turn(true);
+                        if (x & 128)
+                                plan_io();
+                        if (x & 64)
+                                inline_io_advance_ms(10);
+                        for (unsigned n = x >> 3 & 7; n > 0; n--)
+                                turn();
                 }
         }
         for (unsigned i = 0; i < 8; i++)
-                turn(false);
+                turn();
         for (unsigned i = 0; i < CLIENTS; i++) {
                 listen_to(clients[i]);
                 hang_up(&clients[i]);
         }
-        while (!sessions_empty(d.sessions) || cache_pending(t.cache) > 0 || kio_pending(t.io) > 0 ||
-               store_pending(t.store) > 0)
-                turn(true);
+        inline_io_set(&(struct inline_io_plan){ 0 });
+        for (unsigned turns = 0; !is_idle(); turns++) {
+                assert(turns < TURNS);
+                inline_io_advance_ms(1);
+                turn();
+        }
+        resume_store();
         tenants_get_usage(d.tenants, TENANT_DEFAULT, &usage);
         for (unsigned i = 0; i < TENANT_THINGS; i++)
                 assert(usage.used[i] == 0);

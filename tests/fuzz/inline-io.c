@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See inline-io.h. Requests wait in two lists, calls and everything else; kio_reap() takes from
+ * them, does what they ask for with system calls, and completes them. The descriptor is always
+ * readable, so whoever waits for it comes to kio_reap() at once.
+ *
+ * Failures: those of the system calls, and those that are planned, are the request's result. */
+#include "inline-io.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "io/backend.h"
+#include "io/guard.h"
+
+enum { TAIL_BYTES = 4096 };
+
+struct kio {
+        struct list_node calls, others;
+        uint64_t pending;
+        int fd;
+        unsigned depth;
+        struct kio_stats stats;
+};
+
+static struct inline_io_plan plan;
+static uint64_t now_ns = UINT64_C(1000000) * 1000000000;
+
+int __wrap_clock_gettime(clockid_t which, struct timespec *ret);
+int __real_clock_gettime(clockid_t which, struct timespec *ret);
+
+int __wrap_clock_gettime(clockid_t which, struct timespec *ret)
+{
+        if (which != CLOCK_MONOTONIC)
+                return __real_clock_gettime(which, ret);
+        now_ns += 100;
+        *ret = (struct timespec){ .tv_sec = (time_t)(now_ns / 1000000000),
+                                  .tv_nsec = (long)(now_ns % 1000000000) };
+        return 0;
+}
+
+void inline_io_set(const struct inline_io_plan *p)
+{
+        plan = *p;
+}
+
+void inline_io_advance_ms(uint64_t ms)
+{
+        now_ns += ms * 1000000;
+}
+
+int kio_start_with(struct kio **ret, const struct kio_params *params,
+                   const struct kio_backend *backend, char ret_error[static 256])
+{
+        struct kio *io = calloc(1, sizeof(*io));
+
+        assert(io && guard_install() == 0);
+        list_init(&io->calls);
+        list_init(&io->others);
+        io->depth = params->depth;
+        io->fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+        assert(io->fd >= 0);
+        *ret = io;
+        return 0;
+}
+
+int kio_start(struct kio **ret, const struct kio_params *params, char ret_error[static 256])
+{
+        return kio_start_with(ret, params, NULL, ret_error);
+}
+
+struct kio *kio_stop(struct kio *io)
+{
+        if (!io)
+                return NULL;
+        assert(io->pending == 0);
+        close(io->fd);
+        free(io);
+        return NULL;
+}
+
+int kio_fd(const struct kio *io)
+{
+        return io->fd;
+}
+
+/* How much of the request is not the tail's: see io.h. */
+static uint64_t body_of(const struct kio_request *req)
+{
+        if (!req->tail || (req->op == KIO_COPY && req->buf))
+                return req->length;
+        switch (req->op) {
+        case KIO_READ:
+                assert(req->length == round_up(req->crc_bytes, TAIL_BYTES));
+                return round_down(req->crc_bytes, TAIL_BYTES);
+        case KIO_WRITE:
+                assert(req->length > 0 && req->length % TAIL_BYTES == 0);
+                return req->length - TAIL_BYTES;
+        case KIO_COPY:
+                return round_down(req->length, TAIL_BYTES);
+        default:
+                return req->length;
+        }
+}
+
+void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
+{
+        assert(req->state == KIO_IDLE);
+        assert(req->op < KIO_OP_END && req->class < KIO_CLASS_END && req->path < KIO_PATHS_MAX);
+        assert(req->op != KIO_READ || req->crc_bytes <= req->length);
+        assert(req->op != KIO_CALL || req->call);
+        req->state = KIO_QUEUED;
+        req->submitted_ns = now_ns;
+        req->body = body_of(req);
+        if (req->region) {
+                assert(!atomic_load(&req->region->closing));
+                req->region->in_flight++;
+        }
+        list_append(req->op == KIO_CALL ? &io->calls : &io->others, &req->node);
+        io->pending++;
+}
+
+void kio_flush(struct kio *io)
+{
+}
+
+static int64_t transfer(const struct kio_request *req)
+{
+        uint64_t n;
+
+        for (uint64_t done = 0; done < req->length; done += n) {
+                bool in_body = done < req->body;
+                char *at =
+                        in_body ? (char *)req->buf + done : (char *)req->tail + (done - req->body);
+                off_t offset = (off_t)(req->offset + done);
+                ssize_t k;
+
+                n = (in_body ? req->body : req->length) - done;
+                k = req->op == KIO_READ ? pread(req->fd, at, n, offset)
+                                        : pwrite(req->fd, at, n, offset);
+                if (k < 0 && errno != EINTR)
+                        return -errno;
+                if (k == 0)
+                        return -EIO;
+                n = k < 0 ? 0 : (uint64_t)k;
+        }
+        return 0;
+}
+
+/* A checksum, and what is copied on the way: from `src` or a vector to `buf`, a vector or nowhere;
+ * what is beyond the body through the tail. */
+static void compute(void *userdata)
+{
+        struct kio_request *req = userdata;
+        bool copies = req->op == KIO_COPY;
+        uint64_t total = copies ? req->length : req->crc_bytes, used = 0, n;
+        const struct iovec *v = copies ? req->vector : NULL;
+
+        req->crc = 0;
+        for (uint64_t at = 0; at < total; at += n) {
+                char *place = v ? (char *)v->iov_base + used : NULL;
+                char *to = v && req->src ? place : req->buf ? (char *)req->buf + at : NULL;
+                const char *from = !copies          ? NULL
+                                   : v && !req->src ? place
+                                                    : (const char *)req->src + at;
+                char *tail = at < req->body ? NULL : (char *)req->tail + (at - req->body);
+
+                n = (at < req->body ? MIN(total, req->body) : total) - at;
+                if (v) {
+                        n = MIN(n, v->iov_len - used);
+                        used += n;
+                        if (used == v->iov_len) {
+                                v++;
+                                used = 0;
+                        }
+                }
+                if (at >= req->body) {
+                        if (from) {
+                                memcpy(tail, from, n);
+                                memset(tail + n, 0, TAIL_BYTES - (at - req->body) - n);
+                        }
+                        req->crc = kio_crc32c_extend(req->crc, tail, n);
+                        if (!from)
+                                memcpy(to, tail, n);
+                } else if (from && to) {
+                        req->crc = kio_copy_crc32c(req->crc, to, from, n);
+                } else {
+                        req->crc = kio_crc32c_extend(req->crc, from ? from : to, n);
+                }
+        }
+}
+
+static int64_t compute_guarded(struct kio_request *req)
+{
+        if (req->guard_src)
+                return guard_call(compute, req);
+        compute(req);
+        return 0;
+}
+
+static bool is_to_fail(const struct kio_request *req)
+{
+        if (plan.fail_in == 0 || req->op == KIO_COPY || req->op == KIO_CALL ||
+            (plan.fail_ops != 0 && !(plan.fail_ops >> req->op & 1)))
+                return false;
+        return --plan.fail_in == 0;
+}
+
+static int64_t perform(struct kio_request *req)
+{
+        int64_t r;
+
+        if (is_to_fail(req))
+                return plan.error;
+        switch (req->op) {
+        case KIO_READ:
+                r = transfer(req);
+                return r < 0 || req->crc_bytes == 0 ? r : compute_guarded(req);
+        case KIO_WRITE:
+                return transfer(req);
+        case KIO_SYNC:
+                return fdatasync(req->fd) < 0 ? -errno : 0;
+        case KIO_COPY:
+                return compute_guarded(req);
+        case KIO_CALL:
+                return req->call(req);
+        default:
+                abort();
+        }
+}
+
+unsigned kio_reap(struct kio *io)
+{
+        uint64_t most = plan.at_once ? MIN((uint64_t)plan.at_once, io->pending) : io->pending;
+
+        for (uint64_t i = 0; i < most; i++) {
+                struct list_node *from = list_empty(&io->others) ? &io->calls : &io->others;
+                struct list_node *node =
+                        plan.newest_first && from == &io->others ? from->prev : from->next;
+                struct kio_request *req = container_of(node, struct kio_request, node);
+
+                list_unlink(node);
+                req->result = perform(req);
+                if (req->result < 0)
+                        io->stats.errors[req->op]++;
+                else
+                        io->stats.ops[req->op]++;
+                req->done_ns = now_ns;
+                req->state = KIO_IDLE;
+                if (req->region)
+                        req->region->in_flight--;
+                io->pending--;
+                req->complete(req);
+        }
+        return (unsigned)most;
+}
+
+uint64_t kio_pending(const struct kio *io)
+{
+        return io->pending;
+}
+
+void kio_register_piece(struct kio *io, unsigned piece, void (*done)(void *userdata, int r),
+                        void *userdata)
+{
+        done(userdata, 0);
+}
+
+/* As the POSIX backend: nothing is registered, which takes a turn to say. */
+static int region_call(struct kio_request *req)
+{
+        return 0;
+}
+
+static void region_done(struct kio_request *req)
+{
+        struct kio_region *region = container_of(req, struct kio_region, step);
+        bool closed = atomic_load(&region->closing);
+
+        region->state = closed ? KIO_REGION_NONE : KIO_REGION_REGISTERED;
+        region->result = closed ? 0 : -EOPNOTSUPP;
+        atomic_store(&region->closing, false);
+        region->complete(region);
+}
+
+static void region_step(struct kio *io, struct kio_region *region, enum kio_region_state state)
+{
+        bool under_way = region->state == KIO_REGION_REGISTERING;
+
+        region->state = state;
+        if (under_way)
+                return;
+        region->step = (struct kio_request){ .op = KIO_CALL,
+                                             .call = region_call,
+                                             .complete = region_done };
+        kio_submit(io, &region->step, 0);
+}
+
+void kio_region_register(struct kio *io, struct kio_region *region)
+{
+        assert(region->state == KIO_REGION_NONE && region->bytes > 0);
+        region_step(io, region, KIO_REGION_REGISTERING);
+}
+
+void kio_region_unregister(struct kio *io, struct kio_region *region)
+{
+        assert(region->state == KIO_REGION_REGISTERING || region->state == KIO_REGION_REGISTERED);
+        assert(region->in_flight == 0);
+        atomic_store(&region->closing, true);
+        region_step(io, region, KIO_REGION_UNREGISTERING);
+}
+
+void kio_get_info(const struct kio *io, struct kio_info *ret)
+{
+        *ret = (struct kio_info){ .backend = "inline",
+                                  .reason = "",
+                                  .ring_flags = "",
+                                  .registered_reason = "",
+                                  .workers = 1,
+                                  .depth = io->depth };
+}
+
+void kio_get_stats(const struct kio *io, struct kio_stats *ret)
+{
+        *ret = io->stats;
+        ret->queued = io->pending;
+}
+
+bool kio_is_alive(struct kio *io)
+{
+        return true;
+}
+
+uint64_t kio_oldest(const struct kio *io, unsigned path)
+{
+        return 0;
+}
+
+uint64_t kio_oldest_ns(const struct kio *io)
+{
+        return 0;
+}
