@@ -3,7 +3,7 @@
 # Runs one campaign on a build that is there: tests/campaigns/run.sh NAME --build DIR [--count N] [--seed S] [--long].
 # --long is a count of its own for each; NAME "all" is every campaign, each with that count.
 # The last line is the campaign's own: "campaign NAME: N runs, 0 wrong, 0 lost, 0 hung", or what failed and the
-# seed that shows it again. tests/run.sh --campaign builds and comes here; each name is one line below.
+# seed that shows it again; of "all" it is "campaigns: N passed, N failed, N skipped". tests/run.sh --campaign builds and comes here; each name is one line below.
 set -u
 
 campaigns='powerloss crashpoint misdirect bitflip nth-failure kill clientkill settled parity filesystems restart hostile flood slow overload fuzz'
@@ -64,14 +64,22 @@ done
 build=$(cd "$build" && pwd) || exit 1
 
 if [ "$name" = all ]; then
-        failed=0
+        passed=0 failed=0 skipped=0 failed_names='' skipped_names=''
         for each in $campaigns; do
                 echo "=== $each"
                 sh "$0" "$each" --build "$build" --long ${count:+--count "$count"} ${seed:+--seed "$seed"}
-                status=$?
-                [ $status -eq 0 ] || [ $status -eq 77 ] || failed=1
+                case $? in
+                0) passed=$((passed + 1)) ;;
+                77) skipped=$((skipped + 1)) skipped_names="$skipped_names $each" ;;
+                *) failed=$((failed + 1)) failed_names="$failed_names $each" ;;
+                esac
         done
-        exit $failed
+        echo
+        [ $failed -eq 0 ] || echo "Campaigns that failed:$failed_names"
+        [ $skipped -eq 0 ] || echo "Campaigns that were skipped:$skipped_names"
+        echo "campaigns: $passed passed, $failed failed, $skipped skipped"
+        [ $failed -eq 0 ]
+        exit
 fi
 [ $long = 0 ] || [ -n "$count" ] || count=$(long_count "$name")
 

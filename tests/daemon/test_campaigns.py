@@ -6,6 +6,7 @@ More of them: sh tests/run.sh --campaign kill --count 10000.
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -34,3 +35,37 @@ def test_campaign(directory, name, count, long_count):
     last = result.stdout.rstrip().rpartition("\n")[2]
     assert re.fullmatch(rf"campaign {name}: {count} runs, 0 wrong, 0 lost, 0 hung", last), result.stdout + result.stderr
     assert result.returncode == 0
+
+
+@pytest.mark.parametrize("statuses, failed, skipped, named", [
+    ({"kill": 1, "powerloss": 1, "fuzz": 77}, 2, 1,
+     ["Campaigns that failed: powerloss kill", "Campaigns that were skipped: fuzz"]),
+    ({}, 0, 0, []),
+])
+def test_a_long_run_counts_its_campaigns(directory, statuses, failed, skipped, named):
+    """tests/run.sh --long, with a build, tests and campaigns that do nothing but end with a status each."""
+    def program(path, text):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    root, tools = directory / "tree", directory / "tools"
+    each = "".join(f"{name}) exit {n} ;; " for name, n in statuses.items())
+    ends = f'#!/bin/sh\necho "campaign $1: what it says"\ncase $1 in {each}*) exit 0 ;; esac\n'
+    program(root / "tests/campaigns/daemon_campaigns.py", ends)
+    program(root / "tests/campaigns/fuzz.sh", ends.replace("$1", "fuzz"))
+    program(root / "build/tests/campaigns/store-campaigns", ends)
+    program(root / "tests/lib/sum-up.py", 'print("unit tests\\n10 passed, 0 failed, 1 skipped")')
+    for name in ("meson", "ninja"):
+        program(tools / name, "#!/bin/sh\nexit 0\n")
+    (root / "build/build.ninja").touch()
+    for name in ("run.sh", "campaigns/run.sh"):
+        shutil.copy(SOURCE / "tests" / name, root / "tests" / name)
+    result = subprocess.run(["sh", root / "tests/run.sh", "--long", "--no-install", "--build-dir", root / "build"],
+                            env=dict(os.environ, PATH=f"{tools}:{os.environ['PATH']}"), capture_output=True, text=True,
+                            stdin=subprocess.DEVNULL, timeout=120 * slow())
+    lines = result.stdout.rstrip().splitlines()
+    passed = 10 + sum(line.startswith("=== ") for line in lines) - failed - skipped
+    assert lines[-1] == f"{passed} passed, {failed} failed, {1 + skipped} skipped", result.stdout + result.stderr
+    assert result.returncode == (1 if failed else 0) and passed > 20
+    assert [line for line in lines if line.startswith("Campaigns that")] == named
