@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """clientkill: client processes are killed at any moment, and all that they held is back in 100 ms.
 
-What "all" is: the sessions, leases, lanes, lane bytes and leased bytes of the daemon's own report, and the descriptors
-that it has open, as /proc counts them. Half of the clients are killed in a state they have reached and stay in, half at
-any moment on their way there. A bystander reads and checks all the while.
+What "all" is: the sessions, leases, lanes, donated regions and the bytes of these, of the daemon's own report, and the
+descriptors that it has open, as /proc counts them. Half of the clients are killed in a state they have reached and stay
+in, half at any moment on their way there. A bystander reads and checks all the while.
 
 The time that the daemon's threads were ready to run and had no CPU is not counted: it belongs to the machine. Nor may a
 disk's: what is in flight holds its client until the disk has answered (R11). So every other life has its store in memory,
 where the 100 ms are meant strictly; on a disk it is DISK_DEADLINE.
 """
 
+import contextlib
+import fcntl
 import json
+import mmap
 import os
 import pathlib
 import random
@@ -25,7 +28,7 @@ import traceback
 import harness
 import kvwire
 from harness import KIB, MIB, die_with_parent, items, slow
-from kvwire import Ack, Flag, Op, Status
+from kvwire import Ack, Flag, Op, Status, Tier
 from oracle import Finding
 
 LEG = harness.Leg("campaign", deprive=[harness.die_with_parent])
@@ -79,6 +82,66 @@ def mid_into(c, rng):
         c.submit_batch(Op.GET, ns, [kvwire.GET_ENTRY.pack(key, 0, 0, i * len(value), len(value), 0)], flags=Flag.INTO)
 
 
+def lend(c, size, on_shm=False):
+    """A donated region, all zeros: (its number, its mapping, a descriptor of it)."""
+    if on_shm and os.access("/dev/shm", os.W_OK):
+        fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    else:
+        fd = os.memfd_create("lent", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    mapping = mmap.mmap(fd, size)
+    mapping[:] = bytes(size)
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)
+    return c.donate(fd, size), mapping, fd
+
+
+def lent(c, rng):
+    return [lend(c, rng.choice([1, 5, 256]) * 4096, rng.random() < 0.3) for _ in range(rng.randint(1, 5))]
+
+
+def mid_lent_put(c, rng):
+    ns = c.namespace("victims")
+    number, mapping, fd = lend(c, 4 * MIB, rng.random() < 0.3)
+    mapping[:] = rng.randbytes(4 * MIB)
+    length = rng.choice([1000, 70000, 256 * KIB])
+    for i in range(rng.randint(1, 30)):
+        at = rng.randrange(1024 - 64) * 4096 + rng.choice([0, 0, 0, 7])
+        place = [(at, length - 500, number), (0, 500, number)] if rng.random() < 0.2 else (at, length, number)
+        c.submit_put_from(ns, [(rng.randbytes(32), place)], ack=rng.choice(list(Ack)), lease=rng.random() < 0.2)
+    return mapping, fd
+
+
+def mid_lent_get(c, rng):
+    ns = c.namespace("common")
+    number, mapping, fd = lend(c, 2 * MIB, rng.random() < 0.3)
+    c.evict(ns, [k for k, _ in COMMON], Tier.MEMORY)
+    for i, (key, value) in enumerate(rng.sample(COMMON, rng.randint(1, 48))):
+        at = i * len(value) + rng.choice([0, 0, 0, 3]) * (i < 40)
+        place = [(at, 9, number), (at + 9, len(value) - 9, number)] if rng.random() < 0.2 else (at, len(value), number)
+        c.submit_get_to(ns, [(key, place)])
+    return mapping, fd
+
+
+def withdrawing(c, rng):
+    kept = mid_lent_get(c, rng) if rng.random() < 0.7 else lend(c, MIB)
+    for number in range(1, rng.randint(2, 5)):
+        c.submit(Op.WITHDRAW, number.to_bytes(8, "little"))
+    return kept
+
+
+def cut(c, rng):
+    """What it has lent is gone amid it."""
+    number, mapping, fd = lend(c, 2 * MIB, True)
+    ns = c.namespace("victims")
+    for i in range(20):
+        c.submit_put_from(ns, [(rng.randbytes(32), (rng.choice([0, 4096, 5]), MIB, number))], ack=rng.choice(list(Ack)))
+        if i == 3:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, rng.choice([0, 4096, MIB]))
+    return fd
+
+
 def waiting_for_room(c, rng):
     ns = c.namespace("victims")
     if c.lane_map is None:
@@ -118,8 +181,9 @@ def ended_by_the_daemon(c, rng):
 
 
 def half_closed(c, rng):
-    rng.choice([leases, mid_put, mid_into])(c, rng)
+    kept = rng.choice([leases, mid_put, mid_into, mid_lent_put, mid_lent_get])(c, rng)
     c.shutdown()
+    return kept
 
 
 def descriptors(c, rng):
@@ -130,11 +194,12 @@ def descriptors(c, rng):
 
 def several(c, rng):
     for _ in range(rng.randint(2, 4)):
-        rng.choice([leases, put_with_leases, mid_put, mid_get, half_a_chain])(c, rng)
+        rng.choice([leases, put_with_leases, mid_put, mid_get, mid_lent_put, mid_lent_get, half_a_chain])(c, rng)
 
 
-STATES = [greeted, lane, leases, put_with_leases, mid_put, mid_get, mid_into, waiting_for_room, not_reading,
-          half_a_chain, ended_by_the_daemon, half_closed, descriptors, several]
+STATES = [greeted, lane, leases, put_with_leases, mid_put, mid_get, mid_into, lent, mid_lent_put, mid_lent_get,
+          withdrawing, cut, waiting_for_room, not_reading, half_a_chain, ended_by_the_daemon, half_closed, descriptors,
+          several]
 
 
 def stand_by(daemon):
@@ -287,8 +352,7 @@ class Campaign:
         if dice.random() < 0.03:
             return self.daemon.raw()  # connected, and no word
         c = self.daemon.client(name=state.__name__, timeout=PATIENCE * slow())
-        state(c, dice)
-        return c
+        return c, state(c, dice)
 
     def end(self):
         """What is not seen in the sessions' numbers."""

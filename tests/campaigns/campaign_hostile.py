@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hostile: clients that know the protocol and mean harm: forged numbers, seals, descriptors, broken frames, memory that
-changes or goes while it is read. The daemon stays up, a bystander gets its bytes, and no byte or name of another
-tenant reaches the attacker.
+"""hostile: clients that know the protocol and mean harm: forged numbers, seals, descriptors, broken frames, memory of
+theirs, donated or not, that changes or goes while it is read or written. The daemon stays up, a bystander gets its
+bytes, and no byte or name of another tenant reaches the attacker.
 
 Where the campaign may become other users, attacker and victim are of two tenants, and the victim's chunks carry a mark
-that is looked for in everything the attacker can see: its pool, its lane, each reply.
+that is looked for in everything the attacker can see: its pool, its lane, what it has donated, each reply.
 """
 
 import contextlib
@@ -293,6 +293,145 @@ def holes_under_the_lane(c, rng):
             raise Finding("wrong", "a request from a lane with holes")
 
 
+def descriptors_to_donate(c, rng):
+    """Of all kinds, none of them good."""
+    def memfd(size, seals, present):
+        fd = os.memfd_create("evil", os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, size)
+        if present:
+            os.pwrite(fd, bytes(size), 0)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        return fd
+
+    def readonly():
+        fd = memfd(MIB, kvwire.F_SEAL_SHRINK, True)
+        try:
+            return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+        finally:
+            os.close(fd)
+
+    for make in (lambda: memfd(MIB, 0, True), lambda: memfd(MIB, kvwire.F_SEAL_SHRINK, False), readonly,
+                 lambda: memfd(MIB, kvwire.F_SEAL_SHRINK | kvwire.F_SEAL_WRITE, True), lambda: os.dup(c.pool_fd),
+                 lambda: os.dup(c.liveness_fd), lambda: os.dup(c.sock.fileno()), lambda: os.open("/dev/zero", os.O_RDWR),
+                 lambda: os.open("/", os.O_RDONLY), lambda: os.open("/proc/self/mem", os.O_RDWR),
+                 lambda: os.memfd_create("empty"), lambda: memfd(100, kvwire.F_SEAL_SHRINK, True)):
+        fd = make()
+        try:
+            reply = c.donate(fd, MIB, check=False)
+        finally:
+            os.close(fd)
+        if not isinstance(reply, kvwire.Reply):
+            raise Finding("wrong", f"what must not be donated is region {reply}")
+    fd = memfd(MIB, kvwire.F_SEAL_SHRINK, True)
+    for offset, size in ((0, 2 * MIB), (MIB, 4096), (1, 4096), (0, 1 << 63), ((1 << 64) - 4096, 4095), (0, 100)):
+        reply = c.donate(fd, size, offset, check=False)
+        if not isinstance(reply, kvwire.Reply):
+            raise Finding("wrong", f"{size} bytes at {offset} of 1 MiB are region {reply}")
+    os.close(fd)
+
+
+def more_donations_than_allowed(c, rng):
+    """Numbers, sizes, and the same memory over and over; half of it stays when the session ends."""
+    number, mapping, fd = campaign_clientkill.lend(c, 8 * MIB)
+    regions = [number]
+    for _ in range(rng.randint(1, 100)):
+        reply = c.donate(fd, rng.choice([4096, MIB, 8 * MIB]), check=False)
+        if not isinstance(reply, kvwire.Reply):
+            regions.append(reply)
+        elif reply.status not in (Status.INVALID, Status.QUOTA, Status.BUSY):
+            raise Finding("wrong", f"a donation too many is answered {reply.status.name}")
+    if len(regions) > 64:
+        raise Finding("wrong", f"a session has {len(regions)} regions")
+    for region in regions[::2]:
+        c.withdraw(region)
+        if c.withdraw(region, check=False).status != Status.INVALID:
+            raise Finding("wrong", "a region was withdrawn twice")
+    for region in [regions[0], 0, 65, 1 << 31, 0xffffffff]:
+        if c.withdraw(region, check=False).status != Status.INVALID:
+            raise Finding("wrong", f"region {region} was withdrawn")
+    os.close(fd)
+    mapping.close()
+
+
+def regions_of_others(c, rng):
+    """Every number and place; and what was the client's until it withdrew it."""
+    ns = c.namespace("mine")
+    number, mapping, fd = campaign_clientkill.lend(c, MIB)
+    key = rng.randbytes(32)
+    c.put_from(ns, [(key, (0, 50000, number))])
+    places = [(MIB, 1), (MIB - 1, 2), (1 << 63, 10), ((1 << 64) - 1, 10), (0, 0xffffffff), (4096, MIB)]
+    for at, length in places:
+        results = c.put_from(ns, [(rng.randbytes(32), (at, length, number))])
+        results += c.get_to(ns, [(key, (at, length, number))])
+        results += c.get_to(ns, [(key, [(0, 100, number), (at, min(length, 1 << 30), number)])])
+        if any(r.status not in (Status.INVALID, Status.TOO_LARGE) for r in results):
+            raise Finding("wrong", f"{length} bytes at {at} of a region of 1 MiB: {results}")
+    c.withdraw(number)
+    for region in [number, number + 1, rng.randrange(1, 65), 64, 65, 1 << 31]:
+        results = c.put_from(ns, [(rng.randbytes(32), (0, 100, region))]) + c.get_to(ns, [(key, (0, 50000, region))])
+        if any(r.status != Status.INVALID for r in results):
+            raise Finding("wrong", f"region {region}, which is not this session's: {results}")
+    os.close(fd)
+    mapping.close()
+
+
+def tormented(c, rng, on_shm, harm):
+    """Puts and gets of all kinds from and to memory that suffers meanwhile. Each is answered."""
+    ns, common = c.namespace("mine"), c.namespace("common")
+    size = 2 * MIB
+    number, mapping, fd = campaign_clientkill.lend(c, size, on_shm)
+    c.put(common, COMMON[:8])
+    keys, tags = [], []
+    for i in range(40):
+        length = rng.choice([5000, 64 * KIB, MIB])
+        at = rng.choice([0, 4096, MIB - 4096, 77])
+        place = [(at, length - 1, number), (0, 1, number)] if rng.random() < 0.2 else (at, length, number)
+        if rng.random() < 0.6:
+            keys.append(rng.randbytes(32))
+            tags.append(c.submit_put_from(ns, [(keys[-1], place)], ack=rng.choice(list(Ack))))
+        else:
+            tags.append(c.submit_get_to(common, [(rng.choice(COMMON[:8])[0], place)]))
+        harm(fd, mapping, size)
+    for tag in tags:
+        if c.wait(tag, check=False).status not in (Status.OK, Status.BUSY, Status.QUOTA):
+            raise Finding("wrong", "a request that names memory which suffers")
+    if on_shm:
+        os.ftruncate(fd, size)
+    for key in keys:
+        once = c.value(ns, key)
+        c.evict(ns, [key], Tier.MEMORY)
+        again = c.value(ns, key)
+        if once is not None and again is not None and once != again:
+            raise Finding("wrong", "a chunk that was put from memory which suffers changes")
+    for key, value in COMMON[:8]:
+        if c.value(common, key) not in (None, value):
+            raise Finding("wrong", "a chunk that was got into memory which suffers is another one")
+    os.close(fd)
+    c.lent = [mapping]
+
+
+def donated_memory_that_changes(c, rng):
+    def harm(fd, mapping, size):
+        at = rng.randrange(size - 64 * KIB)
+        mapping[at:at + 64 * KIB] = rng.randbytes(64 * KIB)
+    tormented(c, rng, False, harm)
+
+
+def holes_in_donated_memory(c, rng):
+    def harm(fd, mapping, size):
+        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, rng.randrange(size // 4096) * 4096, MIB)
+    tormented(c, rng, False, harm)
+
+
+def donated_files_that_are_cut(c, rng):
+    def harm(fd, mapping, size):
+        with contextlib.suppress(OSError):  # where it is sealed after all
+            os.ftruncate(fd, rng.choice([0, 4096, MIB, 100]))
+            if rng.random() < 0.6:
+                os.ftruncate(fd, size)
+    tormented(c, rng, True, harm)
+
+
 def never_ending_chains(c, rng):
     ns = c.namespace("mine")
     for i in range(rng.randint(1, 200)):
@@ -316,7 +455,9 @@ def more_than_its_share(c, rng):
 
 ATTACKS = [write_to_the_pool, lock_the_liveness_file, numbers_of_others, names_of_others, what_admins_do,
            places_that_are_not_there, leases_of_others, broken_frames, noise, descriptors, a_lane_that_changes,
-           holes_under_the_lane, never_ending_chains, more_than_its_share]
+           holes_under_the_lane, descriptors_to_donate, more_donations_than_allowed, regions_of_others,
+           donated_memory_that_changes, holes_in_donated_memory, donated_files_that_are_cut, never_ending_chains,
+           more_than_its_share]
 
 
 class Campaign(campaign_clientkill.Campaign):
@@ -345,7 +486,8 @@ class Campaign(campaign_clientkill.Campaign):
     def look_for_the_mark(self, c):
         if os.geteuid() != 0:
             return  # attacker and victim are of one tenant
-        if c.pool.find(MARK) >= 0 or (c.lane_map is not None and c.lane_map.find(MARK) >= 0):
+        lent = getattr(c, "lent", [])
+        if any(m is not None and m.find(MARK) >= 0 for m in [c.pool, c.lane_map, *lent]):
             raise Finding("wrong", "the victim's bytes are where the attacker sees them")
 
     def check_victim(self):

@@ -2,10 +2,13 @@
 """kill: several client processes at once, the daemon killed amid it, everything compared with the oracle afterwards.
 
 A client process owns some namespaces and is the only one to change them, with up to 8 requests in flight; it reads
-everybody's. It checks every answer as it comes, and when the daemon is dead it hands over its book. The parent
-kills, starts again, and asks for every key.
+everybody's. It puts from its lane and from memory that it has donated, in whole pages or at odd places, in one piece or
+several, and gets into both. It checks every answer as it comes, and when the daemon is dead it hands over its book. The
+parent kills, starts again, and asks for every key.
 """
 
+import fcntl
+import mmap
 import os
 import pickle
 import random
@@ -23,7 +26,7 @@ from oracle import Finding, Record, identify, size_of, value_of
 
 LEG = harness.Leg("campaign", deprive=[harness.die_with_parent])
 CLIENTS, NAMESPACES, KEYS = 4, 3, 20
-ROOM = 2 * MIB  # of the lane, for one request
+ROOM = 2 * MIB  # of the lane, and of donated memory, for one request
 FINGERPRINT = kvwire.fingerprint(dtype="fp8", model="campaign")
 LIMIT = 2.0     # seconds until a daemon that was killed is ready again
 PATIENCE = 20   # seconds until something hangs
@@ -43,9 +46,16 @@ class Actor:
         self.trigger = trigger  # (kind of request, which, delay): kill the daemon after it, or None
         self.client = daemon.client(name=f"actor {number}", timeout=PATIENCE * slow())
         self.client.lane(8 * ROOM)
+        fd = os.memfd_create("actor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, 8 * ROOM)
+        self.lent = mmap.mmap(fd, 8 * ROOM)
+        self.lent[:] = bytes(8 * ROOM)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)
+        self.region = self.client.donate(fd, 8 * ROOM)
+        os.close(fd)
         self.numbers = {n: self.client.namespace(n, FINGERPRINT) for b in books for n in b}
         self.free = [i * ROOM for i in range(rng.choice([1, 2, 4, 8]))]
-        self.flight = {}  # tag -> (handler, its arguments, place in the lane)
+        self.flight = {}  # tag -> (handler, its arguments, place in lane and region)
         self.watches = {}  # tag -> key -> versions that it may find
         self.purging, self.leases = set(), []
         self.tag, self.sent = 0, {}
@@ -64,11 +74,12 @@ class Actor:
             os.kill(self.daemon.pid, signal.SIGKILL)
         return self.tag
 
-    def batch(self, kind, op, namespace, entries, handler, *arguments, flags=0, ack=0, tiers=0, releases=(), timeout=0):
-        head = kvwire.BATCH.pack(self.numbers[namespace], len(entries), len(releases), timeout, ack, tiers, 0,
-                                 kvwire.ROOT)
-        return self.ask(kind, op, head + b"".join(entries) + b"".join(kvwire.LEASE.pack(*r) for r in releases), flags,
-                        handler, *arguments)
+    def batch(self, kind, op, namespace, entries, handler, *arguments, flags=0, ack=0, tiers=0, releases=(), timeout=0,
+              pieces=b""):
+        head = kvwire.BATCH.pack(self.numbers[namespace], len(entries), len(releases), timeout, ack, tiers,
+                                 len(pieces) // kvwire.PIECE.size, kvwire.ROOT)
+        return self.ask(kind, op, head + b"".join(entries) + pieces + b"".join(kvwire.LEASE.pack(*r) for r in releases),
+                        flags | (Flag.PIECES if pieces else 0), handler, *arguments)
 
     def answer(self, timeout=None):
         reply = self.client.receive(timeout)
@@ -97,24 +108,47 @@ class Actor:
             keys = [] if name in self.purging else [k for k in keys if not self.book[name][k].pending]
         return name, keys
 
+    def lend(self, values, step):
+        """Copies them to donated memory: (entries, pieces) of a put."""
+        at, places = self.free[-1], []
+        split = self.rng.random() < 0.2
+        for value in values:
+            cuts = sorted(self.rng.sample(range(len(value)), min(len(value), 5))) if split else []
+            cuts = [0] + [c for c in cuts if c] + [len(value)]
+            self.lent[at:at + len(value)] = value
+            places.append([(at + a, b - a, self.region) for a, b in zip(cuts, cuts[1:])])
+            at += (len(value) + step - 1) & ~(step - 1)
+        if not split:
+            return [p[0] for p in places], b""
+        pieces, keys = kvwire.pack_pieces(places)
+        return [(first, length, n) for first, n, length in keys], pieces
+
     def put(self):
         name, keys = self.some(10, True)
         offers, room = [], ROOM
+        lent = self.rng.random() < 0.5
+        step = 4096 if lent and self.rng.random() < 0.8 else 64
         for key in keys:
             record = self.book[name][key]
-            room -= (size_of(key, record.version + 1) + 63) & ~63
+            room -= (size_of(key, record.version + 1) + step - 1) & ~(step - 1)
             if room < 0:
                 break
             offers.append((key, record.put_sent(time.monotonic())))
             self.changed(key, record)
         if not offers:
             return
-        entries = self.client.put_entries([(k, value_of(k, v)) for k, v in offers], self.free[-1])
+        pieces = b""
+        if lent:
+            places, pieces = self.lend([value_of(k, v) for k, v in offers], step)
+            entries = [kvwire.PUT_ENTRY.pack(k, *place, 0) for (k, _), place in zip(offers, places)]
+        else:
+            entries = self.client.put_entries([(k, value_of(k, v)) for k, v in offers], self.free[-1])
         ack = self.rng.choice(list(Ack))
         flags = (Flag.LEASE if self.rng.random() < 0.2 else 0) | (Flag.MORE if self.rng.random() < 0.1 else 0) | \
             (Flag.NOWAIT if self.rng.random() < 0.1 else 0)
         self.batch(f"put {ack.name.lower()}", Op.PUT, name, entries, self.put_answered, name, offers, ack,
-                   flags=flags, ack=ack)
+                   flags=flags, ack=ack, pieces=pieces)
+        self.facts["lent_puts"] = self.facts.get("lent_puts", 0) + lent
 
     def put_answered(self, reply, _, name, offers, ack):
         now = time.monotonic()
@@ -141,20 +175,23 @@ class Actor:
         while self.leases and (len(self.leases) > 12 or self.rng.random() < 0.5):
             releases.append(self.end_lease(self.leases.pop(self.rng.randrange(len(self.leases)))))
         places = None
+        lent = into and self.rng.random() < 0.6
         if into:
             keys = keys[:ROOM // (700 * KIB)]
             places = [self.free[-1] + i * 700 * KIB for i in range(len(keys))]
             flags |= Flag.INTO
-        entries = [kvwire.GET_ENTRY.pack(k, 0, 0, places[i] if into else 0, 700 * KIB if into else 0, 0)
+        entries = [kvwire.GET_ENTRY.pack(k, 0, 0, places[i] if into else 0, 700 * KIB if into else 0,
+                                         self.region if lent else 0)
                    for i, k in enumerate(keys)]
         watch = self.expecting(name, keys)
-        tag = self.batch("into" if into else "get", Op.GET, name, entries, self.got, name, keys, places,
+        tag = self.batch("into" if into else "get", Op.GET, name, entries, self.got, name, keys, places, lent,
                          flags=flags, releases=releases)
+        self.facts["lent_gets"] = self.facts.get("lent_gets", 0) + lent
         if watch:
             self.watches[tag] = watch
 
-    def got(self, reply, watch, name, keys, places):
-        for key, result in zip(keys, self.client.get_results(reply, len(keys), places)):
+    def got(self, reply, watch, name, keys, places, lent):
+        for i, (key, result) in enumerate(zip(keys, self.client.get_results(reply, len(keys), places))):
             where = f"get of {name}"
             if result.status in (Status.BUSY, Status.QUOTA):
                 self.facts["busy"] = self.facts.get("busy", 0) + 1
@@ -162,6 +199,8 @@ class Actor:
             if result.status not in (Status.OK, Status.MISS):
                 raise Finding("wrong", f"{where}: {result}: {key.hex()}")
             data = result.data
+            if lent and data is not None:
+                data = self.lent[places[i]:places[i] + result.length]
             if watch is not None:
                 version = self.book[name][key].check(key, data, watch[key], where)
             else:

@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""settled: the daemon is killed amid gets into lanes, and client memory is watched afterwards (rule R17).
+"""settled: the daemon is killed amid gets into lanes and donated regions, and client memory is watched afterwards (rule
+R17).
 
 The store holds more than the pool, so the gets read the disk. The daemon is killed, or stopped and then killed, at any
 moment. From when flock(LOCK_SH | LOCK_NB) on the liveness file succeeds, not one byte of client memory may change:
 
-    lane, answered      holds what was answered, from its reply on
-    lane, not answered  is the client's again: it is overwritten at once, as a client would reuse it, and must stay so
-    lane, the rest      was never touched
-    pool                is mapped by clients too and is what the disk's reads land in: it stays as it was at the lock
+    answered      holds what was answered, from its reply on
+    not answered  is the client's again: it is overwritten at once, as a client would reuse it, and must stay so
+    the rest      of lane and region was never touched
+    pool          is mapped by clients too and is what the disk's reads land in: it stays as it was at the lock
+
+Into a donated region the disk's reads land by themselves, where the places are whole pages: as most of them are here.
 
 The store's own LOCK file promises the same to the next daemon (rule R3), so a part of the sessions waits for that one
 instead. While the daemon lives, stopped or not, the lock must not be had. How often memory did change between the end of the
-session and the lock is among the facts (`changed_after_the_end`): without such runs the campaign would prove little.
+session and the lock is among the facts (`changed_after_the_end` of the pool, `lent_changed_after_the_end` of donated
+memory): without such runs the campaign would prove little.
 """
 
+import contextlib
 import fcntl
+import mmap
 import os
 import signal
 import time
@@ -22,19 +28,69 @@ import time
 import harness
 import kvwire
 from harness import MIB, items, slow
-from kvwire import Ack, Flag, Op, Status
+from kvwire import Ack, Status
 from oracle import Finding
 
 LEG = harness.Leg("campaign", deprive=[harness.die_with_parent])
 PATIENCE = 10
 WATCH = 0.3  # seconds for which settled memory is looked at
 POOL, LANE = 32 * MIB, 24 * MIB
-REST, REUSED = b"\xa5" * MIB, b"\x5a" * MIB  # what the client itself writes to its lane
+REST, REUSED = b"\xa5" * MIB, b"\x5a" * MIB  # what the client itself writes to its memory
 
 
-def fill(lane, what, at, length):
-    for i in range(at, at + length, len(what)):
-        lane[i:min(i + len(what), at + length)] = what[:at + length - i]
+class Memory:
+    """A lane or a donated region: where gets are to land, one after the other."""
+
+    def __init__(self, name, number, mapping, size):
+        self.name, self.number, self.map, self.size = name, number, mapping, size
+        self.at = 0
+        self.taken = []  # (at, length), ascending
+        self.fill(REST, 0, size)
+
+    def fill(self, what, at, length):
+        for i in range(at, at + length, len(what)):
+            self.map[i:min(i + len(what), at + length)] = what[:at + length - i]
+
+    def differs(self, what, at, end):
+        """The first stretch from `at` to `end` that does not hold this pattern, or None."""
+        for i in range(at, end, len(what)):
+            stop = min(i + len(what), end)
+            if self.map[i:stop] != what[:stop - i]:
+                return i
+        return None
+
+    def take(self, length, whole_pages):
+        """A place, or None if there is no room left."""
+        at = (self.at + 4095) & ~4095 if whole_pages else self.at
+        if at + length > self.size:
+            return None
+        self.at = at + length
+        self.taken.append((at, length))
+        return at
+
+    def gaps(self):
+        end = 0
+        for at, length in self.taken:
+            yield end, at
+            end = at + length
+        yield end, self.size
+
+
+def lend(client, rng, size):
+    """A donated region: a sealed memfd or a file in /dev/shm that has no name any more."""
+    if rng.random() < 0.7:
+        fd = os.memfd_create("settled", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    else:
+        fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(fd, size)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)
+        memory = Memory("region", 0, mmap.mmap(fd, size), size)
+        memory.number = client.donate(fd, size)
+        return memory
+    finally:
+        os.close(fd)
 
 
 def is_free(path):
@@ -47,33 +103,56 @@ def is_free(path):
 
 
 class Session:
-    """One client with its lane, full of gets in flight."""
+    """One client with its memory, full of gets in flight."""
 
     def __init__(self, daemon, rng, chunks):
         self.rng, self.chunks = rng, chunks
         self.client = c = daemon.client(name="settled", timeout=PATIENCE * slow())
         self.ns = c.namespace("settled")
-        c.lane(LANE)
-        fill(c.lane_map, REST, 0, LANE)
-        self.flight, self.done = {}, []  # tag -> places; places: (at, room, value)
-        self.tag = self.at = 0
+        how = rng.choice(["lane", "region", "region", "both"])
+        share = LANE // 2 if how == "both" else LANE
+        self.memories = []
+        if how != "region":
+            c.lane(share)
+            self.memories.append(Memory("lane", 0, c.lane_map, share))
+        if how != "lane":
+            self.memories.append(lend(c, rng, share))
+        self.flight, self.done = {}, []  # tag -> keys; a key: (its value, [(memory, at, length)])
+        self.tag = 0
+
+    def places(self, length, pieces):
+        """Room for so much: one place, or several pieces. None: there is none left."""
+        memory = self.rng.choice(self.memories)
+        whole = memory.number != 0 and self.rng.random() < 0.8
+        cuts = sorted(self.rng.sample(range(1, length), pieces - 1))
+        found = []
+        for start, end in zip([0] + cuts, cuts + [length]):
+            at = memory.take(end - start, whole)
+            if at is None:
+                return None
+            found.append((memory, at, end - start))
+        return found
 
     def submit(self):
-        """Gets for the whole lane: the daemon takes them as it likes."""
+        """Gets for all of the memory: the daemon takes them as it likes."""
         while len(self.flight) < 60:
-            places, entries = [], []
+            keys, items, in_pieces = [], [], self.rng.random() < 0.15
             for key, value in self.rng.sample(self.chunks, self.rng.randint(1, 6)):
-                if self.at + len(value) > LANE:
+                places = self.places(len(value), self.rng.randint(2, 9) if in_pieces else 1)
+                if places is None:
                     break
-                places.append((self.at, len(value), value))
-                entries.append(kvwire.GET_ENTRY.pack(key, 0, 0, self.at, len(value), 0))
-                self.at += len(value)
-            if not entries:
+                keys.append((value, places))
+                wire = [(at, length, memory.number) for memory, at, length in places]
+                items.append((key, wire if in_pieces else wire[0]))
+            if not keys:
                 return
-            self.tag += 1
-            self.flight[self.tag] = places
-            body = kvwire.BATCH.pack(self.ns, len(entries), 0, 60000, 0, 0, 0, kvwire.ROOT) + b"".join(entries)
-            self.client.send(kvwire.HEADER.pack(16 + len(body), Op.GET, Flag.INTO, self.tag) + body)
+            tag = self.client.submit_get_to(self.ns, items, timeout_ms=60000)
+            self.flight[tag] = keys
+
+    def close(self):
+        self.client.close()
+        for memory in self.memories:
+            memory.map.close()
 
     def take(self, most):
         """Takes answers, until there are enough or no more are to come; SessionEnded at the end."""
@@ -82,57 +161,63 @@ class Session:
                 reply = self.client.receive()
             except kvwire.ReplyTimeout:
                 raise Finding("hung", "neither answers nor the end of the session") from None
-            places = self.flight.pop(reply.tag)
-            for place, result in zip(places, self.client.get_results(reply, len(places), places)):
+            keys = self.flight.pop(reply.tag)
+            for key, result in zip(keys, self.client.get_results(reply, len(keys), [0] * len(keys))):
                 if result.status == Status.OK:
-                    self.done.append(place)
+                    self.done.append(key)
                 elif result.status != Status.BUSY:
                     raise Finding("lost" if result.status == Status.MISS else "wrong", f"a get into answered {result}")
             most -= 1
 
     def drain(self):
-        """All that was answered, up to the end of the session."""
+        """All that was answered, up to the end of the session, and at once what memory holds then: I/O may go on."""
         for _ in range(2):  # the first end may be a reset, with answers behind it
             try:
                 self.take(len(self.flight))
             except kvwire.SessionEnded:
                 pass
-        self.check_done("at the end")
+        self.lent_at_end = [(m, m.map[:]) for m in self.memories if m.number]
+        self.pool_at_end = self.client.pool[:]
 
     def check_done(self, when):
-        for at, room, value in self.done:
-            if self.client.lane_map[at:at + room] != value:
-                raise Finding("wrong", f"{when}: an answered place of the lane, {room} bytes at {at}, does not hold its "
-                              "chunk")
+        for value, places in self.done:
+            start = 0
+            for memory, at, length in places:
+                if memory.map[at:at + length] != value[start:start + length]:
+                    raise Finding("wrong", f"{when}: an answered place of the {memory.name}, {length} bytes at {at}, does "
+                                  "not hold its chunk")
+                start += length
 
     def settle(self, lock):
-        """Waits for the lock: of the liveness file, or of this file. (Seconds, did the pool change on the way?)"""
+        """Waits for the lock: of the liveness file, or of this file. (Seconds, did pool and donated memory change on the
+        way?)"""
         self.waited_for = lock.name if lock else "liveness file"
-        before, began = self.client.pool[:], time.monotonic()
+        began = time.monotonic()
         while not (is_free(lock) if lock else self.client.settled()):
             if time.monotonic() - began > PATIENCE * slow():
                 raise Finding("hung", f"{self.waited_for}: still locked {PATIENCE} s after the daemon's death")
             time.sleep(0.0002)
         took = time.monotonic() - began
         self.pool, self.settled_at = self.client.pool[:], time.monotonic()
-        self.reused = [(at, room) for places in self.flight.values() for at, room, _ in places]
-        for at, room in self.reused:
-            fill(self.client.lane_map, REUSED, at, room)
-        return took, self.pool != before
+        changed = self.pool != self.pool_at_end, any(m.map[:] != before for m, before in self.lent_at_end)
+        self.pool_at_end = self.lent_at_end = None
+        self.reused = [place for keys in self.flight.values() for _, places in keys for place in places]
+        for memory, at, length in self.reused:
+            memory.fill(REUSED, at, length)
+        return took, *changed
 
     def look(self):
         """Is everything as it was when it was settled?"""
-        lane = self.client.lane_map
         self.check_done("after it was settled")
-        for at, room in self.reused:
-            for i in range(at, at + room, len(REUSED)):
-                end = min(i + len(REUSED), at + room)
-                if lane[i:end] != REUSED[:end - i]:
-                    raise Finding("wrong", f"the lane changed after it was settled: in {end - i} bytes at {i}")
-        for i in range(self.at, LANE, len(REST)):
-            end = min(i + len(REST), LANE)
-            if lane[i:end] != REST[:end - i]:
-                raise Finding("wrong", f"a place of the lane that no request named changed: in {end - i} bytes at {i}")
+        for memory, at, length in self.reused:
+            where = memory.differs(REUSED, at, at + length)
+            if where is not None:
+                raise Finding("wrong", f"the {memory.name} changed after it was settled: at {where}")
+        for memory in self.memories:
+            for at, end in memory.gaps():
+                where = memory.differs(REST, at, end)
+                if where is not None:
+                    raise Finding("wrong", f"a place of the {memory.name} that no request named changed: at {where}")
         if self.client.pool[:] != self.pool:
             now = self.client.pool[:]
             page = next(i for i in range(0, len(now), 4096) if now[i:i + 4096] != self.pool[i:i + 4096])
@@ -178,13 +263,17 @@ class Campaign:
         self.daemon.process.kill()
         for s in sessions:
             s.drain()
-        answered = sum(len(s.done) for s in sessions)
-        under_way = sum(len(places) for s in sessions for places in s.flight.values())
         for s in sessions:
-            took, pool_changed = s.settle(self.daemon.store / "LOCK" if rng.random() < 0.3 else None)
+            s.check_done("at the end")
+        answered = sum(len(s.done) for s in sessions)
+        under_way = sum(len(keys) for s in sessions for keys in s.flight.values())
+        for s in sessions:
+            took, pool_changed, lent_changed = s.settle(self.daemon.store / "LOCK" if rng.random() < 0.3 else None)
             self.facts.add("most_seconds_until_settled", took)
             self.facts.add("changed_after_the_end", int(pool_changed))
+            self.facts.add("lent_changed_after_the_end", int(lent_changed))
             self.facts.add("sessions")
+            self.facts.add("sessions_with_regions", int(any(m.number for m in s.memories)))
         self.facts.add("answered", answered)
         self.facts.add("not_answered", under_way)
         self.facts.add("stopped", int(stopped))
@@ -212,7 +301,7 @@ class Campaign:
                     return
                 time.sleep(left)
             s.look()
-            s.client.close()
+            s.close()
             self.sessions.pop(0)
 
     def end(self):
@@ -220,7 +309,7 @@ class Campaign:
 
     def stop(self):
         for s in self.sessions:
-            s.client.close()
+            s.close()
         if self.daemon.process is not None:
             self.daemon.process.kill()
             self.daemon.process.wait()
