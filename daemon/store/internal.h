@@ -207,6 +207,11 @@ void put_resume(struct volume *v, struct segment *seg);
 void put_finish(struct volume *v, struct store_put *req, int result);
 /* Out of everything, with a tombstone. */
 void chunk_drop(struct volume *v, uint32_t i);
+/* Completes those who wait for drops, as far as these are written. */
+void drops_settle(struct volume *v);
+/* It was read back and is bad: tells of it, and drops it. `error`: 0, its checksum does not match;
+ * -errno, it cannot be read. */
+void chunk_condemn(struct volume *v, uint32_t i, int error);
 void table_kick(struct volume *v);
 void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret);
 /* It lies in the table, and can be found from here on: counts it. */

@@ -15,6 +15,7 @@ struct namespaces {
         uint32_t next_id;
         uint64_t purge_seq;
         struct volume_set set;
+        struct namespaces_purges purges;
         uint64_t bytes;   /* of a file as of now */
         uint64_t reserve; /* of a file, allocated */
 

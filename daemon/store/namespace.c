@@ -326,6 +326,7 @@ void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t se
 {
         n->requests++;
         n->generation++;
+        n->purges.begun++;
         if (set)
                 n->set = *set;
         if (req->all) {
@@ -337,6 +338,11 @@ void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t se
                         ns->purge_seq = seq;
         }
         list_append(&n->purges_waiting, &req->node);
+}
+
+const struct namespaces_purges *namespaces_purges(const struct namespaces *n)
+{
+        return &n->purges;
 }
 
 void namespaces_purge_all(struct namespaces *n, uint64_t seq)
@@ -352,6 +358,8 @@ static void finish_flying(struct namespaces *n, int result)
         while ((i = list_pop(&n->opens_flying)))
                 open_done(n, container_of(i, struct store_namespace_open, node), result);
         while ((i = list_pop(&n->purges_flying))) {
+                n->purges.over++;
+                n->purges.failed += result != 0;
                 container_of(i, struct store_purge, node)->result = result;
                 list_append(&n->purges_done, i);
         }

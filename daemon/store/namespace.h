@@ -61,6 +61,12 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
 /* `set`: what is noted with it; may be NULL. A namespace id of 0 notes only that. */
 void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq,
                       const struct volume_set *set);
+/* Purges asked for; of these, from the first on, those that are over; of these, those that could not
+ * be written. */
+struct namespaces_purges {
+        uint64_t begun, over, failed;
+};
+const struct namespaces_purges *namespaces_purges(const struct namespaces *n);
 /* Everything up to `seq` is dead; written with the next change. */
 void namespaces_purge_all(struct namespaces *n, uint64_t seq);
 

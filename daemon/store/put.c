@@ -30,10 +30,16 @@
 #define FULL_QUIET_NS (UINT64_C(30) * 1000000000)
 
 struct put_private {
-        struct table_work work;
+        union {
+                struct table_work work; /* volume_put() */
+                /* volume_settle_drops(): those begun before it; purges likewise, and those that had
+                 * failed by then. */
+                struct {
+                        uint64_t drops, purges, purges_failed;
+                };
+        };
         struct volume *volume;
         uint32_t class;
-        uint64_t drops; /* volume_settle_drops(): those begun before it */
 };
 static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->store_private),
               "room in the request");
@@ -285,16 +291,42 @@ void chunk_drop(struct volume *v, uint32_t i)
         chunk_remove(v, i);
 }
 
-/* Tombstones are written in the order of the drops, so who asked first is settled first. */
-static void drops_settle(struct volume *v)
+void chunk_condemn(struct volume *v, uint32_t i, int error)
 {
+        const struct chunk *c = volume_chunk_at(v, i);
+        struct store_chunk chunk = volume_describe(c);
+
+        if (error == 0)
+                v->stats.crc_failures++;
+        if (v->params.on_finding)
+                v->params.on_finding(v->params.userdata, &(struct store_finding){
+                                                                 .path = v->path,
+                                                                 .segment = c->slab,
+                                                                 .offset = chunk_offset(v, c),
+                                                                 .chunk = &chunk,
+                                                                 .error = error,
+                                                         });
+        chunk_drop(v, i);
+}
+
+/* Tombstones are written in the order of the drops, and purges in theirs, so who asked first is
+ * settled first. Purges count, since one takes a put out of the index whose entry may be on disk
+ * already: until the purge is written too, a kill would bring back what was to be dropped. */
+void drops_settle(struct volume *v)
+{
+        const struct namespaces_purges *purges = namespaces_purges(v->namespaces);
+
         while (!list_empty(&v->drops_waiting)) {
                 struct store_put *req = container_of(v->drops_waiting.next, struct store_put, node);
+                const struct put_private *asked = private(req);
 
-                if (private(req)->drops > v->drops_written)
+                if (asked->drops > v->drops_written || asked->purges > purges->over)
                         return;
                 list_unlink(&req->node);
-                put_finish(v, req, v->drops_forgotten ? STORE_BYPASSED : 0);
+                put_finish(v, req,
+                           v->drops_forgotten || asked->purges_failed != purges->failed
+                                   ? STORE_BYPASSED
+                                   : 0);
                 if (list_empty(&v->drops_waiting))
                         v->drops_forgotten = false;
         }
@@ -302,9 +334,16 @@ static void drops_settle(struct volume *v)
 
 void volume_settle_drops(struct volume *v, struct store_put *req)
 {
+        const struct namespaces_purges *purges = namespaces_purges(v->namespaces);
+
         v->requests++;
         list_init(&req->node);
-        *private(req) = (struct put_private){ .volume = v, .drops = v->drops_begun };
+        *private(req) = (struct put_private){
+                .volume = v,
+                .drops = v->drops_begun,
+                .purges = purges->begun,
+                .purges_failed = purges->failed,
+        };
         list_append(&v->drops_waiting, &req->node);
         drops_settle(v);
 }

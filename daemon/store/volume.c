@@ -477,6 +477,7 @@ void volume_turn(struct volume *v)
                 table_kick(v);
                 sync_turn(v);
                 scrub_turn(v->scrub, clock_mono_ns());
+                drops_settle(v);
         } while (drain(v));
 }
 

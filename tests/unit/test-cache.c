@@ -169,6 +169,23 @@ static void purge(struct purge *p)
         cache_purge(t.cache, &p->req);
 }
 
+struct settle {
+        struct cache_settle req;
+        bool done;
+};
+
+static void settled(struct cache_settle *req)
+{
+        container_of(req, struct settle, req)->done = true;
+}
+
+/* Until no kill can bring back what was evicted. */
+static void settle(struct settle *s)
+{
+        *s = (struct settle){ .req = { .complete = settled } };
+        cache_settle_evictions(t.cache, &s->req);
+}
+
 static struct cache_stats stats(void)
 {
         struct cache_stats s;
@@ -429,6 +446,70 @@ static void durable_over_what_is_not_synced_waits_for_a_sync(void **state)
         expect(&r, CACHE_EXISTS);
         expect_put(2, CACHE_DURABLE, CACHE_EXISTS);
         expect_put(3, CACHE_DURABLE, CACHE_OK);
+}
+
+static void a_durable_put_of_what_is_there_says_where_it_is_in_the_pool(void **state)
+{
+        struct req r;
+
+        expect_put(1, CACHE_WRITTEN, CACHE_OK);
+        put(&r, 1, CACHE_DURABLE);
+        expect(&r, CACHE_EXISTS);
+        assert_int_not_equal(r.req.place.chunk, POOL_NONE);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+        assert_int_equal(evict(1, true), CACHE_OK); /* and leaves no pin */
+        put(&r, 1, CACHE_DURABLE);
+        expect(&r, CACHE_EXISTS);
+        assert_int_equal(r.req.place.chunk, POOL_NONE);
+}
+
+/* The purge takes the put out of the index, but what the put has written of itself stays on disk,
+ * and a kill would find it there, until the purge is written. */
+static void an_evict_is_settled_after_a_purge_that_overtook_it(void **state)
+{
+        struct req a;
+        struct settle s;
+        struct purge p;
+
+        put(&a, 1, CACHE_ACCEPTED);
+        expect(&a, CACHE_OK);
+        hold(KIO_SYNC, 1);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        settle(&s);
+        purge(&p);
+        tiers_wait_hits(&t, 1);
+        while (stats().unwritten_chunks > 0) {
+                tiers_wait_io(&t);
+                kio_reap(t.io);
+                tiers_turn(&t);
+        }
+        tiers_turn(&t);
+        assert_false(s.done);
+        assert_false(p.done);
+        release();
+        tiers_wait(&t, &s.done);
+        assert_int_equal(s.req.result, 0);
+        tiers_settle(&t);
+        assert_true(p.done);
+}
+
+static void an_evict_fails_with_the_purge_that_overtook_it(void **state)
+{
+        struct req a;
+        struct settle s;
+        struct purge p;
+
+        put(&a, 1, CACHE_ACCEPTED);
+        expect(&a, CACHE_OK);
+        refuse(KIO_SYNC, 1, FAULT_FOR_EVER);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        settle(&s);
+        purge(&p);
+        tiers_settle(&t);
+        assert_true(p.done);
+        assert_true(p.req.result < 0);
+        assert_true(s.done);
+        assert_int_equal(s.req.result, STORE_BYPASSED);
 }
 
 /* Until the request is answered, with a look for what hangs now and then. */
@@ -1275,6 +1356,9 @@ int main(void)
                 TEST(what_is_too_large_is_said_to_be),
                 TEST(the_first_put_wins_and_the_second_waits_for_its_class),
                 TEST(durable_over_what_is_not_synced_waits_for_a_sync),
+                TEST(a_durable_put_of_what_is_there_says_where_it_is_in_the_pool),
+                TEST(an_evict_is_settled_after_a_purge_that_overtook_it),
+                TEST(an_evict_fails_with_the_purge_that_overtook_it),
                 TEST(test_R15_who_waits_for_a_device_that_hangs_is_answered),
                 TEST(durable_says_when_a_sync_failed),
                 TEST(a_put_that_joined_fails_with_the_first),
