@@ -66,8 +66,7 @@ static void payload_read(struct kio_request *io)
                         v->stats.crc_rereads++;
                         get_read(v, req);
                 } else {
-                        v->stats.crc_failures++;
-                        chunk_drop(v, i);
+                        chunk_condemn(v, i, 0);
                         get_finish(v, req, STORE_MISS);
                 }
         }

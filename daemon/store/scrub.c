@@ -224,21 +224,8 @@ static void settle(struct scrub *s, unsigned n, int error)
                         found(s)->unreadable += error != 0 && error != -EBADMSG;
                 }
                 if (error != 0) {
-                        struct store_chunk chunk = volume_describe(c);
-
                         s->failures++;
-                        if (error == -EBADMSG)
-                                v->stats.crc_failures++;
-                        if (v->params.on_finding)
-                                v->params.on_finding(v->params.userdata,
-                                                     &(struct store_finding){
-                                                             .path = v->path,
-                                                             .segment = s->segment,
-                                                             .offset = chunk_offset(v, c),
-                                                             .chunk = &chunk,
-                                                             .error = error == -EBADMSG ? 0 : error,
-                                                     });
-                        chunk_drop(v, item.chunk);
+                        chunk_condemn(v, item.chunk, error == -EBADMSG ? 0 : error);
                 }
         }
         chunk_unpin(v, item.chunk);

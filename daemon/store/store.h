@@ -107,7 +107,8 @@ struct store_params {
         /* To look at one path of a store as it lies, whatever number it has: limit and segment size
          * are those it was last opened with, no data files are made, and no puts taken. */
         bool as_is;
-        /* From within a turn; what it is given lives only through the call. May be NULL. */
+        /* From a turn, and from the end of a read; what it is given lives only through the call.
+         * May be NULL. */
         void (*on_finding)(void *userdata, const struct store_finding *finding);
         void *userdata;
 };

@@ -622,6 +622,19 @@ static void a_pass_finds_every_flipped_bit_and_nothing_else(void **state)
         check_found(mask);
 }
 
+static void a_get_that_finds_one_tells_of_it(void **state)
+{
+        uint64_t mask;
+
+        start();
+        put_many(MANY);
+        flip_some(&mask);
+        for (uint64_t i = 0; i < MANY; i++)
+                assert_int_equal(get(i, length_of(i)), mask >> i & 1 ? STORE_MISS : 0);
+        assert_int_equal(stats().crc_failures, __builtin_popcountll(mask));
+        check_found(mask);
+}
+
 static void verify_finds_the_same_and_it_stays_dropped(void **state)
 {
         struct store_verified sum;
@@ -1180,6 +1193,7 @@ static const struct CMUnitTest tests[] = {
         T(the_first_pass_comes_an_interval_after_opening_at_most_an_hour),
         T(a_pass_over_nothing_ends_and_does_not_spin),
         T(a_pass_finds_every_flipped_bit_and_nothing_else),
+        T(a_get_that_finds_one_tells_of_it),
         T(verify_finds_the_same_and_it_stays_dropped),
         T(verify_is_bounded_as_it_was_asked),
         T(every_chunk_of_a_full_store_is_met_by_verify),
