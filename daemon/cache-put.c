@@ -12,6 +12,7 @@ struct sync {
         struct store_put store;
         struct cache *cache;
         struct cache_request *req;
+        uint32_t chunk; /* pinned; POOL_NONE: it is not in the pool */
 };
 
 static void write_end(struct write *w)
@@ -235,12 +236,18 @@ static void on_synced(struct store_put *store)
         struct cache_request *req = s->req;
         struct cache *c = s->cache;
         int result = store->result;
+        uint32_t chunk = s->chunk;
+        enum cache_status status = result == 0                 ? CACHE_EXISTS
+                                   : result == STORE_NOT_DURABLE ? CACHE_NOT_DURABLE
+                                                                 : CACHE_FAILED;
 
         free(s);
-        if (result == 0)
-                cache_finish(c, req, CACHE_EXISTS);
+        if (status != CACHE_FAILED && chunk != POOL_NONE)
+                cache_finish_with(c, req, status, chunk);
         else
-                cache_finish(c, req, result == STORE_NOT_DURABLE ? CACHE_NOT_DURABLE : CACHE_FAILED);
+                cache_finish(c, req, status);
+        if (chunk != POOL_NONE)
+                cache_unpin(c, chunk);
 }
 
 /* The store has the key. */
@@ -265,6 +272,9 @@ static void finish_existing(struct cache *c, struct cache_request *req, uint32_t
         }
         s->cache = c;
         s->req = req;
+        s->chunk = chunk;
+        if (chunk != POOL_NONE)
+                pool_pin(c->params.pool, chunk);
         s->store.complete = on_synced;
         req->place.ref = ref;
         req->waiting = WAITING_SYNC;
