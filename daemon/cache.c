@@ -217,7 +217,8 @@ enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const stru
                         return store_find(c->params.store, namespace_id, key, hash, NULL, NULL) == 0
                                        ? CACHE_OK
                                        : CACHE_MISS;
-                if (pool_chunk(c->params.pool, chunk)->flags & (POOL_FILLING | POOL_WRITING))
+                if (pool_chunk(c->params.pool, chunk)->flags & (POOL_FILLING | POOL_WRITING) ||
+                    store_find(c->params.store, namespace_id, key, hash, NULL, NULL) != 0)
                         return CACHE_BUSY;
                 pool_drop(c->params.pool, chunk);
                 cache_kick(c);

@@ -328,6 +328,9 @@ static void an_accepted_put_whose_write_fails_stays_in_the_pool(void **state)
         assert_int_equal(tiers_of(1), CACHE_MEMORY);
         expect_get(1, CACHE_OK, 1);
         expect_put(1, CACHE_ACCEPTED, CACHE_EXISTS);
+        /* The only copy is not what "out of memory only" takes away. */
+        assert_int_equal(evict(1, true), CACHE_BUSY);
+        expect_get(1, CACHE_OK, 1);
         /* Who wants it written gets it written, from what is there. */
         expect_put(1, CACHE_WRITTEN, CACHE_EXISTS);
         assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
