@@ -114,7 +114,7 @@ static void on_purged(struct store_purge *store)
         char text[128];
 
         snprintf(text, sizeof(text), "gone from memory, but not synced to disk: %s",
-                 strerror(-store->result));
+                 strerror(store->result < 0 ? -store->result : EIO));
         client_reply(p->client, &p->hdr, p->received_ns,
                        store->result == 0 ? WIRE_OK : WIRE_FAILED, 0, store->dropped, text, NULL,
                        0);

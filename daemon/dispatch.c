@@ -98,15 +98,22 @@ static void on_settled(struct cache_settle *settle)
         struct batch *b = container_of(settle, struct batch, settle);
         uint16_t *results = result_at(b, 0);
 
-        for (uint32_t i = 0; i < b->head.count && settle->result != 0; i++)
-                if (results[i] == WIRE_OK)
+        for (uint32_t i = 0; i < b->head.count; i++) {
+                if (results[i] == WIRE_OK && settle->result != 0)
                         results[i] = WIRE_FAILED;
+                b->client->env->traffic.results[results[i]]++;
+        }
         batch_end(b);
+}
+
+static bool is_settled_at_its_end(const struct batch *b)
+{
+        return b->head.hdr.op == WIRE_EVICT && b->head.tiers != WIRE_TIER_MEMORY;
 }
 
 static void keys_ended(struct batch *b)
 {
-        if (b->head.hdr.op != WIRE_EVICT || b->head.tiers == WIRE_TIER_MEMORY) {
+        if (!is_settled_at_its_end(b)) {
                 batch_end(b);
                 return;
         }
@@ -116,7 +123,8 @@ static void keys_ended(struct batch *b)
 
 static void key_end(struct batch *b, enum wire_status status)
 {
-        b->client->env->traffic.results[status]++;
+        if (!is_settled_at_its_end(b))
+                b->client->env->traffic.results[status]++;
         b->done++;
         if (b->done == b->head.count && !b->running)
                 keys_ended(b);
@@ -546,9 +554,11 @@ bool dispatch_run(struct client *client)
                         uint32_t i = b->started++;
 
                         budget--;
-                        if (client->gone)
+                        if (client->gone) {
+                                if (is_settled_at_its_end(b))
+                                        *(uint16_t *)result_at(b, i) = WIRE_SHUTDOWN;
                                 key_end(b, WIRE_SHUTDOWN);
-                        else if (b->head.hdr.op == WIRE_PUT)
+                        } else if (b->head.hdr.op == WIRE_PUT)
                                 put_start(b, i);
                         else if (b->head.hdr.op == WIRE_GET)
                                 get_start(b, i);

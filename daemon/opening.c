@@ -153,8 +153,11 @@ void opening_lane(struct client *client, const struct wire_lane *msg, uint64_t r
                         tenant_uncharge(&client->holds, TENANT_LANE_BYTES, bytes);
         }
         if (status != WIRE_OK) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_QUOTA, 0, 0,
-                               "all lanes together are at their limit", NULL, 0);
+                client_reply(client, &msg->hdr, received_ns, status, 0, 0,
+                               status == WIRE_BUSY
+                                       ? "all lanes together are at limits.lane_bytes"
+                                       : "the lanes of this user or tenant are at their limit",
+                               NULL, 0);
                 return;
         }
         r = lane_open(&client->lane, bytes);
