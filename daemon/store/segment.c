@@ -525,8 +525,12 @@ static int grow_file(struct kio_request *req)
         struct volume *v = container_of(req, struct volume, grow_io);
 
         uint64_t bytes = (uint64_t)v->growing_pages * DISK_PAGE;
-        int r = volume_check_space(v, bytes - v->growth_zeroed);
+        /* A file that made room for this must not be there again after a power loss: both are more
+         * than the limit, and the start would have to drop one that is needed. */
+        int r = dir_sync(v->dir);
 
+        if (r == 0)
+                r = volume_check_space(v, bytes - v->growth_zeroed);
         return r < 0 ? r : dir_allocate(v->table_fd, bytes);
 }
 
