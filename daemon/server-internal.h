@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server's parts, for the files that start them, bound them and run them. Only they include
+ * this. */
+#pragma once
+
+#include <event2/event.h>
+
+#include "base/log.h"
+#include "config.h"
+#include "dispatch.h"
+#include "http.h"
+#include "listener.h"
+#include "memory/liveness.h"
+#include "memory/populate.h"
+#include "notify.h"
+#include "server.h"
+#include "session.h"
+#include "status.h"
+
+struct server {
+        const struct server_params *params;
+        struct config *config;
+        struct event_base *base;
+
+        struct liveness liveness;
+        struct store *store;
+        struct kio *io;
+        struct tenants *tenants;
+        struct dispatch_env env[CONFIG_MAX_TENANTS]; /* with a pool, leases and a cache each */
+        const struct config_tenant *tenant[CONFIG_MAX_TENANTS]; /* [0]: may be NULL */
+        unsigned n_env;
+        struct sessions *sessions;
+        struct listener *listener;
+        struct http *http;
+        struct populate *populate;
+
+        struct event *done, *wait, *term, *interrupt, *hangup, *watchdog, *status_line, *drain,
+                *tick;
+        struct status_sources sources;
+        uint8_t instance[WIRE_INSTANCE_BYTES];
+        struct notify_sockets inherited;
+        uint64_t lane_bytes_auto; /* half of the memory that was available at start */
+        bool draining, drain_late;
+        struct log_ratelimit exhausted, findings, full;
+};
+
+/* --- server-start.c --- */
+
+/* Says why it does not start; the exit status. */
+int server_fail(int r, const char *what, const char *error);
+void server_raise_limits(void);
+int server_start_pools(struct server *s);
+int server_start_store(struct server *s);
+int server_start_tenants(struct server *s);
+int server_start_service(struct server *s);
+int server_start_http(struct server *s);
+int server_start_listener(struct server *s);
+
+/* --- server-limits.c --- */
+
+struct tenant_limits server_tenant_limits(const struct server *s, unsigned tenant);
+struct tenant_limits server_all_limits(const struct server *s);
+struct tenant_limits server_user_limits(const struct server *s);
+struct lease_limits server_lease_limits(const struct server *s, unsigned tenant);
+struct store_scrub server_scrub(const struct server *s);
+/* After a reload. */
+void server_apply_limits(struct server *s);

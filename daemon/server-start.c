@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts, started from the bottom up: pools, store and I/O, tenants, the service, HTTP, and the
+ * socket. A failure is one line and an exit status. */
+#include "server-internal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "tenant-number.h"
+
+enum {
+        MAX_LEASES = 4 << 20,
+        POSIX_THREADS = 8, /* of one worker */
+};
+
+static int exit_status_of(int r)
+{
+        switch (r) {
+        case -EACCES:
+        case -EPERM:
+                return EXIT_STATUS_PERMISSION;
+        case -EBUSY:
+        case -EADDRINUSE:
+        case -EAGAIN:
+                return EXIT_STATUS_BUSY;
+        case -EIO:
+        case -ENOSPC:
+        case -EROFS:
+        case -EDQUOT:
+                return EXIT_STATUS_IO;
+        case -EPROTO:
+        case -EUCLEAN:
+                return EXIT_STATUS_STORE;
+        default:
+                return EXIT_STATUS_FAILURE;
+        }
+}
+
+int server_fail(int r, const char *what, const char *error)
+{
+        if (error && error[0])
+                log_error("%s", error);
+        else
+                log_error("%s: %s", what, strerror(-r));
+        return exit_status_of(r);
+}
+
+/* Descriptors for the connections that are allowed, and what memory may be locked: as far as the
+ * hard limits go. */
+void server_raise_limits(void)
+{
+        static const int which[] = { RLIMIT_NOFILE, RLIMIT_MEMLOCK };
+
+        for (unsigned i = 0; i < ARRAY_SIZE(which); i++) {
+                struct rlimit limit;
+
+                if (getrlimit(which[i], &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+                        limit.rlim_cur = limit.rlim_max;
+                        (void)setrlimit(which[i], &limit);
+                }
+        }
+}
+
+/* Who there is: `default`, and the others in the order of the configuration. */
+int server_start_pools(struct server *s)
+{
+        const struct config *c = s->config;
+
+        s->n_env = 1;
+        for (unsigned i = 0; i < c->n_tenants; i++)
+                if (strcmp(c->tenants[i].name, "default") == 0)
+                        s->tenant[0] = &c->tenants[i];
+                else
+                        s->tenant[s->n_env++] = &c->tenants[i];
+        for (unsigned i = 0; i < s->n_env; i++) {
+                int r = pool_new(&s->env[i].pool, i == 0 ? c->memory.pool : s->tenant[i]->pool,
+                                 c->eviction.policy);
+
+                if (r < 0)
+                        return server_fail(r, i == 0 ? "memory pool" : s->tenant[i]->name, NULL);
+        }
+        return 0;
+}
+
+static const char *tenant_name(const struct server *s, unsigned i)
+{
+        return i == 0 ? "default" : s->tenant[i]->name;
+}
+
+static void on_finding(void *userdata, const struct store_finding *finding)
+{
+        struct server *s = userdata;
+        const struct store_namespace *ns =
+                store_namespace_get(s->store, finding->chunk->namespace_id);
+        char key[KEY_HEX_BYTES + 1];
+        uint32_t held_back;
+
+        if (!log_ratelimit_pass(&s->findings, &held_back))
+                return;
+        key_to_hex(&finding->chunk->key, key);
+        log_warning("%s/segment-%04x: %" PRIu32 " bytes at %" PRIu64
+                    " %s: dropped (namespace \"%s\", key %s)",
+                    finding->path, finding->segment, finding->chunk->length, finding->offset,
+                    finding->error ? strerror(-finding->error) : "do not match their checksum",
+                    ns ? ns->name : "", key);
+        if (held_back > 0)
+                log_warning("%" PRIu32 " more of these were not told one by one", held_back);
+}
+
+static void on_path(void *userdata, unsigned i, enum store_path_event event, const char *text)
+{
+        struct server *s = userdata;
+        const char *path = store_path(s->store, i);
+        uint32_t held_back;
+
+        switch (event) {
+        case STORE_PATH_IS_BYPASSED:
+                log_error("store path %s is bypassed: %s; its chunks are misses until \"kvcachectl "
+                          "device resume %s\" or a restart%s",
+                          path, text, path,
+                          store_paths_up(s->store) ? "" : "; no path is left: nothing is stored");
+                break;
+        case STORE_PATH_IS_SUSPENDED:
+                log_notice("store path %s is suspended", path);
+                break;
+        case STORE_PATH_IS_RESUMED:
+                log_notice("store path %s is used again", path);
+                break;
+        case STORE_PATH_IS_FULL:
+                if (log_ratelimit_pass(&s->full, &held_back))
+                        log_warning("store path %s: its file system is full, or nearly "
+                                    "(store.reserve): the path does not grow",
+                                    path);
+                break;
+        case STORE_PATH_HAS_ROOM:
+                log_notice("store path %s: its file system has room again", path);
+                break;
+        case STORE_PATH_IS_EMPTIED:
+                log_warning(
+                        "store path %s was left aside while chunks were purged or dropped: what "
+                        "it held is dropped",
+                        path);
+                break;
+        }
+}
+
+int server_start_store(struct server *s)
+{
+        const struct config *c = s->config;
+        struct store_params params = {
+                .paths = (const char *const *)c->store.path.items,
+                .n_paths = c->store.path.n,
+                .limit = c->store.limit,
+                .segment_bytes = c->store.segment,
+                .entries = c->store.entries,
+                .prewrite = c->store.prewrite,
+                .direct = c->io.direct,
+                .policy = c->eviction.policy,
+                .error_budget = (uint32_t)c->store.error_budget,
+                .hang_ms = c->io.hang_ms,
+                .reserve = c->store.reserve,
+                .scrub = server_scrub(s),
+                .on_path = on_path,
+                .on_finding = on_finding,
+                .userdata = s,
+        };
+        struct kio_pool more_pools[CONFIG_MAX_TENANTS];
+        const char *names[CONFIG_MAX_TENANTS];
+        uint16_t numbers[CONFIG_MAX_TENANTS];
+        int locks[STORE_MAX_PATHS + 1];
+        struct kio_params io = {
+                .backend = c->io.backend,
+                .workers = (unsigned)c->io.workers,
+                .depth = (unsigned)c->io.depth,
+                .posix_threads = POSIX_THREADS,
+                .hang_ns = c->io.hang_ms * UINT64_C(1000000),
+                .pool = pool_base(s->env[0].pool),
+                .pool_bytes = pool_bytes(s->env[0].pool),
+                .piece_bytes = pool_slab_bytes(s->env[0].pool),
+                .more_pools = more_pools,
+                .n_more_pools = s->n_env - 1,
+                .lock_fds = locks,
+        };
+        char error[512] = "";
+        int r;
+
+        for (unsigned i = 0; i < s->n_env; i++) {
+                const struct pool *pool = s->env[i].pool;
+
+                params.pool_slab_bytes = MAX(params.pool_slab_bytes, pool_slab_bytes(pool));
+                names[i] = tenant_name(s, i);
+                if (i > 0)
+                        more_pools[i - 1] =
+                                (struct kio_pool){ .base = pool_base(pool),
+                                                   .bytes = pool_bytes(pool),
+                                                   .piece_bytes = pool_slab_bytes(pool) };
+        }
+
+        if (getrandom(&params.secret, sizeof(params.secret), 0) != sizeof(params.secret) ||
+            getrandom(s->instance, sizeof(s->instance), 0) != sizeof(s->instance))
+                return server_fail(-EIO, "getrandom", NULL);
+        r = store_prepare(&s->store, &params, error);
+        if (r < 0)
+                return server_fail(r, "store", error);
+        io.n_lock_fds = store_lock_fds(s->store, locks);
+        locks[io.n_lock_fds++] = s->liveness.locked_fd;
+        io.probe_fd = store_probe_fd(s->store);
+        r = kio_start(&s->io, &io, error);
+        if (r < 0)
+                return server_fail(r, "I/O workers", error);
+        r = store_open(s->store, s->io, error);
+        if (r < 0)
+                return server_fail(r, "store", error);
+        r = tenant_numbers_assign(s->store, s->io, names, s->n_env, numbers, error);
+        if (r < 0)
+                return server_fail(r, "store", error);
+        for (unsigned i = 0; i < s->n_env; i++)
+                s->env[i].store_tenant = numbers[i];
+        return 0;
+}
+
+int server_start_tenants(struct server *s)
+{
+        const struct config *c = s->config;
+        struct tenant_access admins = { c->access.admin_users.items, c->access.admin_users.n,
+                                        c->access.admin_groups.items, c->access.admin_groups.n };
+        struct tenant_limits all = server_all_limits(s), user = server_user_limits(s);
+        struct tenant_params params[CONFIG_MAX_TENANTS];
+        char error[256] = "";
+        int r;
+
+        for (unsigned i = 0; i < s->n_env; i++) {
+                const struct config_strings *users =
+                        i == 0 ? &c->access.users : &s->tenant[i]->users;
+                const struct config_strings *groups =
+                        i == 0 ? &c->access.groups : &s->tenant[i]->groups;
+
+                params[i] = (struct tenant_params){
+                        .name = tenant_name(s, i),
+                        .access = { users->items, users->n, groups->items, groups->n },
+                        .limits = server_tenant_limits(s, i),
+                };
+        }
+        r = tenants_new(&s->tenants, params, s->n_env, &admins, &all, &user, error);
+        if (r < 0) {
+                server_fail(r, "access", error);
+                return EXIT_STATUS_CONFIG;
+        }
+        return 0;
+}
+
+static int start_tenant(struct server *s, unsigned tenant)
+{
+        struct dispatch_env *env = &s->env[tenant];
+        struct lease_limits limits = server_lease_limits(s, tenant);
+        const struct store_namespace *ns;
+        int r;
+
+        r = leases_new(&env->leases, env->pool, MAX_LEASES, &limits);
+        if (r < 0)
+                return server_fail(r, "leases", NULL);
+        r = cache_new(&env->cache,
+                      &(struct cache_params){ .pool = env->pool, .store = s->store, .io = s->io });
+        if (r < 0)
+                return server_fail(r, "cache", NULL);
+        for (unsigned i = 0; (ns = store_namespace_at(s->store, i)); i++)
+                if (ns->tenant == env->store_tenant)
+                        pool_declare(env->pool, ns->chunk_bytes);
+        env->all = s->env;
+        env->n_all = s->n_env;
+        env->tenant = tenant;
+        env->store = s->store;
+        env->io = s->io;
+        env->tenants = s->tenants;
+        env->quota_lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(1);
+        env->lane_max = s->config->memory.lane;
+        env->wait_ms = s->config->limits.wait_ms;
+        env->report = status_report;
+        env->userdata = &s->sources;
+        return 0;
+}
+
+int server_start_service(struct server *s)
+{
+        const struct config *c = s->config;
+        struct sessions_params sessions = {
+                .base = s->base,
+                .env = s->env,
+                .liveness_fd = s->liveness.handout_fd,
+                .handshake_ms = c->limits.handshake_ms,
+        };
+        int r;
+
+        for (unsigned i = 0; i < s->n_env; i++) {
+                r = start_tenant(s, i);
+                if (r != 0)
+                        return r;
+        }
+        server_apply_limits(s);
+        memcpy(sessions.instance, s->instance, sizeof(s->instance));
+        r = sessions_new(&s->sessions, &sessions);
+        if (r < 0)
+                return server_fail(r, "sessions", NULL);
+        return 0;
+}
+
+static void on_connection(void *userdata, int fd)
+{
+        struct server *s = userdata;
+
+        sessions_accept_take_fd(s->sessions, fd);
+}
+
+static void on_exhausted(void *userdata, int error)
+{
+        struct server *s = userdata;
+        uint32_t held_back;
+
+        if (log_ratelimit_pass(&s->exhausted, &held_back))
+                log_warning("cannot accept connections: %s: they wait (limits.connections, "
+                            "LimitNOFILE=)",
+                            strerror(-error));
+}
+
+int server_start_http(struct server *s)
+{
+        const struct config *c = s->config;
+        struct http_params params = {
+                .address = c->listen.http,
+                .inherited_fd = s->inherited.http,
+                .max_connections = (unsigned)c->limits.http_connections,
+                .deadline_ms = c->limits.http_ms,
+                .print_metrics = status_print_metrics,
+                .print_status = status_print_status,
+                .is_ready = status_is_ready,
+                .is_healthy = status_is_healthy,
+                .userdata = &s->sources,
+        };
+        char error[256] = "";
+        int r;
+
+        if (strcmp(c->listen.http, "off") == 0 && params.inherited_fd < 0)
+                return 0;
+        r = http_start(&s->http, s->base, &params, error);
+        if (r == -EADDRINUSE && !config_given(c, "listen.http")) {
+                log_warning("%s: going on without metrics over HTTP (set listen.http to another "
+                            "address)",
+                            error[0] ? error : "listen.http: the address is in use");
+                return 0;
+        }
+        if (r == -EINVAL) {
+                server_fail(r, "listen.http", error);
+                return EXIT_STATUS_CONFIG;
+        }
+        return r < 0 ? server_fail(r, "listen.http", error) : 0;
+}
+
+int server_start_listener(struct server *s)
+{
+        struct listener_params params = {
+                .path = s->config->listen.socket,
+                .mode = s->config->listen.mode,
+                .inherited_fd = s->inherited.listen,
+                .on_connection = on_connection,
+                .on_exhausted = on_exhausted,
+                .userdata = s,
+        };
+        char error[256] = "";
+        int r = listener_new(&s->listener, s->base, &params, error);
+
+        return r < 0 ? server_fail(r, "listen.socket", error) : 0;
+}
