@@ -335,6 +335,8 @@ static void print_sessions(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *sessions = take_object(status, "sessions");
         char lanes[HUMAN_BYTES], leases[HUMAN_BYTES], connections[HUMAN_BYTES];
+        char donated[HUMAN_BYTES], registered[HUMAN_BYTES], regions[HUMAN_BYTES];
+        uint64_t n_regions;
 
         if (!sessions)
                 return;
@@ -343,6 +345,13 @@ static void print_sessions(cJSON *status)
         human_count(take_count(sessions, "leases"), leases);
         human_bytes(take_count(sessions, "lane_bytes"), lanes);
         line("now", "%s connected, with %s leases and %s of lanes", connections, leases, lanes);
+        n_regions = take_count(sessions, "donated_regions");
+        human_count(n_regions, regions);
+        human_bytes(take_count(sessions, "donated_bytes"), donated);
+        human_bytes(take_count(sessions, "donated_registered_bytes"), registered);
+        if (n_regions > 0)
+                line("donated", "%s in %s regions, %s of it registered with the rings", donated,
+                     regions, registered);
         print_rest(sessions);
 }
 
@@ -371,10 +380,11 @@ static void print_tenants(cJSON *status)
                 bool bytes;
         } columns[] = { { "pool_bytes", true },   { "stored_bytes", true },
                         { "connections", false }, { "leased_bytes", true },
-                        { "lane_bytes", true },   { "keys", false } };
+                        { "lane_bytes", true },   { "donated_bytes", true },
+                        { "keys", false } };
         _cleanup_(cJSON_Deletep) cJSON *tenants =
                 cJSON_DetachItemFromObjectCaseSensitive(status, "tenants");
-        _cleanup_(text_table_freep) struct text_table *table = text_table_new("lrrrrrrr");
+        _cleanup_(text_table_freep) struct text_table *table = text_table_new("lrrrrrrrr");
         cJSON *tenant;
 
         /* With one there is nothing to tell apart, and its numbers are above. */
@@ -382,18 +392,19 @@ static void print_tenants(cJSON *status)
                 return;
         puts("\nTenants");
         text_table_row(table, "name", "pool", "stored", "connections", "leased", "lanes",
-                       "keys in flight", "refused");
+                       "donated", "keys in flight", "refused");
         cJSON_ArrayForEach(tenant, tenants)
         {
-                char name[80], refused[HUMAN_BYTES], cells[6][2 * HUMAN_BYTES + 8];
+                char name[80], refused[HUMAN_BYTES];
+                char cells[ARRAY_SIZE(columns)][2 * HUMAN_BYTES + 8];
 
                 take_text(tenant, "name", name, sizeof(name));
-                for (unsigned i = 0; i < 6; i++)
+                for (unsigned i = 0; i < ARRAY_SIZE(columns); i++)
                         format_limited(tenant, columns[i].name,
                                        columns[i].bytes ? human_bytes : human_count, cells[i]);
                 human_count(take_count(tenant, "refused"), refused);
                 text_table_row(table, name, cells[0], cells[1], cells[2], cells[3], cells[4],
-                               cells[5], refused);
+                               cells[5], cells[6], refused);
         }
         text_table_print(table, "  ", stdout);
 }

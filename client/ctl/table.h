@@ -10,7 +10,7 @@
 
 struct text_table;
 
-enum { TABLE_MAX_COLUMNS = 8 };
+enum { TABLE_MAX_COLUMNS = 12 };
 
 /* One letter a column: 'l' left, 'r' right. */
 struct text_table *text_table_new(const char *columns);
