@@ -81,7 +81,7 @@ struct sessions {
         struct event *closed;
         struct list_node all, active;
         struct list_node disposals; /* for which the thread stands at another */
-        unsigned n_disposals;
+        unsigned n_disposals, n_disposing; /* all; of these, those with the thread */
         uint64_t next_id;
         struct sessions_stats stats;
         struct log_ratelimit lines;
@@ -142,6 +142,7 @@ static void submit_disposal(struct disposal *d)
                 .call = run_disposal,
                 .complete = on_disposed,
         };
+        d->sessions->n_disposing++;
         kio_submit(d->sessions->params.env->io, &d->call, 0);
 }
 
@@ -150,6 +151,7 @@ static void on_disposed(struct kio_request *call)
         struct disposal *d = container_of(call, struct disposal, call);
         struct sessions *all = d->sessions;
 
+        all->n_disposing--;
         /* Not run, since the one before it takes too long: after that, then. */
         if (call->result < 0) {
                 list_append(&all->disposals, &d->node);
@@ -755,6 +757,11 @@ void sessions_woken(struct sessions *all)
 bool sessions_active(const struct sessions *all)
 {
         return !list_empty(&all->active);
+}
+
+unsigned sessions_disposing(const struct sessions *all)
+{
+        return all->n_disposing;
 }
 
 bool sessions_empty(const struct sessions *all)

@@ -40,6 +40,8 @@ bool sessions_turn(struct sessions *s);
 void sessions_poll_begins(struct sessions *s);
 /* It has looked: the first of what it found is about to be dealt with. */
 void sessions_woken(struct sessions *s);
+/* Operations under way to close descriptors that clients sent: they may take for ever. */
+unsigned sessions_disposing(const struct sessions *s);
 /* Has something happened to a session since its turn? */
 bool sessions_active(const struct sessions *s);
 /* With env.stopping set: no more is read, and each session ends when what it has asked is answered.

@@ -186,3 +186,30 @@ def test_R12_a_descriptor_that_cannot_be_closed_holds_nobody_up(make_daemon, stu
         with contextlib.suppress(OSError):  # what is behind it is gone
             os.close(fd)
     wait_until(lambda: daemon.fd_count() <= before["fds"], "they are closed once that is possible")
+
+
+def test_R12_a_descriptor_that_cannot_be_closed_does_not_keep_the_store_open(make_daemon, stubborn):
+    server, path = stubborn
+    daemon = make_daemon().start()
+    fd = os.open(path, os.O_RDWR)
+    try:
+        with daemon.client() as c:
+            ns = c.namespace("polite")
+            pairs = items("polite", 4, 5000)
+            c.put(ns, pairs, ack=Ack.ACCEPTED)
+            c.send(frame(Op.PING), [fd])
+            with pytest.raises(kvwire.SessionEnded):
+                c.receive()
+        daemon.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "not waiting for it" in daemon.log(), "it has closed all else")
+    finally:
+        server.kill()
+        server.wait()
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    assert daemon.wait_exit() == 0
+    daemon.start()
+    assert "not closed cleanly" not in daemon.log()
+    with daemon.client() as c:
+        ns = c.namespace("polite")
+        assert all(c.exists(ns, [k for k, _ in pairs]))
