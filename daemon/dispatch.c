@@ -229,6 +229,10 @@ static bool find_memory(struct batch *b, struct cache_request *req, uint64_t fir
         for (uint64_t i = first; i < first + n; i++) {
                 struct kio_region *region;
 
+                /* Found for an earlier key: neither the lane nor a region that the batch uses moves
+                 * before it ends, and that key's copy may be reading it now. */
+                if (b->places[i].iov_base)
+                        continue;
                 b->places[i] = (struct iovec){
                         .iov_base = place_at(b, piece[i].region, piece[i].offset, piece[i].length,
                                              &region),

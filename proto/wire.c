@@ -16,6 +16,8 @@
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "messages are little-endian and used in place");
 
+enum { MAX_PIECES = WIRE_MAX_MESSAGE / sizeof(struct wire_piece) }; /* more than a message holds */
+
 /* One row an op; a row without a name is no op. */
 static const struct op_info {
         const char *name;
@@ -194,55 +196,57 @@ static const char *check_namespace(const struct wire_namespace *m, size_t bytes)
         return NULL;
 }
 
-/* Are these `n` pieces from `first` on some of the message's, and together `length` long? */
-static const char *check_pieces(const struct wire_batch *m, uint64_t first, uint32_t n,
-                                uint32_t length)
+/* The keys of a PUT, or of a GET with a target, whose bytes are in pieces. Each piece and each key
+ * is looked at once, however many pieces the keys share. */
+static const char *check_pieces(const struct wire_batch *m)
 {
         const struct wire_piece *piece = wire_batch_pieces(m);
-        uint64_t sum = 0;
+        const struct wire_put *put = (const struct wire_put *)(m + 1);
+        const struct wire_get *get = (const struct wire_get *)(m + 1);
+        bool puts = m->hdr.op == WIRE_PUT;
+        uint64_t before[MAX_PIECES + 1]; /* bytes in all pieces before this one */
 
-        if (n == 0 || !range_within(first, n, m->pieces))
-                return "batch with a key whose pieces it does not have";
-        for (uint32_t i = 0; i < n; i++) {
-                if (piece[first + i].length == 0)
+        before[0] = 0;
+        for (unsigned i = 0; i < m->pieces; i++) {
+                if (piece[i].length == 0)
                         return "batch with an empty piece";
-                sum += piece[first + i].length;
+                before[i + 1] = before[i] + piece[i].length;
         }
-        return sum != length ? "batch with pieces of another length than their key" : NULL;
+        for (unsigned i = 0; i < m->count; i++) {
+                uint64_t first = puts ? put[i].offset : get[i].into_offset;
+                uint32_t n = puts ? put[i].region : get[i].into_region;
+                uint32_t length = puts ? put[i].length : get[i].into_length;
+
+                if (n == 0 || !range_within(first, n, m->pieces))
+                        return "batch with a key whose pieces it does not have";
+                if (before[first + n] - before[first] != length)
+                        return "batch with pieces of another length than their key";
+        }
+        return NULL;
 }
 
 static const char *check_puts(const struct wire_batch *m)
 {
         const struct wire_put *put = (const struct wire_put *)(m + 1);
-        const char *wrong = NULL;
 
-        for (unsigned i = 0; i < m->count && !wrong; i++) {
+        for (unsigned i = 0; i < m->count; i++)
                 if (put[i].reserved[0] != 0 || put[i].reserved[1] != 0)
                         return "PUT with reserved bits";
-                if (m->hdr.flags & WIRE_F_PIECES)
-                        wrong = check_pieces(m, put[i].offset, put[i].region, put[i].length);
-        }
-        return wrong;
+        return m->hdr.flags & WIRE_F_PIECES ? check_pieces(m) : NULL;
 }
 
 static const char *check_gets(const struct wire_batch *m)
 {
         const struct wire_get *get = (const struct wire_get *)(m + 1);
-        const char *wrong = NULL;
 
-        if (!(m->hdr.flags & WIRE_F_INTO)) {
-                if (m->hdr.flags & WIRE_F_PIECES)
-                        return "GET with pieces and without the flag for a target";
-                for (unsigned i = 0; i < m->count; i++)
-                        if (get[i].into_offset != 0 || get[i].into_length != 0 ||
-                            get[i].into_region != 0)
-                                return "GET with a target and without the flag for it";
-        } else if (m->hdr.flags & WIRE_F_PIECES) {
-                for (unsigned i = 0; i < m->count && !wrong; i++)
-                        wrong = check_pieces(m, get[i].into_offset, get[i].into_region,
-                                             get[i].into_length);
-        }
-        return wrong;
+        if (m->hdr.flags & WIRE_F_INTO)
+                return m->hdr.flags & WIRE_F_PIECES ? check_pieces(m) : NULL;
+        if (m->hdr.flags & WIRE_F_PIECES)
+                return "GET with pieces and without the flag for a target";
+        for (unsigned i = 0; i < m->count; i++)
+                if (get[i].into_offset != 0 || get[i].into_length != 0 || get[i].into_region != 0)
+                        return "GET with a target and without the flag for it";
+        return NULL;
 }
 
 static const char *check_batch(const struct wire_batch *m, size_t bytes)
