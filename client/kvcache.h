@@ -163,8 +163,9 @@ struct kvcache_region_options {
         int fd; /* a memfd with F_SEAL_SHRINK, or a file on tmpfs or hugetlbfs, open for reading and
                    writing. Stays the caller's: the library keeps a duplicate */
         uint64_t offset, bytes; /* of the stretch in the file: multiples of its page size, and not
-                                   beyond its end. Pages that are not there yet are made; before
-                                   Linux 5.14 the caller must have written to each */
+                                   beyond its end. Its pages that are not there yet are made; those
+                                   of the rest of the file must be there (before Linux 5.14 all
+                                   of them: write to each, or fallocate()) */
         void *base; /* where the caller has mapped the stretch, shared; NULL: the library maps it,
                        and a child after fork() does not have it */
 };

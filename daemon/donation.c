@@ -16,6 +16,12 @@
 #include "client.h"
 #include "memory/region.h"
 
+enum {
+        DONATION_PATH = KIO_PATHS_MAX - 3, /* io's: no device of the store has it */
+        REGISTERED_MIN = 1 << 20, /* a smaller one is not worth a ring's buffer */
+};
+static_assert((int)DONATION_PATH > (int)STORE_MAX_PATHS, "the store numbers its paths from 1 on");
+
 enum donation_state {
         DONATION_OPENING,
         DONATION_OPEN,
@@ -30,6 +36,7 @@ struct donation {
         struct region memory;
         struct kio_region io;
         uint32_t uses;
+        bool registers;            /* with the rings: now, or already */
         uint64_t registered_bytes; /* counted in the client's environment */
         struct kio_request call;
 
@@ -61,6 +68,7 @@ static void call(struct donation *d, int (*run)(struct kio_request *),
         d->call = (struct kio_request){
                 .op = KIO_CALL,
                 .class = KIO_CLASS_BACKGROUND,
+                .path = DONATION_PATH,
                 .call = run,
                 .complete = complete,
         };
@@ -75,8 +83,7 @@ static void donation_free(struct donation *d)
 
         client->donations.all[d->place] = NULL;
         tenant_uncharge(&client->holds, TENANT_DONATED_BYTES, d->bytes);
-        if (d->fd >= 0)
-                close(d->fd);
+        tenant_uncharge(&client->holds, TENANT_REGIONS, 1);
         free(d);
 }
 
@@ -115,6 +122,10 @@ static void let_go(struct donation *d)
         if (d->state != DONATION_LEAVING || d->uses > 0)
                 return;
         d->state = DONATION_CLOSING;
+        if (!d->registers) {
+                call(d, run_close, on_closed);
+                return;
+        }
         d->io.complete = on_unregistered;
         kio_region_unregister(d->client->env->io, &d->io);
 }
@@ -177,7 +188,10 @@ static int run_open(struct kio_request *req)
 {
         struct donation *d = container_of(req, struct donation, call);
 
-        return region_open(&d->memory, d->fd, d->offset, d->bytes, &d->wrong);
+        int r = region_open(&d->memory, d->fd, d->offset, d->bytes, &d->wrong);
+
+        close(TAKE_FD(d->fd)); /* if it is the last one, that frees the memory */
+        return r;
 }
 
 static void on_opened(struct kio_request *req)
@@ -186,7 +200,6 @@ static void on_opened(struct kio_request *req)
         struct client *client = d->client;
         struct donation reply_for = *d;
 
-        close(TAKE_FD(d->fd));
         if (req->result < 0) {
                 char text[160];
 
@@ -202,12 +215,27 @@ static void on_opened(struct kio_request *req)
         d->io = (struct kio_region){
                 .base = d->memory.base,
                 .bytes = d->memory.bytes,
+                .path = DONATION_PATH,
                 .complete = on_registered,
         };
-        kio_region_register(client->env->io, &d->io);
+        d->registers = d->bytes >= REGISTERED_MIN;
+        if (d->registers)
+                kio_region_register(client->env->io, &d->io);
         reply(&reply_for, WIRE_OK, d->place + 1, d->bytes, NULL);
         if (client->gone)
                 donations_end(client);
+}
+
+static enum wire_status charge(struct client *client, uint64_t bytes)
+{
+        enum wire_status status = client_charge(client, TENANT_DONATED_BYTES, bytes);
+
+        if (status != WIRE_OK)
+                return status;
+        status = client_charge(client, TENANT_REGIONS, 1);
+        if (status != WIRE_OK)
+                tenant_uncharge(&client->holds, TENANT_DONATED_BYTES, bytes);
+        return status;
 }
 
 void donation_open(struct client *client, const struct wire_donate *msg, int *fd,
@@ -226,17 +254,19 @@ void donation_open(struct client *client, const struct wire_donate *msg, int *fd
                 text = "this cannot be donated: it is neither a memfd nor a file on tmpfs or "
                        "hugetlbfs";
         } else {
-                status = client_charge(client, TENANT_DONATED_BYTES, msg->bytes);
+                status = charge(client, msg->bytes);
                 if (status != WIRE_OK)
-                        text = status == WIRE_BUSY ? "donated memory of all clients is at "
-                                                     "limits.donated"
-                                                   : "donated memory of this user or tenant is at "
-                                                     "its limit";
+                        text = status == WIRE_BUSY
+                                       ? "donated memory of all clients is at limits.donated, or "
+                                         "there are too many regions"
+                                       : "donated memory, or the number of regions, of this user "
+                                         "or tenant is at its limit";
         }
         if (!text) {
                 d = calloc(1, sizeof(*d));
                 if (!d) {
                         tenant_uncharge(&client->holds, TENANT_DONATED_BYTES, msg->bytes);
+                        tenant_uncharge(&client->holds, TENANT_REGIONS, 1);
                         status = WIRE_BUSY;
                         text = "out of memory";
                 }

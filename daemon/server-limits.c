@@ -6,6 +6,8 @@
 
 #include "checked.h"
 
+enum { MAX_REGIONS = 16384 }; /* a quarter of the mappings that a process may have */
+
 static uint64_t or_none(uint64_t limit)
 {
         return limit ? limit : TENANT_NO_LIMIT;
@@ -23,6 +25,7 @@ struct tenant_limits server_tenant_limits(const struct server *s, unsigned tenan
                 [TENANT_LANES] = TENANT_NO_LIMIT,
                 [TENANT_LANE_BYTES] = or_none(t->lane_bytes),
                 [TENANT_DONATED_BYTES] = or_none(t->donated),
+                [TENANT_REGIONS] = TENANT_NO_LIMIT,
                 [TENANT_KEYS] = or_none(t->keys),
         } };
 }
@@ -45,6 +48,7 @@ struct tenant_limits server_all_limits(const struct server *s)
                         c->limits.lane_bytes ? c->limits.lane_bytes : s->lane_bytes_auto,
                 [TENANT_DONATED_BYTES] =
                         c->limits.donated ? c->limits.donated : three_quarters_of_the_machine(),
+                [TENANT_REGIONS] = MAX_REGIONS,
                 [TENANT_KEYS] = c->limits.keys,
         } };
 }
@@ -60,6 +64,7 @@ struct tenant_limits server_user_limits(const struct server *s)
                 [TENANT_LANE_BYTES] =
                         c->limits.uid_lane_bytes ? c->limits.uid_lane_bytes : lanes - lanes / 4,
                 [TENANT_DONATED_BYTES] = or_none(c->limits.uid_donated),
+                [TENANT_REGIONS] = MAX_REGIONS - MAX_REGIONS / 4,
         } };
 
         config_uid_limits(c, &limits.most[TENANT_CONNECTIONS], &limits.most[TENANT_KEYS]);

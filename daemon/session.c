@@ -23,13 +23,11 @@
 #include "base/log.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "disposal.h"
 #include "fdpass.h"
-#include "memory/region.h"
 
 enum {
         MESSAGES_PER_TURN = 16,
-        DISPOSALS_MAX = 64, /* with more descriptors to get rid of, none are taken */
-        DISPOSAL_PATH = KIO_PATHS_MAX - 1, /* io's: no device of the store has it */
         CLOSED_PER_TURN = 64,
         LINES_BURST = 20,
         SLEPT_NS = 20000, /* a look that takes longer has waited for something to come */
@@ -62,17 +60,8 @@ struct session {
         char name[WIRE_CLIENT_NAME + 1];
         struct event *readable, *writable, *deadline;
         bool reading;
+        bool unclosed;           /* gone, but its socket holds descriptors that nobody takes now */
         struct list_node out;    /* what the socket would not take yet */
-};
-
-static_assert((int)DISPOSAL_PATH > (int)STORE_MAX_PATHS, "the store numbers its paths from 1 on");
-
-/* A descriptor that came from a client and is to be closed. */
-struct disposal {
-        struct kio_request call;
-        struct list_node node; /* in sessions.disposals */
-        struct sessions *sessions;
-        int fd;
 };
 
 struct sessions {
@@ -80,8 +69,8 @@ struct sessions {
         int closed_fd; /* the epoll that says whose peer has closed */
         struct event *closed;
         struct list_node all, active;
-        struct list_node disposals; /* for which the thread stands at another */
-        unsigned n_disposals, n_disposing; /* all; of these, those with the thread */
+        struct disposals *disposals;
+        unsigned n_unclosed;
         uint64_t next_id;
         struct sessions_stats stats;
         struct log_ratelimit lines;
@@ -125,70 +114,31 @@ static void activate(struct session *s)
 
 /* --- descriptors that come --- */
 
-static int run_disposal(struct kio_request *call)
-{
-        close(container_of(call, struct disposal, call)->fd);
-        return 0;
-}
-
-static void on_disposed(struct kio_request *call);
-
-static void submit_disposal(struct disposal *d)
-{
-        d->call = (struct kio_request){
-                .op = KIO_CALL,
-                .class = KIO_CLASS_BACKGROUND,
-                .path = DISPOSAL_PATH,
-                .call = run_disposal,
-                .complete = on_disposed,
-        };
-        d->sessions->n_disposing++;
-        kio_submit(d->sessions->params.env->io, &d->call, 0);
-}
-
-static void on_disposed(struct kio_request *call)
-{
-        struct disposal *d = container_of(call, struct disposal, call);
-        struct sessions *all = d->sessions;
-
-        all->n_disposing--;
-        /* Not run, since the one before it takes too long: after that, then. */
-        if (call->result < 0) {
-                list_append(&all->disposals, &d->node);
-                return;
-        }
-        free(d);
-        all->n_disposals--;
-        if (!list_empty(&all->disposals))
-                submit_disposal(container_of(list_pop(&all->disposals), struct disposal, node));
-}
-
-/* To close a file on a file system in user space can take as long as that likes (rule R12). */
-static void dispose(struct sessions *all, int fd)
-{
-        struct disposal *d = region_is_memory(fd) ? NULL : calloc(1, sizeof(*d));
-
-        if (!d) {
-                close(fd);
-                return;
-        }
-        d->sessions = all;
-        d->fd = fd;
-        list_init(&d->node);
-        all->n_disposals++;
-        submit_disposal(d);
-}
-
-static void dispose_all(struct sessions *all, const int *fds, unsigned n)
+static void dispose_all(struct session *s, const int *fds, unsigned n)
 {
         for (unsigned i = 0; i < n; i++)
                 if (fds[i] >= 0)
-                        dispose(all, fds[i]);
+                        disposals_add(s->sessions->disposals, fds[i], s->peer.uid);
 }
 
-static bool may_take_fds(const struct sessions *all)
+static bool may_take_fds(const struct session *s)
 {
-        return all->n_disposals < DISPOSALS_MAX;
+        return disposals_may_add(s->sessions->disposals, s->peer.uid);
+}
+
+/* There is room again for what had to wait. */
+static void on_disposed(void *userdata)
+{
+        struct sessions *all = userdata;
+
+        if (all->n_unclosed == 0)
+                return;
+        list_for_each(&all->all, n) {
+                struct session *s = container_of(n, struct session, node);
+
+                if (s->unclosed)
+                        activate(s);
+        }
 }
 
 /* --- the end --- */
@@ -217,7 +167,8 @@ static void session_free(struct session *s)
                 event_free(s->writable);
         if (s->deadline)
                 event_free(s->deadline);
-        close(s->fd); /* leaves the epoll with it */
+        if (s->fd >= 0)
+                close(s->fd); /* leaves the epoll with it */
         list_unlink(&s->active);
         list_unlink(&s->node);
         s->sessions->stats.open--;
@@ -264,19 +215,41 @@ static void session_end(struct session *s, uint64_t *counter, const char *why)
         activate(s);
 }
 
-/* Before an ended session is closed: with messages unread the peer would find its connection reset,
- * and lose our last reply. */
-static void discard_incoming(struct session *s)
+/* Before a session is closed: with messages unread the peer would find its connection reset, and
+ * lose our last reply. True: nothing is left. False: there may be more, or descriptors, which are
+ * not to be let go of here. */
+static bool discard_incoming(struct session *s)
 {
-        for (int i = 0; i < MESSAGES_PER_TURN; i++) {
-                int fds[WIRE_MAX_FDS];
+        for (int i = 0; i < MESSAGES_PER_TURN && !fdpass_brings(s->fd); i++) {
+                int fds[FDPASS_TAKE_MAX];
                 unsigned n_fds;
                 ssize_t n = fdpass_take(s->fd, s->sessions->incoming.bytes,
                                         sizeof(s->sessions->incoming), false, fds, &n_fds);
 
-                if (n <= 0 && n != -EBADMSG && n != -EMSGSIZE)
-                        return;
+                if (n <= 0 && n != -EMSGSIZE)
+                        return true;
         }
+        return false;
+}
+
+/* True if the socket is closed, or will be without us. */
+static bool close_socket(struct session *s)
+{
+        struct sessions *all = s->sessions;
+
+        (void)shutdown(s->fd, SHUT_RDWR); /* nothing more comes */
+        if (discard_incoming(s))
+                return true;
+        if (!may_take_fds(s) && !s->client.env->stopping) {
+                all->n_unclosed += !s->unclosed;
+                s->unclosed = true;
+                return false;
+        }
+        all->n_unclosed -= s->unclosed;
+        s->unclosed = false;
+        (void)epoll_ctl(all->closed_fd, EPOLL_CTL_DEL, s->fd, NULL);
+        disposals_add(all->disposals, TAKE_FD(s->fd), s->peer.uid);
+        return true;
 }
 
 static void on_closed(evutil_socket_t fd, short what, void *userdata)
@@ -478,15 +451,24 @@ static void read_messages(struct session *s)
 {
         for (int i = 0; i < MESSAGES_PER_TURN && may_read(s); i++) {
                 struct sessions *all = s->sessions;
-                int fds[WIRE_MAX_FDS];
+                int fds[FDPASS_TAKE_MAX];
                 unsigned n_fds;
-                ssize_t n = fdpass_take(s->fd, all->incoming.bytes, sizeof(all->incoming),
-                                        may_take_fds(all), fds, &n_fds);
+                bool take_fds = may_take_fds(s);
+                ssize_t n;
+
+                if (!take_fds && fdpass_brings(s->fd)) {
+                        session_end(s, &all->stats.ended_bad_frame,
+                                    "descriptors of this user are still to be closed, too many to "
+                                    "take more: session ended");
+                        return;
+                }
+                n = fdpass_take(s->fd, all->incoming.bytes, sizeof(all->incoming), take_fds, fds,
+                                &n_fds);
 
                 if (n == -EAGAIN || n == -EINTR)
                         return;
                 if (n <= 0)
-                        dispose_all(all, fds, n_fds);
+                        dispose_all(s, fds, n_fds);
                 if (n == -EMSGSIZE || n == -EBADMSG) {
                         session_end(
                                 s, &s->sessions->stats.ended_bad_frame,
@@ -516,7 +498,7 @@ static void read_messages(struct session *s)
                         return;
                 }
                 handle(s, (size_t)n, fds, n_fds);
-                dispose_all(all, fds, n_fds);
+                dispose_all(s, fds, n_fds);
                 if (is_costly(s->sessions->incoming.hdr.op))
                         return;
         }
@@ -555,13 +537,14 @@ int sessions_new(struct sessions **ret, const struct sessions_params *params)
         if (!s)
                 return -ENOMEM;
         s->params = *params;
-        list_init(&s->disposals);
         list_init(&s->all);
         list_init(&s->active);
         s->lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(LINES_BURST);
         s->closed_fd = epoll_create1(EPOLL_CLOEXEC);
         if (s->closed_fd < 0)
                 return -errno;
+        if (disposals_new(&s->disposals, params->env->io, on_disposed, s) < 0)
+                return -ENOMEM;
         s->closed = event_new(params->base, s->closed_fd, EV_READ | EV_PERSIST, on_closed, s);
         if (!s->closed || event_add(s->closed, NULL) < 0)
                 return -ENOMEM;
@@ -574,6 +557,7 @@ struct sessions *sessions_free(struct sessions *s)
         if (!s)
                 return NULL;
         assert(list_empty(&s->all));
+        disposals_free(s->disposals);
         if (s->closed)
                 event_free(s->closed);
         if (s->closed_fd >= 0)
@@ -665,13 +649,14 @@ static bool session_turn(struct session *s)
                 if (s->client.env->stopping && list_empty(&s->out))
                         session_end(s, &all->stats.ended_shutdown, NULL);
                 if (s->state == SESSION_ENDED && s->client.leases.count == 0) {
-                        discard_incoming(s);
+                        (void)discard_incoming(s);
                         s->state = SESSION_GONE;
                         client_abandon(&s->client);
                 }
                 /* Its donated regions may take a while to let go of. */
                 if (s->state == SESSION_GONE && s->client.inflight == 0) {
-                        session_free(s);
+                        if (close_socket(s))
+                                session_free(s);
                         return false;
                 }
         }
@@ -761,7 +746,7 @@ bool sessions_active(const struct sessions *all)
 
 unsigned sessions_disposing(const struct sessions *all)
 {
-        return all->n_disposing;
+        return disposals_under_way(all->disposals);
 }
 
 bool sessions_empty(const struct sessions *all)

@@ -331,6 +331,7 @@ const char *tenant_thing_name(enum tenant_thing what)
                 [TENANT_CONNECTIONS] = "connections",   [TENANT_LEASES] = "leases",
                 [TENANT_LEASED_BYTES] = "leased bytes", [TENANT_LANES] = "lanes",
                 [TENANT_LANE_BYTES] = "lane bytes",     [TENANT_DONATED_BYTES] = "donated bytes",
+                [TENANT_REGIONS] = "donated regions",
                 [TENANT_KEYS] = "keys in flight",
         };
 

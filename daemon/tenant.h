@@ -43,6 +43,7 @@ enum tenant_thing {
         TENANT_LANES,
         TENANT_LANE_BYTES,
         TENANT_DONATED_BYTES, /* of regions, however much of them is used */
+        TENANT_REGIONS,       /* donated ones: each takes a mapping */
         TENANT_KEYS, /* of requests that are not answered yet */
         TENANT_THINGS,
 };

@@ -16,7 +16,7 @@
 /* Aligned as a control message must be. */
 union control {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(WIRE_MAX_FDS * sizeof(int))];
+        char bytes[CMSG_SPACE(FDPASS_TAKE_MAX * sizeof(int))];
 };
 
 static ssize_t send_with_fds(int sock, const void *msg, size_t bytes, const int *fds,
@@ -54,16 +54,16 @@ int fdpass_send(int sock, const void *msg, size_t bytes, const int *fds, unsigne
 }
 
 /* What came is in ret_fds in every case. */
-static ssize_t receive(int sock, int flags, void *buf, size_t room, bool take_fds,
-                       int ret_fds[static WIRE_MAX_FDS], unsigned *ret_n_fds)
+static ssize_t receive(int sock, int flags, void *buf, size_t room, unsigned max_fds, int *ret_fds,
+                       unsigned *ret_n_fds)
 {
         struct iovec iov = { .iov_base = buf, .iov_len = room };
         union control control;
         struct msghdr m = {
                 .msg_iov = &iov,
                 .msg_iovlen = 1,
-                .msg_control = take_fds ? control.bytes : NULL,
-                .msg_controllen = take_fds ? sizeof(control.bytes) : 0,
+                .msg_control = max_fds > 0 ? control.bytes : NULL,
+                .msg_controllen = max_fds > 0 ? CMSG_SPACE(max_fds * sizeof(int)) : 0,
         };
         unsigned n_fds = 0;
         ssize_t n;
@@ -83,7 +83,7 @@ static ssize_t receive(int sock, int flags, void *buf, size_t room, bool take_fd
                         int fd;
 
                         memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-                        assert(n_fds < WIRE_MAX_FDS); /* there is no room for more */
+                        assert(n_fds < max_fds); /* there is no room for more */
                         ret_fds[n_fds++] = fd;
                 }
         }
@@ -98,7 +98,7 @@ static ssize_t receive(int sock, int flags, void *buf, size_t room, bool take_fd
 static ssize_t receive_whole(int sock, int flags, void *buf, size_t room,
                              int ret_fds[static WIRE_MAX_FDS], unsigned *ret_n_fds)
 {
-        ssize_t n = receive(sock, flags, buf, room, true, ret_fds, ret_n_fds);
+        ssize_t n = receive(sock, flags, buf, room, WIRE_MAX_FDS, ret_fds, ret_n_fds);
 
         while (n <= 0 && *ret_n_fds > 0)
                 close(ret_fds[--*ret_n_fds]);
@@ -117,12 +117,13 @@ ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MA
 }
 
 ssize_t fdpass_take(int sock, void *buf, size_t room, bool take_fds,
-                    int ret_fds[static WIRE_MAX_FDS], unsigned *ret_n_fds)
+                    int ret_fds[static FDPASS_TAKE_MAX], unsigned *ret_n_fds)
 {
         ssize_t n;
 
         do
-                n = receive(sock, MSG_DONTWAIT, buf, room, take_fds, ret_fds, ret_n_fds);
+                n = receive(sock, MSG_DONTWAIT, buf, room, take_fds ? FDPASS_TAKE_MAX : 0, ret_fds,
+                            ret_n_fds);
         while (n == -EINTR);
         return n;
 }
@@ -131,4 +132,14 @@ ssize_t fdpass_wait(int sock, void *buf, size_t room, int ret_fds[static WIRE_MA
                     unsigned *ret_n_fds)
 {
         return receive_whole(sock, 0, buf, room, ret_fds, ret_n_fds);
+}
+
+bool fdpass_brings(int sock)
+{
+        char byte;
+        struct iovec iov = { .iov_base = &byte, .iov_len = sizeof(byte) };
+        struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+        /* What a look gets is dropped again, but is never the last of its kind. */
+        return recvmsg(sock, &m, MSG_PEEK | MSG_DONTWAIT) >= 0 && (m.msg_flags & MSG_CTRUNC);
 }

@@ -5,7 +5,7 @@
     main                                    knows everybody; nobody knows it
       server -> status                      the composition root, and what it looks like from outside
         session -> dispatch -> admin, opening   one conversation
-          chain, donation, client           what one connection holds
+          chain, donation, disposal, client what one connection holds
             cache                           the two tiers as one
           config listener http notify       parts: strangers to each other
           tenant transfers stats
@@ -31,7 +31,7 @@ HELPERS = {"proto/cleanup.h", "proto/checked.h"}
 PARTS = {"config", "listener", "http", "notify", "tenant", "transfers", "stats"}
 LOW = {"memory", "store", "io", "evict", "slab"}
 BOTTOM = {"base", "proto"}
-CONNECTION = {"client", "chain", "donation", "cache"} | PARTS | LOW | BOTTOM
+CONNECTION = {"disposal", "client", "chain", "donation", "cache"} | PARTS | LOW | BOTTOM
 
 # part: parts that it may include, besides itself
 MAY = {
@@ -47,6 +47,7 @@ MAY = {
     "client": {"chain", "donation", "cache"} | PARTS | LOW | BOTTOM,
     "chain": {"client", "cache"} | BOTTOM,
     "donation": {"client", "cache"} | PARTS | LOW | BOTTOM,
+    "disposal": LOW | BOTTOM,
     "admin": {"client", "cache"} | PARTS | LOW | BOTTOM,  # messages of one kind each, for dispatch
     "opening": {"client", "cache"} | PARTS | LOW | BOTTOM,
     "dispatch": {"admin", "opening"} | CONNECTION,

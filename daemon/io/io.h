@@ -123,6 +123,7 @@ enum kio_region_state {
 struct kio_region {
         void *base;     /* in: a shared mapping, aligned to its pages */
         uint64_t bytes; /* in: of it, whole pages */
+        unsigned path;  /* in: as of a request; of the thread for calls that maps its pages */
         /* In. Loop thread, from kio_reap(): of register, and of unregister. */
         void (*complete)(struct kio_region *region);
         /* Of register: 0: every ring has all of it; else why some I/O there goes unregistered,

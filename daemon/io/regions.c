@@ -177,6 +177,7 @@ static void region_map_step(struct kio_region *region)
         region->step = (struct kio_request){
                 .op = KIO_CALL,
                 .class = KIO_CLASS_BACKGROUND,
+                .path = region->path,
                 .call = run_map,
                 .complete = on_step,
         };

@@ -52,24 +52,6 @@ static int check_seals(int fd, const struct stat *st, const char **ret_wrong)
         return seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE) ? -EINVAL : 0;
 }
 
-/* Memory that is not there yet would be charged to the daemon once it is touched. */
-static int check_whole(int fd, const struct stat *st, bool huge, uint64_t offset, uint64_t bytes,
-                       const char **ret_wrong)
-{
-        off_t before, hole;
-
-        *ret_wrong = "it has a hole: touch every page of it first";
-        if (huge) /* hugetlbfs knows of no holes, but counts what is allocated */
-                return (uint64_t)st->st_blocks * 512 < (uint64_t)st->st_size ? -EINVAL : 0;
-        /* The position is the client's as well. */
-        before = lseek(fd, 0, SEEK_CUR);
-        hole = lseek(fd, (off_t)offset, SEEK_HOLE);
-        (void)lseek(fd, before, SEEK_SET);
-        if (hole < 0)
-                return -EINVAL;
-        return (uint64_t)hole - offset < bytes ? -EINVAL : 0;
-}
-
 int region_open(struct region *ret, int fd, uint64_t offset, uint64_t bytes,
                 const char **ret_wrong)
 {
@@ -100,9 +82,11 @@ int region_open(struct region *ret, int fd, uint64_t offset, uint64_t bytes,
         *ret_wrong = "it ends before the stretch does";
         if (!range_within(offset, bytes, (uint64_t)st.st_size))
                 return -EINVAL;
-        r = check_whole(fd, &st, huge, offset, bytes, ret_wrong);
-        if (r < 0)
-                return r;
+        /* Memory that is not there yet would be charged to the daemon once it is touched. SEEK_HOLE
+         * would say where, but waits for the file's lock, which its owner can hold for ever. */
+        *ret_wrong = "it has a hole: all of the file must be there";
+        if ((uint64_t)st.st_blocks * 512 < (uint64_t)st.st_size)
+                return -EINVAL;
 
         *ret_wrong = NULL;
         base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);

@@ -244,6 +244,9 @@ static void roundtrip(void)
         CHECK(kvcache_region_donate(kv, &bad, &other, &where) == -EINVAL);
         CHECK(strstr(kvcache_error(kv), "F_SEAL_SHRINK"));
         CHECK(fcntl(bad.fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+        CHECK(kvcache_region_donate(kv, &bad, &other, &where) == -EINVAL);
+        CHECK(strstr(kvcache_error(kv), "hole")); /* behind the stretch, where it fills nothing */
+        bad.bytes = 8192;
         CHECK(kvcache_region_donate(kv, &bad, &other, &where) == 0);
         CHECK(kvcache_region_withdraw(kv, other) == 0);
         bad.bytes = 3 * 4096;

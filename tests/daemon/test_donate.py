@@ -288,6 +288,35 @@ def test_many_keys_of_many_pieces_and_pieces_that_are_no_good(both):
         assert [r.status for r in results] == [Status.INVALID, Status.OK, Status.TOO_LARGE]
 
 
+def test_keys_that_share_pieces_each_have_all_of_theirs(both):
+    ns = both.namespace("n")
+    with region_of(both) as region:
+        value = value_of(key_of("shared"), 3000)
+        pieces = [region.write(5000 * k, value[100 * k:100 * (k + 1)]) for k in range(30)]
+        pieces[7] = (region.size - 10, 100, region.number)  # not the client's
+        # The bad piece is a key's only one, its first, its last, and in between; before and after it come good keys.
+        spans = [(0, 7), (8, 22), (0, 8), (7, 1), (0, 30), (6, 3), (7, 23), (0, 7), (3, 2), (20, 10), (6, 2), (29, 1),
+                 (0, 1)]
+        keys = [key_of("sharer", i) for i in range(len(spans))]
+        good = [not first <= 7 < first + n for first, n in spans]
+        expected = [Status.OK if g else Status.INVALID for g in good]
+        packed = b"".join(kvwire.PIECE.pack(*p) for p in pieces)
+        puts = [kvwire.PUT_ENTRY.pack(k, first, 100 * n, n, 0) for k, (first, n) in zip(keys, spans)]
+        reply = both.wait(both.submit_batch(Op.PUT, ns, puts, pieces=packed))
+        assert [r.status for r in both.put_results(reply, len(keys))] == expected
+        for k, g, (first, n) in zip(keys, good, spans):
+            assert both.value(ns, k) == (value[100 * first:100 * (first + n)] if g else None)
+
+        # And back, to rooms that several keys share, with the same bytes for them.
+        region.clear()
+        gets = [kvwire.GET_ENTRY.pack(k, 0, 0, first, 100 * n, n) for k, (first, n) in zip(keys, spans)]
+        reply = both.wait(both.submit_batch(Op.GET, ns, gets, flags=Flag.INTO, pieces=packed))
+        assert [r.status for r in both.get_results(reply, len(keys), [0] * len(keys))] == expected
+        for k in range(30):
+            assert k == 7 or region.map[5000 * k:5000 * k + 100] == value[100 * k:100 * (k + 1)]
+        region.assert_guarded(*pieces[:7], *pieces[8:])
+
+
 def test_ranges_of_chunks_land_where_they_are_wanted(both):
     ns = both.namespace("n")
     key = key_of("ranges")
@@ -371,13 +400,11 @@ def test_R2_a_file_with_a_hole_is_refused(client):
     assert "hole" in refused(client, fd)
     touch(fd, MIB - PAGE)
     assert "hole" in refused(client, fd)  # the last page
-    assert client.donate(fd, MIB - PAGE) > 0
     touch(fd, MIB)
-    number = client.donate(fd, MIB)
-    client.withdraw(number - 1)
-    client.withdraw(number)  # as long as it is donated the daemon may touch it
+    client.withdraw(client.donate(fd, MIB))  # as long as it is donated the daemon may touch it
     punch(fd, 100 * PAGE, PAGE)
     assert "hole" in refused(client, fd)
+    os.posix_fallocate(fd, 0, MIB)
     assert client.donate(fd, 100 * PAGE) > 0
     os.close(fd)
 
@@ -467,7 +494,8 @@ def pieced(op, first=0, n=2, length=30, pieces=((0, 10, 0), (10, 20, 0)), flags=
 NO_PIECES = [
     {"n": 3}, {"n": 0, "length": 0}, {"first": 1}, {"first": 2, "n": 1}, {"first": (1 << 64) - 1}, {"n": 0xffffffff},
     {"length": 29}, {"length": 31}, {"length": 0}, {"pieces": ()}, {"claim": 1}, {"claim": 3}, {"claim": 0},
-    {"pieces": ((0, 30, 0), (10, 0, 0))}, {"flags": 0}, {"flags": Flag.INTO}, {"flags": Flag.PIECES | 128},
+    {"pieces": ((0, 30, 0), (10, 0, 0))}, {"pieces": ((0, 10, 0), (10, 20, 0), (30, 0, 0))},  # one that nobody names
+    {"flags": 0}, {"flags": Flag.INTO}, {"flags": Flag.PIECES | 128},
     {"pieces": ((0, 0xffffffff, 0), (10, 31, 0)), "length": 30},
 ]
 
