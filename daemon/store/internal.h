@@ -145,6 +145,7 @@ struct volume {
         uint64_t tombstones;     /* queued */
         uint64_t drops_begun, drops_written; /* tombstones, in the order of the table */
         bool drops_forgotten;    /* one could not be written since the last who asked */
+        uint64_t purges_failed;  /* that drops_forgotten knows of */
         struct list_node drops_waiting; /* struct store_put, in order */
 
         uint64_t payload_bytes, chunks;

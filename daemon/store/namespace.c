@@ -358,9 +358,11 @@ static void finish_flying(struct namespaces *n, int result)
         while ((i = list_pop(&n->opens_flying)))
                 open_done(n, container_of(i, struct store_namespace_open, node), result);
         while ((i = list_pop(&n->purges_flying))) {
+                struct store_purge *req = container_of(i, struct store_purge, node);
+
                 n->purges.over++;
-                n->purges.failed += result != 0;
-                container_of(i, struct store_purge, node)->result = result;
+                n->purges.failed += result != 0 && (req->all || req->namespace_id != 0);
+                req->result = result;
                 list_append(&n->purges_done, i);
         }
 }

@@ -61,8 +61,8 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
 /* `set`: what is noted with it; may be NULL. A namespace id of 0 notes only that. */
 void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq,
                       const struct volume_set *set);
-/* Purges asked for; of these, from the first on, those that are over; of these, those that could not
- * be written. */
+/* Purges asked for; of these, from the first on, those that are over; of these, those of something
+ * that could not be written. */
 struct namespaces_purges {
         uint64_t begun, over, failed;
 };

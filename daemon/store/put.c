@@ -32,10 +32,9 @@
 struct put_private {
         union {
                 struct table_work work; /* volume_put() */
-                /* volume_settle_drops(): those begun before it; purges likewise, and those that had
-                 * failed by then. */
+                /* volume_settle_drops(): those begun before it; purges likewise. */
                 struct {
-                        uint64_t drops, purges, purges_failed;
+                        uint64_t drops, purges;
                 };
         };
         struct volume *volume;
@@ -311,11 +310,16 @@ void chunk_condemn(struct volume *v, uint32_t i, int error)
 
 /* Tombstones are written in the order of the drops, and purges in theirs, so who asked first is
  * settled first. Purges count, since one takes a put out of the index whose entry may be on disk
- * already: until the purge is written too, a kill would bring back what was to be dropped. */
+ * already: until the purge is written too, a kill would bring back what was to be dropped. If it
+ * cannot be written, whoever settles next is told. */
 void drops_settle(struct volume *v)
 {
         const struct namespaces_purges *purges = namespaces_purges(v->namespaces);
 
+        if (purges->failed != v->purges_failed) {
+                v->purges_failed = purges->failed;
+                v->drops_forgotten = true;
+        }
         while (!list_empty(&v->drops_waiting)) {
                 struct store_put *req = container_of(v->drops_waiting.next, struct store_put, node);
                 const struct put_private *asked = private(req);
@@ -323,10 +327,7 @@ void drops_settle(struct volume *v)
                 if (asked->drops > v->drops_written || asked->purges > purges->over)
                         return;
                 list_unlink(&req->node);
-                put_finish(v, req,
-                           v->drops_forgotten || asked->purges_failed != purges->failed
-                                   ? STORE_BYPASSED
-                                   : 0);
+                put_finish(v, req, v->drops_forgotten ? STORE_BYPASSED : 0);
                 if (list_empty(&v->drops_waiting))
                         v->drops_forgotten = false;
         }
@@ -342,7 +343,6 @@ void volume_settle_drops(struct volume *v, struct store_put *req)
                 .volume = v,
                 .drops = v->drops_begun,
                 .purges = purges->begun,
-                .purges_failed = purges->failed,
         };
         list_append(&v->drops_waiting, &req->node);
         drops_settle(v);

@@ -25,6 +25,21 @@ enum { KIB = 1024, MIB = 1024 * KIB, LENGTH = 20000, SMALL = 64 * KIB, SLABS = 8
 
 static struct tiers t;
 
+/* Look-ups of the store: each try of a put makes one. The linker has the cache come here. */
+static uint64_t looks;
+
+int __real_store_find(const struct store *s, uint32_t namespace_id, const struct key *key,
+                      uint64_t hash, struct store_ref *ret_ref, struct store_chunk *ret_chunk);
+int __wrap_store_find(const struct store *s, uint32_t namespace_id, const struct key *key,
+                      uint64_t hash, struct store_ref *ret_ref, struct store_chunk *ret_chunk);
+
+int __wrap_store_find(const struct store *s, uint32_t namespace_id, const struct key *key,
+                      uint64_t hash, struct store_ref *ret_ref, struct store_chunk *ret_chunk)
+{
+        looks++;
+        return __real_store_find(s, namespace_id, key, hash, ret_ref, ret_chunk);
+}
+
 /* --- requests and bytes --- */
 
 struct req {
@@ -466,6 +481,18 @@ static void a_durable_put_of_what_is_there_says_where_it_is_in_the_pool(void **s
         assert_int_equal(r.req.place.chunk, POOL_NONE);
 }
 
+/* The write is held, and goes on with fault_release(). */
+static void evict_and_purge_under_a_write(struct req *a, struct settle *s, struct purge *p)
+{
+        hold(KIO_WRITE, 1);
+        put(a, 1, CACHE_ACCEPTED);
+        expect(a, CACHE_OK);
+        tiers_wait_hits(&t, 1);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        settle(s);
+        purge(p);
+}
+
 /* The purge takes the put out of the index, but what the put has written of itself stays on disk,
  * and a kill would find it there, until the purge is written. */
 static void an_evict_is_settled_after_a_purge_that_overtook_it(void **state)
@@ -474,12 +501,9 @@ static void an_evict_is_settled_after_a_purge_that_overtook_it(void **state)
         struct settle s;
         struct purge p;
 
-        put(&a, 1, CACHE_ACCEPTED);
-        expect(&a, CACHE_OK);
+        evict_and_purge_under_a_write(&a, &s, &p);
         hold(KIO_SYNC, 1);
-        assert_int_equal(evict(1, false), CACHE_OK);
-        settle(&s);
-        purge(&p);
+        fault_release();
         tiers_wait_hits(&t, 1);
         while (stats().unwritten_chunks > 0) {
                 tiers_wait_io(&t);
@@ -502,12 +526,9 @@ static void an_evict_fails_with_the_purge_that_overtook_it(void **state)
         struct settle s;
         struct purge p;
 
-        put(&a, 1, CACHE_ACCEPTED);
-        expect(&a, CACHE_OK);
+        evict_and_purge_under_a_write(&a, &s, &p);
         refuse(KIO_SYNC, 1, FAULT_FOR_EVER);
-        assert_int_equal(evict(1, false), CACHE_OK);
-        settle(&s);
-        purge(&p);
+        fault_release();
         tiers_settle(&t);
         assert_true(p.done);
         assert_true(p.req.result < 0);
@@ -1241,6 +1262,211 @@ static void a_drain_writes_what_was_accepted_and_refuses_the_rest(void **state)
         assert_int_equal(tiers_of(4) | tiers_of(6), 0);
 }
 
+/* --- straight from clients' memory --- */
+
+static struct shared {
+        int fd;
+        char *at;
+        struct kio_region region;
+        bool over;
+} good, gone;
+
+static void region_is_over(struct kio_region *region)
+{
+        container_of(region, struct shared, region)->over = true;
+}
+
+static void share(struct shared *m)
+{
+        *m = (struct shared){ .fd = memfd_create("donated", MFD_CLOEXEC) };
+        assert_true(m->fd >= 0);
+        assert_int_equal(ftruncate(m->fd, SMALL), 0);
+        m->at = mmap(NULL, SMALL, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+        assert_ptr_not_equal(m->at, MAP_FAILED);
+        m->region = (struct kio_region){ .base = m->at, .bytes = SMALL, .complete = region_is_over };
+        kio_region_register(t.io, &m->region);
+        tiers_wait(&t, &m->over);
+}
+
+static void unshare_it(struct shared *m)
+{
+        m->over = false;
+        kio_region_unregister(t.io, &m->region);
+        tiers_wait(&t, &m->over);
+        munmap(m->at, SMALL);
+        close(m->fd);
+}
+
+static void share_both(uint64_t hang_ms)
+{
+        /* Opened anew, since cmocka takes SIGBUS for itself before each test. */
+        tiers_close(&t);
+        t.hang_ms = hang_ms;
+        tiers_open(&t);
+        share(&good);
+        share(&gone);
+        fill(good.at, 1, 1, LENGTH);
+        assert_int_equal(ftruncate(gone.fd, 0), 0);
+}
+
+static int teardown_shared(void **state)
+{
+        release();
+        tiers_settle(&t);
+        unshare_it(&good);
+        unshare_it(&gone);
+        return teardown(state);
+}
+
+/* Under key 1. */
+static void put_shared(struct req *r, const struct shared *m, enum cache_ack ack, bool direct)
+{
+        start(r, 1);
+        r->req.memory = m->at;
+        r->req.region = (struct kio_region *)&m->region;
+        r->req.may_be_direct = direct;
+        r->req.length = LENGTH;
+        r->req.ack = ack;
+        cache_put(t.cache, &r->req);
+        kio_flush(t.io);
+}
+
+enum { MANY = 600 };
+static struct req many[MANY];
+
+static enum cache_ack all_written(unsigned i)
+{
+        return CACHE_WRITTEN;
+}
+
+/* An accepted put goes by way of the pool, others do not. */
+static enum cache_ack in_turns(unsigned i)
+{
+        return i % 2 == 0 ? CACHE_ACCEPTED : CACHE_WRITTEN;
+}
+
+/* Puts of one key at once, all from memory that is gone, but for number `right` of them. */
+static void put_many(unsigned right, enum cache_ack (*ack)(unsigned i), bool direct)
+{
+        looks = 0;
+        for (unsigned i = 0; i < MANY; i++)
+                put_shared(&many[i], i == right ? &good : &gone, ack(i), direct);
+        for (unsigned i = 0; i < MANY; i++)
+                expect(&many[i], i < right    ? CACHE_FAULT
+                                 : i == right ? CACHE_OK
+                                              : CACHE_EXISTS);
+        /* Each comes, and looks for itself once, or finds that another has it in hand. */
+        assert_true(looks < UINT64_C(4) * MANY);
+        assert_int_equal(tiers_of(1) & CACHE_DISK, right < MANY ? CACHE_DISK : 0);
+        expect_get(1, right < MANY ? CACHE_OK : CACHE_MISS, 1);
+}
+
+static void many_puts_from_memory_that_is_gone_cost_one_try_each(void **state)
+{
+        share_both(0);
+        put_many(MANY, all_written, true);
+        assert_int_equal(stats().puts, 0);
+        put_many(MANY, all_written, false);
+        put_many(MANY, in_turns, true);
+        assert_int_equal(stats().puts, 0);
+        assert_int_equal(stats().waited, 0);
+}
+
+static void of_many_puts_the_first_that_can_succeeds(void **state)
+{
+        static const unsigned right[] = { 0, 1, MANY / 2, MANY - 1 };
+
+        share_both(0);
+        for (unsigned i = 0; i < ARRAY_SIZE(right); i++) {
+                put_many(right[i], all_written, true);
+                assert_int_equal(evict(1, false), CACHE_OK);
+                tiers_settle(&t);
+                put_many(right[i], all_written, false);
+                assert_int_equal(evict(1, false), CACHE_OK);
+                tiers_settle(&t);
+        }
+        assert_int_equal(stats().puts, 2 * ARRAY_SIZE(right));
+        assert_int_equal(stats().put_bytes_direct, LENGTH * ARRAY_SIZE(right));
+        /* By way of the pool, after one that was not, and the other way about. */
+        put_many(MANY / 2, in_turns, true);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        tiers_settle(&t);
+        put_many(MANY / 2 + 1, in_turns, true);
+}
+
+static void gets_among_many_puts_are_answered_with_the_put_they_met(void **state)
+{
+        static struct req gets[MANY];
+
+        share_both(0);
+        for (unsigned i = 0; i < MANY; i++) {
+                put_shared(&many[i], i == MANY - 1 ? &good : &gone, CACHE_ACCEPTED, false);
+                get(&gets[i], 1);
+        }
+        expect(&many[0], CACHE_FAULT);
+        /* All of them met the first: none waits for the others. */
+        for (unsigned i = 0; i < MANY; i++) {
+                assert_true(gets[i].done);
+                assert_int_equal(gets[i].req.status, CACHE_MISS);
+        }
+        assert_false(many[MANY - 1].done);
+        for (unsigned i = 1; i < MANY; i++)
+                expect(&many[i], i < MANY - 1 ? CACHE_FAULT : CACHE_OK);
+        expect_get(1, CACHE_OK, 1);
+}
+
+static void a_drain_does_not_go_through_puts_that_wait_for_one_that_fails(void **state)
+{
+        for (unsigned direct = 0; direct < 2; direct++) {
+                share_both(0);
+                for (unsigned i = 0; i < MANY; i++)
+                        put_shared(&many[i], &gone, CACHE_WRITTEN, direct);
+                cache_stop(t.cache);
+                expect(&many[0], CACHE_FAULT);
+                for (unsigned i = 1; i < MANY; i++) {
+                        assert_true(many[i].done);
+                        assert_int_equal(many[i].req.status, CACHE_CANCELLED);
+                }
+                unshare_it(&good);
+                unshare_it(&gone);
+        }
+        share_both(0);
+        /* Of one that succeeds they are told. */
+        put_shared(&many[0], &good, CACHE_WRITTEN, true);
+        put_shared(&many[1], &good, CACHE_WRITTEN, true);
+        cache_stop(t.cache);
+        expect(&many[0], CACHE_OK);
+        expect(&many[1], CACHE_EXISTS);
+}
+
+static void test_R15_who_joined_a_put_from_memory_is_answered_when_its_device_hangs(void **state)
+{
+        static struct req owner, joined, accepted, late;
+
+        share_both(200);
+        hold(KIO_WRITE, 1);
+        put_shared(&owner, &good, CACHE_WRITTEN, true);
+        put_shared(&joined, &good, CACHE_DURABLE, true);
+        put(&accepted, 1, CACHE_ACCEPTED);
+        tiers_wait_hits(&t, 1);
+        assert_false(joined.done || accepted.done);
+        expect_ticking(&joined, CACHE_FAILED);
+        expect_ticking(&accepted, CACHE_FAILED);
+        /* Nobody joins it any more. */
+        put_shared(&late, &good, CACHE_WRITTEN, true);
+        expect_ticking(&late, CACHE_FAILED);
+        expect_put(1, CACHE_ACCEPTED, CACHE_OK);
+        expect_get(1, CACHE_OK, 1);
+        tiers_turn(&t);
+        /* The device may still read its memory (rule R17). */
+        assert_false(owner.done);
+        assert_true(cache_pending(t.cache) > 0);
+        release();
+        expect(&owner, CACHE_FAILED);
+        tiers_settle(&t);
+        assert_int_equal(cache_pending(t.cache), 0);
+}
+
 /* --- everything at once --- */
 
 static uint64_t random_state;
@@ -1346,8 +1572,9 @@ static void traffic_with_failing_reads_and_writes_keeps_every_byte_right(void **
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define SHARED(name) cmocka_unit_test_setup_teardown(name, setup, teardown_shared)
 
-int main(void)
+int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
                 TEST(a_put_is_seen_when_accepted_and_on_disk_when_written),
@@ -1388,9 +1615,16 @@ int main(void)
                         writes_that_the_store_cannot_take_yet_are_written_later, setup_small_store,
                         teardown),
                 TEST(a_drain_writes_what_was_accepted_and_refuses_the_rest),
+                SHARED(many_puts_from_memory_that_is_gone_cost_one_try_each),
+                SHARED(of_many_puts_the_first_that_can_succeeds),
+                SHARED(gets_among_many_puts_are_answered_with_the_put_they_met),
+                SHARED(a_drain_does_not_go_through_puts_that_wait_for_one_that_fails),
+                SHARED(test_R15_who_joined_a_put_from_memory_is_answered_when_its_device_hangs),
                 TEST(traffic_with_late_operations_keeps_every_byte_right),
                 TEST(traffic_with_failing_reads_and_writes_keeps_every_byte_right),
         };
 
+        if (argc > 1)
+                cmocka_set_test_filter(argv[1]);
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
