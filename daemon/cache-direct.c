@@ -6,8 +6,9 @@
  * Get: the store reads to where the bytes are wanted, and verifies them there. Who comes while that
  * is under way reads into the pool, and others share that.
  *
- * Both tell nothing to whoever waits before the device has answered, however long it takes: until
- * then the memory is not the client's (rule R17).
+ * Neither tells its own client anything before the device has answered, however long it takes: until
+ * then the memory is not the client's (rule R17). Others that wait for the put are told that it
+ * failed once the device hangs.
  *
  * Failures: a client that writes there meanwhile makes the checksum wrong. Of a put that shows when
  * the chunk is read, and is a miss. Of a get it is no evidence against the chunk: that is read again,
@@ -34,6 +35,7 @@ struct direct {
         struct list_node node;    /* in the cache's bucket */
         struct list_node retry;   /* in cache.direct_retry */
         struct list_node waiters; /* puts of the same key */
+        bool abandoned;           /* its device hangs: nobody joins it, and it is not counted */
 };
 
 static bool may_be_direct(const struct cache_request *req)
@@ -76,20 +78,38 @@ static struct list_node *bucket_of(struct cache *c, uint64_t hash)
         return &c->direct_puts[hash % ARRAY_SIZE(c->direct_puts)];
 }
 
-bool cache_join_direct_put(struct cache *c, struct cache_request *req)
+struct list_node *cache_direct_put_waiters(struct cache *c, uint32_t namespace_id,
+                                           const struct key *key, uint64_t hash)
 {
         if (c->n_direct_puts == 0)
-                return false;
-        list_for_each(bucket_of(c, req->hash), n) {
+                return NULL;
+        list_for_each(bucket_of(c, hash), n) {
                 struct direct *d = container_of(n, struct direct, node);
 
-                if (d->req->namespace_id != req->namespace_id || !key_equal(&d->req->key, &req->key))
-                        continue;
-                req->waiting = WAITING_WRITE;
-                list_append(&d->waiters, &req->node);
-                return true;
+                if (d->req->namespace_id == namespace_id && key_equal(&d->req->key, key))
+                        return &d->waiters;
         }
-        return false;
+        return NULL;
+}
+
+bool cache_join_direct_put(struct cache *c, struct cache_request *req)
+{
+        struct list_node *waiters =
+                cache_direct_put_waiters(c, req->namespace_id, &req->key, req->hash);
+
+        if (!waiters)
+                return false;
+        req->waiting = WAITING_FILL;
+        list_append(waiters, &req->node);
+        return true;
+}
+
+/* Nobody finds it any more. */
+static void put_leave(struct direct *d, struct list_node *ret_waiters)
+{
+        list_unlink(&d->node);
+        d->cache->n_direct_puts--;
+        list_splice(ret_waiters, &d->waiters);
 }
 
 /* The store has it, or never will. Who waited looks for himself: it is there, or it is his turn. */
@@ -99,7 +119,6 @@ static void put_end(struct direct *d, int result)
         struct cache_request *req = d->req;
         struct list_node waiters = LIST_INIT(waiters);
         enum cache_status status = CACHE_FAILED;
-        struct list_node *n;
 
         if (result == 0 || result == -ECANCELED) /* purged meanwhile: written, and then purged */
                 status = CACHE_OK;
@@ -119,25 +138,35 @@ static void put_end(struct direct *d, int result)
         req->direct = true;
         req->place.ref = result == 0 || result == STORE_NOT_DURABLE ? d->put.ref : STORE_REF_NONE;
 
-        list_unlink(&d->node);
-        c->n_direct_puts--;
-        list_splice(&waiters, &d->waiters);
+        if (!d->abandoned)
+                put_leave(d, &waiters);
         direct_free(d);
         c->retry_now = true;
         cache_kick(c);
         cache_finish(c, req, status);
-        while ((n = list_pop(&waiters))) {
-                struct cache_request *other = container_of(n, struct cache_request, node);
-
-                other->waiting = WAITING_NOT;
-                if (!cache_put_try(c, other))
-                        cache_wait_for_room(c, other);
-        }
+        cache_try_in_turn(c, &waiters);
 }
 
 static void on_written(struct store_put *put)
 {
         put_end(container_of(put, struct direct, put), put->result);
+}
+
+/* The device hangs: others that wait are told that the write failed. Its own client is not, as the
+ * device has the memory. */
+static void on_put_abandoned(struct store_put *put)
+{
+        struct direct *d = container_of(put, struct direct, put);
+        struct cache *c = d->cache;
+        struct list_node waiters = LIST_INIT(waiters);
+        struct list_node *n;
+
+        d->abandoned = true;
+        put_leave(d, &waiters);
+        while ((n = list_pop(&waiters)))
+                cache_finish(c, container_of(n, struct cache_request, node), CACHE_FAILED);
+        c->retry_now = true;
+        cache_kick(c);
 }
 
 /* False: the store cannot take it now, and it waits for its next try. */
@@ -204,6 +233,7 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
                 .durable = req->ack == CACHE_DURABLE,
                 .ref = STORE_REF_NONE,
                 .complete = on_written,
+                .abandon = on_put_abandoned,
         };
         d->crc = (struct kio_request){
                 .op = KIO_COPY,

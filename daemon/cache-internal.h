@@ -12,7 +12,7 @@ enum { CACHE_FAILED_TRIES = 16 }; /* of a turn, of each kind */
 enum waiting {
         WAITING_NOT,
         WAITING_ROOM,  /* in wait_gets or wait_puts */
-        WAITING_FILL,  /* on a chunk, until its bytes are there */
+        WAITING_FILL,  /* on a chunk, until its bytes are there; on a direct put */
         WAITING_WRITE, /* on a chunk, until the store has it */
         WAITING_SYNC,
 };
@@ -87,6 +87,9 @@ void cache_wait_on(struct cache *c, struct cache_request *req, uint32_t chunk,
  * as it did, with `status`. */
 void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
                           enum cache_status status);
+/* Puts of one key, WAITING_FILL for another that is over: each looks for itself. Where one starts
+ * anew, all behind it wait for that one, unseen: what each of many finds to fail costs one try. */
+void cache_try_in_turn(struct cache *c, struct list_node *puts);
 /* Hands those on to the store whose evictions have all reached it. */
 void cache_pass_evictions(struct cache *c);
 
@@ -106,6 +109,9 @@ bool cache_get_direct(struct cache *c, struct cache_request *req, struct store_r
                       uint32_t length);
 /* Is a put of the key under way so? Then it waits for that. */
 bool cache_join_direct_put(struct cache *c, struct cache_request *req);
+/* Who waits for the put of the key that is under way so; NULL: none is. */
+struct list_node *cache_direct_put_waiters(struct cache *c, uint32_t namespace_id,
+                                           const struct key *key, uint64_t hash);
 /* As cache_retry_writes(). */
 void cache_retry_direct(struct cache *c);
 

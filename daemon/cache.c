@@ -48,7 +48,7 @@ struct cache *cache_free(struct cache *c)
 {
         if (!c)
                 return NULL;
-        assert(c->pending == 0);
+        assert(c->pending == 0 && c->n_direct_puts == 0);
         free(c);
         return NULL;
 }
@@ -114,8 +114,67 @@ void cache_finish_with(struct cache *c, struct cache_request *req, enum cache_st
 void cache_wait_on(struct cache *c, struct cache_request *req, uint32_t chunk,
                     enum waiting waiting)
 {
+        struct list_node *waiters = &pool_chunk(c->params.pool, chunk)->waiters;
+
         req->waiting = waiting;
-        list_append(&pool_chunk(c->params.pool, chunk)->waiters, &req->node);
+        /* Gets in front: when it fails they go, and the puts behind them stay as they are. */
+        if (req->kind == KIND_GET)
+                list_prepend(waiters, &req->node);
+        else
+                list_append(waiters, &req->node);
+}
+
+/* Who waits for the put or the read of the key that is under way; NULL: none is. */
+static struct list_node *waiters_for_key(struct cache *c, uint32_t namespace_id,
+                                         const struct key *key, uint64_t hash)
+{
+        uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
+
+        if (chunk == POOL_NONE)
+                return cache_direct_put_waiters(c, namespace_id, key, hash);
+        return pool_chunk(c->params.pool, chunk)->flags & POOL_FILLING
+                       ? &pool_chunk(c->params.pool, chunk)->waiters
+                       : NULL;
+}
+
+void cache_try_in_turn(struct cache *c, struct list_node *puts)
+{
+        struct list_node *n;
+
+        while ((n = list_pop(puts))) {
+                struct cache_request *req = container_of(n, struct cache_request, node);
+                /* What is completed may be gone. */
+                uint32_t namespace_id = req->namespace_id;
+                struct key key = req->key;
+                uint64_t hash = req->hash;
+                struct list_node *waiters;
+
+                req->waiting = WAITING_NOT;
+                if (c->stopping && cache_find(c, namespace_id, &key, NULL, NULL) == 0)
+                        cache_finish(c, req, CACHE_CANCELLED);
+                else if (!cache_put_try(c, req))
+                        cache_wait_for_room(c, req);
+                if (list_empty(puts))
+                        return;
+                waiters = waiters_for_key(c, namespace_id, &key, hash);
+                if (waiters)
+                        list_splice(waiters, puts);
+        }
+}
+
+/* It is filled with nothing. While a chunk is, nobody waits for its write yet. */
+static void settle_failed_fill(struct cache *c, struct pool_chunk *pc)
+{
+        struct list_node gets = LIST_INIT(gets), puts = LIST_INIT(puts);
+        struct list_node *n;
+
+        list_splice(&puts, &pc->waiters);
+        while (!list_empty(&puts) &&
+               container_of(puts.next, struct cache_request, node)->kind == KIND_GET)
+                list_prepend(&gets, list_pop(&puts)); /* the first is the last there */
+        while ((n = list_pop(&gets)))
+                cache_finish(c, container_of(n, struct cache_request, node), CACHE_MISS);
+        cache_try_in_turn(c, &puts);
 }
 
 void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
@@ -125,31 +184,33 @@ void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
         struct list_node settled = LIST_INIT(settled);
         struct list_node *n;
 
+        if (which == WAITING_FILL && status != CACHE_OK) {
+                settle_failed_fill(c, pc);
+                return;
+        }
         list_for_each_safe(&pc->waiters, node) {
                 struct cache_request *req = container_of(node, struct cache_request, node);
 
                 if (req->waiting != which)
                         continue;
                 list_unlink(node);
-                list_append(&settled, node);
+                if (req->kind == KIND_GET)
+                        list_prepend(&settled, node); /* as they came; see cache_wait_on() */
+                else
+                        list_append(&settled, node);
         }
         while ((n = list_pop(&settled))) {
                 struct cache_request *req = container_of(n, struct cache_request, node);
 
                 req->waiting = WAITING_NOT;
                 if (req->kind == KIND_GET) {
-                        if (status == CACHE_OK)
-                                cache_finish_with(c, req, CACHE_OK, chunk);
-                        else
-                                cache_finish(c, req, CACHE_MISS);
+                        cache_finish_with(c, req, CACHE_OK, chunk);
                 } else if (status == CACHE_OK && (pc->flags & POOL_DROPPED)) {
                         cache_finish(c, req, CACHE_EXISTS); /* the first was there, and is gone */
                 } else if (status == CACHE_OK) {
                         cache_put_present(c, req, chunk);
-                } else if (which == WAITING_WRITE) {
+                } else {
                         cache_finish(c, req, status);
-                } else if (!cache_put_try(c, req)) {
-                        cache_wait_for_room(c, req);
                 }
         }
 }

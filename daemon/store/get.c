@@ -31,6 +31,7 @@ static void get_read(struct volume *v, struct store_get *req);
 
 static void get_finish(struct volume *v, struct store_get *req, int result)
 {
+        volume_chunk_at(v, req->ref.index)->reading = false;
         chunk_unpin(v, req->ref.index);
         req->result = result;
         list_unlink(&req->node);
@@ -98,12 +99,12 @@ static void get_read(struct volume *v, struct store_get *req)
 int volume_get(struct volume *v, struct store_get *req)
 {
         uint32_t i = index_find(v->index, req->namespace_id, &req->key, req->hash);
-        const struct chunk *c;
+        struct chunk *c;
 
         if (i == INDEX_NONE || v->stopping || v->bypassed)
                 return STORE_MISS;
         c = volume_chunk_at(v, i);
-        /* More than 4,000 reads of one chunk at once is nobody's need. */
+        /* More than 2,000 reads of one chunk at once is nobody's need. */
         if (c->flags & CHUNK_PENDING || c->pins == CHUNK_PINS_MAX)
                 return STORE_MISS;
         req->length = c->length;
@@ -115,23 +116,19 @@ int volume_get(struct volume *v, struct store_get *req)
         list_init(&req->node);
         list_append(&v->gets_flying, &req->node);
         chunk_pin(v, i);
+        c->reading = true;
         v->requests++;
         get_read(v, req);
         return 0;
 }
 
+/* Who asks does so to share a read. Of several gets of a chunk the first to end clears the mark:
+ * asked between that and the end of the others, this says no, and one more read is made. */
 bool volume_is_reading(const struct volume *v, struct store_ref ref)
 {
-        if (ref.index >= index_high(v->index) ||
-            volume_ref(v, ref.index).generation != ref.generation)
-                return false;
-        /* Nearly always that says it. Others pin chunks as well. */
-        if (volume_chunk_at(v, ref.index)->pins == 0)
-                return false;
-        list_for_each (&v->gets_flying, n)
-                if (container_of(n, struct store_get, node)->ref.index == ref.index)
-                        return true;
-        return false;
+        return ref.index < index_high(v->index) &&
+               volume_ref(v, ref.index).generation == ref.generation &&
+               volume_chunk_at(v, ref.index)->reading;
 }
 
 void gets_abandon(struct volume *v)

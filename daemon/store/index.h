@@ -30,7 +30,7 @@ enum chunk_flags {
 enum {
         CHUNK_SEQ_BITS = 52,
         CHUNK_SLOT_BITS = 28, /* of a terabyte in pages */
-        CHUNK_PINS_BITS = 12,
+        CHUNK_PINS_BITS = 11,
 };
 #define CHUNK_SEQ_MAX  ((UINT64_C(1) << CHUNK_SEQ_BITS) - 1)
 #define CHUNK_PINS_MAX ((1u << CHUNK_PINS_BITS) - 1)
@@ -43,6 +43,7 @@ struct chunk {
         uint32_t crc;
         uint64_t seq : CHUNK_SEQ_BITS;
         uint64_t pins : CHUNK_PINS_BITS; /* I/O on its slot: neither evicted nor reused */
+        uint64_t reading : 1;            /* some of it is a get; see volume_is_reading() */
         uint64_t created_ms : 48;
         uint64_t slab : 16; /* = segment; INDEX_NO_SLAB: none yet */
         uint32_t slot : CHUNK_SLOT_BITS;

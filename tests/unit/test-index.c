@@ -143,6 +143,7 @@ static void a_fresh_record_is_empty(void **state)
         c = index_chunk(ix, i);
         c->length = 5;
         c->pins = 0;
+        c->reading = true;
         c->slab = 3;
         c->seq = CHUNK_SEQ_MAX;
         c->slot = 3;
@@ -153,6 +154,7 @@ static void a_fresh_record_is_empty(void **state)
         assert_int_equal(c->length, 0);
         assert_int_equal(c->slab, INDEX_NO_SLAB);
         assert_int_equal(c->seq, 0);
+        assert_int_equal(c->reading, 0);
         assert_int_equal(c->slot, 0);
         assert_int_equal(c->flags, CHUNK_USED);
         index_free(ix);
@@ -168,6 +170,7 @@ static void each_field_holds_its_most_without_touching_its_neighbours(void **sta
         c = index_chunk(ix, index_acquire(ix));
         c->seq = CHUNK_SEQ_MAX;
         c->pins = CHUNK_PINS_MAX;
+        c->reading = true;
         c->created_ms = (UINT64_C(1) << 48) - 1;
         c->slab = UINT16_MAX - 1;
         c->slot = (1u << CHUNK_SLOT_BITS) - 1;
@@ -175,6 +178,10 @@ static void each_field_holds_its_most_without_touching_its_neighbours(void **sta
         c->pins--;
         c->slab--;
         c->flags &= ~(unsigned)CHUNK_PENDING;
+        assert_true(c->seq == CHUNK_SEQ_MAX);
+        assert_int_equal(c->pins, CHUNK_PINS_MAX - 1);
+        assert_true(c->reading);
+        c->reading = false;
         assert_true(c->seq == CHUNK_SEQ_MAX);
         assert_int_equal(c->pins, CHUNK_PINS_MAX - 1);
         assert_true(c->created_ms == (UINT64_C(1) << 48) - 1);

@@ -2299,6 +2299,100 @@ static void who_asks_hears_whether_a_chunk_is_being_read(void **state)
         unshare_it();
 }
 
+/* The least CPU time that so many questions have cost, of a few tries. */
+static uint64_t ask_ns(struct store_ref ref, unsigned questions)
+{
+        uint64_t best = UINT64_MAX;
+
+        for (unsigned attempt = 0; attempt < 5; attempt++) {
+                struct timespec a, b;
+
+                clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
+                for (unsigned i = 0; i < questions; i++)
+                        assert_true(store_is_reading(t.s, ref));
+                clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
+                best = MIN(best, (uint64_t)((b.tv_sec - a.tv_sec) * 1000000000 + b.tv_nsec -
+                                            a.tv_nsec));
+        }
+        return best;
+}
+
+static unsigned n_got;
+
+static void count_got(struct store_get *req)
+{
+        n_got++;
+}
+
+static bool all_got(const void *arg)
+{
+        return n_got == *(const unsigned *)arg;
+}
+
+static void the_answer_costs_the_same_however_many_are_being_read(void **state)
+{
+        enum { N = 1000, QUESTIONS = 1000 };
+        static struct store_get reqs[N];
+        static const unsigned one = 1, all = N;
+        struct store_ref last;
+        uint64_t alone_ns;
+        struct key k = key_of(N - 1);
+
+        share(MIB);
+        start_limit(64 * MIB);
+        put_range(0, N, 4096);
+        assert_int_equal(store_find(t.s, t.ns, &k, store_hash(t.s, t.ns, &k), &last, NULL), 0);
+        n_got = 0;
+        assert_int_equal(begin_get_foreign(&reqs[N - 1], N - 1, 4096), 0);
+        reqs[N - 1].complete = count_got;
+        alone_ns = ask_ns(last, QUESTIONS);
+        turn(all_got, &one);
+        assert_false(store_is_reading(t.s, last));
+
+        n_got = 0;
+        for (unsigned i = 0; i < N; i++) {
+                assert_int_equal(begin_get_foreign(&reqs[i], i, 4096), 0);
+                reqs[i].complete = count_got;
+        }
+        assert_in_range(ask_ns(last, QUESTIONS), 0, 20 * alone_ns);
+        turn(all_got, &all);
+        for (unsigned i = 0; i < N; i++) {
+                struct store_ref ref;
+
+                k = key_of(i);
+                assert_int_equal(store_find(t.s, t.ns, &k, store_hash(t.s, t.ns, &k), &ref, NULL),
+                                 0);
+                assert_false(store_is_reading(t.s, ref));
+        }
+        stop();
+        unshare_it();
+}
+
+/* A record that is used again says nothing of who had it before. */
+static void a_chunk_is_not_being_read_because_the_one_before_it_was(void **state)
+{
+        static struct store_get req;
+        struct key k = key_of(1);
+        struct store_ref before, now;
+
+        share(MIB);
+        start_limit(64 * MIB);
+        assert_int_equal(put(1, 5000), 0);
+        assert_int_equal(store_find(t.s, t.ns, &k, store_hash(t.s, t.ns, &k), &before, NULL), 0);
+        assert_int_equal(begin_get_foreign(&req, 1, 5000), 0);
+        assert_true(store_is_reading(t.s, before));
+        assert_int_equal(drop(1), 0);
+        turn(get_done, NULL);
+        settle();
+        assert_int_equal(put(1, 5000), 0);
+        assert_int_equal(store_find(t.s, t.ns, &k, store_hash(t.s, t.ns, &k), &now, NULL), 0);
+        assert_int_equal(now.index, before.index);
+        assert_false(store_is_reading(t.s, now));
+        assert_false(store_is_reading(t.s, before));
+        stop();
+        unshare_it();
+}
+
 static void a_failed_namespaces_write_is_the_answer_and_not_the_end(void **state)
 {
         struct store_params params = params_of(64 * MIB);
@@ -2446,6 +2540,8 @@ static const struct CMUnitTest tests[] = {
         TEST(test_R2_registered_memory_that_is_gone_kills_nobody),
         TEST(a_fault_in_ones_own_memory_is_an_error_of_the_path),
         TEST(who_asks_hears_whether_a_chunk_is_being_read),
+        TEST(the_answer_costs_the_same_however_many_are_being_read),
+        TEST(a_chunk_is_not_being_read_because_the_one_before_it_was),
         TEST(a_failed_namespaces_write_is_the_answer_and_not_the_end),
         TEST(reads_and_writes_at_random_agree_with_a_model),
 };
