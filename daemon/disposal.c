@@ -10,7 +10,7 @@
 #include "store/store.h"
 
 enum {
-        OF_A_USER = 8, /* files that are not memory */
+        OF_A_USER = 64, /* files that are not memory */
         OF_ALL = 1024,
         OF_MEMORY = 1024,
         /* io's: no device of the store has them */
