@@ -171,6 +171,7 @@ static void session_free(struct session *s)
                 close(s->fd); /* leaves the epoll with it */
         list_unlink(&s->active);
         list_unlink(&s->node);
+        s->sessions->n_unclosed -= s->unclosed;
         s->sessions->stats.open--;
         free(s);
 }
@@ -245,8 +246,6 @@ static bool close_socket(struct session *s)
                 s->unclosed = true;
                 return false;
         }
-        all->n_unclosed -= s->unclosed;
-        s->unclosed = false;
         (void)epoll_ctl(all->closed_fd, EPOLL_CTL_DEL, s->fd, NULL);
         disposals_add(all->disposals, TAKE_FD(s->fd), s->peer.uid);
         return true;

@@ -188,7 +188,8 @@ def test_R12_a_descriptor_that_cannot_be_closed_holds_nobody_up(make_daemon, stu
     wait_until(lambda: daemon.fd_count() <= before["fds"], "they are closed once that is possible")
 
 
-def test_R12_a_descriptor_that_cannot_be_closed_does_not_keep_the_store_open(make_daemon, stubborn):
+@pytest.mark.parametrize("count", [1, 100])
+def test_R12_a_descriptor_that_cannot_be_closed_does_not_keep_the_store_open(make_daemon, stubborn, count):
     server, path = stubborn
     daemon = make_daemon().start()
     fd = os.open(path, os.O_RDWR)
@@ -197,9 +198,11 @@ def test_R12_a_descriptor_that_cannot_be_closed_does_not_keep_the_store_open(mak
             ns = c.namespace("polite")
             pairs = items("polite", 4, 5000)
             c.put(ns, pairs, ack=Ack.ACCEPTED)
-            c.send(frame(Op.PING), [fd])
-            with pytest.raises(kvwire.SessionEnded):
-                c.receive()
+        for _ in range(count):
+            with daemon.client() as c:
+                c.send(frame(Op.PING), [fd])
+                with pytest.raises(kvwire.SessionEnded):
+                    c.receive()
         daemon.process.send_signal(signal.SIGTERM)
         wait_until(lambda: "not waiting for it" in daemon.log(), "it has closed all else")
     finally:
