@@ -118,18 +118,8 @@ static void put_end(struct direct *d, int result)
         struct cache *c = d->cache;
         struct cache_request *req = d->req;
         struct list_node waiters = LIST_INIT(waiters);
-        enum cache_status status = CACHE_FAILED;
+        enum cache_status status = cache_status_of_put(result);
 
-        if (result == 0 || result == -ECANCELED) /* purged meanwhile: written, and then purged */
-                status = CACHE_OK;
-        else if (result == STORE_NOT_DURABLE)
-                status = CACHE_NOT_DURABLE;
-        else if (result == STORE_FULL || result == -ENOSPC || result == -EDQUOT)
-                status = CACHE_NO_SPACE;
-        else if (result == STORE_TOO_LARGE)
-                status = CACHE_TOO_LARGE;
-        else if (result == -EFAULT)
-                status = CACHE_FAULT;
         if (status == CACHE_OK || status == CACHE_NOT_DURABLE) {
                 c->stats.puts++;
                 c->stats.put_bytes += req->length;

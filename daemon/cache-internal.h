@@ -97,6 +97,8 @@ void cache_pass_evictions(struct cache *c);
 
 bool cache_put_try(struct cache *c, struct cache_request *req);
 bool cache_get_try(struct cache *c, struct cache_request *req);
+/* What a put is answered with whose store_put() ended so. */
+enum cache_status cache_status_of_put(int result);
 /* The key is in the pool. */
 void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chunk);
 /* Writes that the store could not take: as many as it takes now, in order. */

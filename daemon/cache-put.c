@@ -31,6 +31,27 @@ static void write_end(struct write *w)
         free(w);
 }
 
+enum cache_status cache_status_of_put(int result)
+{
+        switch (result) {
+        case 0:
+        case -ECANCELED: /* purged meanwhile: written, and then purged */
+                return CACHE_OK;
+        case STORE_NOT_DURABLE:
+                return CACHE_NOT_DURABLE;
+        case STORE_FULL:
+        case -ENOSPC:
+        case -EDQUOT:
+                return CACHE_NO_SPACE;
+        case STORE_TOO_LARGE:
+                return CACHE_TOO_LARGE;
+        case -EFAULT:
+                return CACHE_FAULT;
+        default:
+                return CACHE_FAILED;
+        }
+}
+
 /* The store has it, or never will. */
 static void write_done(struct write *w, int result)
 {
@@ -39,7 +60,7 @@ static void write_done(struct write *w, int result)
         struct cache_request *req = TAKE_PTR(w->req);
         bool written = result == 0 || result == STORE_NOT_DURABLE;
         bool gone = pc->flags & POOL_DROPPED;
-        enum cache_status status = CACHE_FAILED;
+        enum cache_status status;
 
         if (w->abandoned) { /* all is said */
                 if (written && (w->drop || gone))
@@ -60,14 +81,7 @@ static void write_done(struct write *w, int result)
 
         /* What was purged or evicted while it was written was written and then purged, as far as
          * anyone can tell. */
-        if (result == STORE_NOT_DURABLE)
-                status = CACHE_NOT_DURABLE;
-        else if (written || gone)
-                status = CACHE_OK;
-        else if (result == STORE_FULL || result == -ENOSPC || result == -EDQUOT)
-                status = CACHE_NO_SPACE;
-        else if (result == STORE_TOO_LARGE)
-                status = CACHE_TOO_LARGE;
+        status = gone && !written ? CACHE_OK : cache_status_of_put(result);
 
         if (!written && !gone && !w->told)
                 pool_drop(c->params.pool, w->chunk);
