@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "checked.h"
 #include "policy.h"
@@ -25,7 +26,7 @@ static_assert(sizeof(struct lru_item) == 12, "there is one for each chunk");
 
 #define END (UINT32_C(1) << 31)
 
-enum { LRU_MAX_GROUPS = UINT16_MAX - 1 };
+enum { LRU_MAX_GROUPS = UINT16_MAX - 1, HUGE_BYTES = 2 * 1024 * 1024 };
 
 struct lru_group {
         uint32_t oldest, youngest; /* links as well; an empty list's are its END */
@@ -45,6 +46,16 @@ static struct lru *lru(const struct evict *e)
         return (struct lru *)e;
 }
 
+/* The store's is filled in one go at start, and looked at in no order from then on. */
+static void wish_huge_pages(void *p, size_t bytes)
+{
+        uintptr_t begin = round_up((uintptr_t)p, HUGE_BYTES),
+                  end = round_down((uintptr_t)p + bytes, HUGE_BYTES);
+
+        if (begin < end)
+                madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+}
+
 static int lru_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
 {
         struct lru *l;
@@ -59,6 +70,7 @@ static int lru_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
                 free(l);
                 return -ENOMEM;
         }
+        wish_huge_pages(l->items, max_items * sizeof(l->items[0]));
         for (uint32_t i = 0; i < max_groups; i++)
                 l->groups[i] = (struct lru_group){ .oldest = END | i, .youngest = END | i };
         *ret = &l->evict;

@@ -582,6 +582,19 @@ int slabs_assign(struct slabs *s, uint32_t slab, unsigned class)
         return slab_cut(s, slab, class);
 }
 
+void slabs_prefetch(const struct slabs *s, struct slab_slot slot, unsigned step)
+{
+        const struct slab *slab;
+
+        if (slot.slab >= s->n_slabs)
+                return;
+        slab = &s->slabs[slot.slab];
+        if (step == 0)
+                __builtin_prefetch(slab);
+        else if (slab->words && slot.slot < slab->slots)
+                __builtin_prefetch(&slab->words[slot.slot], 1);
+}
+
 int slabs_occupy(struct slabs *s, struct slab_slot slot, uint32_t owner)
 {
         struct slab *slab;

@@ -84,3 +84,5 @@ void slabs_reclaim(struct slabs *s, uint32_t slab);
  * such slab, class or slot, or the slab is shorter than one slot), -ENOMEM. */
 int slabs_assign(struct slabs *s, uint32_t slab, unsigned class);
 int slabs_occupy(struct slabs *s, struct slab_slot slot, uint32_t owner);
+/* For many of them in a row: step 0, a little later step 1, a little later slabs_occupy(). */
+void slabs_prefetch(const struct slabs *s, struct slab_slot slot, unsigned step);

@@ -29,7 +29,7 @@ struct index {
         uint32_t free; /* the top of the stack */
 };
 
-enum { MIN_BUCKETS = 1024, POPULATE_BYTES = 8 * 1024 * 1024 };
+enum { MIN_BUCKETS = 1024, PAGE_BYTES = 4096, POPULATE_BYTES = 8 * 1024 * 1024 };
 
 DEFINE_CLEANUP(struct index *, index_free);
 
@@ -146,14 +146,15 @@ void index_reserve(struct index *ix, uint32_t chunks)
                 set_buckets(ix, MAX(ix->n_buckets, MIN(chunks, ix->max_buckets)));
 }
 
-void index_populate(const struct index *ix, uint32_t chunks)
+void index_populate(const struct index *ix, uint32_t from, uint32_t to)
 {
 #ifdef MADV_POPULATE_WRITE
         /* A piece at a time: who asks for a page meanwhile does not wait for all of them. */
-        uint64_t bytes = (uint64_t)MIN(chunks, ix->max) * sizeof(struct chunk);
+        uint64_t end = (uint64_t)MIN(to, ix->max) * sizeof(struct chunk);
 
-        for (uint64_t at = 0; at < bytes; at += POPULATE_BYTES)
-                if (madvise((char *)ix->chunks + at, MIN(bytes - at, (uint64_t)POPULATE_BYTES),
+        for (uint64_t at = round_down((uint64_t)from * sizeof(struct chunk), PAGE_BYTES); at < end;
+             at += POPULATE_BYTES)
+                if (madvise((char *)ix->chunks + at, MIN(end - at, (uint64_t)POPULATE_BYTES),
                             MADV_POPULATE_WRITE) < 0)
                         return;
 #endif

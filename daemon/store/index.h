@@ -63,9 +63,9 @@ struct index *index_free(struct index *ix);
 uint32_t index_acquire(struct index *ix);
 /* So many are about to be linked, and none is yet: room for all at once. */
 void index_reserve(struct index *ix, uint32_t chunks);
-/* Has the machine's memory put under so many records, from the first on; on any thread, whatever
- * the others do meanwhile. */
-void index_populate(const struct index *ix, uint32_t chunks);
+/* Has the machine's memory put under the records [from, to); on any thread, whatever the others do
+ * meanwhile. */
+void index_populate(const struct index *ix, uint32_t from, uint32_t to);
 /* Must not be linked. */
 void index_release(struct index *ix, uint32_t i);
 /* Under the key and namespace it has. */

@@ -3,8 +3,9 @@
  *
  * Two looks at the ring, each sequential. A ring of up to 64 MiB is read once and kept meanwhile;
  * a larger one is read each time, through the page cache: that costs less than touching that much
- * memory. A second thread then reads and checks the next block while this one is looked at. What
- * the looks come to in memory is anywhere, so each fetches it for a whole page before it is used.
+ * memory. A second thread then reads the next block while this one is looked at, and in the second
+ * look does all but the index's part with it. What the looks come to in memory is anywhere, so each
+ * fetches it for a whole page before it is used.
  *   1. The newest page, hence the head; the highest sequence; of each segment the last cut
  *      (epoch), and of each of its slots the highest sequence. Then a lowered limit is enforced,
  *      before anything is built.
@@ -49,9 +50,11 @@
 
 enum {
         READ_PAGES = 128,
+        POPULATE_RECORDS = 128 * 1024,
         KEEP_PAGES = 64 * 1024 * 1024 / DISK_PAGE,
         HUGE_BYTES = 2 * 1024 * 1024,
         ARENA_BYTES = 16 * 1024 * 1024,
+        FETCH_AHEAD = 32,
 };
 
 /* How far both counters go ahead when a page could not be read: it may be readable again at another
@@ -62,6 +65,7 @@ enum {
 struct segment_scan {
         uint64_t epoch;
         uint32_t slot_pages, slots, room;
+        uint32_t won; /* slots that have an entry */
         uint16_t tenant;
         uint64_t *seqs; /* of each slot the highest; room for `room` */
         uint64_t bytes; /* of the file; 0: there is none */
@@ -73,10 +77,13 @@ struct arena {
         uint64_t used, bytes;
 };
 
-/* What of a page may be read. */
+/* What of a page may be read, and what the second look does with it; of entries a bit each. */
 struct check {
         bool valid;
-        uint32_t entries; /* a bit each */
+        uint32_t entries;
+        uint32_t won; /* have their slot */
+        uint32_t in;  /* and are of namespaces that have not been purged since */
+        uint64_t hashes[DISK_PAGE_ENTRIES]; /* of the keys of `entries` */
 };
 static_assert(DISK_PAGE_ENTRIES <= 32, "a bit each");
 
@@ -86,6 +93,9 @@ struct block {
         struct check *checks;
         uint32_t first, n; /* n: 0: nothing */
         bool unread;       /* the device has refused one */
+        bool zeros;        /* all of `pages` */
+        bool checked;      /* `checks` say what may be read */
+        bool judged;       /* and the rest */
 };
 
 struct recovery {
@@ -95,20 +105,29 @@ struct recovery {
         int fd;
         uint32_t pages;
         uint32_t room; /* of a block, in pages */
+        bool *written; /* of each block: has any of it been, ever */
         struct block block;
         uint64_t *sequences; /* of each page; 0: not valid; TABLE_STALE */
-        uint32_t *won; /* of each page, after the second look: its entries that have their slot */
+        uint32_t *entries;   /* of each page, from the first look: a bit for each that is valid */
         struct arena *arenas;
         bool unread;         /* the device has refused a page */
 
         /* The reader has `ahead` while `reading`. */
         struct block ahead;
-        pthread_t thread;
+        pthread_t reader;
         pthread_mutex_t lock;
         pthread_cond_t cond;
-        bool has_thread, reading, ending;
-        bool looked; /* once: `sequences` says what there is to read */
+        bool has_reader, reading, judging, ending;
 
+        /* Another puts memory under so many records of the index meanwhile. */
+        pthread_t populator;
+        bool has_populator;
+        uint32_t expected;
+
+        bool looked;   /* once: `sequences` says what there is to read */
+        bool in_force; /* so is the limit: which segments there are says what can be read of them */
+
+        uint32_t n_won; /* slots that have an entry */
         uint64_t max_seq, max_sequence;
         uint32_t newest; /* UINT32_MAX: none */
         uint32_t safe;   /* pages behind it with nothing that is needed */
@@ -125,19 +144,45 @@ static int fail(struct recovery *rec, int r, const char *what)
 
 /* --- reading the ring --- */
 
+/* What is allocated and was never written need not be read: the kernel would zero pages of its own
+ * first. Asked once, before the first read: pages that it reads ahead there are data to it. */
+static int find_written(struct recovery *rec)
+{
+        uint32_t n = (rec->pages + rec->room - 1) / rec->room;
+        uint64_t bytes = (uint64_t)rec->room * DISK_PAGE;
+        off_t end = 0;
+
+        rec->written = calloc(n, sizeof(*rec->written));
+        if (!rec->written)
+                return -ENOMEM;
+        for (;;) {
+                off_t data = lseek(rec->fd, end, SEEK_DATA);
+
+                if (data < 0 && errno == ENXIO)
+                        return 0;
+                end = data < 0 ? -1 : lseek(rec->fd, data, SEEK_HOLE);
+                if (end <= data) {
+                        memset(rec->written, true, n); /* it does not say */
+                        return 0;
+                }
+                for (uint64_t i = (uint64_t)data / bytes; i < n && i * bytes < (uint64_t)end; i++)
+                        rec->written[i] = true;
+        }
+}
+
 /* What cannot be read is as good as zeros: not valid. */
 static void block_read(const struct recovery *rec, struct block *b)
 {
         char *buf = (char *)b->pages;
         uint64_t offset = (uint64_t)b->first * DISK_PAGE, bytes = (uint64_t)b->n * DISK_PAGE,
                  done = 0;
-        off_t data = lseek(rec->fd, (off_t)offset, SEEK_DATA);
+        bool zeros = !rec->written[b->first / rec->room];
 
-        /* Allocated and never written yet: the kernel would zero pages of its own first. */
-        if ((data < 0 && errno == ENXIO) || (data >= 0 && (uint64_t)data >= offset + bytes)) {
-                memset(buf, 0, bytes);
+        if (zeros && !b->zeros)
+                memset(buf, 0, (size_t)rec->room * DISK_PAGE);
+        b->zeros = zeros;
+        if (zeros)
                 return;
-        }
         while (done < bytes) {
                 ssize_t k = pread(rec->fd, buf + done, bytes - done, (off_t)(offset + done));
 
@@ -171,17 +216,106 @@ static bool entry_valid(const struct disk_entry *e, const uint8_t uuid[static DI
         return disk_entry_valid(e, uuid) && e->seq <= CHUNK_SEQ_MAX;
 }
 
+/* A page that is still whole has the same entries as when it was looked at first. */
 static void block_check(const struct recovery *rec, struct block *b)
 {
         const uint8_t *uuid = rec->v->dir->superblock.uuid;
 
+        b->checked = true;
         for (uint32_t i = 0; i < b->n; i++) {
                 const struct disk_page *p = &b->pages[i];
                 struct check *c = &b->checks[i];
 
-                *c = (struct check){ .valid = disk_page_valid(p, uuid, b->first + i) };
+                c->valid = disk_page_valid(p, uuid, b->first + i);
+                c->entries = 0;
+                if (c->valid && rec->in_force && p->sequence == rec->sequences[b->first + i]) {
+                        c->entries = rec->entries[b->first + i];
+                        continue;
+                }
                 for (unsigned j = 0; c->valid && j < p->count; j++)
                         c->entries |= (uint32_t)entry_valid(&p->entries[j], uuid) << j;
+        }
+}
+
+/* The segment's part of an entry: within a file that is there, and possible. */
+static bool place_valid(const struct recovery *rec, const struct disk_entry *e)
+{
+        return e->segment < rec->v->n_segments && e->slot_pages > 0 &&
+               e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
+               e->length <= (uint64_t)e->slot_pages * DISK_PAGE &&
+               e->segment_epoch <= CHUNK_SEQ_MAX &&
+               range_within((uint64_t)e->slot_offset * DISK_PAGE,
+                            (uint64_t)e->slot_pages * DISK_PAGE, rec->scans[e->segment].bytes);
+}
+
+/* Both steps for all entries of a page, then whatever looks at their slots. */
+static void prefetch_segments(const struct recovery *rec, const struct disk_page *page)
+{
+        for (unsigned j = 0; j < page->count; j++)
+                if (page->entries[j].segment < rec->n_scans)
+                        __builtin_prefetch(&rec->scans[page->entries[j].segment]);
+}
+
+static void prefetch_slots(const struct recovery *rec, const struct disk_page *page)
+{
+        for (unsigned j = 0; j < page->count; j++) {
+                const struct disk_entry *e = &page->entries[j];
+                const struct segment_scan *scan;
+
+                if (e->segment >= rec->n_scans)
+                        continue;
+                scan = &rec->scans[e->segment];
+                if (scan->seqs && e->slot_pages == scan->slot_pages &&
+                    e->slot_offset / e->slot_pages < scan->slots)
+                        __builtin_prefetch(&scan->seqs[e->slot_offset / e->slot_pages]);
+        }
+}
+
+static bool is_of_scan(const struct segment_scan *scan, const struct disk_entry *e)
+{
+        return e->segment_epoch == scan->epoch && e->slot_pages == scan->slot_pages &&
+               e->tenant == scan->tenant;
+}
+
+static bool won_its_slot(const struct recovery *rec, const struct disk_entry *e)
+{
+        const struct segment_scan *scan;
+
+        if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec, e))
+                return false;
+        scan = &rec->scans[e->segment];
+        return is_of_scan(scan, e) && e->seq == scan->seqs[e->slot_offset / e->slot_pages];
+}
+
+/* What the second look does, up to the index. Nothing that this reads changes any more. */
+static void block_judge(const struct recovery *rec, struct block *b)
+{
+        const struct volume *v = rec->v;
+
+        if (!b->checked)
+                block_check(rec, b);
+        b->judged = true;
+        for (uint32_t i = 0; i < b->n; i++) {
+                const struct disk_page *p = &b->pages[i];
+                struct check *c = &b->checks[i];
+
+                c->won = c->in = 0;
+                if (!c->valid)
+                        continue;
+                prefetch_segments(rec, p);
+                prefetch_slots(rec, p);
+                for (unsigned j = 0; j < p->count; j++) {
+                        const struct disk_entry *e = &p->entries[j];
+
+                        if (!(c->entries >> j & 1))
+                                continue;
+                        c->hashes[j] = key_hash(&v->params.secret, e->namespace_id, &e->key);
+                        if (!won_its_slot(rec, e))
+                                continue;
+                        c->won |= UINT32_C(1) << j;
+                        if (!namespaces_is_dead(v->namespaces, e->namespace_id, e->seq))
+                                c->in |= UINT32_C(1) << j;
+                }
         }
 }
 
@@ -189,9 +323,8 @@ static void block_fill(const struct recovery *rec, struct block *b, uint32_t fir
 {
         b->first = first;
         b->n = MIN(rec->room, rec->pages - first);
-        b->unread = false;
+        b->unread = b->checked = b->judged = false;
         block_read(rec, b);
-        block_check(rec, b);
 }
 
 static int block_init(struct block *b, uint32_t room)
@@ -222,6 +355,8 @@ static void *reader_run(void *userdata)
                 }
                 pthread_mutex_unlock(&rec->lock);
                 block_fill(rec, &rec->ahead, rec->ahead.first);
+                if (rec->judging)
+                        block_judge(rec, &rec->ahead);
                 pthread_mutex_lock(&rec->lock);
                 rec->reading = false;
                 pthread_cond_broadcast(&rec->cond);
@@ -235,7 +370,7 @@ static void reader_start(struct recovery *rec)
 {
         if (block_init(&rec->ahead, rec->room) < 0)
                 return;
-        rec->has_thread = pthread_create(&rec->thread, NULL, reader_run, rec) == 0;
+        rec->has_reader = pthread_create(&rec->reader, NULL, reader_run, rec) == 0;
 }
 
 static void reader_wait(struct recovery *rec)
@@ -252,20 +387,63 @@ static void reader_ask(struct recovery *rec, uint32_t first)
         rec->ahead.first = first;
         rec->ahead.n = 0;
         rec->reading = true;
+        rec->judging = rec->in_force;
         pthread_cond_broadcast(&rec->cond);
         pthread_mutex_unlock(&rec->lock);
 }
 
-static void reader_stop(struct recovery *rec)
+/* The kernel takes a third of a start to clear what the index is about to fill. While the table is
+ * first read, the device is what all wait for. */
+static void *populator_run(void *userdata)
 {
-        if (!rec->has_thread)
+        struct recovery *rec = userdata;
+        uint32_t done = 0;
+
+        pthread_mutex_lock(&rec->lock);
+        while (!rec->ending) {
+                uint32_t wanted = rec->expected;
+
+                if (wanted <= done) {
+                        pthread_cond_wait(&rec->cond, &rec->lock);
+                        continue;
+                }
+                pthread_mutex_unlock(&rec->lock);
+                index_populate(rec->v->index, done, wanted);
+                done = wanted;
+                pthread_mutex_lock(&rec->lock);
+        }
+        pthread_mutex_unlock(&rec->lock);
+        return NULL;
+}
+
+static void populator_start(struct recovery *rec)
+{
+        rec->has_populator = pthread_create(&rec->populator, NULL, populator_run, rec) == 0;
+}
+
+static void populator_tell(struct recovery *rec, uint32_t expected)
+{
+        if (!rec->has_populator || expected < rec->expected + POPULATE_RECORDS)
+                return;
+        pthread_mutex_lock(&rec->lock);
+        rec->expected = expected;
+        pthread_cond_broadcast(&rec->cond);
+        pthread_mutex_unlock(&rec->lock);
+}
+
+static void threads_stop(struct recovery *rec)
+{
+        if (!rec->has_reader && !rec->has_populator)
                 return;
         pthread_mutex_lock(&rec->lock);
         rec->ending = true;
         pthread_cond_broadcast(&rec->cond);
         pthread_mutex_unlock(&rec->lock);
-        pthread_join(rec->thread, NULL);
-        rec->has_thread = false;
+        if (rec->has_reader)
+                pthread_join(rec->reader, NULL);
+        if (rec->has_populator)
+                pthread_join(rec->populator, NULL);
+        rec->has_reader = rec->has_populator = false;
 }
 
 /* The block that will be needed after this one; from the end it goes on at the begin. */
@@ -288,9 +466,9 @@ static void next_block(struct recovery *rec, uint32_t page)
 {
         uint32_t first = page / rec->room * rec->room, after;
 
-        if (rec->has_thread)
+        if (rec->has_reader)
                 reader_wait(rec);
-        if (rec->has_thread && rec->ahead.n > 0 && rec->ahead.first == first) {
+        if (rec->has_reader && rec->ahead.n > 0 && rec->ahead.first == first) {
                 struct block b = rec->block;
 
                 rec->block = rec->ahead;
@@ -299,8 +477,10 @@ static void next_block(struct recovery *rec, uint32_t page)
                 block_fill(rec, &rec->block, first);
         }
         rec->unread = rec->unread || rec->block.unread;
-        if (rec->has_thread && (after = wanted_after(rec, first)) != first)
+        if (rec->has_reader && (after = wanted_after(rec, first)) != first)
                 reader_ask(rec, after);
+        if (!rec->block.checked)
+                block_check(rec, &rec->block);
 }
 
 static const struct disk_page *ring_page(struct recovery *rec, uint32_t page)
@@ -347,12 +527,17 @@ static int open_ring(struct recovery *rec)
                 return fail(rec, rec->fd, "cannot read the file \"" NAME_TABLE "\"");
         posix_fadvise(rec->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
         rec->room = rec->pages <= KEEP_PAGES ? rec->pages : READ_PAGES;
+        if (v->params.table_block > 0)
+                rec->room = MIN(v->params.table_block, rec->pages);
         rec->sequences = calloc(rec->pages, sizeof(*rec->sequences));
-        rec->won = calloc(rec->pages, sizeof(*rec->won));
-        if (block_init(&rec->block, rec->room) < 0 || !rec->sequences || !rec->won)
+        rec->entries = calloc(rec->pages, sizeof(*rec->entries));
+        if (block_init(&rec->block, rec->room) < 0 || !rec->sequences || !rec->entries ||
+            find_written(rec) < 0)
                 return fail(rec, -ENOMEM, "reading the table");
-        if (rec->room < rec->pages)
+        if (rec->room < rec->pages) {
                 reader_start(rec);
+                populator_start(rec);
+        }
         return 0;
 }
 
@@ -454,6 +639,7 @@ static void drop_last_segment(struct recovery *rec)
                 unlinkat(v->dir->fd, name, 0);
                 v->segments_charged -= seg->charged;
         }
+        rec->n_won -= rec->scans[number].won;
         segment_free(seg);
         v->segments[number] = NULL;
 }
@@ -474,41 +660,17 @@ static bool trim_last_segment(struct recovery *rec, uint64_t excess)
         return charge_segment(v, seg) == 0 && seg->charged < before;
 }
 
-/* The segment's part of an entry: within a file that is there, and possible. */
-static bool place_valid(const struct recovery *rec, const struct disk_entry *e)
-{
-        return e->segment < rec->v->n_segments && e->slot_pages > 0 &&
-               e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
-               e->length <= (uint64_t)e->slot_pages * DISK_PAGE &&
-               e->segment_epoch <= CHUNK_SEQ_MAX &&
-               range_within((uint64_t)e->slot_offset * DISK_PAGE,
-                            (uint64_t)e->slot_pages * DISK_PAGE, rec->scans[e->segment].bytes);
-}
-
-/* Both steps for all entries of a page, then whatever looks at their slots. */
-static void prefetch_segments(const struct recovery *rec, const struct disk_page *page)
-{
-        for (unsigned j = 0; j < page->count; j++)
-                if (page->entries[j].segment < rec->n_scans)
-                        __builtin_prefetch(&rec->scans[page->entries[j].segment]);
-}
-
-static void prefetch_slots(const struct recovery *rec, const struct disk_page *page)
-{
-        for (unsigned j = 0; j < page->count; j++) {
-                const struct disk_entry *e = &page->entries[j];
-                const struct segment_scan *scan;
-
-                if (e->segment >= rec->n_scans)
-                        continue;
-                scan = &rec->scans[e->segment];
-                if (scan->seqs && e->slot_pages == scan->slot_pages &&
-                    e->slot_offset / e->slot_pages < scan->slots)
-                        __builtin_prefetch(&scan->seqs[e->slot_offset / e->slot_pages]);
-        }
-}
-
 /* --- first look --- */
+
+/* For what is filled at once: fewer faults. free() it. */
+static void *huge_alloc(uint64_t bytes)
+{
+        void *p = aligned_alloc(HUGE_BYTES, round_up(bytes, HUGE_BYTES));
+
+        if (p)
+                madvise(p, bytes, MADV_HUGEPAGE); /* a wish */
+        return p;
+}
 
 static uint64_t *seqs_new(struct recovery *rec, uint32_t n)
 {
@@ -518,10 +680,9 @@ static uint64_t *seqs_new(struct recovery *rec, uint32_t n)
 
         if (!a || a->bytes - a->used < bytes) {
                 room = round_up(MAX(bytes + sizeof(*a), (uint64_t)ARENA_BYTES), HUGE_BYTES);
-                a = aligned_alloc(HUGE_BYTES, room);
+                a = huge_alloc(room);
                 if (!a)
                         return NULL;
-                madvise(a, room, MADV_HUGEPAGE); /* a wish */
                 *a = (struct arena){ .next = rec->arenas, .used = sizeof(*a), .bytes = room };
                 rec->arenas = a;
         }
@@ -538,12 +699,6 @@ static void arenas_free(struct arena *a)
                 free(a);
                 a = next;
         }
-}
-
-static bool is_of_scan(const struct segment_scan *scan, const struct disk_entry *e)
-{
-        return e->segment_epoch == scan->epoch && e->slot_pages == scan->slot_pages &&
-               e->tenant == scan->tenant;
 }
 
 static int scan_entry(struct recovery *rec, const struct disk_entry *e)
@@ -569,10 +724,16 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e)
                                 return fail(rec, -ENOMEM, "reading the table");
                 }
                 memset(scan->seqs, 0, scan->slots * sizeof(*scan->seqs));
+                rec->n_won -= scan->won;
+                scan->won = 0;
         }
         if (is_of_scan(scan, e)) {
                 uint64_t *seq = &scan->seqs[e->slot_offset / e->slot_pages];
 
+                if (*seq == 0) {
+                        scan->won++;
+                        rec->n_won++;
+                }
                 *seq = MAX(*seq, e->seq);
         }
         return 0;
@@ -595,6 +756,7 @@ static int first_look(struct recovery *rec)
                 }
                 rec->v->stats.recovered_pages++;
                 rec->sequences[i] = page->sequence;
+                rec->entries[i] = entries;
                 prefetch_segments(rec, page);
                 prefetch_slots(rec, page);
                 for (unsigned j = 0; j < page->count; j++) {
@@ -603,6 +765,7 @@ static int first_look(struct recovery *rec)
                         if (r < 0)
                                 return r;
                 }
+                populator_tell(rec, rec->n_won);
         }
         rec->looked = true;
         rec->newest = table_find_newest(rec->sequences, rec->pages);
@@ -665,22 +828,20 @@ static int enforce_limit(struct recovery *rec)
 
 /* --- second look --- */
 
-static const struct disk_page *readable_page(struct recovery *rec, uint32_t page,
-                                             uint32_t *ret_entries)
+/* NULL: there is nothing to read. */
+static const struct disk_page *judged_page(struct recovery *rec, uint32_t page,
+                                           const struct check **ret_check)
 {
-        return rec->sequences[page] == 0 || rec->sequences[page] == TABLE_STALE
-                       ? NULL
-                       : valid_page(rec, page, ret_entries);
-}
+        const struct disk_page *p;
+        uint32_t entries;
 
-static bool won_its_slot(const struct recovery *rec, const struct disk_entry *e)
-{
-        const struct segment_scan *scan;
-
-        if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec, e))
-                return false;
-        scan = &rec->scans[e->segment];
-        return is_of_scan(scan, e) && e->seq == scan->seqs[e->slot_offset / e->slot_pages];
+        if (rec->sequences[page] == 0 || rec->sequences[page] == TABLE_STALE)
+                return NULL;
+        p = valid_page(rec, page, &entries);
+        if (!rec->block.judged)
+                block_judge(rec, &rec->block);
+        *ret_check = &rec->block.checks[page - rec->block.first];
+        return p;
 }
 
 static void index_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
@@ -737,21 +898,15 @@ static void unindex_entry(struct recovery *rec, const struct disk_entry *e, uint
 
 /* Some of a page's entries go into the index, others take out what is older. Whatever is wanted of
  * the page's is asked for at once, so that its memory is fetched together. */
-static void use_entries(struct recovery *rec, const struct disk_page *page, uint32_t in,
-                        uint32_t out)
+static void use_entries(struct recovery *rec, const struct disk_page *page,
+                        const uint64_t *hashes, uint32_t in, uint32_t out)
 {
         uint32_t wanted = in | out;
         const struct volume *v = rec->v;
-        uint64_t hashes[DISK_PAGE_ENTRIES];
 
-        for (unsigned j = 0; j < page->count; j++) {
-                const struct disk_entry *e = &page->entries[j];
-
-                if (!(wanted >> j & 1))
-                        continue;
-                hashes[j] = key_hash(&v->params.secret, e->namespace_id, &e->key);
-                index_prefetch(v->index, hashes[j], 0);
-        }
+        for (unsigned j = 0; j < page->count; j++)
+                if (wanted >> j & 1)
+                        index_prefetch(v->index, hashes[j], 0);
         for (unsigned j = 0; j < page->count; j++)
                 if (wanted >> j & 1)
                         index_prefetch(v->index, hashes[j], 1);
@@ -763,30 +918,6 @@ static void use_entries(struct recovery *rec, const struct disk_page *page, uint
                 else if (out >> j & 1)
                         unindex_entry(rec, e, hashes[j]);
         }
-}
-
-/* How many slots have an entry. */
-static uint32_t count_won(const struct recovery *rec)
-{
-        uint64_t n = 0;
-
-        for (uint32_t i = 0; i < rec->v->n_segments; i++)
-                for (uint32_t j = 0; j < rec->scans[i].slots; j++)
-                        n += rec->scans[i].seqs[j] != 0;
-        return (uint32_t)MIN(n, (uint64_t)UINT32_MAX);
-}
-
-struct populating {
-        const struct index *index;
-        uint32_t chunks;
-};
-
-static void *populate(void *userdata)
-{
-        const struct populating *p = userdata;
-
-        index_populate(p->index, p->chunks);
-        return NULL;
 }
 
 /* From the oldest page on. */
@@ -816,45 +947,28 @@ static bool is_in_order(const struct recovery *rec)
 static void third_look(struct recovery *rec)
 {
         for (uint32_t i = 0; i < rec->pages; i++) {
-                uint32_t entries = 0;
-                const struct disk_page *page = readable_page(rec, i, &entries);
+                const struct check *check;
+                const struct disk_page *page = judged_page(rec, i, &check);
 
                 if (page)
-                        use_entries(rec, page, 0, entries & ~rec->won[i]);
+                        use_entries(rec, page, check->hashes, 0, check->entries & ~check->won);
         }
 }
 
 static void second_look(struct recovery *rec)
 {
-        struct populating job = { .index = rec->v->index, .chunks = count_won(rec) };
-        pthread_t thread;
-        /* The kernel takes a third of the time to clear what the index is about to fill. */
-        bool populates = rec->has_thread && pthread_create(&thread, NULL, populate, &job) == 0;
         bool in_order = is_in_order(rec);
 
-        index_reserve(rec->v->index, job.chunks);
+        rec->in_force = true;
+        index_reserve(rec->v->index, rec->n_won);
         for (uint32_t i = 0; i < rec->pages; i++) {
-                uint32_t n = page_by_age(rec, i), entries = 0, won = 0, in = 0;
-                const struct disk_page *page = readable_page(rec, n, &entries);
+                const struct check *check;
+                const struct disk_page *page = judged_page(rec, page_by_age(rec, i), &check);
 
-                if (!page)
-                        continue;
-                prefetch_segments(rec, page);
-                prefetch_slots(rec, page);
-                for (unsigned j = 0; j < page->count; j++) {
-                        const struct disk_entry *e = &page->entries[j];
-
-                        if (!(entries >> j & 1) || !won_its_slot(rec, e))
-                                continue;
-                        won |= UINT32_C(1) << j;
-                        if (!namespaces_is_dead(rec->v->namespaces, e->namespace_id, e->seq))
-                                in |= UINT32_C(1) << j;
-                }
-                rec->won[n] = won;
-                use_entries(rec, page, in, in_order ? entries & ~won : 0);
+                if (page)
+                        use_entries(rec, page, check->hashes, check->in,
+                                    in_order ? check->entries & ~check->won : 0);
         }
-        if (populates)
-                pthread_join(thread, NULL);
         if (!in_order)
                 third_look(rec);
 }
@@ -954,12 +1068,19 @@ static void sort_by_age(struct age *ages, size_t n)
                 qsort(ages, n, sizeof(*ages), by_age);
 }
 
+static void prefetch_place(const struct volume *v, uint32_t i, unsigned step)
+{
+        const struct chunk *c = volume_chunk_at(v, i);
+
+        slabs_prefetch(v->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot }, step);
+}
+
 /* Slots, counts, and the order of eviction. A chunk whose slot cannot be had is forgotten. */
 static int take_places(struct recovery *rec)
 {
         struct volume *v = rec->v;
         _cleanup_(freep) struct age *ages =
-                malloc(((size_t)index_used(v->index) + 1) * sizeof(*ages));
+                huge_alloc(((uint64_t)index_used(v->index) + 1) * sizeof(*ages));
         size_t n = 0;
 
         if (!ages)
@@ -974,6 +1095,10 @@ static int take_places(struct recovery *rec)
         }
         sort_by_age(ages, n);
         for (size_t k = 0; k < n; k++) {
+                if (k + FETCH_AHEAD < n)
+                        prefetch_place(v, ages[k + FETCH_AHEAD].chunk, 0);
+                if (k + FETCH_AHEAD / 2 < n)
+                        prefetch_place(v, ages[k + FETCH_AHEAD / 2].chunk, 1);
                 uint32_t i = ages[k].chunk;
                 struct chunk *c = volume_chunk_at(v, i);
                 int r = 0;
@@ -1133,7 +1258,7 @@ static int recover_all(struct recovery *rec)
         if (r < 0)
                 return fail(rec, r, "making the table");
         second_look(rec);
-        reader_stop(rec);
+        threads_stop(rec);
         r = take_places(rec);
         if (r < 0)
                 return r;
@@ -1157,15 +1282,16 @@ int recover(struct volume *v, char ret_error[static STORE_ERROR_BYTES])
         uint64_t begun = clock_mono_ns();
         int r = recover_all(&rec);
 
-        reader_stop(&rec);
+        threads_stop(&rec);
         if (rec.fd >= 0) {
                 posix_fadvise(rec.fd, 0, 0, POSIX_FADV_DONTNEED);
                 close(rec.fd);
         }
         arenas_free(rec.arenas);
         free(rec.scans);
-        free(rec.won);
         free(rec.sequences);
+        free(rec.entries);
+        free(rec.written);
         block_fini(&rec.block);
         block_fini(&rec.ahead);
         v->stats.recover_ms = (clock_mono_ns() - begun) / 1000000;

@@ -93,6 +93,8 @@ struct store_params {
         uint64_t pool_slab_bytes; /* reads and writes come from buffers at most this large */
         struct key_secret secret;
         uint32_t lock_wait_ms;    /* how long to wait for the lock; 0: 5000 */
+        uint32_t table_block; /* pages of a table that a start reads at a time; 0: what suits its
+                                 length. It finds the same with any */
         uint32_t error_budget; /* device errors of a path in a minute; one more bypasses it. 0: 16
                                 */
         uint64_t hang_ms;         /* an operation of a path that takes longer bypasses it; 0: none
