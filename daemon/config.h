@@ -58,6 +58,7 @@ struct config {
         struct {
                 uint64_t pool; /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB)
                                 */
+                char *huge_pages;   /* memory.huge_pages: auto | off */
                 uint64_t lane;      /* memory.lane: largest lane of a session; <= 64 MiB */
         } memory;
         struct {

@@ -86,6 +86,8 @@ int server_start_pools(struct server *s)
 
                 if (r < 0)
                         return server_fail(r, i == 0 ? "memory pool" : s->tenant[i]->name, NULL);
+                if (strcmp(c->memory.huge_pages, "auto") == 0)
+                        pool_use_huge_pages(s->env[i].pool);
         }
         return 0;
 }

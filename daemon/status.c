@@ -15,7 +15,6 @@
 #include "config.h"
 #include "dispatch.h"
 #include "http.h"
-#include "memory/backing.h"
 #include "session.h"
 #include "tenant-number.h"
 
@@ -61,6 +60,7 @@ void status_collect_pools(const struct dispatch_env *env, struct pool_stats *ret
                 pool_get_stats(env->all[i].pool, &p);
                 ret->bytes += p.bytes;
                 ret->populated_bytes += p.populated_bytes;
+                ret->huge_bytes += p.huge_bytes;
                 ret->used_bytes += p.used_bytes;
                 ret->pinned_bytes += p.pinned_bytes;
                 ret->leased_bytes += p.leased_bytes;
@@ -186,6 +186,7 @@ static void collect_pool(const struct dispatch_env *env, struct stats *s)
         status_collect_pools(env, &p);
         s->pool_bytes = (double)p.bytes;
         s->pool_populated_bytes = (double)p.populated_bytes;
+        s->pool_huge_bytes = (double)p.huge_bytes;
         s->pool_used_bytes = (double)p.used_bytes;
         s->pool_leased_bytes = (double)p.leased_bytes;
         s->pool_chunks = (double)p.chunks;
@@ -437,7 +438,12 @@ static void add_pool(cJSON *root, const struct dispatch_env *env, const struct s
         cJSON_AddNumberToObject(o, "leased_bytes", s->pool_leased_bytes);
         cJSON_AddNumberToObject(o, "unwritten_bytes", s->pool_unwritten_bytes);
         cJSON_AddNumberToObject(o, "slab_bytes", (double)pool_slab_bytes(env->pool));
-        cJSON_AddStringToObject(o, "huge_pages", backing_huge_pages());
+        cJSON_AddNumberToObject(o, "huge_bytes", s->pool_huge_bytes);
+        cJSON_AddStringToObject(o, "huge_pages",
+                                !pool_uses_huge_pages(env->pool)                  ? "off"
+                                : s->pool_huge_bytes == s->pool_populated_bytes ? "all"
+                                : s->pool_huge_bytes > 0                        ? "some"
+                                                                                : "none");
 }
 
 static const char *status_path_state(enum store_path_state state)

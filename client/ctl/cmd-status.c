@@ -197,7 +197,6 @@ static void print_pool(cJSON *status)
         uint64_t bytes, n;
         double populated_bytes;
         char huge[64];
-        bool is_huge;
 
         if (!pool)
                 return;
@@ -214,10 +213,13 @@ static void print_pool(cJSON *status)
         human_bytes(take_count(pool, "leased_bytes"), leased);
         human_bytes(take_count(pool, "unwritten_bytes"), unwritten);
         line("chunks", "%s; %s leased, %s not yet on disk", chunks, leased, unwritten);
-        if (take_bool(pool, "huge_pages", &is_huge))
-                line("huge pages", "%s", is_huge ? "yes" : "no");
-        else if (take_text(pool, "huge_pages", huge, sizeof(huge)))
-                line("huge pages", "%s", huge);
+        n = take_count(pool, "huge_bytes");
+        human_bytes(n, populated);
+        if (take_text(pool, "huge_pages", huge, sizeof(huge)))
+                line("huge pages", "%s",
+                     strcmp(huge, "some") == 0   ? populated
+                     : strcmp(huge, "none") == 0 ? "none: the system gives none"
+                                                 : huge);
         print_rest(pool);
 }
 

@@ -28,6 +28,7 @@
 #include "cleanup.h"
 #include "fdpass.h"
 #include "handle.h"
+#include "mapping.h"
 #include "message.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -219,7 +220,7 @@ static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64
         if (bytes == 0 || bytes > SIZE_MAX / 2 || st.st_size < 0 || (uint64_t)st.st_size < bytes)
                 return handle_fail(kv, -EBADMSG, "the daemon's pool is smaller than it said");
 
-        p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, pool_fd, 0);
+        p = mapping_shared(pool_fd, bytes, PROT_READ);
         if (p == MAP_FAILED)
                 return handle_fail(kv, -errno, "cannot map the daemon's pool (%llu bytes)",
                                    (unsigned long long)bytes);

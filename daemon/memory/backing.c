@@ -4,17 +4,21 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "checked.h"
 #include "cleanup.h"
+#include "mapping.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
 #endif
 
 static int reopen_read_only(int fd)
@@ -44,7 +48,7 @@ int backing_open(struct backing *ret, const char *name, uint64_t bytes)
         if (ro < 0)
                 return ro;
 
-        base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        base = mapping_shared(fd, bytes, PROT_READ | PROT_WRITE);
         if (base == MAP_FAILED)
                 return -errno;
         if (madvise(base, bytes, MADV_DONTDUMP) < 0 || fchmod(fd, 0400) < 0 ||
@@ -84,24 +88,27 @@ int backing_populate(const struct backing *b, uint64_t offset, uint64_t bytes)
         return 0;
 }
 
-const char *backing_huge_pages(void)
+/* Huge, if its first page is there and the others are not: then the kernel need only clear it. */
+static int make_huge(char *page)
 {
-        static const char *const known[] = { "always", "within_size", "advise",
-                                             "never",  "deny",        "force" };
-        char line[128] = "";
-        FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "re");
+        if (madvise(page, 4096, MADV_POPULATE_WRITE) < 0)
+                return -errno;
+        return madvise(page, BACKING_HUGE_PAGE, MADV_COLLAPSE) < 0 ? -errno : 0;
+}
 
-        if (!f)
-                return "unavailable";
-        if (!fgets(line, sizeof(line), f))
-                line[0] = '\0';
-        fclose(f);
-        for (unsigned i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-                char chosen[32];
+int backing_populate_huge(const struct backing *b, uint64_t offset, uint64_t bytes,
+                          uint64_t *ret_huge)
+{
+        uint64_t end = round_down(offset + bytes, BACKING_HUGE_PAGE);
 
-                snprintf(chosen, sizeof(chosen), "[%s]", known[i]);
-                if (strstr(line, chosen))
-                        return known[i];
+        *ret_huge = 0;
+        for (uint64_t at = round_up(offset, BACKING_HUGE_PAGE); at < end; at += BACKING_HUGE_PAGE) {
+                int r = make_huge((char *)b->base + at);
+
+                if (r == 0)
+                        *ret_huge += BACKING_HUGE_PAGE;
+                else if (r == -EINVAL)
+                        break; /* not this kernel, or it is told not to */
         }
-        return "unknown";
+        return backing_populate(b, offset, bytes);
 }

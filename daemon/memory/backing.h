@@ -21,6 +21,11 @@ void backing_close(struct backing *b);
 /* Makes [offset, offset + bytes) present. Blocks: a worker's job. 0, -ENOMEM. */
 int backing_populate(const struct backing *b, uint64_t offset, uint64_t bytes);
 
-/* "always", "advise", "never", ...: what the system does about huge pages for such memory. Static
- * text. */
-const char *backing_huge_pages(void);
+enum { BACKING_HUGE_PAGE = 2 << 20 };
+
+/* The same, in huge pages where the system has them. What the administrator has set for the huge
+ * pages of such memory by itself (shmem_enabled) does not matter, unless it is "deny"; a kernel
+ * before 6.1 goes by that alone. *ret_huge: bytes that lie in huge pages now, of whole ones in the
+ * range. Only for what nothing is registered in yet. */
+int backing_populate_huge(const struct backing *b, uint64_t offset, uint64_t bytes,
+                          uint64_t *ret_huge);

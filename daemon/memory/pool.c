@@ -30,6 +30,7 @@ enum {
 
 struct pool {
         struct backing backing;
+        bool huge_pages; /* are wished */
         uint64_t slab_bytes;
         uint32_t n_slabs;
         uint32_t open_slabs;
@@ -139,12 +140,24 @@ int pool_next_slab(const struct pool *p)
         return p->open_slabs < p->n_slabs ? (int)p->open_slabs : -1;
 }
 
-int pool_populate(const struct pool *p, uint64_t offset, uint64_t bytes)
+void pool_use_huge_pages(struct pool *p)
 {
-        return backing_populate(&p->backing, offset, bytes);
+        p->huge_pages = true;
 }
 
-int pool_open_slab(struct pool *p)
+bool pool_uses_huge_pages(const struct pool *p)
+{
+        return p->huge_pages;
+}
+
+int pool_populate(const struct pool *p, uint64_t offset, uint64_t bytes, uint64_t *ret_huge)
+{
+        *ret_huge = 0;
+        return p->huge_pages ? backing_populate_huge(&p->backing, offset, bytes, ret_huge)
+                             : backing_populate(&p->backing, offset, bytes);
+}
+
+int pool_open_slab(struct pool *p, uint64_t huge_bytes)
 {
         int r = slabs_add(p->slabs, p->slab_bytes);
 
@@ -152,6 +165,7 @@ int pool_open_slab(struct pool *p)
                 return r;
         p->open_slabs++;
         p->stats.populated_bytes += p->slab_bytes;
+        p->stats.huge_bytes += huge_bytes;
         return 0;
 }
 

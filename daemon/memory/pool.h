@@ -46,6 +46,7 @@ struct pool;
 
 struct pool_stats {
         uint64_t bytes, populated_bytes;
+        uint64_t huge_bytes;   /* of these, in huge pages */
         uint64_t used_bytes;   /* slots in use */
         uint64_t pinned_bytes; /* slots that cannot be evicted now */
         uint64_t leased_bytes; /* slots with at least one lease */
@@ -62,11 +63,16 @@ void *pool_base(const struct pool *p);
 uint64_t pool_bytes(const struct pool *p);
 uint64_t pool_slab_bytes(const struct pool *p); /* also the largest chunk */
 
+/* From now on it is populated with huge pages where the system has them. */
+void pool_use_huge_pages(struct pool *p);
+bool pool_uses_huge_pages(const struct pool *p);
+
 /* Populating: the next slab that is not there yet, or -1. pool_populate() blocks and may run on a
- * worker; when all of the slab is there, pool_open_slab() puts it to use. */
+ * worker; *ret_huge: how much of it lies in huge pages. When all of the slab is there,
+ * pool_open_slab() puts it to use, and counts those. */
 int pool_next_slab(const struct pool *p);
-int pool_populate(const struct pool *p, uint64_t offset, uint64_t bytes);
-int pool_open_slab(struct pool *p);
+int pool_populate(const struct pool *p, uint64_t offset, uint64_t bytes, uint64_t *ret_huge);
+int pool_open_slab(struct pool *p, uint64_t huge_bytes);
 
 /* Chunks of this size get slots without rounding loss from now on. */
 void pool_declare(struct pool *p, uint64_t bytes);

@@ -22,6 +22,7 @@ struct populate {
         unsigned first_piece; /* of that pool */
         uint64_t done;     /* bytes of the slab under way */
         uint64_t offset, bytes;
+        uint64_t step_huge, huge; /* in huge pages: of this step, of the steps of the slab before */
         bool short_of_memory, stopped;
 };
 
@@ -34,7 +35,7 @@ static int run_step(struct kio_request *req)
 {
         struct populate *p = container_of(req, struct populate, step);
 
-        return pool_populate(p->pools[p->pool], p->offset, p->bytes);
+        return pool_populate(p->pools[p->pool], p->offset, p->bytes, &p->step_huge);
 }
 
 static void wait_for_memory(struct populate *p)
@@ -68,15 +69,18 @@ static void on_step(struct kio_request *req)
         }
         p->short_of_memory = false;
         p->done += p->bytes;
+        p->huge += p->step_huge;
         if (p->done < pool_slab_bytes(pool)) {
                 next_step(p);
                 return;
         }
         p->done = 0;
-        if (pool_open_slab(pool) < 0) {
+        if (pool_open_slab(pool, p->huge) < 0) {
+                p->huge = 0;
                 wait_for_memory(p);
                 return;
         }
+        p->huge = 0;
         p->params.on_slab(p->params.userdata, p->pool);
         kio_register_piece(p->params.io, p->first_piece + (unsigned)slab, on_registered, p);
 }

@@ -217,3 +217,30 @@ def flip_byte(store, value, at):
                 os.fsync(f.fileno())
             return
     raise AssertionError("the chunk is in no file of the store")
+
+
+def mapped_by_huge_pages(pid):
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        return sum(int(line.split()[1]) * KIB for line in file if line.startswith("ShmemPmdMapped:"))
+
+
+def test_pool_lies_in_huge_pages_where_the_system_has_them(make_daemon):
+    daemon = make_daemon(settings={"memory.pool": 64 * MIB}).start()
+    pool = daemon.populated_status()["pool"]
+    assert pool["huge_bytes"] == mapped_by_huge_pages(daemon.pid)
+    assert daemon.metrics()["kvcache_pool_huge_bytes"] == pool["huge_bytes"]
+    if pool["huge_bytes"] == 0:
+        assert pool["huge_pages"] == "none"
+        pytest.skip("the system gives no huge pages for shared memory")
+    assert pool["huge_pages"] == ("all" if pool["huge_bytes"] == pool["bytes"] else "some")
+    with daemon.client() as c:
+        ns = c.namespace("huge")
+        pairs = items("huge", 16, 500 * KIB)
+        put_all(c, ns, pairs)
+        assert get_all(c, ns, [k for k, _ in pairs]) == dict(pairs)
+
+
+def test_pool_in_small_pages_if_it_is_told_so(make_daemon):
+    daemon = make_daemon(settings={"memory.huge_pages": "off", "memory.pool": 64 * MIB}).start()
+    pool = daemon.populated_status()["pool"]
+    assert (pool["huge_pages"], pool["huge_bytes"], mapped_by_huge_pages(daemon.pid)) == ("off", 0, 0)

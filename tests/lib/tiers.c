@@ -23,10 +23,12 @@ static void open_pool(struct tiers *t)
 {
         assert_int_equal(pool_new(&t->pool, t->pool_bytes ? t->pool_bytes : 16 * MIB, "lru"), 0);
         while (pool_next_slab(t->pool) >= 0) {
-                uint64_t offset = (uint64_t)pool_next_slab(t->pool) * pool_slab_bytes(t->pool);
+                uint64_t offset = (uint64_t)pool_next_slab(t->pool) * pool_slab_bytes(t->pool),
+                         huge;
 
-                assert_int_equal(pool_populate(t->pool, offset, pool_slab_bytes(t->pool)), 0);
-                assert_int_equal(pool_open_slab(t->pool), 0);
+                assert_int_equal(
+                        pool_populate(t->pool, offset, pool_slab_bytes(t->pool), &huge), 0);
+                assert_int_equal(pool_open_slab(t->pool, huge), 0);
         }
 }
 

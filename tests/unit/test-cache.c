@@ -1162,7 +1162,7 @@ static void a_cold_end_that_is_leased_does_not_make_the_pool_full(void **state)
 
         assert_int_equal(pool_new(&p, 64 * MIB, "lru"), 0);
         while (pool_next_slab(p) >= 0)
-                assert_int_equal(pool_open_slab(p), 0);
+                assert_int_equal(pool_open_slab(p, 0), 0);
         /* More than a search passes over, and they are the coldest. */
         for (; n < 10000; n++) {
                 struct key k = key_of(n);

@@ -34,10 +34,11 @@ static struct pool *new_pool(uint64_t bytes)
 
         assert_int_equal(pool_new(&p, bytes, "lru"), 0);
         while (pool_next_slab(p) >= 0) {
-                uint64_t offset = (uint64_t)pool_next_slab(p) * pool_slab_bytes(p);
+                uint64_t offset = (uint64_t)pool_next_slab(p) * pool_slab_bytes(p), huge;
 
-                assert_int_equal(pool_populate(p, offset, pool_slab_bytes(p)), 0);
-                assert_int_equal(pool_open_slab(p), 0);
+                assert_int_equal(pool_populate(p, offset, pool_slab_bytes(p), &huge), 0);
+                assert_int_equal(huge, 0); /* nobody has asked for them */
+                assert_int_equal(pool_open_slab(p, 0), 0);
         }
         return p;
 }
@@ -92,6 +93,50 @@ static void a_client_cannot_write_punch_or_resize_the_pool(void **state)
         strcpy(b.base, "bytes");
         assert_string_equal(mmap(NULL, 4096, PROT_READ, MAP_SHARED, b.fd, 0), "bytes");
         backing_close(&b);
+}
+
+/* Of the mapping that begins at `base`, as the kernel says. */
+static uint64_t mapped_by_huge_pages(const void *base)
+{
+        FILE *f = fopen("/proc/self/smaps", "re");
+        char line[256], begin[32];
+        unsigned long kib = 0;
+        bool here = false;
+
+        assert_non_null(f);
+        snprintf(begin, sizeof(begin), "%lx-", (unsigned long)base);
+        while (fgets(line, sizeof(line), f)) {
+                if (strncmp(line, begin, strlen(begin)) == 0)
+                        here = true;
+                else if (here && sscanf(line, "ShmemPmdMapped: %lu kB", &kib) == 1)
+                        break;
+        }
+        fclose(f);
+        return (uint64_t)kib * 1024;
+}
+
+static void huge_pages_are_counted_as_the_kernel_counts_them(void **state)
+{
+        struct pool_stats stats;
+        struct pool *p = NULL;
+        uint64_t huge;
+
+        assert_int_equal(pool_new(&p, 64 * MIB, "lru"), 0);
+        assert_false(pool_uses_huge_pages(p));
+        pool_use_huge_pages(p);
+        assert_int_equal(pool_populate(p, 0, pool_slab_bytes(p), &huge), 0);
+        assert_int_equal(huge % BACKING_HUGE_PAGE, 0);
+        assert_in_range(huge, 0, pool_slab_bytes(p));
+        assert_in_range(mapped_by_huge_pages(pool_base(p)), huge, pool_slab_bytes(p));
+        assert_int_equal(pool_open_slab(p, huge), 0);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.huge_bytes, huge);
+        assert_int_equal(stats.populated_bytes, pool_slab_bytes(p));
+        for (const char *at = pool_base(p); at < (char *)pool_base(p) + pool_slab_bytes(p); at++)
+                assert_true(*at == 0);
+        pool_free(p);
+        if (huge == 0)
+                skip();
 }
 
 static void a_chunk_is_found_from_acquire_to_drop_and_its_bytes_stay_while_pinned(void **state)
@@ -344,6 +389,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_client_cannot_write_punch_or_resize_the_pool),
+                cmocka_unit_test(huge_pages_are_counted_as_the_kernel_counts_them),
                 cmocka_unit_test(
                         a_chunk_is_found_from_acquire_to_drop_and_its_bytes_stay_while_pinned),
                 cmocka_unit_test(the_coldest_unpinned_chunk_leaves),
