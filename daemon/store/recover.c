@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Start: from the files to the index. Blocks; runs once, before there is any other I/O.
  *
- * Two looks at the ring, each sequential. A ring of up to 64 MiB is read once and kept meanwhile;
- * a larger one is read each time, through the page cache: that costs less than touching that much
- * memory. A second thread then reads the next block while this one is looked at, and in the second
- * look does all but the index's part with it. What the looks come to in memory is anywhere, so each
- * fetches it for a whole page before it is used.
+ * Two looks at the ring, each sequential; recover-read.c reads it. What the looks come to in memory
+ * is anywhere, so each fetches it for a whole page before it is used.
  *   1. The newest page, hence the head; the highest sequence; of each segment the last cut
  *      (epoch), and of each of its slots the highest sequence. Then a lowered limit is enforced,
  *      before anything is built.
@@ -29,29 +26,20 @@
  * it. So is a page that is not whole, before a sequence is given: overwritten and torn once more,
  * it might be whole again, as new as what is written by then, purges and all. */
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "store/internal.h"
-
-#define NAME_TABLE     "table"
-#define NAME_TABLE_NEW "table.new"
+#include "store/recover-internal.h"
 
 enum {
-        READ_PAGES = 128,
-        POPULATE_RECORDS = 128 * 1024,
-        KEEP_PAGES = 64 * 1024 * 1024 / DISK_PAGE,
         HUGE_BYTES = 2 * 1024 * 1024,
         ARENA_BYTES = 16 * 1024 * 1024,
         FETCH_AHEAD = 32,
@@ -61,603 +49,9 @@ enum {
  * start, and what is purged or written from now on must be newer than all it says. */
 #define UNREAD_GAP (UINT64_C(1) << 40)
 
-/* What the ring says about one segment. */
-struct segment_scan {
-        uint64_t epoch;
-        uint32_t slot_pages, slots, room;
-        uint32_t won; /* slots that have an entry */
-        uint16_t tenant;
-        uint64_t *seqs; /* of each slot the highest; room for `room` */
-        uint64_t bytes; /* of the file; 0: there is none */
-};
-
-/* Where these arrays lie: large pieces, since they are looked at in no order. */
-struct arena {
-        struct arena *next;
-        uint64_t used, bytes;
-};
-
-/* What of a page may be read, and what the second look does with it; of entries a bit each. */
-struct check {
-        bool valid;
-        uint32_t entries;
-        uint32_t won; /* have their slot */
-        uint32_t in;  /* and are of namespaces that have not been purged since */
-        uint64_t hashes[DISK_PAGE_ENTRIES]; /* of the keys of `entries` */
-};
-static_assert(DISK_PAGE_ENTRIES <= 32, "a bit each");
-
-/* Pages of the ring that lie together, read and checked. */
-struct block {
-        struct disk_page *pages;
-        struct check *checks;
-        uint32_t first, n; /* n: 0: nothing */
-        bool unread;       /* the device has refused one */
-        bool zeros;        /* all of `pages` */
-        bool checked;      /* `checks` say what may be read */
-        bool judged;       /* and the rest */
-};
-
-struct recovery {
-        struct volume *v;
-        char *error;
-
-        int fd;
-        uint32_t pages;
-        uint32_t room; /* of a block, in pages */
-        bool *written; /* of each block: has any of it been, ever */
-        struct block block;
-        uint64_t *sequences; /* of each page; 0: not valid; TABLE_STALE */
-        uint32_t *entries;   /* of each page, from the first look: a bit for each that is valid */
-        struct arena *arenas;
-        bool unread;         /* the device has refused a page */
-
-        /* The reader has `ahead` while `reading`. */
-        struct block ahead;
-        pthread_t reader;
-        pthread_mutex_t lock;
-        pthread_cond_t cond;
-        bool has_reader, reading, judging, ending;
-
-        /* Another puts memory under so many records of the index meanwhile. */
-        pthread_t populator;
-        bool has_populator;
-        uint32_t expected;
-
-        bool looked;   /* once: `sequences` says what there is to read */
-        bool in_force; /* so is the limit: which segments there are says what can be read of them */
-
-        uint32_t n_won; /* slots that have an entry */
-        uint64_t max_seq, max_sequence;
-        uint32_t newest; /* UINT32_MAX: none */
-        uint32_t safe;   /* pages behind it with nothing that is needed */
-        struct segment_scan *scans;
-        uint32_t n_scans;
-
-        uint32_t new_pages; /* the ring has to shrink to; 0: it does not */
-};
-
-static int fail(struct recovery *rec, int r, const char *what)
+int recover_fail(struct recovery *rec, int r, const char *what)
 {
         return store_error(rec->error, r, "%s: %s: %s", rec->v->path, what, strerror(-r));
-}
-
-/* --- reading the ring --- */
-
-/* What is allocated and was never written need not be read: the kernel would zero pages of its own
- * first. Asked once, before the first read: pages that it reads ahead there are data to it. */
-static int find_written(struct recovery *rec)
-{
-        uint32_t n = (rec->pages + rec->room - 1) / rec->room;
-        uint64_t bytes = (uint64_t)rec->room * DISK_PAGE;
-        off_t end = 0;
-
-        rec->written = calloc(n, sizeof(*rec->written));
-        if (!rec->written)
-                return -ENOMEM;
-        for (;;) {
-                off_t data = lseek(rec->fd, end, SEEK_DATA);
-
-                if (data < 0 && errno == ENXIO)
-                        return 0;
-                end = data < 0 ? -1 : lseek(rec->fd, data, SEEK_HOLE);
-                if (end <= data) {
-                        memset(rec->written, true, n); /* it does not say */
-                        return 0;
-                }
-                for (uint64_t i = (uint64_t)data / bytes; i < n && i * bytes < (uint64_t)end; i++)
-                        rec->written[i] = true;
-        }
-}
-
-/* What cannot be read is as good as zeros: not valid. */
-static void block_read(const struct recovery *rec, struct block *b)
-{
-        char *buf = (char *)b->pages;
-        uint64_t offset = (uint64_t)b->first * DISK_PAGE, bytes = (uint64_t)b->n * DISK_PAGE,
-                 done = 0;
-        bool zeros = !rec->written[b->first / rec->room];
-
-        if (zeros && !b->zeros)
-                memset(buf, 0, (size_t)rec->room * DISK_PAGE);
-        b->zeros = zeros;
-        if (zeros)
-                return;
-        while (done < bytes) {
-                ssize_t k = pread(rec->fd, buf + done, bytes - done, (off_t)(offset + done));
-
-                if (k < 0 && errno == EINTR)
-                        continue;
-                if (k > 0) {
-                        done += (uint64_t)k;
-                        continue;
-                }
-                if (k == 0) {
-                        memset(buf + done, 0, bytes - done);
-                        break;
-                }
-                /* Past the page that fails; a page at a time from there, as long as it takes. */
-                uint64_t next = MIN(round_down(done, DISK_PAGE) + DISK_PAGE, bytes);
-
-                k = pread(rec->fd, buf + done, next - done, (off_t)(offset + done));
-                if (k <= 0) {
-                        b->unread = true;
-                        memset(buf + done, 0, next - done);
-                        done = next;
-                } else {
-                        done += (uint64_t)k;
-                }
-        }
-}
-
-/* No store has come to give a sequence that a record has no room for. */
-static bool entry_valid(const struct disk_entry *e, const uint8_t uuid[static DISK_UUID_BYTES])
-{
-        return disk_entry_valid(e, uuid) && e->seq <= CHUNK_SEQ_MAX;
-}
-
-/* A page that is still whole has the same entries as when it was looked at first. */
-static void block_check(const struct recovery *rec, struct block *b)
-{
-        const uint8_t *uuid = rec->v->dir->superblock.uuid;
-
-        b->checked = true;
-        for (uint32_t i = 0; i < b->n; i++) {
-                const struct disk_page *p = &b->pages[i];
-                struct check *c = &b->checks[i];
-
-                c->valid = disk_page_valid(p, uuid, b->first + i);
-                c->entries = 0;
-                if (c->valid && rec->in_force && p->sequence == rec->sequences[b->first + i]) {
-                        c->entries = rec->entries[b->first + i];
-                        continue;
-                }
-                for (unsigned j = 0; c->valid && j < p->count; j++)
-                        c->entries |= (uint32_t)entry_valid(&p->entries[j], uuid) << j;
-        }
-}
-
-/* The segment's part of an entry: within a file that is there, and possible. */
-static bool place_valid(const struct recovery *rec, const struct disk_entry *e)
-{
-        return e->segment < rec->v->n_segments && e->slot_pages > 0 &&
-               e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
-               e->length <= (uint64_t)e->slot_pages * DISK_PAGE &&
-               e->segment_epoch <= CHUNK_SEQ_MAX &&
-               range_within((uint64_t)e->slot_offset * DISK_PAGE,
-                            (uint64_t)e->slot_pages * DISK_PAGE, rec->scans[e->segment].bytes);
-}
-
-/* Both steps for all entries of a page, then whatever looks at their slots. */
-static void prefetch_segments(const struct recovery *rec, const struct disk_page *page)
-{
-        for (unsigned j = 0; j < page->count; j++)
-                if (page->entries[j].segment < rec->n_scans)
-                        __builtin_prefetch(&rec->scans[page->entries[j].segment]);
-}
-
-static void prefetch_slots(const struct recovery *rec, const struct disk_page *page)
-{
-        for (unsigned j = 0; j < page->count; j++) {
-                const struct disk_entry *e = &page->entries[j];
-                const struct segment_scan *scan;
-
-                if (e->segment >= rec->n_scans)
-                        continue;
-                scan = &rec->scans[e->segment];
-                if (scan->seqs && e->slot_pages == scan->slot_pages &&
-                    e->slot_offset / e->slot_pages < scan->slots)
-                        __builtin_prefetch(&scan->seqs[e->slot_offset / e->slot_pages]);
-        }
-}
-
-static bool is_of_scan(const struct segment_scan *scan, const struct disk_entry *e)
-{
-        return e->segment_epoch == scan->epoch && e->slot_pages == scan->slot_pages &&
-               e->tenant == scan->tenant;
-}
-
-static bool won_its_slot(const struct recovery *rec, const struct disk_entry *e)
-{
-        const struct segment_scan *scan;
-
-        if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec, e))
-                return false;
-        scan = &rec->scans[e->segment];
-        return is_of_scan(scan, e) && e->seq == scan->seqs[e->slot_offset / e->slot_pages];
-}
-
-/* What the second look does, up to the index. Nothing that this reads changes any more. */
-static void block_judge(const struct recovery *rec, struct block *b)
-{
-        const struct volume *v = rec->v;
-
-        if (!b->checked)
-                block_check(rec, b);
-        b->judged = true;
-        for (uint32_t i = 0; i < b->n; i++) {
-                const struct disk_page *p = &b->pages[i];
-                struct check *c = &b->checks[i];
-
-                c->won = c->in = 0;
-                if (!c->valid)
-                        continue;
-                prefetch_segments(rec, p);
-                prefetch_slots(rec, p);
-                for (unsigned j = 0; j < p->count; j++) {
-                        const struct disk_entry *e = &p->entries[j];
-
-                        if (!(c->entries >> j & 1))
-                                continue;
-                        c->hashes[j] = key_hash(&v->params.secret, e->namespace_id, &e->key);
-                        if (!won_its_slot(rec, e))
-                                continue;
-                        c->won |= UINT32_C(1) << j;
-                        if (!namespaces_is_dead(v->namespaces, e->namespace_id, e->seq))
-                                c->in |= UINT32_C(1) << j;
-                }
-        }
-}
-
-static void block_fill(const struct recovery *rec, struct block *b, uint32_t first)
-{
-        b->first = first;
-        b->n = MIN(rec->room, rec->pages - first);
-        b->unread = b->checked = b->judged = false;
-        block_read(rec, b);
-}
-
-static int block_init(struct block *b, uint32_t room)
-{
-        b->pages = aligned_alloc(DISK_PAGE, (size_t)room * DISK_PAGE);
-        b->checks = calloc(room, sizeof(*b->checks));
-        if (!b->pages || !b->checks)
-                return -ENOMEM;
-        madvise(b->pages, (size_t)room * DISK_PAGE, MADV_HUGEPAGE); /* a wish */
-        return 0;
-}
-
-static void block_fini(struct block *b)
-{
-        free(b->pages);
-        free(b->checks);
-}
-
-static void *reader_run(void *userdata)
-{
-        struct recovery *rec = userdata;
-
-        pthread_mutex_lock(&rec->lock);
-        while (!rec->ending) {
-                if (!rec->reading) {
-                        pthread_cond_wait(&rec->cond, &rec->lock);
-                        continue;
-                }
-                pthread_mutex_unlock(&rec->lock);
-                block_fill(rec, &rec->ahead, rec->ahead.first);
-                if (rec->judging)
-                        block_judge(rec, &rec->ahead);
-                pthread_mutex_lock(&rec->lock);
-                rec->reading = false;
-                pthread_cond_broadcast(&rec->cond);
-        }
-        pthread_mutex_unlock(&rec->lock);
-        return NULL;
-}
-
-/* Without it blocks are read as they are needed. */
-static void reader_start(struct recovery *rec)
-{
-        if (block_init(&rec->ahead, rec->room) < 0)
-                return;
-        rec->has_reader = pthread_create(&rec->reader, NULL, reader_run, rec) == 0;
-}
-
-static void reader_wait(struct recovery *rec)
-{
-        pthread_mutex_lock(&rec->lock);
-        while (rec->reading)
-                pthread_cond_wait(&rec->cond, &rec->lock);
-        pthread_mutex_unlock(&rec->lock);
-}
-
-static void reader_ask(struct recovery *rec, uint32_t first)
-{
-        pthread_mutex_lock(&rec->lock);
-        rec->ahead.first = first;
-        rec->ahead.n = 0;
-        rec->reading = true;
-        rec->judging = rec->in_force;
-        pthread_cond_broadcast(&rec->cond);
-        pthread_mutex_unlock(&rec->lock);
-}
-
-/* The kernel takes a third of a start to clear what the index is about to fill. While the table is
- * first read, the device is what all wait for. */
-static void *populator_run(void *userdata)
-{
-        struct recovery *rec = userdata;
-        uint32_t done = 0;
-
-        pthread_mutex_lock(&rec->lock);
-        while (!rec->ending) {
-                uint32_t wanted = rec->expected;
-
-                if (wanted <= done) {
-                        pthread_cond_wait(&rec->cond, &rec->lock);
-                        continue;
-                }
-                pthread_mutex_unlock(&rec->lock);
-                index_populate(rec->v->index, done, wanted);
-                done = wanted;
-                pthread_mutex_lock(&rec->lock);
-        }
-        pthread_mutex_unlock(&rec->lock);
-        return NULL;
-}
-
-static void populator_start(struct recovery *rec)
-{
-        rec->has_populator = pthread_create(&rec->populator, NULL, populator_run, rec) == 0;
-}
-
-static void populator_tell(struct recovery *rec, uint32_t expected)
-{
-        if (!rec->has_populator || expected < rec->expected + POPULATE_RECORDS)
-                return;
-        pthread_mutex_lock(&rec->lock);
-        rec->expected = expected;
-        pthread_cond_broadcast(&rec->cond);
-        pthread_mutex_unlock(&rec->lock);
-}
-
-static void threads_stop(struct recovery *rec)
-{
-        if (!rec->has_reader && !rec->has_populator)
-                return;
-        pthread_mutex_lock(&rec->lock);
-        rec->ending = true;
-        pthread_cond_broadcast(&rec->cond);
-        pthread_mutex_unlock(&rec->lock);
-        if (rec->has_reader)
-                pthread_join(rec->reader, NULL);
-        if (rec->has_populator)
-                pthread_join(rec->populator, NULL);
-        rec->has_reader = rec->has_populator = false;
-}
-
-/* The block that will be needed after this one; from the end it goes on at the begin. */
-static uint32_t wanted_after(const struct recovery *rec, uint32_t block)
-{
-        for (uint32_t first = block + rec->room; first < rec->pages; first += rec->room) {
-                uint32_t end = MIN(rec->pages, first + rec->room);
-
-                if (!rec->looked)
-                        return first;
-                for (uint32_t i = first; i < end; i++)
-                        if (rec->sequences[i] != 0 && rec->sequences[i] != TABLE_STALE)
-                                return first;
-        }
-        return 0;
-}
-
-/* The block that has the page; the reader then goes on with the one after it. */
-static void next_block(struct recovery *rec, uint32_t page)
-{
-        uint32_t first = page / rec->room * rec->room, after;
-
-        if (rec->has_reader)
-                reader_wait(rec);
-        if (rec->has_reader && rec->ahead.n > 0 && rec->ahead.first == first) {
-                struct block b = rec->block;
-
-                rec->block = rec->ahead;
-                rec->ahead = b;
-        } else {
-                block_fill(rec, &rec->block, first);
-        }
-        rec->unread = rec->unread || rec->block.unread;
-        if (rec->has_reader && (after = wanted_after(rec, first)) != first)
-                reader_ask(rec, after);
-        if (!rec->block.checked)
-                block_check(rec, &rec->block);
-}
-
-static const struct disk_page *ring_page(struct recovery *rec, uint32_t page)
-{
-        if (page < rec->block.first || page - rec->block.first >= rec->block.n)
-                next_block(rec, page);
-        return &rec->block.pages[page - rec->block.first];
-}
-
-/* NULL: it is not. Of its entries, a bit for each that is. */
-static const struct disk_page *valid_page(struct recovery *rec, uint32_t page,
-                                          uint32_t *ret_entries)
-{
-        const struct disk_page *p = ring_page(rec, page);
-        const struct check *c = &rec->block.checks[page - rec->block.first];
-
-        *ret_entries = c->entries;
-        return c->valid ? p : NULL;
-}
-
-static int open_ring(struct recovery *rec)
-{
-        struct volume *v = rec->v;
-        struct stat st;
-        int r;
-
-        unlinkat(v->dir->fd, NAME_TABLE_NEW, 0);
-        v->table_fd = dir_open_file(v->dir, NAME_TABLE, O_RDWR | O_CREAT);
-        if (v->table_fd < 0)
-                return fail(rec, v->table_fd, "cannot open the file \"" NAME_TABLE "\"");
-        if (fstat(v->table_fd, &st) < 0)
-                return fail(rec, -errno, "cannot look at the file \"" NAME_TABLE "\"");
-        rec->pages =
-                (uint32_t)MIN(MAX((uint64_t)st.st_size / DISK_PAGE, (uint64_t)STORE_RING_MIN_PAGES),
-                              (uint64_t)TABLE_MAX_PAGES - 1);
-        r = dir_allocate(v->table_fd, (uint64_t)rec->pages * DISK_PAGE);
-        if (r == 0 && fdatasync(v->table_fd) < 0)
-                r = -errno;
-        if (r < 0)
-                return fail(rec, r, "cannot allocate the file \"" NAME_TABLE "\"");
-
-        rec->fd = dir_open_buffered(v->dir, NAME_TABLE);
-        if (rec->fd < 0)
-                return fail(rec, rec->fd, "cannot read the file \"" NAME_TABLE "\"");
-        posix_fadvise(rec->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-        rec->room = rec->pages <= KEEP_PAGES ? rec->pages : READ_PAGES;
-        if (v->params.table_block > 0)
-                rec->room = MIN(v->params.table_block, rec->pages);
-        rec->sequences = calloc(rec->pages, sizeof(*rec->sequences));
-        rec->entries = calloc(rec->pages, sizeof(*rec->entries));
-        if (block_init(&rec->block, rec->room) < 0 || !rec->sequences || !rec->entries ||
-            find_written(rec) < 0)
-                return fail(rec, -ENOMEM, "reading the table");
-        if (rec->room < rec->pages) {
-                reader_start(rec);
-                populator_start(rec);
-        }
-        return 0;
-}
-
-/* --- segments --- */
-
-/* What the file takes, by its size as we use it and as the file system has it. */
-static int charge_segment(struct volume *v, struct segment *seg)
-{
-        struct stat st;
-
-        if (fstat(seg->fd, &st) < 0)
-                return -errno;
-        v->segments_charged -= seg->charged;
-        seg->charged = MAX(seg->bytes, (uint64_t)st.st_blocks * 512) + DISK_PAGE;
-        v->segments_charged += seg->charged;
-        return 0;
-}
-
-static int open_segment(struct recovery *rec, uint32_t number)
-{
-        struct volume *v = rec->v;
-        struct segment *seg = v->segments[number];
-        char name[DIR_SEGMENT_NAME_BYTES];
-        struct stat st;
-
-        dir_segment_name(number, name);
-        seg->fd = dir_open_file(v->dir, name, O_RDWR);
-        if (seg->fd < 0)
-                return seg->fd;
-        if (fstat(seg->fd, &st) < 0)
-                return -errno;
-        seg->bytes = round_down((uint64_t)st.st_size, DISK_PAGE);
-        if (!S_ISREG(st.st_mode) || seg->bytes == 0) {
-                /* A crash while it was made. */
-                close(seg->fd);
-                seg->fd = -1;
-                return unlinkat(v->dir->fd, name, 0) < 0 ? -errno : 0;
-        }
-        /* A power loss while it was made. What lies behind the last whole page is nobody's, but it would
-         * take its room from the limit, now or when the file system gives it a block. */
-        if ((uint64_t)st.st_size != seg->bytes && !v->params.as_is &&
-            ftruncate(seg->fd, (off_t)seg->bytes) < 0)
-                return -errno;
-        seg->bytes = MIN(seg->bytes, UINT64_C(1) << 40);
-        seg->prewritten = seg->bytes;
-        return charge_segment(v, seg);
-}
-
-/* Opens those that are there; a number that is missing below the highest gets a segment without a
- * file. */
-static int open_segments(struct recovery *rec)
-{
-        struct volume *v = rec->v;
-        int fd = openat(v->dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-        struct dirent *e;
-        int r;
-
-        if (!dir)
-                return fail(rec, -errno, "cannot list the directory");
-        while ((e = readdir(dir))) {
-                int n = dir_segment_number(e->d_name);
-
-                if (n >= 0)
-                        v->n_segments = MAX(v->n_segments, (uint32_t)n + 1);
-        }
-        closedir(dir);
-        v->segments = calloc(v->n_segments + 1, sizeof(struct segment *));
-        rec->scans = calloc(v->n_segments + 1, sizeof(*rec->scans));
-        if (!v->segments || !rec->scans)
-                return fail(rec, -ENOMEM, "opening segments");
-        rec->n_scans = v->n_segments;
-        for (uint32_t i = 0; i < v->n_segments; i++) {
-                v->segments[i] = segment_new(v, i);
-                if (!v->segments[i])
-                        return fail(rec, -ENOMEM, "opening segments");
-                r = open_segment(rec, i);
-                if (r < 0 && r != -ENOENT) {
-                        char name[DIR_SEGMENT_NAME_BYTES];
-
-                        dir_segment_name(i, name);
-                        return store_error(rec->error, r, "%s/%s: cannot open: %s", v->path, name,
-                                           strerror(-r));
-                }
-                rec->scans[i].bytes = v->segments[i]->fd >= 0 ? v->segments[i]->bytes : 0;
-        }
-        return 0;
-}
-
-static void drop_last_segment(struct recovery *rec)
-{
-        struct volume *v = rec->v;
-        uint32_t number = --v->n_segments;
-        struct segment *seg = v->segments[number];
-        char name[DIR_SEGMENT_NAME_BYTES];
-
-        if (seg->fd >= 0) {
-                dir_segment_name(number, name);
-                unlinkat(v->dir->fd, name, 0);
-                v->segments_charged -= seg->charged;
-        }
-        rec->n_won -= rec->scans[number].won;
-        segment_free(seg);
-        v->segments[number] = NULL;
-}
-
-/* A little too much costs the chunks at its end, not all of it. False: that is not enough. */
-static bool trim_last_segment(struct recovery *rec, uint64_t excess)
-{
-        struct volume *v = rec->v;
-        uint32_t number = v->n_segments - 1;
-        struct segment *seg = v->segments[number];
-        uint64_t before = seg->charged, cut = round_up(excess, DISK_PAGE);
-
-        if (seg->fd < 0 || cut > seg->bytes / 2 ||
-            ftruncate(seg->fd, (off_t)(seg->bytes - cut)) < 0)
-                return false;
-        seg->bytes -= cut;
-        seg->prewritten = rec->scans[number].bytes = seg->bytes;
-        return charge_segment(v, seg) == 0 && seg->charged < before;
 }
 
 /* --- first look --- */
@@ -707,7 +101,7 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e)
 
         rec->max_seq = MAX(rec->max_seq, e->seq);
         namespaces_reserve_id(rec->v->namespaces, e->namespace_id);
-        if (e->flags & DISK_ENTRY_TOMBSTONE || !place_valid(rec, e))
+        if (e->flags & DISK_ENTRY_TOMBSTONE || !recover_place_valid(rec, e))
                 return 0;
         rec->max_seq = MAX(rec->max_seq, e->segment_epoch);
         scan = &rec->scans[e->segment];
@@ -721,13 +115,13 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e)
                         scan->room = MAX(scan->slots, 2 * scan->room);
                         scan->seqs = seqs_new(rec, scan->room);
                         if (!scan->seqs)
-                                return fail(rec, -ENOMEM, "reading the table");
+                                return recover_fail(rec, -ENOMEM, "reading the table");
                 }
                 memset(scan->seqs, 0, scan->slots * sizeof(*scan->seqs));
                 rec->n_won -= scan->won;
                 scan->won = 0;
         }
-        if (is_of_scan(scan, e)) {
+        if (recover_is_of_scan(scan, e)) {
                 uint64_t *seq = &scan->seqs[e->slot_offset / e->slot_pages];
 
                 if (*seq == 0) {
@@ -743,12 +137,12 @@ static int first_look(struct recovery *rec)
 {
         for (uint32_t i = 0; i < rec->pages; i++) {
                 uint32_t entries;
-                const struct disk_page *page = valid_page(rec, i, &entries);
+                const struct disk_page *page = recover_valid_page(rec, i, &entries);
 
                 if (!page) {
                         /* A page that was torn before its first sector has no head to come back
                          * with. */
-                        if (ring_page(rec, i)->magic != 0) {
+                        if (recover_page(rec, i)->magic != 0) {
                                 rec->v->stats.skipped_pages++;
                                 rec->sequences[i] = TABLE_STALE;
                         }
@@ -757,20 +151,19 @@ static int first_look(struct recovery *rec)
                 rec->v->stats.recovered_pages++;
                 rec->sequences[i] = page->sequence;
                 rec->entries[i] = entries;
-                prefetch_segments(rec, page);
-                prefetch_slots(rec, page);
+                recover_prefetch(rec, page);
                 for (unsigned j = 0; j < page->count; j++) {
                         int r = entries >> j & 1 ? scan_entry(rec, &page->entries[j]) : 0;
 
                         if (r < 0)
                                 return r;
                 }
-                populator_tell(rec, rec->n_won);
+                recover_expect(rec, rec->n_won);
         }
         rec->looked = true;
         rec->newest = table_find_newest(rec->sequences, rec->pages);
         if (rec->newest != UINT32_MAX) {
-                const struct disk_page *newest = ring_page(rec, rec->newest);
+                const struct disk_page *newest = recover_page(rec, rec->newest);
 
                 rec->max_sequence = newest->sequence;
                 rec->safe = newest->safe;
@@ -783,66 +176,7 @@ static int first_look(struct recovery *rec)
         return 0;
 }
 
-/* --- the limit --- */
-
-static uint64_t scanned_slots(const struct recovery *rec)
-{
-        uint64_t slots = 0;
-
-        for (uint32_t i = 0; i < rec->v->n_segments; i++)
-                slots += rec->scans[i].slots;
-        return slots;
-}
-
-/* The ring gives what it has too much of, the last segment its end; then segments go, from the last
- * one on. */
-static int enforce_limit(struct recovery *rec)
-{
-        struct volume *v = rec->v;
-        uint32_t pages = rec->pages;
-        bool dropped = false;
-
-        v->table_charged = (uint64_t)pages * DISK_PAGE;
-        while (volume_charged(v) > v->params.limit) {
-                uint32_t need = ring_pages_for(scanned_slots(rec));
-
-                if (pages > need) {
-                        rec->new_pages = pages = need;
-                        v->table_charged = (uint64_t)pages * DISK_PAGE;
-                } else if (v->n_segments > 0 &&
-                           trim_last_segment(rec, volume_charged(v) - v->params.limit)) {
-                        dropped = true;
-                } else if (v->n_segments > 0) {
-                        drop_last_segment(rec);
-                        dropped = true;
-                } else {
-                        return store_error(rec->error, -ENOSPC,
-                                           "%s: store.limit is too small for this store's tables",
-                                           v->path);
-                }
-        }
-        while (v->n_segments > 0 && v->segments[v->n_segments - 1]->fd < 0)
-                drop_last_segment(rec);
-        return dropped ? dir_sync(v->dir) : 0;
-}
-
 /* --- second look --- */
-
-/* NULL: there is nothing to read. */
-static const struct disk_page *judged_page(struct recovery *rec, uint32_t page,
-                                           const struct check **ret_check)
-{
-        const struct disk_page *p;
-        uint32_t entries;
-
-        if (rec->sequences[page] == 0 || rec->sequences[page] == TABLE_STALE)
-                return NULL;
-        p = valid_page(rec, page, &entries);
-        if (!rec->block.judged)
-                block_judge(rec, &rec->block);
-        *ret_check = &rec->block.checks[page - rec->block.first];
-        return p;
-}
 
 static void index_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
                         uint32_t page)
@@ -948,7 +282,7 @@ static void third_look(struct recovery *rec)
 {
         for (uint32_t i = 0; i < rec->pages; i++) {
                 const struct check *check;
-                const struct disk_page *page = judged_page(rec, i, &check);
+                const struct disk_page *page = recover_judged_page(rec, i, &check);
 
                 if (page)
                         use_entries(rec, page, check->hashes, 0, check->entries & ~check->won);
@@ -963,7 +297,7 @@ static void second_look(struct recovery *rec)
         index_reserve(rec->v->index, rec->n_won);
         for (uint32_t i = 0; i < rec->pages; i++) {
                 const struct check *check;
-                const struct disk_page *page = judged_page(rec, page_by_age(rec, i), &check);
+                const struct disk_page *page = recover_judged_page(rec, page_by_age(rec, i), &check);
 
                 if (page)
                         use_entries(rec, page, check->hashes, check->in,
@@ -993,7 +327,7 @@ static int add_slabs(struct recovery *rec)
                 v->slab_bytes = MAX(v->slab_bytes, v->segments[i]->bytes);
         r = slabs_new(&v->slabs, DISK_SEGMENTS_MAX, v->slab_bytes);
         if (r < 0)
-                return fail(rec, r, "making the slot allocator");
+                return recover_fail(rec, r, "making the slot allocator");
         for (unsigned i = 0; i < namespaces_count(v->namespaces); i++)
                 slabs_declare_class(v->slabs, namespaces_at(v->namespaces, i)->seen.chunk_bytes);
         for (uint32_t i = 0; i < v->n_segments; i++) {
@@ -1003,7 +337,7 @@ static int add_slabs(struct recovery *rec)
                         seg->bytes = DISK_PAGE;
                 r = slabs_add(v->slabs, seg->bytes);
                 if (r < 0)
-                        return fail(rec, r, "making the slot allocator");
+                        return recover_fail(rec, r, "making the slot allocator");
                 if (seg->fd < 0)
                         segment_retire(v, i);
         }
@@ -1084,7 +418,7 @@ static int take_places(struct recovery *rec)
         size_t n = 0;
 
         if (!ages)
-                return fail(rec, -ENOMEM, "building the index");
+                return recover_fail(rec, -ENOMEM, "building the index");
         for (uint32_t i = 0; i < index_high(v->index); i++) {
                 const struct chunk *c = volume_chunk_at(v, i);
 
@@ -1150,7 +484,7 @@ static int start_ring(struct recovery *rec)
         int r = erase_stale(rec);
 
         if (r < 0)
-                return fail(rec, r, "cannot write the table");
+                return recover_fail(rec, r, "cannot write the table");
         for (uint32_t i = 0; i < MIN(rec->safe, rec->pages - 1); i++)
                 drop_page(v, (head + i) % rec->pages);
         r = table_start(v->table, head, rec->max_sequence + 1);
@@ -1159,8 +493,8 @@ static int start_ring(struct recovery *rec)
                 r = table_start(v->table, head, rec->max_sequence + 1);
         }
         if (r < 0)
-                return fail(rec, r, "starting the table");
-        return fdatasync(v->table_fd) < 0 ? fail(rec, -errno, "cannot sync the table") : 0;
+                return recover_fail(rec, r, "starting the table");
+        return fdatasync(v->table_fd) < 0 ? recover_fail(rec, -errno, "cannot sync the table") : 0;
 }
 
 /* All live entries into a new, smaller file, which then takes the place of the ring. */
@@ -1168,7 +502,7 @@ static int rewrite_ring(struct recovery *rec)
 {
         struct volume *v = rec->v;
         _cleanup_(closep) int fd =
-                dir_open_file(v->dir, NAME_TABLE_NEW, O_RDWR | O_CREAT | O_TRUNC);
+                dir_open_file(v->dir, RECOVER_TABLE_NEW, O_RDWR | O_CREAT | O_TRUNC);
         struct disk_page *page = rec->block.pages;
         uint32_t next = 0, i = 0, high = index_high(v->index);
         int r;
@@ -1212,7 +546,7 @@ static int rewrite_ring(struct recovery *rec)
                 rec->newest = next++;
         }
         assert(i == high);
-        if (fsync(fd) < 0 || renameat(v->dir->fd, NAME_TABLE_NEW, v->dir->fd, NAME_TABLE) < 0)
+        if (fsync(fd) < 0 || renameat(v->dir->fd, RECOVER_TABLE_NEW, v->dir->fd, RECOVER_TABLE) < 0)
                 return -errno;
         close(v->table_fd);
         v->table_fd = TAKE_FD(fd);
@@ -1232,13 +566,13 @@ static int recover_all(struct recovery *rec)
         r = namespaces_open(&v->namespaces, v->dir, reserve, &lost, rec->error);
         if (r < 0)
                 return r;
-        r = open_ring(rec);
+        r = recover_open_ring(rec);
         if (r == 0)
-                r = open_segments(rec);
+                r = recover_open_segments(rec);
         if (r == 0)
                 r = first_look(rec);
         if (r == 0)
-                r = enforce_limit(rec);
+                r = recover_enforce_limit(rec);
         if (r == 0)
                 r = add_slabs(rec);
         if (r < 0)
@@ -1252,20 +586,20 @@ static int recover_all(struct recovery *rec)
                 namespaces_purge_all(v->namespaces, v->seq);
                 r = namespaces_write_now(v->namespaces);
                 if (r < 0)
-                        return fail(rec, r, "cannot write the namespaces");
+                        return recover_fail(rec, r, "cannot write the namespaces");
         }
         r = new_table(rec);
         if (r < 0)
-                return fail(rec, r, "making the table");
+                return recover_fail(rec, r, "making the table");
         second_look(rec);
-        threads_stop(rec);
+        recover_stop_threads(rec);
         r = take_places(rec);
         if (r < 0)
                 return r;
         if (rec->new_pages) {
                 r = rewrite_ring(rec);
                 if (r < 0)
-                        return fail(rec, r, "cannot make a smaller table");
+                        return recover_fail(rec, r, "cannot make a smaller table");
         }
         return start_ring(rec);
 }
@@ -1282,18 +616,9 @@ int recover(struct volume *v, char ret_error[static STORE_ERROR_BYTES])
         uint64_t begun = clock_mono_ns();
         int r = recover_all(&rec);
 
-        threads_stop(&rec);
-        if (rec.fd >= 0) {
-                posix_fadvise(rec.fd, 0, 0, POSIX_FADV_DONTNEED);
-                close(rec.fd);
-        }
+        recover_close_ring(&rec);
         arenas_free(rec.arenas);
         free(rec.scans);
-        free(rec.sequences);
-        free(rec.entries);
-        free(rec.written);
-        block_fini(&rec.block);
-        block_fini(&rec.ahead);
         v->stats.recover_ms = (clock_mono_ns() - begun) / 1000000;
         return r;
 }
