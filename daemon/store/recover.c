@@ -59,8 +59,11 @@ int recover_fail(struct recovery *rec, int r, const char *what)
 /* For what is filled at once: fewer faults. free() it. */
 static void *huge_alloc(uint64_t bytes)
 {
-        void *p = aligned_alloc(HUGE_BYTES, round_up(bytes, HUGE_BYTES));
+        void *p;
 
+        if (bytes < HUGE_BYTES)
+                return malloc(bytes);
+        p = aligned_alloc(HUGE_BYTES, round_up(bytes, HUGE_BYTES));
         if (p)
                 madvise(p, bytes, MADV_HUGEPAGE); /* a wish */
         return p;
@@ -73,7 +76,9 @@ static uint64_t *seqs_new(struct recovery *rec, uint32_t n)
         void *p;
 
         if (!a || a->bytes - a->used < bytes) {
-                room = round_up(MAX(bytes + sizeof(*a), (uint64_t)ARENA_BYTES), HUGE_BYTES);
+                /* A short table tells of few slots. */
+                room = MIN((uint64_t)rec->pages * DISK_PAGE, (uint64_t)ARENA_BYTES);
+                room = round_up(MAX(bytes + sizeof(*a), room), DISK_PAGE);
                 a = huge_alloc(room);
                 if (!a)
                         return NULL;

@@ -2,8 +2,8 @@
 /* bitflip: every run turns one bit of a store and looks what became of its answers; then it is
  * turned back.
  *
- * Seven runs of eight turn a bit of the first data file, while the store is open, in an order that
- * comes to each bit once: with --count 9586981 all 8,388,608 have been turned. Under a chunk the
+ * Thirty-one runs of 32 turn a bit of the first data file, while the store is open, in an order that
+ * comes to each bit once: with --count 8659209 all 8,388,608 have been turned. Under a chunk the
  * get is a miss, and the chunk is put anew; elsewhere no answer changes. The others turn a bit of
  * the table, the namespaces or the superblock of a closed store and open it: what a page of the
  * table held may be a miss, all else is there, byte for byte. */
@@ -265,8 +265,8 @@ int campaign_bitflip(uint64_t count, uint64_t *seed)
         fd = open_file("segment-0000");
         bit = draw((uint64_t)DATA_BYTES * 8);
         while (done < count) {
-                uint64_t meta = MIN((uint64_t)FLIPS_OF_AN_IMAGE, (count - done + 7) / 8),
-                         data = MIN(7 * meta, count - done - meta);
+                uint64_t meta = MIN((uint64_t)FLIPS_OF_AN_IMAGE, (count - done + 31) / 32),
+                         data = MIN(31 * meta, count - done - meta);
 
                 flip_meta(meta);
                 for (uint64_t i = 0; i < data; i++) {

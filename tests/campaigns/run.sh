@@ -14,7 +14,7 @@ long_count() {
         powerloss | fuzz) echo 10000000 ;;
         crashpoint) echo 400000 ;;
         misdirect) echo 1000000 ;;
-        bitflip) echo 9586981 ;; # all 8,388,608 bits of the data file, and those of the rest
+        bitflip) echo 8659209 ;; # all 8,388,608 bits of the data file, and those of the rest
         nth-failure) echo 100000 ;;
         kill) echo 10000 ;;
         clientkill) echo 100000 ;;
@@ -90,7 +90,8 @@ program() {
 }
 
 case $name in
-powerloss | crashpoint | misdirect | bitflip | nth-failure) program "$build/tests/campaigns/store-campaigns" "$name" ;;
+powerloss | crashpoint | misdirect | bitflip) program "$build/tests/campaigns/store-campaigns" "$name" ;;
+nth-failure) program "$build/tests/campaigns/store-campaigns-threads" "$name" ;;
 kill | clientkill | settled | parity | filesystems | restart | hostile | flood | slow | overload) program "$here/daemon_campaigns.py" "$name" --build "$build" ;;
 fuzz) program "$here/fuzz.sh" --build "$build" ;;
 *) wrong_usage "there is no campaign \"$name\"" ;;

@@ -54,7 +54,8 @@ def test_a_long_run_counts_its_campaigns(directory, statuses, failed, skipped, n
     ends = f'#!/bin/sh\necho "campaign $1: what it says"\ncase $1 in {each}*) exit 0 ;; esac\n'
     program(root / "tests/campaigns/daemon_campaigns.py", ends)
     program(root / "tests/campaigns/fuzz.sh", ends.replace("$1", "fuzz"))
-    program(root / "build/tests/campaigns/store-campaigns", ends)
+    for name in ("store-campaigns", "store-campaigns-threads"):
+        program(root / "build/tests/campaigns" / name, ends)
     program(root / "tests/lib/sum-up.py", 'print("unit tests\\n10 passed, 0 failed, 1 skipped")')
     for name in ("meson", "ninja"):
         program(tools / name, "#!/bin/sh\nexit 0\n")

@@ -27,6 +27,7 @@
 #include "base/log.h"
 #include "checked.h"
 #include "fdpass.h"
+#include "inline-clock.h"
 #include "inline-io.h"
 #include "memory/liveness.h"
 #include "session.h"
@@ -473,7 +474,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         if (x & 128)
                                 plan_io();
                         if (x & 64)
-                                inline_io_advance_ms(10);
+                                inline_clock_advance_ms(10);
                         for (unsigned n = x >> 3 & 7; n > 0; n--)
                                 turn();
                 }
@@ -487,7 +488,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         inline_io_set(&(struct inline_io_plan){ 0 });
         for (unsigned turns = 0; !is_idle(); turns++) {
                 assert(turns < TURNS);
-                inline_io_advance_ms(1);
+                inline_clock_advance_ms(1);
                 turn();
         }
         resume_store();

@@ -365,8 +365,10 @@ off_t __wrap_lseek64(int fd, off_t offset, int whence)
 
         if (!is_mine(fd))
                 return __real_lseek64(fd, offset, whence);
-        assert(f && whence == SEEK_DATA);
-        return (size_t)offset < f->now.size ? offset : fail(ENXIO);
+        assert(f && (whence == SEEK_DATA || whence == SEEK_HOLE)); /* no file here has a hole */
+        if ((size_t)offset >= f->now.size)
+                return fail(ENXIO);
+        return whence == SEEK_DATA ? offset : (off_t)f->now.size;
 }
 
 int __wrap_fstat64(int fd, struct stat *ret)

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "checked.h"
+#include "inline-clock.h"
 #include "inline-io.h"
 #include "io/io.h"
 #include "memory-files.h"
@@ -53,7 +54,7 @@ static void wait_for(const bool *what)
 {
         for (unsigned turns = 0; what ? !*what : store_pending(image_store) > 0; turns++) {
                 assert(turns < TURNS);
-                inline_io_advance_ms(1);
+                inline_clock_advance_ms(1);
                 store_turn(image_store);
                 kio_flush(io);
                 kio_reap(io);

@@ -115,7 +115,7 @@ def targets_of(catches):
         if kind == "unit":
             targets.add(f"tests/unit/{what}")
         elif kind == "campaign" and what not in ("kill", "clientkill", "settled"):
-            targets.add("tests/campaigns/store-campaigns")
+            targets |= {"tests/campaigns/store-campaigns", "tests/campaigns/store-campaigns-threads"}
         else:
             targets.add("all")
     return ["all"] if "all" in targets else sorted(targets)

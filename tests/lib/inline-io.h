@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The I/O layer of io.h without threads, for fuzzers: what is submitted is done in kio_reap(), on
- * the thread that calls it, so that an execution costs no hand-over and repeats itself. What a
- * device may do by chance, the input decides.
+/* The I/O layer of io.h without threads: what is submitted is done in kio_reap(), on the thread that
+ * calls it, so that a run costs no hand-over and repeats itself. What a device may do by chance,
+ * the plan decides; or a backend, if kio_start_with() gets one: that one is never waited for, and
+ * must have room for all that is submitted.
  *
- * Linked instead of daemon/io/io.c: it defines all of io.h but the checksums. Time, as the program
- * itself asks for CLOCK_MONOTONIC, passes by inline_io_advance_ms() alone. */
+ * Linked instead of daemon/io/io.c: it defines all of io.h but the checksums. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,4 +20,3 @@ struct inline_io_plan {
 
 /* From now on; until it is called, everything succeeds and is done at once. */
 void inline_io_set(const struct inline_io_plan *plan);
-void inline_io_advance_ms(uint64_t ms);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See inline-io.h. Requests wait in two lists, calls and everything else; kio_reap() takes from
- * them, does what they ask for with system calls, and completes them. The descriptor is always
- * readable, so whoever waits for it comes to kio_reap() at once.
+ * them, does what they ask for with system calls, or hands it to the backend, and completes what is
+ * done. The descriptor is always readable, so whoever waits for it comes to kio_reap() at once.
  *
- * Failures: those of the system calls, and those that are planned, are the request's result. */
+ * Failures: those of the system calls or of the backend, and those that are planned, are the
+ * request's result. */
 #include "inline-io.h"
 
 #include <assert.h>
@@ -12,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "checked.h"
 #include "io/backend.h"
 #include "io/guard.h"
@@ -26,33 +27,15 @@ struct kio {
         uint64_t pending;
         int fd;
         unsigned depth;
+        struct kio_queue *queue; /* NULL: system calls */
         struct kio_stats stats;
 };
 
 static struct inline_io_plan plan;
-static uint64_t now_ns = UINT64_C(1000000) * 1000000000;
-
-int __wrap_clock_gettime(clockid_t which, struct timespec *ret);
-int __real_clock_gettime(clockid_t which, struct timespec *ret);
-
-int __wrap_clock_gettime(clockid_t which, struct timespec *ret)
-{
-        if (which != CLOCK_MONOTONIC)
-                return __real_clock_gettime(which, ret);
-        now_ns += 100;
-        *ret = (struct timespec){ .tv_sec = (time_t)(now_ns / 1000000000),
-                                  .tv_nsec = (long)(now_ns % 1000000000) };
-        return 0;
-}
 
 void inline_io_set(const struct inline_io_plan *p)
 {
         plan = *p;
-}
-
-void inline_io_advance_ms(uint64_t ms)
-{
-        now_ns += ms * 1000000;
 }
 
 int kio_start_with(struct kio **ret, const struct kio_params *params,
@@ -66,6 +49,23 @@ int kio_start_with(struct kio **ret, const struct kio_params *params,
         io->depth = params->depth;
         io->fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
         assert(io->fd >= 0);
+        if (backend) {
+                struct kio_queue_params queue = {
+                        .depth = params->depth,
+                        .pool = params->pool,
+                        .pool_bytes = params->pool_bytes,
+                        .piece_bytes = params->piece_bytes,
+                        .probe_fd = -1,
+                        .error = ret_error,
+                };
+                int r = backend->open(&io->queue, &queue);
+
+                if (r < 0) {
+                        close(io->fd);
+                        free(io);
+                        return r;
+                }
+        }
         *ret = io;
         return 0;
 }
@@ -80,6 +80,8 @@ struct kio *kio_stop(struct kio *io)
         if (!io)
                 return NULL;
         assert(io->pending == 0);
+        if (io->queue)
+                io->queue->ops->close(io->queue);
         close(io->fd);
         free(io);
         return NULL;
@@ -116,7 +118,8 @@ void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
         assert(req->op != KIO_READ || req->crc_bytes <= req->length);
         assert(req->op != KIO_CALL || req->call);
         req->state = KIO_QUEUED;
-        req->submitted_ns = now_ns;
+        req->submitted_ns = clock_mono_ns();
+        req->progress = 0;
         req->body = body_of(req);
         if (req->region) {
                 assert(!atomic_load(&req->region->closing));
@@ -235,30 +238,74 @@ static int64_t perform(struct kio_request *req)
         }
 }
 
+static void complete(struct kio *io, struct kio_request *req, int64_t result)
+{
+        req->result = result;
+        if (result < 0)
+                io->stats.errors[req->op]++;
+        else
+                io->stats.ops[req->op]++;
+        req->done_ns = clock_mono_ns();
+        req->state = KIO_IDLE;
+        if (req->region)
+                req->region->in_flight--;
+        io->pending--;
+        req->complete(req);
+}
+
+static void push(struct kio *io, struct kio_request *req)
+{
+        int r = io->queue->ops->push(io->queue, req);
+
+        assert(r == 0); /* it has room for all */
+}
+
+static unsigned reap_queue(struct kio *io)
+{
+        struct kio_done done[64];
+        unsigned n = io->queue->ops->reap(io->queue, done, ARRAY_SIZE(done)), completed = 0;
+
+        for (unsigned i = 0; i < n; i++) {
+                struct kio_request *req = done[i].req;
+                int64_t r = done[i].result;
+
+                if (r > 0)
+                        req->progress += (uint64_t)r;
+                if (r > 0 && req->progress < req->length) {
+                        push(io, req);
+                        continue;
+                }
+                if (r >= 0 && req->progress < req->length)
+                        r = -EIO;
+                if (r > 0)
+                        r = req->op == KIO_READ && req->crc_bytes > 0 ? compute_guarded(req) : 0;
+                complete(io, req, r);
+                completed++;
+        }
+        return completed;
+}
+
 unsigned kio_reap(struct kio *io)
 {
         uint64_t most = plan.at_once ? MIN((uint64_t)plan.at_once, io->pending) : io->pending;
+        unsigned completed = 0;
 
-        for (uint64_t i = 0; i < most; i++) {
+        for (uint64_t i = 0; i < most && !(list_empty(&io->others) && list_empty(&io->calls));
+             i++) {
                 struct list_node *from = list_empty(&io->others) ? &io->calls : &io->others;
                 struct list_node *node =
                         plan.newest_first && from == &io->others ? from->prev : from->next;
                 struct kio_request *req = container_of(node, struct kio_request, node);
 
                 list_unlink(node);
-                req->result = perform(req);
-                if (req->result < 0)
-                        io->stats.errors[req->op]++;
-                else
-                        io->stats.ops[req->op]++;
-                req->done_ns = now_ns;
-                req->state = KIO_IDLE;
-                if (req->region)
-                        req->region->in_flight--;
-                io->pending--;
-                req->complete(req);
+                if (io->queue && req->op != KIO_COPY && req->op != KIO_CALL) {
+                        push(io, req);
+                        continue;
+                }
+                complete(io, req, perform(req));
+                completed++;
         }
-        return (unsigned)most;
+        return io->queue ? completed + reap_queue(io) : completed;
 }
 
 uint64_t kio_pending(const struct kio *io)
