@@ -30,11 +30,15 @@ static const struct {
 } modes[] = {
         { "put", mode_put, "put new chunks, `--first` and up, and count what is acknowledged" },
         { "get", mode_get,
-          "get chunks (mapped) in a random order that repeats, and count by tier" },
+          "get chunks, mapped or --region, in a random order that repeats, and count by tier" },
+        { "match", mode_match, "match chains of `--batch` keys that are all there" },
+        { "touch", mode_touch, "connect, get chunks, and read each for the first time" },
+        { "idle", mode_idle, "hold `--connections` and do nothing" },
         { "report", mode_report,
           "steps `status` and `stats`: the daemon's own, a line of JSON each" },
         { "rtt", mode_rtt, "round trips of a hit and of an echo, in slices that alternate" },
         { "memcpy", mode_memcpy, "copy pieces of memory over a working set" },
+        { "crc", mode_crc, "compute the checksum of pieces of memory over a working set" },
         { "spin", mode_spin, "keep every core from sleeping, in SCHED_IDLE, until killed" },
 };
 
@@ -43,6 +47,14 @@ uint64_t bench_now_ns(void)
         struct timespec t;
 
         clock_gettime(CLOCK_MONOTONIC, &t);
+        return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+uint64_t bench_cpu_ns(void)
+{
+        struct timespec t;
+
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
         return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
@@ -89,6 +101,7 @@ int bench_open(const struct bench_options *o, bool attach, struct kvcache **ret,
         struct kvcache_options options = {
                 .size = sizeof(options),
                 .socket_path = o->socket_path,
+                .flags = o->populate ? KVCACHE_POPULATE : 0,
                 .client_name = "kvcache-bench",
                 .lane_bytes = 64 << 20,
         };
@@ -158,7 +171,17 @@ enum {
         OPTION_OUTSTANDING,
         OPTION_FIRST,
         OPTION_COUNT,
+        OPTION_SAMPLE,
+        OPTION_SEED,
+        OPTION_TIER,
+        OPTION_KEYS,
+        OPTION_REGION,
         OPTION_WORKING_SET,
+        OPTION_SOURCE,
+        OPTION_CONNECTIONS,
+        OPTION_DAEMON_PID,
+        OPTION_ECHO_PID,
+        OPTION_POPULATE,
         OPTION_PAIRS,
         OPTION_SLICE_MS,
         OPTION_SECONDS,
@@ -177,7 +200,17 @@ static const struct option long_options[] = {
         { "outstanding", required_argument, NULL, OPTION_OUTSTANDING },
         { "first", required_argument, NULL, OPTION_FIRST },
         { "count", required_argument, NULL, OPTION_COUNT },
+        { "sample", required_argument, NULL, OPTION_SAMPLE },
+        { "seed", required_argument, NULL, OPTION_SEED },
+        { "tier", required_argument, NULL, OPTION_TIER },
+        { "keys", required_argument, NULL, OPTION_KEYS },
+        { "region", required_argument, NULL, OPTION_REGION },
         { "working-set", required_argument, NULL, OPTION_WORKING_SET },
+        { "source", required_argument, NULL, OPTION_SOURCE },
+        { "connections", required_argument, NULL, OPTION_CONNECTIONS },
+        { "daemon-pid", required_argument, NULL, OPTION_DAEMON_PID },
+        { "echo-pid", required_argument, NULL, OPTION_ECHO_PID },
+        { "populate", no_argument, NULL, OPTION_POPULATE },
         { "pairs", required_argument, NULL, OPTION_PAIRS },
         { "slice-ms", required_argument, NULL, OPTION_SLICE_MS },
         { "seconds", required_argument, NULL, OPTION_SECONDS },
@@ -220,6 +253,23 @@ static bool parse_ack(const char *text, enum kvcache_ack *ret)
         return false;
 }
 
+static bool parse_tier(const char *text, enum kvcache_tier *ret)
+{
+        static const struct {
+                const char *name;
+                enum kvcache_tier tier;
+        } tiers[] = { { "memory", KVCACHE_TIER_MEMORY },
+                      { "disk", KVCACHE_TIER_DISK },
+                      { "any", KVCACHE_TIER_ALL } };
+
+        for (unsigned i = 0; i < ARRAY_SIZE(tiers); i++)
+                if (strcmp(text, tiers[i].name) == 0) {
+                        *ret = tiers[i].tier;
+                        return true;
+                }
+        return false;
+}
+
 static bool parse_option(int id, const char *argument, struct bench_options *o)
 {
         char *end;
@@ -237,15 +287,37 @@ static bool parse_option(int id, const char *argument, struct bench_options *o)
         case OPTION_SIZE:
                 return parse_number(argument, &o->size) && o->size >= CONTENT_MIN;
         case OPTION_BATCH:
-                return parse_number(argument, &o->batch) && o->batch > 0 && o->batch <= 1024;
+                return parse_number(argument, &o->batch) && o->batch > 0 && o->batch <= 8192;
         case OPTION_OUTSTANDING:
                 return parse_number(argument, &o->outstanding) && o->outstanding > 0;
         case OPTION_FIRST:
                 return parse_number(argument, &o->first);
         case OPTION_COUNT:
                 return parse_number(argument, &o->count);
+        case OPTION_SAMPLE:
+                return parse_number(argument, &o->sample);
+        case OPTION_SEED:
+                return parse_number(argument, &o->seed);
+        case OPTION_TIER:
+                return parse_tier(argument, &o->tier);
+        case OPTION_KEYS:
+                o->plain_keys = strcmp(argument, "plain") == 0;
+                return o->plain_keys || strcmp(argument, "mixed") == 0;
+        case OPTION_REGION:
+                return parse_number(argument, &o->region) && o->region <= UINT64_C(1) << 40;
         case OPTION_WORKING_SET:
                 return parse_number(argument, &o->working_set);
+        case OPTION_SOURCE:
+                return parse_number(argument, &o->source) && o->source > 0;
+        case OPTION_CONNECTIONS:
+                return parse_number(argument, &o->connections) && o->connections <= 4096;
+        case OPTION_DAEMON_PID:
+                return parse_number(argument, &o->daemon_pid) && o->daemon_pid <= INT32_MAX;
+        case OPTION_ECHO_PID:
+                return parse_number(argument, &o->echo_pid) && o->echo_pid <= INT32_MAX;
+        case OPTION_POPULATE:
+                o->populate = true;
+                return true;
         case OPTION_PAIRS:
                 return parse_number(argument, &o->pairs) && o->pairs > 0 && o->pairs <= 1000;
         case OPTION_SLICE_MS:
@@ -272,7 +344,10 @@ int main(int argc, char *argv[])
                 .size = 2 << 20,
                 .batch = 1,
                 .outstanding = 16,
+                .tier = KVCACHE_TIER_DISK,
                 .working_set = 1 << 30,
+                .source = 64 << 20,
+                .connections = 64,
                 .pairs = 10,
                 .slice_ms = 50,
                 .seconds = 1,
@@ -292,7 +367,7 @@ int main(int argc, char *argv[])
                         return 2;
                 }
         }
-        o.batch = MIN(o.batch, o.outstanding);
+        o.outstanding = MAX(o.batch, o.outstanding);
         for (size_t i = 0; i < ARRAY_SIZE(modes); i++)
                 if (strcmp(argv[1], modes[i].name) == 0)
                         return modes[i].run(&o);

@@ -10,15 +10,23 @@
 
 struct bench_options {
         const char *socket_path, *echo_path, *namespace_name;
-        uint64_t size;        /* of a chunk, or of a piece that is copied */
-        uint64_t batch;       /* keys of a request */
-        uint64_t outstanding; /* keys that are on their way, at most */
-        uint64_t first, count; /* numbers of the chunks */
-        uint64_t working_set;
+        uint64_t size;          /* of a chunk, or of a piece that is copied */
+        uint64_t batch;         /* keys of a request */
+        uint64_t outstanding;   /* keys that are on their way, at most */
+        uint64_t first, count;  /* numbers of the chunks */
+        uint64_t sample;        /* so many of them, spread over all; 0: all */
+        uint64_t seed;          /* of the order in which they are got */
+        enum kvcache_tier tier; /* where they are to be found */
+        bool plain_keys;        /* those of many-entries */
+        uint64_t region;        /* bytes to lend the daemon; 0: none */
+        uint64_t working_set, source;
+        uint64_t connections;
+        uint64_t daemon_pid, echo_pid;
+        bool populate;
         uint64_t pairs;
         uint64_t slice_ms;
-        double seconds;  /* of a slice; 0: as long as `bytes` takes */
-        uint64_t bytes;  /* of a slice; 0: as many as `seconds` allows */
+        double seconds; /* of a slice; 0: as long as `bytes` takes */
+        uint64_t bytes; /* of a slice; 0: as many as `seconds` allows */
         enum kvcache_ack ack;
         bool steps;
 };
@@ -37,6 +45,8 @@ bool bench_next(const struct bench_options *o, struct bench_step *ret);
 void bench_answer(void);
 
 uint64_t bench_now_ns(void);
+/* Processor time of this process. */
+uint64_t bench_cpu_ns(void);
 /* One line to standard error; returns 1, for main() to return. */
 int bench_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Connects and opens the namespace (attaching to it, if `attach`); 0, or a complaint was made. */
@@ -49,6 +59,8 @@ int bench_open(const struct bench_options *o, bool attach, struct kvcache **ret,
 enum { CONTENT_MIN = 64 };
 
 struct kvcache_key content_key(uint64_t number);
+/* The key of a number, by either scheme. */
+struct kvcache_key bench_key(const struct bench_options *o, uint64_t number);
 void content_fill(void *place, uint64_t size, uint64_t pattern);
 void content_stamp(void *place, uint64_t size, uint64_t number, uint64_t pattern);
 bool content_check(const void *data, uint64_t length, uint64_t size, uint64_t number);
@@ -59,4 +71,8 @@ int mode_get(const struct bench_options *o);
 int mode_report(const struct bench_options *o);
 int mode_rtt(const struct bench_options *o);
 int mode_memcpy(const struct bench_options *o);
+int mode_crc(const struct bench_options *o);
+int mode_match(const struct bench_options *o);
+int mode_touch(const struct bench_options *o);
+int mode_idle(const struct bench_options *o);
 int mode_spin(const struct bench_options *o);

@@ -32,6 +32,17 @@ struct kvcache_key content_key(uint64_t number)
         return key;
 }
 
+struct kvcache_key bench_key(const struct bench_options *o, uint64_t number)
+{
+        struct kvcache_key key;
+
+        if (!o->plain_keys)
+                return content_key(number);
+        memset(key.bytes, 0xa5, sizeof(key.bytes));
+        memcpy(key.bytes, &number, sizeof(number));
+        return key;
+}
+
 /* Word i of a pattern. */
 static uint64_t word_at(uint64_t pattern, uint64_t i)
 {

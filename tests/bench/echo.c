@@ -20,7 +20,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { MESSAGE_MAX = 4096 };
+enum { MESSAGE_MAX = 65536 };
 
 static int fail(const char *what)
 {

@@ -11,6 +11,7 @@ import math
 import statistics
 
 UNSTEADY = 0.15
+LEFT_OUT = "left out: --only"
 
 
 def median_bounds(values):
@@ -73,6 +74,63 @@ def count(by_size, worst, what):
     return {"value": worst(known.values()), "what": what, "by_size": by_size, "notes": []}
 
 
+def measured(values, unit, what, notes=(), digits=3, **more):
+    """What has no yardstick: its own median, with bounds and spread as those of a ratio."""
+    if not values:
+        return missing("nothing was measured")
+    low, high = median_bounds(values) if len(values) > 1 else (values[0], values[0])
+    figure = {"value": round(statistics.median(values), digits), "low": round(low, digits), "high": round(high, digits),
+              "spread": round(spread(values), 4), "unit": unit, "what": what, "values": [round(v, digits) for v in values],
+              "notes": list(notes)}
+    figure.update(more)
+    return figure
+
+
+# --- goals ---
+
+# Part of the name up to a dot, and whole name, in this order of preference: what is compared, how, with what.
+GOALS = {
+    "disk_read_vs_fio": ("high", ">=", 0.95),
+    "disk_write_vs_fio": ("high", ">=", 0.95),
+    "disk_write_vs_fio.full.64KiB": ("high", ">=", 0.85),
+    "ios_per_put": ("value", "<=", 1.2),
+    "bytes_written_per_byte_put": ("value", "<=", 1.1),
+    "ios_per_cold_get": ("value", "<=", 1),
+    "inflight_vs_depth": ("value", ">=", 0.95),
+    "cpu_per_gib_vs_fio": ("value", "<=", 1.3),
+    "hit_rtt_vs_echo": ("value", "<=", 1.25),
+    "hit_cpu_vs_echo": ("value", "<=", 1.5),
+    "hit_batch128_vs_echo": ("value", "<=", 2),
+    "hits_per_second": ("value", ">=", 1_200_000),
+    "match_ns_per_key": ("value", "<=", 40),
+    "match32_us": ("value", "<=", 5),
+    "put_vs_memcpy": ("value", ">=", 0.8),
+    "put_donated_vs_memcpy": ("value", ">=", 0.8),
+    "into_vs_memcpy": ("value", ">=", 0.85),
+    "bytes_per_entry": ("value", "<=", 112),
+    "ready_seconds_5M": ("value", "<=", 2),
+    "idle_cpu": ("value", "<", 0.1),
+}
+
+
+def add_goals(report):
+    """`goal` and `reached` beside each figure: a report, never a failure."""
+    for name, figure in walk(report):
+        goal = GOALS.get(name) or GOALS.get(name.split(".")[0])
+        if not goal:
+            figure["goal"], figure["reached"] = None, None
+            continue
+        part, how, bound = goal
+        figure["goal"] = f"{'upper bound ' if part == 'high' else ''}{how} {bound}"
+        figure["reached"] = reached(figure.get(part), how, bound) if figure["value"] is not None else None
+
+
+def reached(value, how, bound):
+    if value is None:
+        return None
+    return {">=": value >= bound, "<=": value <= bound, "<": value < bound}[how]
+
+
 # --- for people ---
 
 def amount(value, unit):
@@ -81,21 +139,35 @@ def amount(value, unit):
     return f"{value / 1000:.1f} µs" if unit == "ns" else f"{value:.3g} {unit}"
 
 
+def plain(value):
+    """Three digits or four, and no power of ten."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}" if value >= 100 else f"{value:.3g}"
+
+
 def lines(name, figure):
+    goal = f"{figure['goal'].replace('upper bound ', '')}: {WORDS[figure['reached']]}" if figure.get("goal") else ""
     if figure["value"] is None:
-        yield f"{name:<34} {'-':>6}   {figure['reason']}"
+        yield f"{name:<34} {'-':>9}   {figure['reason']}   {goal}".rstrip()
         return
+    bounds = f"{plain(figure['low'])} .. {plain(figure['high'])}" if "low" in figure else ""
+    start = f"{name:<34} {plain(figure['value']):>9}   {bounds:<20} {goal:<18}"
+    ways = ", ".join(f"{way} {plain(value)}" if value is not None else way for way, value in figure.get("by_way", {}).items())
     if "ours" in figure:
-        bounds = f"{figure['low']:.2f} .. {figure['high']:.2f}"
         cpu = figure.get("cpu_seconds_per_gib") or {}
-        yield (f"{name:<34} {figure['value']:>6.2f}   {bounds:<14} {amount(figure['ours']['median'], figure['unit']):>11}"
-               f"  {amount(figure['yardstick']['median'], figure['unit']):>11}  {figure['yardstick']['what']:<22}"
-               + (f"  CPU {cpu['ours']:.2f} : {cpu['fio']:.2f} s/GiB" if cpu.get("fio") and cpu.get("ours") else "").rstrip())
+        ours, theirs = (amount(figure[side]["median"], figure["unit"]) for side in ("ours", "yardstick"))
+        more = f"{ours:>11}  {theirs:>11}  {figure['yardstick']['what']}" + (f"; {ways}" if ways else "")
+        if cpu.get("fio") and cpu.get("ours"):
+            more += f", CPU {cpu['ours']:.2f} : {cpu['fio']:.2f} s/GiB"
+    elif "by_size" in figure:
+        more = "  ".join(f"{size} {'-' if value is None else format(value, '.3f')}" for size, value in figure["by_size"].items())
     else:
-        by_size = "  ".join(f"{size} {value:.3f}" if value is not None else f"{size} -" for size, value in figure["by_size"].items())
-        yield f"{name:<34} {figure['value']:>6.2f}   {by_size}"
+        more = f"{figure['unit']}{': ' + ways if ways else ''}; {figure['what']}"
+    yield (start + " " + more).rstrip()
     for note in figure["notes"]:
-        yield f"{'':<34}          ! {note}"
+        yield f"{'':<34}             ! {note}"
+
+
+WORDS = {True: "yes", False: "no", None: "-"}
 
 
 def walk(report, prefix=""):
@@ -105,8 +177,30 @@ def walk(report, prefix=""):
             continue
         if "value" in value:
             yield prefix + key, value
-        elif prefix or key.startswith(("disk_", "cpu_")):
+        elif prefix or key.startswith("disk_"):
             yield from walk(value, prefix + key + ".")
+
+
+def print_table(name, table):
+    print(f"\n{name}: {table['what']}")
+    if table.get("reason"):
+        print(f"  - {table['reason']}")
+    if not table["rows"]:
+        return
+    columns = list(table["rows"][0])
+    cells = [columns] + [[cell(row.get(column)) for column in columns] for row in table["rows"]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    for row in cells:
+        print("  " + "  ".join(text.rjust(width) for text, width in zip(row, widths)))
+    for key, kept in table.get("kept", {}).items():
+        value = "-" if kept["value"] is None else f"{kept['value']:.2f}"
+        print(f"  {key}: {value} (goal {kept['goal']}: {WORDS[kept['reached']]})")
+
+
+def cell(value):
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else plain(value)
 
 
 def print_report(report):
@@ -119,10 +213,14 @@ def print_report(report):
               f"{', huge pages ' + daemon['huge_pages'] if daemon.get('huge_pages') else ''}")
     if report["yardsticks"].get("fio"):
         print(f"fio:     {report['yardsticks']['fio']}")
-    print(f"\n{'figure':<34} {'ratio':>6}   {'95 % bounds':<14} {'ours':>11}  {'yardstick':>11}")
-    for name, figure in walk(report):
+    shown = [(name, figure) for name, figure in walk(report) if figure.get("reason") != LEFT_OUT]
+    if shown:
+        print(f"\n{'figure':<34} {'value':>9}   {'95 % bounds':<20} {'goal':<18} {'ours':>11}  {'yardstick':>11}")
+    for name, figure in shown:
         for line in lines(name, figure):
             print(line)
+    for name, table in report.get("scaling", {}).items():
+        print_table(name, table)
     for note in report["notes"]:
         print(f"! {note}")
     print(f"\n{report['seconds']:.0f} s. How to read this: tests/bench/README.md")

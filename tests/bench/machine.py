@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
@@ -78,11 +79,23 @@ def facts(directory):
 
 
 def cpu_seconds(pid):
-    """Of all threads that live."""
-    total = 0
-    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        total += int((read(task / "schedstat") or "0").split()[0])
-    return total / 1e9
+    """Of all threads of a process, those that have ended too: its clock, which is exact."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)
+    except OSError:
+        raise Trouble("the system does not tell the processor time of another process") from None
+
+
+def note_mode(report, daemon):
+    daemon.settle()  # what is registered is known when the pool is there
+    status = daemon.status()
+    report["daemon"] = dict(status["io"], huge_pages=status["pool"].get("huge_pages"), version=status["version"])
+
+
+def listens(path):
+    """Asked without a program, which would take the processor from a server that starts."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        return s.connect_ex(str(path)) == 0
 
 
 class Process:
@@ -95,12 +108,15 @@ class Process:
         self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True)
 
     def ask(self, line):
+        self.tell(line)
+        return self.answer()
+
+    def tell(self, line):
         try:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass
-        return self.answer()
 
     def answer(self):
         line = self.process.stdout.readline()
@@ -138,32 +154,57 @@ class Process:
 
 
 class Daemon:
-    """A daemon on an empty store."""
+    """A daemon on an empty store, or on one that is there, which stays."""
 
-    def __init__(self, bench, settings):
+    def __init__(self, bench, settings, store=None):
         self.bench = bench
         self.socket = bench.sockets / "kvcache.sock"
-        self.store = bench.work / "store"
-        shutil.rmtree(self.store, ignore_errors=True)
+        self.keep = store is not None
+        self.store = store or bench.work / "store"
+        if not self.keep:
+            shutil.rmtree(self.store, ignore_errors=True)
         self.log = bench.work / "daemon.log"
-        command = [bench.build / "daemon/kvcache-daemon", "--config", "/dev/null"]
+        self.command = [bench.build / "daemon/kvcache-daemon", "--config", "/dev/null"]
         for key, value in {"listen.socket": self.socket, "listen.http": "off", "store.path": self.store, "log.level": "warning",
                            **settings}.items():
-            command += ["--set", f"{key}={value}"]
+            self.command += ["--set", f"{key}={value}"]
+        self.reporter = None
+        bench.running.append(self)
+        try:
+            self._spawn()
+        except Trouble:
+            self.stop()
+            raise
+
+    def _spawn(self):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("KVCACHE_")}
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            self.process = subprocess.Popen([str(part) for part in self.command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                             env=environment)
-        bench.running.append(self)
-        self.reporter = None
         self._wait_for_answers()
+
+    def kill_and_start(self):
+        """Seconds from kill -9 to the first answer."""
+        self.reporter.close()
+        self.reporter = None
+        begin = time.monotonic()
+        self.process.kill()
+        self.process.wait()
+        self._spawn()
+        return time.monotonic() - begin
+
+    def memory_bytes(self):
+        """Its memory without the pool: anonymous, and shared."""
+        fields = dict(line.split(":", 1) for line in read(f"/proc/{self.process.pid}/status").splitlines())
+        resident = sum(int(fields[word].split()[0]) * 1024 for word in ("RssAnon", "RssShmem"))
+        return resident - self.stats()["kvcache_pool_populated_bytes"]
 
     def _wait_for_answers(self):
         deadline = time.monotonic() + 30
         while True:
             if self.process.poll() is not None:
                 raise Trouble(f"the daemon does not start: {last_line(self.log)}")
-            if self.socket.exists():
+            if listens(self.socket):
                 reporter = self.load("report", "--steps")
                 try:
                     reporter.ask("status")
@@ -173,7 +214,7 @@ class Daemon:
                     reporter.close()
             if time.monotonic() > deadline:
                 raise Trouble("the daemon does not answer")
-            time.sleep(0.02)
+            time.sleep(0.01)
 
     def load(self, mode, *arguments):
         return Process([self.bench.build / "tests/bench/kvcache-bench", mode, "--socket", self.socket, *arguments],
@@ -214,7 +255,8 @@ class Daemon:
                 self.process.wait()
         if self in self.bench.running:
             self.bench.running.remove(self)
-        shutil.rmtree(self.store, ignore_errors=True)
+        if not self.keep:
+            shutil.rmtree(self.store, ignore_errors=True)
 
     def __enter__(self):
         return self
@@ -249,6 +291,9 @@ class Fio:
             raise Trouble("fio is not installed")
         return found
 
+    def remove(self):
+        self.file.unlink(missing_ok=True)
+
     def describe(self):
         return f"{self.version}, io_uring, O_DIRECT, depth {self.depth}, {' '.join(self.extra) or 'no registered buffers: they were refused'}"
 
@@ -278,9 +323,9 @@ class Fio:
             raise Trouble(f"fio fails: {words[0] if words else 'no reason given'}")
         return job
 
-    def slice(self, rw, block_bytes, seconds, count=0, huge=False):
+    def slice(self, rw, block_bytes, seconds, count=0, huge=False, depth=None):
         """Bytes per second, and CPU seconds per byte."""
-        how = ["--ioengine=io_uring", f"--iodepth={self.depth}"]
+        how = ["--ioengine=io_uring", f"--iodepth={depth or self.depth}"]
         if count:
             how += [f"--io_size={count}"]
         else:

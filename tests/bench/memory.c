@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What memory allows: one core's memcpy() over a working set; and company that keeps the cores
- * awake.
+/* What memory allows: one core's memcpy() over a working set, one core's checksum over one; and
+ * company that keeps the cores awake.
  *
- * The copies go as an accepted put's do: from a source as large as the lane to a target that is the
- * rest of the working set, piece by piece, both in turn, so that neither end is in a cache. Memory
- * of the process itself, in pages as the kernel gives them; all of it was touched before. */
+ * The copies go as the daemon's do: from a source of --source bytes (as large as the lane for a
+ * put) to a target that is the rest of the working set, piece by piece, both in turn, so that
+ * neither end is in a cache. Memory of the process itself, in pages as the kernel gives them; all
+ * of it was touched before. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -17,14 +18,20 @@
 
 #include "bench.h"
 #include "checked.h"
+#include "io/io.h"
 
-enum { LANE_BYTES = 64 << 20 };
+static void print_pieces(uint64_t begin, uint64_t cpu, uint64_t bytes)
+{
+        printf("{\"seconds\": %.6f, \"cpu_seconds\": %.6f, \"bytes\": %" PRIu64 "}",
+               (double)(bench_now_ns() - begin) / 1e9, (double)(bench_cpu_ns() - cpu) / 1e9, bytes);
+        bench_answer();
+}
 
 static void copy_pieces(const struct bench_options *o, const struct bench_step *step,
                         const uint8_t *from, uint64_t from_bytes, uint8_t *to, uint64_t to_bytes)
 {
         static uint64_t from_at, to_at;
-        uint64_t begin = bench_now_ns(),
+        uint64_t begin = bench_now_ns(), cpu = bench_cpu_ns(),
                  end = step->seconds > 0 ? begin + (uint64_t)(step->seconds * 1e9) : UINT64_MAX;
         uint64_t bytes = 0;
 
@@ -34,27 +41,69 @@ static void copy_pieces(const struct bench_options *o, const struct bench_step *
                 to_at = to_at + 2 * o->size <= to_bytes ? to_at + o->size : 0;
                 bytes += o->size;
         } while ((step->bytes == 0 || bytes < step->bytes) && bench_now_ns() < end);
-        printf("{\"seconds\": %.6f, \"bytes\": %" PRIu64 "}",
-               (double)(bench_now_ns() - begin) / 1e9, bytes);
-        bench_answer();
+        print_pieces(begin, cpu, bytes);
+}
+
+static void check_pieces(const struct bench_options *o, const struct bench_step *step,
+                         const uint8_t *from)
+{
+        static uint64_t at;
+        uint64_t begin = bench_now_ns(), cpu = bench_cpu_ns(),
+                 end = step->seconds > 0 ? begin + (uint64_t)(step->seconds * 1e9) : UINT64_MAX;
+        uint64_t bytes = 0;
+        uint32_t crc;
+
+        do {
+                crc = kio_crc32c(from + at, o->size);
+                __asm__ volatile("" ::"r"(crc)); /* somebody wants it */
+                at = at + 2 * o->size <= o->working_set ? at + o->size : 0;
+                bytes += o->size;
+        } while ((step->bytes == 0 || bytes < step->bytes) && bench_now_ns() < end);
+        print_pieces(begin, cpu, bytes);
+}
+
+static uint8_t *working_set(const struct bench_options *o)
+{
+        uint8_t *memory = mmap(NULL, o->working_set, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+        if (memory == MAP_FAILED) {
+                bench_fail("no memory: %s", strerror(errno));
+                return NULL;
+        }
+        return memset(memory, 0x5a, o->working_set);
 }
 
 int mode_memcpy(const struct bench_options *o)
 {
-        uint64_t from_bytes = LANE_BYTES, to_bytes;
         struct bench_step step;
         uint8_t *memory;
 
-        if (o->working_set < from_bytes + o->size || o->size > from_bytes)
-                return bench_fail("the working set is to be larger than %u MiB", LANE_BYTES >> 20);
-        to_bytes = o->working_set - from_bytes;
-        memory = mmap(NULL, o->working_set, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-                      0);
-        if (memory == MAP_FAILED)
-                return bench_fail("no memory: %s", strerror(errno));
-        memset(memory, 0x5a, o->working_set);
+        if (o->size > o->source || o->working_set < o->source + o->size)
+                return bench_fail("the working set is to be larger than the source, and that "
+                                  "than a piece");
+        memory = working_set(o);
+        if (!memory)
+                return 1;
         while (bench_next(o, &step))
-                copy_pieces(o, &step, memory, from_bytes, memory + from_bytes, to_bytes);
+                copy_pieces(o, &step, memory, o->source, memory + o->source,
+                            o->working_set - o->source);
+        munmap(memory, o->working_set);
+        return 0;
+}
+
+int mode_crc(const struct bench_options *o)
+{
+        struct bench_step step;
+        uint8_t *memory;
+
+        if (o->size > o->working_set)
+                return bench_fail("the working set is to be larger than a piece");
+        memory = working_set(o);
+        if (!memory)
+                return 1;
+        while (bench_next(o, &step))
+                check_pieces(o, &step, memory);
         munmap(memory, o->working_set);
         return 0;
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The benchmark: builds a release, then measures. Options are those of bench.py: --json, --quick, --only, --dir, --help.
+# The benchmark: builds a release, then measures. Options are those of bench.py: --json, --quick, --only, --scaling,
+# --dir, --help.
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -16,6 +17,7 @@ done
 if [ ! -f "$build/build.ninja" ]; then
         meson setup "$build" "$root" --buildtype=release >&2
 fi
-ninja -C "$build" daemon/kvcache-daemon tests/bench/kvcache-bench tests/bench/kvcache-bench-echo >&2
+ninja -C "$build" daemon/kvcache-daemon tests/bench/kvcache-bench tests/bench/kvcache-bench-echo \
+        tests/campaigns/many-entries >&2
 
 exec python3 "$root/tests/bench/bench.py" --build "$build" "$@"

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes a store of many entries without their bytes: many-entries DIR ENTRIES [--history N].
+/* Makes a store of many entries without their bytes: many-entries DIR ENTRIES [--history N]
+ * [--slot BYTES].
  *
  * Superblock and namespace are made by the store itself; then the table ring is written as years of
  * puts would have left it: each slot's entry once, and before these N rounds of entries that later
- * ones superseded (0 to 2: a ring has room for three a slot). Segments are files of the right size
+ * ones superseded (0 to 2: a ring has room for three a slot). A chunk is as long as its slot, 2 MiB
+ * unless --slot says otherwise (a power of two). Segments are files of the right size
  * with nothing in them, so that a chunk reads as zeros, whose CRC its entry has. Key number i is i
  * in its first eight bytes, little-endian, and 0xa5 in the others. Prints the limit that the store
  * must be opened with. */
@@ -21,7 +23,7 @@
 #include "store/format.h"
 #include "store/store.h"
 
-enum { SLOT_BYTES = 2 << 20, LENGTH = 2 << 20, SEGMENT_BYTES = 1 << 30, BATCH_PAGES = 256 };
+enum { SLOT_BYTES_MAX = 2 << 20, SEGMENT_BYTES = 1 << 30, BATCH_PAGES = 256 };
 
 static _Noreturn void give_up(const char *what, int r)
 {
@@ -59,7 +61,7 @@ static uint32_t make_store(const char *dir, uint64_t limit)
                 .limit = limit,
                 .segment_bytes = SEGMENT_BYTES,
                 .policy = "lru",
-                .pool_slab_bytes = SLOT_BYTES,
+                .pool_slab_bytes = SLOT_BYTES_MAX,
         };
         struct kio_params io_params = { .workers = 1, .depth = 8, .probe_fd = -1 };
         struct store_namespace_open req = {
@@ -95,22 +97,22 @@ static void key_number(uint64_t i, struct key *ret)
 }
 
 static void write_table(int dir, const struct disk_superblock *sb, uint32_t namespace_id,
-                        uint64_t entries, unsigned history)
+                        uint64_t entries, unsigned history, uint32_t slot_bytes)
 {
-        const uint32_t slots = SEGMENT_BYTES / SLOT_BYTES;
+        const uint32_t slots = SEGMENT_BYTES / slot_bytes;
         uint64_t n_segments = (entries + slots - 1) / slots, seq = n_segments + 1, at = 0,
                  total = entries * (history + 1),
                  pages = (total + DISK_PAGE_ENTRIES - 1) / DISK_PAGE_ENTRIES,
                  room = round_up((3 * entries + DISK_PAGE_ENTRIES - 1) / DISK_PAGE_ENTRIES + 16,
                                  16);
         struct disk_page *buf = aligned_alloc(DISK_PAGE, (size_t)BATCH_PAGES * DISK_PAGE);
-        uint8_t *zeros = calloc(1, LENGTH);
+        uint8_t *zeros = calloc(1, slot_bytes);
         uint32_t crc;
         int fd = openat(dir, "table", O_RDWR | O_CLOEXEC);
 
         if (fd < 0 || !buf || !zeros)
                 give_up("the table", -errno);
-        crc = kio_crc32c(zeros, LENGTH);
+        crc = kio_crc32c(zeros, slot_bytes);
         free(zeros);
         if (ftruncate(fd, 0) < 0 || posix_fallocate(fd, 0, (off_t)(room * DISK_PAGE)) != 0)
                 give_up("room for the table", -ENOSPC);
@@ -136,9 +138,9 @@ static void write_table(int dir, const struct disk_superblock *sb, uint32_t name
                                         .seq = ++seq,
                                         .segment = (uint32_t)(slot / slots),
                                         .slot_offset =
-                                                (uint32_t)(slot % slots) * (SLOT_BYTES / DISK_PAGE),
-                                        .slot_pages = SLOT_BYTES / DISK_PAGE,
-                                        .length = LENGTH,
+                                                (uint32_t)(slot % slots) * (slot_bytes / DISK_PAGE),
+                                        .slot_pages = slot_bytes / DISK_PAGE,
+                                        .length = slot_bytes,
                                         .payload_crc = crc,
                                         .namespace_id = namespace_id,
                                         .created_ms = UINT64_C(1700000000000) + at / 4,
@@ -173,26 +175,36 @@ static void write_table(int dir, const struct disk_superblock *sb, uint32_t name
 int main(int argc, char **argv)
 {
         uint64_t entries = argc > 2 ? strtoull(argv[2], NULL, 10) : 0, limit;
-        unsigned history = argc > 4 && strcmp(argv[3], "--history") == 0
-                                   ? (unsigned)strtoul(argv[4], NULL, 10)
-                                   : 0;
+        uint32_t slot_bytes = SLOT_BYTES_MAX;
+        unsigned history = 0;
+        bool good = argc % 2 == 1;
         struct disk_superblock sb;
         uint32_t namespace_id;
         int dir, fd;
 
-        if ((argc != 3 && argc != 5) || entries < 1000 || entries > 8000000 || history > 2 ||
-            entries % 7919 == 0) {
-                fprintf(stderr, "usage: many-entries DIR ENTRIES [--history 0|1|2]\n");
+        for (int i = 3; good && i + 1 < argc; i += 2) {
+                if (strcmp(argv[i], "--history") == 0)
+                        history = (unsigned)strtoul(argv[i + 1], NULL, 10);
+                else if (strcmp(argv[i], "--slot") == 0)
+                        slot_bytes = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+                else
+                        good = false;
+        }
+        if (!good || entries < 1000 || entries > 8000000 || history > 2 || entries % 7919 == 0 ||
+            slot_bytes < DISK_PAGE || slot_bytes > SLOT_BYTES_MAX ||
+            (slot_bytes & (slot_bytes - 1)) != 0) {
+                fprintf(stderr,
+                        "usage: many-entries DIR ENTRIES [--history 0|1|2] [--slot BYTES]\n");
                 return 2;
         }
-        limit = entries * (SLOT_BYTES + 1024) + ((uint64_t)4 << 30);
+        limit = entries * (slot_bytes + 1024) + ((uint64_t)4 << 30);
         namespace_id = make_store(argv[1], limit);
         dir = open(argv[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         fd = openat(dir, "superblock", O_RDONLY | O_CLOEXEC);
         if (fd < 0 || pread(fd, &sb, sizeof(sb), 0) != sizeof(sb))
                 give_up("the superblock", -EIO);
         close(fd);
-        write_table(dir, &sb, namespace_id, entries, history);
+        write_table(dir, &sb, namespace_id, entries, history, slot_bytes);
         printf("%llu\n", (unsigned long long)limit);
         return 0;
 }

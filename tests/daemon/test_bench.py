@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark's own programs do what their figures are named for; and how a figure is judged."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import harness
+from harness import KIB, MIB
+
+sys.path.insert(0, str(harness.SOURCE / "tests/bench"))
+import figures  # noqa: E402
+
+BENCH = harness.BUILD / "tests/bench/kvcache-bench"
+ENTRIES = 20000
+
+
+def bench(daemon, mode, *arguments, steps="", check=0):
+    """Its lines of JSON: one for each step."""
+    done = subprocess.run([BENCH, mode, "--socket", str(daemon.socket), "--steps", *map(str, arguments)], input=steps,
+                          capture_output=True, text=True, timeout=120 * harness.slow())
+    assert (done.returncode == 0) == (check == 0), done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("region", [(), ("--region", 8 * MIB)])
+def test_what_was_put_is_got_and_told_apart_by_tier(daemon, region):
+    size, n = 64 * KIB, 64
+    put, = bench(daemon, "put", "--size", size, "--batch", 4, "--outstanding", 16, *region, steps=f"run 0 {n * size}\n")
+    assert (put["keys"], put["bytes"], put["next"]) == (n, n * size, n)
+    evicted, cold, again, verified = bench(daemon, "get", "--size", size, "--batch", 4, "--outstanding", 16, "--count", n,
+                                           steps=f"evict\nrun 0 {n * size}\nrun 0 {n * size}\nverify 0 {n}\n")
+    assert evicted["keys"] == n
+    assert (cold["bytes"], cold["from_memory"]) == (n * size, 0), "from the disk"
+    assert (again["bytes"], again["memory_bytes"], again["from_memory"]) == (0, n * size, n), "from memory, not as bytes"
+    assert (verified["checked"], verified["wrong"]) == (n, 0)
+
+
+def test_chunks_in_memory_come_into_a_region(daemon):
+    size, n = 64 * KIB, 32
+    bench(daemon, "put", "--size", size, "--batch", 4, "--outstanding", 16, steps=f"run 0 {n * size}\n")
+    into, = bench(daemon, "get", "--size", size, "--count", n, "--tier", "memory", "--outstanding", 4, "--region", MIB,
+                  steps=f"run 0 {4 * n * size}\n")
+    assert (into["memory_bytes"], into["misses"], into["failed"]) == (4 * n * size, 0, 0)
+
+
+def test_first_reads_and_idle_connections(daemon):
+    size, n = 64 * KIB, 8
+    bench(daemon, "put", "--size", size, "--outstanding", 4, steps=f"run 0 {n * size}\n")
+    for populate in ((), ("--populate",)):
+        first, second = bench(daemon, "touch", "--size", size, "--count", n, *populate, steps="run\nrun\n")
+        assert first["chunks"] == second["chunks"] == n
+        assert first["connect_ns"] > 0 and first["first_ns"] > 0
+    idle, = bench(daemon, "idle", "--connections", 5, steps="run\n")
+    assert idle["connections"] == 5
+
+
+@pytest.fixture(scope="module")
+def entries(base_directory):
+    store = base_directory / "bench-entries"
+    store.mkdir(mode=0o700)
+    made = subprocess.run([harness.BUILD / "tests/campaigns/many-entries", store, str(ENTRIES), "--slot", "4096"],
+                          capture_output=True, text=True, check=True)
+    return store, int(made.stdout)
+
+
+def plain(*more):
+    return ("--namespace", "many", "--keys", "plain", "--size", 4096, "--count", ENTRIES, *more)
+
+
+def test_sampled_hits_and_matches_in_a_store_of_many_entries(make_daemon, entries):
+    store, limit = entries
+    daemon = make_daemon(settings={"store.limit": limit, "store.prewrite": "off", "memory.pool": 64 * MIB}, store=store).start()
+    warm, hits = bench(daemon, "get", *plain("--sample", 500, "--batch", 10, "--outstanding", 20, "--tier", "any"),
+                       steps=f"warm\nrun 0 {500 * 4096}\n")
+    assert (warm["keys"], hits["from_memory"], hits["keys"]) == (500, 500, 0)
+    match, = bench(daemon, "match", *plain("--batch", 3000), steps="run 0.05\n")
+    assert match["calls"] > 0 and match["p50_ns"] > 0
+    assert bench(daemon, "match", "--namespace", "many", "--keys", "plain", "--size", 4096, "--count", 100 * ENTRIES, "--batch",
+                 3000, steps="run 0.05\n", check=1) == [], "a chain that is not there is a failure, not a figure"
+
+
+def test_batches_of_hits_and_an_echo_of_the_same_lengths(make_daemon, entries, directory):
+    store, limit = entries
+    daemon = make_daemon(settings={"store.limit": limit, "store.prewrite": "off", "memory.pool": 64 * MIB}, store=store).start()
+    path = directory / "echo"
+    echo = subprocess.Popen([harness.BUILD / "tests/bench/kvcache-bench-echo", path])
+    try:
+        harness.wait_until(path.exists, "the echo listens")
+        answer, = bench(daemon, "rtt", *plain("--sample", 600, "--batch", 128), "--echo", path, "--pairs", 2, "--slice-ms", 20,
+                        "--daemon-pid", daemon.pid, "--echo-pid", echo.pid, steps="run\n")
+    finally:
+        echo.kill()
+        echo.wait()
+    assert len(answer) == 2
+    for pair in answer:
+        assert all(pair[f"{side}_{what}_ns"] > 0 for side in ("hit", "echo") for what in ("p50", "p99", "cpu"))
+
+
+def test_memory_is_copied_and_checked_in_pieces(daemon):
+    for mode, more in (("memcpy", ("--source", MIB)), ("crc", ())):
+        answer, = bench(daemon, mode, "--size", 64 * KIB, "--working-set", 4 * MIB, *more, steps=f"run 0 {8 * MIB}\n")
+        assert answer["bytes"] == 8 * MIB and answer["cpu_seconds"] > 0
+    assert bench(daemon, "memcpy", "--size", 64 * KIB, "--working-set", MIB, "--source", MIB, steps="run 0 1\n", check=1) == []
+
+
+def test_a_goal_is_compared_with_the_part_it_names():
+    report = {
+        "disk_read_vs_fio": {"2MiB": {"value": 0.9, "low": 0.8, "high": 0.96}},
+        "disk_write_vs_fio": {"full": {"64KiB": {"value": 0.8, "low": 0.7, "high": 0.86},
+                                       "2MiB": {"value": 0.8, "low": 0.7, "high": 0.94}}},
+        "hit_rtt_vs_echo": {"value": 1.3, "low": 1.2, "high": 1.4},
+        "idle_cpu": {"value": 0.1},
+        "match32_us": figures.missing("no reason"),
+        "hit_rtt_vs_blocking_echo": {"value": 1.0},
+    }
+    figures.add_goals(report)
+    assert report["disk_read_vs_fio"]["2MiB"]["reached"] is True, "its upper bound"
+    assert report["disk_write_vs_fio"]["full"]["64KiB"]["reached"] is True, "a goal of its own"
+    assert report["disk_write_vs_fio"]["full"]["2MiB"]["reached"] is False
+    assert report["hit_rtt_vs_echo"]["reached"] is False, "its value, not its lower bound"
+    assert report["idle_cpu"]["reached"] is False, "less than, not as much as"
+    assert report["match32_us"]["reached"] is None and report["match32_us"]["goal"] == "<= 5"
+    assert report["hit_rtt_vs_blocking_echo"]["goal"] is None
+
+
+def test_bounds_of_a_median_are_order_statistics():
+    assert figures.median_bounds(list(range(1, 6))) == (1, 5)
+    assert figures.median_bounds(list(range(1, 27))) == (8, 19)
+    measured = figures.measured([3.0, 1.0, 2.0], "s", "what")
+    assert (measured["value"], measured["low"], measured["high"]) == (2.0, 1.0, 3.0)
+    assert figures.measured([], "s", "what")["value"] is None
