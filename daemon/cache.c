@@ -259,6 +259,25 @@ unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *ke
         return tiers;
 }
 
+uint64_t cache_hash(const struct cache *c, uint32_t namespace_id, const struct key *key)
+{
+        return store_hash(c->params.store, namespace_id, key);
+}
+
+void cache_prefetch(const struct cache *c, uint64_t hash, bool of_store, unsigned step)
+{
+        pool_prefetch(c->params.pool, hash, step);
+        if (of_store)
+                store_prefetch(c->params.store, hash, step);
+}
+
+void cache_prefetch_touch(const struct cache *c, const struct cache_place *place, unsigned step)
+{
+        if (place->chunk != POOL_NONE)
+                pool_prefetch_touch(c->params.pool, place->chunk, step);
+        store_prefetch_touch(c->params.store, place->ref, step);
+}
+
 void cache_touch(struct cache *c, const struct cache_place *place)
 {
         if (place->chunk != POOL_NONE)

@@ -102,6 +102,12 @@ unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *ke
                     struct cache_place *ret_place, struct store_chunk *ret_info);
 /* Recency of both tiers. */
 void cache_touch(struct cache *c, const struct cache_place *place);
+/* For many keys in a row, whatever is done with them, and many places to be touched: their memory is
+ * fetched together. Step 0 for each of a few, a little later step 1, a little later the call. What
+ * is in the pool is not looked for in the store, so that is fetched only if asked for. */
+uint64_t cache_hash(const struct cache *c, uint32_t namespace_id, const struct key *key);
+void cache_prefetch(const struct cache *c, uint64_t hash, bool of_store, unsigned step);
+void cache_prefetch_touch(const struct cache *c, const struct cache_place *place, unsigned step);
 
 /* Out of memory, or out of both tiers, at once. CACHE_OK, CACHE_MISS, CACHE_BUSY (memory only: not
  * on disk yet). */

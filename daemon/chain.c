@@ -9,7 +9,10 @@
 
 #include "cleanup.h"
 
-enum { CHAIN_MAX_KEYS = 64 * 1024 }; /* a longer one is touched in parts */
+enum {
+        CHAIN_MAX_KEYS = 64 * 1024, /* a longer one is touched in parts */
+        FETCH_AHEAD = 12,
+};
 
 struct chain {
         struct list_node parts; /* root first */
@@ -20,8 +23,21 @@ struct chain {
 
 static void part_touch(struct cache *cache, const struct chain_part *part)
 {
-        for (uint32_t i = part->n; i-- > 0;)
-                cache_touch(cache, &part->places[i]);
+        const struct cache_place *places = part->places;
+
+        if (part->n == 1) {
+                cache_touch(cache, places);
+                return;
+        }
+        /* The memory of a few more is fetched meanwhile: it is all over the index. */
+        for (uint32_t i = 0; i < part->n + 2 * FETCH_AHEAD; i++) {
+                if (i < part->n)
+                        cache_prefetch_touch(cache, &places[part->n - 1 - i], 0);
+                if (i >= FETCH_AHEAD && i - FETCH_AHEAD < part->n)
+                        cache_prefetch_touch(cache, &places[part->n - 1 - (i - FETCH_AHEAD)], 1);
+                if (i >= 2 * FETCH_AHEAD)
+                        cache_touch(cache, &places[part->n - 1 - (i - 2 * FETCH_AHEAD)]);
+        }
 }
 
 static void chain_settle(struct cache *cache, struct chain *ch)

@@ -18,6 +18,7 @@
 enum {
         WAIT_MAX_MS = 600 * 1000,
         NS_PER_MS = 1000000,
+        FETCH_KEYS = 16,
 };
 
 /* --- batches --- */
@@ -37,6 +38,7 @@ struct batch {
         struct wire_batch head;
         uint64_t received_ns;
         uint32_t started, done;
+        uint64_t hashes[2 * FETCH_KEYS]; /* of keys whose memory is on its way */
         uint32_t value;        /* MATCH: the run; else stale releases */
         bool running;          /* dispatch_run() is in it: it ends it */
         struct chain_part *part;
@@ -536,6 +538,32 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
         list_append(&client->unstarted, &b->node);
 }
 
+static void fetch_keys(struct batch *b, uint32_t first, unsigned step)
+{
+        const struct cache *cache = b->client->env->cache;
+        bool of_store = b->head.hdr.op != WIRE_GET; /* what is not in memory takes long enough */
+
+        for (uint32_t i = first; i < first + FETCH_KEYS && i < b->head.count; i++) {
+                uint64_t *hash = &b->hashes[i % ARRAY_SIZE(b->hashes)];
+
+                if (step == 0) /* every entry begins with its key */
+                        *hash = cache_hash(cache, b->head.namespace_id, entry_at(b, i));
+                cache_prefetch(cache, *hash, of_store, step);
+        }
+}
+
+/* Before each key: so that the memory of many is fetched together, a few keys before it is looked
+ * at. */
+static void fetch_ahead(struct batch *b, uint32_t i)
+{
+        if (i % FETCH_KEYS != 0 || b->head.count < FETCH_KEYS / 2)
+                return;
+        if (i == 0)
+                fetch_keys(b, 0, 0);
+        fetch_keys(b, i, 1);
+        fetch_keys(b, i + FETCH_KEYS, 0);
+}
+
 bool dispatch_is_small(const struct client *client)
 {
         const struct list_node *first = client->unstarted.next;
@@ -558,6 +586,7 @@ bool dispatch_run(struct client *client)
                         uint32_t i = b->started++;
 
                         budget--;
+                        fetch_ahead(b, i);
                         if (client->gone) {
                                 if (is_settled_at_its_end(b))
                                         *(uint16_t *)result_at(b, i) = WIRE_SHUTDOWN;

@@ -74,6 +74,12 @@ void evict_touch(struct evict *e, uint32_t item, uint32_t group)
         e->policy->touch(e, item, group);
 }
 
+void evict_prefetch(const struct evict *e, uint32_t item, unsigned step)
+{
+        if (item < e->max_items)
+                e->policy->prefetch(e, item, step);
+}
+
 void evict_remove(struct evict *e, uint32_t item)
 {
         assert(evict_contains(e, item));

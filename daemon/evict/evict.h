@@ -24,6 +24,8 @@ struct evict *evict_free(struct evict *e);
 void evict_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes);
 /* The group is the one it was inserted with. */
 void evict_touch(struct evict *e, uint32_t item, uint32_t group);
+/* For many touches in a row: step 0 for each, a little later step 1, a little later evict_touch(). */
+void evict_prefetch(const struct evict *e, uint32_t item, unsigned step);
 /* Out of the policy: dropped, or evicted. */
 void evict_remove(struct evict *e, uint32_t item);
 bool evict_contains(const struct evict *e, uint32_t item);

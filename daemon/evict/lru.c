@@ -135,6 +135,24 @@ static void lru_touch(struct evict *e, uint32_t item, uint32_t group)
         lru_append(lru(e), item, group);
 }
 
+/* The item, then its neighbours. */
+static void lru_prefetch(const struct evict *e, uint32_t item, unsigned step)
+{
+        const struct lru *l = lru(e);
+        const struct lru_item *i = &l->items[item];
+
+        if (step == 0) {
+                __builtin_prefetch(i, 1);
+                return;
+        }
+        if (i->older == 0)
+                return;
+        if (!(i->older & END))
+                __builtin_prefetch(&l->items[i->older - 1], 1);
+        if (!(i->younger & END))
+                __builtin_prefetch(&l->items[i->younger - 1], 1);
+}
+
 static void lru_remove(struct evict *e, uint32_t item)
 {
         lru_unlink(lru(e), item);
@@ -185,6 +203,7 @@ const struct evict_policy evict_policy_lru = {
         .free = lru_free,
         .insert = lru_insert,
         .touch = lru_touch,
+        .prefetch = lru_prefetch,
         .remove = lru_remove,
         .contains = lru_contains,
         .victim = lru_victim,

@@ -511,6 +511,26 @@ bool pool_unlease(struct pool *p, uint32_t chunk)
         return pool_unpin(p, chunk);
 }
 
+void pool_prefetch(const struct pool *p, uint64_t hash, unsigned step)
+{
+        const uint32_t *bucket = &p->buckets[hash & p->bucket_mask];
+
+        if (step == 0) {
+                __builtin_prefetch(bucket);
+        } else if (*bucket != 0) {
+                const struct pool_chunk *c = &p->chunks[*bucket - 1];
+
+                __builtin_prefetch(c);
+                __builtin_prefetch(&c->pins, 1);
+        }
+}
+
+void pool_prefetch_touch(const struct pool *p, uint32_t chunk, unsigned step)
+{
+        if (chunk < p->high_water)
+                evict_prefetch(p->evict, chunk, step);
+}
+
 void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation)
 {
         if (chunk < p->high_water && p->chunks[chunk].generation == generation &&

@@ -80,6 +80,8 @@ void pool_declare(struct pool *p, uint64_t bytes);
 /* The chunk, filling or resident, or POOL_NONE. */
 uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
                    uint64_t hash);
+/* For many look-ups in a row: step 0 for each, a little later step 1, a little later pool_find(). */
+void pool_prefetch(const struct pool *p, uint64_t hash, unsigned step);
 struct pool_chunk *pool_chunk(const struct pool *p, uint32_t chunk);
 void *pool_at(const struct pool *p, uint32_t chunk);
 uint64_t pool_offset(const struct pool *p, uint32_t chunk);
@@ -103,6 +105,7 @@ bool pool_unlease(struct pool *p, uint32_t chunk);
 
 /* Recency. A chunk of another generation is left alone. */
 void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation);
+void pool_prefetch_touch(const struct pool *p, uint32_t chunk, unsigned step); /* likewise */
 
 /* Calls `each` for every chunk in the table, which may drop it. */
 void pool_for_each(struct pool *p, void (*each)(void *userdata, uint32_t chunk), void *userdata);

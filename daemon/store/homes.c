@@ -103,6 +103,20 @@ int store_find(const struct store *s, uint32_t namespace_id, const struct key *k
                                                                                        : 0;
 }
 
+void store_prefetch(const struct store *s, uint64_t hash, unsigned step)
+{
+        if (s->n_paths == 1 && path_is_up(s, 0)) /* of several, the hash does not say which */
+                volume_prefetch(s->paths[0].volume, hash, step);
+}
+
+void store_prefetch_touch(const struct store *s, struct store_ref ref, unsigned step)
+{
+        unsigned path = ref.generation >> VOLUME_GENERATION_BITS;
+
+        if (ref.index != UINT32_MAX && path < s->n_paths && path_is_up(s, path))
+                volume_prefetch_touch(s->paths[path].volume, ref, step);
+}
+
 void store_touch(struct store *s, struct store_ref ref)
 {
         unsigned path = ref.generation >> VOLUME_GENERATION_BITS;

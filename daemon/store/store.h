@@ -209,6 +209,10 @@ int store_find(const struct store *s, uint32_t namespace_id, const struct key *k
 
 /* Recency; a stale ref is ignored. */
 void store_touch(struct store *s, struct store_ref ref);
+/* For many store_find() or store_touch() in a row: their memory is fetched together. Step 0 for each
+ * of a few, a little later step 1, a little later the call. */
+void store_prefetch(const struct store *s, uint64_t hash, unsigned step);
+void store_prefetch_touch(const struct store *s, struct store_ref ref, unsigned step);
 
 struct store_put {
         struct kio_request io;   /* the store's */

@@ -694,6 +694,25 @@ uint64_t volume_displaced(const struct volume *v)
         return v->displaced;
 }
 
+void volume_prefetch(const struct volume *v, uint64_t hash, unsigned step)
+{
+        index_prefetch(v->index, hash, step);
+}
+
+void volume_prefetch_touch(const struct volume *v, struct store_ref ref, unsigned step)
+{
+        if (ref.index >= index_high(v->index))
+                return;
+        if (step == 0) {
+                const struct chunk *c = volume_chunk_at(v, ref.index);
+
+                /* From its sequence to its flags: a touch looks at no more. */
+                __builtin_prefetch((const char *)&c->crc + sizeof(c->crc));
+                __builtin_prefetch((const char *)c->parent - 1);
+        }
+        evict_prefetch(v->evict, ref.index, step);
+}
+
 void volume_touch(struct volume *v, struct store_ref ref)
 {
         const struct chunk *c;

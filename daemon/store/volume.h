@@ -128,6 +128,9 @@ bool volume_is_reading(const struct volume *v, struct store_ref ref);
 int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash);
 void volume_settle_drops(struct volume *v, struct store_put *req);
 /* `set`: with this one; NULL in a store of one path. */
+/* As those of the store. */
+void volume_prefetch(const struct volume *v, uint64_t hash, unsigned step);
+void volume_prefetch_touch(const struct volume *v, struct store_ref ref, unsigned step);
 void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set);
 unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cursor,
                      struct store_chunk *ret, unsigned max);
