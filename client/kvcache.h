@@ -72,7 +72,7 @@ struct kvcache; /* a connection, its mappings, and what is in flight */
 
 struct kvcache_options {
         uint32_t size;            /* sizeof(struct kvcache_options) */
-        uint32_t flags;           /* KVCACHE_POPULATE */
+        uint32_t flags;           /* KVCACHE_POPULATE, KVCACHE_NO_LOOKUP */
         const char *socket_path;  /* NULL: $KVCACHE_SOCKET, else the default path */
         const char
                 *client_name; /* for the daemon's log, at most 31 bytes; NULL: the program's name */
@@ -84,6 +84,7 @@ struct kvcache_options {
 enum {
         KVCACHE_POPULATE = 1 << 0, /* fault the whole pool mapping in at connect: the first touch of
                                       a page costs more than copying it */
+        KVCACHE_NO_LOOKUP = 1 << 1, /* EXISTS and MATCH always ask the daemon: see there */
 };
 
 /* Connects, agrees on a version, maps the pool read-only and checks its seals. `*ret` is set on
@@ -109,6 +110,8 @@ struct kvcache_info {
         uint64_t lane_bytes;      /* of this handle's lane; 0: none yet */
         uint64_t reconnects;      /* how often this handle has connected anew */
         uint8_t instance[16];     /* of the daemon: another value, another process */
+        uint64_t lookup_bytes;    /* of the look-up index that is mapped now; 0: none is */
+        uint64_t lookups_local;   /* keys that this handle has answered from it */
 };
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret);
 
@@ -193,6 +196,12 @@ enum kvcache_op {
          * the request are in places of the lane or in donated regions, else by the library when it
          * takes the reply. */
         KVCACHE_OP_GET_INTO = 3,
+        /* These two the library answers by itself where it can, from the tenant's look-up index:
+         * memory that the daemon keeps up, asked for with the first of them. Then they are complete
+         * when the call returns, and nobody is told of them. A key that is there, and is not put or
+         * evicted meanwhile, is never called absent; one that is not there can be called present,
+         * for three seconds after the daemon was killed or for as long as its device is left aside:
+         * a get of it is a miss. */
         KVCACHE_OP_EXISTS = 4,
         KVCACHE_OP_MATCH = 5, /* completion's `value`: keys of the leading run that are there */
         KVCACHE_OP_TOUCH = 6,

@@ -146,6 +146,8 @@ void client_abandon(struct client *client)
         settle_leases(client);
         cache_kick(client->env->cache);
         cache_cancel(client->env->cache, client);
+        if (client->env->lookups)
+                lookups_cancel(client->env->lookups, client);
         donations_end(client);
 }
 

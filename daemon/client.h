@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "cache.h"
 #include "donation.h"
+#include "lookup-index.h"
 #include "memory/lane.h"
 #include "memory/lease.h"
 #include "tenant.h"
@@ -49,6 +50,7 @@ struct dispatch_env {
         struct store *store;
         struct kio *io;
         struct tenants *tenants;
+        struct lookups *lookups;   /* of all tenants; NULL: there is to be none */
         struct traffic traffic;
         struct log_ratelimit quota_lines;
         struct donation_stats donated;
@@ -93,8 +95,8 @@ struct client {
 void client_init(struct client *client, struct dispatch_env *env);
 /* Gives back all it holds. inflight must be 0. */
 void client_fini(struct client *client);
-/* The peer is gone, or is to be: leases and donated regions end now, what waits for room is cancelled, what is in flight ends
- * unanswered. */
+/* The peer is gone, or is to be: leases and donated regions end now, what waits for room is
+ * cancelled, what is in flight ends unanswered. */
 void client_abandon(struct client *client);
 
 /* One reply without results. `text`: why, for a status other than OK; may be NULL. */

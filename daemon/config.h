@@ -60,6 +60,7 @@ struct config {
                                 */
                 char *huge_pages;   /* memory.huge_pages: auto | off */
                 uint64_t lane;      /* memory.lane: largest lane of a session; <= 64 MiB */
+                bool lookup_index;  /* memory.lookup_index */
         } memory;
         struct {
                 char *backend;      /* io.backend: auto | io_uring | posix */

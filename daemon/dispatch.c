@@ -287,7 +287,8 @@ static void put_start(struct batch *b, uint32_t i)
         request_init(b, i, &entry->key, put_done);
         s->req.length = entry->length;
         s->req.ack = (enum cache_ack)b->head.ack;
-        s->req.may_be_direct = !(b->head.hdr.flags & WIRE_F_LEASE); /* that needs the chunk in the pool */
+        /* A lease needs the chunk in the pool. */
+        s->req.may_be_direct = !(b->head.hdr.flags & WIRE_F_LEASE);
         s->req.parent = i > 0 ? ((const struct wire_put *)entry_at(b, i - 1))->key : b->head.parent;
         cache_put(client->env->cache, &s->req);
 }
@@ -648,6 +649,9 @@ void dispatch_message(struct client *client, const void *msg, int *fds)
                 break;
         case WIRE_WITHDRAW:
                 donation_withdraw(client, msg, now);
+                break;
+        case WIRE_LOOKUP:
+                opening_lookup(client, msg, now);
                 break;
         case WIRE_LIST:
                 admin_list(client, msg, now);

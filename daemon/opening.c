@@ -171,3 +171,66 @@ void opening_lane(struct client *client, const struct wire_lane *msg, uint64_t r
         client_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &client->lane.fd,
                        1);
 }
+
+/* --- the look-up index --- */
+
+struct lookup_open {
+        struct lookup_wait wait;
+        struct client *client;
+        struct wire_hdr hdr;
+        uint64_t received_ns;
+};
+
+static void reply_lookup(struct client *client, const struct wire_hdr *hdr, uint64_t received_ns,
+                         int result)
+{
+        uint64_t bytes = 0;
+        int fd = result == 0 ? lookups_fd(client->env->lookups, client->env->tenant, &bytes) : -1;
+
+        if (fd >= 0)
+                client_reply(client, hdr, received_ns, WIRE_OK, 0, bytes, NULL, &fd, 1);
+        else if (result == -ESHUTDOWN || result == -ECANCELED)
+                client_reply(client, hdr, received_ns, WIRE_SHUTDOWN, 0, 0,
+                             "the daemon is stopping", NULL, 0);
+        else
+                client_reply(client, hdr, received_ns, WIRE_BUSY, 0, 0,
+                             "no memory or descriptors for the look-up index", NULL, 0);
+}
+
+static void on_lookup(struct lookup_wait *wait)
+{
+        struct lookup_open *op = container_of(wait, struct lookup_open, wait);
+        struct lookup_open of = *op;
+
+        free(op);
+        reply_lookup(of.client, &of.hdr, of.received_ns, of.wait.result);
+}
+
+void opening_lookup(struct client *client, const struct wire_hdr *msg, uint64_t received_ns)
+{
+        struct lookup_open *op;
+        int r;
+
+        if (!client->env->lookups) {
+                client_reply(client, msg, received_ns, WIRE_DENIED, 0, 0,
+                             "there is no look-up index (memory.lookup_index)", NULL, 0);
+                return;
+        }
+        op = calloc(1, sizeof(*op));
+        if (!op) {
+                reply_lookup(client, msg, received_ns, -ENOMEM);
+                return;
+        }
+        *op = (struct lookup_open){
+                .wait = { .owner = client, .complete = on_lookup },
+                .client = client,
+                .hdr = *msg,
+                .received_ns = received_ns,
+        };
+        list_init(&op->wait.node);
+        r = lookups_ask(client->env->lookups, client->env->tenant, &op->wait);
+        if (r == LOOKUP_WAIT)
+                return;
+        free(op);
+        reply_lookup(client, msg, received_ns, r);
+}

@@ -33,6 +33,7 @@ struct server {
         struct listener *listener;
         struct http *http;
         struct populate *populate;
+        struct lookups *lookups; /* NULL: memory.lookup_index is off */
 
         struct event *done, *wait, *term, *interrupt, *hangup, *watchdog, *status_line, *drain,
                 *tick;

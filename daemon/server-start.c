@@ -282,12 +282,40 @@ static int start_tenant(struct server *s, unsigned tenant)
         env->store = s->store;
         env->io = s->io;
         env->tenants = s->tenants;
+        env->lookups = s->lookups;
         env->quota_lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(1);
         env->lane_max = s->config->memory.lane;
         env->wait_ms = s->config->limits.wait_ms;
         env->report = status_report;
         env->userdata = &s->sources;
         return 0;
+}
+
+static uint64_t available_memory(void *userdata)
+{
+        bool limited;
+
+        return config_available_memory("", &limited);
+}
+
+static int start_lookups(struct server *s)
+{
+        struct lookups_tenant tenants[CONFIG_MAX_TENANTS];
+        int r;
+
+        if (!s->config->memory.lookup_index)
+                return 0;
+        for (unsigned i = 0; i < s->n_env; i++)
+                tenants[i] = (struct lookups_tenant){ .store_tenant = s->env[i].store_tenant,
+                                                      .pool = s->env[i].pool };
+        r = lookups_new(&s->lookups, &(struct lookups_params){
+                                             .store = s->store,
+                                             .io = s->io,
+                                             .tenants = tenants,
+                                             .n_tenants = s->n_env,
+                                             .available = available_memory,
+                                     });
+        return r < 0 ? server_fail(r, "look-up index", NULL) : 0;
 }
 
 int server_start_service(struct server *s)
@@ -299,8 +327,10 @@ int server_start_service(struct server *s)
                 .liveness_fd = s->liveness.handout_fd,
                 .handshake_ms = c->limits.handshake_ms,
         };
-        int r;
+        int r = start_lookups(s);
 
+        if (r != 0)
+                return r;
         for (unsigned i = 0; i < s->n_env; i++) {
                 r = start_tenant(s, i);
                 if (r != 0)

@@ -73,6 +73,8 @@ static void begin_drain(struct server *s)
                 s->env[i].stopping = true;
         s->listener = listener_free(s->listener);
         sessions_drain(s->sessions);
+        if (s->lookups)
+                lookups_stop(s->lookups);
         for (unsigned i = 0; i < s->n_env; i++)
                 cache_stop(s->env[i].cache);
         populate_stop(s->populate);
@@ -164,7 +166,11 @@ static void on_watchdog(evutil_socket_t fd, short what, void *userdata)
 
 static void on_tick(evutil_socket_t fd, short what, void *userdata)
 {
-        store_tick(((struct server *)userdata)->store);
+        struct server *s = userdata;
+
+        store_tick(s->store);
+        if (s->lookups)
+                lookups_tick(s->lookups, clock_mono_ns());
 }
 
 static void on_status_line(evutil_socket_t fd, short what, void *userdata)
@@ -264,6 +270,8 @@ static bool turn(struct server *s)
                 deadline = of_store;
         for (unsigned i = 0; i < s->n_env; i++)
                 more = more || cache_has_work(s->env[i].cache);
+        if (s->lookups)
+                more |= lookups_turn(s->lookups, now, LOOKUPS_SLICE_NS);
         more = more || sessions_active(s->sessions);
         kio_flush(s->io);
         if (deadline && !more) {
@@ -346,6 +354,7 @@ static void server_fini(struct server *s)
         populate_free(s->populate);
         if (!held_up)
                 sessions_free(s->sessions);
+        s->lookups = lookups_free(s->lookups);
         for (unsigned i = 0; i < s->n_env; i++)
                 cache_free(s->env[i].cache);
         if (s->store)
@@ -398,8 +407,8 @@ static int start(struct server *s)
         r = liveness_open(&s->liveness);
         if (r < 0)
                 return server_fail(r, "liveness file", NULL);
-        if ((r = server_start_pools(s)) != 0 || (r = server_start_tenants(s)) != 0 || (r = server_start_store(s)) != 0 ||
-            (r = server_start_service(s)) != 0)
+        if ((r = server_start_pools(s)) != 0 || (r = server_start_tenants(s)) != 0 ||
+            (r = server_start_store(s)) != 0 || (r = server_start_service(s)) != 0)
                 return r;
         s->sources = (struct status_sources){
                 .config = s->config,

@@ -392,6 +392,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
                 .pool_bytes = pool_bytes(env->pool),
                 .max_chunk = MIN(pool_slab_bytes(env->pool), store_max_chunk(env->store)),
                 .lane_max = env->lane_max,
+                .features = env->lookups ? WIRE_FEATURE_LOOKUP : 0,
         };
         memcpy(out.result.instance, s->sessions->params.instance, WIRE_INSTANCE_BYTES);
         out.reply = (struct wire_reply){
@@ -442,8 +443,8 @@ static bool may_read(const struct session *s)
 /* One of these is as much as one session may ask of a loop turn. */
 static bool is_costly(unsigned op)
 {
-        return op == WIRE_NAMESPACE || op == WIRE_LANE || op == WIRE_DONATE || op == WIRE_LIST || op == WIRE_PURGE ||
-               op == WIRE_REPORT;
+        return op == WIRE_NAMESPACE || op == WIRE_LANE || op == WIRE_DONATE || op == WIRE_LOOKUP ||
+               op == WIRE_LIST || op == WIRE_PURGE || op == WIRE_REPORT;
 }
 
 static void read_messages(struct session *s)

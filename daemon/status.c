@@ -193,6 +193,24 @@ static void collect_pool(const struct dispatch_env *env, struct stats *s)
         s->pool_evictions = (double)p.evictions;
 }
 
+static void collect_lookups(const struct lookups *lookups, struct stats *s)
+{
+        struct lookups_stats l;
+
+        if (!lookups)
+                return;
+        lookups_get_stats(lookups, &l);
+        s->lookup_tables = (double)l.tables;
+        s->lookup_building = (double)l.building;
+        s->lookup_entries = (double)l.entries;
+        s->lookup_unplaced = (double)l.unplaced;
+        s->lookup_bytes = (double)l.bytes;
+        s->lookup_buckets = (double)l.buckets;
+        s->lookup_overflowed = (double)l.overflowed;
+        s->lookup_builds = (double)l.builds;
+        s->lookup_failed = (double)l.failed;
+}
+
 static void collect_store(const struct store *store, struct stats *s)
 {
         struct store_stats st;
@@ -315,6 +333,7 @@ static void collect_for(const struct status_sources *from, const struct dispatch
         collect_sessions(from, ret);
         collect_tenants(from->env, only, ret);
         collect_pool(from->env, ret);
+        collect_lookups(from->env->lookups, ret);
         collect_store(from->env->store, ret);
         collect_paths(from->env->store, ret);
         collect_io(from->env->io, ret);
@@ -446,6 +465,22 @@ static void add_pool(cJSON *root, const struct dispatch_env *env, const struct s
                                                                                 : "none");
 }
 
+static void add_lookups(cJSON *root, const struct status_sources *from, const struct stats *s)
+{
+        cJSON *o = cJSON_AddObjectToObject(root, "lookup_index");
+
+        cJSON_AddBoolToObject(o, "enabled", from->env->lookups != NULL);
+        cJSON_AddNumberToObject(o, "tables", s->lookup_tables);
+        cJSON_AddNumberToObject(o, "building", s->lookup_building);
+        cJSON_AddNumberToObject(o, "entries", s->lookup_entries);
+        cJSON_AddNumberToObject(o, "unplaced", s->lookup_unplaced);
+        cJSON_AddNumberToObject(o, "bytes", s->lookup_bytes);
+        cJSON_AddNumberToObject(o, "buckets", s->lookup_buckets);
+        cJSON_AddNumberToObject(o, "overflowed", s->lookup_overflowed);
+        cJSON_AddNumberToObject(o, "builds", s->lookup_builds);
+        cJSON_AddNumberToObject(o, "failed_builds", s->lookup_failed);
+}
+
 static const char *status_path_state(enum store_path_state state)
 {
         static const char *const names[STORE_PATH_STATE_END] = {
@@ -568,6 +603,7 @@ static void print_status(const struct status_sources *from, const struct scope *
         cJSON_AddStringToObject(root, "http", from->http ? http_address(from->http) : "off");
         add_io(root, from->env->io, &store);
         add_pool(root, from->env, &s);
+        add_lookups(root, from, &s);
         add_store(root, from->env->store, &store);
         add_scrub(root, from->config, &store);
         sessions = cJSON_AddObjectToObject(root, "sessions");

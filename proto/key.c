@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "key.h"
 
+#include <assert.h>
 #include <errno.h>
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are taken as they lie");
 
 static inline uint64_t rotl(uint64_t x, int b)
 {
@@ -23,7 +26,7 @@ static inline void sip_round(uint64_t v[4])
 }
 
 /* SipHash-1-3 of 36 bytes: four words of key, then the namespace with the length in the top byte.
- * The value never leaves the process, so the words are taken in host order. */
+ * Words are little-endian: in the look-up index daemon and clients must come to the same values. */
 uint64_t key_hash(const struct key_secret *secret, uint32_t namespace_id, const struct key *k)
 {
         uint64_t k0 = secret->words[0], k1 = secret->words[1];

@@ -9,8 +9,8 @@
 
 enum { MAPPING_ALIGN = 2 << 20 };
 
-/* `bytes`: at most SIZE_MAX / 2, a multiple of the page size. MAP_FAILED and errno on failure. To be
- * unmapped as any other. */
+/* `bytes`: at most SIZE_MAX / 2, a multiple of the page size. MAP_FAILED and errno on failure. To
+ * be unmapped as any other. */
 static inline void *mapping_shared(int fd, uint64_t bytes, int prot)
 {
         size_t room = bytes + MAPPING_ALIGN;

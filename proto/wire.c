@@ -71,6 +71,7 @@ static const struct op_info {
         [WIRE_DEVICE] = { .name = "DEVICE" },
         [WIRE_DONATE] = { .name = "DONATE", .fds = 1 },
         [WIRE_WITHDRAW] = { .name = "WITHDRAW" },
+        [WIRE_LOOKUP] = { .name = "LOOKUP" },
 };
 
 static const char *const status_names[WIRE_STATUS_END] = {
@@ -384,6 +385,8 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return check_donate(msg, bytes);
         case WIRE_WITHDRAW:
                 return check_withdraw(msg, bytes);
+        case WIRE_LOOKUP:
+                return bytes != sizeof(*hdr) ? "LOOKUP of a wrong length" : NULL;
         default:
                 return "message with an unknown op";
         }

@@ -54,6 +54,7 @@ enum wire_op {
         WIRE_DEVICE = 17,   /* suspend or resume a path of the store; admin only */
         WIRE_DONATE = 18,   /* lend memory of the client's; request carries its fd */
         WIRE_WITHDRAW = 19, /* take it back */
+        WIRE_LOOKUP = 20,   /* the tenant's look-up index (lookup.h); reply carries its fd */
         WIRE_OP_END,
 };
 
@@ -273,9 +274,9 @@ struct wire_reply {
         uint16_t count;  /* 18  results that follow */
         uint32_t value;  /* 20  NAMESPACE: id; DONATE: region; MATCH: keys of the leading run;
                             batches else: stale releases */
-        uint64_t
-                value64; /* 24  LANE: bytes; LIST: next cursor, 0 at the end; REPORT: bytes of the
-                            text; PURGE: chunks dropped; NAMESPACE: declared chunk bytes in force */
+        uint64_t value64; /* 24  LANE, LOOKUP: bytes; LIST: next cursor, 0 at the end; REPORT: bytes
+                             of the text; PURGE: chunks dropped; NAMESPACE: declared chunk bytes in
+                             force */
 };
 static_assert(sizeof(struct wire_reply) == 32, "wire format");
 
@@ -289,10 +290,15 @@ struct wire_hello_result {
         uint64_t pool_bytes;                   /* 16  size of the pool's mapping */
         uint64_t max_chunk;                    /* 24 */
         uint64_t lane_max;                     /* 32 */
-        uint64_t features;                     /* 40  zero */
+        uint64_t features;                     /* 40  enum wire_feature; ignore other bits */
         uint8_t instance[WIRE_INSTANCE_BYTES]; /* 48  random, new with every start of the daemon */
 };
 static_assert(sizeof(struct wire_hello_result) == 64, "wire format");
+
+/* What a daemon may offer beyond the version. Bits. */
+enum wire_feature {
+        WIRE_FEATURE_LOOKUP = 1 << 0, /* LOOKUP */
+};
 
 enum { WIRE_RESULT_LEASED = 1 << 0 };
 

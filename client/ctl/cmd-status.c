@@ -223,6 +223,41 @@ static void print_pool(cJSON *status)
         print_rest(pool);
 }
 
+/* One more line on memory: what clients look keys up in by themselves. */
+static void print_lookups(cJSON *status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *index = take_object(status, "lookup_index");
+        char bytes[HUMAN_BYTES], entries[HUMAN_BYTES], unplaced[HUMAN_BYTES], built[64] = "";
+        uint64_t tables, building, asked_for;
+        bool enabled = true;
+
+        if (!index)
+                return;
+        (void)take_bool(index, "enabled", &enabled);
+        tables = take_count(index, "tables");
+        building = take_count(index, "building");
+        human_bytes(take_count(index, "bytes"), bytes);
+        human_count(take_count(index, "entries"), entries);
+        asked_for = take_count(index, "unplaced");
+        human_count(asked_for, unplaced);
+        if (building)
+                snprintf(built, sizeof(built), "; %llu being built", (unsigned long long)building);
+        if (!enabled)
+                line("look-ups", "off (memory.lookup_index): clients ask");
+        else if (tables == 0)
+                line("look-ups", "no client has asked for an index%s", built);
+        else
+                line("look-ups", "%s for clients, %s entries%s%s%s%s", bytes, entries,
+                     asked_for ? ", " : "", asked_for ? unplaced : "",
+                     asked_for ? " without a place" : "", built);
+        /* The rest is in "kvcachectl stats". */
+        (void)take_count(index, "buckets");
+        (void)take_count(index, "overflowed");
+        (void)take_count(index, "builds");
+        (void)take_count(index, "failed_builds");
+        print_rest(index);
+}
+
 /* What reads the disk back, how far it is, and what it has found. */
 static void print_scrub(cJSON *store)
 {
@@ -508,6 +543,7 @@ static int run_status(struct ctl *ctl, const struct command *self, int argc, cha
         print_head(status);
         print_io(status);
         print_pool(status);
+        print_lookups(status);
         print_store(status);
         print_sessions(status);
         print_tenants(status);

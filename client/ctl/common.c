@@ -112,6 +112,7 @@ int ctl_connect(struct ctl *ctl)
                 .size = sizeof(options),
                 .socket_path = ctl->socket_path,
                 .client_name = "kvcachectl",
+                .flags = KVCACHE_NO_LOOKUP, /* a command asks once: no index is made for that */
                 .request_timeout_ms = ctl->request_timeout_ms,
         };
         char error[512] = "";

@@ -70,6 +70,7 @@ struct conn *conn_free(struct conn *c, bool forked)
                         close(c->sock);
         } else {
                 conn_close_pool(c);
+                lookup_map_fini(&c->lookup);
         }
         while ((m = TAILQ_FIRST(&c->ghosts))) {
                 TAILQ_REMOVE(&c->ghosts, m, link);
@@ -296,6 +297,7 @@ static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MA
         c->max_message = MIN(result.max_message, (uint32_t)WIRE_MAX_MESSAGE);
         c->max_chunk = MIN(result.max_chunk, (uint64_t)UINT32_MAX);
         c->lane_max = result.lane_max;
+        c->features = result.features;
         memcpy(c->instance, result.instance, sizeof(c->instance));
         return conn_map_pool(kv, c, fds[0], result.pool_bytes);
 }

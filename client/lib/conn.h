@@ -13,6 +13,7 @@
 #include <sys/queue.h>
 
 #include "lane.h"
+#include "lookup-map.h"
 #include "wire.h"
 
 struct kvcache;
@@ -36,11 +37,12 @@ struct conn {
                       */
         const uint8_t *pool; /* NULL: unmapped */
         uint64_t pool_bytes;
-        uint64_t max_chunk, lane_max;
+        uint64_t max_chunk, lane_max, features;
         uint32_t max_keys, max_inflight, max_message;
         uint16_t version;
         uint8_t instance[WIRE_INSTANCE_BYTES];
         struct lane lane;
+        struct lookup_map lookup; /* of a session that is up */
         struct conn_region regions[WIRE_MAX_REGIONS];
         unsigned n_regions;
         uint64_t leases;            /* that the user holds */

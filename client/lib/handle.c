@@ -6,9 +6,9 @@
  * The epoll fd lives as long as the handle; sessions enter and leave it. Its timer stands at the
  * earliest deadline, or in the past while completions wait to be drained that no socket announces
  * any more. It is set again only when it must ring earlier than it would: a late ring less is a
- * system call less. After fork() the mappings are not in the child, and the socket, the epoll
- * instance and the timer are still the parent's: a page that the kernel wipes in children tells,
- * without a system call, and every call refuses. */
+ * system call less; and not at all before the user has asked for the fd. After fork() the mappings
+ * are not in the child, and the socket, the epoll instance and the timer are still the parent's: a
+ * page that the kernel wipes in children tells, without a system call, and every call refuses. */
 #include "handle.h"
 
 #include <errno.h>
@@ -147,8 +147,9 @@ void handle_leave(struct kvcache *kv)
         bool waiting = !TAILQ_EMPTY(&kv->ready);
         int64_t due = waiting ? 0 : TAILQ_EMPTY(&kv->requests) ? INT64_MAX : kv->next_deadline;
 
-        if (due < kv->timer_ns ||
-            (kv->timer_ns != INT64_MAX && due != kv->timer_ns && kv->timer_ns <= handle_now_ns())) {
+        if (kv->fd_is_known &&
+            (due < kv->timer_ns || (kv->timer_ns != INT64_MAX && due != kv->timer_ns &&
+                                    kv->timer_ns <= handle_now_ns()))) {
                 struct itimerspec at = { 0 };
 
                 if (waiting) {
@@ -259,7 +260,7 @@ static int handle_setup(struct kvcache *kv, const struct kvcache_options *o)
         const char *name = o->client_name ? o->client_name : program_invocation_short_name;
         struct epoll_event e = { .events = EPOLLIN };
 
-        if (o->flags & ~(uint32_t)KVCACHE_POPULATE)
+        if (o->flags & ~(uint32_t)(KVCACHE_POPULATE | KVCACHE_NO_LOOKUP))
                 return handle_fail(kv, -EINVAL, "unknown flags 0x%x", o->flags);
         if (o->connect_timeout_ms < 0 || o->request_timeout_ms < 0)
                 return handle_fail(kv, -EINVAL, "a negative timeout");
@@ -326,7 +327,15 @@ int kvcache_fd(const struct kvcache *kv)
 {
         if (!kv)
                 return -EINVAL;
-        return handle_is_forked(kv) ? -ECHILD : kv->epoll_fd;
+        if (handle_is_forked(kv))
+                return -ECHILD;
+        if (!kv->fd_is_known) {
+                struct kvcache *own = (struct kvcache *)kv;
+
+                own->fd_is_known = true;
+                handle_leave(own);
+        }
+        return kv->epoll_fd;
 }
 
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
@@ -353,6 +362,8 @@ int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
                 .max_chunk_bytes = kv->conn->max_chunk,
                 .lane_bytes = kv->conn->lane.bytes,
                 .reconnects = kv->sessions - 1,
+                .lookup_bytes = kv->conn->lookup.bytes,
+                .lookups_local = kv->lookups_local,
         };
         memcpy(info.instance, kv->conn->instance, sizeof(info.instance));
         memcpy(ret, &info, size);

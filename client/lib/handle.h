@@ -23,6 +23,8 @@ struct namespace
         uint32_t flags;
         uint32_t id;      /* the daemon's */
         uint64_t session; /* that gave the id; another one: to be opened again */
+        uint64_t lookup_map; /* whose secret this is; another one: to be made anew */
+        struct key_secret lookup_secret;
 };
 
 struct kvcache {
@@ -62,7 +64,11 @@ struct kvcache {
         size_t n_async;               /* in either, to be drained by the user */
         int64_t next_deadline;        /* none of `requests` is due before */
 
+        uint64_t lookup_maps; /* there have been */
+        uint64_t lookups_local; /* keys answered from them */
+
         int epoll_fd, timer_fd;
+        bool fd_is_known; /* to the user: before that nobody waits for the timer */
         int64_t timer_ns; /* when timer_fd becomes readable; INT64_MAX: never */
         bool epoll_out;   /* what the epoll fd asks of the socket */
 

@@ -236,7 +236,7 @@ static const char *message_check_reply(const struct kvcache *kv, const struct me
                                        const struct wire_reply *reply, size_t bytes, unsigned n_fds)
 {
         size_t payload = bytes - sizeof(*reply), result = wire_result_bytes(m->op);
-        bool carries_fd = m->op == WIRE_LANE || m->op == WIRE_REPORT;
+        bool carries_fd = m->op == WIRE_LANE || m->op == WIRE_REPORT || m->op == WIRE_LOOKUP;
 
         if (reply->hdr.op != (m->op | WIRE_REPLY) || reply->hdr.flags != 0)
                 return "it answers another operation";
@@ -285,6 +285,10 @@ static void message_take_control(struct kvcache *kv, struct message *m,
         struct control *c = m->control;
         int error = 0;
 
+        if (m->op == WIRE_LOOKUP) {
+                lookup_map_take(kv, reply, reply->status == WIRE_OK ? *fd : -1);
+                return;
+        }
         if (m->op == WIRE_WITHDRAW && (reply->status == WIRE_OK || reply->status == WIRE_INVALID)) {
                 donated_withdrawn(kv, m); /* or the daemon has no such region: as good */
         } else if (reply->status != WIRE_OK) {
@@ -395,8 +399,14 @@ void message_check_idle(struct kvcache *kv)
         unsigned n_fds = 0;
         ssize_t n;
 
-        if (!kv->conn || kv->n_inflight > 0)
+        if (!kv->conn || kv->n_inflight > 1)
                 return;
+        if (kv->n_inflight > 0) {
+                /* Nobody waits for a LOOKUP. */
+                if (kv->conn->lookup.asking)
+                        (void)message_flow(kv);
+                return;
+        }
         /* Nobody asked for anything: what is readable can only be the end. */
         n = fdpass_recv(kv->conn->sock, kv->in, sizeof(kv->in), fds, &n_fds);
         for (unsigned i = 0; i < n_fds; i++)

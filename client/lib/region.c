@@ -60,6 +60,7 @@ void region_end_session(struct kvcache *kv)
         struct conn *c = TAKE_PTR(kv->conn);
 
         (void)epoll_ctl(kv->epoll_fd, EPOLL_CTL_DEL, c->sock, NULL);
+        lookup_map_fini(&c->lookup);
         TAILQ_INSERT_TAIL(&kv->ended, c, link);
         region_collect(kv);
 }

@@ -227,6 +227,8 @@ static int request_try(struct kvcache *kv, const struct kvcache_request *user, s
         kv->next_deadline = MIN(kv->next_deadline, deadline);
         if (q->n_messages == 0)
                 request_complete(kv, q);
+        if (count > 0 && (user->op == KVCACHE_OP_EXISTS || user->op == KVCACHE_OP_MATCH))
+                lookup_map_want(kv);
         /* Who waits for the reply takes it then. */
         (void)(waited ? message_send(kv) : message_flow(kv));
 
@@ -328,6 +330,28 @@ int request_finish(struct kvcache *kv, struct request *q, uint64_t *ret_value)
 
 /* --- the public calls --- */
 
+/* Complete already, if it can be answered here. */
+static bool request_answered(struct kvcache *kv, const struct kvcache_request *user)
+{
+        struct request *q;
+        uint64_t value;
+
+        if (!lookup_map_answer(kv, user, &value))
+                return false;
+        q = calloc(1, sizeof(*q));
+        if (!q)
+                return false;
+        *q = (struct request){
+                .op = user->op,
+                .count = user->count,
+                .user_data = user->user_data,
+                .run = value,
+                .done = true,
+        };
+        TAILQ_INSERT_TAIL(&kv->ready, q, link);
+        return true;
+}
+
 int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request)
 {
         struct kvcache_request u;
@@ -340,8 +364,10 @@ int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request)
         r = request_normalize(kv, request, &u);
         if (r < 0)
                 return r;
-        r = request_submit(kv, &u, 0, u.count, false,
-                           handle_deadline(u.timeout_ms, kv->request_timeout_ms), false, &q);
+        if (!request_answered(kv, &u))
+                r = request_submit(kv, &u, 0, u.count, false,
+                                   handle_deadline(u.timeout_ms, kv->request_timeout_ms), false,
+                                   &q);
         if (r == 0)
                 kv->n_async++;
         handle_leave(kv);
@@ -382,9 +408,13 @@ int kvcache_drain(struct kvcache *kv, struct kvcache_completion *ret, size_t max
         if (timeout_ms >= 0)
                 deadline = timeout_ms == 0 ? 0 : handle_deadline(timeout_ms, 0);
 
-        message_check_idle(kv);
-        (void)message_flow(kv);
-        request_expire(kv, handle_now_ns());
+        /* With completions at hand and nothing on its way there is nothing to look for. */
+        if (TAILQ_EMPTY(&kv->ready) || !TAILQ_EMPTY(&kv->requests) ||
+            !TAILQ_EMPTY(&kv->queue)) {
+                message_check_idle(kv);
+                (void)message_flow(kv);
+                request_expire(kv, handle_now_ns());
+        }
         while (TAILQ_EMPTY(&kv->ready) && kv->n_async > 0 && handle_now_ns() < deadline)
                 (void)message_wait(kv, deadline);
         r = request_take_ready(kv, ret, max);

@@ -47,6 +47,7 @@ struct pool {
         uint32_t n_passed,
                 passed[MAX_PASSED + 1]; /* pinned ones that a search for a victim came by */
         struct pool_stats stats;
+        const struct pool_watch *watch; /* NULL: nobody wants to know */
 };
 
 static void *map_array(size_t bytes)
@@ -287,8 +288,15 @@ static void chunk_free(struct pool *p, uint32_t chunk)
         p->free_chunk = chunk;
 }
 
+static void tell(const struct pool *p, uint32_t chunk, bool is_there)
+{
+        if (p->watch)
+                p->watch->changed(p->watch->userdata, chunk, is_there);
+}
+
 static void chunk_evict(struct pool *p, uint32_t chunk)
 {
+        tell(p, chunk, false);
         p->stats.evictions++;
         p->stats.evicted_bytes += p->chunks[chunk].length;
         evict_remove(p->evict, chunk);
@@ -452,9 +460,10 @@ void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
         assert(c->flags & POOL_FILLING);
         c->flags &= ~(uint32_t)(POOL_FILLING | POOL_READING);
         c->crc = crc;
-        if (!(c->flags & POOL_DROPPED))
-                evict_insert(p->evict, chunk, (uint32_t)slabs_slab_class(p->slabs, c->slab),
-                             c->length);
+        if (c->flags & POOL_DROPPED)
+                return;
+        evict_insert(p->evict, chunk, (uint32_t)slabs_slab_class(p->slabs, c->slab), c->length);
+        tell(p, chunk, true);
 }
 
 void pool_drop(struct pool *p, uint32_t chunk)
@@ -465,8 +474,10 @@ void pool_drop(struct pool *p, uint32_t chunk)
                 return;
         c->flags |= POOL_DROPPED;
         table_remove(p, chunk);
-        if (!(c->flags & POOL_FILLING))
+        if (!(c->flags & POOL_FILLING)) {
                 evict_remove(p->evict, chunk);
+                tell(p, chunk, false);
+        }
         if (c->pins == 0)
                 chunk_free(p, chunk);
 }
@@ -544,6 +555,24 @@ void pool_for_each(struct pool *p, void (*each)(void *userdata, uint32_t chunk),
         for (uint32_t i = 0; i < p->high_water; i++)
                 if (!(p->chunks[i].flags & POOL_DROPPED))
                         each(userdata, i);
+}
+
+void pool_set_watch(struct pool *p, const struct pool_watch *watch)
+{
+        p->watch = watch;
+}
+
+bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
+               void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+               void *userdata)
+{
+        for (; *chunk < p->high_water && looks > 0; looks--, ++*chunk) {
+                const struct pool_chunk *c = &p->chunks[*chunk];
+
+                if (!(c->flags & (POOL_DROPPED | POOL_FILLING)))
+                        each(userdata, c->namespace_id, &c->key);
+        }
+        return *chunk < p->high_water;
 }
 
 void pool_get_stats(const struct pool *p, struct pool_stats *ret)

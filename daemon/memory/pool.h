@@ -80,7 +80,7 @@ void pool_declare(struct pool *p, uint64_t bytes);
 /* The chunk, filling or resident, or POOL_NONE. */
 uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
                    uint64_t hash);
-/* For many look-ups in a row: step 0 for each, a little later step 1, a little later pool_find(). */
+/* For many look-ups in a row: step 0 for each, a little later step 1, then pool_find(). */
 void pool_prefetch(const struct pool *p, uint64_t hash, unsigned step);
 struct pool_chunk *pool_chunk(const struct pool *p, uint32_t chunk);
 void *pool_at(const struct pool *p, uint32_t chunk);
@@ -106,6 +106,20 @@ bool pool_unlease(struct pool *p, uint32_t chunk);
 /* Recency. A chunk of another generation is left alone. */
 void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation);
 void pool_prefetch_touch(const struct pool *p, uint32_t chunk, unsigned step); /* likewise */
+
+/* Told of each chunk as it becomes resident and as it leaves, while it still has its key: from
+ * within whatever does it. */
+struct pool_watch {
+        void (*changed)(void *userdata, uint32_t chunk, bool is_there);
+        void *userdata;
+};
+/* `watch` is kept, not copied; NULL: nobody. */
+void pool_set_watch(struct pool *p, const struct pool_watch *watch);
+/* The resident chunks among `looks` numbers from *chunk on; what becomes resident, or leaves, with
+ * a number below it has to be heard of by the watch. False: there are no more. */
+bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
+               void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+               void *userdata);
 
 /* Calls `each` for every chunk in the table, which may drop it. */
 void pool_for_each(struct pool *p, void (*each)(void *userdata, uint32_t chunk), void *userdata);

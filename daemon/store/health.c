@@ -366,6 +366,9 @@ static void resumed(struct kio_request *req)
                         volume_take_counts(p->next, p->volume);
                 volume_close(p->volume);
                 p->volume = TAKE_PTR(p->next);
+                volume_set_watch(p->volume, s->watch);
+                if (s->watch)
+                        s->watch->replaced(s->watch->userdata);
                 for (unsigned i = 0; i < s->n_tenant_limits; i++)
                         shares_limit_tenant(p, &s->tenant_limits[i]);
                 free(TAKE_PTR(p->snapshot));

@@ -85,6 +85,7 @@ struct volume {
         bool full;                         /* its file system is, as far as it was asked */
         uint64_t full_ns, full_refusals;   /* last, and how often */
         uint64_t displaced;                /* chunks whose home is another path */
+        const struct store_watch *watch;   /* NULL: nobody wants to know */
 
         struct index *index;
         struct slabs *slabs;
@@ -215,6 +216,8 @@ void drops_settle(struct volume *v);
 void chunk_condemn(struct volume *v, uint32_t i, int error);
 void table_kick(struct volume *v);
 void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret);
+/* To whoever watches: it can be found from here on, or not any more. */
+void chunk_tell(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there);
 /* It lies in the table, and can be found from here on: counts it. */
 void chunk_publish(struct volume *v, uint32_t i);
 

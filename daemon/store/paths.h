@@ -98,6 +98,8 @@ struct store {
         struct tenant_limit *tenant_limits;
         unsigned n_tenant_limits;
 
+        const struct store_watch *watch;
+
         struct list_node spreads;
         struct list_node done; /* struct spread: to be answered */
         uint64_t waiting;      /* spreads not answered, devices not completed */

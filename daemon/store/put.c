@@ -265,6 +265,17 @@ void chunk_publish(struct volume *v, uint32_t i)
                 c->flags |= CHUNK_DISPLACED;
                 v->displaced++;
         }
+        if (v->watch)
+                chunk_tell(v, i, ns->seen.tenant, true);
+}
+
+void chunk_tell(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there)
+{
+        const struct chunk *c = volume_chunk_at(v, i);
+        struct key key = c->key;
+
+        v->watch->changed(v->watch->userdata, store_walk_at(v->number, i), c->namespace_id, tenant,
+                          &key, is_there);
 }
 
 void chunk_drop(struct volume *v, uint32_t i)

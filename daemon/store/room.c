@@ -89,6 +89,8 @@ void chunk_remove(struct volume *v, uint32_t i)
                 v->payload_bytes -= c->length;
                 v->displaced -= (c->flags & CHUNK_DISPLACED) != 0;
                 c->flags &= ~(unsigned)CHUNK_DISPLACED;
+                if (v->watch)
+                        chunk_tell(v, i, ns->seen.tenant, false);
         }
         if (c->pins == 0)
                 chunk_release(v, i);

@@ -303,6 +303,40 @@ struct store *store_close(struct store *s)
         return NULL;
 }
 
+/* --- watching --- */
+
+static bool is_walked(const struct store *s, unsigned i)
+{
+        return path_has_volume(s, i) && volume_is_open(s->paths[i].volume);
+}
+
+void store_set_watch(struct store *s, const struct store_watch *watch)
+{
+        s->watch = watch;
+        for (unsigned i = 0; i < s->n_paths; i++)
+                if (is_walked(s, i))
+                        volume_set_watch(s->paths[i].volume, watch);
+}
+
+void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
+                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+                void *userdata)
+{
+        unsigned path = (unsigned)(*cursor >> STORE_WALK_RECORD_BITS);
+        uint32_t record = (uint32_t)*cursor;
+
+        while (path < s->n_paths && !is_walked(s, path)) {
+                path++;
+                record = 0;
+        }
+        if (path < s->n_paths &&
+            !volume_walk(s->paths[path].volume, &record, looks, each, userdata)) {
+                path++;
+                record = 0;
+        }
+        *cursor = path < s->n_paths ? store_walk_at(path, record) : STORE_WALK_END;
+}
+
 /* --- reading back --- */
 
 void store_set_scrub(struct store *s, const struct store_scrub *scrub)

@@ -209,8 +209,8 @@ int store_find(const struct store *s, uint32_t namespace_id, const struct key *k
 
 /* Recency; a stale ref is ignored. */
 void store_touch(struct store *s, struct store_ref ref);
-/* For many store_find() or store_touch() in a row: their memory is fetched together. Step 0 for each
- * of a few, a little later step 1, a little later the call. */
+/* For many store_find() or store_touch() in a row: their memory is fetched together. Step 0 for
+ * each of a few, a little later step 1, a little later the call. */
 void store_prefetch(const struct store *s, uint64_t hash, unsigned step);
 void store_prefetch_touch(const struct store *s, struct store_ref ref, unsigned step);
 
@@ -322,6 +322,30 @@ void store_purge(struct store *s, struct store_purge *req);
  * than `max` * 64 entries a call, so it may return fewer than max, and 0, before the end. */
 unsigned store_list(const struct store *s, uint32_t namespace_id, uint64_t *cursor,
                     struct store_chunk *ret, unsigned max);
+
+/* --- for who keeps a list of his own of what can be found --- */
+
+/* Told of each chunk as it becomes findable and as it is removed, from within whatever does it: it
+ * may not call the store, other than to ask for namespaces. `at`: the chunk's place in the walk. */
+struct store_watch {
+        void (*changed)(void *userdata, uint64_t at, uint32_t namespace_id, uint16_t tenant,
+                        const struct key *key, bool is_there);
+        /* A path was resumed: what it had and what it has now was told nobody. Walk anew. */
+        void (*replaced)(void *userdata);
+        void *userdata;
+};
+/* `watch` is kept, not copied; NULL: nobody is told, which costs nothing. Once the store is open.
+ */
+void store_set_watch(struct store *s, const struct store_watch *watch);
+
+#define STORE_WALK_END UINT64_MAX
+/* All chunks of all namespaces that the watch is told of, those of paths that are left aside
+ * included, in an order that stays: from *cursor on, 0 at first, looks at no more than `looks`
+ * places; at the end the cursor is STORE_WALK_END. What changes at places below the cursor has to
+ * be heard of by the watch, the rest is met. */
+void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
+                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+                void *userdata);
 
 /* --- reading back --- */
 

@@ -767,6 +767,29 @@ unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cu
         return n;
 }
 
+void volume_set_watch(struct volume *v, const struct store_watch *watch)
+{
+        v->watch = watch;
+}
+
+bool volume_walk(const struct volume *v, uint32_t *i, unsigned looks,
+                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+                 void *userdata)
+{
+        uint32_t high = index_high(v->index);
+
+        for (; *i < high && looks > 0; looks--, ++*i) {
+                const struct chunk *c = volume_chunk_at(v, *i);
+                struct key key;
+
+                if ((c->flags & (CHUNK_LINKED | CHUNK_PENDING)) != CHUNK_LINKED)
+                        continue;
+                key = c->key;
+                each(userdata, c->namespace_id, &key);
+        }
+        return *i < high;
+}
+
 /* --- reading back --- */
 
 void volume_set_scrub(struct volume *v, const struct store_scrub *scrub)

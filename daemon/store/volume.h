@@ -37,6 +37,13 @@ struct volume_params {
 
 enum { VOLUME_GENERATION_BITS = 28 };
 
+/* A place in the walk: a record's of a path. */
+enum { STORE_WALK_RECORD_BITS = 32 };
+static inline uint64_t store_walk_at(unsigned path, uint32_t record)
+{
+        return (uint64_t)path << STORE_WALK_RECORD_BITS | record;
+}
+
 /* Bound of the index of a store of that size, where none is configured. */
 static inline uint64_t volume_auto_entries(uint64_t limit)
 {
@@ -121,6 +128,9 @@ bool volume_has(const struct volume *v, uint32_t namespace_id, const struct key 
 /* Chunks whose home is elsewhere, puts in flight included. */
 uint64_t volume_displaced(const struct volume *v);
 void volume_touch(struct volume *v, struct store_ref ref);
+/* As those of the store. */
+void volume_prefetch(const struct volume *v, uint64_t hash, unsigned step);
+void volume_prefetch_touch(const struct volume *v, struct store_ref ref, unsigned step);
 int volume_put(struct volume *v, struct store_put *req);
 void volume_sync(struct volume *v, struct store_put *req);
 int volume_get(struct volume *v, struct store_get *req);
@@ -128,12 +138,15 @@ bool volume_is_reading(const struct volume *v, struct store_ref ref);
 int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash);
 void volume_settle_drops(struct volume *v, struct store_put *req);
 /* `set`: with this one; NULL in a store of one path. */
-/* As those of the store. */
-void volume_prefetch(const struct volume *v, uint64_t hash, unsigned step);
-void volume_prefetch_touch(const struct volume *v, struct store_ref ref, unsigned step);
 void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set);
 unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cursor,
                      struct store_chunk *ret, unsigned max);
+/* As store_set_watch(); of a volume that is open, and as store_walk() from record *i on. False: it
+ * has no more. */
+void volume_set_watch(struct volume *v, const struct store_watch *watch);
+bool volume_walk(const struct volume *v, uint32_t *i, unsigned looks,
+                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+                 void *userdata);
 void volume_set_scrub(struct volume *v, const struct store_scrub *scrub);
 int volume_verify(struct volume *v, struct store_verify *req);
 uint64_t volume_deadline_ns(const struct volume *v);

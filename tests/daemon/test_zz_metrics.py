@@ -24,6 +24,10 @@ ELSEWHERE = {
     "io_errors": ("tests/unit/test-io.c", r"\berrors\b"),
     "io_resubmitted": ("tests/unit/test-io.c", r"\bresubmi"),
     "put_pool_only": ("tests/unit/test-cache.c", r"\bpool_only\b"),
+    "lookup_index_building": ("tests/unit/test-lookup.c", r"stats\(\)\.building"),
+    "lookup_index_unplaced": ("tests/unit/test-lookup.c", r"stats\(\)\.unplaced > 0"),
+    "lookup_index_overflowed": ("tests/unit/test-lookup.c", r"stats\(\)\.overflowed > 0"),
+    "lookup_index_failed_builds": ("tests/unit/test-lookup.c", r"stats\(\)\.failed"),
     "log_lines_held_back": ("tests/unit/test-log.c", r"log_ratelimit_pass"),
 }
 

@@ -2,7 +2,7 @@
 /* The session state machine: four clients of a real daemon's core, over a store in memory, say
  * anything in any order: half a greeting, messages before and after it, descriptors nobody asked
  * for, an end in the middle. Afterwards all have gone, and nothing is held: no lease, no lane, no
- * byte, no descriptor, no request.
+ * byte, no descriptor, no request; and the look-up index says what can be found.
  *
  * libFuzzer runs it; the test is both the loop and the clients. The input is a list of actions: a
  * byte for what and who, then what it needs. The store stays from one input to the next. */
@@ -29,13 +29,16 @@
 #include "fdpass.h"
 #include "inline-clock.h"
 #include "inline-io.h"
+#include "lookup-index.h"
+#include "lookup.h"
 #include "memory/liveness.h"
 #include "session.h"
 #include "tiers.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { REGION = 256 << 10, MIB = 1 << 20, CLIENTS = 4, LANE = 1 << 20, FDS = 64, TURNS = 10000 };
+enum { REGION = 256 << 10, MIB = 1 << 20, CLIENTS = 4, LANE = 1 << 20, FDS = 64, TURNS = 10000,
+       KEYS = 32 };
 
 static struct tiers t;
 static struct {
@@ -70,6 +73,8 @@ static void turn(void)
         sessions_turn(d.sessions);
         cache_turn(t.cache, clock_mono_ns());
         store_turn(t.store);
+        if (d.env.lookups)
+                lookups_turn(d.env.lookups, clock_mono_ns(), 0);
         kio_flush(t.io);
 }
 
@@ -110,6 +115,48 @@ static void resume_store(void)
                 turn();
         }
         assert(req.result == 0 && store_paths_up(t.store) == 1);
+}
+
+/* --- the look-up index: what it says is what can be found --- */
+
+static void on_lookup(struct lookup_wait *wait)
+{
+}
+
+/* An error may have left it without. */
+static void make_lookups(void)
+{
+        struct lookup_wait wait = { .complete = on_lookup };
+        struct lookups_stats stats;
+        unsigned turns = 0;
+
+        list_init(&wait.node);
+        (void)lookups_ask(d.env.lookups, 0, &wait);
+        do {
+                assert(turns++ < TURNS);
+                turn();
+                lookups_get_stats(d.env.lookups, &stats);
+        } while (stats.tables == 0 || stats.building > 0);
+}
+
+static void check_lookups(void)
+{
+        struct key_secret secret;
+        struct lookup_view view;
+        uint64_t bytes;
+        int fd = lookups_fd(d.env.lookups, 0, &bytes);
+        void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+
+        assert(fd >= 0 && map != MAP_FAILED);
+        assert(lookup_view_init(&view, map, bytes));
+        lookup_namespace_secret(&view.secret, "a", 1, &secret);
+        for (unsigned k = 0; k < KEYS; k++) {
+                struct key key = { .bytes = { 1, (uint8_t)k } };
+                unsigned truth = cache_find(t.cache, t.ns, &key, NULL, NULL);
+
+                assert(lookup_find(&view, lookup_hash(&secret, &key)) == truth);
+        }
+        munmap(map, bytes);
 }
 
 static void start(void)
@@ -154,10 +201,20 @@ static void start(void)
                 .wait_ms = 20,
                 .report = report,
         };
+        r = lookups_new(&d.env.lookups,
+                        &(struct lookups_params){
+                                .store = t.store,
+                                .io = t.io,
+                                .tenants = &(struct lookups_tenant){ .pool = t.pool },
+                                .n_tenants = 1,
+                                .min_buckets = 8,
+                        });
+        assert(r == 0);
         params.base = d.base;
         params.liveness_fd = d.liveness.handout_fd;
         r = sessions_new(&d.sessions, &params);
         assert(r == 0);
+        make_lookups();
         for (unsigned i = 0; i < CLIENTS; i++)
                 clients[i] = -1;
         sealed_fd = memfd_create("donated", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -171,6 +228,8 @@ static void start(void)
 /* The store's folder is in memory, and would stay there. */
 static void clean_up(void)
 {
+        lookups_stop(d.env.lookups);
+        d.env.lookups = lookups_free(d.env.lookups);
         tiers_remove(&t);
 }
 
@@ -287,6 +346,13 @@ static void say_withdraw(int fd)
         say(fd, &msg, sizeof(msg), false);
 }
 
+static void say_lookup(int fd)
+{
+        struct wire_hdr msg = { .len = sizeof(msg), .op = WIRE_LOOKUP };
+
+        say(fd, &msg, sizeof(msg), false);
+}
+
 /* A batch that makes sense as far as the input lets it. */
 static void say_batch(int fd)
 {
@@ -314,7 +380,7 @@ static void say_batch(int fd)
                 uint32_t k = take(1), region = k >> 6;
 
                 put->key.bytes[0] = 1;
-                put->key.bytes[1] = (uint8_t)(k % 32);
+                put->key.bytes[1] = (uint8_t)(k % KEYS);
                 if (msg.head.hdr.op == WIRE_PUT) {
                         put->offset = (uint64_t)take(1) << 12;
                         put->length = take(3);
@@ -464,7 +530,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                 say_donate(*fd);
                         else if (x & 64)
                                 say_withdraw(*fd);
-                        else
+                        else if (x & 128)
+                                say_lookup(*fd);
+                        if (!(x & 96))
                                 listen_to(*fd);
                         /* Memory goes from under what moves there, and comes back empty. */
                         if (x & 128)
@@ -492,6 +560,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 turn();
         }
         resume_store();
+        make_lookups();
+        check_lookups();
         tenants_get_usage(d.tenants, TENANT_DEFAULT, &usage);
         for (unsigned i = 0; i < TENANT_THINGS; i++)
                 assert(usage.used[i] == 0);

@@ -44,6 +44,7 @@ struct fake_options {
         const char *refuse_donate; /* DONATE is INVALID, and this is why */
         bool donate_long;          /* its OK has a result too many */
         uint32_t region_lie;       /* if not 0, the number of each region */
+        bool lookup;               /* it offers a look-up index: see lookup_fd */
 
         /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not
          * go out. In the daemon's thread, under the lock. */
@@ -114,6 +115,10 @@ struct fake_daemon {
         uint32_t hold_ops; /* bits: requests that are kept, not worked on, until they are let go */
         struct fake_held held[FAKE_HELD];
         unsigned n_held;
+
+        /* What LOOKUP is answered with: the test's own. -1: BUSY. */
+        int lookup_fd;
+        uint64_t lookup_bytes;
 
         uint32_t last_region; /* that was given a number */
         unsigned regions;     /* donated now, by all sessions */

@@ -177,6 +177,10 @@ static void minimal(union message *m, unsigned op)
                         .hdr = { .len = sizeof(m->withdraw), .op = WIRE_WITHDRAW }, .region = 1
                 };
                 break;
+        case WIRE_LOOKUP:
+                memset(m, 0, sizeof(*m));
+                m->hdr = (struct wire_hdr){ .len = sizeof(m->hdr), .op = WIRE_LOOKUP };
+                break;
         default:
                 batch(m, op, 0, op == WIRE_RELEASE ? 0 : 1, 0);
         }

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The look-up index: which keys a tenant has in which tier, in memory that the daemon writes and
+ * the tenant's clients read. README.md, section 5.4, is its specification; this is its C side.
+ *
+ * A header, then buckets of eight words, a cache line each: `n_buckets` main ones, then `n_stash`
+ * of the stash. A word stands for a chunk in one tier: 61 bits of its hash and the tier; it is put
+ * and taken out whole and never moved. A word has two buckets that it may be in, and is in the
+ * first unless there is more room in the second; when both were full it is in one of two of the
+ * stash; when these were, too, it is nowhere. A bucket that was
+ * full says so, for as long as the table lives: a look-up that ends at such buckets does not know.
+ *
+ * Everything a reader takes from here is a number that may be wrong, and no place it looks at is
+ * outside of what it has checked once: see lookup_view_init(). */
+#pragma once
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "key.h"
+
+#define LOOKUP_MAGIC UINT64_C(0x31584449504b4f4c) /* "LOKPIDX1" */
+
+enum {
+        LOOKUP_VERSION = 1,
+        LOOKUP_HEADER_BYTES = 4096,
+        LOOKUP_WORDS = 8, /* of a bucket */
+        LOOKUP_STASH_PART = 32,
+        LOOKUP_STALE_MS = 3000, /* a clock this far behind says nothing any more */
+};
+
+enum lookup_state {
+        LOOKUP_BUILDING = 0, /* no client gets to see it */
+        LOOKUP_LIVE = 1,
+        LOOKUP_SUPERSEDED = 2, /* from now on it is not kept up: there is another one, or will be */
+};
+
+struct lookup_header {
+        uint64_t magic;           /*   0 */
+        uint32_t version;         /*   8 */
+        uint32_t header_bytes;    /*  12  where the buckets begin */
+        uint64_t bytes;           /*  16  of the file */
+        uint32_t n_buckets;       /*  24 */
+        uint32_t n_stash;         /*  28 */
+        struct key_secret secret; /*  32  of this table */
+        uint64_t reserved[2];     /*  48 */
+        uint64_t state;           /*  64  enum lookup_state; atomic, as the two below */
+        uint64_t clock_ms;        /*  72  CLOCK_MONOTONIC, written about once a second */
+        uint64_t reserved_line[6];
+        uint64_t removals; /* 128  goes up before a word is taken out */
+};
+static_assert(offsetof(struct lookup_header, secret) == 32, "shared format");
+static_assert(offsetof(struct lookup_header, state) == 64, "shared format");
+static_assert(offsetof(struct lookup_header, removals) == 128, "shared format");
+
+struct lookup_bucket {
+        uint64_t words[LOOKUP_WORDS];
+};
+static_assert(sizeof(struct lookup_bucket) == 64, "shared format");
+
+/* Of a word. The lowest bits are enum wire_tier: none, there is no word. */
+#define LOOKUP_TIER_BITS UINT64_C(3)
+#define LOOKUP_OVERFLOW  UINT64_C(4) /* of a bucket's first word: it was full once */
+#define LOOKUP_TAG_BITS  (~UINT64_C(7))
+
+/* What lookup_find() says beyond tiers: it may be in others, or in some after all. */
+enum { LOOKUP_UNKNOWN = 1 << 2 };
+
+/* The secret of a namespace in a table: what its keys are hashed with. Made from the name, which
+ * both sides know, so that the store's numbers stay within the daemon. */
+void lookup_namespace_secret(const struct key_secret *table, const char *name, size_t length,
+                             struct key_secret *ret);
+
+static inline uint64_t lookup_hash(const struct key_secret *namespace_secret, const struct key *k)
+{
+        return key_hash(namespace_secret, 0, k);
+}
+
+/* --- where a word may be --- */
+
+struct lookup_pair {
+        uint32_t a, b;
+};
+
+static inline struct lookup_pair lookup_pair_of(uint64_t mixed, uint32_t n)
+{
+        return (struct lookup_pair){
+                .a = (uint32_t)((mixed >> 32) * n >> 32),
+                .b = (uint32_t)((mixed & UINT32_MAX) * n >> 32),
+        };
+}
+
+/* Of the tag alone: words of one tag have the same places. */
+static inline struct lookup_pair lookup_main(uint64_t hash, uint32_t n_buckets)
+{
+        uint64_t m = (hash & LOOKUP_TAG_BITS) * UINT64_C(0x9e3779b97f4a7c15);
+
+        return lookup_pair_of(m ^ m >> 32, n_buckets);
+}
+
+/* Numbers after those of the main buckets. */
+static inline struct lookup_pair lookup_stash(uint64_t hash, uint32_t n_buckets, uint32_t n_stash)
+{
+        uint64_t m = (hash & LOOKUP_TAG_BITS) * UINT64_C(0xd6e8feb86659fd93);
+        struct lookup_pair p = lookup_pair_of(m ^ m >> 32, n_stash);
+
+        return (struct lookup_pair){ .a = n_buckets + p.a, .b = n_buckets + p.b };
+}
+
+static inline uint64_t lookup_bytes(uint32_t n_buckets, uint32_t n_stash)
+{
+        return LOOKUP_HEADER_BYTES + ((uint64_t)n_buckets + n_stash) * sizeof(struct lookup_bucket);
+}
+
+/* --- looking --- */
+
+/* A table as a reader has checked it: nothing of it changes under him. */
+struct lookup_view {
+        const struct lookup_header *header;
+        const struct lookup_bucket *buckets;
+        uint32_t n_buckets, n_stash;
+        struct key_secret secret;
+};
+
+/* `map`: the whole file, `bytes` long. False: it makes no sense. */
+bool lookup_view_init(struct lookup_view *ret, const void *map, uint64_t bytes);
+
+static inline uint64_t lookup_state(const struct lookup_view *v)
+{
+        return __atomic_load_n(&v->header->state, __ATOMIC_ACQUIRE);
+}
+
+static inline uint64_t lookup_clock_ms(const struct lookup_view *v)
+{
+        return __atomic_load_n(&v->header->clock_ms, __ATOMIC_RELAXED);
+}
+
+static inline uint64_t lookup_removals(const struct lookup_view *v)
+{
+        return __atomic_load_n(&v->header->removals, __ATOMIC_ACQUIRE);
+}
+
+static inline void lookup_prefetch_first(const struct lookup_view *v, uint64_t hash)
+{
+        __builtin_prefetch(&v->buckets[lookup_main(hash, v->n_buckets).a]);
+}
+
+static inline void lookup_prefetch_second(const struct lookup_view *v, uint64_t hash)
+{
+        __builtin_prefetch(&v->buckets[lookup_main(hash, v->n_buckets).b]);
+}
+
+/* The word if it is one with this tag, else zero. */
+static inline uint64_t lookup_compare(const struct lookup_bucket *b, int i, uint64_t tag)
+{
+        uint64_t w = __atomic_load_n(&b->words[i], __ATOMIC_ACQUIRE);
+
+        return (w ^ tag) <= ~LOOKUP_TAG_BITS ? w : 0;
+}
+
+/* Tiers of the words with this hash in a bucket, and its overflow bit. Written out, and without a
+ * branch: where the word is, nobody can foretell. */
+static inline unsigned lookup_scan(const struct lookup_bucket *b, uint64_t hash)
+{
+        uint64_t tag = hash & LOOKUP_TAG_BITS;
+        uint64_t first = __atomic_load_n(&b->words[0], __ATOMIC_ACQUIRE);
+        uint64_t low = ((first ^ tag) <= ~LOOKUP_TAG_BITS ? first : 0) | lookup_compare(b, 1, tag);
+        uint64_t high = lookup_compare(b, 4, tag) | lookup_compare(b, 5, tag);
+
+        static_assert(LOOKUP_WORDS == 8, "each of them once");
+        low |= lookup_compare(b, 2, tag) | lookup_compare(b, 3, tag);
+        high |= lookup_compare(b, 6, tag) | lookup_compare(b, 7, tag);
+        return (unsigned)(((low | high) & LOOKUP_TIER_BITS) | (first & LOOKUP_OVERFLOW));
+}
+
+/* Is there a word in the first of its buckets, where most are? */
+static inline bool lookup_is_in_first(const struct lookup_view *v, uint64_t hash)
+{
+        return lookup_scan(&v->buckets[lookup_main(hash, v->n_buckets).a], hash) & LOOKUP_TIER_BITS;
+}
+
+/* enum wire_tier bits, and LOOKUP_UNKNOWN. A key that goes from one tier to the other meanwhile can
+ * seem to be in neither: what is absent is so if lookup_removals() is what it was before. */
+static inline unsigned lookup_find(const struct lookup_view *v, uint64_t hash)
+{
+        struct lookup_pair p = lookup_main(hash, v->n_buckets);
+        unsigned a = lookup_scan(&v->buckets[p.a], hash), b = lookup_scan(&v->buckets[p.b], hash);
+        unsigned tiers = (a | b) & LOOKUP_TIER_BITS;
+
+        if (__builtin_expect(!(a & b & LOOKUP_OVERFLOW), 1))
+                return tiers;
+        p = lookup_stash(hash, v->n_buckets, v->n_stash);
+        a = lookup_scan(&v->buckets[p.a], hash);
+        b = lookup_scan(&v->buckets[p.b], hash);
+        tiers |= (a | b) & LOOKUP_TIER_BITS;
+        return a & b & LOOKUP_OVERFLOW ? tiers | LOOKUP_UNKNOWN : tiers;
+}
+
+/* The same, and sure: LOOKUP_UNKNOWN where words go too fast for it. `removals`: as read before the
+ * first look at this key. */
+unsigned lookup_find_surely(const struct lookup_view *v, uint64_t hash, uint64_t removals);

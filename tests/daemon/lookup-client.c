@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A user of the library's EXISTS and MATCH, for test_lookup.py: lookup-client SOCKET NAMESPACE
+ * [FLAGS]
+ *
+ * Lines on stdin, an answer to each on stdout. Keys are in hexadecimal.
+ *
+ *     exists KEY...     tiers of each, then how many of them were answered without the daemon
+ *     match KEY...      keys of the leading run, then the same
+ *     put KEY BYTES     accepted: its status
+ *     storm N KEY...    `match` N times: how often not all were there, how often without the daemon
+ *     info              bytes of the table that is mapped, reconnects
+ *
+ * A call that fails answers "error -ERRNO TEXT". */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <kvcache.h>
+
+enum { KEYS_MAX = 8192 };
+
+static struct kvcache *kv;
+static uint32_t ns;
+static struct kvcache_key keys[KEYS_MAX];
+static struct kvcache_result results[KEYS_MAX];
+
+static unsigned digit(char c)
+{
+        return c <= '9' ? (unsigned)(c - '0') : (unsigned)(c - 'a' + 10);
+}
+
+/* The words that are left. */
+static size_t take_keys(void)
+{
+        size_t n = 0;
+        const char *word;
+
+        while (n < KEYS_MAX && (word = strtok(NULL, " \n")) && strlen(word) == 64) {
+                for (unsigned i = 0; i < KVCACHE_KEY_BYTES; i++)
+                        keys[n].bytes[i] =
+                                (uint8_t)(digit(word[2 * i]) << 4 | digit(word[2 * i + 1]));
+                n++;
+        }
+        return n;
+}
+
+static uint64_t lookups_local(void)
+{
+        struct kvcache_info info = { .size = sizeof(info) };
+
+        return kvcache_get_info(kv, &info) < 0 ? 0 : info.lookups_local;
+}
+
+static int ask(enum kvcache_op op, size_t n, uint64_t *ret_value)
+{
+        struct kvcache_request r = {
+                .size = sizeof(r),
+                .op = op,
+                .namespace_handle = ns,
+                .keys = keys,
+                .count = n,
+                .results = op == KVCACHE_OP_MATCH ? NULL : results,
+        };
+
+        return kvcache_call(kv, &r, ret_value);
+}
+
+static void say_error(int r)
+{
+        printf("error %d %s\n", r, kvcache_error(kv));
+}
+
+static void storm(void)
+{
+        const char *word = strtok(NULL, " \n");
+        unsigned long rounds = word ? strtoul(word, NULL, 10) : 0, wrong = 0;
+        uint64_t before = lookups_local(), run = 0;
+        size_t n = take_keys();
+
+        for (unsigned long i = 0; i < rounds; i++) {
+                int r = ask(KVCACHE_OP_MATCH, n, &run);
+
+                if (r < 0) {
+                        say_error(r);
+                        return;
+                }
+                wrong += run != n;
+        }
+        printf("%lu %llu\n", wrong, (unsigned long long)((lookups_local() - before) / n));
+}
+
+static void answer(char *line)
+{
+        const char *command = strtok(line, " \n");
+        uint64_t before, value = 0;
+        size_t n;
+        int r;
+
+        if (!command)
+                return;
+        if (strcmp(command, "storm") == 0) {
+                storm();
+                return;
+        }
+        if (strcmp(command, "info") == 0) {
+                struct kvcache_info info = { .size = sizeof(info) };
+
+                r = kvcache_get_info(kv, &info);
+                if (r < 0)
+                        say_error(r);
+                else
+                        printf("%llu %llu\n", (unsigned long long)info.lookup_bytes,
+                               (unsigned long long)info.reconnects);
+                return;
+        }
+        if (strcmp(command, "put") == 0) {
+                char *hex = strtok(NULL, " \n"), *bytes = strtok(NULL, " \n"), *data;
+                struct kvcache_key key;
+
+                for (unsigned i = 0; hex && i < KVCACHE_KEY_BYTES; i++)
+                        key.bytes[i] = (uint8_t)(digit(hex[2 * i]) << 4 | digit(hex[2 * i + 1]));
+                data = calloc(1, strtoul(bytes ? bytes : "1", NULL, 10));
+                r = data ? kvcache_put(kv, ns, &key, data, strtoul(bytes, NULL, 10),
+                                       KVCACHE_ACCEPTED)
+                         : -ENOMEM;
+                free(data);
+                if (r < 0)
+                        say_error(r);
+                else
+                        printf("%d\n", r);
+                return;
+        }
+        before = lookups_local();
+        n = take_keys();
+        if (strcmp(command, "match") == 0) {
+                r = ask(KVCACHE_OP_MATCH, n, &value);
+                if (r < 0)
+                        say_error(r);
+                else
+                        printf("%llu %llu\n", (unsigned long long)value,
+                               (unsigned long long)(lookups_local() - before));
+                return;
+        }
+        r = ask(KVCACHE_OP_EXISTS, n, NULL);
+        if (r < 0) {
+                say_error(r);
+                return;
+        }
+        for (size_t i = 0; i < n; i++)
+                printf("%u ", results[i].tiers);
+        printf("%llu\n", (unsigned long long)(lookups_local() - before));
+}
+
+int main(int argc, char **argv)
+{
+        struct kvcache_options o = { .size = sizeof(o),
+                                     .client_name = "lookup-client",
+                                     .request_timeout_ms = 2000 };
+        struct kvcache_namespace_options n = { .size = sizeof(n), .fingerprint = "" };
+        char *line = NULL, why[512] = "";
+        size_t room = 0;
+
+        if (argc < 3)
+                return 2;
+        o.socket_path = argv[1];
+        o.flags = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0;
+        n.name = argv[2];
+        if (kvcache_connect(&kv, &o, why, sizeof(why)) < 0) {
+                printf("no daemon: %s\n", why);
+                return 1;
+        }
+        if (kvcache_namespace_open(kv, &n, &ns) < 0) {
+                printf("no namespace: %s\n", kvcache_error(kv));
+                return 1;
+        }
+        printf("ready\n");
+        fflush(stdout);
+        while (getline(&line, &room, stdin) > 0) {
+                answer(line);
+                fflush(stdout);
+        }
+        free(line);
+        kvcache_close(kv);
+        return 0;
+}
