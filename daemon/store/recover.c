@@ -33,6 +33,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "base/clock.h"
 #include "checked.h"
@@ -624,6 +627,9 @@ int recover(struct volume *v, char ret_error[static STORE_ERROR_BYTES])
         recover_close_ring(&rec);
         arenas_free(rec.arenas);
         free(rec.scans);
+#ifdef __GLIBC__
+        malloc_trim(0); /* what a start has needed is needed no more */
+#endif
         v->stats.recover_ms = (clock_mono_ns() - begun) / 1000000;
         return r;
 }
