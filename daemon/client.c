@@ -132,6 +132,7 @@ void client_init(struct client *client, struct dispatch_env *env)
         *client = (struct client){ .env = env, .lane = { .fd = -1 } };
         lease_holder_init(&client->leases);
         list_init(&client->unstarted);
+        list_init(&client->lookups);
 }
 
 uint32_t client_namespace(const struct client *client, uint32_t number)
@@ -146,8 +147,8 @@ void client_abandon(struct client *client)
         settle_leases(client);
         cache_kick(client->env->cache);
         cache_cancel(client->env->cache, client);
-        if (client->env->lookups)
-                lookups_cancel(client->env->lookups, client);
+        while (!list_empty(&client->lookups))
+                lookups_cancel(container_of(client->lookups.next, struct lookup_wait, owned));
         donations_end(client);
 }
 

@@ -2,8 +2,8 @@
 /* What one connection holds, whom it is charged to, and how it is answered: leases, namespaces, its
  * lane, its donated regions, messages in flight.
  *
- * session.c owns a client and gives the two callbacks; dispatch.c, opening.c and admin.c work on it.
- * Loop thread. */
+ * session.c owns a client and gives the two callbacks; dispatch.c, opening.c and admin.c work on
+ * it. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -83,6 +83,7 @@ struct client {
         unsigned inflight;    /* messages not answered yet */
         uint32_t keys_inflight; /* of these */
         struct list_node unstarted; /* batches whose keys are not all started, in order */
+        struct list_node lookups;   /* of struct lookup_wait: LOOKUPs that are not answered */
         struct chain *chain;  /* the one that the next message may continue */
         struct key chain_last;
 

@@ -439,24 +439,11 @@ int lookups_fd(const struct lookups *l, unsigned tenant, uint64_t *ret_bytes)
         return t->live->backing.fd;
 }
 
-void lookups_cancel(struct lookups *l, const void *owner)
+void lookups_cancel(struct lookup_wait *wait)
 {
-        struct list_node gone = LIST_INIT(gone);
-        struct list_node *n;
-
-        for (unsigned i = 0; i < l->n_tenants; i++)
-                list_for_each_safe (&l->tenants[i].waiting, node) {
-                        if (container_of(node, struct lookup_wait, node)->owner != owner)
-                                continue;
-                        list_unlink(node);
-                        list_append(&gone, node);
-                }
-        while ((n = list_pop(&gone))) {
-                struct lookup_wait *wait = container_of(n, struct lookup_wait, node);
-
-                wait->result = -ECANCELED;
-                wait->complete(wait);
-        }
+        list_unlink(&wait->node);
+        wait->result = -ECANCELED;
+        wait->complete(wait);
 }
 
 void lookups_stop(struct lookups *l)

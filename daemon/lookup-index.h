@@ -44,9 +44,9 @@ int lookups_new(struct lookups **ret, const struct lookups_params *params);
 struct lookups *lookups_free(struct lookups *l);
 
 struct lookup_wait {
-        struct list_node node; /* the index's */
-        const void *owner;     /* for lookups_cancel() */
-        int result;            /* 0: it is there; -errno: it could not be made; -ECANCELED */
+        struct list_node node;  /* the index's */
+        struct list_node owned; /* whoever's who asks */
+        int result;             /* 0: it is there; -errno: it could not be made; -ECANCELED */
         void (*complete)(struct lookup_wait *wait);
 };
 /* The tenant wants a table. 0: lookups_fd() gives it; LOOKUP_WAIT: it is being built; -ESHUTDOWN.
@@ -54,8 +54,8 @@ struct lookup_wait {
 int lookups_ask(struct lookups *l, unsigned tenant, struct lookup_wait *wait);
 /* Of the table that is there: borrowed, read-only. -1: there is none. */
 int lookups_fd(const struct lookups *l, unsigned tenant, uint64_t *ret_bytes);
-/* Completes with -ECANCELED what this owner waits for. */
-void lookups_cancel(struct lookups *l, const void *owner);
+/* Completes it with -ECANCELED; it must be waiting. */
+void lookups_cancel(struct lookup_wait *wait);
 /* Completes all with -ESHUTDOWN; from now on nobody may ask. */
 void lookups_stop(struct lookups *l);
 

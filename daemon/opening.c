@@ -202,6 +202,7 @@ static void on_lookup(struct lookup_wait *wait)
         struct lookup_open *op = container_of(wait, struct lookup_open, wait);
         struct lookup_open of = *op;
 
+        list_unlink(&op->wait.owned);
         free(op);
         reply_lookup(of.client, &of.hdr, of.received_ns, of.wait.result);
 }
@@ -222,15 +223,18 @@ void opening_lookup(struct client *client, const struct wire_hdr *msg, uint64_t 
                 return;
         }
         *op = (struct lookup_open){
-                .wait = { .owner = client, .complete = on_lookup },
+                .wait = { .complete = on_lookup },
                 .client = client,
                 .hdr = *msg,
                 .received_ns = received_ns,
         };
         list_init(&op->wait.node);
+        list_init(&op->wait.owned);
         r = lookups_ask(client->env->lookups, client->env->tenant, &op->wait);
-        if (r == LOOKUP_WAIT)
+        if (r == LOOKUP_WAIT) {
+                list_append(&client->lookups, &op->wait.owned);
                 return;
+        }
         free(op);
         reply_lookup(client, msg, received_ns, r);
 }

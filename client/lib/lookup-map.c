@@ -9,14 +9,16 @@
  * of another.
  *
  * Failures are no failures: whatever stands against the table (none there, its clock stands, it has
- * been superseded, a key of which it does not know) sends the request as a whole to the daemon. A
- * daemon that lies here lies about what is there, as it can in its replies; what it says of sizes
- * is checked against the file, once, and the file is sealed. */
+ * been superseded, a key of which it does not know, one that is absent when the session is over)
+ * sends the request as a whole to the daemon. A daemon that lies here lies about what is there, as
+ * it can in its replies; what it says of sizes is checked against the file, once, and the file is
+ * sealed. */
 #include "lookup-map.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/memfd.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -38,6 +40,7 @@ enum {
         AHEAD_MS = 100,     /* the daemon's clock may be so much before our coarse one */
         AGAIN_MS = 100,     /* between two LOOKUPs */
         REFUSED_MS = 10000, /* after one that brought nothing */
+        ALIVE_NS = 1000000, /* between two looks for the end of the session */
 };
 
 /* Without a system call. */
@@ -128,6 +131,24 @@ static bool is_live(struct lookup_map *l)
         }
         age = (int64_t)((uint64_t)now_ms() - lookup_clock_ms(&l->view));
         return age >= -AHEAD_MS && age <= LOOKUP_STALE_MS;
+}
+
+/* Of a daemon that was killed the clock goes on to be believed for a while, and the one after it
+ * may have got what this table lacks. So an absence counts only while the session stands, which is
+ * looked for now and then: nobody dies, is followed by another and has that take a put in a
+ * millisecond. */
+static bool is_alive(struct kvcache *kv)
+{
+        struct lookup_map *l = &kv->conn->lookup;
+        struct pollfd p = { .fd = kv->conn->sock, .events = POLLRDHUP };
+        int64_t now = handle_now_ns();
+
+        if (now - l->alive_ns < ALIVE_NS)
+                return true;
+        if (poll(&p, 1, 0) != 0)
+                return false;
+        l->alive_ns = now;
+        return true;
 }
 
 /* An EVICT that was submitted before takes effect before what comes behind it. */
@@ -239,10 +260,11 @@ static bool match(const struct look *look, size_t *ret_run)
         return true;
 }
 
-/* All tiers of all keys. False: some cannot be told. */
-static bool exists(const struct look *look, struct kvcache_result *results)
+/* All tiers of all keys, and how many are in any. False: some cannot be told. */
+static bool exists(const struct look *look, struct kvcache_result *results, size_t *ret_present)
 {
         struct window windows[2];
+        size_t present = 0;
 
         if (!hash_window(look, 0, &windows[0]))
                 return false;
@@ -260,12 +282,14 @@ static bool exists(const struct look *look, struct kvcache_result *results)
 
                         if ((found & LOOKUP_UNKNOWN) && tiers != WIRE_TIER_ALL)
                                 return false;
+                        present += tiers != 0;
                         results[now->first + i] = (struct kvcache_result){
                                 .status = tiers ? KVCACHE_OK : KVCACHE_MISS,
                                 .tiers = tiers,
                         };
                 }
         }
+        *ret_present = present;
         return true;
 }
 
@@ -273,7 +297,7 @@ bool lookup_map_answer(struct kvcache *kv, const struct kvcache_request *u, uint
 {
         bool is_match = u->op == KVCACHE_OP_MATCH;
         struct look look;
-        size_t run = 0;
+        size_t present = 0; /* of a MATCH: in the leading run */
 
         if ((!is_match && u->op != KVCACHE_OP_EXISTS) || u->count == 0 || !kv->conn ||
             !kv->conn->lookup.base || !is_live(&kv->conn->lookup) || is_overtaking(kv))
@@ -288,12 +312,15 @@ bool lookup_map_answer(struct kvcache *kv, const struct kvcache_request *u, uint
                 .stride = u->entries ? sizeof(*u->entries) : sizeof(*u->keys),
                 .count = u->count,
         };
-        if (!look.secret || !(is_match ? match(&look, &run) : exists(&look, u->results)))
+        if (!look.secret ||
+            !(is_match ? match(&look, &present) : exists(&look, u->results, &present)) ||
+            (present < u->count && !is_alive(kv)))
                 return false;
         for (size_t i = 0; is_match && u->results && i < u->count; i++)
-                u->results[i] =
-                        (struct kvcache_result){ .status = i < run ? KVCACHE_OK : KVCACHE_MISS };
+                u->results[i] = (struct kvcache_result){
+                        .status = i < present ? KVCACHE_OK : KVCACHE_MISS,
+                };
         kv->lookups_local += u->count;
-        *ret_value = run;
+        *ret_value = is_match ? present : 0;
         return true;
 }

@@ -20,6 +20,7 @@ struct lookup_map {
         uint64_t serial;    /* of the handle's maps: which one the namespaces' secrets are of */
         bool asking;        /* a LOOKUP is in the queue or on its way */
         int64_t not_before; /* when the next one may be sent, ms */
+        int64_t alive_ns;   /* when the daemon was last seen to live */
 };
 
 /* Answers the request if it can be answered here and now: fills in the results, and how long the

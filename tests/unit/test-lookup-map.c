@@ -657,6 +657,52 @@ static void each_namespace_and_each_session_has_its_own(void **state)
         assert_int_equal(exists(f, 1), KVCACHE_TIER_MEMORY);
 }
 
+/* A table that outlives its daemon, with a clock that seems to go, lacks what the next one has got:
+ * asks until that is found, by one way of asking after another. */
+static void absence_is_not_believed_of_a_daemon_that_is_gone(void **state)
+{
+        struct fixture *f = *state;
+
+        start(f);
+        add(f, 1, WIRE_TIER_DISK);
+        for (unsigned way = 0; way < 3; way++) {
+                struct kvcache_key key = key_of(2);
+                struct kvcache_result result;
+                struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, &key, 1, &result);
+                struct kvcache_completion c;
+                uint64_t end = now_ms() + 5000;
+                unsigned asked;
+
+                settle(f);
+                asked = requests(f, WIRE_EXISTS);
+                for (unsigned i = 0; i < 1000; i++)
+                        assert_int_equal(exists(f, 2), 0);
+                assert_int_equal(requests(f, WIRE_EXISTS), asked);
+                fake_daemon_free(f->d);
+                f->d = fake_daemon_start(f->path, &(struct fake_options){ .lookup = true });
+                while (requests(f, way == 1 ? WIRE_MATCH : WIRE_EXISTS) == 0) {
+                        assert_true(now_ms() < end);
+                        if (way == 0) {
+                                assert_int_equal(exists(f, 2), 0);
+                        } else if (way == 1) {
+                                assert_in_range(match(f, 1, 2), 0, 1);
+                        } else {
+                                tick(f);
+                                assert_int_equal(kvcache_submit(f->kv, &r), 0);
+                                assert_int_equal(kvcache_drain(f->kv, &c, 1, 5000), 1);
+                                assert_int_equal(c.error, 0);
+                        }
+                }
+                assert_int_equal(info_of(f).reconnects, 1);
+                fake_daemon_lock(f->d);
+                f->d->lookup_fd = f->t->backing.fd;
+                f->d->lookup_bytes = f->t->backing.bytes;
+                fake_daemon_unlock(f->d);
+                kvcache_close(f->kv);
+                connect_with(f, 0);
+        }
+}
+
 static void a_child_is_told_that_it_is_one(void **state)
 {
         struct fixture *f = *state;
@@ -830,6 +876,7 @@ int main(void)
                 CASE(what_nobody_may_ask_is_left_to_the_daemon),
                 CASE(an_evict_is_not_overtaken),
                 CASE(each_namespace_and_each_session_has_its_own),
+                CASE(absence_is_not_believed_of_a_daemon_that_is_gone),
                 CASE(a_child_is_told_that_it_is_one),
                 CASE(a_table_that_is_not_what_it_must_be_is_not_used),
                 CASE(a_reply_without_its_descriptor_ends_the_session),

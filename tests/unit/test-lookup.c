@@ -443,7 +443,7 @@ static void on_answer(struct lookup_wait *wait)
 
 static int ask(struct asked *a)
 {
-        *a = (struct asked){ .wait = { .owner = a, .complete = on_answer } };
+        *a = (struct asked){ .wait = { .complete = on_answer } };
         list_init(&a->wait.node);
         return lookups_ask(lookups, 0, &a->wait);
 }
@@ -827,7 +827,7 @@ static void whoever_goes_away_waits_no_more(void **state)
         assert_int_equal(ask(&a), LOOKUP_WAIT);
         assert_int_equal(ask(&b), LOOKUP_WAIT);
         step();
-        lookups_cancel(lookups, &a);
+        lookups_cancel(&a.wait);
         assert_int_equal(a.completed, 1);
         assert_int_equal(a.wait.result, -ECANCELED);
         assert_int_equal(b.completed, 0);
