@@ -14,8 +14,6 @@
 #include <stddef.h>
 #include <ucontext.h>
 
-/* Memory that is shared with a client changes under any copy, and a client may have two go to one
- * place: that is not the daemon's race, but would look like one between two workers. */
 #if defined(__SANITIZE_THREAD__)
 #define GUARD_THREAD_SANITIZER 1
 #elif defined(__has_feature)
@@ -29,23 +27,23 @@ void AnnotateIgnoreReadsEnd(const char *file, int line);
 void AnnotateIgnoreWritesBegin(const char *file, int line);
 void AnnotateIgnoreWritesEnd(const char *file, int line);
 
-static void guard_race_begin(void)
+void guard_shared_begin(void)
 {
         AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
         AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
 }
 
-static void guard_race_end(void)
+void guard_shared_end(void)
 {
         AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
         AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
 }
 #else
-static void guard_race_begin(void)
+void guard_shared_begin(void)
 {
 }
 
-static void guard_race_end(void)
+void guard_shared_end(void)
 {
 }
 #endif
@@ -108,10 +106,10 @@ int guard_call(void (*f)(void *userdata), void *userdata)
                 pthread_sigmask(SIG_SETMASK, &guard_mask, NULL);
                 return -EFAULT;
         }
-        guard_race_begin();
+        guard_shared_begin();
         guard_active = 1;
         f(userdata);
         guard_active = 0;
-        guard_race_end();
+        guard_shared_end();
         return 0;
 }

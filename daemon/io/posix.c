@@ -26,6 +26,7 @@
 #include "base/list.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "guard.h"
 
 enum { POSIX_THREADS_DEFAULT = 8, POSIX_THREADS_MAX = 256, POSIX_PROBE_BYTES = 4096 };
 
@@ -36,6 +37,7 @@ struct slot {
         int fd;
         struct iovec pieces[2]; /* a sync has none */
         unsigned n_pieces;
+        bool shared; /* the memory, with a client */
         off_t offset;
         int32_t result;
 };
@@ -101,7 +103,11 @@ static void *posix_thread(void *userdata)
                 s = container_of(list_pop(&q->work), struct slot, node);
                 pthread_mutex_unlock(&q->lock);
 
+                if (s->shared)
+                        guard_shared_begin();
                 s->result = posix_execute(s);
+                if (s->shared)
+                        guard_shared_end();
 
                 pthread_mutex_lock(&q->lock);
                 if (list_empty(&q->done))
@@ -241,6 +247,7 @@ static int posix_push(struct kio_queue *base, struct kio_request *req)
         s->op = req->op;
         s->fd = req->fd;
         s->n_pieces = kio_rest(req, s->pieces);
+        s->shared = req->region != NULL;
         s->offset = (off_t)(req->offset + req->progress);
 
         pthread_mutex_lock(&q->lock);
