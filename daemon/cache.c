@@ -76,7 +76,6 @@ void cache_request_init(struct cache *c, struct cache_request *req, int kind)
         req->tier = 0;
         req->direct = false;
         req->place = (struct cache_place){ .chunk = POOL_NONE, .ref = STORE_REF_NONE };
-        req->hash = store_hash(c->params.store, req->namespace_id, &req->key);
         c->pending++;
 }
 
@@ -150,7 +149,7 @@ void cache_try_in_turn(struct cache *c, struct list_node *puts)
                 struct list_node *waiters;
 
                 req->waiting = WAITING_NOT;
-                if (c->stopping && cache_find(c, namespace_id, &key, NULL, NULL) == 0)
+                if (c->stopping && cache_find(c, namespace_id, &key, hash, NULL, NULL) == 0)
                         cache_finish(c, req, CACHE_CANCELLED);
                 else if (!cache_put_try(c, req))
                         cache_wait_for_room(c, req);
@@ -228,10 +227,9 @@ void cache_kick(struct cache *c)
 
 /* --- find, touch, evict, purge --- */
 
-unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key,
+unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash,
                     struct cache_place *ret_place, struct store_chunk *ret_info)
 {
-        uint64_t hash = store_hash(c->params.store, namespace_id, key);
         uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
         struct cache_place place = { .chunk = POOL_NONE, .ref = STORE_REF_NONE };
         unsigned tiers = 0;
@@ -286,9 +284,8 @@ void cache_touch(struct cache *c, const struct cache_place *place)
 }
 
 enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key,
-                              bool memory_only)
+                              uint64_t hash, bool memory_only)
 {
-        uint64_t hash = store_hash(c->params.store, namespace_id, key);
         uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
         bool found = chunk != POOL_NONE;
 

@@ -52,6 +52,7 @@ struct cache_request {
         uint32_t namespace_id;
         uint16_t tenant;
         struct key key;
+        uint64_t hash;         /* cache_hash()'s */
         bool nowait;
         uint64_t deadline_ns;  /* CLOCK_MONOTONIC; for waiting for room */
 
@@ -80,7 +81,7 @@ struct cache_request {
         void (*complete)(struct cache_request *req);
 
         /* the cache's */
-        uint64_t hash, waits_since_ns;
+        uint64_t waits_since_ns;
         uint8_t kind, waiting;
 };
 
@@ -96,23 +97,25 @@ struct cache *cache_free(struct cache *c); /* nothing may be in flight */
 void cache_get(struct cache *c, struct cache_request *req);
 void cache_put(struct cache *c, struct cache_request *req);
 
+/* What a key is looked for by in both tiers, from here on down. */
+uint64_t cache_hash(const struct cache *c, uint32_t namespace_id, const struct key *key);
+
 /* Tiers a key is in now, as bits. Fills in what is asked for (may be NULL); `ret_chunk` borrows,
  * unpinned. */
-unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key,
+unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash,
                     struct cache_place *ret_place, struct store_chunk *ret_info);
 /* Recency of both tiers. */
 void cache_touch(struct cache *c, const struct cache_place *place);
 /* For many keys in a row, whatever is done with them, and many places to be touched: their memory is
  * fetched together. Step 0 for each of a few, a little later step 1, a little later the call. What
  * is in the pool is not looked for in the store, so that is fetched only if asked for. */
-uint64_t cache_hash(const struct cache *c, uint32_t namespace_id, const struct key *key);
 void cache_prefetch(const struct cache *c, uint64_t hash, bool of_store, unsigned step);
 void cache_prefetch_touch(const struct cache *c, const struct cache_place *place, unsigned step);
 
 /* Out of memory, or out of both tiers, at once. CACHE_OK, CACHE_MISS, CACHE_BUSY (memory only: not
  * on disk yet). */
 enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key,
-                              bool memory_only);
+                              uint64_t hash, bool memory_only);
 
 /* Completes once no kill of the daemon can bring back what was evicted from both tiers before this
  * call, what was on its way to the store then included. result: 0, or STORE_BYPASSED: it may come

@@ -38,7 +38,7 @@ struct batch {
         struct wire_batch head;
         uint64_t received_ns;
         uint32_t started, done;
-        uint64_t hashes[2 * FETCH_KEYS]; /* of keys whose memory is on its way */
+        uint64_t hashes[2 * FETCH_KEYS]; /* of the keys around `started` */
         uint32_t value;        /* MATCH: the run; else stale releases */
         bool running;          /* dispatch_run() is in it: it ends it */
         struct chain_part *part;
@@ -67,6 +67,12 @@ static void *result_at(const struct batch *b, uint32_t i)
 static const void *entry_at(const struct batch *b, uint32_t i)
 {
         return b->entries + i * wire_entry_bytes(b->head.hdr.op);
+}
+
+/* Of a key that is being started. */
+static uint64_t hash_at(const struct batch *b, uint32_t i)
+{
+        return b->hashes[i % ARRAY_SIZE(b->hashes)];
 }
 
 static void batch_end(struct batch *b)
@@ -167,6 +173,7 @@ static void request_init(struct batch *b, uint32_t i, const struct key *key,
         s->req.namespace_id = b->head.namespace_id;
         s->req.tenant = b->client->env->store_tenant;
         s->req.key = *key;
+        s->req.hash = hash_at(b, i);
         s->req.nowait = (b->head.hdr.flags & WIRE_F_NOWAIT) || b->client->gone;
         s->req.deadline_ns = deadline_of(b);
         s->req.complete = complete;
@@ -408,6 +415,8 @@ static void look_up(struct batch *b, uint32_t i)
 {
         const struct key *key = entry_at(b, i);
         struct cache *cache = b->client->env->cache;
+        uint32_t ns = b->head.namespace_id;
+        uint64_t hash = hash_at(b, i);
         struct store_chunk info;
         struct wire_stat_result *stat;
         enum wire_status status = WIRE_MISS;
@@ -415,12 +424,12 @@ static void look_up(struct batch *b, uint32_t i)
 
         switch (b->head.hdr.op) {
         case WIRE_EXISTS:
-                tiers = cache_find(cache, b->head.namespace_id, key, NULL, NULL);
+                tiers = cache_find(cache, ns, key, hash, NULL, NULL);
                 *(uint8_t *)result_at(b, i) = (uint8_t)tiers;
                 status = tiers ? WIRE_OK : WIRE_MISS;
                 break;
         case WIRE_MATCH:
-                if (cache_find(cache, b->head.namespace_id, key, NULL, NULL)) {
+                if (cache_find(cache, ns, key, hash, NULL, NULL)) {
                         b->value = i + 1;
                         status = WIRE_OK;
                 } else {
@@ -430,20 +439,20 @@ static void look_up(struct batch *b, uint32_t i)
                 }
                 break;
         case WIRE_TOUCH:
-                if (cache_find(cache, b->head.namespace_id, key, &b->part->places[i], NULL))
+                if (cache_find(cache, ns, key, hash, &b->part->places[i], NULL))
                         status = WIRE_OK;
                 *(uint16_t *)result_at(b, i) = (uint16_t)status;
                 break;
         case WIRE_EVICT:
-                status = status_of(cache_evict(cache, b->head.namespace_id, key,
-                                               b->head.tiers == WIRE_TIER_MEMORY));
+                status = status_of(
+                        cache_evict(cache, ns, key, hash, b->head.tiers == WIRE_TIER_MEMORY));
                 *(uint16_t *)result_at(b, i) = (uint16_t)status;
                 break;
         case WIRE_STAT: {
                 struct cache_place place;
 
                 stat = result_at(b, i);
-                tiers = cache_find(cache, b->head.namespace_id, key, &place, &info);
+                tiers = cache_find(cache, ns, key, hash, &place, &info);
                 if (tiers) {
                         status = WIRE_OK;
                         stat->tiers = (uint16_t)tiers;
@@ -539,29 +548,35 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
         list_append(&client->unstarted, &b->node);
 }
 
-static void fetch_keys(struct batch *b, uint32_t first, unsigned step)
+static void hash_keys(struct batch *b, uint32_t first)
 {
-        const struct cache *cache = b->client->env->cache;
-        bool of_store = b->head.hdr.op != WIRE_GET; /* what is not in memory takes long enough */
-
-        for (uint32_t i = first; i < first + FETCH_KEYS && i < b->head.count; i++) {
-                uint64_t *hash = &b->hashes[i % ARRAY_SIZE(b->hashes)];
-
-                if (step == 0) /* every entry begins with its key */
-                        *hash = cache_hash(cache, b->head.namespace_id, entry_at(b, i));
-                cache_prefetch(cache, *hash, of_store, step);
-        }
+        for (uint32_t i = first; i < first + FETCH_KEYS && i < b->head.count; i++)
+                b->hashes[i % ARRAY_SIZE(b->hashes)] =
+                        cache_hash(b->client->env->cache, b->head.namespace_id,
+                                   entry_at(b, i)); /* every entry begins with its key */
 }
 
-/* Before each key: so that the memory of many is fetched together, a few keys before it is looked
- * at. */
-static void fetch_ahead(struct batch *b, uint32_t i)
+static void fetch_keys(const struct batch *b, uint32_t first, unsigned step)
 {
-        if (i % FETCH_KEYS != 0 || b->head.count < FETCH_KEYS / 2)
+        bool of_store = b->head.hdr.op != WIRE_GET; /* what is not in memory takes long enough */
+
+        for (uint32_t i = first; i < first + FETCH_KEYS && i < b->head.count; i++)
+                cache_prefetch(b->client->env->cache, hash_at(b, i), of_store, step);
+}
+
+/* Before each key: a few keys ahead all are hashed, and their memory is fetched together. */
+static void look_ahead(struct batch *b, uint32_t i)
+{
+        if (i % FETCH_KEYS != 0)
+                return;
+        if (i == 0)
+                hash_keys(b, 0);
+        if (b->head.count < FETCH_KEYS / 2)
                 return;
         if (i == 0)
                 fetch_keys(b, 0, 0);
         fetch_keys(b, i, 1);
+        hash_keys(b, i + FETCH_KEYS);
         fetch_keys(b, i + FETCH_KEYS, 0);
 }
 
@@ -587,7 +602,7 @@ bool dispatch_run(struct client *client)
                         uint32_t i = b->started++;
 
                         budget--;
-                        fetch_ahead(b, i);
+                        look_ahead(b, i);
                         if (client->gone) {
                                 if (is_settled_at_its_end(b))
                                         *(uint16_t *)result_at(b, i) = WIRE_SHUTDOWN;

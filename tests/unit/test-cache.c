@@ -102,6 +102,7 @@ static void start(struct req *r, uint32_t n)
                         .complete = completed,
                 },
         };
+        r->req.hash = cache_hash(t.cache, t.ns, &r->req.key);
 }
 
 static void put_bytes(struct req *r, uint32_t n, enum cache_ack ack, uint8_t version,
@@ -158,14 +159,14 @@ static unsigned tiers_of(uint32_t n)
 {
         struct key k = key_of(n);
 
-        return cache_find(t.cache, t.ns, &k, NULL, NULL);
+        return cache_find(t.cache, t.ns, &k, cache_hash(t.cache, t.ns, &k), NULL, NULL);
 }
 
 static enum cache_status evict(uint32_t n, bool memory_only)
 {
         struct key k = key_of(n);
 
-        return cache_evict(t.cache, t.ns, &k, memory_only);
+        return cache_evict(t.cache, t.ns, &k, cache_hash(t.cache, t.ns, &k), memory_only);
 }
 
 struct purge {
@@ -850,6 +851,7 @@ static void a_purge_takes_out_every_state_and_nothing_comes_back(void **state)
         expect_put(4, CACHE_WRITTEN, CACHE_OK);
         start(&g, 4);
         g.req.namespace_id = other;
+        g.req.hash = cache_hash(t.cache, other, &g.req.key);
         g.src = malloc(LENGTH);
         fill(g.src, 4, 7, LENGTH);
         g.req.memory = g.src;
@@ -887,6 +889,7 @@ static void a_purge_takes_out_every_state_and_nothing_comes_back(void **state)
         expect_get(2, CACHE_OK, 1);
         start(&g, 4);
         g.req.namespace_id = other;
+        g.req.hash = cache_hash(t.cache, other, &g.req.key);
         cache_get(t.cache, &g.req);
         expect(&g, CACHE_OK);
         assert_int_equal(g.version, 7);

@@ -516,12 +516,19 @@ static uint32_t namespace_of(uint32_t n)
         return n % 5 == 0 ? ns_b : t.ns;
 }
 
+static uint64_t hash_of(uint32_t n)
+{
+        struct key k = key_of(n);
+
+        return cache_hash(t.cache, namespace_of(n), &k);
+}
+
 /* Exactly what the cache finds, for all keys. */
 static void assert_is_truth(const struct reading *r, uint32_t keys)
 {
         for (uint32_t n = 0; n < keys; n++) {
                 struct key k = key_of(n);
-                unsigned truth = cache_find(t.cache, namespace_of(n), &k, NULL, NULL);
+                unsigned truth = cache_find(t.cache, namespace_of(n), &k, hash_of(n), NULL, NULL);
                 unsigned found =
                         lookup_find_surely(&r->view, lookup_hash(&r->secrets[n % 5 == 0], &k),
                                            lookup_removals(&r->view));
@@ -563,6 +570,7 @@ static void start(struct req *r, uint32_t n)
                         .owner = &t,
                         .namespace_id = namespace_of(n),
                         .key = key_of(n),
+                        .hash = hash_of(n),
                         .deadline_ns = clock_mono_ns() + 60000000000u,
                         .complete = on_cached,
                 },
@@ -596,7 +604,7 @@ static void evict(uint32_t n, bool memory_only)
 {
         struct key k = key_of(n);
 
-        (void)cache_evict(t.cache, namespace_of(n), &k, memory_only);
+        (void)cache_evict(t.cache, namespace_of(n), &k, hash_of(n), memory_only);
 }
 
 static void purged(struct store_purge *req)

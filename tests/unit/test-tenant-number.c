@@ -229,6 +229,7 @@ static void begin_put(struct req *r, uint16_t tenant, uint32_t ns, uint32_t n)
                                     .length = LENGTH,
                                     .ack = CACHE_WRITTEN,
                                     .complete = on_done } };
+        r->req.hash = cache_hash(t.cache, ns, &r->req.key);
         fill(src, tenant, n);
         cache_put(t.cache, &r->req);
 }
@@ -246,7 +247,7 @@ static bool on_disk(uint32_t ns, uint32_t n)
 {
         struct key k = key_of(n);
 
-        return cache_find(t.cache, ns, &k, NULL, NULL) & CACHE_DISK;
+        return cache_find(t.cache, ns, &k, cache_hash(t.cache, ns, &k), NULL, NULL) & CACHE_DISK;
 }
 
 /* Files in which something of that tenant is, and whether one has something of the other. */
