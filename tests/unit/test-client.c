@@ -13,73 +13,15 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <dirent.h>
 
 #include <cmocka.h>
 
-#include "../lib/fake-daemon.h"
+#include "../lib/rig.h"
 #include "checked.h"
-#include "kvcache.h"
 #include "lib/lane.h"
 #include "lib/lease.h"
 
-struct fixture {
-        char dir[64], path[96];
-        struct fake_daemon *d;
-        struct kvcache *kv;
-        uint32_t ns;
-        unsigned fds; /* open before */
-};
-
-static unsigned count_fds(void)
-{
-        DIR *dir = opendir("/proc/self/fd");
-        unsigned n = 0;
-
-        assert_non_null(dir);
-        while (readdir(dir))
-                n++;
-        closedir(dir);
-        return n;
-}
-
-static int setup(void **state)
-{
-        struct fixture *f = calloc(1, sizeof(*f));
-
-        assert_non_null(f);
-        strcpy(f->dir, "/tmp/test-client-XXXXXX");
-        assert_non_null(mkdtemp(f->dir));
-        snprintf(f->path, sizeof(f->path), "%s/sock", f->dir);
-        f->fds = count_fds();
-        *state = f;
-        return 0;
-}
-
-static int teardown(void **state)
-{
-        struct fixture *f = *state;
-        unsigned bad = 0;
-
-        kvcache_close(f->kv);
-        if (f->d) {
-                fake_daemon_lock(f->d);
-                bad = f->d->bad_requests;
-                fake_daemon_unlock(f->d);
-        }
-        fake_daemon_free(f->d);
-        unlink(f->path);
-        rmdir(f->dir);
-        if (bad > 0 || count_fds() != f->fds) {
-                fprintf(stderr, "%u bad requests, %u descriptors before and %u after\n", bad,
-                        f->fds, count_fds());
-                return -1;
-        }
-        free(f);
-        return 0;
-}
-
-static int try_connect(struct fixture *f, char *error, size_t bytes)
+static int try_connect(struct rig *f, char *error, size_t bytes)
 {
         struct kvcache_options o = {
                 .size = sizeof(o),
@@ -103,7 +45,7 @@ static uint32_t open_namespace(struct kvcache *kv, const char *name)
         return ns;
 }
 
-static void start(struct fixture *f, const struct fake_options *o)
+static void start(struct rig *f, const struct fake_options *o)
 {
         char why[512] = "";
 
@@ -114,47 +56,23 @@ static void start(struct fixture *f, const struct fake_options *o)
 }
 
 /* Another daemon at the same path. */
-static void restart(struct fixture *f, const struct fake_options *o)
+static void restart(struct rig *f, const struct fake_options *o)
 {
         fake_daemon_free(f->d);
         f->d = fake_daemon_start(f->path, o);
 }
 
-static struct kvcache_key key_of(uint64_t n)
+static void put_one(struct rig *f, uint64_t n, size_t bytes)
 {
-        struct kvcache_key k = { { 0 } };
-
-        n++;
-        memcpy(k.bytes, &n, sizeof(n));
-        memset(k.bytes + 16, 0x5a, 16);
-        return k;
-}
-
-static void fill(uint8_t *p, size_t bytes, uint64_t n)
-{
-        for (size_t i = 0; i < bytes; i++)
-                p[i] = (uint8_t)(n * 31 + i * 7 + (i >> 8));
-}
-
-static bool filled(const uint8_t *p, size_t bytes, uint64_t n)
-{
-        for (size_t i = 0; i < bytes; i++)
-                if (p[i] != (uint8_t)(n * 31 + i * 7 + (i >> 8)))
-                        return false;
-        return true;
-}
-
-static void put_one(struct fixture *f, uint64_t n, size_t bytes)
-{
-        struct kvcache_key k = key_of(n);
+        struct kvcache_key k = rig_key(n);
         uint8_t *data = malloc(bytes);
 
-        fill(data, bytes, n);
+        rig_fill(data, bytes, n);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, bytes, KVCACHE_WRITTEN), KVCACHE_OK);
         free(data);
 }
 
-static struct kvcache_request request_of(struct fixture *f, enum kvcache_op op,
+static struct kvcache_request request_of(struct rig *f, enum kvcache_op op,
                                          const struct kvcache_key *keys, size_t n,
                                          struct kvcache_result *results)
 {
@@ -168,7 +86,7 @@ static struct kvcache_request request_of(struct fixture *f, enum kvcache_op op,
         };
 }
 
-static struct kvcache_completion drain_one(struct fixture *f)
+static struct kvcache_completion drain_one(struct rig *f)
 {
         struct kvcache_completion c = { 0 };
 
@@ -177,7 +95,7 @@ static struct kvcache_completion drain_one(struct fixture *f)
 }
 
 /* A counter of the daemon's thread. */
-static unsigned peek(struct fixture *f, const unsigned *value)
+static unsigned peek(struct rig *f, const unsigned *value)
 {
         unsigned r;
 
@@ -187,7 +105,7 @@ static unsigned peek(struct fixture *f, const unsigned *value)
         return r;
 }
 
-static struct fake_logged logged(struct fixture *f, unsigned i)
+static struct fake_logged logged(struct rig *f, unsigned i)
 {
         struct fake_logged l = { 0 };
 
@@ -209,7 +127,7 @@ static bool readable(int fd, int timeout_ms)
 
 static void test_connect_maps_the_pool_and_says_what_the_daemon_is(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_info info = { .size = sizeof(info) };
 
         start(f, NULL);
@@ -252,7 +170,7 @@ static void test_connect_refuses_what_it_cannot_trust(void **state)
                 { { .silent = true }, -ETIMEDOUT, "did not answer" },
                 { { .hang_up = true }, -ECONNRESET, "hung up" },
         };
-        struct fixture *f = *state;
+        struct rig *f = *state;
 
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
                 char why[512] = "";
@@ -264,13 +182,13 @@ static void test_connect_refuses_what_it_cannot_trust(void **state)
                     f->kv)
                         fail_msg("case %zu: %d, '%s'", i, r, why);
                 f->d = fake_daemon_free(f->d);
-                assert_int_equal(count_fds(), f->fds);
+                assert_int_equal(rig_count_fds(), f->fds);
         }
 }
 
 static void test_connect_names_what_is_missing(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_options o = { .size = sizeof(o) };
         char why[1024] = "", where[256], *old = getenv("XDG_RUNTIME_DIR");
         struct kvcache *kv = NULL;
@@ -312,7 +230,7 @@ static void test_connect_names_what_is_missing(void **state)
 
 static void test_connect_takes_the_socket_of_the_environment(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
 
         f->d = fake_daemon_start(f->path, NULL);
         setenv("KVCACHE_SOCKET", f->path, 1);
@@ -340,7 +258,7 @@ static void test_calls_without_a_handle_are_refused(void **state)
 
 static void test_namespace_mismatch_names_the_field(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_namespace_options o = { .size = sizeof(o),
                                                .name = "ns",
                                                .fingerprint = "dtype=fp8\n" };
@@ -376,8 +294,8 @@ static void test_namespace_mismatch_names_the_field(void **state)
 
 static void test_what_was_put_is_got(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key k = key_of(1), other = key_of(2);
+        struct rig *f = *state;
+        struct kvcache_key k = rig_key(1), other = rig_key(2);
         uint8_t back[10000];
         struct kvcache_result r;
         size_t length = 0;
@@ -387,7 +305,7 @@ static void test_what_was_put_is_got(void **state)
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, back, 10, KVCACHE_ACCEPTED), KVCACHE_EXISTS);
         assert_int_equal(kvcache_get(f->kv, f->ns, &k, back, sizeof(back), &length), KVCACHE_OK);
         assert_int_equal(length, 9000);
-        assert_true(filled(back, 9000, 1));
+        assert_true(rig_filled(back, 9000, 1));
         assert_int_equal(kvcache_get(f->kv, f->ns, &other, back, sizeof(back), &length),
                          KVCACHE_MISS);
 
@@ -398,7 +316,7 @@ static void test_what_was_put_is_got(void **state)
         assert_int_equal(kvcache_get(f->kv, f->ns, &k, NULL, 5, &length), -EINVAL);
 
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r), KVCACHE_OK);
-        assert_true(filled(r.data, r.length, 1));
+        assert_true(rig_filled(r.data, r.length, 1));
         assert_int_equal(r.tiers, KVCACHE_TIER_MEMORY);
         assert_int_equal(r.chunk_length, 9000);
         assert_int_equal(kvcache_release(f->kv, &r.lease, 1), 0);
@@ -417,8 +335,8 @@ static void test_what_was_put_is_got(void **state)
 
 static void test_releases_ride_and_end_once(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key k = key_of(1);
+        struct rig *f = *state;
+        struct kvcache_key k = rig_key(1);
         struct kvcache_result a, b;
         unsigned sent;
 
@@ -457,7 +375,7 @@ static void test_releases_ride_and_end_once(void **state)
 
 static void test_many_releases_go_by_themselves(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_key *keys = calloc(1500, sizeof(*keys));
         struct kvcache_result *r = calloc(1500, sizeof(*r));
         struct kvcache_request q;
@@ -465,12 +383,12 @@ static void test_many_releases_go_by_themselves(void **state)
         start(f, NULL);
         put_one(f, 1, 100);
         for (size_t i = 0; i < 1500; i++)
-                keys[i] = key_of(1);
+                keys[i] = rig_key(1);
         q = request_of(f, KVCACHE_OP_GET, keys, 1500, r);
         assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
         assert_true(fake_daemon_wait_leases(f->d, 1500));
         for (size_t i = 0; i < 1500; i++) {
-                assert_true(filled(r[i].data, 100, 1));
+                assert_true(rig_filled(r[i].data, 100, 1));
                 assert_int_equal(kvcache_release(f->kv, &r[i].lease, 1), 0);
         }
         assert_true(fake_daemon_wait(f->d, &f->d->releases, 1024));
@@ -482,7 +400,7 @@ static void test_many_releases_go_by_themselves(void **state)
 
 static void test_exists_match_touch_stat_evict_list_purge(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_key keys[6];
         struct kvcache_result r[6];
         struct kvcache_listed listed[4];
@@ -494,7 +412,7 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
 
         start(f, NULL);
         for (unsigned i = 0; i < 6; i++) {
-                keys[i] = key_of(i);
+                keys[i] = rig_key(i);
                 if (i != 3)
                         put_one(f, i, 100 + i);
         }
@@ -554,7 +472,7 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
 
 static void test_verify_walks_and_says_what_is_wrong(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_verify v = { .size = sizeof(v) };
         uint64_t chunks = 0, bad = 0;
 
@@ -589,9 +507,9 @@ static void test_verify_walks_and_says_what_is_wrong(void **state)
 
 static void test_senseless_requests_are_refused_whole_and_senseless_keys_alone(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key keys[3] = { key_of(1), { { 0 } }, key_of(2) };
-        struct kvcache_entry entry = { .key = key_of(1), .range_offset = 1ull << 32 };
+        struct rig *f = *state;
+        struct kvcache_key keys[3] = { rig_key(1), { { 0 } }, rig_key(2) };
+        struct kvcache_entry entry = { .key = rig_key(1), .range_offset = 1ull << 32 };
         struct kvcache_result r[3];
         struct kvcache_request q;
         uint64_t value;
@@ -648,7 +566,7 @@ static void test_senseless_requests_are_refused_whole_and_senseless_keys_alone(v
 
 static void test_ranges_and_places(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_entry e[2];
         struct kvcache_result r[2];
         struct kvcache_request q;
@@ -657,11 +575,11 @@ static void test_ranges_and_places(void **state)
 
         start(f, NULL);
         put_one(f, 1, 5000);
-        fill(all, 5000, 1);
-        e[0] = (struct kvcache_entry){ .key = key_of(1),
+        rig_fill(all, 5000, 1);
+        e[0] = (struct kvcache_entry){ .key = rig_key(1),
                                        .range_offset = 1000,
                                        .range_length = 500 };
-        e[1] = (struct kvcache_entry){ .key = key_of(1), .range_offset = 5000 };
+        e[1] = (struct kvcache_entry){ .key = rig_key(1), .range_offset = 5000 };
         q = request_of(f, KVCACHE_OP_GET, NULL, 2, r);
         q.entries = e;
         assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
@@ -712,36 +630,36 @@ static void test_ranges_and_places(void **state)
 
 static void test_a_put_can_keep_its_lease(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         uint8_t data[200];
-        struct kvcache_entry e = { .key = key_of(4), .data = data, .length = sizeof(data) };
+        struct kvcache_entry e = { .key = rig_key(4), .data = data, .length = sizeof(data) };
         struct kvcache_result r;
         struct kvcache_request q = request_of(f, KVCACHE_OP_PUT, NULL, 1, &r);
 
         start(f, NULL);
-        fill(data, sizeof(data), 4);
+        rig_fill(data, sizeof(data), 4);
         q.namespace_handle = f->ns;
         q.entries = &e;
         q.flags = KVCACHE_KEEP_LEASE | KVCACHE_NOWAIT;
         q.ack = KVCACHE_DURABLE;
         assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
         assert_int_equal(r.status, KVCACHE_OK);
-        assert_true(filled(r.data, 200, 4));
+        assert_true(rig_filled(r.data, 200, 4));
         assert_int_equal(logged(f, 0).ack, WIRE_DURABLE);
         assert_int_equal(logged(f, 0).flags, WIRE_F_LEASE | WIRE_F_NOWAIT);
         assert_true(logged(f, 0).timeout_ms > 3000 && logged(f, 0).timeout_ms < 5000);
         assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
         assert_int_equal(r.status, KVCACHE_EXISTS);
-        assert_true(filled(r.data, 200, 4));
+        assert_true(rig_filled(r.data, 200, 4));
 }
 
 /* --- chains --- */
 
 static void test_a_get_and_the_put_of_the_rest_are_one_chain(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key keys[2] = { key_of(1), key_of(2) };
-        struct kvcache_entry e = { .key = key_of(3), .data = (void *)"data", .length = 4 };
+        struct rig *f = *state;
+        struct kvcache_key keys[2] = { rig_key(1), rig_key(2) };
+        struct kvcache_entry e = { .key = rig_key(3), .data = (void *)"data", .length = 4 };
         struct kvcache_result r[2];
         struct kvcache_request q;
         struct fake_logged l;
@@ -768,8 +686,8 @@ static void test_a_get_and_the_put_of_the_rest_are_one_chain(void **state)
 static void test_long_chains_are_several_messages_in_order(void **state)
 {
         enum { N = 2500 };
-        struct fixture *f = *state;
-        struct kvcache_key *keys = calloc(N, sizeof(*keys)), parent = key_of(777777);
+        struct rig *f = *state;
+        struct kvcache_key *keys = calloc(N, sizeof(*keys)), parent = rig_key(777777);
         struct kvcache_entry *e = calloc(N, sizeof(*e));
         struct kvcache_result *r = calloc(N, sizeof(*r));
         struct kvcache_request q;
@@ -779,8 +697,8 @@ static void test_long_chains_are_several_messages_in_order(void **state)
 
         start(f, NULL);
         for (size_t i = 0; i < N; i++) {
-                keys[i] = key_of(i);
-                fill(data + i * 16, 16, i);
+                keys[i] = rig_key(i);
+                rig_fill(data + i * 16, 16, i);
                 e[i] = (struct kvcache_entry){ .key = keys[i],
                                                .data = data + i * 16,
                                                .length = 16 };
@@ -813,20 +731,20 @@ static void test_long_chains_are_several_messages_in_order(void **state)
         assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
         for (size_t i = 0; i < N; i++) {
                 assert_int_equal(r[i].status, KVCACHE_OK);
-                assert_true(filled(r[i].data, 16, i));
+                assert_true(rig_filled(r[i].data, 16, i));
                 assert_int_equal(kvcache_release(f->kv, &r[i].lease, 1), 0);
         }
 
         q = request_of(f, KVCACHE_OP_MATCH, keys, N, NULL);
         assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
         assert_int_equal(value, N);
-        keys[2100] = key_of(1000000);
+        keys[2100] = rig_key(1000000);
         assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
         assert_int_equal(value, 2100);
-        keys[1023] = key_of(1000001);
+        keys[1023] = rig_key(1000001);
         assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
         assert_int_equal(value, 1023);
-        keys[0] = key_of(1000002);
+        keys[0] = rig_key(1000002);
         assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
         assert_int_equal(value, 0);
         free(keys);
@@ -837,7 +755,7 @@ static void test_long_chains_are_several_messages_in_order(void **state)
 
 static void test_no_more_in_flight_than_the_daemon_allows(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct fake_options o = { .max_inflight = 3, .max_keys = 2 };
         struct kvcache_key keys[20];
         struct kvcache_result r[20];
@@ -846,7 +764,7 @@ static void test_no_more_in_flight_than_the_daemon_allows(void **state)
 
         start(f, &o);
         for (unsigned i = 0; i < 20; i++)
-                keys[i] = key_of(i);
+                keys[i] = rig_key(i);
         put_one(f, 19, 30);
         fake_daemon_hold(f->d, 1u << WIRE_GET);
         q = request_of(f, KVCACHE_OP_GET, keys, 20, r);
@@ -864,8 +782,8 @@ static void test_no_more_in_flight_than_the_daemon_allows(void **state)
 
 static void test_a_blocking_call_leaves_other_completions_to_be_drained(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key k = key_of(1);
+        struct rig *f = *state;
+        struct kvcache_key k = rig_key(1);
         struct kvcache_result r;
         struct kvcache_request q;
 
@@ -886,7 +804,7 @@ static void test_a_blocking_call_leaves_other_completions_to_be_drained(void **s
 static void test_a_full_socket_delays_and_loses_nothing(void **state)
 {
         enum { N = 40 * 1024 };
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_key *keys = calloc(N, sizeof(*keys));
         struct kvcache_result *r = calloc(N, sizeof(*r));
         struct kvcache_completion c;
@@ -895,7 +813,7 @@ static void test_a_full_socket_delays_and_loses_nothing(void **state)
         start(f, NULL);
         put_one(f, N - 1, 10);
         for (size_t i = 0; i < N; i++)
-                keys[i] = key_of(i);
+                keys[i] = rig_key(i);
         q = request_of(f, KVCACHE_OP_EXISTS, keys, N, r);
         fake_daemon_lock(f->d); /* it reads nothing now, and 1.3 MB do not fit into a socket */
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
@@ -917,7 +835,7 @@ static void test_a_full_socket_delays_and_loses_nothing(void **state)
 static void test_a_full_socket_that_empties_without_replies_is_noticed(void **state)
 {
         enum { N = 40 * 1024 };
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_key *keys = calloc(N, sizeof(*keys));
         struct kvcache_result *r = calloc(N, sizeof(*r));
         struct kvcache_completion c;
@@ -925,7 +843,7 @@ static void test_a_full_socket_that_empties_without_replies_is_noticed(void **st
 
         start(f, NULL);
         for (size_t i = 0; i < N; i++)
-                keys[i] = key_of(i);
+                keys[i] = rig_key(i);
         q = request_of(f, KVCACHE_OP_EXISTS, keys, N, r);
         fake_daemon_hold(f->d, 1u << WIRE_EXISTS);
         fake_daemon_lock(f->d);
@@ -945,8 +863,8 @@ static void test_a_full_socket_that_empties_without_replies_is_noticed(void **st
 
 static void test_drain_without_an_end_waits_for_what_is_in_flight_only(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key k = key_of(1);
+        struct rig *f = *state;
+        struct kvcache_key k = rig_key(1);
         struct kvcache_completion c[3];
         struct kvcache_result r[3];
         struct kvcache_request q;
@@ -972,7 +890,7 @@ static void test_drain_without_an_end_waits_for_what_is_in_flight_only(void **st
 
 static void test_a_chain_that_is_partly_sent_goes_on_after_its_deadline(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct fake_options o = { .max_inflight = 1, .max_keys = 2 };
         struct kvcache_key keys[6];
         struct kvcache_result r[6];
@@ -980,7 +898,7 @@ static void test_a_chain_that_is_partly_sent_goes_on_after_its_deadline(void **s
 
         start(f, &o);
         for (unsigned i = 0; i < 6; i++) {
-                keys[i] = key_of(i);
+                keys[i] = rig_key(i);
                 put_one(f, i, 10);
         }
         fake_daemon_hold(f->d, 1u << WIRE_GET);
@@ -998,7 +916,7 @@ static void test_a_chain_that_is_partly_sent_goes_on_after_its_deadline(void **s
 
 static void test_a_lane_that_comes_late_is_used(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_options o = { .size = sizeof(o),
                                      .socket_path = f->path,
                                      .request_timeout_ms = 20 };
@@ -1018,9 +936,9 @@ static void test_a_lane_that_comes_late_is_used(void **state)
 
 static void test_a_late_reply_gives_its_leases_back(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key k = key_of(1);
-        struct kvcache_entry e = { .key = key_of(2), .data = (char[]){ "put late" }, .length = 8 };
+        struct rig *f = *state;
+        struct kvcache_key k = rig_key(1);
+        struct kvcache_entry e = { .key = rig_key(2), .data = (char[]){ "put late" }, .length = 8 };
         struct kvcache_result r;
         struct kvcache_completion c;
         struct kvcache_request q;
@@ -1065,11 +983,11 @@ static void test_a_late_reply_gives_its_leases_back(void **state)
 
 static void test_a_request_that_was_never_sent_is_taken_back(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct fake_options o = { .max_inflight = 1 };
-        struct kvcache_key k = key_of(1);
+        struct kvcache_key k = rig_key(1);
         uint8_t data[100] = { 1 };
-        struct kvcache_entry e = { .key = key_of(2), .data = data, .length = sizeof(data) };
+        struct kvcache_entry e = { .key = rig_key(2), .data = data, .length = sizeof(data) };
         struct kvcache_result r[2];
         struct kvcache_request q;
 
@@ -1093,9 +1011,9 @@ static void test_a_request_that_was_never_sent_is_taken_back(void **state)
 
 static void test_a_place_is_the_daemons_until_the_late_reply(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_completion c;
-        struct kvcache_entry e = { .key = key_of(1) };
+        struct kvcache_entry e = { .key = rig_key(1) };
         struct kvcache_result r;
         struct kvcache_request q;
         void *place, *other;
@@ -1132,10 +1050,10 @@ static void test_a_place_is_the_daemons_until_the_late_reply(void **state)
 
 static void test_lane_full_and_too_small(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct fake_options o = { .lane_max = 64 * 1024, .pool_bytes = 16 << 20 };
         uint8_t *data = calloc(1, 1 << 20);
-        struct kvcache_key k = key_of(1);
+        struct kvcache_key k = rig_key(1);
         struct kvcache_entry e[40];
         struct kvcache_result r[40];
         unsigned n_log;
@@ -1150,8 +1068,8 @@ static void test_lane_full_and_too_small(void **state)
         assert_int_equal(kvcache_lane_acquire(f->kv, 0, &place), -EINVAL);
 
         for (unsigned i = 0; i < 40; i++) {
-                fill(data + i * 5000, 5000, i);
-                e[i] = (struct kvcache_entry){ .key = key_of(100 + i),
+                rig_fill(data + i * 5000, 5000, i);
+                e[i] = (struct kvcache_entry){ .key = rig_key(100 + i),
                                                .data = data + i * 5000,
                                                .length = 5000 };
         }
@@ -1174,7 +1092,7 @@ static void test_lane_full_and_too_small(void **state)
 
                 assert_int_equal(kvcache_get(f->kv, f->ns, &e[i].key, data, 5000, &length),
                                  KVCACHE_OK);
-                assert_true(filled(data, 5000, i));
+                assert_true(rig_filled(data, 5000, i));
         }
 
         /* Nothing is left of it: the lane can be had whole. */
@@ -1184,18 +1102,18 @@ static void test_lane_full_and_too_small(void **state)
         assert_ptr_equal(place, other);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 5000, KVCACHE_ACCEPTED), -ENOBUFS);
         /* ... and a place of one's own is taken as it is. */
-        fill(other, 5000, 1);
+        rig_fill(other, 5000, 1);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, other, 5000, KVCACHE_ACCEPTED), KVCACHE_OK);
         free(data);
 }
 
 static void test_a_blocking_put_waits_for_room_that_others_give_back(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct fake_options o = { .lane_max = 64 * 1024 };
         uint8_t *data = calloc(1, 64 * 1024);
-        struct kvcache_key k = key_of(9);
-        struct kvcache_entry e = { .key = key_of(1), .data = data, .length = 64 * 1024 };
+        struct kvcache_key k = rig_key(9);
+        struct kvcache_entry e = { .key = rig_key(1), .data = data, .length = 64 * 1024 };
         struct kvcache_result r;
         struct kvcache_request q;
 
@@ -1217,7 +1135,7 @@ static void test_a_blocking_put_waits_for_room_that_others_give_back(void **stat
 
 static void test_a_lane_that_cannot_be_trusted_is_refused(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct fake_options unsealed = { .lane_unsealed = true }, cut = { .lane_short = true };
         void *place;
 
@@ -1294,8 +1212,8 @@ static void test_the_allocator_keeps_places_apart(void **state)
 static void
 test_a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key k = key_of(1);
+        struct rig *f = *state;
+        struct kvcache_key k = rig_key(1);
         struct kvcache_result held, r[2];
         struct kvcache_info info = { .size = sizeof(info) };
         struct kvcache_request q;
@@ -1332,10 +1250,10 @@ test_a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor
 
         /* The old lease's bytes are still there, and giving it back gives back none of the new
          * ones. */
-        assert_true(filled(held.data, 5000, 1));
+        assert_true(rig_filled(held.data, 5000, 1));
         put_one(f, 1, 77);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r[1]), KVCACHE_OK);
-        assert_true(filled(held.data, 5000, 1));
+        assert_true(rig_filled(held.data, 5000, 1));
         assert_int_equal(kvcache_release(f->kv, &held.lease, 1), 0);
         assert_int_equal(kvcache_flush(f->kv), 0);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
@@ -1345,8 +1263,8 @@ test_a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor
 
 static void test_a_restart_between_two_calls_goes_unnoticed(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key k = key_of(1);
+        struct rig *f = *state;
+        struct kvcache_key k = rig_key(1);
         struct kvcache_result r;
         void *place;
 
@@ -1374,8 +1292,8 @@ static void test_a_restart_between_two_calls_goes_unnoticed(void **state)
         assert_int_equal(peek(f, &f->d->releases), 0);
 
         /* A place of the first lane, many daemons later: memory like any other. */
-        fill(place, 1000, 5);
-        k = key_of(5);
+        rig_fill(place, 1000, 5);
+        k = rig_key(5);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, place, 1000, KVCACHE_ACCEPTED), KVCACHE_OK);
         {
                 struct kvcache_entry e = { .key = k, .data = place, .length = 1000 };
@@ -1384,16 +1302,16 @@ static void test_a_restart_between_two_calls_goes_unnoticed(void **state)
                 memset(place, 0, 1000);
                 q.entries = &e;
                 assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
-                assert_true(filled(place, 1000, 5));
+                assert_true(rig_filled(place, 1000, 5));
         }
         kvcache_lane_release(f->kv, place);
 }
 
 static void test_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct fake_daemon *dead;
-        struct kvcache_entry e[2] = { { .key = key_of(1) }, { .key = key_of(2) } };
+        struct kvcache_entry e[2] = { { .key = rig_key(1) }, { .key = rig_key(2) } };
         struct kvcache_result r[2];
         struct kvcache_request q;
         uint8_t *place, *other;
@@ -1442,8 +1360,8 @@ static void test_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
 
 static void test_leases_outlive_a_session_that_a_living_daemon_ends(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key k = key_of(1);
+        struct rig *f = *state;
+        struct kvcache_key k = rig_key(1);
         struct kvcache_result held, r;
         struct kvcache_completion c;
 
@@ -1560,7 +1478,7 @@ static size_t tell(struct fake_daemon *d, const struct wire_hdr *request, struct
         return lie && lie->op == request->op ? lie->tell(reply, bytes) : bytes;
 }
 
-static void set_lie(struct fixture *f, const void *lie)
+static void set_lie(struct rig *f, const void *lie)
 {
         fake_daemon_lock(f->d);
         f->d->o.user = (void *)lie;
@@ -1569,9 +1487,9 @@ static void set_lie(struct fixture *f, const void *lie)
 
 static void test_lies_end_the_session_and_nothing_else(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct fake_options o = { .reply = tell };
-        struct kvcache_key k = key_of(1);
+        struct kvcache_key k = rig_key(1);
         uint8_t data[10];
         struct kvcache_entry e = { .key = k, .data = data, .length = sizeof(data) };
 
@@ -1602,13 +1520,13 @@ static void test_lies_end_the_session_and_nothing_else(void **state)
                         fail_msg("%s: error %d, status %d", lies[i].what, c.error, r.status);
                 assert_int_equal(kvcache_get(f->kv, f->ns, &k, data, sizeof(data), NULL),
                                  KVCACHE_OK);
-                assert_true(filled(data, 10, 1));
+                assert_true(rig_filled(data, 10, 1));
         }
 }
 
 static void test_descriptors_where_none_belong_end_the_session(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         char *text;
         void *place;
 
@@ -1630,7 +1548,7 @@ static void test_descriptors_where_none_belong_end_the_session(void **state)
 
 static void test_words_that_nobody_asked_for_end_the_session(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_info info = { .size = sizeof(info) };
         struct wire_reply r = {
                 .hdr = { .len = sizeof(r), .op = WIRE_GET | WIRE_REPLY, .tag = 64 }
@@ -1681,7 +1599,7 @@ static size_t make_noise(struct fake_daemon *d, const struct wire_hdr *request,
  * and what is said to be a mapped chunk can be read to its end. */
 static void test_noise_in_the_replies_does_no_harm(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct fake_options o = { .reply = make_noise, .pool_bytes = 1 << 20 };
         struct kvcache_namespace_options ns = { .size = sizeof(ns),
                                                 .name = "ns",
@@ -1696,7 +1614,7 @@ static void test_noise_in_the_replies_does_no_harm(void **state)
         while (kvcache_namespace_open(f->kv, &ns, &f->ns) != 0)
                 ;
         for (unsigned i = 0; i < 8; i++)
-                keys[i] = key_of(i);
+                keys[i] = rig_key(i);
         for (unsigned round = 0; round < 3000; round++) {
                 enum kvcache_op op = 1 + round % 8;
                 struct kvcache_result r[8];
@@ -1739,9 +1657,9 @@ static void test_noise_in_the_replies_does_no_harm(void **state)
 
 /* --- fork --- */
 
-static int child_of(struct fixture *f)
+static int child_of(struct rig *f)
 {
-        struct kvcache_key k = key_of(1);
+        struct kvcache_key k = rig_key(1);
         struct kvcache_completion c;
         struct kvcache_info info = { .size = sizeof(info) };
         struct kvcache_result r;
@@ -1788,8 +1706,8 @@ static int child_of(struct fixture *f)
 
 static void test_a_child_gets_echild_and_the_parent_goes_on(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key k = key_of(1);
+        struct rig *f = *state;
+        struct kvcache_key k = rig_key(1);
         struct kvcache_result held;
         int status;
         pid_t pid;
@@ -1803,7 +1721,7 @@ static void test_a_child_gets_echild_and_the_parent_goes_on(void **state)
                 _exit(child_of(f));
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_int_equal(status, 0);
-        assert_true(filled(held.data, 100, 1));
+        assert_true(rig_filled(held.data, 100, 1));
         assert_int_equal(kvcache_release(f->kv, &held.lease, 1), 0);
         put_one(f, 2, 100);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
@@ -1811,8 +1729,8 @@ static void test_a_child_gets_echild_and_the_parent_goes_on(void **state)
 
 static void test_closing_ends_the_session_even_if_a_child_lives_on(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key k = key_of(1);
+        struct rig *f = *state;
+        struct kvcache_key k = rig_key(1);
         struct kvcache_result held;
         int wait[2], status;
         char c;
@@ -1865,7 +1783,7 @@ static void test_the_lease_table_tells_old_from_new(void **state)
         lease_table_fini(&t);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(test_##name, rig_setup, rig_teardown)
 
 int main(void)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libkvcache's donated regions and pieces, against a fake daemon: what is sent, whose memory it is,
  * and what a daemon that refuses, lies, is late or goes away makes of it. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -17,32 +16,10 @@
 
 #include <cmocka.h>
 
-#include "../lib/fake-daemon.h"
+#include "../lib/rig.h"
 #include "checked.h"
-#include "kvcache.h"
 
 enum { PAGE = 4096, REGION = 64 * PAGE, MOST_PIECES = 4088 };
-
-struct fixture {
-        char dir[64], path[96];
-        struct fake_daemon *d;
-        struct kvcache *kv;
-        uint32_t ns;
-        int fd;       /* of a file to donate */
-        unsigned fds; /* open before */
-};
-
-static unsigned count_fds(void)
-{
-        DIR *dir = opendir("/proc/self/fd");
-        unsigned n = 0;
-
-        assert_non_null(dir);
-        while (readdir(dir))
-                n++;
-        closedir(dir);
-        return n;
-}
 
 static int sealed_memfd(size_t bytes)
 {
@@ -54,45 +31,23 @@ static int sealed_memfd(size_t bytes)
         return fd;
 }
 
+static int file_fd; /* of a file to donate */
+
 static int setup(void **state)
 {
-        struct fixture *f = calloc(1, sizeof(*f));
+        int r = rig_setup(state);
 
-        assert_non_null(f);
-        f->fds = count_fds();
-        strcpy(f->dir, "/tmp/test-donated-XXXXXX");
-        assert_non_null(mkdtemp(f->dir));
-        snprintf(f->path, sizeof(f->path), "%s/sock", f->dir);
-        f->fd = sealed_memfd(REGION);
-        *state = f;
-        return 0;
+        file_fd = sealed_memfd(REGION);
+        return r;
 }
 
 static int teardown(void **state)
 {
-        struct fixture *f = *state;
-        unsigned bad = 0;
-
-        kvcache_close(f->kv);
-        if (f->d) {
-                fake_daemon_lock(f->d);
-                bad = f->d->bad_requests;
-                fake_daemon_unlock(f->d);
-        }
-        fake_daemon_free(f->d);
-        close(f->fd);
-        unlink(f->path);
-        rmdir(f->dir);
-        if (bad > 0 || count_fds() != f->fds) {
-                fprintf(stderr, "%u bad requests, %u descriptors before and %u after\n", bad,
-                        f->fds, count_fds());
-                return -1;
-        }
-        free(f);
-        return 0;
+        close(file_fd);
+        return rig_teardown(state);
 }
 
-static void start(struct fixture *f, const struct fake_options *o, int timeout_ms)
+static void start(struct rig *f, const struct fake_options *o, int timeout_ms)
 {
         struct kvcache_options options = {
                 .size = sizeof(options),
@@ -120,9 +75,9 @@ static struct kvcache_region_options options_of(int fd, uint64_t offset, uint64_
 }
 
 /* All of the fixture's file. */
-static uint8_t *donate(struct fixture *f, uint32_t *ret_region)
+static uint8_t *donate(struct rig *f, uint32_t *ret_region)
 {
-        struct kvcache_region_options o = options_of(f->fd, 0, REGION);
+        struct kvcache_region_options o = options_of(file_fd, 0, REGION);
         void *base = NULL;
         int r = kvcache_region_donate(f->kv, &o, ret_region, &base);
 
@@ -131,31 +86,7 @@ static uint8_t *donate(struct fixture *f, uint32_t *ret_region)
         return base;
 }
 
-static struct kvcache_key key_of(uint64_t n)
-{
-        struct kvcache_key k = { { 0 } };
-
-        n++;
-        memcpy(k.bytes, &n, sizeof(n));
-        memset(k.bytes + 16, 0x5a, 16);
-        return k;
-}
-
-static void fill(uint8_t *p, size_t bytes, uint64_t n)
-{
-        for (size_t i = 0; i < bytes; i++)
-                p[i] = (uint8_t)(n * 31 + i * 7 + (i >> 8));
-}
-
-static bool filled(const uint8_t *p, size_t bytes, uint64_t n)
-{
-        for (size_t i = 0; i < bytes; i++)
-                if (p[i] != (uint8_t)(n * 31 + i * 7 + (i >> 8)))
-                        return false;
-        return true;
-}
-
-static struct kvcache_request request_of(struct fixture *f, enum kvcache_op op,
+static struct kvcache_request request_of(struct rig *f, enum kvcache_op op,
                                          const struct kvcache_entry *entries, size_t n,
                                          struct kvcache_result *results)
 {
@@ -170,7 +101,7 @@ static struct kvcache_request request_of(struct fixture *f, enum kvcache_op op,
         };
 }
 
-static int call(struct fixture *f, enum kvcache_op op, const struct kvcache_entry *entries,
+static int call(struct rig *f, enum kvcache_op op, const struct kvcache_entry *entries,
                 size_t n, struct kvcache_result *results)
 {
         struct kvcache_request q = request_of(f, op, entries, n, results);
@@ -178,7 +109,7 @@ static int call(struct fixture *f, enum kvcache_op op, const struct kvcache_entr
         return kvcache_call(f->kv, &q, NULL);
 }
 
-static int submit(struct fixture *f, enum kvcache_op op, const struct kvcache_entry *entries,
+static int submit(struct rig *f, enum kvcache_op op, const struct kvcache_entry *entries,
                   size_t n, struct kvcache_result *results, int timeout_ms)
 {
         struct kvcache_request q = request_of(f, op, entries, n, results);
@@ -187,7 +118,7 @@ static int submit(struct fixture *f, enum kvcache_op op, const struct kvcache_en
         return kvcache_submit(f->kv, &q);
 }
 
-static struct kvcache_completion drain_one(struct fixture *f)
+static struct kvcache_completion drain_one(struct rig *f)
 {
         struct kvcache_completion c = { 0 };
 
@@ -196,32 +127,32 @@ static struct kvcache_completion drain_one(struct fixture *f)
 }
 
 /* Is what the daemon has under key n `bytes` long and filled with n? */
-static bool stored(struct fixture *f, uint64_t n, size_t bytes)
+static bool stored(struct rig *f, uint64_t n, size_t bytes)
 {
         uint8_t *back = malloc(bytes + 1);
-        struct kvcache_key k = key_of(n);
+        struct kvcache_key k = rig_key(n);
         size_t length = 0;
         bool r;
 
         assert_non_null(back);
         r = kvcache_get(f->kv, f->ns, &k, back, bytes + 1, &length) == KVCACHE_OK &&
-            length == bytes && filled(back, bytes, n);
+            length == bytes && rig_filled(back, bytes, n);
         free(back);
         return r;
 }
 
-static void put_one(struct fixture *f, uint64_t n, size_t bytes)
+static void put_one(struct rig *f, uint64_t n, size_t bytes)
 {
-        struct kvcache_key k = key_of(n);
+        struct kvcache_key k = rig_key(n);
         uint8_t *data = malloc(bytes);
 
         assert_non_null(data);
-        fill(data, bytes, n);
+        rig_fill(data, bytes, n);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, bytes, KVCACHE_WRITTEN), KVCACHE_OK);
         free(data);
 }
 
-static unsigned peek(struct fixture *f, const unsigned *value)
+static unsigned peek(struct rig *f, const unsigned *value)
 {
         unsigned r;
 
@@ -232,7 +163,7 @@ static unsigned peek(struct fixture *f, const unsigned *value)
 }
 
 /* The i-th batch from the end that the daemon has seen. */
-static struct fake_logged logged_before(struct fixture *f, unsigned i)
+static struct fake_logged logged_before(struct rig *f, unsigned i)
 {
         struct fake_logged l = { 0 };
 
@@ -254,7 +185,7 @@ static bool is_mapped(const void *p)
 
 static void test_puts_and_gets_name_the_region_and_need_no_lane(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_result r[2];
         struct kvcache_entry e[2];
         uint32_t region = 0;
@@ -263,10 +194,10 @@ static void test_puts_and_gets_name_the_region_and_need_no_lane(void **state)
         start(f, NULL, 5000);
         base = donate(f, &region);
         assert_int_equal(region, 1);
-        fill(base, 5000, 1);
-        fill(base + 7777, 333, 2);
-        e[0] = (struct kvcache_entry){ .key = key_of(1), .data = base, .length = 5000 };
-        e[1] = (struct kvcache_entry){ .key = key_of(2), .data = base + 7777, .length = 333 };
+        rig_fill(base, 5000, 1);
+        rig_fill(base + 7777, 333, 2);
+        e[0] = (struct kvcache_entry){ .key = rig_key(1), .data = base, .length = 5000 };
+        e[1] = (struct kvcache_entry){ .key = rig_key(2), .data = base + 7777, .length = 333 };
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, 2, r), 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
         assert_int_equal(r[1].status, KVCACHE_OK);
@@ -278,7 +209,7 @@ static void test_puts_and_gets_name_the_region_and_need_no_lane(void **state)
         assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 2, r), 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
         assert_int_equal(r[1].length, 333);
-        assert_true(filled(base + REGION - 5000, 5000, 1) && filled(base + 100000, 333, 2));
+        assert_true(rig_filled(base + REGION - 5000, 5000, 1) && rig_filled(base + 100000, 333, 2));
         assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO);
         assert_int_equal(logged_before(f, 0).region, 101);
         assert_int_equal(peek(f, &f->d->requests[WIRE_LANE]), 0);
@@ -288,19 +219,19 @@ static void test_puts_and_gets_name_the_region_and_need_no_lane(void **state)
 
 static void test_a_chunk_longer_than_the_lane_goes_from_a_region(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_entry e = { .key = key_of(1), .length = 100000 };
+        struct rig *f = *state;
+        struct kvcache_entry e = { .key = rig_key(1), .length = 100000 };
         struct kvcache_result r;
         uint8_t *own = malloc(100000), *base;
         uint32_t region;
 
         start(f, NULL, 5000);
         base = donate(f, &region);
-        fill(base, 100000, 1);
+        rig_fill(base, 100000, 1);
         e.data = base;
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
         assert_int_equal(r.status, KVCACHE_OK);
-        e.key = key_of(2);
+        e.key = rig_key(2);
         e.data = memcpy(own, base, 100000);
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), -E2BIG);
         free(own);
@@ -309,7 +240,7 @@ static void test_a_chunk_longer_than_the_lane_goes_from_a_region(void **state)
 
 static void test_a_request_may_mix_lane_region_and_other_memory(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_entry e[4];
         struct kvcache_result r[4];
         uint8_t own[1000], *base;
@@ -319,13 +250,13 @@ static void test_a_request_may_mix_lane_region_and_other_memory(void **state)
         start(f, NULL, 5000);
         base = donate(f, &region);
         assert_int_equal(kvcache_lane_acquire(f->kv, 1000, &place), 0);
-        fill(base + 10, 1000, 0);
-        fill(place, 1000, 1);
-        fill(own, 1000, 2);
-        fill(base + REGION - 1000, 1000, 3);
+        rig_fill(base + 10, 1000, 0);
+        rig_fill(place, 1000, 1);
+        rig_fill(own, 1000, 2);
+        rig_fill(base + REGION - 1000, 1000, 3);
         for (unsigned i = 0; i < 4; i++)
                 e[i] = (struct kvcache_entry){
-                        .key = key_of(i),
+                        .key = rig_key(i),
                         .data = (void *[]){ base + 10, place, own, base + REGION - 1000 }[i],
                         .length = 1000,
                 };
@@ -340,7 +271,7 @@ static void test_a_request_may_mix_lane_region_and_other_memory(void **state)
         assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 4, r), 0);
         assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO);
         for (unsigned i = 0; i < 4; i++)
-                assert_true(r[i].status == KVCACHE_OK && filled(e[i].data, 1000, i));
+                assert_true(r[i].status == KVCACHE_OK && rig_filled(e[i].data, 1000, i));
         memset(base, 0, REGION);
         memset(place, 0, 1000);
         memset(own, 0, 1000);
@@ -348,10 +279,12 @@ static void test_a_request_may_mix_lane_region_and_other_memory(void **state)
         assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 4, r), 0);
         assert_int_equal(logged_before(f, 0).flags, 0);
         for (unsigned i = 0; i < 4; i++)
-                assert_true(r[i].status == KVCACHE_OK && filled(e[i].data, 1000, i));
+                assert_true(r[i].status == KVCACHE_OK && rig_filled(e[i].data, 1000, i));
 
         /* Beyond the region's last byte is other memory. */
-        e[0] = (struct kvcache_entry){ .key = key_of(9), .data = base + REGION - 10, .length = 10 };
+        e[0] = (struct kvcache_entry){ .key = rig_key(9),
+                                       .data = base + REGION - 10,
+                                       .length = 10 };
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, 1, r), 0);
         assert_int_equal(logged_before(f, 0).region, 101);
         kvcache_lane_release(f->kv, place);
@@ -359,10 +292,10 @@ static void test_a_request_may_mix_lane_region_and_other_memory(void **state)
 
 static void test_memory_that_is_mapped_already_is_taken_where_it_is(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_region_options o = options_of(f->fd, 8 * PAGE, 8 * PAGE);
-        uint8_t *mine = mmap(NULL, REGION, PROT_READ | PROT_WRITE, MAP_SHARED, f->fd, 0);
-        struct kvcache_entry e = { .key = key_of(1), .length = 3 * PAGE };
+        struct rig *f = *state;
+        struct kvcache_region_options o = options_of(file_fd, 8 * PAGE, 8 * PAGE);
+        uint8_t *mine = mmap(NULL, REGION, PROT_READ | PROT_WRITE, MAP_SHARED, file_fd, 0);
+        struct kvcache_entry e = { .key = rig_key(1), .length = 3 * PAGE };
         struct kvcache_result r;
         uint32_t region = 0;
         void *base = NULL;
@@ -372,14 +305,14 @@ static void test_memory_that_is_mapped_already_is_taken_where_it_is(void **state
         o.base = mine + 8 * PAGE;
         assert_int_equal(kvcache_region_donate(f->kv, &o, &region, &base), 0);
         assert_ptr_equal(base, mine + 8 * PAGE);
-        fill(mine + 9 * PAGE, 3 * PAGE, 1);
+        rig_fill(mine + 9 * PAGE, 3 * PAGE, 1);
         e.data = mine + 9 * PAGE;
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
         assert_int_equal(logged_before(f, 0).region, 101);
         assert_true(stored(f, 1, 3 * PAGE));
         /* Half of it outside: copied. */
-        fill(mine + 15 * PAGE, 3 * PAGE, 2);
-        e = (struct kvcache_entry){ .key = key_of(2),
+        rig_fill(mine + 15 * PAGE, 3 * PAGE, 2);
+        e = (struct kvcache_entry){ .key = rig_key(2),
                                     .data = mine + 15 * PAGE,
                                     .length = 3 * PAGE };
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
@@ -393,8 +326,8 @@ static void test_memory_that_is_mapped_already_is_taken_where_it_is(void **state
 
 static void test_senseless_regions_are_refused_before_anything_is_sent(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_region_options good = options_of(f->fd, 0, REGION), o;
+        struct rig *f = *state;
+        struct kvcache_region_options good = options_of(file_fd, 0, REGION), o;
         unsigned char *page = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         uint32_t region = 77;
         void *base = NULL;
@@ -436,7 +369,7 @@ static void test_senseless_regions_are_refused_before_anything_is_sent(void **st
 
         /* Memory is in one region at a time. */
         assert_int_equal(kvcache_region_donate(f->kv, &good, &region, &base), 0);
-        o = options_of(f->fd, 0, PAGE);
+        o = options_of(file_fd, 0, PAGE);
         o.base = (uint8_t *)base + REGION - PAGE;
         assert_int_equal(kvcache_region_donate(f->kv, &o, &region, NULL), -EINVAL);
         assert_non_null(strstr(kvcache_error(f->kv), "region 1"));
@@ -445,27 +378,27 @@ static void test_senseless_regions_are_refused_before_anything_is_sent(void **st
 
 static void test_the_daemons_refusal_leaves_nothing_behind(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct fake_options options = { .refuse_donate = "there is a hole" };
-        struct kvcache_region_options o = options_of(f->fd, 0, REGION);
+        struct kvcache_region_options o = options_of(file_fd, 0, REGION);
         uint32_t region = 77;
         void *base = NULL;
         unsigned fds;
 
         start(f, &options, 5000);
-        fds = count_fds();
+        fds = rig_count_fds();
         assert_int_equal(kvcache_region_donate(f->kv, &o, &region, &base), -EINVAL);
         assert_non_null(strstr(kvcache_error(f->kv), "there is a hole"));
         assert_int_equal(region, 77);
         assert_null(base);
-        assert_int_equal(count_fds(), fds);
+        assert_int_equal(rig_count_fds(), fds);
         assert_int_equal(kvcache_region_withdraw(f->kv, 1), -EINVAL);
 }
 
 static void test_a_handle_has_as_many_regions_as_a_session(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_region_options o = options_of(f->fd, 0, PAGE);
+        struct rig *f = *state;
+        struct kvcache_region_options o = options_of(file_fd, 0, PAGE);
         struct kvcache_result r;
         void *base[WIRE_MAX_REGIONS + 1];
         uint32_t region[WIRE_MAX_REGIONS + 1];
@@ -479,9 +412,9 @@ static void test_a_handle_has_as_many_regions_as_a_session(void **state)
         assert_int_equal(kvcache_region_donate(f->kv, &o, &region[64], &base[64]), -EINVAL);
         assert_non_null(strstr(kvcache_error(f->kv), "64"));
         for (unsigned i = 0; i < WIRE_MAX_REGIONS; i += 9) {
-                struct kvcache_entry e = { .key = key_of(i), .data = base[i], .length = PAGE };
+                struct kvcache_entry e = { .key = rig_key(i), .data = base[i], .length = PAGE };
 
-                fill(base[i], PAGE, i);
+                rig_fill(base[i], PAGE, i);
                 assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
                 assert_int_equal(logged_before(f, 0).region, 101 + i);
         }
@@ -499,7 +432,7 @@ static void test_a_handle_has_as_many_regions_as_a_session(void **state)
 
 static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_piece shared[3], other[3], one[1];
         uint8_t own[700], whole[3000], *base;
         struct kvcache_entry e[4];
@@ -510,7 +443,7 @@ static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **s
         start(f, NULL, 5000);
         base = donate(f, &region);
         assert_int_equal(kvcache_lane_acquire(f->kv, 1000, &place), 0);
-        fill(whole, sizeof(whole), 0);
+        rig_fill(whole, sizeof(whole), 0);
         shared[0] = (struct kvcache_piece){ base + 50000, 1300 };
         shared[1] = (struct kvcache_piece){ place, 1000 };
         shared[2] = (struct kvcache_piece){ base + 1, 700 };
@@ -518,21 +451,21 @@ static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **s
         memcpy(place, whole + 1300, 1000);
         memcpy(base + 1, whole + 2300, 700);
         memcpy(other, shared, sizeof(other));
-        fill(whole, sizeof(whole), 1);
+        rig_fill(whole, sizeof(whole), 1);
         other[0].data = base + 60000;
         other[1].data = base + 70000;
         other[2].data = own;
         memcpy(base + 60000, whole, 1300);
         memcpy(base + 70000, whole + 1300, 1000);
         memcpy(own, whole + 2300, 700);
-        fill(base + 80000, 3000, 2);
-        fill(base + 90000, 3000, 3);
+        rig_fill(base + 80000, 3000, 2);
+        rig_fill(base + 90000, 3000, 3);
         one[0] = (struct kvcache_piece){ base + 90000, 3000 };
 
-        e[0] = (struct kvcache_entry){ .key = key_of(0), .pieces = shared, .n_pieces = 3 };
-        e[1] = (struct kvcache_entry){ .key = key_of(1), .pieces = other, .n_pieces = 3 };
-        e[2] = (struct kvcache_entry){ .key = key_of(2), .data = base + 80000, .length = 3000 };
-        e[3] = (struct kvcache_entry){ .key = key_of(3), .pieces = one, .n_pieces = 1 };
+        e[0] = (struct kvcache_entry){ .key = rig_key(0), .pieces = shared, .n_pieces = 3 };
+        e[1] = (struct kvcache_entry){ .key = rig_key(1), .pieces = other, .n_pieces = 3 };
+        e[2] = (struct kvcache_entry){ .key = rig_key(2), .data = base + 80000, .length = 3000 };
+        e[3] = (struct kvcache_entry){ .key = rig_key(3), .pieces = one, .n_pieces = 1 };
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, 4, r), 0);
         assert_int_equal(logged_before(f, 0).flags, WIRE_F_PIECES);
         assert_int_equal(logged_before(f, 0).count, 4);
@@ -541,20 +474,20 @@ static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **s
                 assert_true(r[i].status == KVCACHE_OK && stored(f, i, 3000));
 
         /* One piece alone is a place as any other. */
-        e[3].key = key_of(4);
-        fill(base + 90000, 3000, 4);
+        e[3].key = rig_key(4);
+        rig_fill(base + 90000, 3000, 4);
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e[3], 1, r), 0);
         assert_int_equal(logged_before(f, 0).flags, 0);
         assert_int_equal(logged_before(f, 0).region, 101);
         assert_true(stored(f, 4, 3000));
-        e[3].key = key_of(3);
+        e[3].key = rig_key(3);
 
         /* Back into pieces: by the daemon, */
         memset(base, 0, REGION);
         memset(place, 0, 1000);
         assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 1, r), 0);
         assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO | WIRE_F_PIECES);
-        fill(whole, sizeof(whole), 0);
+        rig_fill(whole, sizeof(whole), 0);
         assert_int_equal(r[0].length, 3000);
         assert_memory_equal(base + 50000, whole, 1300);
         assert_memory_equal(place, whole + 1300, 1000);
@@ -569,11 +502,11 @@ static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **s
         assert_memory_equal(base + 50000, whole, 1300);
         assert_memory_equal(place, whole + 1300, 1000);
         assert_memory_equal(base + 1, whole + 2300, 700);
-        fill(whole, sizeof(whole), 1);
+        rig_fill(whole, sizeof(whole), 1);
         assert_memory_equal(base + 60000, whole, 1300);
         assert_memory_equal(base + 70000, whole + 1300, 1000);
         assert_memory_equal(own, whole + 2300, 700);
-        assert_true(filled(base + 80000, 3000, 2) && filled(base + 90000, 3000, 3));
+        assert_true(rig_filled(base + 80000, 3000, 2) && rig_filled(base + 90000, 3000, 3));
 
         /* More room than bytes: what is behind them stays; less: TOO_LARGE. */
         other[2].length = 1;
@@ -588,7 +521,7 @@ static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **s
 static void test_many_pieces_are_several_messages_of_one_chain(void **state)
 {
         enum { KEYS = 40, EACH = 500 };
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_piece *pieces = calloc(KEYS * EACH, sizeof(*pieces));
         struct kvcache_entry *e = calloc(KEYS, sizeof(*e));
         struct kvcache_result *r = calloc(KEYS, sizeof(*r));
@@ -603,8 +536,8 @@ static void test_many_pieces_are_several_messages_of_one_chain(void **state)
                 for (unsigned i = 0; i < EACH; i++)
                         pieces[k * EACH + i] =
                                 (struct kvcache_piece){ base + k * EACH * 4 + i * 4, 4 };
-                fill(base + k * EACH * 4, EACH * 4, k);
-                e[k] = (struct kvcache_entry){ .key = key_of(k),
+                rig_fill(base + k * EACH * 4, EACH * 4, k);
+                e[k] = (struct kvcache_entry){ .key = rig_key(k),
                                                .pieces = &pieces[k * EACH],
                                                .n_pieces = EACH };
         }
@@ -613,7 +546,7 @@ static void test_many_pieces_are_several_messages_of_one_chain(void **state)
         assert_int_equal(messages, 5); /* 8 keys of 500 pieces each */
         for (unsigned i = 0; i < messages; i++) {
                 struct fake_logged l = logged_before(f, messages - 1 - i);
-                struct kvcache_key parent = key_of(keys - 1);
+                struct kvcache_key parent = rig_key(keys - 1);
 
                 assert_int_equal(l.flags & WIRE_F_MORE, i + 1 < messages ? WIRE_F_MORE : 0);
                 if (i > 0)
@@ -628,20 +561,20 @@ static void test_many_pieces_are_several_messages_of_one_chain(void **state)
         memset(base, 0, REGION);
         assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, KEYS, r), 0);
         for (unsigned k = 0; k < KEYS; k++)
-                assert_true(filled(base + k * EACH * 4, EACH * 4, k));
+                assert_true(rig_filled(base + k * EACH * 4, EACH * 4, k));
 
         /* Exactly as many as a message holds, and one more. */
         for (unsigned i = 0; i < MOST_PIECES + 1; i++)
                 pieces[i] = (struct kvcache_piece){ base + i, 1 };
-        fill(base, MOST_PIECES + 1, 100);
-        e[0] = (struct kvcache_entry){ .key = key_of(100),
+        rig_fill(base, MOST_PIECES + 1, 100);
+        e[0] = (struct kvcache_entry){ .key = rig_key(100),
                                        .pieces = pieces,
                                        .n_pieces = MOST_PIECES };
         batches = peek(f, &f->d->n_log);
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, 1, r), 0);
         assert_int_equal(peek(f, &f->d->n_log), batches + 1);
         assert_true(stored(f, 100, MOST_PIECES));
-        e[0] = (struct kvcache_entry){ .key = key_of(101),
+        e[0] = (struct kvcache_entry){ .key = rig_key(101),
                                        .pieces = pieces,
                                        .n_pieces = MOST_PIECES + 1 };
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, 1, r), -E2BIG);
@@ -653,7 +586,7 @@ static void test_many_pieces_are_several_messages_of_one_chain(void **state)
                 uint8_t own;
 
                 own = base[MOST_PIECES];
-                fill(base, MOST_PIECES + 1, 101);
+                rig_fill(base, MOST_PIECES + 1, 101);
                 own = base[MOST_PIECES];
                 pieces[MOST_PIECES].data = &own;
                 assert_int_equal(call(f, KVCACHE_OP_PUT, e, 1, r), 0);
@@ -666,7 +599,7 @@ static void test_many_pieces_are_several_messages_of_one_chain(void **state)
 
 static void test_senseless_pieces_are_their_keys_affair(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         uint8_t own[100];
         struct kvcache_piece good[2] = { { own, 50 }, { own + 50, 50 } };
         struct kvcache_piece empty[2] = { { own, 50 }, { own, 0 } };
@@ -674,17 +607,17 @@ static void test_senseless_pieces_are_their_keys_affair(void **state)
         struct kvcache_piece huge[2] = { { own, UINT64_MAX }, { own, 2 } };
         struct kvcache_piece long_[2] = { { own, 3u << 30 }, { own, 3u << 30 } };
         struct kvcache_entry e[6] = {
-                { .key = key_of(0), .pieces = good, .n_pieces = 2 },
-                { .key = key_of(1), .pieces = empty, .n_pieces = 2 },
-                { .key = key_of(2), .pieces = nowhere, .n_pieces = 2 },
-                { .key = key_of(3), .pieces = NULL, .n_pieces = 2 },
-                { .key = key_of(4), .pieces = huge, .n_pieces = 2 },
-                { .key = key_of(5), .pieces = long_, .n_pieces = 2 },
+                { .key = rig_key(0), .pieces = good, .n_pieces = 2 },
+                { .key = rig_key(1), .pieces = empty, .n_pieces = 2 },
+                { .key = rig_key(2), .pieces = nowhere, .n_pieces = 2 },
+                { .key = rig_key(3), .pieces = NULL, .n_pieces = 2 },
+                { .key = rig_key(4), .pieces = huge, .n_pieces = 2 },
+                { .key = rig_key(5), .pieces = long_, .n_pieces = 2 },
         };
         struct kvcache_result r[6];
 
         start(f, NULL, 5000);
-        fill(own, 100, 0);
+        rig_fill(own, 100, 0);
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, 6, r), 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
         for (unsigned i = 1; i < 4; i++)
@@ -697,15 +630,15 @@ static void test_senseless_pieces_are_their_keys_affair(void **state)
         assert_int_equal(r[0].status, KVCACHE_OK);
         for (unsigned i = 1; i < 6; i++)
                 assert_int_equal(r[i].status, KVCACHE_INVALID);
-        assert_true(filled(own, 100, 0));
+        assert_true(rig_filled(own, 100, 0));
 }
 
 /* --- sessions come and go --- */
 
 static void test_after_a_restart_a_region_is_donated_again_before_it_is_named(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_entry e = { .key = key_of(1), .length = 5000 };
+        struct rig *f = *state;
+        struct kvcache_entry e = { .key = rig_key(1), .length = 5000 };
         struct kvcache_result r;
         uint32_t region;
         uint8_t *base;
@@ -720,7 +653,7 @@ static void test_after_a_restart_a_region_is_donated_again_before_it_is_named(vo
 
         put_one(f, 7, 100); /* names no region: none is donated */
         assert_int_equal(peek(f, &f->d->requests[WIRE_DONATE]), 0);
-        fill(base, 5000, 1);
+        rig_fill(base, 5000, 1);
         e.data = base;
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
         assert_int_equal(r.status, KVCACHE_OK);
@@ -734,7 +667,7 @@ static void test_after_a_restart_a_region_is_donated_again_before_it_is_named(vo
         {
                 struct kvcache_piece p[2] = { { base + 10000, 2000 }, { base + 20000, 3000 } };
 
-                e = (struct kvcache_entry){ .key = key_of(1), .pieces = p, .n_pieces = 2 };
+                e = (struct kvcache_entry){ .key = rig_key(1), .pieces = p, .n_pieces = 2 };
                 assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e, 1, &r, 0), 0);
                 assert_int_equal(drain_one(f).error, 0);
                 assert_int_equal(r.status, KVCACHE_OK);
@@ -748,7 +681,7 @@ static void test_after_a_restart_a_region_is_donated_again_before_it_is_named(vo
 
 static void test_a_region_that_is_not_taken_again_makes_its_keys_invalid(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct fake_options refusing = { .refuse_donate = "too much is donated" };
         struct kvcache_result r[3];
         struct kvcache_entry e[3];
@@ -759,12 +692,12 @@ static void test_a_region_that_is_not_taken_again_makes_its_keys_invalid(void **
         base = donate(f, &region);
         fake_daemon_free(f->d);
         f->d = fake_daemon_start(f->path, &refusing);
-        fill(base, 100, 0);
-        fill(own, 100, 1);
-        fill(base + 100, 100, 2);
+        rig_fill(base, 100, 0);
+        rig_fill(own, 100, 1);
+        rig_fill(base + 100, 100, 2);
         for (unsigned i = 0; i < 3; i++)
                 e[i] = (struct kvcache_entry){
-                        .key = key_of(i),
+                        .key = rig_key(i),
                         .data = (void *[]){ base, own, base + 100 }[i],
                         .length = 100,
                 };
@@ -787,7 +720,7 @@ static void test_a_region_that_is_not_taken_again_makes_its_keys_invalid(void **
         fake_daemon_lock(f->d);
         f->d->o.refuse_donate = NULL;
         fake_daemon_unlock(f->d);
-        fill(base, 100, 0);
+        rig_fill(base, 100, 0);
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, 3, r), 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
         assert_int_equal(r[1].status, KVCACHE_EXISTS);
@@ -796,8 +729,8 @@ static void test_a_region_that_is_not_taken_again_makes_its_keys_invalid(void **
 
 static void test_a_late_answer_to_a_donation_is_sent_back(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_region_options o = options_of(f->fd, 0, REGION);
+        struct rig *f = *state;
+        struct kvcache_region_options o = options_of(file_fd, 0, REGION);
         uint32_t region;
         void *base;
 
@@ -822,10 +755,10 @@ static void test_lies_about_regions_end_the_session(void **state)
                 { .region_lie = 1 + 5 }, /* one number for all */
                 { .stray_fd = true },
         };
-        struct fixture *f = *state;
+        struct rig *f = *state;
 
         for (size_t i = 0; i < ARRAY_SIZE(lies); i++) {
-                struct kvcache_region_options o = options_of(f->fd, 0, PAGE);
+                struct kvcache_region_options o = options_of(file_fd, 0, PAGE);
                 uint32_t region;
                 void *base;
                 int r;
@@ -851,8 +784,8 @@ static void test_lies_about_regions_end_the_session(void **state)
 
 static void test_R17_a_place_in_a_region_is_the_daemons_until_the_late_reply(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_entry e = { .key = key_of(1), .length = 1000 };
+        struct rig *f = *state;
+        struct kvcache_entry e = { .key = rig_key(1), .length = 1000 };
         struct kvcache_result r;
         uint32_t region;
         uint8_t *base;
@@ -872,13 +805,13 @@ static void test_R17_a_place_in_a_region_is_the_daemons_until_the_late_reply(voi
         fake_daemon_hold(f->d, 0);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
         assert_int_equal(kvcache_region_settled(f->kv, base, REGION), 1);
-        assert_true(filled(base + 5000, 1000, 1));
+        assert_true(rig_filled(base + 5000, 1000, 1));
 }
 
 static void
 test_R17_donated_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_piece p[2];
         struct kvcache_entry e[2];
         struct kvcache_result r[2], put;
@@ -891,10 +824,10 @@ test_R17_donated_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
         fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_PUT);
         p[0] = (struct kvcache_piece){ base + 100, 400 };
         p[1] = (struct kvcache_piece){ base + 3000, 600 };
-        e[0] = (struct kvcache_entry){ .key = key_of(1), .pieces = p, .n_pieces = 2 };
-        e[1] = (struct kvcache_entry){ .key = key_of(1), .data = base + 9000, .length = 1000 };
+        e[0] = (struct kvcache_entry){ .key = rig_key(1), .pieces = p, .n_pieces = 2 };
+        e[1] = (struct kvcache_entry){ .key = rig_key(1), .data = base + 9000, .length = 1000 };
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, e, 2, r, 0), 0);
-        e[0] = (struct kvcache_entry){ .key = key_of(2), .data = base + 20000, .length = 5 };
+        e[0] = (struct kvcache_entry){ .key = rig_key(2), .data = base + 20000, .length = 5 };
         assert_int_equal(submit(f, KVCACHE_OP_PUT, e, 1, &put, 0), 0);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 2));
         fake_daemon_kill(f->d, true);
@@ -919,8 +852,8 @@ test_R17_donated_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
 
 static void test_a_withdrawal_waits_for_requests_that_name_the_region(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_entry e = { .key = key_of(1), .length = 1000 };
+        struct rig *f = *state;
+        struct kvcache_entry e = { .key = rig_key(1), .length = 1000 };
         struct kvcache_result r, other;
         uint32_t region;
         uint8_t *base;
@@ -935,8 +868,8 @@ static void test_a_withdrawal_waits_for_requests_that_name_the_region(void **sta
         assert_true(is_mapped(base));
         assert_int_equal(kvcache_region_settled(f->kv, base, 1), 0);
         /* No request names it any more: its memory is like any other. */
-        fill(base + 5000, 1000, 2);
-        e = (struct kvcache_entry){ .key = key_of(2), .data = base + 5000, .length = 1000 };
+        rig_fill(base + 5000, 1000, 2);
+        e = (struct kvcache_entry){ .key = rig_key(2), .data = base + 5000, .length = 1000 };
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &other), 0);
         assert_int_equal(logged_before(f, 0).region, 0);
         /* Another call goes on waiting, and asks nothing anew. */
@@ -952,7 +885,7 @@ static void test_a_withdrawal_waits_for_requests_that_name_the_region(void **sta
 
 static void test_a_withdrawal_waits_for_the_librarys_own_copies(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_result r[2];
         struct kvcache_entry e[2];
         uint8_t own[1000], *base;
@@ -962,8 +895,8 @@ static void test_a_withdrawal_waits_for_the_librarys_own_copies(void **state)
         base = donate(f, &region);
         put_one(f, 1, 1000);
         fake_daemon_hold(f->d, 1u << WIRE_GET);
-        e[0] = (struct kvcache_entry){ .key = key_of(1), .data = base, .length = 1000 };
-        e[1] = (struct kvcache_entry){ .key = key_of(1), .data = own, .length = 1000 };
+        e[0] = (struct kvcache_entry){ .key = rig_key(1), .data = base, .length = 1000 };
+        e[1] = (struct kvcache_entry){ .key = rig_key(1), .data = own, .length = 1000 };
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, e, 2, r, 5000), 0);
         assert_int_equal(kvcache_region_withdraw(f->kv, region), -ETIMEDOUT);
         assert_true(is_mapped(base));
@@ -971,12 +904,12 @@ static void test_a_withdrawal_waits_for_the_librarys_own_copies(void **state)
         assert_int_equal(kvcache_region_withdraw(f->kv, region), 0);
         assert_int_equal(drain_one(f).error, 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
-        assert_true(filled(own, 1000, 1));
+        assert_true(rig_filled(own, 1000, 1));
 }
 
 static void test_a_withdrawal_needs_no_daemon(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         uint32_t region;
         uint8_t *base;
 
@@ -989,8 +922,8 @@ static void test_a_withdrawal_needs_no_daemon(void **state)
 
 static void test_a_child_has_neither_calls_nor_mapping_and_the_parent_goes_on(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_entry e = { .key = key_of(1), .length = 1000 };
+        struct rig *f = *state;
+        struct kvcache_entry e = { .key = rig_key(1), .length = 1000 };
         struct kvcache_result r;
         uint32_t region;
         uint8_t *base;
@@ -1002,7 +935,7 @@ static void test_a_child_has_neither_calls_nor_mapping_and_the_parent_goes_on(vo
         pid = fork();
         assert_true(pid >= 0);
         if (pid == 0) {
-                struct kvcache_region_options o = options_of(f->fd, 0, REGION);
+                struct kvcache_region_options o = options_of(file_fd, 0, REGION);
                 uint32_t another;
                 void *where;
 
@@ -1017,7 +950,7 @@ static void test_a_child_has_neither_calls_nor_mapping_and_the_parent_goes_on(vo
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_int_equal(status, 0);
-        fill(base, 1000, 1);
+        rig_fill(base, 1000, 1);
         e.data = base;
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
         assert_true(stored(f, 1, 1000));
@@ -1025,7 +958,7 @@ static void test_a_child_has_neither_calls_nor_mapping_and_the_parent_goes_on(vo
 
 static void test_closing_takes_all_back(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         uint32_t region;
         uint8_t *base;
 

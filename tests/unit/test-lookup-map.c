@@ -3,7 +3,6 @@
  * what comes of it, and that nothing a daemon can put there makes the library look elsewhere. The
  * tables are the daemon's own code; what the fake daemon keeps and what they say is up to each
  * test, so that it shows who has answered. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -21,33 +20,15 @@
 
 #include <cmocka.h>
 
-#include "../lib/fake-daemon.h"
+#include "../lib/rig.h"
 #include "checked.h"
-#include "kvcache.h"
 #include "lookup-table.h"
 
-struct fixture {
-        char dir[64], path[96];
-        struct fake_daemon *d;
-        struct kvcache *kv;
-        struct lookup_table *t;
+static struct {
+        struct lookup_table *now;
         struct key_secret secret; /* of the namespace in it */
-        uint32_t ns;
-        bool stands;  /* its clock */
-        unsigned fds; /* open before */
-};
-
-static unsigned count_fds(void)
-{
-        DIR *dir = opendir("/proc/self/fd");
-        unsigned n = 0;
-
-        assert_non_null(dir);
-        while (readdir(dir))
-                n++;
-        closedir(dir);
-        return n;
-}
+        bool stands;              /* its clock */
+} table;
 
 static uint64_t now_ms(void)
 {
@@ -58,18 +39,18 @@ static uint64_t now_ms(void)
 }
 
 /* Another table takes the place of the one that there is. */
-static void make_table(struct fixture *f, uint32_t n_buckets)
+static void make_table(struct rig *f, uint32_t n_buckets)
 {
-        struct lookup_table *old = f->t;
+        struct lookup_table *old = table.now;
 
-        assert_int_equal(lookup_table_new(&f->t, n_buckets), 0);
-        lookup_namespace_secret(&f->t->secret, "ns", 2, &f->secret);
-        lookup_table_set_clock(f->t, now_ms());
-        lookup_table_set_state(f->t, LOOKUP_LIVE);
+        assert_int_equal(lookup_table_new(&table.now, n_buckets), 0);
+        lookup_namespace_secret(&table.now->secret, "ns", 2, &table.secret);
+        lookup_table_set_clock(table.now, now_ms());
+        lookup_table_set_state(table.now, LOOKUP_LIVE);
         if (f->d) {
                 fake_daemon_lock(f->d);
-                f->d->lookup_fd = f->t->backing.fd;
-                f->d->lookup_bytes = f->t->backing.bytes;
+                f->d->lookup_fd = table.now->backing.fd;
+                f->d->lookup_bytes = table.now->backing.bytes;
                 fake_daemon_unlock(f->d);
         }
         if (old)
@@ -79,42 +60,24 @@ static void make_table(struct fixture *f, uint32_t n_buckets)
 
 static int setup(void **state)
 {
-        struct fixture *f = calloc(1, sizeof(*f));
-
-        assert_non_null(f);
-        strcpy(f->dir, "/tmp/test-lookup-XXXXXX");
-        assert_non_null(mkdtemp(f->dir));
-        snprintf(f->path, sizeof(f->path), "%s/sock", f->dir);
-        f->fds = count_fds();
-        *state = f;
-        return 0;
+        memset(&table, 0, sizeof(table));
+        return rig_setup(state);
 }
 
 static int teardown(void **state)
 {
-        struct fixture *f = *state;
-        unsigned bad = 0;
+        struct rig *f = *state;
 
-        kvcache_close(f->kv);
         if (f->d) {
                 fake_daemon_lock(f->d);
-                bad = f->d->bad_requests;
+                f->d->lookup_fd = -1;
                 fake_daemon_unlock(f->d);
         }
-        fake_daemon_free(f->d);
-        lookup_table_free(f->t);
-        unlink(f->path);
-        rmdir(f->dir);
-        if (bad > 0 || count_fds() != f->fds) {
-                fprintf(stderr, "%u bad requests, %u descriptors before and %u after\n", bad,
-                        f->fds, count_fds());
-                return -1;
-        }
-        free(f);
-        return 0;
+        lookup_table_free(table.now);
+        return rig_teardown(state);
 }
 
-static void connect_with(struct fixture *f, uint32_t flags)
+static void connect_with(struct rig *f, uint32_t flags)
 {
         struct kvcache_options o = {
                 .size = sizeof(o),
@@ -133,42 +96,32 @@ static void connect_with(struct fixture *f, uint32_t flags)
         assert_int_equal(kvcache_namespace_open(f->kv, &n, &f->ns), 0);
 }
 
-static void start(struct fixture *f)
+static void start(struct rig *f)
 {
         f->d = fake_daemon_start(f->path, &(struct fake_options){ .lookup = true });
         make_table(f, 64);
         connect_with(f, 0);
 }
 
-static struct kvcache_key key_of(uint64_t n)
+static void add(struct rig *f, uint64_t n, unsigned tier)
 {
-        struct kvcache_key k = { { 0 } };
-
-        n++;
-        memcpy(k.bytes, &n, sizeof(n));
-        memset(k.bytes + 16, 0x5a, 16);
-        return k;
-}
-
-static void add(struct fixture *f, uint64_t n, unsigned tier)
-{
-        struct kvcache_key k = key_of(n);
+        struct kvcache_key k = rig_key(n);
         struct key key;
 
         memcpy(&key, &k, sizeof(key));
-        lookup_table_add(f->t, lookup_hash(&f->secret, &key), tier);
+        lookup_table_add(table.now, lookup_hash(&table.secret, &key), tier);
 }
 
-static void take_out(struct fixture *f, uint64_t n, unsigned tier)
+static void take_out(struct rig *f, uint64_t n, unsigned tier)
 {
-        struct kvcache_key k = key_of(n);
+        struct kvcache_key k = rig_key(n);
         struct key key;
 
         memcpy(&key, &k, sizeof(key));
-        lookup_table_remove(f->t, lookup_hash(&f->secret, &key), tier);
+        lookup_table_remove(table.now, lookup_hash(&table.secret, &key), tier);
 }
 
-static struct kvcache_request request_of(struct fixture *f, enum kvcache_op op,
+static struct kvcache_request request_of(struct rig *f, enum kvcache_op op,
                                          const struct kvcache_key *keys, size_t n,
                                          struct kvcache_result *results)
 {
@@ -183,16 +136,16 @@ static struct kvcache_request request_of(struct fixture *f, enum kvcache_op op,
 }
 
 /* However slow the machine is, the clock is that of a daemon that lives. */
-static void tick(struct fixture *f)
+static void tick(struct rig *f)
 {
-        if (f->t && !f->stands)
-                lookup_table_set_clock(f->t, now_ms());
+        if (table.now && !table.stands)
+                lookup_table_set_clock(table.now, now_ms());
 }
 
 /* Tiers of one key; 0: a miss. */
-static unsigned exists(struct fixture *f, uint64_t n)
+static unsigned exists(struct rig *f, uint64_t n)
 {
-        struct kvcache_key k = key_of(n);
+        struct kvcache_key k = rig_key(n);
         struct kvcache_result result = { .status = -1, .length = 7, .leases = 7 };
         struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &result);
 
@@ -205,7 +158,7 @@ static unsigned exists(struct fixture *f, uint64_t n)
 }
 
 /* Keys [first, first + n). */
-static uint64_t match(struct fixture *f, uint64_t first, size_t n)
+static uint64_t match(struct rig *f, uint64_t first, size_t n)
 {
         struct kvcache_key *keys = calloc(n, sizeof(*keys));
         struct kvcache_request r = request_of(f, KVCACHE_OP_MATCH, keys, n, NULL);
@@ -213,14 +166,14 @@ static uint64_t match(struct fixture *f, uint64_t first, size_t n)
 
         assert_non_null(keys);
         for (size_t i = 0; i < n; i++)
-                keys[i] = key_of(first + i);
+                keys[i] = rig_key(first + i);
         tick(f);
         assert_int_equal(kvcache_call(f->kv, &r, &value), 0);
         free(keys);
         return value;
 }
 
-static unsigned requests(struct fixture *f, unsigned op)
+static unsigned requests(struct rig *f, unsigned op)
 {
         unsigned n;
 
@@ -231,7 +184,7 @@ static unsigned requests(struct fixture *f, unsigned op)
 }
 
 /* What the library says of itself; asks the daemon nothing. */
-static struct kvcache_info info_of(struct fixture *f)
+static struct kvcache_info info_of(struct rig *f)
 {
         struct kvcache_info info = { .size = sizeof(info) };
 
@@ -240,7 +193,7 @@ static struct kvcache_info info_of(struct fixture *f)
 }
 
 /* Until it has the table: asks for what is nowhere. */
-static void settle(struct fixture *f)
+static void settle(struct rig *f)
 {
         uint64_t end = now_ms() + 20000;
 
@@ -252,7 +205,7 @@ static void settle(struct fixture *f)
 
 static void the_first_question_asks_for_the_index_and_the_rest_is_answered_from_it(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         unsigned asked;
 
         start(f);
@@ -276,7 +229,7 @@ static void the_first_question_asks_for_the_index_and_the_rest_is_answered_from_
         assert_int_equal(requests(f, WIRE_MATCH), 0);
         assert_int_equal(requests(f, WIRE_LOOKUP), 1);
         assert_int_equal(info_of(f).lookups_local, 4 + 3 + 10 + 10);
-        assert_int_equal(info_of(f).lookup_bytes, f->t->backing.bytes);
+        assert_int_equal(info_of(f).lookup_bytes, table.now->backing.bytes);
 
         /* What changes is seen at once. */
         take_out(f, 1, WIRE_TIER_MEMORY);
@@ -288,7 +241,7 @@ static void the_first_question_asks_for_the_index_and_the_rest_is_answered_from_
 
 static void a_run_of_any_length_is_measured(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
 
         start(f);
         make_table(f, 2000);
@@ -311,7 +264,7 @@ static void a_run_of_any_length_is_measured(void **state)
 
 static void entries_do_as_well_as_keys(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_entry entries[40];
         struct kvcache_result results[40];
         struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, NULL, 40, results);
@@ -321,7 +274,7 @@ static void entries_do_as_well_as_keys(void **state)
         settle(f);
         memset(entries, 0, sizeof(entries));
         for (unsigned i = 0; i < 40; i++) {
-                entries[i].key = key_of(i);
+                entries[i].key = rig_key(i);
                 if (i != 33)
                         add(f, i, WIRE_TIER_DISK);
         }
@@ -346,8 +299,8 @@ static void entries_do_as_well_as_keys(void **state)
 /* Ready when it was submitted, and the fd says so. */
 static void what_is_submitted_is_complete_at_once(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key keys[2] = { key_of(1), key_of(2) };
+        struct rig *f = *state;
+        struct kvcache_key keys[2] = { rig_key(1), rig_key(2) };
         struct kvcache_result results[2] = { { .status = -1 }, { .status = -1 } };
         struct kvcache_request e = request_of(f, KVCACHE_OP_EXISTS, keys, 2, results),
                                m = request_of(f, KVCACHE_OP_MATCH, keys, 2, NULL);
@@ -395,8 +348,8 @@ static void what_is_submitted_is_complete_at_once(void **state)
 
 static void an_fd_that_is_asked_for_late_tells_of_what_is_complete(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key key = key_of(1);
+        struct rig *f = *state;
+        struct kvcache_key key = rig_key(1);
         struct kvcache_request m = request_of(f, KVCACHE_OP_MATCH, &key, 1, NULL);
         struct kvcache_completion c;
         struct pollfd p = { .events = POLLIN };
@@ -414,7 +367,7 @@ static void an_fd_that_is_asked_for_late_tells_of_what_is_complete(void **state)
 /* Who has set that flag, and who is not offered one, asks the daemon each time. */
 static void nobody_is_made_to_use_it(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
 
         f->d = fake_daemon_start(f->path, &(struct fake_options){ .lookup = true });
         make_table(f, 64);
@@ -440,7 +393,7 @@ static void nobody_is_made_to_use_it(void **state)
 
 static void a_refusal_is_not_asked_for_again_and_again(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
 
         f->d = fake_daemon_start(f->path, &(struct fake_options){ .lookup = true });
         connect_with(f, 0);
@@ -453,7 +406,7 @@ static void a_refusal_is_not_asked_for_again_and_again(void **state)
 /* While it is built, and nobody waits for the reply but it. */
 static void questions_go_on_while_the_index_is_awaited(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         uint64_t ns;
 
         start(f);
@@ -473,32 +426,32 @@ static void questions_go_on_while_the_index_is_awaited(void **state)
 
 static void a_clock_that_stands_is_not_believed(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         const int64_t wrong[] = { -3100, -10000, 5000, INT64_MAX / 2000 };
 
         start(f);
         add(f, 1, WIRE_TIER_DISK);
         settle(f);
-        f->stands = true;
+        table.stands = true;
         for (unsigned i = 0; i < ARRAY_SIZE(wrong); i++) {
                 unsigned asked = requests(f, WIRE_EXISTS);
 
-                lookup_table_set_clock(f->t, now_ms() + (uint64_t)wrong[i]);
+                lookup_table_set_clock(table.now, now_ms() + (uint64_t)wrong[i]);
                 assert_int_equal(exists(f, 1), 0);
                 assert_int_equal(match(f, 1, 1), 0);
                 assert_int_equal(requests(f, WIRE_EXISTS), asked + 1);
-                lookup_table_set_clock(f->t, now_ms());
+                lookup_table_set_clock(table.now, now_ms());
                 assert_int_equal(exists(f, 1), KVCACHE_TIER_DISK);
                 assert_int_equal(requests(f, WIRE_EXISTS), asked + 1);
         }
-        lookup_table_set_clock(f->t, 0);
+        lookup_table_set_clock(table.now, 0);
         assert_int_equal(exists(f, 1), 0);
         assert_int_equal(requests(f, WIRE_LOOKUP), 1); /* another one would be no better */
 }
 
 static void one_that_is_superseded_is_given_up_for_the_next(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
 
         start(f);
         add(f, 1, WIRE_TIER_DISK);
@@ -513,10 +466,10 @@ static void one_that_is_superseded_is_given_up_for_the_next(void **state)
                         assert_true(++waited < 1000000);
                 assert_true(waited > 0);
                 assert_int_equal(requests(f, WIRE_LOOKUP), asked + 1);
-                assert_int_equal(info_of(f).lookup_bytes, f->t->backing.bytes);
+                assert_int_equal(info_of(f).lookup_bytes, table.now->backing.bytes);
         }
         /* One that comes superseded is not asked for in a storm. */
-        lookup_table_set_state(f->t, LOOKUP_SUPERSEDED);
+        lookup_table_set_state(table.now, LOOKUP_SUPERSEDED);
         fake_daemon_lock(f->d);
         f->d->requests[WIRE_LOOKUP] = 0;
         fake_daemon_unlock(f->d);
@@ -528,15 +481,15 @@ static void one_that_is_superseded_is_given_up_for_the_next(void **state)
 /* A bucket that has overflowed, and two, and the stash. */
 static void of_what_the_table_does_not_know_the_daemon_is_asked(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         unsigned asked;
 
         start(f);
         make_table(f, 2);
         settle(f);
-        for (uint64_t n = 0; n < 3000 && f->t->unplaced < 20; n++)
+        for (uint64_t n = 0; n < 3000 && table.now->unplaced < 20; n++)
                 add(f, n, WIRE_TIER_DISK);
-        assert_true(f->t->unplaced >= 20);
+        assert_true(table.now->unplaced >= 20);
         asked = requests(f, WIRE_EXISTS);
         for (uint64_t n = 0; n < 200; n++)
                 if (requests(f, WIRE_EXISTS) == asked)
@@ -554,8 +507,8 @@ static void of_what_the_table_does_not_know_the_daemon_is_asked(void **state)
         (void)exists(f, 1000000); /* sees that the other is superseded */
         settle(f);
         add(f, 10, WIRE_TIER_DISK);
-        for (uint32_t b = 0; b < f->t->n_buckets + f->t->n_stash; b++)
-                f->t->buckets[b].words[0] |= LOOKUP_OVERFLOW;
+        for (uint32_t b = 0; b < table.now->n_buckets + table.now->n_stash; b++)
+                table.now->buckets[b].words[0] |= LOOKUP_OVERFLOW;
         asked = requests(f, WIRE_MATCH);
         assert_int_equal(match(f, 10, 1), 1);
         assert_int_equal(requests(f, WIRE_MATCH), asked);
@@ -566,8 +519,8 @@ static void of_what_the_table_does_not_know_the_daemon_is_asked(void **state)
 
 static void what_nobody_may_ask_is_left_to_the_daemon(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key keys[3] = { key_of(1), { { 0 } }, key_of(2) };
+        struct rig *f = *state;
+        struct kvcache_key keys[3] = { rig_key(1), { { 0 } }, rig_key(2) };
         struct kvcache_result results[3];
         struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, keys, 3, results);
         uint64_t run = 9;
@@ -598,8 +551,8 @@ static void what_nobody_may_ask_is_left_to_the_daemon(void **state)
 /* An evict that was sent before is not overtaken. */
 static void an_evict_is_not_overtaken(void **state)
 {
-        struct fixture *f = *state;
-        struct kvcache_key key = key_of(1);
+        struct rig *f = *state;
+        struct kvcache_key key = rig_key(1);
         struct kvcache_result result;
         struct kvcache_request r = request_of(f, KVCACHE_OP_EVICT, &key, 1, &result);
         struct kvcache_completion c;
@@ -623,7 +576,7 @@ static void an_evict_is_not_overtaken(void **state)
 /* Namespaces are told apart, and one that was opened again after a reconnect is found again. */
 static void each_namespace_and_each_session_has_its_own(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct kvcache_namespace_options o = { .size = sizeof(o),
                                                .name = "other",
                                                .fingerprint = "" };
@@ -643,10 +596,10 @@ static void each_namespace_and_each_session_has_its_own(void **state)
         f->d = fake_daemon_start(f->path, &(struct fake_options){ .lookup = true });
         /* The old table is believed for as long as its clock goes: see the header. */
         assert_int_equal(exists(f, 1), KVCACHE_TIER_DISK);
-        f->stands = true;
-        lookup_table_set_clock(f->t, 0);
+        table.stands = true;
+        lookup_table_set_clock(table.now, 0);
         assert_int_equal(exists(f, 1), 0);
-        f->stands = false;
+        table.stands = false;
         assert_int_equal(info_of(f).reconnects, 1);
         assert_int_equal(info_of(f).lookup_bytes, 0);
         make_table(f, 100);
@@ -661,12 +614,12 @@ static void each_namespace_and_each_session_has_its_own(void **state)
  * asks until that is found, by one way of asking after another. */
 static void absence_is_not_believed_of_a_daemon_that_is_gone(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
 
         start(f);
         add(f, 1, WIRE_TIER_DISK);
         for (unsigned way = 0; way < 3; way++) {
-                struct kvcache_key key = key_of(2);
+                struct kvcache_key key = rig_key(2);
                 struct kvcache_result result;
                 struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, &key, 1, &result);
                 struct kvcache_completion c;
@@ -695,8 +648,8 @@ static void absence_is_not_believed_of_a_daemon_that_is_gone(void **state)
                 }
                 assert_int_equal(info_of(f).reconnects, 1);
                 fake_daemon_lock(f->d);
-                f->d->lookup_fd = f->t->backing.fd;
-                f->d->lookup_bytes = f->t->backing.bytes;
+                f->d->lookup_fd = table.now->backing.fd;
+                f->d->lookup_bytes = table.now->backing.bytes;
                 fake_daemon_unlock(f->d);
                 kvcache_close(f->kv);
                 connect_with(f, 0);
@@ -705,7 +658,7 @@ static void absence_is_not_believed_of_a_daemon_that_is_gone(void **state)
 
 static void a_child_is_told_that_it_is_one(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         int status;
         pid_t pid;
 
@@ -715,7 +668,7 @@ static void a_child_is_told_that_it_is_one(void **state)
         pid = fork();
         assert_true(pid >= 0);
         if (pid == 0) {
-                struct kvcache_key k = key_of(1);
+                struct kvcache_key k = rig_key(1);
                 struct kvcache_result result;
                 struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &result);
 
@@ -742,7 +695,7 @@ static int plain_memfd(uint64_t size, int seals, const void *content, size_t byt
 static void a_table_that_is_not_what_it_must_be_is_not_used(void **state)
 {
         enum { ALL = F_SEAL_SHRINK | F_SEAL_GROW | 0x10 | F_SEAL_SEAL };
-        struct fixture *f = *state;
+        struct rig *f = *state;
         struct lookup_header h;
         uint64_t bytes;
         struct {
@@ -763,8 +716,8 @@ static void a_table_that_is_not_what_it_must_be_is_not_used(void **state)
         };
 
         start(f);
-        bytes = f->t->backing.bytes;
-        h = *f->t->header;
+        bytes = table.now->backing.bytes;
+        h = *table.now->header;
         for (unsigned i = 0; i < ARRAY_SIZE(lies) + 3; i++) {
                 struct lookup_header lie = h;
                 int fd, seals = ALL;
@@ -804,7 +757,7 @@ static void a_table_that_is_not_what_it_must_be_is_not_used(void **state)
 /* A reply without its descriptor, and one with one where none belongs, are no replies. */
 static void a_reply_without_its_descriptor_ends_the_session(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
 
         f->d = fake_daemon_start(f->path, &(struct fake_options){ .lookup = true });
         make_table(f, 64);
@@ -820,7 +773,7 @@ static void a_reply_without_its_descriptor_ends_the_session(void **state)
         make_table(f, 64);
         connect_with(f, 0);
         for (unsigned i = 0; i < 20 && info_of(f).reconnects == 0; i++) {
-                struct kvcache_key k = key_of(1);
+                struct kvcache_key k = rig_key(1);
                 struct kvcache_result result;
                 struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &result);
 
@@ -833,25 +786,25 @@ static void a_reply_without_its_descriptor_ends_the_session(void **state)
 /* The writer goes mad: results may be any, but nothing is read elsewhere, and all ends. */
 static void words_and_counters_may_be_anything(void **state)
 {
-        struct fixture *f = *state;
+        struct rig *f = *state;
         uint64_t x = 88172645463325252u;
 
         start(f);
         make_table(f, 16);
         settle(f);
         for (unsigned round = 0; round < 200; round++) {
-                for (uint32_t b = 0; b < f->t->n_buckets + f->t->n_stash; b++)
+                for (uint32_t b = 0; b < table.now->n_buckets + table.now->n_stash; b++)
                         for (unsigned i = 0; i < LOOKUP_WORDS; i++) {
                                 x ^= x << 13;
                                 x ^= x >> 7;
                                 x ^= x << 17;
-                                f->t->buckets[b].words[i] = round % 3 ? x : UINT64_MAX;
+                                table.now->buckets[b].words[i] = round % 3 ? x : UINT64_MAX;
                         }
-                f->t->header->removals = x;
+                table.now->header->removals = x;
                 /* What is told of sizes is not looked at twice. */
-                f->t->header->n_buckets = f->t->header->n_stash = (uint32_t)x;
-                f->t->header->bytes = x;
-                lookup_table_set_clock(f->t, now_ms());
+                table.now->header->n_buckets = table.now->header->n_stash = (uint32_t)x;
+                table.now->header->bytes = x;
+                lookup_table_set_clock(table.now, now_ms());
                 (void)exists(f, round);
                 assert_true(match(f, round, 40) <= 40);
         }
