@@ -16,13 +16,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "build-config.h"
 #include "checked.h"
+#include "child.h"
 #include "cleanup.h"
 #include "fault.h"
 #include "io/backend.h"
@@ -269,15 +269,6 @@ static struct kio_request chunk_transfer(enum kio_op op, int fd, struct donated 
         req.crc_bytes = op == KIO_READ ? bytes : 0;
         return req;
 }
-
-/* In a child: numbered checks, as assertions of cmocka cannot leave it. */
-#define CHECK(n, condition)                                                                        \
-        do {                                                                                       \
-                if (!(condition)) {                                                                \
-                        fprintf(stderr, "check %d, line %d: %s\n", (n), __LINE__, #condition);     \
-                        return (n);                                                                \
-                }                                                                                  \
-        } while (0)
 
 static int test_setup(void **state)
 {
@@ -690,26 +681,6 @@ static void many_regions_come_and_go_at_once(void **state)
 /* ---- rings ---- */
 
 #if HAVE_LIBURING
-
-/* Runs `f` in a child; it returns 0 if all is well, 77 to skip, else a number of a check. */
-static void in_child(int (*f)(void))
-{
-        int status;
-        pid_t pid = fork();
-
-        assert_true(pid >= 0);
-        if (pid == 0) {
-                alarm(60);
-                _exit(f());
-        }
-        assert_int_equal(waitpid(pid, &status, 0), pid);
-        if (WIFSIGNALED(status))
-                fail_msg("the child died of signal %d", WTERMSIG(status));
-        if (WEXITSTATUS(status) == 77)
-                skip();
-        if (WEXITSTATUS(status) != 0)
-                fail_msg("the child's check number %d does not hold", WEXITSTATUS(status));
-}
 
 static bool uring_works(void)
 {

@@ -38,6 +38,7 @@
 #include "base/clock.h"
 #include "build-config.h"
 #include "checked.h"
+#include "child.h"
 #include "cleanup.h"
 #include "fault.h"
 #include "io/backend.h"
@@ -241,35 +242,6 @@ static void wait_for_gate(void)
         while (sem_wait(&gate_entered) < 0)
                 ;
 }
-
-/* Runs `f` in a child; it returns 0 if all is well, 77 to skip, else a line number. */
-static void in_child(int (*f)(void))
-{
-        int status;
-        pid_t pid = fork();
-
-        assert_true(pid >= 0);
-        if (pid == 0) {
-                alarm(60);
-                _exit(f());
-        }
-        assert_int_equal(waitpid(pid, &status, 0), pid);
-        if (WIFSIGNALED(status))
-                fail_msg("the child died of signal %d", WTERMSIG(status));
-        if (WEXITSTATUS(status) == 77)
-                skip();
-        if (WEXITSTATUS(status) != 0)
-                fail_msg("the child's check number %d does not hold", WEXITSTATUS(status));
-}
-
-/* In a child: numbered checks, as assertions of cmocka cannot leave it. */
-#define CHECK(n, condition)                                                                        \
-        do {                                                                                       \
-                if (!(condition)) {                                                                \
-                        fprintf(stderr, "check %d, line %d: %s\n", (n), __LINE__, #condition);     \
-                        return (n);                                                                \
-                }                                                                                  \
-        } while (0)
 
 static int test_setup(void **state)
 {
