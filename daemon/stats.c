@@ -220,16 +220,9 @@ static void print_help(FILE *out, const char *text, bool openmetrics)
 static void print_histogram(FILE *out, const struct row *row, const char *value,
                             const struct histogram *h)
 {
-        uint64_t below = 0;
-
-        for (size_t b = 0; b < ARRAY_SIZE(edges); b++) {
-                uint64_t n = histogram_at_most(h, edges[b].ns);
-
-                below = MIN(MAX(below, n),
-                            h->count); /* cumulative, whatever the inner buckets' rounding does */
+        for (size_t b = 0; b < ARRAY_SIZE(edges); b++)
                 fprintf(out, "kvcache_%s_bucket{%s=\"%s\",le=\"%s\"} %" PRIu64 "\n", row->name,
-                        row->label, value, edges[b].le, below);
-        }
+                        row->label, value, edges[b].le, histogram_at_most(h, edges[b].ns));
         fprintf(out, "kvcache_%s_bucket{%s=\"%s\",le=\"+Inf\"} %" PRIu64 "\n", row->name,
                 row->label, value, h->count);
         fprintf(out, "kvcache_%s_sum{%s=\"%s\"} ", row->name, row->label, value);

@@ -20,5 +20,6 @@ void histogram_add(struct histogram *h, uint64_t value);
 void histogram_merge(struct histogram *to, const struct histogram *from);
 /* Upper edge of the bucket in which the quantile (0..1) lies, at most `max`; 0 when empty. */
 uint64_t histogram_quantile(const struct histogram *h, double quantile);
-/* How many values are at most `edge`, as far as buckets tell. */
+/* How many values are at most `edge`: those of the buckets that end there or before. It never falls
+ * as values are added. */
 uint64_t histogram_at_most(const struct histogram *h, uint64_t edge);

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/histogram.h"
+#include "checked.h"
 
 static struct histogram h;
 
@@ -37,7 +38,9 @@ static void one_value_is_every_quantile(void **state)
                 assert_true(histogram_quantile(&h, 0.0) == values[i]);
                 assert_true(histogram_quantile(&h, 0.5) == values[i]);
                 assert_true(histogram_quantile(&h, 1.0) == values[i]);
-                assert_int_equal(histogram_at_most(&h, values[i]), 1);
+                assert_int_equal(histogram_at_most(&h, values[i] + MIN(values[i] / 8,
+                                                                       UINT64_MAX - values[i])),
+                                 1);
                 if (values[i] > 0)
                         assert_int_equal(histogram_at_most(&h, values[i] / 2), 0);
         }
@@ -87,16 +90,36 @@ static void counts_below_an_edge_grow_to_all(void **state)
 
         for (uint64_t v = 0; v < 5000; v += 3)
                 histogram_add(&h, v);
-        for (uint64_t edge = 0; edge <= 5000; edge++) {
+        for (uint64_t edge = 0; edge <= 5625; edge++) { /* a step beyond the last value */
                 uint64_t n = histogram_at_most(&h, edge);
 
                 assert_true(n >= before);
-                assert_true(n <= edge / 3 + 1); /* never more than there are */
-                assert_true((double)n >=
-                            (double)edge / 1.125 / 3 - 1); /* and at most a step fewer */
+                assert_true(n <= MIN(edge, 4998u) / 3 + 1); /* never more than there are */
+                /* and at most a step fewer */
+                assert_true((double)n >= MIN((double)edge / 1.125, 4998.0) / 3 - 1);
                 before = n;
         }
         assert_int_equal(before, h.count);
+}
+
+static void counts_below_an_edge_never_fall_as_values_come(void **state)
+{
+        for (uint64_t edge = 1; edge < 100000; edge += 997) {
+                uint64_t before = 0;
+
+                reset(NULL);
+                /* The edge cuts a bucket: what lies in it before the edge comes first. */
+                for (uint64_t v = 0; v < 9; v++) {
+                        histogram_add(&h, edge / 8 * v);
+                        assert_true(histogram_at_most(&h, edge) >= before);
+                        before = histogram_at_most(&h, edge);
+                }
+                for (uint64_t v = edge; v < edge + edge / 8; v += edge / 50 + 1) {
+                        histogram_add(&h, v);
+                        assert_true(histogram_at_most(&h, edge) >= before);
+                        before = histogram_at_most(&h, edge);
+                }
+        }
 }
 
 static void merging_is_adding_to_one(void **state)
@@ -144,6 +167,7 @@ int main(void)
                 cmocka_unit_test_setup(quantile_is_never_below_and_at_most_an_eighth_above, reset),
                 cmocka_unit_test_setup(quantiles_are_those_of_the_sorted_values, reset),
                 cmocka_unit_test_setup(counts_below_an_edge_grow_to_all, reset),
+                cmocka_unit_test_setup(counts_below_an_edge_never_fall_as_values_come, reset),
                 cmocka_unit_test_setup(merging_is_adding_to_one, reset),
                 cmocka_unit_test_setup(sum_stays_at_its_end, reset),
                 cmocka_unit_test_setup(huge_values_share_the_last_bucket, reset),
