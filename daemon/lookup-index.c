@@ -40,6 +40,8 @@ enum {
 #define SMALL_WORDS (UINT64_C(1) << 20)
 /* Between two rebuilds for other reasons than that it is full, and after one that failed. */
 #define REST_NS (UINT64_C(60) * 1000000000)
+/* After one that failed, where there is no table: who asks meanwhile waits. */
+#define RETRY_NS UINT64_C(1000000000)
 
 enum phase { PHASE_MEMORY, PHASE_STORE, PHASE_POOL };
 
@@ -53,7 +55,7 @@ struct tenant {
         uint64_t built_ns;
         bool full;              /* a larger one is wanted */
         bool wanted;            /* one is wanted, and none is being built */
-        uint64_t not_before_ns; /* after a build that failed beside a live one */
+        uint64_t not_before_ns; /* after a build that failed */
         struct list_node waiting;
 
         struct lookup_table *next; /* being built */
@@ -189,6 +191,7 @@ static void on_store_replaced(void *userdata)
                 struct tenant *t = &l->tenants[i];
 
                 t->wanted = t->wanted || t->live || t->next;
+                t->not_before_ns = 0;
                 drop_live(t);
                 drop_next(t);
         }
@@ -240,7 +243,7 @@ static void build_failed(struct tenant *t, int r, uint64_t now_ns)
 {
         drop_next(t);
         t->all->failed++;
-        t->not_before_ns = now_ns + REST_NS;
+        t->not_before_ns = now_ns + (t->live ? REST_NS : RETRY_NS);
         answer(t, r);
 }
 
@@ -363,7 +366,7 @@ bool lookups_turn(struct lookups *l, uint64_t now_ns, uint64_t slice_ns)
 
                 if (t->full && t->live && !t->next && now_ns >= t->not_before_ns)
                         t->wanted = true;
-                if (t->wanted && !t->next && !t->is_calling) {
+                if (t->wanted && !t->next && !t->is_calling && now_ns >= t->not_before_ns) {
                         int r = build_start(t);
 
                         t->wanted = false;

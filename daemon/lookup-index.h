@@ -49,8 +49,8 @@ struct lookup_wait {
         int result;             /* 0: it is there; -errno: it could not be made; -ECANCELED */
         void (*complete)(struct lookup_wait *wait);
 };
-/* The tenant wants a table. 0: lookups_fd() gives it; LOOKUP_WAIT: it is being built; -ESHUTDOWN.
- */
+/* The tenant wants a table. 0: lookups_fd() gives it; LOOKUP_WAIT: it is being built, or will be, a
+ * second after an attempt that failed; -ESHUTDOWN. */
 int lookups_ask(struct lookups *l, unsigned tenant, struct lookup_wait *wait);
 /* Of the table that is there: borrowed, read-only. -1: there is none. */
 int lookups_fd(const struct lookups *l, unsigned tenant, uint64_t *ret_bytes);

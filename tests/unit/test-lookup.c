@@ -802,14 +802,23 @@ static void without_memory_who_waits_is_told(void **state)
 {
         struct asked a;
         struct reading r;
+        uint64_t failed_ns;
 
         available = 4096;
         assert_int_equal(ask(&a), LOOKUP_WAIT);
+        failed_ns = clock_mono_ns(); /* at the earliest */
         while (a.completed == 0)
                 step();
         assert_int_equal(a.wait.result, -ENOMEM);
         assert_int_equal(stats().failed, 1);
         assert_int_equal(stats().bytes, 0);
+        /* Who asks again soon waits for the next attempt, and does not make one. */
+        assert_int_equal(ask(&a), LOOKUP_WAIT);
+        for (unsigned i = 0; i < 1000; i++)
+                (void)lookups_turn(lookups, failed_ns + i, 0);
+        assert_int_equal(stats().failed, 1);
+        assert_int_equal(a.completed, 0);
+        lookups_cancel(&a.wait);
 
         /* One that cannot grow stays, and calls nothing absent that is there. */
         available = UINT64_MAX;
