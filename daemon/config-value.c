@@ -63,9 +63,9 @@ static unsigned edit_distance(const char *a, const char *b, unsigned enough)
         for (size_t j = 0; j <= nb; j++)
                 last[j] = (unsigned)j;
         for (size_t i = 1; i <= na; i++) {
-                unsigned *spare = before;
+                unsigned *spare = before, least = (unsigned)i;
 
-                now[0] = (unsigned)i;
+                now[0] = least;
                 for (size_t j = 1; j <= nb; j++) {
                         int ca = tolower((unsigned char)a[i - 1]),
                             cb = tolower((unsigned char)b[j - 1]);
@@ -77,7 +77,10 @@ static unsigned edit_distance(const char *a, const char *b, unsigned enough)
                             cb == tolower((unsigned char)a[i - 2]))
                                 d = MIN(d, before[j - 2] + 1);
                         now[j] = d;
+                        least = MIN(least, d);
                 }
+                if (least > enough)
+                        return enough; /* a swap adds one to what is two rows above */
                 before = last;
                 last = now;
                 now = spare;

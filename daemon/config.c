@@ -120,7 +120,8 @@ static size_t section_length(const char *name)
 
 void config_say_unknown(const char *name, char why[static CONFIG_WHY])
 {
-        char quoted[CONFIG_QUOTED], sections[16][24];
+        char quoted[CONFIG_QUOTED], quoted_entry[CONFIG_QUOTED], entry[CONFIG_QUOTED];
+        char sections[16][24];
         struct config_meant meant = config_meant_init(name);
         bool lacks_section = false;
         size_t n = section_length(name);
@@ -129,10 +130,11 @@ void config_say_unknown(const char *name, char why[static CONFIG_WHY])
 
         if (strncmp(name, "tenants.", 8) == 0 && strcmp(name, "tenants.default") != 0 &&
             strncmp(name, "tenants.default.", 16) != 0) {
+                snprintf(entry, sizeof(entry), "- name: %s", name + 8);
                 config_refuse(why,
                               "unknown key %s; tenants are a list in the file, an entry each: "
-                              "\"- name: %.20s\", and its keys below",
-                              config_quote(name, quoted), name + 8);
+                              "%s, and its keys below",
+                              config_quote(name, quoted), config_quote(entry, quoted_entry));
                 return;
         }
         for (unsigned i = 0; i < N_NAMES; i++) {

@@ -536,6 +536,9 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "tenants: {acme: {}}\n",
                   "t:1:11: unknown key \"tenants.acme\"; tenants are a list in the file, an entry "
                   "each: \"- name: acme\", and its keys below" },
+                { "? \"tenants.a\\tb\"\n: 1\n",
+                  "t:1:3: unknown key \"tenants.a?b\"; tenants are a list in the file, an entry "
+                  "each: \"- name: a?b\", and its keys below" },
                 { "tenants: [default]\n",
                   "t:1:11: a tenant is a mapping: \"- name: research\", and "
                   "its other keys below" },
