@@ -8,6 +8,7 @@
 
 #include "lookup.h"
 #include "memory/backing.h"
+#include "prefetch.h"
 
 enum { LOOKUP_TABLE_NAMES = 64, LOOKUP_TABLE_MIN_BUCKETS = 4096 };
 
@@ -57,8 +58,8 @@ static inline void lookup_table_prefetch(const struct lookup_table *t, uint64_t 
 {
         struct lookup_pair p = lookup_main(hash, t->n_buckets);
 
-        __builtin_prefetch(&t->buckets[p.a], 1);
-        __builtin_prefetch(&t->buckets[p.b], 1);
+        prefetch(&t->buckets[p.a], 1);
+        prefetch(&t->buckets[p.b], 1);
 }
 
 /* Words of the main buckets. */

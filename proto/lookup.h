@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "key.h"
+#include "prefetch.h"
 
 #define LOOKUP_MAGIC UINT64_C(0x31584449504b4f4c) /* "LOKPIDX1" */
 
@@ -143,12 +144,12 @@ static inline uint64_t lookup_removals(const struct lookup_view *v)
 
 static inline void lookup_prefetch_first(const struct lookup_view *v, uint64_t hash)
 {
-        __builtin_prefetch(&v->buckets[lookup_main(hash, v->n_buckets).a]);
+        prefetch(&v->buckets[lookup_main(hash, v->n_buckets).a]);
 }
 
 static inline void lookup_prefetch_second(const struct lookup_view *v, uint64_t hash)
 {
-        __builtin_prefetch(&v->buckets[lookup_main(hash, v->n_buckets).b]);
+        prefetch(&v->buckets[lookup_main(hash, v->n_buckets).b]);
 }
 
 /* The word if it is one with this tag, else zero. */

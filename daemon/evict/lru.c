@@ -16,6 +16,7 @@
 
 #include "checked.h"
 #include "policy.h"
+#include "prefetch.h"
 
 /* A link is 0 (not in), END and the list's group, or one more than an item. */
 struct lru_item {
@@ -142,15 +143,15 @@ static void lru_prefetch(const struct evict *e, uint32_t item, unsigned step)
         const struct lru_item *i = &l->items[item];
 
         if (step == 0) {
-                __builtin_prefetch(i, 1);
+                prefetch(i, 1);
                 return;
         }
         if (i->older == 0)
                 return;
         if (!(i->older & END))
-                __builtin_prefetch(&l->items[i->older - 1], 1);
+                prefetch(&l->items[i->older - 1], 1);
         if (!(i->younger & END))
-                __builtin_prefetch(&l->items[i->younger - 1], 1);
+                prefetch(&l->items[i->younger - 1], 1);
 }
 
 static void lru_remove(struct evict *e, uint32_t item)

@@ -19,6 +19,7 @@
 #include "cleanup.h"
 #include "evict/evict.h"
 #include "memory/backing.h"
+#include "prefetch.h"
 #include "slab/slab.h"
 
 enum {
@@ -527,12 +528,12 @@ void pool_prefetch(const struct pool *p, uint64_t hash, unsigned step)
         const uint32_t *bucket = &p->buckets[hash & p->bucket_mask];
 
         if (step == 0) {
-                __builtin_prefetch(bucket);
+                prefetch(bucket);
         } else if (*bucket != 0) {
                 const struct pool_chunk *c = &p->chunks[*bucket - 1];
 
-                __builtin_prefetch(c);
-                __builtin_prefetch(&c->pins, 1);
+                prefetch(c);
+                prefetch(&c->pins, 1);
         }
 }
 

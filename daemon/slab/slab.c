@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "checked.h"
+#include "prefetch.h"
 
 #define SLOT_FREE 0x80000000u
 #define SLOT_END  0x7fffffffu /* no next one */
@@ -590,9 +591,9 @@ void slabs_prefetch(const struct slabs *s, struct slab_slot slot, unsigned step)
                 return;
         slab = &s->slabs[slot.slab];
         if (step == 0)
-                __builtin_prefetch(slab);
+                prefetch(slab);
         else if (slab->words && slot.slot < slab->slots)
-                __builtin_prefetch(&slab->words[slot.slot], 1);
+                prefetch(&slab->words[slot.slot], 1);
 }
 
 int slabs_occupy(struct slabs *s, struct slab_slot slot, uint32_t owner)

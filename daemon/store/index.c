@@ -15,6 +15,7 @@
 
 #include "checked.h"
 #include "cleanup.h"
+#include "prefetch.h"
 #include "store/index.h"
 
 struct index {
@@ -229,12 +230,12 @@ void index_prefetch(const struct index *ix, uint64_t hash, unsigned step)
         const uint32_t *bucket = bucket_of(ix, (uint32_t)hash);
 
         if (step == 0) {
-                __builtin_prefetch(bucket);
+                prefetch(bucket);
         } else if (*bucket != 0) {
                 const struct chunk *c = &ix->chunks[*bucket - 1];
 
-                __builtin_prefetch(c);
-                __builtin_prefetch((const char *)(c + 1) - 1);
+                prefetch(c);
+                prefetch((const char *)(c + 1) - 1);
         }
 }
 

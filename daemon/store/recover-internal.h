@@ -45,13 +45,16 @@ struct block {
         bool zeros;        /* all of `pages` */
         bool checked;      /* `checks` say what may be read */
         bool judged;       /* and the rest */
+        bool again;        /* asked for by the second look */
+        bool busy;         /* somebody is at it */
 };
+
+enum { READERS = 2, READ_AHEAD = 6 };
 
 struct recovery {
         struct volume *v;
         char *error;
 
-        int fd;
         uint32_t pages;
         uint32_t room; /* of a block, in pages */
         bool *written; /* of each block: has any of it been, ever */
@@ -61,17 +64,16 @@ struct recovery {
         struct arena *arenas;
         bool unread;         /* the device has refused a page */
 
-        /* The reader has `ahead` while `reading`. */
-        struct block ahead;
-        pthread_t reader;
+        /* The threads beside; recover-ahead.c. */
+        pthread_t readers[READERS], judge, populator;
+        unsigned n_readers;
+        bool has_judge, has_populator;
         pthread_mutex_t lock;
-        pthread_cond_t cond;
-        bool has_reader, reading, judging, ending;
-
-        /* Another puts memory under so many records of the index meanwhile. */
-        pthread_t populator;
-        bool has_populator;
-        uint32_t expected;
+        pthread_cond_t cond; /* of what follows */
+        bool ending;
+        struct block ahead[READ_AHEAD];
+        uint32_t asked, reading, read, judging, taken; /* of the blocks, ever */
+        uint32_t expected; /* records of the index that need memory */
 
         bool looked;   /* once: `sequences` says what there is to read */
         bool in_force; /* so is the limit: which segments there are says what can be read of them */
@@ -88,16 +90,16 @@ struct recovery {
 
 /* store_error() with the path, what was done, and why it did not go. */
 int recover_fail(struct recovery *rec, int r, const char *what);
+/* For what is filled at once: fewer faults. free() it. */
+void *recover_huge_alloc(uint64_t bytes);
+/* A chunk of the index's that has no place yet. */
+void recover_forget(struct volume *v, uint32_t chunk);
 
 /* --- recover-read.c: the ring, a block at a time --- */
 
 int recover_open_ring(struct recovery *rec);
 /* Frees all of it. */
 void recover_close_ring(struct recovery *rec);
-/* So many records of the index are known to be needed. */
-void recover_expect(struct recovery *rec, uint32_t records);
-void recover_stop_threads(struct recovery *rec);
-
 /* A page is borrowed until the next is asked for. */
 const struct disk_page *recover_page(struct recovery *rec, uint32_t page);
 /* NULL: it is not valid. Of its entries, a bit for each that is. */
@@ -109,7 +111,7 @@ const struct disk_page *recover_judged_page(struct recovery *rec, uint32_t page,
 
 /* The segment's part of an entry: within a file that is there, and possible. */
 bool recover_place_valid(const struct recovery *rec, const struct disk_entry *e);
-/* Whatever looks at the slots of a page's entries is about to. */
+/* Whatever looks at the slots of a page's entries will come to it soon. */
 void recover_prefetch(const struct recovery *rec, const struct disk_page *page);
 
 static inline bool recover_is_of_scan(const struct segment_scan *scan, const struct disk_entry *e)
@@ -117,6 +119,26 @@ static inline bool recover_is_of_scan(const struct segment_scan *scan, const str
         return e->segment_epoch == scan->epoch && e->slot_pages == scan->slot_pages &&
                e->tenant == scan->tenant;
 }
+
+int recover_block_init(struct block *b, uint32_t room);
+void recover_block_fini(struct block *b);
+void recover_block_fill(const struct recovery *rec, struct block *b, uint32_t first);
+/* What may be read of it. `again`: a page that is still whole has the same entries as when it was
+ * looked at first. */
+void recover_block_check(const struct recovery *rec, struct block *b, bool again);
+/* What the second look does, up to the index. Nothing that this reads changes any more. */
+void recover_block_judge(const struct recovery *rec, struct block *b);
+
+/* --- recover-ahead.c: threads beside; without them nothing is ahead --- */
+
+void recover_ahead_start(struct recovery *rec);
+void recover_ahead_stop(struct recovery *rec);
+/* The block becomes rec->block, if it has been asked for. */
+bool recover_ahead_take(struct recovery *rec, uint32_t first);
+/* The blocks that will be wanted after this one. */
+void recover_ahead_ask(struct recovery *rec, uint32_t first);
+/* So many records of the index are known to be needed. */
+void recover_expect(struct recovery *rec, uint32_t records);
 
 /* --- recover-segments.c --- */
 
@@ -126,3 +148,9 @@ int recover_open_segments(struct recovery *rec);
 /* The ring gives what it has too much of, the last segment its end; then segments go, from the last
  * one on. After the first look. */
 int recover_enforce_limit(struct recovery *rec);
+
+/* --- recover-places.c --- */
+
+/* Slots, counts, and the order of eviction, of all that is in the index. A chunk whose slot cannot
+ * be had is forgotten. After the last look. */
+int recover_take_places(struct recovery *rec);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A start, the reading: the ring's pages, checked. recover.c says what for.
  *
- * A ring of up to 64 MiB is read once and kept meanwhile; a larger one is read for each look,
- * through the page cache: that costs less than touching that much memory. Then there are two
- * threads beside: one reads the next block while this one is looked at, and in the second look does
- * all but the index's part with it; one puts memory under the index while the device is what all
- * wait for. Without them everything is done in turn.
+ * A ring of up to 64 MiB is read once and kept meanwhile; a larger one is read for each look, past
+ * the page cache where that is possible: memory that is touched for the first time may cost more
+ * than the device. Then there are threads beside, which recover-ahead.c has. Without them
+ * everything is done in turn.
  *
  * A block that was never written is not read, and what cannot be read is as good as zeros. */
 #include "store/recover-internal.h"
@@ -19,11 +18,11 @@
 #include <unistd.h>
 
 #include "checked.h"
+#include "prefetch.h"
 
 enum {
-        READ_PAGES = 128,
+        READ_PAGES = 256,
         KEEP_PAGES = 64 * 1024 * 1024 / DISK_PAGE,
-        POPULATE_RECORDS = 128 * 1024,
 };
 
 /* What is allocated and was never written need not be read: the kernel would zero pages of its own
@@ -38,11 +37,11 @@ static int find_written(struct recovery *rec)
         if (!rec->written)
                 return -ENOMEM;
         for (;;) {
-                off_t data = lseek(rec->fd, end, SEEK_DATA);
+                off_t data = lseek(rec->v->table_fd, end, SEEK_DATA);
 
                 if (data < 0 && errno == ENXIO)
                         return 0;
-                end = data < 0 ? -1 : lseek(rec->fd, data, SEEK_HOLE);
+                end = data < 0 ? -1 : lseek(rec->v->table_fd, data, SEEK_HOLE);
                 if (end <= data) {
                         memset(rec->written, true, n); /* it does not say */
                         return 0;
@@ -66,7 +65,7 @@ static void block_read(const struct recovery *rec, struct block *b)
         if (zeros)
                 return;
         while (done < bytes) {
-                ssize_t k = pread(rec->fd, buf + done, bytes - done, (off_t)(offset + done));
+                ssize_t k = pread(rec->v->table_fd, buf + done, bytes - done, (off_t)(offset + done));
 
                 if (k < 0 && errno == EINTR)
                         continue;
@@ -81,7 +80,7 @@ static void block_read(const struct recovery *rec, struct block *b)
                 /* Past the page that fails; a page at a time from there, as long as it takes. */
                 uint64_t next = MIN(round_down(done, DISK_PAGE) + DISK_PAGE, bytes);
 
-                k = pread(rec->fd, buf + done, next - done, (off_t)(offset + done));
+                k = pread(rec->v->table_fd, buf + done, next - done, (off_t)(offset + done));
                 if (k <= 0) {
                         b->unread = true;
                         memset(buf + done, 0, next - done);
@@ -98,8 +97,7 @@ static bool entry_valid(const struct disk_entry *e, const uint8_t uuid[static DI
         return disk_entry_valid(e, uuid) && e->seq <= CHUNK_SEQ_MAX;
 }
 
-/* A page that is still whole has the same entries as when it was looked at first. */
-static void block_check(const struct recovery *rec, struct block *b)
+void recover_block_check(const struct recovery *rec, struct block *b, bool again)
 {
         const uint8_t *uuid = rec->v->dir->superblock.uuid;
 
@@ -110,7 +108,7 @@ static void block_check(const struct recovery *rec, struct block *b)
 
                 c->valid = disk_page_valid(p, uuid, b->first + i);
                 c->entries = 0;
-                if (c->valid && rec->in_force && p->sequence == rec->sequences[b->first + i]) {
+                if (c->valid && again && p->sequence == rec->sequences[b->first + i]) {
                         c->entries = rec->entries[b->first + i];
                         continue;
                 }
@@ -133,7 +131,7 @@ void recover_prefetch(const struct recovery *rec, const struct disk_page *page)
 {
         for (unsigned j = 0; j < page->count; j++)
                 if (page->entries[j].segment < rec->n_scans)
-                        __builtin_prefetch(&rec->scans[page->entries[j].segment]);
+                        prefetch(&rec->scans[page->entries[j].segment]);
         for (unsigned j = 0; j < page->count; j++) {
                 const struct disk_entry *e = &page->entries[j];
                 const struct segment_scan *scan;
@@ -143,8 +141,15 @@ void recover_prefetch(const struct recovery *rec, const struct disk_page *page)
                 scan = &rec->scans[e->segment];
                 if (scan->seqs && e->slot_pages == scan->slot_pages &&
                     e->slot_offset / e->slot_pages < scan->slots)
-                        __builtin_prefetch(&scan->seqs[e->slot_offset / e->slot_pages]);
+                        prefetch(&scan->seqs[e->slot_offset / e->slot_pages]);
         }
+}
+
+/* The device has put it where no core has looked. */
+static void prefetch_page(const struct disk_page *page)
+{
+        for (unsigned i = 0; i < DISK_PAGE; i += 64)
+                prefetch((const char *)page + i);
 }
 
 static bool won_its_slot(const struct recovery *rec, const struct disk_entry *e)
@@ -157,22 +162,24 @@ static bool won_its_slot(const struct recovery *rec, const struct disk_entry *e)
         return recover_is_of_scan(scan, e) && e->seq == scan->seqs[e->slot_offset / e->slot_pages];
 }
 
-/* What the second look does, up to the index. Nothing that this reads changes any more. */
-static void block_judge(const struct recovery *rec, struct block *b)
+void recover_block_judge(const struct recovery *rec, struct block *b)
 {
         const struct volume *v = rec->v;
 
         if (!b->checked)
-                block_check(rec, b);
+                recover_block_check(rec, b, true);
         b->judged = true;
         for (uint32_t i = 0; i < b->n; i++) {
                 const struct disk_page *p = &b->pages[i];
                 struct check *c = &b->checks[i];
 
                 c->won = c->in = 0;
+                if (i + 2 < b->n)
+                        prefetch_page(p + 2);
+                if (i + 1 < b->n && b->checks[i + 1].valid)
+                        recover_prefetch(rec, p + 1);
                 if (!c->valid)
                         continue;
-                recover_prefetch(rec, p);
                 for (unsigned j = 0; j < p->count; j++) {
                         const struct disk_entry *e = &p->entries[j];
 
@@ -188,7 +195,7 @@ static void block_judge(const struct recovery *rec, struct block *b)
         }
 }
 
-static void block_fill(const struct recovery *rec, struct block *b, uint32_t first)
+void recover_block_fill(const struct recovery *rec, struct block *b, uint32_t first)
 {
         b->first = first;
         b->n = MIN(rec->room, rec->pages - first);
@@ -196,7 +203,7 @@ static void block_fill(const struct recovery *rec, struct block *b, uint32_t fir
         block_read(rec, b);
 }
 
-static int block_init(struct block *b, uint32_t room)
+int recover_block_init(struct block *b, uint32_t room)
 {
         b->pages = aligned_alloc(DISK_PAGE, (size_t)room * DISK_PAGE);
         b->checks = calloc(room, sizeof(*b->checks));
@@ -206,150 +213,24 @@ static int block_init(struct block *b, uint32_t room)
         return 0;
 }
 
-static void block_fini(struct block *b)
+void recover_block_fini(struct block *b)
 {
         free(b->pages);
         free(b->checks);
+        *b = (struct block){};
 }
 
-static void *reader_run(void *userdata)
-{
-        struct recovery *rec = userdata;
-
-        pthread_mutex_lock(&rec->lock);
-        while (!rec->ending) {
-                if (!rec->reading) {
-                        pthread_cond_wait(&rec->cond, &rec->lock);
-                        continue;
-                }
-                pthread_mutex_unlock(&rec->lock);
-                block_fill(rec, &rec->ahead, rec->ahead.first);
-                if (rec->judging)
-                        block_judge(rec, &rec->ahead);
-                pthread_mutex_lock(&rec->lock);
-                rec->reading = false;
-                pthread_cond_broadcast(&rec->cond);
-        }
-        pthread_mutex_unlock(&rec->lock);
-        return NULL;
-}
-
-/* Without it blocks are read as they are needed. */
-static void reader_start(struct recovery *rec)
-{
-        if (block_init(&rec->ahead, rec->room) < 0)
-                return;
-        rec->has_reader = pthread_create(&rec->reader, NULL, reader_run, rec) == 0;
-}
-
-static void reader_wait(struct recovery *rec)
-{
-        pthread_mutex_lock(&rec->lock);
-        while (rec->reading)
-                pthread_cond_wait(&rec->cond, &rec->lock);
-        pthread_mutex_unlock(&rec->lock);
-}
-
-static void reader_ask(struct recovery *rec, uint32_t first)
-{
-        pthread_mutex_lock(&rec->lock);
-        rec->ahead.first = first;
-        rec->ahead.n = 0;
-        rec->reading = true;
-        rec->judging = rec->in_force;
-        pthread_cond_broadcast(&rec->cond);
-        pthread_mutex_unlock(&rec->lock);
-}
-
-/* The kernel takes a third of a start to clear what the index is about to fill. While the table is
- * first read, the device is what all wait for. */
-static void *populator_run(void *userdata)
-{
-        struct recovery *rec = userdata;
-        uint32_t done = 0;
-
-        pthread_mutex_lock(&rec->lock);
-        while (!rec->ending) {
-                uint32_t wanted = rec->expected;
-
-                if (wanted <= done) {
-                        pthread_cond_wait(&rec->cond, &rec->lock);
-                        continue;
-                }
-                pthread_mutex_unlock(&rec->lock);
-                index_populate(rec->v->index, done, wanted);
-                done = wanted;
-                pthread_mutex_lock(&rec->lock);
-        }
-        pthread_mutex_unlock(&rec->lock);
-        return NULL;
-}
-
-static void populator_start(struct recovery *rec)
-{
-        rec->has_populator = pthread_create(&rec->populator, NULL, populator_run, rec) == 0;
-}
-
-void recover_expect(struct recovery *rec, uint32_t records)
-{
-        if (!rec->has_populator || records < rec->expected + POPULATE_RECORDS)
-                return;
-        pthread_mutex_lock(&rec->lock);
-        rec->expected = records;
-        pthread_cond_broadcast(&rec->cond);
-        pthread_mutex_unlock(&rec->lock);
-}
-
-void recover_stop_threads(struct recovery *rec)
-{
-        if (!rec->has_reader && !rec->has_populator)
-                return;
-        pthread_mutex_lock(&rec->lock);
-        rec->ending = true;
-        pthread_cond_broadcast(&rec->cond);
-        pthread_mutex_unlock(&rec->lock);
-        if (rec->has_reader)
-                pthread_join(rec->reader, NULL);
-        if (rec->has_populator)
-                pthread_join(rec->populator, NULL);
-        rec->has_reader = rec->has_populator = false;
-}
-
-/* The block that will be needed after this one; from the end it goes on at the begin. */
-static uint32_t wanted_after(const struct recovery *rec, uint32_t block)
-{
-        for (uint32_t first = block + rec->room; first < rec->pages; first += rec->room) {
-                uint32_t end = MIN(rec->pages, first + rec->room);
-
-                if (!rec->looked)
-                        return first;
-                for (uint32_t i = first; i < end; i++)
-                        if (rec->sequences[i] != 0 && rec->sequences[i] != TABLE_STALE)
-                                return first;
-        }
-        return 0;
-}
-
-/* The block that has the page; the reader then goes on with the one after it. */
+/* The block that has the page. */
 static void next_block(struct recovery *rec, uint32_t page)
 {
-        uint32_t first = page / rec->room * rec->room, after;
+        uint32_t first = page / rec->room * rec->room;
 
-        if (rec->has_reader)
-                reader_wait(rec);
-        if (rec->has_reader && rec->ahead.n > 0 && rec->ahead.first == first) {
-                struct block b = rec->block;
-
-                rec->block = rec->ahead;
-                rec->ahead = b;
-        } else {
-                block_fill(rec, &rec->block, first);
-        }
+        if (!recover_ahead_take(rec, first))
+                recover_block_fill(rec, &rec->block, first);
         rec->unread = rec->unread || rec->block.unread;
-        if (rec->has_reader && (after = wanted_after(rec, first)) != first)
-                reader_ask(rec, after);
+        recover_ahead_ask(rec, first);
         if (!rec->block.checked)
-                block_check(rec, &rec->block);
+                recover_block_check(rec, &rec->block, rec->in_force);
 }
 
 const struct disk_page *recover_page(struct recovery *rec, uint32_t page)
@@ -379,7 +260,7 @@ const struct disk_page *recover_judged_page(struct recovery *rec, uint32_t page,
                 return NULL;
         p = recover_valid_page(rec, page, &entries);
         if (!rec->block.judged)
-                block_judge(rec, &rec->block);
+                recover_block_judge(rec, &rec->block);
         *ret_check = &rec->block.checks[page - rec->block.first];
         return p;
 }
@@ -405,35 +286,27 @@ int recover_open_ring(struct recovery *rec)
         if (r < 0)
                 return recover_fail(rec, r, "cannot allocate the file \"" RECOVER_TABLE "\"");
 
-        rec->fd = dir_open_buffered(v->dir, RECOVER_TABLE);
-        if (rec->fd < 0)
-                return recover_fail(rec, rec->fd, "cannot read the file \"" RECOVER_TABLE "\"");
-        posix_fadvise(rec->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+        posix_fadvise(v->table_fd, 0, 0, POSIX_FADV_SEQUENTIAL);
         rec->room = rec->pages <= KEEP_PAGES ? rec->pages : READ_PAGES;
         if (v->params.table_block > 0)
                 rec->room = MIN(v->params.table_block, rec->pages);
         rec->sequences = calloc(rec->pages, sizeof(*rec->sequences));
         rec->entries = calloc(rec->pages, sizeof(*rec->entries));
-        if (block_init(&rec->block, rec->room) < 0 || !rec->sequences || !rec->entries ||
+        if (recover_block_init(&rec->block, rec->room) < 0 || !rec->sequences || !rec->entries ||
             find_written(rec) < 0)
                 return recover_fail(rec, -ENOMEM, "reading the table");
-        if (rec->room < rec->pages) {
-                reader_start(rec);
-                populator_start(rec);
-        }
+        if (rec->room < rec->pages)
+                recover_ahead_start(rec);
         return 0;
 }
 
 void recover_close_ring(struct recovery *rec)
 {
-        recover_stop_threads(rec);
-        if (rec->fd >= 0) {
-                posix_fadvise(rec->fd, 0, 0, POSIX_FADV_DONTNEED);
-                close(rec->fd);
-        }
+        recover_ahead_stop(rec);
+        if (rec->v->table_fd >= 0)
+                posix_fadvise(rec->v->table_fd, 0, 0, POSIX_FADV_DONTNEED);
         free(rec->sequences);
         free(rec->entries);
         free(rec->written);
-        block_fini(&rec->block);
-        block_fini(&rec->ahead);
+        recover_block_fini(&rec->block);
 }

@@ -12,9 +12,7 @@
  *      above all, that is newer than what the index holds under its key, takes it out: the entries
  *      of one key were written in the order of their sequences.
  *
- * What is left is live: its segment is cut as the entries say, its slot is taken, it enters the
- * eviction order, older seconds first and within a second the later put first, so that parents are
- * younger than children.
+ * What is left is live, and recover-places.c gives it its place.
  *
  * A ring whose pages do not follow each other in the order of their sequences, whatever has
  * happened to it, has the second look's takings-out done in a look of their own, when all that may
@@ -45,7 +43,6 @@
 enum {
         HUGE_BYTES = 2 * 1024 * 1024,
         ARENA_BYTES = 16 * 1024 * 1024,
-        FETCH_AHEAD = 32,
 };
 
 /* How far both counters go ahead when a page could not be read: it may be readable again at another
@@ -59,8 +56,7 @@ int recover_fail(struct recovery *rec, int r, const char *what)
 
 /* --- first look --- */
 
-/* For what is filled at once: fewer faults. free() it. */
-static void *huge_alloc(uint64_t bytes)
+void *recover_huge_alloc(uint64_t bytes)
 {
         void *p;
 
@@ -82,7 +78,7 @@ static uint64_t *seqs_new(struct recovery *rec, uint32_t n)
                 /* A short table tells of few slots. */
                 room = MIN((uint64_t)rec->pages * DISK_PAGE, (uint64_t)ARENA_BYTES);
                 room = round_up(MAX(bytes + sizeof(*a), room), DISK_PAGE);
-                a = huge_alloc(room);
+                a = recover_huge_alloc(room);
                 if (!a)
                         return NULL;
                 *a = (struct arena){ .next = rec->arenas, .used = sizeof(*a), .bytes = room };
@@ -220,7 +216,7 @@ static void index_entry(struct recovery *rec, const struct disk_entry *e, uint64
         table_place(v->table, page, i);
 }
 
-static void forget(struct volume *v, uint32_t i)
+void recover_forget(struct volume *v, uint32_t i)
 {
         volume_chunk_at(v, i)->slab = INDEX_NO_SLAB;
         table_forget(v->table, i);
@@ -235,7 +231,7 @@ static void unindex_entry(struct recovery *rec, const struct disk_entry *e, uint
 
         if (i == INDEX_NONE || volume_chunk_at(v, i)->seq >= e->seq)
                 return;
-        forget(v, i);
+        recover_forget(v, i);
 }
 
 /* Some of a page's entries go into the index, others take out what is older. Whatever is wanted of
@@ -350,115 +346,6 @@ static int add_slabs(struct recovery *rec)
                         segment_retire(v, i);
         }
         v->n_retired = 0; /* those were missing already: no reason not to make new ones */
-        return 0;
-}
-
-static int cut_segment(struct recovery *rec, uint32_t number)
-{
-        uint16_t tenant = rec->scans[number].tenant;
-        struct volume *v = rec->v;
-        struct segment *seg = v->segments[number];
-        uint64_t bytes = (uint64_t)rec->scans[number].slot_pages * DISK_PAGE;
-        int class, r;
-
-        slabs_declare_class(v->slabs, bytes);
-        class = slabs_class_of(v->slabs, tenant, bytes);
-        if (class < 0 || slabs_class_bytes(v->slabs, (unsigned)class) != bytes)
-                return -EINVAL;
-        r = slabs_assign(v->slabs, number, (unsigned)class);
-        if (r < 0)
-                return r;
-        seg->slot_bytes = bytes;
-        seg->tenant = tenant;
-        seg->epoch = rec->scans[number].epoch;
-        v->cut_slots += slabs_slab_slots(v->slabs, number);
-        return 0;
-}
-
-struct age {
-        uint64_t second, seq;
-        uint32_t chunk;
-};
-
-static int by_age(const void *a, const void *b)
-{
-        const struct age *x = a, *y = b;
-
-        if (x->second != y->second)
-                return x->second < y->second ? -1 : 1;
-        return x->seq > y->seq ? -1 : x->seq < y->seq;
-}
-
-/* Records are in the order of the pages, which is nearly that of the puts: seconds ascend, and
- * within each it is the other way round. Once that is turned there may be nothing left to sort. */
-static void sort_by_age(struct age *ages, size_t n)
-{
-        bool sorted = true;
-
-        for (size_t i = 0, end; i < n; i = end) {
-                for (end = i + 1; end < n && by_age(&ages[end - 1], &ages[end]) > 0; end++)
-                        ;
-                for (size_t a = i, b = end - 1; a < b; a++, b--) {
-                        struct age swap = ages[a];
-
-                        ages[a] = ages[b];
-                        ages[b] = swap;
-                }
-                sorted = sorted && (i == 0 || by_age(&ages[i - 1], &ages[i]) <= 0);
-        }
-        if (!sorted)
-                qsort(ages, n, sizeof(*ages), by_age);
-}
-
-static void prefetch_place(const struct volume *v, uint32_t i, unsigned step)
-{
-        const struct chunk *c = volume_chunk_at(v, i);
-
-        slabs_prefetch(v->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot }, step);
-}
-
-/* Slots, counts, and the order of eviction. A chunk whose slot cannot be had is forgotten. */
-static int take_places(struct recovery *rec)
-{
-        struct volume *v = rec->v;
-        _cleanup_(freep) struct age *ages =
-                huge_alloc(((uint64_t)index_used(v->index) + 1) * sizeof(*ages));
-        size_t n = 0;
-
-        if (!ages)
-                return recover_fail(rec, -ENOMEM, "building the index");
-        for (uint32_t i = 0; i < index_high(v->index); i++) {
-                const struct chunk *c = volume_chunk_at(v, i);
-
-                if (c->flags & CHUNK_USED)
-                        ages[n++] = (struct age){ .second = c->created_ms / 1000,
-                                                  .seq = c->seq,
-                                                  .chunk = i };
-        }
-        sort_by_age(ages, n);
-        for (size_t k = 0; k < n; k++) {
-                if (k + FETCH_AHEAD < n)
-                        prefetch_place(v, ages[k + FETCH_AHEAD].chunk, 0);
-                if (k + FETCH_AHEAD / 2 < n)
-                        prefetch_place(v, ages[k + FETCH_AHEAD / 2].chunk, 1);
-                uint32_t i = ages[k].chunk;
-                struct chunk *c = volume_chunk_at(v, i);
-                int r = 0;
-
-                if (slabs_slab_class(v->slabs, c->slab) < 0)
-                        r = cut_segment(rec, c->slab);
-                if (r == 0)
-                        r = slabs_occupy(v->slabs,
-                                         (struct slab_slot){ .slab = c->slab, .slot = c->slot }, i);
-                if (r < 0) {
-                        forget(v, i);
-                        continue;
-                }
-                room_charge(v, c);
-                evict_insert(v->evict, i, (uint32_t)slabs_slab_class(v->slabs, c->slab), c->length);
-                chunk_publish(v, i);
-        }
-        v->stats.recovered_chunks = v->chunks;
         return 0;
 }
 
@@ -600,8 +487,8 @@ static int recover_all(struct recovery *rec)
         if (r < 0)
                 return recover_fail(rec, r, "making the table");
         second_look(rec);
-        recover_stop_threads(rec);
-        r = take_places(rec);
+        recover_ahead_stop(rec);
+        r = recover_take_places(rec);
         if (r < 0)
                 return r;
         if (rec->new_pages) {
@@ -617,7 +504,6 @@ int recover(struct volume *v, char ret_error[static STORE_ERROR_BYTES])
         struct recovery rec = {
                 .v = v,
                 .error = ret_error,
-                .fd = -1,
                 .lock = PTHREAD_MUTEX_INITIALIZER,
                 .cond = PTHREAD_COND_INITIALIZER,
         };

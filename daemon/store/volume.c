@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "prefetch.h"
 #include "store/internal.h"
 
 enum { DEFAULT_LOCK_WAIT_MS = 5000, LIST_LOOKS = 64, DEFAULT_ERROR_BUDGET = 16 };
@@ -707,8 +708,8 @@ void volume_prefetch_touch(const struct volume *v, struct store_ref ref, unsigne
                 const struct chunk *c = volume_chunk_at(v, ref.index);
 
                 /* From its sequence to its flags: a touch looks at no more. */
-                __builtin_prefetch((const char *)&c->crc + sizeof(c->crc));
-                __builtin_prefetch((const char *)c->parent - 1);
+                prefetch((const char *)&c->crc + sizeof(c->crc));
+                prefetch((const char *)c->parent - 1);
         }
         evict_prefetch(v->evict, ref.index, step);
 }
