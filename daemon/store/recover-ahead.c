@@ -179,17 +179,18 @@ static uint32_t wanted_after(const struct recovery *rec, uint32_t block)
 
 void recover_ahead_ask(struct recovery *rec, uint32_t first)
 {
-        uint32_t last = first;
+        uint32_t next;
 
         if (rec->n_readers == 0)
                 return;
         pthread_mutex_lock(&rec->lock);
-        if (rec->taken != rec->asked)
-                last = block_at(rec, rec->asked - 1)->first;
-        while (rec->asked - rec->taken < READ_AHEAD && (last = wanted_after(rec, last)) != first) {
+        if (rec->taken == rec->asked)
+                rec->last_asked = first;
+        while (rec->asked - rec->taken < READ_AHEAD &&
+               (next = wanted_after(rec, rec->last_asked)) != first) {
                 struct block *b = block_at(rec, rec->asked++);
 
-                b->first = last;
+                rec->last_asked = b->first = next;
                 b->again = rec->in_force;
         }
         pthread_cond_broadcast(&rec->cond);

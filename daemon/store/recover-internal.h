@@ -73,6 +73,7 @@ struct recovery {
         bool ending;
         struct block ahead[READ_AHEAD];
         uint32_t asked, reading, read, judging, taken; /* of the blocks, ever */
+        uint32_t last_asked;                           /* its first page */
         uint32_t expected; /* records of the index that need memory */
 
         bool looked;   /* once: `sequences` says what there is to read */
