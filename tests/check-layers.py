@@ -27,7 +27,7 @@ import re
 import sys
 import tempfile
 
-HELPERS = {"proto/cleanup.h", "proto/checked.h"}
+HELPERS = {"proto/cleanup.h", "proto/checked.h", "proto/prefetch.h"}
 PARTS = {"config", "listener", "http", "lookup", "notify", "tenant", "transfers", "stats"}
 LOW = {"memory", "store", "io", "evict", "slab"}
 BOTTOM = {"base", "proto"}
