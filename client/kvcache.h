@@ -207,6 +207,10 @@ enum kvcache_op {
         KVCACHE_OP_TOUCH = 6,
         KVCACHE_OP_EVICT = 7,
         KVCACHE_OP_STAT = 8,
+        /* From disk to the pool, for a get that will come; the answer does not wait for it. Per key:
+         * KVCACHE_OK: it is there or on its way; KVCACHE_MISS; KVCACHE_BUSY: there is no room now.
+         * It is younger than before, as after a get. */
+        KVCACHE_OP_PREFETCH = 9,
 };
 
 struct kvcache_lease {
@@ -253,10 +257,11 @@ struct kvcache_result {
 enum {
         KVCACHE_NOWAIT = 1 << 0,     /* PUT, GET: KVCACHE_BUSY rather than waiting for room */
         KVCACHE_KEEP_LEASE = 1 << 1, /* PUT: keep a lease on each chunk */
-        KVCACHE_MORE = 1 << 2, /* PUT, GET, GET_INTO, TOUCH: the chain goes on with the next such
-                                  request, whose `parent` is the last key of this one. A get of
-                                  what is there and a put of the rest are one chain: its recency
-                                  is set from its end to its root, so that ends are evicted first */
+        KVCACHE_MORE = 1 << 2, /* PUT, GET, GET_INTO, TOUCH, PREFETCH: the chain goes on with the
+                                  next such request, whose `parent` is the last key of this one. A
+                                  get of what is there and a put of the rest are one chain: its
+                                  recency is set from its end to its root, so that ends are evicted
+                                  first */
 };
 
 struct kvcache_request {
@@ -268,11 +273,11 @@ struct kvcache_request {
         uint32_t tiers;          /* EVICT: KVCACHE_TIER_MEMORY or KVCACHE_TIER_ALL; 0: all */
         const struct kvcache_entry *entries; /* read during the call only */
         const struct kvcache_key *keys; /* instead of entries for GET (whole chunks), EXISTS, MATCH,
-                                           TOUCH, EVICT, STAT */
+                                           TOUCH, EVICT, STAT, PREFETCH */
         size_t count; /* any; more than a message holds are sent as several, as one chain */
         const struct kvcache_key *parent; /* the key before the first; NULL: the first is a root */
         struct kvcache_result *results; /* `count` of them, the caller's; written at completion. May
-                                           be NULL for MATCH and TOUCH */
+                                           be NULL for MATCH, TOUCH and PREFETCH */
         int timeout_ms;          /* 0: the handle's; then the key's status is KVCACHE_PENDING */
         uint64_t user_data;      /* comes back with the completion */
 };
@@ -288,7 +293,7 @@ struct kvcache_completion {
 
 /* Sends it, or queues it when the daemon has enough in flight. 0; -ENOBUFS: data does not fit the
  * lane now; -E2BIG: it never does, or a key has more pieces than a message; -EINVAL; -ENOTCONN: the
- * daemon is away and reconnecting failed. */
+ * daemon is away and reconnecting failed; -EOPNOTSUPP: it is too old for this. */
 int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request);
 /* An epoll fd over socket and deadlines: readable when kvcache_drain() has something to do.
  * Borrowed; stays the same across reconnects. */

@@ -9,6 +9,7 @@ struct fill {
         struct store_get store;
         struct cache *cache;
         uint32_t chunk;
+        uint64_t ahead; /* bytes of its slot, if nobody has asked for it */
 };
 
 static void on_read(struct store_get *store)
@@ -30,6 +31,7 @@ static void on_read(struct store_get *store)
         cache_settle_waiters(c, chunk, WAITING_FILL, good ? CACHE_OK : CACHE_MISS);
         cache_unpin(c, chunk);
         c->retry_now = true;
+        c->ahead_bytes -= f->ahead;
         c->pending--;
         free(f);
 }
@@ -45,17 +47,64 @@ static void on_read_abandoned(struct store_get *store)
         c->retry_now = true;
 }
 
+/* CACHE_OK: the chunk is the pool's, FILLING and READING. CACHE_BUSY: there is no room now. */
+static enum cache_status fill_begin(struct cache *c, uint32_t namespace_id, const struct key *key,
+                                    uint64_t hash, uint32_t length, uint32_t *ret_chunk,
+                                    struct fill **ret)
+{
+        uint32_t chunk;
+        struct fill *f;
+        int r = pool_acquire(c->params.pool, namespace_id, key, hash, length, &chunk);
+
+        if (r != 0)
+                return r == POOL_TOO_LARGE ? CACHE_TOO_LARGE : CACHE_BUSY;
+        f = calloc(1, sizeof(*f));
+        if (f) {
+                f->cache = c;
+                f->chunk = chunk;
+                f->store = (struct store_get){
+                        .namespace_id = namespace_id,
+                        .key = *key,
+                        .hash = hash,
+                        .buf = pool_at(c->params.pool, chunk),
+                        .room = (uint32_t)pool_slot_bytes(c->params.pool, chunk),
+                        .complete = on_read,
+                        .abandon = on_read_abandoned,
+                };
+                r = store_get(c->params.store, &f->store);
+        }
+        if (!f || r != 0) {
+                free(f);
+                pool_drop(c->params.pool, chunk);
+                cache_unpin(c, chunk);
+                return CACHE_MISS;
+        }
+        c->pending++;
+        pool_chunk(c->params.pool, chunk)->flags |= POOL_READING;
+        *ret_chunk = chunk;
+        *ret = f;
+        return CACHE_OK;
+}
+
+/* Somebody asks for what may have been read ahead. */
+static void note_asked(struct cache *c, struct pool_chunk *pc)
+{
+        c->stats.read_ahead_used += pc->flags & POOL_AHEAD ? 1 : 0;
+        pc->flags &= ~(uint32_t)POOL_AHEAD;
+}
+
 bool cache_get_try(struct cache *c, struct cache_request *req)
 {
         uint32_t chunk = pool_find(c->params.pool, req->namespace_id, &req->key, req->hash);
         struct store_chunk info;
+        enum cache_status status;
         struct store_ref ref;
         struct fill *f;
-        int r;
 
         if (chunk != POOL_NONE) {
                 struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
 
+                note_asked(c, pc);
                 if (!(pc->flags & POOL_FILLING)) {
                         if (!req->tier)
                                 req->tier = CACHE_MEMORY;
@@ -78,38 +127,13 @@ bool cache_get_try(struct cache *c, struct cache_request *req)
         req->length = info.length;
         if (cache_others_first(c, req))
                 return false;
-        r = pool_acquire(c->params.pool, req->namespace_id, &req->key, req->hash, info.length,
-                         &chunk);
-        if (r == POOL_FULL)
+        status = fill_begin(c, req->namespace_id, &req->key, req->hash, info.length, &chunk, &f);
+        if (status == CACHE_BUSY)
                 return false;
-        if (r == POOL_TOO_LARGE) {
-                cache_finish(c, req, CACHE_TOO_LARGE);
+        if (status != CACHE_OK) {
+                cache_finish(c, req, status);
                 return true;
         }
-        f = calloc(1, sizeof(*f));
-        if (f) {
-                f->cache = c;
-                f->chunk = chunk;
-                f->store = (struct store_get){
-                        .namespace_id = req->namespace_id,
-                        .key = req->key,
-                        .hash = req->hash,
-                        .buf = pool_at(c->params.pool, chunk),
-                        .room = (uint32_t)pool_slot_bytes(c->params.pool, chunk),
-                        .complete = on_read,
-                        .abandon = on_read_abandoned,
-                };
-                r = store_get(c->params.store, &f->store);
-        }
-        if (!f || r != 0) {
-                free(f);
-                pool_drop(c->params.pool, chunk);
-                cache_unpin(c, chunk);
-                cache_finish(c, req, CACHE_MISS);
-                return true;
-        }
-        c->pending++;
-        pool_chunk(c->params.pool, chunk)->flags |= POOL_READING;
         req->tier = CACHE_DISK;
         cache_wait_on(c, req, chunk, WAITING_FILL);
         return true;
@@ -120,4 +144,36 @@ void cache_get(struct cache *c, struct cache_request *req)
         cache_request_init(c, req, KIND_GET);
         if (!cache_get_try(c, req))
                 cache_wait_for_room(c, req);
+}
+
+enum cache_status cache_read_ahead(struct cache *c, uint32_t namespace_id, const struct key *key,
+                                   uint64_t hash, struct cache_place *ret_place)
+{
+        struct store_chunk info;
+        enum cache_status status;
+        uint32_t chunk;
+        struct fill *f;
+        unsigned tiers = cache_find(c, namespace_id, key, hash, ret_place, &info);
+
+        if (tiers & CACHE_MEMORY)
+                return CACHE_OK;
+        if (pool_find(c->params.pool, namespace_id, key, hash) != POOL_NONE)
+                return CACHE_OK; /* on its way */
+        if (!tiers)
+                return CACHE_MISS;
+        if (c->stopping)
+                return CACHE_CANCELLED;
+        /* Who waits for room comes first, and gets have the most of it. */
+        if (!list_empty(&c->wait_gets) || !list_empty(&c->wait_puts) ||
+            c->ahead_bytes + info.length > pool_bytes(c->params.pool) / 4)
+                return CACHE_BUSY;
+        status = fill_begin(c, namespace_id, key, hash, info.length, &chunk, &f);
+        if (status != CACHE_OK)
+                return status;
+        f->ahead = pool_slot_bytes(c->params.pool, chunk);
+        c->ahead_bytes += f->ahead;
+        pool_chunk(c->params.pool, chunk)->flags |= POOL_AHEAD;
+        c->stats.read_ahead++;
+        c->stats.read_ahead_bytes += info.length;
+        return CACHE_OK;
 }

@@ -30,7 +30,8 @@ struct cache {
         uint64_t next_deadline_ns;             /* of those who wait for room; 0: nobody */
         uint64_t look_again_ns;                /* when somebody's patience ends; 0: nobody's */
         uint64_t unwritten_limit;
-        uint64_t pending;                      /* requests and writes */
+        uint64_t pending;                      /* requests, fills and writes */
+        uint64_t ahead_bytes;                  /* of slots being filled for nobody yet */
         bool kicked, retry_now, stopping;
         bool lost_eviction;     /* of a chunk whose write hangs, since the last who asked */
         uint64_t retry_pending; /* of the store, when it was tried last */

@@ -95,6 +95,11 @@ int cache_new(struct cache **ret, const struct cache_params *params);
 struct cache *cache_free(struct cache *c); /* nothing may be in flight */
 
 void cache_get(struct cache *c, struct cache_request *req);
+/* From disk to the pool, for a get that will come; nobody is told of the end. CACHE_OK: it is there
+ * or on its way; CACHE_MISS; CACHE_BUSY: there is no room without waiting, or a quarter of the pool
+ * is being filled like this; CACHE_TOO_LARGE; CACHE_CANCELLED. `ret_place` as of cache_find(). */
+enum cache_status cache_read_ahead(struct cache *c, uint32_t namespace_id, const struct key *key,
+                                   uint64_t hash, struct cache_place *ret_place);
 void cache_put(struct cache *c, struct cache_request *req);
 
 /* What a key is looked for by in both tiers, from here on down. */
@@ -165,6 +170,8 @@ struct cache_stats {
         uint64_t unwritten_bytes, unwritten_chunks; /* now */
         uint64_t pool_only;       /* accepted puts whose write failed: gone with the pool */
         uint64_t shared_fills;    /* gets that joined another's read */
+        /* Reads for gets to come, and how many chunks of theirs were asked for. */
+        uint64_t read_ahead, read_ahead_bytes, read_ahead_used;
         /* Bytes that went between disk and clients' memory, and reads of these that were done again
          * by way of the pool. */
         uint64_t put_bytes_direct, get_bytes_direct, direct_fallbacks;

@@ -443,6 +443,10 @@ static void look_up(struct batch *b, uint32_t i)
                         status = WIRE_OK;
                 *(uint16_t *)result_at(b, i) = (uint16_t)status;
                 break;
+        case WIRE_PREFETCH:
+                status = status_of(cache_read_ahead(cache, ns, key, hash, &b->part->places[i]));
+                *(uint16_t *)result_at(b, i) = (uint16_t)status;
+                break;
         case WIRE_EVICT:
                 status = status_of(
                         cache_evict(cache, ns, key, hash, b->head.tiers == WIRE_TIER_MEMORY));
@@ -476,7 +480,7 @@ static void look_up(struct batch *b, uint32_t i)
 
 static bool is_chained(unsigned op)
 {
-        return op == WIRE_PUT || op == WIRE_GET || op == WIRE_TOUCH;
+        return op == WIRE_PUT || op == WIRE_GET || op == WIRE_TOUCH || op == WIRE_PREFETCH;
 }
 
 static void dispatch_batch(struct client *client, const struct wire_batch *msg,

@@ -45,6 +45,9 @@ void status_collect_cache(const struct dispatch_env *env, struct cache_stats *re
                 ret->unwritten_chunks += c.unwritten_chunks;
                 ret->pool_only += c.pool_only;
                 ret->shared_fills += c.shared_fills;
+                ret->read_ahead += c.read_ahead;
+                ret->read_ahead_bytes += c.read_ahead_bytes;
+                ret->read_ahead_used += c.read_ahead_used;
                 ret->put_bytes_direct += c.put_bytes_direct;
                 ret->get_bytes_direct += c.get_bytes_direct;
                 ret->direct_fallbacks += c.direct_fallbacks;
@@ -104,6 +107,9 @@ static void collect_traffic(const struct dispatch_env *env, struct stats *s)
         s->put_exists = (double)cache.puts_existing;
         s->put_pool_only = (double)cache.pool_only;
         s->shared_fills = (double)cache.shared_fills;
+        s->prefetched_chunks = (double)cache.read_ahead;
+        s->prefetched_bytes = (double)cache.read_ahead_bytes;
+        s->prefetch_hits = (double)cache.read_ahead_used;
         s->put_bytes_direct = (double)cache.put_bytes_direct;
         s->get_bytes_direct = (double)cache.get_bytes_direct;
         s->direct_fallbacks = (double)cache.direct_fallbacks;

@@ -72,6 +72,12 @@ static const struct op_info {
         [WIRE_DONATE] = { .name = "DONATE", .fds = 1 },
         [WIRE_WITHDRAW] = { .name = "WITHDRAW" },
         [WIRE_LOOKUP] = { .name = "LOOKUP" },
+        [WIRE_PREFETCH] = { .name = "PREFETCH",
+                            .flags = WIRE_F_MORE,
+                            .entry_bytes = sizeof(struct key),
+                            .result_bytes = sizeof(uint16_t),
+                            .batch = true,
+                            .parent = true },
 };
 
 static const char *const status_names[WIRE_STATUS_END] = {
@@ -101,6 +107,11 @@ size_t wire_entry_bytes(unsigned op)
 size_t wire_result_bytes(unsigned op)
 {
         return op < WIRE_OP_END ? ops[op].result_bytes : 0;
+}
+
+bool wire_op_is_batch(unsigned op)
+{
+        return op < WIRE_OP_END && ops[op].batch;
 }
 
 unsigned wire_request_fds(unsigned op)

@@ -55,12 +55,14 @@ enum wire_op {
         WIRE_DONATE = 18,   /* lend memory of the client's; request carries its fd */
         WIRE_WITHDRAW = 19, /* take it back */
         WIRE_LOOKUP = 20,   /* the tenant's look-up index (lookup.h); reply carries its fd */
+        WIRE_PREFETCH = 21, /* disk to pool, for gets that will come; the reply does not wait */
         WIRE_OP_END,
 };
 
 /* wire_hdr.flags of requests; which op takes which is in wire.c. In replies flags are zero. */
 enum wire_flag {
-        WIRE_F_MORE = 1 << 0,   /* PUT, GET, TOUCH: the chain goes on in the next message */
+        WIRE_F_MORE = 1 << 0,   /* PUT, GET, TOUCH, PREFETCH: the chain goes on in the next message
+                                 */
         WIRE_F_NOWAIT = 1 << 1, /* PUT, GET: answer BUSY instead of waiting for room */
         WIRE_F_LEASE = 1 << 2,  /* PUT: keep a lease on each chunk put or already there */
         WIRE_F_INTO = 1 << 3,   /* GET: copy to the client's region instead of leasing */
@@ -142,9 +144,9 @@ struct wire_hello {
 };
 static_assert(sizeof(struct wire_hello) == 64, "wire format");
 
-/* PUT, GET, RELEASE, EXISTS, MATCH, TOUCH, EVICT, STAT: this head, then `count` entries of the op's
- * size, then `pieces`, then `releases` leases that end with this message, whatever becomes of the
- * rest of it. */
+/* PUT, GET, RELEASE, EXISTS, MATCH, TOUCH, EVICT, STAT, PREFETCH: this head, then `count` entries
+ * of the op's size, then `pieces`, then `releases` leases that end with this message, whatever
+ * becomes of the rest of it. */
 struct wire_batch {
         struct wire_hdr hdr;
         uint32_t namespace_id; /* 16  RELEASE: ignored */
@@ -154,7 +156,7 @@ struct wire_batch {
         uint8_t ack;           /* 28  PUT: enum wire_ack; others: zero */
         uint8_t tiers;         /* 29  EVICT: enum wire_tier, memory or all; others: zero */
         uint16_t pieces;       /* 30  with WIRE_F_PIECES; else zero */
-        struct key parent; /* 32  PUT, GET, TOUCH: key before the first; zero: the first is a root;
+        struct key parent; /* 32  PUT, GET, TOUCH, PREFETCH: key before the first; zero: the first is a root;
                               others: zero */
 };
 static_assert(sizeof(struct wire_batch) == 64, "wire format");
@@ -297,7 +299,8 @@ static_assert(sizeof(struct wire_hello_result) == 64, "wire format");
 
 /* What a daemon may offer beyond the version. Bits. */
 enum wire_feature {
-        WIRE_FEATURE_LOOKUP = 1 << 0, /* LOOKUP */
+        WIRE_FEATURE_LOOKUP = 1 << 0,   /* LOOKUP */
+        WIRE_FEATURE_PREFETCH = 1 << 1, /* PREFETCH */
 };
 
 enum { WIRE_RESULT_LEASED = 1 << 0 };
@@ -323,8 +326,8 @@ struct wire_get_result {
 };
 static_assert(sizeof(struct wire_get_result) == 32, "wire format");
 
-/* EXISTS: one byte a key, enum wire_tier bits, 0: not there. TOUCH, EVICT: one uint16_t a key, a
- * status. */
+/* EXISTS: one byte a key, enum wire_tier bits, 0: not there. TOUCH, EVICT, PREFETCH: one uint16_t
+ * a key, a status. */
 
 struct wire_stat_result {
         uint16_t status;      /*  0 */
@@ -367,6 +370,8 @@ static_assert(sizeof(struct wire_verify_result) == 64, "wire format");
  * none. */
 size_t wire_entry_bytes(unsigned op);
 size_t wire_result_bytes(unsigned op);
+/* Is its request a struct wire_batch? */
+bool wire_op_is_batch(unsigned op);
 
 /* Is this one complete request that a client of this version may send: length, op, flags, counts,
  * reserved fields and enums? NULL if so, else a static text that says what is wrong, for the log.

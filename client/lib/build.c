@@ -40,13 +40,15 @@ unsigned build_wire_op(enum kvcache_op op)
                 return WIRE_EVICT;
         case KVCACHE_OP_STAT:
                 return WIRE_STAT;
+        case KVCACHE_OP_PREFETCH:
+                return WIRE_PREFETCH;
         }
         return 0;
 }
 
 static bool build_is_chained(unsigned op)
 {
-        return op == WIRE_PUT || op == WIRE_GET || op == WIRE_TOUCH;
+        return op == WIRE_PUT || op == WIRE_GET || op == WIRE_TOUCH || op == WIRE_PREFETCH;
 }
 
 static const struct kvcache_key *build_key(const struct kvcache_request *user, size_t i)

@@ -171,11 +171,6 @@ void message_queue(struct kvcache *kv, struct message *m)
         TAILQ_INSERT_TAIL(&kv->queue, m, link);
 }
 
-static bool message_is_batch(unsigned op)
-{
-        return op >= WIRE_PUT && op <= WIRE_STAT;
-}
-
 int message_send(struct kvcache *kv)
 {
         struct message *m;
@@ -199,7 +194,7 @@ int message_send(struct kvcache *kv)
                         slot++;
                 m->tag = ((kv->sent + 1) * WIRE_MAX_INFLIGHT) | slot;
                 ((struct wire_hdr *)m->data)->tag = m->tag;
-                if (kv->n_releases > 0 && message_is_batch(m->op)) {
+                if (kv->n_releases > 0 && wire_op_is_batch(m->op)) {
                         n_releases = message_take_releases(kv, m);
                         data = kv->out;
                         bytes += n_releases * sizeof(struct wire_lease);
@@ -247,7 +242,7 @@ static const char *message_check_reply(const struct kvcache *kv, const struct me
         if (n_fds != (carries_fd ? 1u : 0u))
                 return "wrong number of descriptors";
 
-        if (message_is_batch(m->op)) {
+        if (wire_op_is_batch(m->op)) {
                 if (result > 0 && reply->count != m->count)
                         return "wrong number of results";
                 if (payload != result * m->count)
@@ -342,7 +337,7 @@ static int message_take_reply(struct kvcache *kv, size_t bytes, int fds[static W
 
         kv->inflight[m->tag % WIRE_MAX_INFLIGHT] = NULL;
         kv->n_inflight--;
-        if (message_is_batch(m->op)) {
+        if (wire_op_is_batch(m->op)) {
                 message_unref_lane(m, &kv->conn->lane);
                 reply_take(kv, m, reply);
         } else {

@@ -222,6 +222,7 @@ void reply_take(struct kvcache *kv, struct message *m, const struct wire_reply *
                         break;
                 case WIRE_TOUCH:
                 case WIRE_EVICT:
+                case WIRE_PREFETCH:
                         if (q->results)
                                 q->results[key] = (struct kvcache_result){
                                         .status = reply_status(((const uint16_t *)payload)[i]),

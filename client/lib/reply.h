@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replies to batches: PUT, GET, EXISTS, MATCH, TOUCH, EVICT, STAT. */
+/* Replies to batches: PUT, GET, EXISTS, MATCH, TOUCH, EVICT, STAT, PREFETCH. */
 #pragma once
 
 #include "handle.h"

@@ -284,7 +284,7 @@ int request_normalize(struct kvcache *kv, const struct kvcache_request *user,
                 flags = KVCACHE_NOWAIT | KVCACHE_KEEP_LEASE | KVCACHE_MORE;
         else if (u.op == KVCACHE_OP_GET || u.op == KVCACHE_OP_GET_INTO)
                 flags = KVCACHE_NOWAIT | KVCACHE_MORE;
-        else if (u.op == KVCACHE_OP_TOUCH)
+        else if (u.op == KVCACHE_OP_TOUCH || u.op == KVCACHE_OP_PREFETCH)
                 flags = KVCACHE_MORE;
         if (u.flags & ~flags)
                 return handle_fail(kv, -EINVAL, "flags 0x%x make no sense with this operation",
@@ -307,7 +307,10 @@ int request_normalize(struct kvcache *kv, const struct kvcache_request *user,
                 return handle_fail(kv, -EINVAL, "either entries or keys are to be given");
         if (!u.entries && (u.op == KVCACHE_OP_PUT || u.op == KVCACHE_OP_GET_INTO))
                 return handle_fail(kv, -EINVAL, "this operation needs entries");
-        if (!u.results && u.op != KVCACHE_OP_MATCH && u.op != KVCACHE_OP_TOUCH)
+        if (u.op == KVCACHE_OP_PREFETCH && !(kv->conn->features & WIRE_FEATURE_PREFETCH))
+                return handle_fail(kv, -EOPNOTSUPP, "this daemon cannot prefetch");
+        if (!u.results && u.op != KVCACHE_OP_MATCH && u.op != KVCACHE_OP_TOUCH &&
+            u.op != KVCACHE_OP_PREFETCH)
                 return handle_fail(kv, -EINVAL, "this operation needs room for its results");
         *ret = u;
         return 0;

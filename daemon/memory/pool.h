@@ -24,6 +24,7 @@ enum pool_flag {
         POOL_STORED = 1 << 2,  /* the store has it, or had it since it came here */
         POOL_WRITING = 1 << 3, /* a write to the store is under way or waits */
         POOL_DROPPED = 1 << 4, /* out of the table; lives as long as its pins */
+        POOL_AHEAD = 1 << 5,   /* the cache's: nobody has asked for the bytes yet */
 };
 
 struct pool_chunk {

@@ -241,6 +241,10 @@ class Actor:
             self.book[name][key].evict_answered(key, Status(status))
             self.changed(key, self.book[name][key])
 
+    def prefetch(self):
+        name, keys = self.some(KEYS, False)
+        self.batch("prefetch", Op.PREFETCH, name, keys, lambda *_: None)
+
     def evict_memory(self):
         name, keys = self.some(KEYS, False)
         self.batch("evict memory", Op.EVICT, name, keys, lambda *_: None, tiers=Tier.MEMORY)
@@ -266,7 +270,7 @@ class Actor:
 
     def act(self):
         what = self.rng.choices([self.put, lambda: self.get(False), lambda: self.get(True), self.look, self.evict,
-                                 self.evict_memory, self.purge], [40, 25, 12, 4, 8, 6, 3])[0]
+                                 self.evict_memory, self.prefetch, self.purge], [40, 25, 12, 4, 8, 6, 4, 3])[0]
         what()
 
     def work(self):

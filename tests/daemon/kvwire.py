@@ -28,6 +28,7 @@ ROOT = bytes(32)
 DEFAULT_SOCKET = "/run/kvcache/kvcache.sock"
 
 FEATURE_LOOKUP = 1
+FEATURE_PREFETCH = 2
 
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE, F_SEAL_FUTURE_WRITE = 1, 2, 4, 8, 16
 
@@ -53,6 +54,7 @@ class Op(enum.IntEnum):
     DONATE = 18
     WITHDRAW = 19
     LOOKUP = 20
+    PREFETCH = 21
 
 
 class Flag(enum.IntFlag):
@@ -804,6 +806,9 @@ class Client:
 
     def touch(self, namespace, keys, more=False, **how):
         return self._statuses(Op.TOUCH, namespace, keys, dict(how, flags=Flag.MORE if more else 0))
+
+    def prefetch(self, namespace, keys, more=False, **how):
+        return self._statuses(Op.PREFETCH, namespace, keys, dict(how, flags=Flag.MORE if more else 0))
 
     def evict(self, namespace, keys, tiers=Tier.ALL, **how):
         return self._statuses(Op.EVICT, namespace, keys, dict(how, tiers=tiers))

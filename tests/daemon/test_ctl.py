@@ -143,6 +143,25 @@ def test_exists_from_a_file(daemon, directory):
     ctl("exists", "--from", directory / "none", daemon=daemon, check=BAD_INPUT)
 
 
+def test_prefetch(daemon, directory):
+    pairs = items("pf", 5, 1000)
+    keys = [k.hex() for k, _ in pairs]
+    with daemon.client() as c:
+        ns = c.namespace("default")
+        c.put(ns, pairs, ack=Ack.WRITTEN)
+        ctl("evict", "--tier", "memory", *keys, daemon=daemon, check=OK)
+        assert "3 in memory or on the way" in ctl("prefetch", *keys[:3], daemon=daemon, check=OK).stdout
+        harness.wait_until(lambda: [bool(t & Tier.MEMORY) for t in c.exists(ns, [k for k, _ in pairs])] ==
+                           [True] * 3 + [False] * 2, "three are in memory")
+        said = ctl("prefetch", "--json", keys[4], "other", daemon=daemon, check=NOT_FOUND).stdout
+        assert json.loads(said) == {"begun": 1, "missing": 1, "no_room": 0}
+    listed = directory / "keys"
+    listed.write_text("".join(f"{k}\n" for k in keys))
+    assert "5 in memory" in ctl("prefetch", "--from", listed, daemon=daemon, check=OK).stdout
+    assert "1 not there" in ctl("prefetch", "-n", "nowhere", "k", daemon=daemon, check=NOT_FOUND).stdout
+    ctl("prefetch", daemon=daemon, check=USAGE)
+
+
 def test_evict_and_purge(daemon):
     pairs = items("ep", 10, 1000)
     keys = [k.hex() for k, _ in pairs]

@@ -8,7 +8,7 @@ import pytest
 
 import harness
 import kvwire
-from harness import KIB, MIB, in_threads, items, key_of, put_all, value_of
+from harness import KIB, MIB, in_threads, items, key_of, put_all, value_of, wait_until
 from kvwire import Ack, Flag, Op, Status, Tier
 
 
@@ -106,6 +106,37 @@ def test_exists_match_and_touch(leg_daemon):
         other = c.namespace("match-other")
         assert c.match(other, keys) == 0 and not any(c.exists(other, keys))
         assert [r.status for r in c.get(other, keys)] == [Status.MISS] * 10
+
+
+def test_prefetch(leg_daemon):
+    pairs = items("prefetch", 40, 20000)
+    keys = [k for k, _ in pairs]
+    stranger = key_of("stranger", 1)
+
+    def read_ahead():
+        return leg_daemon.metric("kvcache_prefetched_chunks_total"), leg_daemon.metric("kvcache_prefetch_hits_total")
+
+    with leg_daemon.client() as c:
+        assert c.features & kvwire.FEATURE_PREFETCH
+        ns = c.namespace("prefetch")
+        chunks, hits = read_ahead()
+        c.put(ns, pairs, ack=Ack.WRITTEN)
+        assert c.prefetch(ns, keys[:4]) == [Status.OK] * 4, "in memory already"
+        assert read_ahead() == (chunks, hits)
+        c.evict(ns, keys, Tier.MEMORY)
+        assert c.prefetch(ns, [*keys[:2], stranger, *keys[2:]], more=True) == \
+            [Status.OK] * 2 + [Status.MISS] + [Status.OK] * 38
+        joined = c.get(ns, keys)  # a part of them before they are there
+        assert [r.status for r in joined] == [Status.OK] * 40
+        assert [bytes(r.data) for r in joined] == [v for _, v in pairs]
+        c.release([r.lease for r in joined])
+        assert read_ahead() == (chunks + 40, hits + 40)
+        c.evict(ns, keys, Tier.MEMORY)
+        assert c.prefetch(ns, keys[:10]) == [Status.OK] * 10
+        wait_until(lambda: all(t & Tier.MEMORY for t in c.exists(ns, keys[:10])), "what was prefetched is in memory")
+        assert not any(t & Tier.MEMORY for t in c.exists(ns, keys[10:]))
+        assert [r.tier for r in c.get(ns, keys[:10])] == [Tier.MEMORY] * 10
+        assert leg_daemon.metric("kvcache_leases") == 10, "a prefetch keeps none"
 
 
 def test_evict_from_memory_and_from_everywhere(leg_daemon):

@@ -16,7 +16,8 @@ from kvwire import Ack, Flag, Op
 KEY = key_of("frame")
 PUT = kvwire.PUT_ENTRY.pack(KEY, 0, 10, 0, 0)
 GET = kvwire.GET_ENTRY.pack(KEY, 0, 0, 0, 0, 0)
-BATCHES = {Op.PUT: PUT, Op.GET: GET, Op.EXISTS: KEY, Op.MATCH: KEY, Op.TOUCH: KEY, Op.EVICT: KEY, Op.STAT: KEY}
+BATCHES = {Op.PUT: PUT, Op.GET: GET, Op.EXISTS: KEY, Op.MATCH: KEY, Op.TOUCH: KEY, Op.EVICT: KEY, Op.STAT: KEY,
+           Op.PREFETCH: KEY}
 
 
 def hello(magic=kvwire.MAGIC, low=1, high=1, features=0, name=b"bad"):
@@ -33,7 +34,7 @@ def namespace(name=b"n", fingerprint=b"", chunk=0, reserved=0, lengths=None, fla
     return frame(Op.NAMESPACE, struct.pack("<QHHI", chunk, a, b, reserved) + name + fingerprint, flags)
 
 
-ALLOWED = {Op.PUT: 7, Op.GET: 1 | 2 | 8, Op.TOUCH: 1, Op.NAMESPACE: 16, Op.PURGE: 32}
+ALLOWED = {Op.PUT: 7, Op.GET: 1 | 2 | 8, Op.TOUCH: 1, Op.PREFETCH: 1, Op.NAMESPACE: 16, Op.PURGE: 32}
 
 
 def unknown_flags():

@@ -102,6 +102,7 @@ class Actor:
         self.client.match(ns, keys)
         self.client.exists(ns, keys)
         self.client.touch(ns, keys, more=self.rng.random() < 0.3)
+        assert set(self.client.prefetch(ns, self.some(50))) <= {Status.OK, Status.MISS, Status.BUSY}
         for key, s in zip(keys, self.client.stat(ns, keys)):
             assert s.status == Status.MISS or s.length == size_of(key)
 

@@ -357,8 +357,8 @@ static void say_lookup(int fd)
 /* A batch that makes sense as far as the input lets it. */
 static void say_batch(int fd)
 {
-        static const uint16_t ops[] = { WIRE_PUT,   WIRE_GET,   WIRE_RELEASE, WIRE_EXISTS,
-                                        WIRE_MATCH, WIRE_TOUCH, WIRE_EVICT,   WIRE_STAT };
+        static const uint16_t ops[] = { WIRE_PUT,   WIRE_GET,   WIRE_RELEASE, WIRE_EXISTS, WIRE_MATCH,
+                                        WIRE_TOUCH, WIRE_EVICT, WIRE_STAT,    WIRE_PREFETCH };
         static struct {
                 struct wire_batch head;
                 uint8_t bytes[32 * 64];

@@ -94,6 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 case WIRE_TOUCH:
                 case WIRE_EVICT:
                 case WIRE_STAT:
+                case WIRE_PREFETCH:
                         read_batch((struct wire_batch *)msg);
                         break;
                 default:

@@ -293,6 +293,7 @@ static void do_batch(struct fake_daemon *d, unsigned session, const struct wire_
                         reply->value += run;
                         break;
                 case WIRE_TOUCH:
+                case WIRE_PREFETCH:
                 case WIRE_EVICT:
                         *(uint16_t *)r = chunk >= 0 ? WIRE_OK : WIRE_MISS;
                         if (b->hdr.op == WIRE_EVICT && chunk >= 0)
@@ -366,7 +367,8 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
         m.result.pool_bytes = d->o.pool_bytes + d->o.pool_lie;
         m.result.max_chunk = d->o.max_chunk;
         m.result.lane_max = d->o.lane_max;
-        m.result.features = d->o.lookup ? WIRE_FEATURE_LOOKUP : 0;
+        m.result.features = (d->o.lookup ? WIRE_FEATURE_LOOKUP : 0) |
+                            (d->o.is_old ? 0 : WIRE_FEATURE_PREFETCH);
         memcpy(m.result.instance, d->instance, sizeof(d->instance));
         d->sessions[session].hello = true;
 

@@ -44,6 +44,7 @@ struct fake_options {
         const char *refuse_donate; /* DONATE is INVALID, and this is why */
         bool donate_long;          /* its OK has a result too many */
         uint32_t region_lie;       /* if not 0, the number of each region */
+        bool is_old;               /* it offers nothing beyond the first version but look-ups */
         bool lookup;               /* it offers a look-up index: see lookup_fd */
 
         /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not

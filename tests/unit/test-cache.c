@@ -688,6 +688,103 @@ static void gets_of_one_key_share_one_read(void **state)
         assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
 }
 
+static enum cache_status read_ahead(uint32_t n)
+{
+        struct key k = key_of(n);
+        struct cache_place place;
+        enum cache_status status =
+                cache_read_ahead(t.cache, t.ns, &k, cache_hash(t.cache, t.ns, &k), &place);
+
+        kio_flush(t.io);
+        return status;
+}
+
+static void what_is_read_ahead_is_a_hit_then(void **state)
+{
+        struct store_stats before, after;
+        struct req r;
+
+        assert_int_equal(read_ahead(1), CACHE_MISS);
+        put_cold(1);
+        store_get_stats(t.store, &before);
+        assert_int_equal(read_ahead(1), CACHE_OK);
+        assert_int_equal(read_ahead(1), CACHE_OK); /* on its way: once is enough */
+        tiers_settle(&t);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+        assert_int_equal(read_ahead(1), CACHE_OK);
+        for (unsigned i = 0; i < 2; i++) {
+                get(&r, 1);
+                expect(&r, CACHE_OK);
+                assert_int_equal(r.req.tier, CACHE_MEMORY);
+                assert_int_equal(r.version, 1);
+        }
+        store_get_stats(t.store, &after);
+        assert_int_equal(after.reads - before.reads, 1);
+        assert_int_equal(stats().read_ahead, 1);
+        assert_int_equal(stats().read_ahead_bytes, LENGTH);
+        assert_int_equal(stats().read_ahead_used, 1);
+        assert_int_equal(stats().shared_fills, 0);
+}
+
+static void a_get_joins_a_read_ahead(void **state)
+{
+        struct req r;
+
+        put_cold(1);
+        hold(KIO_READ, 1);
+        assert_int_equal(read_ahead(1), CACHE_OK);
+        tiers_wait_hits(&t, 1);
+        get(&r, 1);
+        release();
+        expect(&r, CACHE_OK);
+        assert_int_equal(r.version, 1);
+        assert_int_equal(stats().shared_fills, 1);
+        assert_int_equal(stats().read_ahead_used, 1);
+}
+
+static void what_is_evicted_or_cannot_be_read_meanwhile_is_not_there(void **state)
+{
+        put_cold(1);
+        hold(KIO_READ, 1);
+        assert_int_equal(read_ahead(1), CACHE_OK);
+        tiers_wait_hits(&t, 1);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        release();
+        tiers_settle(&t);
+        assert_int_equal(tiers_of(1), 0);
+        assert_int_equal(read_ahead(1), CACHE_MISS);
+
+        put_cold(2);
+        refuse(KIO_READ, 1, FAULT_FOR_EVER);
+        assert_int_equal(read_ahead(2), CACHE_OK);
+        tiers_settle(&t);
+        fault_set(NULL);
+        assert_false(tiers_of(2) & CACHE_MEMORY);
+        assert_int_equal(stats().read_ahead_used, 0);
+        expect_put(3, CACHE_WRITTEN, CACHE_OK);
+}
+
+/* Whatever is asked for ahead, gets have most of the pool. */
+static void reads_ahead_take_a_quarter_of_the_pool(void **state)
+{
+        uint64_t most = pool_bytes(t.pool) / 4 / LENGTH, begun = 0;
+
+        for (uint32_t n = 0; n < most + 8; n++)
+                put_cold(n);
+        hold(KIO_READ, 1);
+        while (begun < most + 8 && read_ahead((uint32_t)begun) == CACHE_OK)
+                begun++;
+        assert_in_range(begun, most / 2, most); /* slots are larger than what is in them */
+        assert_int_equal(read_ahead((uint32_t)begun), CACHE_BUSY);
+        assert_int_equal(read_ahead(0), CACHE_OK); /* on its way */
+        assert_int_equal(read_ahead(1000000), CACHE_MISS);
+        release();
+        tiers_settle(&t);
+        assert_int_equal(read_ahead((uint32_t)begun), CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(stats().read_ahead, begun + 1);
+}
+
 static void a_read_that_fails_is_a_miss_for_all_and_a_put_goes_on(void **state)
 {
         struct req a, b, p;
@@ -1598,6 +1695,10 @@ int main(int argc, char **argv)
                 TEST(who_was_told_accepted_keeps_the_chunk),
                 TEST(what_was_accepted_while_being_written_stays_when_that_fails),
                 TEST(gets_of_one_key_share_one_read),
+                TEST(what_is_read_ahead_is_a_hit_then),
+                TEST(a_get_joins_a_read_ahead),
+                TEST(what_is_evicted_or_cannot_be_read_meanwhile_is_not_there),
+                TEST(reads_ahead_take_a_quarter_of_the_pool),
                 TEST(a_read_that_fails_is_a_miss_for_all_and_a_put_goes_on),
                 TEST(a_put_that_finds_a_read_exists_when_it_arrives),
                 TEST(a_chunk_that_was_dropped_and_put_again_answers_each_with_its_own),

@@ -398,6 +398,20 @@ static void test_many_releases_go_by_themselves(void **state)
         free(r);
 }
 
+/* It would end the session over a message that it does not know. */
+static void test_an_old_daemon_is_not_asked_to_prefetch(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_key key = rig_key(1);
+        struct kvcache_request q;
+
+        start(f, &(struct fake_options){ .is_old = true });
+        q = request_of(f, KVCACHE_OP_PREFETCH, &key, 1, NULL);
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), -EOPNOTSUPP);
+        assert_int_equal(kvcache_submit(f->kv, &q), -EOPNOTSUPP);
+        put_one(f, 1, 100); /* the session stands */
+}
+
 static void test_exists_match_touch_stat_evict_list_purge(void **state)
 {
         struct rig *f = *state;
@@ -432,6 +446,15 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
         assert_int_equal(r[3].status, KVCACHE_MISS);
         q = request_of(f, KVCACHE_OP_TOUCH, keys, 6, NULL);
         assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        q = request_of(f, KVCACHE_OP_PREFETCH, keys, 6, NULL);
+        q.flags = KVCACHE_MORE;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        q.results = r;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        for (unsigned i = 0; i < 6; i++)
+                assert_int_equal(r[i].status, i == 3 ? KVCACHE_MISS : KVCACHE_OK);
+        q.flags = KVCACHE_NOWAIT;
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), -EINVAL);
         q = request_of(f, KVCACHE_OP_STAT, keys, 6, r);
         assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
         assert_int_equal(r[3].status, KVCACHE_MISS);
@@ -1799,6 +1822,7 @@ int main(void)
                 TEST(releases_ride_and_end_once),
                 TEST(many_releases_go_by_themselves),
                 TEST(exists_match_touch_stat_evict_list_purge),
+                TEST(an_old_daemon_is_not_asked_to_prefetch),
                 TEST(senseless_requests_are_refused_whole_and_senseless_keys_alone),
                 TEST(ranges_and_places),
                 TEST(a_put_can_keep_its_lease),

@@ -99,8 +99,8 @@ static void open_namespace(union message *m, const char *name, const char *finge
         memcpy((char *)(&m->namespace + 1) + n, fingerprint, f);
 }
 
-static const unsigned batch_ops[] = { WIRE_PUT,   WIRE_GET,   WIRE_RELEASE, WIRE_EXISTS,
-                                      WIRE_MATCH, WIRE_TOUCH, WIRE_EVICT,   WIRE_STAT };
+static const unsigned batch_ops[] = { WIRE_PUT,   WIRE_GET,   WIRE_RELEASE, WIRE_EXISTS, WIRE_MATCH,
+                                      WIRE_TOUCH, WIRE_EVICT, WIRE_STAT,    WIRE_PREFETCH };
 
 /* Flags by op, written down a second time: the specification's table. */
 static unsigned flags_of(unsigned op)
@@ -113,6 +113,7 @@ static unsigned flags_of(unsigned op)
         case WIRE_GET:
                 return WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_INTO | WIRE_F_PIECES;
         case WIRE_TOUCH:
+        case WIRE_PREFETCH:
                 return WIRE_F_MORE;
         case WIRE_PURGE:
                 return WIRE_F_ALL;
@@ -373,7 +374,8 @@ static void fields_that_an_op_does_not_use_are_zero(void **state)
 {
         for (size_t i = 0; i < ARRAY_SIZE(batch_ops); i++) {
                 unsigned op = batch_ops[i];
-                bool parent = op == WIRE_PUT || op == WIRE_GET || op == WIRE_TOUCH;
+                bool parent = op == WIRE_PUT || op == WIRE_GET || op == WIRE_TOUCH ||
+                              op == WIRE_PREFETCH;
 
                 minimal(&m, op);
                 m.batch.pieces = 0x100;
@@ -951,6 +953,7 @@ static void a_reply_to_the_largest_request_fits_a_message(void **state)
         assert_int_equal(wire_result_bytes(WIRE_EXISTS), 1);
         assert_int_equal(wire_result_bytes(WIRE_TOUCH), 2);
         assert_int_equal(wire_result_bytes(WIRE_EVICT), 2);
+        assert_int_equal(wire_result_bytes(WIRE_PREFETCH), 2);
         assert_int_equal(wire_result_bytes(WIRE_STAT), 40);
         assert_int_equal(wire_result_bytes(WIRE_MATCH), 0);
         assert_int_equal(wire_result_bytes(UINT32_MAX), 0);

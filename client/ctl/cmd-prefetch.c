@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prefetch: from disk into memory, for gets that will come. */
+#include <stdlib.h>
+
+#include "commands.h"
+#include "common.h"
+#include "human.h"
+#include "keys.h"
+
+enum { OPTION_FROM = OPTION_LONG };
+
+static const struct option_row prefetch_options[] = {
+        NAMESPACE_OPTION,
+        { OPTION_FROM, "from", "FILE",
+          "the keys in FILE, as `replay --acks` writes them; \"-\": standard input" },
+        { 0 },
+};
+
+struct prefetch {
+        uint64_t begun, missing, no_room;
+};
+
+static int prefetch_keys(struct ctl *ctl, const struct key_batch *batch, void *userdata)
+{
+        struct prefetch *p = userdata;
+        _cleanup_(freep) struct kvcache_result *results = calloc(batch->n, sizeof(*results));
+        struct kvcache_request request = {
+                .size = sizeof(request),
+                .op = KVCACHE_OP_PREFETCH,
+                .namespace_handle = batch->namespace_handle,
+                .keys = batch->keys,
+                .count = batch->n,
+                .results = results,
+        };
+        int r;
+
+        if (!results)
+                return complain_memory();
+        if (batch->namespace_missing) {
+                p->missing += batch->n;
+                return EXIT_OK;
+        }
+        r = kvcache_call(ctl->kv, &request, NULL);
+        if (r < 0)
+                return complain_call(ctl, r, "prefetch");
+        for (size_t i = 0; i < batch->n; i++)
+                switch (results[i].status) {
+                case KVCACHE_OK:
+                        p->begun++;
+                        break;
+                case KVCACHE_MISS:
+                        p->missing++;
+                        break;
+                case KVCACHE_BUSY:
+                        p->no_room++;
+                        break;
+                default:
+                        return complain_status(results[i].status, "prefetch");
+                }
+        return EXIT_OK;
+}
+
+static int run_prefetch(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        const char *namespace_name = DEFAULT_NAMESPACE, *from = NULL, *argument;
+        char begun[HUMAN_BYTES], missing[HUMAN_BYTES], no_room[HUMAN_BYTES];
+        struct prefetch p = { 0 };
+        int r, first;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                if (r == 'n')
+                        namespace_name = argument;
+                else
+                        from = argument;
+        if (r < 0)
+                return ctl->exit_status;
+        if (!from == (first == argc))
+                return usage_error(self, "either keys or --from FILE are needed");
+        r = keys_walk(ctl, namespace_name, from, argv + first, argc - first, prefetch_keys, &p);
+        if (r)
+                return r;
+        if (ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+
+                cJSON_AddNumberToObject(object, "begun", (double)p.begun);
+                cJSON_AddNumberToObject(object, "missing", (double)p.missing);
+                cJSON_AddNumberToObject(object, "no_room", (double)p.no_room);
+                r = print_json(object);
+        } else {
+                human_count(p.begun, begun);
+                human_count(p.missing, missing);
+                human_count(p.no_room, no_room);
+                printf("%s in memory or on the way there, %s not there", begun, missing);
+                if (p.no_room)
+                        printf(", %s left out: no room now", no_room);
+                putchar('\n');
+        }
+        if (r == EXIT_OK && p.no_room > 0)
+                return EXIT_REFUSED;
+        return r ? r : p.missing > 0 ? EXIT_NOT_FOUND : EXIT_OK;
+}
+
+const struct command command_prefetch = {
+        .name = "prefetch",
+        .arguments = "KEY... | --from FILE",
+        .summary = "read chunks from disk into memory, for gets that will come",
+        .help = "Has the daemon read chunks from disk into memory, and does not wait for it. At\n"
+                "most a quarter of the pool is read ahead at a time: keys beyond that are left\n"
+                "out (exit status 4).\n\n" KEY_HELP,
+        .options = prefetch_options,
+        .run = run_prefetch,
+};
