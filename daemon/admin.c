@@ -42,6 +42,11 @@ void admin_report(struct client *client, const struct wire_report_request *msg,
                                "the configuration is for admins", NULL, 0);
                 return;
         }
+        if (!client->takes_fds(client)) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, CLIENT_UNREAD, NULL,
+                             0);
+                return;
+        }
         out = open_memstream(&text, &bytes);
         if (out) {
                 client->env->report(client->env->userdata, client, (enum wire_report)msg->what,

@@ -63,6 +63,9 @@ struct dispatch_env {
         void *userdata;
 };
 
+/* What is answered where takes_fds() says no. */
+#define CLIENT_UNREAD "too many replies with descriptors are unread"
+
 struct chain;
 
 struct client {
@@ -91,6 +94,9 @@ struct client {
                      unsigned n_fds);
         void (*idle)(struct client *client); /* inflight fell; the client itself stays until the
                                                 turn's end */
+        /* Not if it leaves many replies with descriptors unread: those count against the daemon's
+         * limit until it reads them. */
+        bool (*takes_fds)(struct client *client);
 };
 
 void client_init(struct client *client, struct dispatch_env *env);

@@ -187,8 +187,10 @@ static void reply_lookup(struct client *client, const struct wire_hdr *hdr, uint
         uint64_t bytes = 0;
         int fd = result == 0 ? lookups_fd(client->env->lookups, client->env->tenant, &bytes) : -1;
 
-        if (fd >= 0)
+        if (fd >= 0 && client->takes_fds(client))
                 client_reply(client, hdr, received_ns, WIRE_OK, 0, bytes, NULL, &fd, 1);
+        else if (fd >= 0)
+                client_reply(client, hdr, received_ns, WIRE_BUSY, 0, 0, CLIENT_UNREAD, NULL, 0);
         else if (result == -ESHUTDOWN || result == -ECANCELED)
                 client_reply(client, hdr, received_ns, WIRE_SHUTDOWN, 0, 0,
                              "the daemon is stopping", NULL, 0);

@@ -17,7 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <linux/sockios.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -30,6 +32,7 @@ enum {
         MESSAGES_PER_TURN = 16,
         CLOSED_PER_TURN = 64,
         LINES_BURST = 20,
+        UNREAD_FDS_MAX = 32, /* replies with descriptors */
         SLEPT_NS = 20000, /* a look that takes longer has waited for something to come */
         TURN_NS = 50000,  /* of a turn, for those who want much */
 };
@@ -62,6 +65,7 @@ struct session {
         bool reading;
         bool unclosed;           /* gone, but its socket holds descriptors that nobody takes now */
         struct list_node out;    /* what the socket would not take yet */
+        unsigned fd_replies;     /* with descriptors, since the peer had read everything */
 };
 
 struct sessions {
@@ -316,6 +320,7 @@ static void session_send(struct client *client, const void *msg, size_t bytes, c
 
         if (s->state != SESSION_OPEN && s->state != SESSION_HANDSHAKE)
                 return;
+        s->fd_replies += n_fds > 0;
         r = list_empty(&s->out) ? fdpass_send(s->fd, msg, bytes, fds, n_fds) : -EAGAIN;
         if (r != -EAGAIN) {
                 sent(s, r);
@@ -342,6 +347,17 @@ static void session_send(struct client *client, const void *msg, size_t bytes, c
                             "out of descriptors for a reply: session ended");
         else
                 event_add(s->writable, NULL);
+}
+
+static bool session_takes_fds(struct client *client)
+{
+        struct session *s = container_of(client, struct session, client);
+        int unread;
+
+        if (s->fd_replies >= UNREAD_FDS_MAX && list_empty(&s->out) &&
+            ioctl(s->fd, SIOCOUTQ, &unread) == 0 && unread == 0)
+                s->fd_replies = 0;
+        return s->fd_replies < UNREAD_FDS_MAX;
 }
 
 static void session_idle(struct client *client)
@@ -612,6 +628,7 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
         s->client.admin = admin;
         s->client.send = session_send;
         s->client.idle = session_idle;
+        s->client.takes_fds = session_takes_fds;
         s->state = SESSION_HANDSHAKE;
         list_init(&s->active);
         list_init(&s->out);

@@ -68,6 +68,31 @@ def test_R12_reading_stops_while_output_waits(daemon):
     c.close()
 
 
+def test_R12_descriptors_that_are_left_unread_are_bounded(daemon):
+    """They count against the daemon's own limit for as long as they are on their way."""
+    pings = 'kvcache_requests_total{op="PING"}'
+    with daemon.client() as c:
+        c.lookup().close()  # there is one now: no answer has to wait
+        for op, body in (Op.REPORT, bytes(8)), (Op.LOOKUP, b""):
+            before = daemon.metric(pings)
+            tags = [c.submit(op, body) for _ in range(60)]
+            ping = c.submit(Op.PING)
+            wait_until(lambda: daemon.metric(pings) > before, "all is answered, and nothing read")
+            statuses = []
+            for tag in tags:
+                reply = c.wait(tag, check=False)
+                statuses.append(reply.status)
+                assert len(reply.fds) == (reply.status == Status.OK)
+                for fd in reply.fds:
+                    os.close(fd)
+            c.wait(ping)
+            n = statuses.count(Status.OK)
+            assert 16 <= n <= 32 and statuses == [Status.OK] * n + [Status.BUSY] * (60 - n), op.name
+            for _ in range(100):  # who reads is always served
+                fd, = c.call(op, body, n_fds=1).fds
+                os.close(fd)
+
+
 def test_R11_a_session_that_the_daemon_ends_keeps_its_leases_until_the_peer_closes(daemon):
     c = daemon.client()
     pairs = items("kept", 3, 50000)
