@@ -1,47 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session reads while it has less than WIRE_MAX_INFLIGHT messages and CLIENT_MAX_KEYS keys
+/* One session: what comes in, what goes out, and its end; session-set.c has all of them.
+ *
+ * A session reads while it has less than WIRE_MAX_INFLIGHT messages and CLIENT_MAX_KEYS keys
  * unanswered, nothing that waits to be sent, and nothing half started; else it leaves its messages
  * in the socket, and the peer waits there. Bufferevents would drop descriptors, so it calls
- * recvmsg() itself.
- *
- * That the peer has closed must be heard of whether we read or not. libevent's EV_CLOSED does not
- * tell it of a peer that left replies unread (the kernel then reports an error as well, which
- * libevent gives to readers and writers only, and again and again); so all sessions are also in one
- * epoll of their own, edge-triggered. */
-#include "session.h"
+ * recvmsg() itself. */
+#include "session-internal.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <linux/sockios.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "disposal.h"
 #include "fdpass.h"
 
 enum {
         MESSAGES_PER_TURN = 16,
-        CLOSED_PER_TURN = 64,
-        LINES_BURST = 20,
         UNREAD_FDS_MAX = 32, /* replies with descriptors */
-        SLEPT_NS = 20000, /* a look that takes longer has waited for something to come */
-        TURN_NS = 50000,  /* of a turn, for those who want much */
-};
-
-enum session_state {
-        SESSION_HANDSHAKE,
-        SESSION_OPEN,
-        SESSION_ENDED, /* by us: waits for the peer to close, or to hold nothing */
-        SESSION_GONE,  /* the peer has closed: waits for its requests to end */
 };
 
 struct outgoing {
@@ -52,43 +35,7 @@ struct outgoing {
         uint8_t msg[];
 };
 
-struct session {
-        struct client client;
-        struct list_node node;   /* in sessions.all */
-        struct list_node active; /* in sessions.active: to be looked at in this turn */
-        struct sessions *sessions;
-        enum session_state state;
-        int fd;
-        struct peer peer;
-        char name[WIRE_CLIENT_NAME + 1];
-        struct event *readable, *writable, *deadline;
-        bool reading;
-        bool unclosed;           /* gone, but its socket holds descriptors that nobody takes now */
-        struct list_node out;    /* what the socket would not take yet */
-        unsigned fd_replies;     /* with descriptors, since the peer had read everything */
-};
-
-struct sessions {
-        struct sessions_params params;
-        int closed_fd; /* the epoll that says whose peer has closed */
-        struct event *closed;
-        struct list_node all, active;
-        struct disposals *disposals;
-        unsigned n_unclosed;
-        uint64_t next_id;
-        struct sessions_stats stats;
-        struct log_ratelimit lines;
-        uint64_t poll_ns;     /* when the loop began to look for what can be read; 0: it has */
-        uint64_t woken_ns;    /* when it had looked */
-        uint64_t readable_ns; /* since when what it found may have been there */
-        union {
-                struct wire_hdr hdr;
-                uint8_t bytes[WIRE_MAX_MESSAGE];
-        } incoming; /* one message at a time, private memory */
-};
-
-/* One line about a client, unless clients have caused too many. */
-static void say(struct session *s, enum log_level level, const char *what)
+void session_say(struct session *s, enum log_level level, const char *what)
 {
         struct sessions *all = s->sessions;
         uint32_t held_back = 0;
@@ -110,7 +57,7 @@ static void say(struct session *s, enum log_level level, const char *what)
         log_set_context(NULL);
 }
 
-static void activate(struct session *s)
+void session_activate(struct session *s)
 {
         if (list_empty(&s->active))
                 list_append(&s->sessions->active, &s->active);
@@ -128,21 +75,6 @@ static void dispose_all(struct session *s, const int *fds, unsigned n)
 static bool may_take_fds(const struct session *s)
 {
         return disposals_may_add(s->sessions->disposals, s->peer.uid);
-}
-
-/* There is room again for what had to wait. */
-static void on_disposed(void *userdata)
-{
-        struct sessions *all = userdata;
-
-        if (all->n_unclosed == 0)
-                return;
-        list_for_each(&all->all, n) {
-                struct session *s = container_of(n, struct session, node);
-
-                if (s->unclosed)
-                        activate(s);
-        }
 }
 
 /* --- the end --- */
@@ -189,8 +121,7 @@ static void stop_events(struct session *s)
         drop_outgoing(s);
 }
 
-/* The peer's end is closed. */
-static void session_gone(struct session *s)
+void session_gone(struct session *s)
 {
         if (s->state == SESSION_GONE)
                 return;
@@ -201,23 +132,21 @@ static void session_gone(struct session *s)
         s->state = SESSION_GONE;
         stop_events(s);
         client_abandon(&s->client);
-        activate(s);
+        session_activate(s);
 }
 
-/* Our end: nothing is read, sent or leased any more; what is leased stays until the peer closes.
- * Without a lease there is nothing to wait for: sessions_turn() frees it. */
-static void session_end(struct session *s, uint64_t *counter, const char *why)
+void session_end(struct session *s, uint64_t *counter, const char *why)
 {
         if (s->state == SESSION_ENDED || s->state == SESSION_GONE)
                 return;
         ++*counter;
         if (why)
-                say(s, LOG_LEVEL_WARNING, why);
+                session_say(s, LOG_LEVEL_WARNING, why);
         s->state = SESSION_ENDED;
         s->client.gone = true;
         stop_events(s);
         (void)shutdown(s->fd, SHUT_WR);
-        activate(s);
+        session_activate(s);
 }
 
 /* Before a session is closed: with messages unread the peer would find its connection reset, and
@@ -253,17 +182,6 @@ static bool close_socket(struct session *s)
         (void)epoll_ctl(all->closed_fd, EPOLL_CTL_DEL, s->fd, NULL);
         disposals_add(all->disposals, TAKE_FD(s->fd), s->peer.uid);
         return true;
-}
-
-static void on_closed(evutil_socket_t fd, short what, void *userdata)
-{
-        struct epoll_event events[CLOSED_PER_TURN];
-        int n = epoll_wait(fd, events, CLOSED_PER_TURN, 0);
-
-        sessions_woken(userdata);
-        for (int i = 0; i < n; i++)
-                if (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-                        session_gone(events[i].data.ptr);
 }
 
 static void on_deadline(evutil_socket_t fd, short what, void *userdata)
@@ -303,7 +221,7 @@ static void flush_outgoing(struct session *s)
                 free(o);
                 sent(s, r);
         }
-        activate(s);
+        session_activate(s);
 }
 
 static void on_writable(evutil_socket_t fd, short what, void *userdata)
@@ -362,7 +280,7 @@ static bool session_takes_fds(struct client *client)
 
 static void session_idle(struct client *client)
 {
-        activate(container_of(client, struct session, client));
+        session_activate(container_of(client, struct session, client));
 }
 
 /* --- in --- */
@@ -420,7 +338,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
         s->client.inflight--;
         histogram_add(&env->traffic.latency[WIRE_HELLO], clock_mono_ns() - received_ns(s));
         session_send(&s->client, &out, sizeof(out), fds, 2);
-        say(s, LOG_LEVEL_DEBUG, "session opened");
+        session_say(s, LOG_LEVEL_DEBUG, "session opened");
 }
 
 static void handle(struct session *s, size_t bytes, int *fds, unsigned n_fds)
@@ -539,92 +457,21 @@ static void on_readable(evutil_socket_t fd, short what, void *userdata)
 
         sessions_woken(s->sessions);
         read_messages(s);
-        activate(s);
+        session_activate(s);
 }
 
-/* --- all sessions --- */
+/* --- its life --- */
 
-DEFINE_CLEANUP(struct sessions *, sessions_free);
-
-int sessions_new(struct sessions **ret, const struct sessions_params *params)
+void session_begin(struct session *s, struct dispatch_env *env, const struct tenant_holder *holds,
+                   bool admin)
 {
-        _cleanup_(sessions_freep) struct sessions *s = calloc(1, sizeof(*s));
-
-        if (!s)
-                return -ENOMEM;
-        s->params = *params;
-        list_init(&s->all);
-        list_init(&s->active);
-        s->lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(LINES_BURST);
-        s->closed_fd = epoll_create1(EPOLL_CLOEXEC);
-        if (s->closed_fd < 0)
-                return -errno;
-        if (disposals_new(&s->disposals, params->env->io, on_disposed, s) < 0)
-                return -ENOMEM;
-        s->closed = event_new(params->base, s->closed_fd, EV_READ | EV_PERSIST, on_closed, s);
-        if (!s->closed || event_add(s->closed, NULL) < 0)
-                return -ENOMEM;
-        *ret = TAKE_PTR(s);
-        return 0;
-}
-
-struct sessions *sessions_free(struct sessions *s)
-{
-        if (!s)
-                return NULL;
-        assert(list_empty(&s->all));
-        disposals_free(s->disposals);
-        if (s->closed)
-                event_free(s->closed);
-        if (s->closed_fd >= 0)
-                close(s->closed_fd);
-        free(s);
-        return NULL;
-}
-
-void sessions_accept_take_fd(struct sessions *all, int fd)
-{
+        struct sessions *all = s->sessions;
         struct event_base *base = all->params.base;
-        struct tenants *tenants = all->params.env->tenants;
-        struct dispatch_env *env;
-        struct tenant_holder holds;
-        struct session *s;
-        unsigned tenant;
-        bool admin;
-        int r;
-
-        all->stats.accepted++;
-        s = calloc(1, sizeof(*s));
-        if (!s) {
-                close(fd);
-                return;
-        }
-        s->sessions = all;
-        s->fd = fd;
-        s->client.id = ++all->next_id;
-        strcpy(s->name, "?");
-        if (peer_from_socket(fd, &s->peer) < 0 ||
-            tenants_identify(tenants, &s->peer, &tenant, &admin) != 0) {
-                all->stats.refused_credentials++;
-                say(s, LOG_LEVEL_WARNING,
-                    "this user may not connect (access.users, access.groups, tenants): refused");
-                goto refuse;
-        }
-        env = &all->params.env[tenant];
-        r = env->stopping ? TENANT_FULL : tenant_holder_open(&holds, tenants, tenant, s->peer.uid);
-        if (r != 0) {
-                all->stats.refused_limit++;
-                say(s, LOG_LEVEL_WARNING,
-                    r == TENANT_QUOTA_USER ? "too many connections of this user "
-                                             "(limits.uid_connections): refused"
-                    : r == TENANT_QUOTA ? "too many connections of this tenant (tenants): refused"
-                                        : "too many connections (limits.connections): refused");
-                goto refuse;
-        }
+        uint64_t id = s->client.id;
 
         client_init(&s->client, env);
-        s->client.id = all->next_id;
-        s->client.holds = holds;
+        s->client.id = id;
+        s->client.holds = *holds;
         s->client.admin = admin;
         s->client.send = session_send;
         s->client.idle = session_idle;
@@ -634,11 +481,11 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
         list_init(&s->out);
         list_append(&all->all, &s->node);
         all->stats.open++;
-        s->readable = event_new(base, fd, EV_READ | EV_PERSIST, on_readable, s);
-        s->writable = event_new(base, fd, EV_WRITE, on_writable, s);
+        s->readable = event_new(base, s->fd, EV_READ | EV_PERSIST, on_readable, s);
+        s->writable = event_new(base, s->fd, EV_WRITE, on_writable, s);
         s->deadline = evtimer_new(base, on_deadline, s);
         if (!s->readable || !s->writable || !s->deadline ||
-            epoll_ctl(all->closed_fd, EPOLL_CTL_ADD, fd,
+            epoll_ctl(all->closed_fd, EPOLL_CTL_ADD, s->fd,
                       &(struct epoll_event){ .events = EPOLLRDHUP | EPOLLET, .data.ptr = s }) < 0) {
                 session_free(s);
                 return;
@@ -648,20 +495,15 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
                           .tv_sec = (time_t)(all->params.handshake_ms / 1000),
                           .tv_usec = (suseconds_t)(all->params.handshake_ms % 1000 * 1000) });
         update_reading(s);
-        return;
-refuse:
-        close(fd);
-        free(s);
 }
 
-/* True if it has more to start. */
-static bool session_turn(struct session *s)
+bool session_turn(struct session *s)
 {
         struct sessions *all = s->sessions;
         bool started = dispatch_run(&s->client);
 
         if (!started) {
-                activate(s);
+                session_activate(s);
         } else if (s->client.inflight == 0) {
                 if (s->client.env->stopping && list_empty(&s->out))
                         session_end(s, &all->stats.ended_shutdown, NULL);
@@ -680,103 +522,4 @@ static bool session_turn(struct session *s)
         if (s->state != SESSION_GONE)
                 update_reading(s);
         return !started;
-}
-
-/* Who wants little goes first; who wants much shares what is left of the turn in order, and then
- * the loop looks for more of the former. So a client that asks now and then does not wait for a
- * whole round of those that always do. */
-bool sessions_turn(struct sessions *all)
-{
-        struct list_node turn = LIST_INIT(turn), later = LIST_INIT(later);
-        struct list_node *n;
-        uint64_t until_ns;
-        bool more = false;
-
-        sessions_woken(all);
-        list_splice(&turn, &all->active);
-        while ((n = list_pop(&turn))) {
-                struct session *s = container_of(n, struct session, active);
-
-                if (dispatch_is_small(&s->client))
-                        more |= session_turn(s);
-                else
-                        list_append(&later, n);
-        }
-        until_ns = clock_mono_ns() + TURN_NS;
-        while ((n = list_pop(&later))) {
-                more |= session_turn(container_of(n, struct session, active));
-                if (clock_mono_ns() >= until_ns)
-                        break;
-        }
-        /* In front of those that had their part of this turn. */
-        more |= !list_empty(&later);
-        list_splice(&later, &all->active);
-        list_splice(&all->active, &later);
-        return more;
-}
-
-void sessions_drain(struct sessions *all)
-{
-        list_for_each(&all->all, n)
-                activate(container_of(n, struct session, node));
-}
-
-bool sessions_busy(const struct sessions *all)
-{
-        list_for_each(&all->all, n)
-                if (container_of(n, struct session, node)->client.inflight > 0)
-                        return true;
-        return false;
-}
-
-void sessions_stop(struct sessions *all)
-{
-        list_for_each_safe(&all->all, n) {
-                struct session *s = container_of(n, struct session, node);
-
-                session_end(s, &all->stats.ended_shutdown, NULL);
-                session_gone(s);
-        }
-}
-
-void sessions_poll_begins(struct sessions *all)
-{
-        all->poll_ns = clock_mono_ns();
-}
-
-void sessions_woken(struct sessions *all)
-{
-        uint64_t before_ns = all->woken_ns;
-
-        if (all->poll_ns == 0)
-                return;
-        all->woken_ns = clock_mono_ns();
-        all->readable_ns = before_ns == 0 || all->woken_ns - all->poll_ns > SLEPT_NS ? all->woken_ns
-                                                                                     : before_ns;
-        all->poll_ns = 0;
-}
-
-bool sessions_active(const struct sessions *all)
-{
-        return !list_empty(&all->active);
-}
-
-unsigned sessions_disposing(const struct sessions *all)
-{
-        return disposals_under_way(all->disposals);
-}
-
-bool sessions_empty(const struct sessions *all)
-{
-        return list_empty(&all->all);
-}
-
-void sessions_get_stats(const struct sessions *all, struct sessions_stats *ret)
-{
-        *ret = all->stats;
-}
-
-void sessions_set_handshake(struct sessions *all, uint64_t handshake_ms)
-{
-        all->params.handshake_ms = handshake_ms;
 }

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What session.c and session-set.c share. Nobody else includes this. */
+#pragma once
+
+#include "session.h"
+
+#include "base/log.h"
+#include "disposal.h"
+
+enum session_state {
+        SESSION_HANDSHAKE,
+        SESSION_OPEN,
+        SESSION_ENDED, /* by us: waits for the peer to close, or to hold nothing */
+        SESSION_GONE,  /* the peer has closed: waits for its requests to end */
+};
+
+struct session {
+        struct client client;
+        struct list_node node;   /* in sessions.all */
+        struct list_node active; /* in sessions.active: to be looked at in this turn */
+        struct sessions *sessions;
+        enum session_state state;
+        int fd;
+        struct peer peer;
+        char name[WIRE_CLIENT_NAME + 1];
+        struct event *readable, *writable, *deadline;
+        bool reading;
+        bool unclosed;           /* gone, but its socket holds descriptors that nobody takes now */
+        struct list_node out;    /* what the socket would not take yet */
+        unsigned fd_replies;     /* with descriptors, since the peer had read everything */
+};
+
+struct sessions {
+        struct sessions_params params;
+        int closed_fd; /* the epoll that says whose peer has closed */
+        struct event *closed;
+        struct list_node all, active;
+        struct disposals *disposals;
+        unsigned n_unclosed;
+        uint64_t next_id;
+        struct sessions_stats stats;
+        struct log_ratelimit lines;
+        uint64_t poll_ns;     /* when the loop began to look for what can be read; 0: it has */
+        uint64_t woken_ns;    /* when it had looked */
+        uint64_t readable_ns; /* since when what it found may have been there */
+        union {
+                struct wire_hdr hdr;
+                uint8_t bytes[WIRE_MAX_MESSAGE];
+        } incoming; /* one message at a time, private memory */
+};
+
+/* One line about a client, unless clients have caused too many. */
+void session_say(struct session *s, enum log_level level, const char *what);
+/* It is looked at in this turn, or in the next. */
+void session_activate(struct session *s);
+
+/* Its first state, whoever it is: reads from now on. Frees it without memory. */
+void session_begin(struct session *s, struct dispatch_env *env, const struct tenant_holder *holds,
+                   bool admin);
+/* True if it has more to start. Frees it when it is over. */
+bool session_turn(struct session *s);
+/* Our end: nothing is read, sent or leased any more; what is leased stays until the peer closes.
+ * Without a lease there is nothing to wait for: session_turn() frees it. */
+void session_end(struct session *s, uint64_t *counter, const char *why);
+/* The peer's end is closed. */
+void session_gone(struct session *s);

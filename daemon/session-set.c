@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All sessions: who may have one, whose turn it is, and whose peer has closed.
+ *
+ * That the peer has closed must be heard of whether we read or not. libevent's EV_CLOSED does not
+ * tell it of a peer that left replies unread (the kernel then reports an error as well, which
+ * libevent gives to readers and writers only, and again and again); so all sessions are also in one
+ * epoll of their own, edge-triggered. */
+#include "session-internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cleanup.h"
+
+enum {
+        CLOSED_PER_TURN = 64,
+        LINES_BURST = 20,
+        SLEPT_NS = 20000, /* a look that takes longer has waited for something to come */
+        TURN_NS = 50000,  /* of a turn, for those who want much */
+};
+
+/* There is room again for what had to wait. */
+static void on_disposed(void *userdata)
+{
+        struct sessions *all = userdata;
+
+        if (all->n_unclosed == 0)
+                return;
+        list_for_each(&all->all, n) {
+                struct session *s = container_of(n, struct session, node);
+
+                if (s->unclosed)
+                        session_activate(s);
+        }
+}
+
+static void on_closed(evutil_socket_t fd, short what, void *userdata)
+{
+        struct epoll_event events[CLOSED_PER_TURN];
+        int n = epoll_wait(fd, events, CLOSED_PER_TURN, 0);
+
+        sessions_woken(userdata);
+        for (int i = 0; i < n; i++)
+                if (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+                        session_gone(events[i].data.ptr);
+}
+
+DEFINE_CLEANUP(struct sessions *, sessions_free);
+
+int sessions_new(struct sessions **ret, const struct sessions_params *params)
+{
+        _cleanup_(sessions_freep) struct sessions *s = calloc(1, sizeof(*s));
+
+        if (!s)
+                return -ENOMEM;
+        s->params = *params;
+        list_init(&s->all);
+        list_init(&s->active);
+        s->lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(LINES_BURST);
+        s->closed_fd = epoll_create1(EPOLL_CLOEXEC);
+        if (s->closed_fd < 0)
+                return -errno;
+        if (disposals_new(&s->disposals, params->env->io, on_disposed, s) < 0)
+                return -ENOMEM;
+        s->closed = event_new(params->base, s->closed_fd, EV_READ | EV_PERSIST, on_closed, s);
+        if (!s->closed || event_add(s->closed, NULL) < 0)
+                return -ENOMEM;
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+struct sessions *sessions_free(struct sessions *s)
+{
+        if (!s)
+                return NULL;
+        assert(list_empty(&s->all));
+        disposals_free(s->disposals);
+        if (s->closed)
+                event_free(s->closed);
+        if (s->closed_fd >= 0)
+                close(s->closed_fd);
+        free(s);
+        return NULL;
+}
+
+void sessions_accept_take_fd(struct sessions *all, int fd)
+{
+        struct tenants *tenants = all->params.env->tenants;
+        struct dispatch_env *env;
+        struct tenant_holder holds;
+        struct session *s;
+        unsigned tenant;
+        bool admin;
+        int r;
+
+        all->stats.accepted++;
+        s = calloc(1, sizeof(*s));
+        if (!s) {
+                close(fd);
+                return;
+        }
+        s->sessions = all;
+        s->fd = fd;
+        s->client.id = ++all->next_id;
+        strcpy(s->name, "?");
+        if (peer_from_socket(fd, &s->peer) < 0 ||
+            tenants_identify(tenants, &s->peer, &tenant, &admin) != 0) {
+                all->stats.refused_credentials++;
+                session_say(s, LOG_LEVEL_WARNING,
+                            "this user may not connect (access.users, access.groups, tenants): "
+                            "refused");
+                goto refuse;
+        }
+        env = &all->params.env[tenant];
+        r = env->stopping ? TENANT_FULL : tenant_holder_open(&holds, tenants, tenant, s->peer.uid);
+        if (r != 0) {
+                all->stats.refused_limit++;
+                session_say(s, LOG_LEVEL_WARNING,
+                            r == TENANT_QUOTA_USER
+                                    ? "too many connections of this user (limits.uid_connections): "
+                                      "refused"
+                            : r == TENANT_QUOTA
+                                    ? "too many connections of this tenant (tenants): refused"
+                                    : "too many connections (limits.connections): refused");
+                goto refuse;
+        }
+        session_begin(s, env, &holds, admin);
+        return;
+refuse:
+        close(fd);
+        free(s);
+}
+
+/* Who wants little goes first; who wants much shares what is left of the turn in order, and then
+ * the loop looks for more of the former. So a client that asks now and then does not wait for a
+ * whole round of those that always do. */
+bool sessions_turn(struct sessions *all)
+{
+        struct list_node turn = LIST_INIT(turn), later = LIST_INIT(later);
+        struct list_node *n;
+        uint64_t until_ns;
+        bool more = false;
+
+        sessions_woken(all);
+        list_splice(&turn, &all->active);
+        while ((n = list_pop(&turn))) {
+                struct session *s = container_of(n, struct session, active);
+
+                if (dispatch_is_small(&s->client))
+                        more |= session_turn(s);
+                else
+                        list_append(&later, n);
+        }
+        until_ns = clock_mono_ns() + TURN_NS;
+        while ((n = list_pop(&later))) {
+                more |= session_turn(container_of(n, struct session, active));
+                if (clock_mono_ns() >= until_ns)
+                        break;
+        }
+        /* In front of those that had their part of this turn. */
+        more |= !list_empty(&later);
+        list_splice(&later, &all->active);
+        list_splice(&all->active, &later);
+        return more;
+}
+
+void sessions_drain(struct sessions *all)
+{
+        list_for_each(&all->all, n)
+                session_activate(container_of(n, struct session, node));
+}
+
+bool sessions_busy(const struct sessions *all)
+{
+        list_for_each(&all->all, n)
+                if (container_of(n, struct session, node)->client.inflight > 0)
+                        return true;
+        return false;
+}
+
+void sessions_stop(struct sessions *all)
+{
+        list_for_each_safe(&all->all, n) {
+                struct session *s = container_of(n, struct session, node);
+
+                session_end(s, &all->stats.ended_shutdown, NULL);
+                session_gone(s);
+        }
+}
+
+void sessions_poll_begins(struct sessions *all)
+{
+        all->poll_ns = clock_mono_ns();
+}
+
+void sessions_woken(struct sessions *all)
+{
+        uint64_t before_ns = all->woken_ns;
+
+        if (all->poll_ns == 0)
+                return;
+        all->woken_ns = clock_mono_ns();
+        all->readable_ns = before_ns == 0 || all->woken_ns - all->poll_ns > SLEPT_NS ? all->woken_ns
+                                                                                     : before_ns;
+        all->poll_ns = 0;
+}
+
+bool sessions_active(const struct sessions *all)
+{
+        return !list_empty(&all->active);
+}
+
+unsigned sessions_disposing(const struct sessions *all)
+{
+        return disposals_under_way(all->disposals);
+}
+
+bool sessions_empty(const struct sessions *all)
+{
+        return list_empty(&all->all);
+}
+
+void sessions_get_stats(const struct sessions *all, struct sessions_stats *ret)
+{
+        *ret = all->stats;
+}
+
+void sessions_set_handshake(struct sessions *all, uint64_t handshake_ms)
+{
+        all->params.handshake_ms = handshake_ms;
+}
