@@ -38,6 +38,7 @@ int leases_new(struct leases **ret, struct pool *pool, uint32_t max,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (entries == MAP_FAILED)
                 return -ENOMEM;
+        (void)madvise(entries, (size_t)max * sizeof(*l->entries), MADV_HUGEPAGE); /* a wish */
         l->entries = entries;
         l->pool = pool;
         l->max = max;

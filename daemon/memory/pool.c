@@ -56,7 +56,10 @@ static void *map_array(size_t bytes)
         void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-        return p == MAP_FAILED ? NULL : p;
+        if (p == MAP_FAILED)
+                return NULL;
+        (void)madvise(p, bytes, MADV_HUGEPAGE); /* a wish: hits look at it in no order */
+        return p;
 }
 
 DEFINE_CLEANUP(struct pool *, pool_free);
