@@ -43,7 +43,11 @@ bool status_is_healthy(void *userdata, const char **ret_why_not);
 /* The lines of a start: what it runs on, what it found. */
 void status_log_started(const struct status_sources *from);
 
-void status_collect(const struct status_sources *from, struct stats *ret);
+/* --- status-collect.c --- */
+
+/* `only`: what clients of this tenant may see; NULL: all. */
+void status_collect(const struct status_sources *from, const struct dispatch_env *only,
+                    struct stats *ret);
 /* Sums over all tenants. */
 void status_collect_cache(const struct dispatch_env *env, struct cache_stats *ret);
 void status_collect_pools(const struct dispatch_env *env, struct pool_stats *ret);
