@@ -80,6 +80,11 @@ void evict_prefetch(const struct evict *e, uint32_t item, unsigned step)
                 e->policy->prefetch(e, item, step);
 }
 
+void evict_populate(const struct evict *e, uint32_t items)
+{
+        e->policy->populate(e, MIN(items, e->max_items));
+}
+
 void evict_remove(struct evict *e, uint32_t item)
 {
         assert(evict_contains(e, item));

@@ -27,7 +27,7 @@ static_assert(sizeof(struct lru_item) == 12, "there is one for each chunk");
 
 #define END (UINT32_C(1) << 31)
 
-enum { LRU_MAX_GROUPS = UINT16_MAX - 1, HUGE_BYTES = 2 * 1024 * 1024 };
+enum { LRU_MAX_GROUPS = UINT16_MAX - 1, HUGE_BYTES = 2 * 1024 * 1024, PAGE_BYTES = 4096 };
 
 struct lru_group {
         uint32_t oldest, youngest; /* links as well; an empty list's are its END */
@@ -154,6 +154,19 @@ static void lru_prefetch(const struct evict *e, uint32_t item, unsigned step)
                 prefetch(&l->items[i->younger - 1], 1);
 }
 
+static void lru_populate(const struct evict *e, uint32_t items)
+{
+#ifdef MADV_POPULATE_WRITE
+        uint64_t begin = round_down((uintptr_t)lru(e)->items, PAGE_BYTES),
+                 end = (uintptr_t)(lru(e)->items + items);
+
+        for (uint64_t at = begin; at < end; at += HUGE_BYTES)
+                if (madvise((void *)(uintptr_t)at, MIN(end - at, (uint64_t)HUGE_BYTES),
+                            MADV_POPULATE_WRITE) < 0)
+                        return;
+#endif
+}
+
 static void lru_remove(struct evict *e, uint32_t item)
 {
         lru_unlink(lru(e), item);
@@ -205,6 +218,7 @@ const struct evict_policy evict_policy_lru = {
         .insert = lru_insert,
         .touch = lru_touch,
         .prefetch = lru_prefetch,
+        .populate = lru_populate,
         .remove = lru_remove,
         .contains = lru_contains,
         .victim = lru_victim,

@@ -80,23 +80,29 @@ static void *judge_run(void *userdata)
 }
 
 /* The kernel takes a third of a start to clear what the index is about to fill. While the table is
- * first read, the device is what all wait for. */
+ * first read, the device is what all wait for; what the eviction order needs comes after that. */
 static void *populator_run(void *userdata)
 {
         struct recovery *rec = userdata;
         uint32_t done = 0;
+        bool ordered = false;
 
         pthread_mutex_lock(&rec->lock);
         while (!rec->ending) {
                 uint32_t wanted = rec->expected;
+                bool order = rec->all_expected && !ordered;
 
-                if (wanted <= done) {
+                if (wanted <= done && !order) {
                         pthread_cond_wait(&rec->cond, &rec->lock);
                         continue;
                 }
                 pthread_mutex_unlock(&rec->lock);
-                index_populate(rec->v->index, done, wanted);
-                done = wanted;
+                if (wanted > done)
+                        index_populate(rec->v->index, done, wanted);
+                else
+                        evict_populate(rec->v->evict, wanted);
+                ordered = wanted <= done;
+                done = MAX(done, wanted);
                 pthread_mutex_lock(&rec->lock);
         }
         pthread_mutex_unlock(&rec->lock);
@@ -197,12 +203,13 @@ void recover_ahead_ask(struct recovery *rec, uint32_t first)
         pthread_mutex_unlock(&rec->lock);
 }
 
-void recover_expect(struct recovery *rec, uint32_t records)
+void recover_expect(struct recovery *rec, uint32_t records, bool all)
 {
-        if (!rec->has_populator || records < rec->expected + POPULATE_RECORDS)
+        if (!rec->has_populator || (records < rec->expected + POPULATE_RECORDS && !all))
                 return;
         pthread_mutex_lock(&rec->lock);
-        rec->expected = records;
+        rec->expected = MAX(rec->expected, records);
+        rec->all_expected = all;
         pthread_cond_broadcast(&rec->cond);
         pthread_mutex_unlock(&rec->lock);
 }

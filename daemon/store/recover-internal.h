@@ -75,6 +75,7 @@ struct recovery {
         uint32_t asked, reading, read, judging, taken; /* of the blocks, ever */
         uint32_t last_asked;                           /* its first page */
         uint32_t expected; /* records of the index that need memory */
+        bool all_expected; /* no more of them */
 
         bool looked;   /* once: `sequences` says what there is to read */
         bool in_force; /* so is the limit: which segments there are says what can be read of them */
@@ -138,8 +139,8 @@ void recover_ahead_stop(struct recovery *rec);
 bool recover_ahead_take(struct recovery *rec, uint32_t first);
 /* The blocks that will be wanted after this one. */
 void recover_ahead_ask(struct recovery *rec, uint32_t first);
-/* So many records of the index are known to be needed. */
-void recover_expect(struct recovery *rec, uint32_t records);
+/* So many records of the index are known to be needed; `all`: and no more. */
+void recover_expect(struct recovery *rec, uint32_t records, bool all);
 
 /* --- recover-segments.c --- */
 

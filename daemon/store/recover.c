@@ -162,7 +162,7 @@ static int first_look(struct recovery *rec)
                         if (r < 0)
                                 return r;
                 }
-                recover_expect(rec, rec->n_won);
+                recover_expect(rec, rec->n_won, false);
         }
         rec->looked = true;
         rec->newest = table_find_newest(rec->sequences, rec->pages);
@@ -299,6 +299,7 @@ static void second_look(struct recovery *rec)
 
         rec->in_force = true;
         index_reserve(rec->v->index, rec->n_won);
+        recover_expect(rec, rec->n_won, true);
         for (uint32_t i = 0; i < rec->pages; i++) {
                 const struct check *check;
                 const struct disk_page *page = recover_judged_page(rec, page_by_age(rec, i), &check);
