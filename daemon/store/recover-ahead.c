@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A start, the threads beside it where the ring is large: one reads the blocks that will be looked
+/* A start, the threads beside it where the ring is large: two read the blocks that will be looked
  * at next, one checks them and in the second look does all but the index's part with them, and one
  * puts memory under the index while the device is what all wait for.
  *

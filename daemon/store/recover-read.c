@@ -22,6 +22,7 @@
 
 enum {
         READ_PAGES = 256,
+        STEP_BYTES = 1024 * 1024, /* a power of two */
         KEEP_PAGES = 64 * 1024 * 1024 / DISK_PAGE,
 };
 
@@ -56,7 +57,7 @@ static void block_read(const struct recovery *rec, struct block *b)
 {
         char *buf = (char *)b->pages;
         uint64_t offset = (uint64_t)b->first * DISK_PAGE, bytes = (uint64_t)b->n * DISK_PAGE,
-                 done = 0;
+                 done = 0, step = STEP_BYTES;
         bool zeros = !rec->written[b->first / rec->room];
 
         if (zeros && !b->zeros)
@@ -65,28 +66,26 @@ static void block_read(const struct recovery *rec, struct block *b)
         if (zeros)
                 return;
         while (done < bytes) {
-                ssize_t k = pread(rec->v->table_fd, buf + done, bytes - done, (off_t)(offset + done));
+                /* To the end of a page, whatever was read before. */
+                uint64_t next = MIN(round_down(done, DISK_PAGE) + step, bytes);
+                ssize_t k = pread(rec->v->table_fd, buf + done, next - done, (off_t)(offset + done));
 
                 if (k < 0 && errno == EINTR)
                         continue;
                 if (k > 0) {
                         done += (uint64_t)k;
-                        continue;
-                }
-                if (k == 0) {
+                        step = MIN(2 * step, (uint64_t)STEP_BYTES);
+                } else if (k == 0) {
                         memset(buf + done, 0, bytes - done);
                         break;
-                }
-                /* Past the page that fails; a page at a time from there, as long as it takes. */
-                uint64_t next = MIN(round_down(done, DISK_PAGE) + DISK_PAGE, bytes);
-
-                k = pread(rec->v->table_fd, buf + done, next - done, (off_t)(offset + done));
-                if (k <= 0) {
+                } else if (step > DISK_PAGE) {
+                        /* Somewhere in there: a direct read says no more, and each that fails may
+                         * take the device a second. */
+                        step /= 2;
+                } else {
                         b->unread = true;
                         memset(buf + done, 0, next - done);
                         done = next;
-                } else {
-                        done += (uint64_t)k;
                 }
         }
 }

@@ -1270,6 +1270,61 @@ static void a_damaged_table_page_costs_its_own_entries(void **state)
         stop();
 }
 
+/* A direct read that has a bad page in it fails as a whole, and each that fails may take a device
+ * seconds. */
+static struct {
+        ino_t table;
+        off_t bad;
+        unsigned reads, failed;
+} reads_of;
+
+ssize_t __real_pread64(int fd, void *buf, size_t bytes, off_t offset);
+ssize_t __wrap_pread64(int fd, void *buf, size_t bytes, off_t offset);
+
+ssize_t __wrap_pread64(int fd, void *buf, size_t bytes, off_t offset)
+{
+        struct stat st;
+        off_t bad = reads_of.bad;
+
+        if (reads_of.table == 0 || fstat(fd, &st) < 0 || st.st_ino != reads_of.table)
+                return __real_pread64(fd, buf, bytes, offset);
+        __atomic_add_fetch(&reads_of.reads, 1, __ATOMIC_RELAXED);
+        if (offset + (off_t)bytes <= bad || offset >= bad + DISK_PAGE)
+                return __real_pread64(fd, buf, bytes, offset);
+        __atomic_add_fetch(&reads_of.failed, 1, __ATOMIC_RELAXED);
+        errno = EIO;
+        return -1;
+}
+
+static void a_table_page_that_cannot_be_read_costs_a_few_reads(void **state)
+{
+        static const char zeros[4 * DISK_PAGE];
+        struct stat st;
+        int fd;
+
+        start_limit(256 * MIB);
+        put_range(0, 200, 5000);
+        stop();
+        /* A page that is empty, but has been written: others are not read. */
+        fd = file_of("table", O_RDWR);
+        assert_int_equal(fstat(fd, &st), 0);
+        assert_int_equal(pwrite(fd, zeros, sizeof(zeros), st.st_size - (off_t)sizeof(zeros)),
+                         sizeof(zeros));
+        close(fd);
+        /* Late in a file that is read as a whole, in small blocks, and in larger ones. */
+        for (unsigned i = 0; i < 4; i++) {
+                reads_of.bad = st.st_size - (off_t)(1 + i) * DISK_PAGE;
+                reads_of.reads = reads_of.failed = 0;
+                reads_of.table = st.st_ino;
+                start_limit(256 * MIB);
+                reads_of.table = 0;
+                assert_in_range(reads_of.failed, 1, 2 * 9 + 2); /* a MiB is 2^8 pages; two looks */
+                assert_true(reads_of.reads <= 2 * (unsigned)(st.st_size / DISK_PAGE) + 64);
+                assert_int_equal(count_present(0, 200), 200);
+                stop();
+        }
+}
+
 static void a_table_of_garbage_is_an_empty_table(void **state)
 {
         _cleanup_(freep) char *garbage = malloc(64 * 4096);
@@ -2516,6 +2571,7 @@ static const struct CMUnitTest tests[] = {
         TEST(when_everything_is_read_nothing_is_evicted),
         TEST(a_flipped_bit_is_a_miss_and_the_chunk_is_gone),
         TEST(a_damaged_table_page_costs_its_own_entries),
+        TEST(a_table_page_that_cannot_be_read_costs_a_few_reads),
         TEST(a_table_of_garbage_is_an_empty_table),
         TEST(one_copy_of_the_namespaces_is_enough),
         TEST(without_namespaces_nothing_is_anybodys),
