@@ -27,7 +27,7 @@ struct session {
         bool reading;
         bool unclosed;           /* gone, but its socket holds descriptors that nobody takes now */
         struct list_node out;    /* what the socket would not take yet */
-        unsigned fd_replies;     /* with descriptors, since the peer had read everything */
+        unsigned fd_replies;     /* with descriptors, since the peer was seen to have read all */
 };
 
 struct sessions {

@@ -267,15 +267,20 @@ static void session_send(struct client *client, const void *msg, size_t bytes, c
                 event_add(s->writable, NULL);
 }
 
-static bool session_takes_fds(struct client *client)
+/* Has the peer read all there was? Looked at with each message as soon as it matters: a peer that
+ * pipelines has nothing unread now and then only. */
+static void look_for_unread(struct session *s)
 {
-        struct session *s = container_of(client, struct session, client);
         int unread;
 
-        if (s->fd_replies >= UNREAD_FDS_MAX && list_empty(&s->out) &&
+        if (s->fd_replies >= UNREAD_FDS_MAX / 2 && list_empty(&s->out) &&
             ioctl(s->fd, SIOCOUTQ, &unread) == 0 && unread == 0)
                 s->fd_replies = 0;
-        return s->fd_replies < UNREAD_FDS_MAX;
+}
+
+static bool session_takes_fds(struct client *client)
+{
+        return container_of(client, struct session, client)->fd_replies < UNREAD_FDS_MAX;
 }
 
 static void session_idle(struct client *client)
@@ -358,6 +363,7 @@ static void handle(struct session *s, size_t bytes, int *fds, unsigned n_fds)
                 session_end(s, &s->sessions->stats.ended_bad_frame, text);
                 return;
         }
+        look_for_unread(s);
         s->client.readable_ns = received_ns(s);
         if (hdr->op == WIRE_HELLO)
                 hello(s, (const struct wire_hello *)hdr);

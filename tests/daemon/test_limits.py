@@ -91,6 +91,11 @@ def test_R12_descriptors_that_are_left_unread_are_bounded(daemon):
             for _ in range(100):  # who reads is always served
                 fd, = c.call(op, body, n_fds=1).fds
                 os.close(fd)
+            for _ in range(60):  # whatever else it has sent by then
+                ping, tag = c.submit(Op.PING), c.submit(op, body)
+                fd, = c.wait(tag).fds
+                os.close(fd)
+                c.wait(ping)
 
 
 def test_R11_a_session_that_the_daemon_ends_keeps_its_leases_until_the_peer_closes(daemon):
