@@ -208,8 +208,9 @@ enum kvcache_op {
         KVCACHE_OP_EVICT = 7,
         KVCACHE_OP_STAT = 8,
         /* From disk to the pool, for a get that will come; the answer does not wait for it. Per key:
-         * KVCACHE_OK: it is there or on its way; KVCACHE_MISS; KVCACHE_BUSY: there is no room now.
-         * It is younger than before, as after a get. */
+         * KVCACHE_OK: it is there or on its way; KVCACHE_MISS; KVCACHE_BUSY: there is no room now,
+         * or enough is on its way; KVCACHE_TOO_LARGE; KVCACHE_SHUTDOWN. A quarter of the pool,
+         * 128 MiB or 1,024 chunks are on their way at most. */
         KVCACHE_OP_PREFETCH = 9,
 };
 

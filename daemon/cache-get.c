@@ -4,13 +4,26 @@
 
 #include <stdlib.h>
 
+#include "checked.h"
+
+/* Reads ahead under way, beside the quarter of the pool. */
+enum { AHEAD_CHUNKS = 1024 };
+#define AHEAD_BYTES (UINT64_C(128) << 20)
+
 /* A chunk on its way from the store into the pool. */
 struct fill {
         struct store_get store;
         struct cache *cache;
         uint32_t chunk;
-        uint64_t ahead; /* bytes of its slot, if nobody has asked for it */
+        uint64_t ahead; /* bytes of its slot, if it is a read ahead that counts */
 };
+
+static void ahead_ends(struct fill *f)
+{
+        f->cache->stats.ahead_bytes -= f->ahead;
+        f->cache->n_ahead -= f->ahead > 0;
+        f->ahead = 0;
+}
 
 static void on_read(struct store_get *store)
 {
@@ -31,7 +44,7 @@ static void on_read(struct store_get *store)
         cache_settle_waiters(c, chunk, WAITING_FILL, good ? CACHE_OK : CACHE_MISS);
         cache_unpin(c, chunk);
         c->retry_now = true;
-        c->ahead_bytes -= f->ahead;
+        ahead_ends(f);
         c->pending--;
         free(f);
 }
@@ -45,6 +58,7 @@ static void on_read_abandoned(struct store_get *store)
         pool_drop(c->params.pool, f->chunk);
         cache_settle_waiters(c, f->chunk, WAITING_FILL, CACHE_MISS);
         c->retry_now = true;
+        ahead_ends(f); /* or a device that hangs would keep the others from reading ahead */
 }
 
 /* CACHE_OK: the chunk is the pool's, FILLING and READING. CACHE_BUSY: there is no room now. */
@@ -163,15 +177,18 @@ enum cache_status cache_read_ahead(struct cache *c, uint32_t namespace_id, const
                 return CACHE_MISS;
         if (c->stopping)
                 return CACHE_CANCELLED;
-        /* Who waits for room comes first, and gets have the most of it. */
+        /* Who waits for room comes first; gets have the most of it, and do not wait for the device
+         * long behind these. */
         if (!list_empty(&c->wait_gets) || !list_empty(&c->wait_puts) ||
-            c->ahead_bytes + info.length > pool_bytes(c->params.pool) / 4)
+            c->n_ahead >= AHEAD_CHUNKS ||
+            c->stats.ahead_bytes + info.length > MIN(pool_bytes(c->params.pool) / 4, AHEAD_BYTES))
                 return CACHE_BUSY;
         status = fill_begin(c, namespace_id, key, hash, info.length, &chunk, &f);
         if (status != CACHE_OK)
                 return status;
         f->ahead = pool_slot_bytes(c->params.pool, chunk);
-        c->ahead_bytes += f->ahead;
+        c->stats.ahead_bytes += f->ahead;
+        c->n_ahead++;
         pool_chunk(c->params.pool, chunk)->flags |= POOL_AHEAD;
         c->stats.read_ahead++;
         c->stats.read_ahead_bytes += info.length;

@@ -31,7 +31,7 @@ struct cache {
         uint64_t look_again_ns;                /* when somebody's patience ends; 0: nobody's */
         uint64_t unwritten_limit;
         uint64_t pending;                      /* requests, fills and writes */
-        uint64_t ahead_bytes;                  /* of slots being filled for nobody yet */
+        uint64_t n_ahead;                      /* slots being filled by cache_read_ahead() */
         bool kicked, retry_now, stopping;
         bool lost_eviction;     /* of a chunk whose write hangs, since the last who asked */
         uint64_t retry_pending; /* of the store, when it was tried last */

@@ -96,8 +96,8 @@ struct cache *cache_free(struct cache *c); /* nothing may be in flight */
 
 void cache_get(struct cache *c, struct cache_request *req);
 /* From disk to the pool, for a get that will come; nobody is told of the end. CACHE_OK: it is there
- * or on its way; CACHE_MISS; CACHE_BUSY: there is no room without waiting, or a quarter of the pool
- * is being filled like this; CACHE_TOO_LARGE; CACHE_CANCELLED. `ret_place` as of cache_find(). */
+ * or on its way; CACHE_MISS; CACHE_BUSY: there is no room without waiting, or a quarter of the pool,
+ * 128 MiB or 1,024 chunks are on their way like this; CACHE_TOO_LARGE; CACHE_CANCELLED. `ret_place` as of cache_find(). */
 enum cache_status cache_read_ahead(struct cache *c, uint32_t namespace_id, const struct key *key,
                                    uint64_t hash, struct cache_place *ret_place);
 void cache_put(struct cache *c, struct cache_request *req);
@@ -172,6 +172,7 @@ struct cache_stats {
         uint64_t shared_fills;    /* gets that joined another's read */
         /* Reads for gets to come, and how many chunks of theirs were asked for. */
         uint64_t read_ahead, read_ahead_bytes, read_ahead_used;
+        uint64_t ahead_bytes;     /* in the pool, of such reads under way now */
         /* Bytes that went between disk and clients' memory, and reads of these that were done again
          * by way of the pool. */
         uint64_t put_bytes_direct, get_bytes_direct, direct_fallbacks;

@@ -44,6 +44,7 @@ void status_collect_cache(const struct dispatch_env *env, struct cache_stats *re
                 ret->read_ahead += c.read_ahead;
                 ret->read_ahead_bytes += c.read_ahead_bytes;
                 ret->read_ahead_used += c.read_ahead_used;
+                ret->ahead_bytes += c.ahead_bytes;
                 ret->put_bytes_direct += c.put_bytes_direct;
                 ret->get_bytes_direct += c.get_bytes_direct;
                 ret->direct_fallbacks += c.direct_fallbacks;
@@ -106,6 +107,7 @@ static void collect_traffic(const struct dispatch_env *env, struct stats *s)
         s->prefetched_chunks = (double)cache.read_ahead;
         s->prefetched_bytes = (double)cache.read_ahead_bytes;
         s->prefetch_hits = (double)cache.read_ahead_used;
+        s->prefetch_inflight_bytes = (double)cache.ahead_bytes;
         s->put_bytes_direct = (double)cache.put_bytes_direct;
         s->get_bytes_direct = (double)cache.get_bytes_direct;
         s->direct_fallbacks = (double)cache.direct_fallbacks;

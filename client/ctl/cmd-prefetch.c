@@ -52,6 +52,7 @@ static int prefetch_keys(struct ctl *ctl, const struct key_batch *batch, void *u
                         p->missing++;
                         break;
                 case KVCACHE_BUSY:
+                case KVCACHE_TOO_LARGE:
                         p->no_room++;
                         break;
                 default:
@@ -82,7 +83,7 @@ static int run_prefetch(struct ctl *ctl, const struct command *self, int argc, c
         if (ctl->json) {
                 _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
 
-                cJSON_AddNumberToObject(object, "begun", (double)p.begun);
+                cJSON_AddNumberToObject(object, "prefetched", (double)p.begun);
                 cJSON_AddNumberToObject(object, "missing", (double)p.missing);
                 cJSON_AddNumberToObject(object, "no_room", (double)p.no_room);
                 r = print_json(object);
@@ -105,8 +106,8 @@ const struct command command_prefetch = {
         .arguments = "KEY... | --from FILE",
         .summary = "read chunks from disk into memory, for gets that will come",
         .help = "Has the daemon read chunks from disk into memory, and does not wait for it. At\n"
-                "most a quarter of the pool is read ahead at a time: keys beyond that are left\n"
-                "out (exit status 4).\n\n" KEY_HELP,
+                "most a quarter of the pool, 128 MiB or 1,024 chunks are read ahead at a time:\n"
+                "keys beyond that are left out (exit status 4).\n\n" KEY_HELP,
         .options = prefetch_options,
         .run = run_prefetch,
 };

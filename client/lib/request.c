@@ -199,6 +199,8 @@ static int request_try(struct kvcache *kv, const struct kvcache_request *user, s
         r = handle_connected(kv);
         if (r < 0)
                 return r;
+        if (user->op == KVCACHE_OP_PREFETCH && !(kv->conn->features & WIRE_FEATURE_PREFETCH))
+                return handle_fail(kv, -EOPNOTSUPP, "this daemon cannot prefetch");
         r = control_namespace_ready(kv, user->namespace_handle, &b.namespace_id);
         if (r < 0)
                 return r;
@@ -307,8 +309,6 @@ int request_normalize(struct kvcache *kv, const struct kvcache_request *user,
                 return handle_fail(kv, -EINVAL, "either entries or keys are to be given");
         if (!u.entries && (u.op == KVCACHE_OP_PUT || u.op == KVCACHE_OP_GET_INTO))
                 return handle_fail(kv, -EINVAL, "this operation needs entries");
-        if (u.op == KVCACHE_OP_PREFETCH && !(kv->conn->features & WIRE_FEATURE_PREFETCH))
-                return handle_fail(kv, -EOPNOTSUPP, "this daemon cannot prefetch");
         if (!u.results && u.op != KVCACHE_OP_MATCH && u.op != KVCACHE_OP_TOUCH &&
             u.op != KVCACHE_OP_PREFETCH)
                 return handle_fail(kv, -EINVAL, "this operation needs room for its results");

@@ -154,7 +154,7 @@ def test_prefetch(daemon, directory):
         harness.wait_until(lambda: [bool(t & Tier.MEMORY) for t in c.exists(ns, [k for k, _ in pairs])] ==
                            [True] * 3 + [False] * 2, "three are in memory")
         said = ctl("prefetch", "--json", keys[4], "other", daemon=daemon, check=NOT_FOUND).stdout
-        assert json.loads(said) == {"begun": 1, "missing": 1, "no_room": 0}
+        assert json.loads(said) == {"prefetched": 1, "missing": 1, "no_room": 0}
     listed = directory / "keys"
     listed.write_text("".join(f"{k}\n" for k in keys))
     assert "5 in memory" in ctl("prefetch", "--from", listed, daemon=daemon, check=OK).stdout

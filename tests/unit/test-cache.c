@@ -169,6 +169,17 @@ static enum cache_status evict(uint32_t n, bool memory_only)
         return cache_evict(t.cache, t.ns, &k, cache_hash(t.cache, t.ns, &k), memory_only);
 }
 
+static enum cache_status read_ahead(uint32_t n)
+{
+        struct key k = key_of(n);
+        struct cache_place place;
+        enum cache_status status =
+                cache_read_ahead(t.cache, t.ns, &k, cache_hash(t.cache, t.ns, &k), &place);
+
+        kio_flush(t.io);
+        return status;
+}
+
 struct purge {
         struct store_purge req;
         bool done;
@@ -560,19 +571,22 @@ static void test_R15_who_waits_for_a_device_that_hangs_is_answered(void **state)
         t.hang_ms = 200;
         tiers_open(&t);
         put_cold(1);
+        put_cold(5);
         fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ | 1u << KIO_WRITE,
                                         .kind = FAULT_NEVER,
                                         .first = 1,
                                         .count = FAULT_FOR_EVER });
+        assert_int_equal(read_ahead(5), CACHE_OK);
         get(&g, 1);
         put(&accepted, 2, CACHE_ACCEPTED);
         put(&written, 3, CACHE_WRITTEN);
         put(&joined, 3, CACHE_WRITTEN);
-        tiers_wait_hits(&t, 3);
+        tiers_wait_hits(&t, 4);
         expect_ticking(&accepted, CACHE_OK);
         expect_ticking(&g, CACHE_MISS);
         expect_ticking(&written, CACHE_FAILED);
         expect_ticking(&joined, CACHE_FAILED);
+        assert_int_equal(stats().ahead_bytes, 0); /* other paths may read ahead */
         assert_int_equal(stats().unwritten_bytes, 0);
         assert_int_equal(stats().pool_only, 1);
         expect_get(2, CACHE_OK, 1);
@@ -688,17 +702,6 @@ static void gets_of_one_key_share_one_read(void **state)
         assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
 }
 
-static enum cache_status read_ahead(uint32_t n)
-{
-        struct key k = key_of(n);
-        struct cache_place place;
-        enum cache_status status =
-                cache_read_ahead(t.cache, t.ns, &k, cache_hash(t.cache, t.ns, &k), &place);
-
-        kio_flush(t.io);
-        return status;
-}
-
 static void what_is_read_ahead_is_a_hit_then(void **state)
 {
         struct store_stats before, after;
@@ -749,10 +752,12 @@ static void what_is_evicted_or_cannot_be_read_meanwhile_is_not_there(void **stat
         assert_int_equal(read_ahead(1), CACHE_OK);
         tiers_wait_hits(&t, 1);
         assert_int_equal(evict(1, false), CACHE_OK);
+        assert_true(stats().ahead_bytes >= LENGTH);
         release();
         tiers_settle(&t);
         assert_int_equal(tiers_of(1), 0);
         assert_int_equal(read_ahead(1), CACHE_MISS);
+        assert_int_equal(stats().ahead_bytes, 0);
 
         put_cold(2);
         refuse(KIO_READ, 1, FAULT_FOR_EVER);
@@ -761,6 +766,7 @@ static void what_is_evicted_or_cannot_be_read_meanwhile_is_not_there(void **stat
         fault_set(NULL);
         assert_false(tiers_of(2) & CACHE_MEMORY);
         assert_int_equal(stats().read_ahead_used, 0);
+        assert_int_equal(stats().ahead_bytes, 0);
         expect_put(3, CACHE_WRITTEN, CACHE_OK);
 }
 
@@ -775,11 +781,13 @@ static void reads_ahead_take_a_quarter_of_the_pool(void **state)
         while (begun < most + 8 && read_ahead((uint32_t)begun) == CACHE_OK)
                 begun++;
         assert_in_range(begun, most / 2, most); /* slots are larger than what is in them */
+        assert_in_range(stats().ahead_bytes, begun * LENGTH, pool_bytes(t.pool) / 4 + 2 * LENGTH);
         assert_int_equal(read_ahead((uint32_t)begun), CACHE_BUSY);
         assert_int_equal(read_ahead(0), CACHE_OK); /* on its way */
         assert_int_equal(read_ahead(1000000), CACHE_MISS);
         release();
         tiers_settle(&t);
+        assert_int_equal(stats().ahead_bytes, 0);
         assert_int_equal(read_ahead((uint32_t)begun), CACHE_OK);
         tiers_settle(&t);
         assert_int_equal(stats().read_ahead, begun + 1);

@@ -410,6 +410,19 @@ static void test_an_old_daemon_is_not_asked_to_prefetch(void **state)
         assert_int_equal(kvcache_call(f->kv, &q, NULL), -EOPNOTSUPP);
         assert_int_equal(kvcache_submit(f->kv, &q), -EOPNOTSUPP);
         put_one(f, 1, 100); /* the session stands */
+
+        /* It is the daemon of now that counts; an old one's coming need not have been noticed. */
+        restart(f, NULL);
+        put_one(f, 1, 100);
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        restart(f, &(struct fake_options){ .is_old = true });
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), -EOPNOTSUPP);
+        put_one(f, 1, 100);
+        fake_daemon_free(f->d);
+        assert_int_equal(kvcache_ping(f->kv, NULL), -ENOTCONN);
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), -ENOTCONN);
+        f->d = fake_daemon_start(f->path, NULL);
+        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
 }
 
 static void test_exists_match_touch_stat_evict_list_purge(void **state)
