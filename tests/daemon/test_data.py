@@ -2,6 +2,7 @@
 """What is put is got, byte for byte, on every leg: the main operations, their statuses and their limits."""
 
 import json
+import os
 import struct
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import harness
 import kvwire
 from harness import KIB, MIB, in_threads, items, key_of, put_all, value_of, wait_until
-from kvwire import Ack, Flag, Op, Status, Tier
+from kvwire import Ack, Flag, Op, Report, Status, Tier
 
 
 def test_status_says_which_mode_and_why(leg_daemon):
@@ -137,6 +138,30 @@ def test_prefetch(leg_daemon):
         assert not any(t & Tier.MEMORY for t in c.exists(ns, keys[10:]))
         assert [r.tier for r in c.get(ns, keys[:10])] == [Tier.MEMORY] * 10
         assert leg_daemon.metric("kvcache_leases") == 10, "a prefetch keeps none"
+
+
+def test_reads_of_a_prefetch_are_counted_while_they_last(daemon):
+    pairs = items("counted", 12, MIB)
+    keys = [k for k, _ in pairs]
+    with daemon.client() as c:
+        ns = c.namespace("counted")
+        put_all(c, ns, pairs, ack=Ack.WRITTEN)
+
+        def seen():
+            """Of a report that was asked for in the same breath."""
+            c.evict(ns, keys, Tier.MEMORY)
+            prefetch = c.submit_batch(Op.PREFETCH, ns, keys)
+            report = c.submit(Op.REPORT, struct.pack("<II", Report.METRICS, 0))
+            c.wait(prefetch)
+            reply = c.wait(report)
+            text = os.pread(reply.fds[0], reply.value64, 0).decode()
+            os.close(reply.fds[0])
+            metrics = harness.parse_metrics(text)
+            harness.MOVED.update(name for name, value in metrics.items() if value)
+            return metrics["kvcache_prefetch_inflight_bytes"] > 0
+
+        wait_until(seen, "reads under way are told of")
+        wait_until(lambda: daemon.metric("kvcache_prefetch_inflight_bytes") == 0, "they are over")
 
 
 def test_evict_from_memory_and_from_everywhere(leg_daemon):
