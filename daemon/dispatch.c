@@ -478,11 +478,6 @@ static void look_up(struct batch *b, uint32_t i)
 
 /* --- messages --- */
 
-static bool is_chained(unsigned op)
-{
-        return op == WIRE_PUT || op == WIRE_GET || op == WIRE_TOUCH || op == WIRE_PREFETCH;
-}
-
 static void dispatch_batch(struct client *client, const struct wire_batch *msg,
                            uint64_t received_ns)
 {
@@ -537,7 +532,7 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
         }
         if (!b || !b->reply || ((op == WIRE_PUT || op == WIRE_GET) && !b->slots) ||
             (msg->pieces > 0 && !b->places) ||
-            (is_chained(op) &&
+            (wire_op_is_chained(op) &&
              chain_join(client, msg, entry_at(b, msg->count - 1u), &b->part) < 0)) {
                 if (b)
                         batch_free(b);

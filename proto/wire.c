@@ -114,6 +114,11 @@ bool wire_op_is_batch(unsigned op)
         return op < WIRE_OP_END && ops[op].batch;
 }
 
+bool wire_op_is_chained(unsigned op)
+{
+        return op < WIRE_OP_END && ops[op].parent;
+}
+
 unsigned wire_request_fds(unsigned op)
 {
         return op < WIRE_OP_END ? ops[op].fds : 0;

@@ -370,8 +370,10 @@ static_assert(sizeof(struct wire_verify_result) == 64, "wire format");
  * none. */
 size_t wire_entry_bytes(unsigned op);
 size_t wire_result_bytes(unsigned op);
-/* Is its request a struct wire_batch? */
+/* Is its request a struct wire_batch? And are its keys a chain, which its `parent` leads to and the
+ * next message may continue? */
 bool wire_op_is_batch(unsigned op);
+bool wire_op_is_chained(unsigned op);
 
 /* Is this one complete request that a client of this version may send: length, op, flags, counts,
  * reserved fields and enums? NULL if so, else a static text that says what is wrong, for the log.

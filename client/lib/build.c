@@ -46,11 +46,6 @@ unsigned build_wire_op(enum kvcache_op op)
         return 0;
 }
 
-static bool build_is_chained(unsigned op)
-{
-        return op == WIRE_PUT || op == WIRE_GET || op == WIRE_TOUCH || op == WIRE_PREFETCH;
-}
-
 static const struct kvcache_key *build_key(const struct kvcache_request *user, size_t i)
 {
         return user->entries ? &user->entries[i].key : &user->keys[i];
@@ -330,7 +325,7 @@ static int build_message(struct build *b, size_t first, uint32_t count, uint32_t
         const struct kvcache_request *u = b->user;
         unsigned op = build_wire_op(u->op);
         size_t entry = wire_entry_bytes(op);
-        bool chained = build_is_chained(op);
+        bool chained = wire_op_is_chained(op);
         const struct kvcache_key *parent = first > 0 ? build_key(u, first - 1) : u->parent;
         struct message *m, *before = TAILQ_LAST(&b->messages, message_list);
         struct wire_batch *batch;
@@ -529,7 +524,7 @@ int build_request(struct build *b, bool more)
         if (r < 0)
                 return r;
         last = TAILQ_LAST(&b->messages, message_list);
-        if (last && (more || (u->flags & KVCACHE_MORE)) && build_is_chained(last->op))
+        if (last && (more || (u->flags & KVCACHE_MORE)) && wire_op_is_chained(last->op))
                 ((struct wire_hdr *)last->data)->flags |= WIRE_F_MORE;
         return 0;
 }
