@@ -18,8 +18,7 @@ static const struct option_row evict_options[] = {
         NAMESPACE_OPTION,
         { OPTION_TIER, "tier", "TIER",
           "memory: from memory only, what is on disk stays; all (the default)" },
-        { OPTION_FROM, "from", "FILE",
-          "the keys in FILE, as `replay --acks` writes them; \"-\": standard input" },
+        FROM_OPTION(OPTION_FROM),
         { OPTION_ALL, "all", NULL, "every chunk of the namespace that `ls` lists" },
         { 0 },
 };
@@ -32,27 +31,11 @@ struct eviction {
 static int evict_keys(struct ctl *ctl, const struct key_batch *batch, void *userdata)
 {
         struct eviction *e = userdata;
-        _cleanup_(freep) struct kvcache_result *results = calloc(batch->n, sizeof(*results));
-        struct kvcache_request request = {
-                .size = sizeof(request),
-                .op = KVCACHE_OP_EVICT,
-                .namespace_handle = batch->namespace_handle,
-                .tiers = e->tiers,
-                .keys = batch->keys,
-                .count = batch->n,
-                .results = results,
-        };
-        int r;
+        _cleanup_(freep) struct kvcache_result *results = NULL;
+        int r = keys_ask(ctl, batch, "evict", KVCACHE_OP_EVICT, e->tiers, &results);
 
-        if (!results)
-                return complain_memory();
-        if (batch->namespace_missing) {
-                e->missing += batch->n;
-                return EXIT_OK;
-        }
-        r = kvcache_call(ctl->kv, &request, NULL);
-        if (r < 0)
-                return complain_call(ctl, r, "evict");
+        if (r)
+                return r;
         for (size_t i = 0; i < batch->n; i++)
                 switch (results[i].status) {
                 case KVCACHE_OK:

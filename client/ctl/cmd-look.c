@@ -18,8 +18,7 @@ enum { SHOWN_MISSING = 10, LISTED_MISSING = 1000 };
 
 static const struct option_row exists_options[] = {
         NAMESPACE_OPTION,
-        { OPTION_FROM, "from", "FILE",
-          "the keys in FILE, as `replay --acks` writes them; \"-\": standard input" },
+        FROM_OPTION(OPTION_FROM),
         { 0 },
 };
 
@@ -60,26 +59,13 @@ static void note_key(struct ctl *ctl, struct existence *e, const char *namespace
 static int look_up(struct ctl *ctl, const struct key_batch *batch, void *userdata)
 {
         struct existence *e = userdata;
-        _cleanup_(freep) struct kvcache_result *results = calloc(batch->n, sizeof(*results));
-        struct kvcache_request request = {
-                .size = sizeof(request),
-                .op = KVCACHE_OP_EXISTS,
-                .namespace_handle = batch->namespace_handle,
-                .keys = batch->keys,
-                .count = batch->n,
-                .results = results,
-        };
-        int r;
+        _cleanup_(freep) struct kvcache_result *results = NULL;
+        int r = keys_ask(ctl, batch, "exists", KVCACHE_OP_EXISTS, 0, &results);
 
-        if (!results)
-                return complain_memory();
-        if (!batch->namespace_missing) {
-                r = kvcache_call(ctl->kv, &request, NULL);
-                if (r < 0)
-                        return complain_call(ctl, r, "exists");
-        }
+        if (r)
+                return r;
         for (size_t i = 0; i < batch->n; i++) {
-                int status = batch->namespace_missing ? KVCACHE_MISS : results[i].status;
+                int status = results[i].status;
 
                 if (status != KVCACHE_OK && status != KVCACHE_EXISTS && status != KVCACHE_MISS)
                         return complain_status(status, "exists");
@@ -158,26 +144,13 @@ struct stat_output {
 static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *userdata)
 {
         struct stat_output *out = userdata;
-        _cleanup_(freep) struct kvcache_result *results = calloc(batch->n, sizeof(*results));
-        struct kvcache_request request = {
-                .size = sizeof(request),
-                .op = KVCACHE_OP_STAT,
-                .namespace_handle = batch->namespace_handle,
-                .keys = batch->keys,
-                .count = batch->n,
-                .results = results,
-        };
-        int r;
+        _cleanup_(freep) struct kvcache_result *results = NULL;
+        int r = keys_ask(ctl, batch, "stat", KVCACHE_OP_STAT, 0, &results);
 
-        if (!results)
-                return complain_memory();
-        if (!batch->namespace_missing) {
-                r = kvcache_call(ctl->kv, &request, NULL);
-                if (r < 0)
-                        return complain_call(ctl, r, "stat");
-        }
+        if (r)
+                return r;
         for (size_t i = 0; i < batch->n; i++) {
-                int status = batch->namespace_missing ? KVCACHE_MISS : results[i].status;
+                int status = results[i].status;
                 char hex[KEY_TEXT_BYTES], length[HUMAN_BYTES], created[HUMAN_BYTES], crc[16],
                         leases[16];
 

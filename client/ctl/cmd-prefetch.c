@@ -11,8 +11,7 @@ enum { OPTION_FROM = OPTION_LONG };
 
 static const struct option_row prefetch_options[] = {
         NAMESPACE_OPTION,
-        { OPTION_FROM, "from", "FILE",
-          "the keys in FILE, as `replay --acks` writes them; \"-\": standard input" },
+        FROM_OPTION(OPTION_FROM),
         { 0 },
 };
 
@@ -23,26 +22,11 @@ struct prefetch {
 static int prefetch_keys(struct ctl *ctl, const struct key_batch *batch, void *userdata)
 {
         struct prefetch *p = userdata;
-        _cleanup_(freep) struct kvcache_result *results = calloc(batch->n, sizeof(*results));
-        struct kvcache_request request = {
-                .size = sizeof(request),
-                .op = KVCACHE_OP_PREFETCH,
-                .namespace_handle = batch->namespace_handle,
-                .keys = batch->keys,
-                .count = batch->n,
-                .results = results,
-        };
-        int r;
+        _cleanup_(freep) struct kvcache_result *results = NULL;
+        int r = keys_ask(ctl, batch, "prefetch", KVCACHE_OP_PREFETCH, 0, &results);
 
-        if (!results)
-                return complain_memory();
-        if (batch->namespace_missing) {
-                p->missing += batch->n;
-                return EXIT_OK;
-        }
-        r = kvcache_call(ctl->kv, &request, NULL);
-        if (r < 0)
-                return complain_call(ctl, r, "prefetch");
+        if (r)
+                return r;
         for (size_t i = 0; i < batch->n; i++)
                 switch (results[i].status) {
                 case KVCACHE_OK:

@@ -61,6 +61,35 @@ static int add(struct walk *w, const char *namespace_name, const struct kvcache_
         return w->batch.n == BATCH_KEYS ? flush(w) : EXIT_OK;
 }
 
+int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command,
+             enum kvcache_op op, uint32_t tiers, struct kvcache_result **ret)
+{
+        _cleanup_(freep) struct kvcache_result *results = calloc(batch->n, sizeof(*results));
+        struct kvcache_request request = {
+                .size = sizeof(request),
+                .op = op,
+                .namespace_handle = batch->namespace_handle,
+                .tiers = tiers,
+                .keys = batch->keys,
+                .count = batch->n,
+                .results = results,
+        };
+        int r;
+
+        if (!results)
+                return complain_memory();
+        if (batch->namespace_missing) {
+                for (size_t i = 0; i < batch->n; i++)
+                        results[i].status = KVCACHE_MISS;
+        } else {
+                r = kvcache_call(ctl->kv, &request, NULL);
+                if (r < 0)
+                        return complain_call(ctl, r, command);
+        }
+        *ret = TAKE_PTR(results);
+        return EXIT_OK;
+}
+
 int keys_walk(struct ctl *ctl, const char *namespace_name, const char *from, char **operands,
               int n_operands, key_batch_fn each, void *userdata)
 {

@@ -16,6 +16,18 @@ struct key_batch {
 /* An exit status: anything but EXIT_OK ends the walk. */
 typedef int (*key_batch_fn)(struct ctl *ctl, const struct key_batch *batch, void *userdata);
 
+/* The option of a command that takes `from`; `value` is what option_next() returns for it. */
+#define FROM_OPTION(value)                                                                         \
+        {                                                                                          \
+                value, "from", "FILE",                                                             \
+                        "the keys in FILE, as `replay --acks` writes them; \"-\": standard input"  \
+        }
+
+/* What the daemon says of each key, in their order; of a namespace that is missing: KVCACHE_MISS.
+ * `tiers` is for KVCACHE_OP_EVICT. The caller frees `ret`. Complains in the name of `command`. */
+int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command,
+             enum kvcache_op op, uint32_t tiers, struct kvcache_result **ret);
+
 /* `from` or the operands, not both. Connects first. An operand's namespace, and a line's without
  * one, is `namespace_name`. */
 int keys_walk(struct ctl *ctl, const char *namespace_name, const char *from, char **operands,
