@@ -12,8 +12,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
+#include "base/pages.h"
 #include "checked.h"
 #include "policy.h"
 #include "prefetch.h"
@@ -27,7 +27,7 @@ static_assert(sizeof(struct lru_item) == 12, "there is one for each chunk");
 
 #define END (UINT32_C(1) << 31)
 
-enum { LRU_MAX_GROUPS = UINT16_MAX - 1, HUGE_BYTES = 2 * 1024 * 1024, PAGE_BYTES = 4096 };
+enum { LRU_MAX_GROUPS = UINT16_MAX - 1 };
 
 struct lru_group {
         uint32_t oldest, youngest; /* links as well; an empty list's are its END */
@@ -47,16 +47,6 @@ static struct lru *lru(const struct evict *e)
         return (struct lru *)e;
 }
 
-/* The store's is filled in one go at start, and looked at in no order from then on. */
-static void wish_huge_pages(void *p, size_t bytes)
-{
-        uintptr_t begin = round_up((uintptr_t)p, HUGE_BYTES),
-                  end = round_down((uintptr_t)p + bytes, HUGE_BYTES);
-
-        if (begin < end)
-                madvise((void *)begin, end - begin, MADV_HUGEPAGE);
-}
-
 static int lru_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
 {
         struct lru *l;
@@ -71,7 +61,7 @@ static int lru_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
                 free(l);
                 return -ENOMEM;
         }
-        wish_huge_pages(l->items, max_items * sizeof(l->items[0]));
+        pages_wish_huge(l->items, max_items * sizeof(l->items[0]));
         for (uint32_t i = 0; i < max_groups; i++)
                 l->groups[i] = (struct lru_group){ .oldest = END | i, .youngest = END | i };
         *ret = &l->evict;
@@ -156,15 +146,7 @@ static void lru_prefetch(const struct evict *e, uint32_t item, unsigned step)
 
 static void lru_populate(const struct evict *e, uint32_t items)
 {
-#ifdef MADV_POPULATE_WRITE
-        uint64_t begin = round_down((uintptr_t)lru(e)->items, PAGE_BYTES),
-                 end = (uintptr_t)(lru(e)->items + items);
-
-        for (uint64_t at = begin; at < end; at += HUGE_BYTES)
-                if (madvise((void *)(uintptr_t)at, MIN(end - at, (uint64_t)HUGE_BYTES),
-                            MADV_POPULATE_WRITE) < 0)
-                        return;
-#endif
+        pages_populate(lru(e)->items, (uint64_t)items * sizeof(struct lru_item));
 }
 
 static void lru_remove(struct evict *e, uint32_t item)

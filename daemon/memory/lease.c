@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "base/pages.h"
 #include "cleanup.h"
 #include "memory/pool.h"
 
@@ -30,16 +31,12 @@ int leases_new(struct leases **ret, struct pool *pool, uint32_t max,
                const struct lease_limits *limits)
 {
         _cleanup_(leases_freep) struct leases *l = calloc(1, sizeof(*l));
-        void *entries;
 
         if (!l)
                 return -ENOMEM;
-        entries = mmap(NULL, (size_t)max * sizeof(*l->entries), PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (entries == MAP_FAILED)
+        l->entries = pages_map((uint64_t)max * sizeof(*l->entries));
+        if (!l->entries)
                 return -ENOMEM;
-        (void)madvise(entries, (size_t)max * sizeof(*l->entries), MADV_HUGEPAGE); /* a wish */
-        l->entries = entries;
         l->pool = pool;
         l->max = max;
         l->limits = *limits;

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "base/pages.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "evict/evict.h"
@@ -51,17 +52,6 @@ struct pool {
         const struct pool_watch *watch; /* NULL: nobody wants to know */
 };
 
-static void *map_array(size_t bytes)
-{
-        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-        if (p == MAP_FAILED)
-                return NULL;
-        (void)madvise(p, bytes, MADV_HUGEPAGE); /* a wish: hits look at it in no order */
-        return p;
-}
-
 DEFINE_CLEANUP(struct pool *, pool_free);
 
 int pool_new(struct pool **ret, uint64_t bytes, const char *policy)
@@ -95,8 +85,8 @@ int pool_new(struct pool **ret, uint64_t bytes, const char *policy)
                 n_buckets *= 2;
         p->bucket_mask = (uint32_t)(n_buckets - 1);
         /* Bucket values are record numbers plus one, so that untouched memory means empty. */
-        p->chunks = map_array((size_t)p->max_chunks * sizeof(*p->chunks));
-        p->buckets = map_array(n_buckets * sizeof(*p->buckets));
+        p->chunks = pages_map((size_t)p->max_chunks * sizeof(*p->chunks));
+        p->buckets = pages_map(n_buckets * sizeof(*p->buckets));
         if (!p->chunks || !p->buckets)
                 return -ENOMEM;
         p->free_chunk = POOL_NONE;

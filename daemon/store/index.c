@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/pages.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "prefetch.h"
@@ -30,7 +31,7 @@ struct index {
         uint32_t free; /* the top of the stack */
 };
 
-enum { MIN_BUCKETS = 1024, PAGE_BYTES = 4096, POPULATE_BYTES = 8 * 1024 * 1024 };
+enum { MIN_BUCKETS = 1024 };
 
 DEFINE_CLEANUP(struct index *, index_free);
 
@@ -46,18 +47,6 @@ static void set_buckets(struct index *ix, uint32_t n)
         ix->n_buckets = n;
         while (ix->mask < n)
                 ix->mask = 2 * ix->mask + 1;
-}
-
-static void *map_zeroed(uint64_t bytes)
-{
-        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-        if (p == MAP_FAILED)
-                return NULL;
-        madvise(p, bytes,
-                MADV_HUGEPAGE); /* a wish: a start fills it fast, look-ups miss the TLB less */
-        return p;
 }
 
 int index_new(struct index **ret, uint32_t max_chunks,
@@ -82,8 +71,8 @@ int index_new(struct index **ret, uint32_t max_chunks,
         set_buckets(ix, MIN_BUCKETS);
         ix->chunks_bytes = (uint64_t)max_chunks * sizeof(struct chunk);
         ix->buckets_bytes = buckets * sizeof(uint32_t);
-        ix->chunks = map_zeroed(ix->chunks_bytes);
-        ix->buckets = map_zeroed(ix->buckets_bytes);
+        ix->chunks = pages_map(ix->chunks_bytes);
+        ix->buckets = pages_map(ix->buckets_bytes);
         if (!ix->chunks || !ix->buckets)
                 return -ENOMEM;
         *ret = TAKE_PTR(ix);
@@ -149,16 +138,9 @@ void index_reserve(struct index *ix, uint32_t chunks)
 
 void index_populate(const struct index *ix, uint32_t from, uint32_t to)
 {
-#ifdef MADV_POPULATE_WRITE
-        /* A piece at a time: who asks for a page meanwhile does not wait for all of them. */
-        uint64_t end = (uint64_t)MIN(to, ix->max) * sizeof(struct chunk);
-
-        for (uint64_t at = round_down((uint64_t)from * sizeof(struct chunk), PAGE_BYTES); at < end;
-             at += POPULATE_BYTES)
-                if (madvise((char *)ix->chunks + at, MIN(end - at, (uint64_t)POPULATE_BYTES),
-                            MADV_POPULATE_WRITE) < 0)
-                        return;
-#endif
+        to = MIN(to, ix->max);
+        if (from < to)
+                pages_populate(&ix->chunks[from], (uint64_t)(to - from) * sizeof(struct chunk));
 }
 
 /* One more bucket, for what of another belongs there now. */

@@ -13,10 +13,10 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/pages.h"
 #include "checked.h"
 #include "prefetch.h"
 
@@ -208,7 +208,7 @@ int recover_block_init(struct block *b, uint32_t room)
         b->checks = calloc(room, sizeof(*b->checks));
         if (!b->pages || !b->checks)
                 return -ENOMEM;
-        madvise(b->pages, (size_t)room * DISK_PAGE, MADV_HUGEPAGE); /* a wish */
+        pages_wish_huge(b->pages, (uint64_t)room * DISK_PAGE);
         return 0;
 }
 

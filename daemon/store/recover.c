@@ -29,13 +29,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
 
 #include "base/clock.h"
+#include "base/pages.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "store/recover-internal.h"
@@ -64,7 +64,7 @@ void *recover_huge_alloc(uint64_t bytes)
                 return malloc(bytes);
         p = aligned_alloc(HUGE_BYTES, round_up(bytes, HUGE_BYTES));
         if (p)
-                madvise(p, bytes, MADV_HUGEPAGE); /* a wish */
+                pages_wish_huge(p, round_up(bytes, HUGE_BYTES));
         return p;
 }
 

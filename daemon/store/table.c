@@ -33,6 +33,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/pages.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "store/table.h"
@@ -93,14 +94,6 @@ static uint64_t map_bytes(uint32_t numbers)
         return round_up((uint64_t)numbers * sizeof(uint32_t), 4096);
 }
 
-static uint32_t *map_zeroed(uint64_t bytes)
-{
-        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-        return p == MAP_FAILED ? NULL : p;
-}
-
 int table_new(struct table **ret, const uint8_t uuid[static DISK_UUID_BYTES], uint32_t pages,
               uint32_t max_chunks, const struct table_ops *ops, void *userdata)
 {
@@ -121,12 +114,11 @@ int table_new(struct table **ret, const uint8_t uuid[static DISK_UUID_BYTES], ui
         if (!t->buf)
                 return -ENOMEM;
         t->heads_bytes = map_bytes(pages);
-        t->heads = map_zeroed(t->heads_bytes);
+        t->heads = pages_map(t->heads_bytes);
         t->links_bytes = map_bytes(max_chunks);
-        t->links = map_zeroed(t->links_bytes);
+        t->links = pages_map(t->links_bytes);
         if (!t->heads || !t->links)
                 return -ENOMEM;
-        madvise(t->links, t->links_bytes, MADV_HUGEPAGE); /* a wish: they are followed anywhere */
         t->safe = t->synced_safe = wished_window(t);
         *ret = TAKE_PTR(t);
         return 0;

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/pages.h"
+
+#include <stddef.h>
+#include <sys/mman.h>
+
+#include "checked.h"
+
+enum {
+        PAGE_BYTES = 4096,
+        HUGE_BYTES = 2 * 1024 * 1024,
+        PIECE_BYTES = 8 * 1024 * 1024,
+};
+
+void *pages_map(uint64_t bytes)
+{
+        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+        if (p == MAP_FAILED)
+                return NULL;
+        (void)madvise(p, bytes, MADV_HUGEPAGE);
+        return p;
+}
+
+void pages_wish_huge(void *p, uint64_t bytes)
+{
+        uint64_t begin = round_up((uintptr_t)p, HUGE_BYTES),
+                 end = round_down((uintptr_t)p + bytes, HUGE_BYTES);
+
+        if (begin < end)
+                (void)madvise((void *)(uintptr_t)begin, end - begin, MADV_HUGEPAGE);
+}
+
+void pages_populate(void *p, uint64_t bytes)
+{
+#ifdef MADV_POPULATE_WRITE
+        uint64_t end = (uintptr_t)p + bytes;
+
+        for (uint64_t at = round_down((uintptr_t)p, PAGE_BYTES); at < end; at += PIECE_BYTES)
+                if (madvise((void *)(uintptr_t)at, MIN(end - at, (uint64_t)PIECE_BYTES),
+                            MADV_POPULATE_WRITE) < 0)
+                        return;
+#endif
+}

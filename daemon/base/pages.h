@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory for large arrays that are filled bit by bit and looked at in no order. */
+#pragma once
+
+#include <stdint.h>
+
+/* Zeros, of which none costs anything before it is touched; in huge pages where the system gives
+ * them, which misses the TLB less. NULL: no address space. munmap() it. */
+void *pages_map(uint64_t bytes);
+/* The same wish for memory that is there: for the huge pages that lie wholly within. */
+void pages_wish_huge(void *p, uint64_t bytes);
+/* Has the machine's memory put under it, which keeps its content; a piece at a time, so that who
+ * touches some of it meanwhile does not wait for all. Any thread. Before Linux 5.14, and where
+ * memory runs out, it is left to whoever touches it. */
+void pages_populate(void *p, uint64_t bytes);
