@@ -43,3 +43,12 @@ void pages_populate(void *p, uint64_t bytes)
                         return;
 #endif
 }
+
+void pages_unpopulate(void *p, uint64_t bytes)
+{
+        uint64_t begin = round_up((uintptr_t)p, PAGE_BYTES),
+                 end = round_down((uintptr_t)p + bytes, PAGE_BYTES);
+
+        if (begin < end)
+                (void)madvise((void *)(uintptr_t)begin, end - begin, MADV_DONTNEED);
+}

@@ -13,3 +13,5 @@ void pages_wish_huge(void *p, uint64_t bytes);
  * touches some of it meanwhile does not wait for all. Any thread. Before Linux 5.14, and where
  * memory runs out, it is left to whoever touches it. */
 void pages_populate(void *p, uint64_t bytes);
+/* Gives the machine's memory back, of the pages that lie wholly within; they are zeros again. */
+void pages_unpopulate(void *p, uint64_t bytes);

@@ -80,9 +80,17 @@ void evict_prefetch(const struct evict *e, uint32_t item, unsigned step)
                 e->policy->prefetch(e, item, step);
 }
 
-void evict_populate(const struct evict *e, uint32_t items)
+void evict_populate(const struct evict *e, uint32_t from, uint32_t to)
 {
-        e->policy->populate(e, MIN(items, e->max_items));
+        to = MIN(to, e->max_items);
+        if (from < to)
+                e->policy->populate(e, from, to);
+}
+
+void evict_unpopulate(const struct evict *e, uint32_t from)
+{
+        if (from < e->max_items)
+                e->policy->unpopulate(e, from);
 }
 
 void evict_remove(struct evict *e, uint32_t item)

@@ -26,9 +26,11 @@ void evict_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes
 void evict_touch(struct evict *e, uint32_t item, uint32_t group);
 /* For many touches in a row: step 0 for each, a little later step 1, a little later evict_touch(). */
 void evict_prefetch(const struct evict *e, uint32_t item, unsigned step);
-/* So many items are about to come in: has the machine's memory put under the first ones. On any
- * thread, whatever the others do meanwhile. */
-void evict_populate(const struct evict *e, uint32_t items);
+/* The items [from, to) are about to come in: has the machine's memory put under them. On any thread,
+ * whatever the others do meanwhile. */
+void evict_populate(const struct evict *e, uint32_t from, uint32_t to);
+/* Gives back what is under those from `from` on, of which none has ever been in. */
+void evict_unpopulate(const struct evict *e, uint32_t from);
 /* Out of the policy: dropped, or evicted. */
 void evict_remove(struct evict *e, uint32_t item);
 bool evict_contains(const struct evict *e, uint32_t item);

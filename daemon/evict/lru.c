@@ -144,9 +144,15 @@ static void lru_prefetch(const struct evict *e, uint32_t item, unsigned step)
                 prefetch(&l->items[i->younger - 1], 1);
 }
 
-static void lru_populate(const struct evict *e, uint32_t items)
+static void lru_populate(const struct evict *e, uint32_t from, uint32_t to)
 {
-        pages_populate(lru(e)->items, (uint64_t)items * sizeof(struct lru_item));
+        pages_populate(&lru(e)->items[from], (uint64_t)(to - from) * sizeof(struct lru_item));
+}
+
+static void lru_unpopulate(const struct evict *e, uint32_t from)
+{
+        pages_unpopulate(&lru(e)->items[from],
+                         (uint64_t)(e->max_items - from) * sizeof(struct lru_item));
 }
 
 static void lru_remove(struct evict *e, uint32_t item)
@@ -201,6 +207,7 @@ const struct evict_policy evict_policy_lru = {
         .touch = lru_touch,
         .prefetch = lru_prefetch,
         .populate = lru_populate,
+        .unpopulate = lru_unpopulate,
         .remove = lru_remove,
         .contains = lru_contains,
         .victim = lru_victim,

@@ -143,6 +143,11 @@ void index_populate(const struct index *ix, uint32_t from, uint32_t to)
                 pages_populate(&ix->chunks[from], (uint64_t)(to - from) * sizeof(struct chunk));
 }
 
+void index_unpopulate(const struct index *ix)
+{
+        pages_unpopulate(&ix->chunks[ix->high], (uint64_t)(ix->max - ix->high) * sizeof(struct chunk));
+}
+
 /* One more bucket, for what of another belongs there now. */
 static void split(struct index *ix)
 {

@@ -66,6 +66,8 @@ void index_reserve(struct index *ix, uint32_t chunks);
 /* Has the machine's memory put under the records [from, to); on any thread, whatever the others do
  * meanwhile. */
 void index_populate(const struct index *ix, uint32_t from, uint32_t to);
+/* Gives back what is under those that have never been used. */
+void index_unpopulate(const struct index *ix);
 /* Must not be linked. */
 void index_release(struct index *ix, uint32_t i);
 /* Under the key and namespace it has. */

@@ -34,6 +34,7 @@ enum {
         STORE_MIN_SEGMENT = 1024 * 1024,
         STORE_RING_MIN_PAGES = 64,
         STORE_RING_STEP_PAGES = 16, /* it grows by multiples of this */
+        STORE_RING_ENTRIES = 3, /* a slot */
         STORE_SEGMENTS_AHEAD = 2,
         STORE_AHEAD_PART = 3, /* of the limit; but not more than STORE_AHEAD_MAX */
         STORE_PREWRITE_BYTES = 1024 * 1024,

@@ -10,29 +10,37 @@
 #define RECOVER_TABLE     "table"
 #define RECOVER_TABLE_NEW "table.new"
 
-/* What the ring says about one segment. */
+/* How far both counters go ahead when a page could not be read: it may be readable again at another
+ * start, and what is purged or written from now on must be newer than all it says. */
+#define RECOVER_UNREAD_GAP (UINT64_C(1) << 40)
+
+/* What the ring says about one segment, by its newest entry. */
 struct segment_scan {
         uint64_t epoch;
-        uint32_t slot_pages, slots, room;
-        uint32_t won; /* slots that have an entry */
+        uint32_t slot_pages, slots;
         uint16_t tenant;
-        uint64_t *seqs; /* of each slot the highest; room for `room` */
+        uint64_t *hashes; /* of each slot, of its newest entry's key; 0: it has no entry. NULL: no
+                             slot has one */
         uint64_t bytes; /* of the file; 0: there is none */
 };
 
-/* Where these arrays lie: large pieces, since they are looked at in no order. */
+/* Where these arrays lie: large pieces, since there are many. */
 struct arena {
         struct arena *next;
         uint64_t used, bytes;
 };
 
-/* What of a page may be read, and what the second look does with it; of entries a bit each. */
+/* Hashes of keys whose newest entry says that they are not there. None is 0, here and above. */
+struct gone {
+        uint64_t *hashes; /* 0: free */
+        uint64_t n, room; /* a power of two, or 0 */
+};
+
+/* What of a page may be read. */
 struct check {
         bool valid;
-        uint32_t entries;
-        uint32_t won; /* have their slot */
-        uint32_t in;  /* and are of namespaces that have not been purged since */
-        uint64_t hashes[DISK_PAGE_ENTRIES]; /* of the keys of `entries` */
+        uint32_t entries; /* a bit for each that is valid */
+        uint64_t hashes[DISK_PAGE_ENTRIES]; /* of their keys; not 0 */
 };
 static_assert(DISK_PAGE_ENTRIES <= 32, "a bit each");
 
@@ -43,10 +51,21 @@ struct block {
         uint32_t first, n; /* n: 0: nothing */
         bool unread;       /* the device has refused one */
         bool zeros;        /* all of `pages` */
-        bool checked;      /* `checks` say what may be read */
-        bool judged;       /* and the rest */
-        bool again;        /* asked for by the second look */
+        bool checked;
         bool busy;         /* somebody is at it */
+};
+
+/* Some pages of a block, to be looked at from the highest to the lowest. */
+struct visit {
+        uint32_t turn, high, low;
+};
+
+/* Which blocks are read, turn by turn, and what is looked at in them. A block that is visited
+ * several times in a row is read once. */
+struct plan {
+        struct visit *visits;
+        uint32_t *turns; /* the block's first page */
+        uint32_t n_visits, n_turns;
 };
 
 enum { READERS = 2, READ_AHEAD = 6 };
@@ -58,10 +77,12 @@ struct recovery {
         uint32_t pages;
         uint32_t room; /* of a block, in pages */
         bool *written; /* of each block: has any of it been, ever */
+        struct plan plan;
         struct block block;
+        bool shallow;        /* blocks are checked for the validity of their pages alone */
         uint64_t *sequences; /* of each page; 0: not valid; TABLE_STALE */
-        uint32_t *entries;   /* of each page, from the first look: a bit for each that is valid */
         struct arena *arenas;
+        struct gone gone;
         bool unread;         /* the device has refused a page */
 
         /* The threads beside; recover-ahead.c. */
@@ -70,22 +91,23 @@ struct recovery {
         bool has_judge, has_populator;
         pthread_mutex_t lock;
         pthread_cond_t cond; /* of what follows */
-        bool ending;
+        bool ending, populated;
         struct block ahead[READ_AHEAD];
-        uint32_t asked, reading, read, judging, taken; /* of the blocks, ever */
-        uint32_t last_asked;                           /* its first page */
+        uint32_t reading, read, judging, taken; /* turns of the plan */
         uint32_t expected; /* records of the index that need memory */
-        bool all_expected; /* no more of them */
 
-        bool looked;   /* once: `sequences` says what there is to read */
-        bool in_force; /* so is the limit: which segments there are says what can be read of them */
-
-        uint32_t n_won; /* slots that have an entry */
+        struct disk_page newest; /* sequence: 0: there is none */
+        bool newest_is_sure;     /* not the newest of what has been seen: of all */
+        bool sorted;             /* the plan follows the pages' sequences, whatever they are */
+        uint64_t last;           /* sequence looked at */
+        uint32_t likely;         /* records there will be, or fewer */
+        uint64_t superseded;     /* entries beside these, or fewer */
         uint64_t max_seq, max_sequence;
-        uint32_t newest; /* UINT32_MAX: none */
-        uint32_t safe;   /* pages behind it with nothing that is needed */
+        bool names_lost;         /* what the namespaces were is not known */
         struct segment_scan *scans;
         uint32_t n_scans;
+        uint32_t unheard_segments; /* that have no entry yet */
+        uint64_t unheard_slots;    /* of the others */
 
         uint32_t new_pages; /* the ring has to shrink to; 0: it does not */
 };
@@ -96,51 +118,67 @@ int recover_fail(struct recovery *rec, int r, const char *what);
 void *recover_huge_alloc(uint64_t bytes);
 /* A chunk of the index's that has no place yet. */
 void recover_forget(struct volume *v, uint32_t chunk);
+void recover_forget_all(struct volume *v);
 
 /* --- recover-read.c: the ring, a block at a time --- */
 
 int recover_open_ring(struct recovery *rec);
 /* Frees all of it. */
 void recover_close_ring(struct recovery *rec);
-/* A page is borrowed until the next is asked for. */
-const struct disk_page *recover_page(struct recovery *rec, uint32_t page);
-/* NULL: it is not valid. Of its entries, a bit for each that is. */
-const struct disk_page *recover_valid_page(struct recovery *rec, uint32_t page,
-                                           uint32_t *ret_entries);
-/* NULL: there is nothing to read. Once the limit is in force. */
-const struct disk_page *recover_judged_page(struct recovery *rec, uint32_t page,
-                                            const struct check **ret_check);
-
-/* The segment's part of an entry: within a file that is there, and possible. */
-bool recover_place_valid(const struct recovery *rec, const struct disk_entry *e);
-/* Whatever looks at the slots of a page's entries will come to it soon. */
-void recover_prefetch(const struct recovery *rec, const struct disk_page *page);
-
-static inline bool recover_is_of_scan(const struct segment_scan *scan, const struct disk_entry *e)
-{
-        return e->segment_epoch == scan->epoch && e->slot_pages == scan->slot_pages &&
-               e->tenant == scan->tenant;
-}
+/* Makes the turn's block rec->block, checked. Turns come in order. */
+void recover_take_turn(struct recovery *rec, uint32_t turn);
 
 int recover_block_init(struct block *b, uint32_t room);
 void recover_block_fini(struct block *b);
 void recover_block_fill(const struct recovery *rec, struct block *b, uint32_t first);
-/* What may be read of it. `again`: a page that is still whole has the same entries as when it was
- * looked at first. */
-void recover_block_check(const struct recovery *rec, struct block *b, bool again);
-/* What the second look does, up to the index. Nothing that this reads changes any more. */
-void recover_block_judge(const struct recovery *rec, struct block *b);
+/* Where a page of it cannot be read, others may be missing as well. */
+void recover_block_glance(const struct recovery *rec, struct block *b, uint32_t first);
+/* What may be read of it. */
+void recover_block_check(const struct recovery *rec, struct block *b);
+
+/* --- recover-plan.c: which pages in which order --- */
+
+/* Each block, from the first on. */
+int recover_plan_all(struct recovery *rec);
+/* From this page back, around the ring. */
+int recover_plan_back(struct recovery *rec, uint32_t newest);
+/* The pages that have a sequence, from the highest on. */
+int recover_plan_sorted(struct recovery *rec);
+/* Likely the newest page; UINT32_MAX: no idea. Reads a few blocks. `ret_sure`: there is no newer
+ * one. */
+uint32_t recover_guess_newest(struct recovery *rec, bool *ret_sure);
+void recover_plan_fini(struct plan *plan);
+
+/* --- recover-look.c --- */
+
+/* All that the ring says of the segments there are, into index and table; and `newest`,
+ * `sequences`, `scans` and both highest. Forgets what an earlier look has found. */
+int recover_look(struct recovery *rec);
+void recover_look_fini(struct recovery *rec);
+
+/* --- recover-gone.c --- */
+
+/* Room for so many, which costs nothing before it is used. -ENOMEM. */
+int gone_reserve(struct gone *g, uint64_t n);
+/* -ENOMEM */
+int gone_add(struct gone *g, uint64_t hash);
+bool gone_has(const struct gone *g, uint64_t hash);
+void gone_prefetch(const struct gone *g, uint64_t hash);
+void gone_fini(struct gone *g);
 
 /* --- recover-ahead.c: threads beside; without them nothing is ahead --- */
 
+/* With the plan as it is; stop before it changes. */
 void recover_ahead_start(struct recovery *rec);
 void recover_ahead_stop(struct recovery *rec);
-/* The block becomes rec->block, if it has been asked for. */
-bool recover_ahead_take(struct recovery *rec, uint32_t first);
-/* The blocks that will be wanted after this one. */
-void recover_ahead_ask(struct recovery *rec, uint32_t first);
-/* So many records of the index are known to be needed; `all`: and no more. */
-void recover_expect(struct recovery *rec, uint32_t records, bool all);
+/* Puts memory under the records that are likely to be needed. */
+void recover_populate_start(struct recovery *rec);
+/* Takes back what they did not need. */
+void recover_populate_stop(struct recovery *rec);
+/* The turn's block becomes rec->block. False: there are no threads. */
+bool recover_ahead_take(struct recovery *rec);
+/* There are so many. */
+void recover_expect(struct recovery *rec, uint32_t records);
 
 /* --- recover-segments.c --- */
 
@@ -148,11 +186,11 @@ void recover_expect(struct recovery *rec, uint32_t records, bool all);
  * file. */
 int recover_open_segments(struct recovery *rec);
 /* The ring gives what it has too much of, the last segment its end; then segments go, from the last
- * one on. After the first look. */
+ * one on, and then the ring is looked at again. After the look. */
 int recover_enforce_limit(struct recovery *rec);
 
 /* --- recover-places.c --- */
 
 /* Slots, counts, and the order of eviction, of all that is in the index. A chunk whose slot cannot
- * be had is forgotten. After the last look. */
+ * be had is forgotten. */
 int recover_take_places(struct recovery *rec);

@@ -22,11 +22,12 @@ struct age {
         uint32_t chunk;
 };
 
-/* Records are in the order of the pages, which is nearly that of the puts: then seconds ascend, and
- * each is gone through from its end. Where that is not so there is an array. */
+/* Records are in the order of the pages from the newest back, which is nearly that of the puts: then
+ * seconds descend, and the last one's records come first, in their order. Where that is not so there
+ * is an array. */
 struct order {
         const struct volume *v;
-        uint32_t at, run, end; /* the second's records are [run, end), and [at, end) are done */
+        uint32_t run, at, end; /* the second's records are [run, end), and [run, at) are done */
         struct age *ages;
         size_t n, done;
 };
@@ -45,14 +46,14 @@ static bool is_used(const struct volume *v, uint32_t i)
 
 static bool is_in_order_of_puts(const struct volume *v)
 {
-        struct age last = {};
+        struct age last = { .second = UINT64_MAX, .seq = UINT64_MAX };
 
         for (uint32_t i = 0; i < index_high(v->index); i++) {
                 struct age now = age_of(v, i);
 
                 if (!is_used(v, i))
                         continue;
-                if (now.second < last.second || (now.second == last.second && now.seq < last.seq))
+                if (now.second > last.second || (now.second == last.second && now.seq > last.seq))
                         return false;
                 last = now;
         }
@@ -98,13 +99,14 @@ static void sort_by_age(struct age *ages, size_t n)
 
 static int order_init(struct order *o, const struct volume *v)
 {
-        *o = (struct order){ .v = v };
+        *o = (struct order){ .v = v, .run = index_high(v->index) };
+        o->at = o->end = o->run;
         if (is_in_order_of_puts(v))
                 return 0;
         o->ages = recover_huge_alloc(((uint64_t)index_used(v->index) + 1) * sizeof(*o->ages));
         if (!o->ages)
                 return -ENOMEM;
-        for (uint32_t i = 0; i < index_high(v->index); i++)
+        for (uint32_t i = index_high(v->index); i-- > 0;)
                 if (is_used(v, i))
                         o->ages[o->n++] = age_of(v, i);
         sort_by_age(o->ages, o->n);
@@ -116,23 +118,22 @@ static void order_fini(struct order *o)
         free(o->ages);
 }
 
-/* Goes to the end of the next second, if there is one. */
+/* Goes to the begin of the second before, if there is one. */
 static bool next_second(struct order *o)
 {
-        uint32_t high = index_high(o->v->index);
         uint64_t second = UINT64_MAX;
 
-        o->run = o->end;
-        for (; o->end < high; o->end++) {
-                uint64_t of_this = age_of(o->v, o->end).second;
+        o->end = o->run;
+        for (; o->run > 0; o->run--) {
+                uint64_t of_this = age_of(o->v, o->run - 1).second;
 
-                if (!is_used(o->v, o->end))
+                if (!is_used(o->v, o->run - 1))
                         continue;
                 if (second != UINT64_MAX && of_this != second)
                         break;
                 second = of_this;
         }
-        o->at = o->end;
+        o->at = o->run;
         return second != UINT64_MAX;
 }
 
@@ -142,9 +143,9 @@ static uint32_t order_next(struct order *o)
         if (o->ages)
                 return o->done < o->n ? o->ages[o->done++].chunk : INDEX_NONE;
         do {
-                while (o->at > o->run)
-                        if (is_used(o->v, --o->at))
-                                return o->at;
+                for (; o->at < o->end; o->at++)
+                        if (is_used(o->v, o->at))
+                                return o->at++;
         } while (next_second(o));
         return INDEX_NONE;
 }

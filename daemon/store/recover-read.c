@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A start, the reading: the ring's pages, checked. recover.c says what for.
  *
- * A ring of up to 64 MiB is read once and kept meanwhile; a larger one is read for each look, past
- * the page cache where that is possible: memory that is touched for the first time may cost more
- * than the device. Then there are threads beside, which recover-ahead.c has. Without them
- * everything is done in turn.
+ * A ring of up to 64 MiB is one block; a larger one is many, which are read past the page cache where
+ * that is possible: memory that is touched for the first time may cost more than the device. Then
+ * there are threads beside, which recover-ahead.c has. Without them everything is done in turn.
  *
  * A block that was never written is not read, and what cannot be read is as good as zeros. */
 #include "store/recover-internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static int find_written(struct recovery *rec)
 }
 
 /* What cannot be read is as good as zeros: not valid. */
-static void block_read(const struct recovery *rec, struct block *b)
+static void block_read(const struct recovery *rec, struct block *b, bool glance)
 {
         char *buf = (char *)b->pages;
         uint64_t offset = (uint64_t)b->first * DISK_PAGE, bytes = (uint64_t)b->n * DISK_PAGE,
@@ -78,7 +78,7 @@ static void block_read(const struct recovery *rec, struct block *b)
                 } else if (k == 0) {
                         memset(buf + done, 0, bytes - done);
                         break;
-                } else if (step > DISK_PAGE) {
+                } else if (step > DISK_PAGE && !glance) {
                         /* Somewhere in there: a direct read says no more, and each that fails may
                          * take the device a second. */
                         step /= 2;
@@ -96,54 +96,6 @@ static bool entry_valid(const struct disk_entry *e, const uint8_t uuid[static DI
         return disk_entry_valid(e, uuid) && e->seq <= CHUNK_SEQ_MAX;
 }
 
-void recover_block_check(const struct recovery *rec, struct block *b, bool again)
-{
-        const uint8_t *uuid = rec->v->dir->superblock.uuid;
-
-        b->checked = true;
-        for (uint32_t i = 0; i < b->n; i++) {
-                const struct disk_page *p = &b->pages[i];
-                struct check *c = &b->checks[i];
-
-                c->valid = disk_page_valid(p, uuid, b->first + i);
-                c->entries = 0;
-                if (c->valid && again && p->sequence == rec->sequences[b->first + i]) {
-                        c->entries = rec->entries[b->first + i];
-                        continue;
-                }
-                for (unsigned j = 0; c->valid && j < p->count; j++)
-                        c->entries |= (uint32_t)entry_valid(&p->entries[j], uuid) << j;
-        }
-}
-
-bool recover_place_valid(const struct recovery *rec, const struct disk_entry *e)
-{
-        return e->segment < rec->v->n_segments && e->slot_pages > 0 &&
-               e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
-               e->length <= (uint64_t)e->slot_pages * DISK_PAGE &&
-               e->segment_epoch <= CHUNK_SEQ_MAX &&
-               range_within((uint64_t)e->slot_offset * DISK_PAGE,
-                            (uint64_t)e->slot_pages * DISK_PAGE, rec->scans[e->segment].bytes);
-}
-
-void recover_prefetch(const struct recovery *rec, const struct disk_page *page)
-{
-        for (unsigned j = 0; j < page->count; j++)
-                if (page->entries[j].segment < rec->n_scans)
-                        prefetch(&rec->scans[page->entries[j].segment]);
-        for (unsigned j = 0; j < page->count; j++) {
-                const struct disk_entry *e = &page->entries[j];
-                const struct segment_scan *scan;
-
-                if (e->segment >= rec->n_scans)
-                        continue;
-                scan = &rec->scans[e->segment];
-                if (scan->seqs && e->slot_pages == scan->slot_pages &&
-                    e->slot_offset / e->slot_pages < scan->slots)
-                        prefetch(&scan->seqs[e->slot_offset / e->slot_pages]);
-        }
-}
-
 /* The device has put it where no core has looked. */
 static void prefetch_page(const struct disk_page *page)
 {
@@ -151,55 +103,49 @@ static void prefetch_page(const struct disk_page *page)
                 prefetch((const char *)page + i);
 }
 
-static bool won_its_slot(const struct recovery *rec, const struct disk_entry *e)
-{
-        const struct segment_scan *scan;
-
-        if (e->flags & DISK_ENTRY_TOMBSTONE || !recover_place_valid(rec, e))
-                return false;
-        scan = &rec->scans[e->segment];
-        return recover_is_of_scan(scan, e) && e->seq == scan->seqs[e->slot_offset / e->slot_pages];
-}
-
-void recover_block_judge(const struct recovery *rec, struct block *b)
+void recover_block_check(const struct recovery *rec, struct block *b)
 {
         const struct volume *v = rec->v;
+        const uint8_t *uuid = v->dir->superblock.uuid;
 
-        if (!b->checked)
-                recover_block_check(rec, b, true);
-        b->judged = true;
+        b->checked = true;
         for (uint32_t i = 0; i < b->n; i++) {
                 const struct disk_page *p = &b->pages[i];
                 struct check *c = &b->checks[i];
 
-                c->won = c->in = 0;
-                if (i + 2 < b->n)
-                        prefetch_page(p + 2);
-                if (i + 1 < b->n && b->checks[i + 1].valid)
-                        recover_prefetch(rec, p + 1);
-                if (!c->valid)
-                        continue;
-                for (unsigned j = 0; j < p->count; j++) {
+                if (i + 1 < b->n)
+                        prefetch_page(p + 1);
+                c->valid = disk_page_valid(p, uuid, b->first + i);
+                c->entries = 0;
+                for (unsigned j = 0; c->valid && !rec->shallow && j < p->count; j++) {
                         const struct disk_entry *e = &p->entries[j];
 
-                        if (!(c->entries >> j & 1))
+                        if (!entry_valid(e, uuid))
                                 continue;
+                        c->entries |= UINT32_C(1) << j;
                         c->hashes[j] = key_hash(&v->params.secret, e->namespace_id, &e->key);
-                        if (!won_its_slot(rec, e))
-                                continue;
-                        c->won |= UINT32_C(1) << j;
-                        if (!namespaces_is_dead(v->namespaces, e->namespace_id, e->seq))
-                                c->in |= UINT32_C(1) << j;
+                        if (c->hashes[j] == 0)
+                                c->hashes[j] = UINT64_C(1) << 63; /* the low half is the index's */
                 }
         }
 }
 
-void recover_block_fill(const struct recovery *rec, struct block *b, uint32_t first)
+static void block_fill(const struct recovery *rec, struct block *b, uint32_t first, bool glance)
 {
         b->first = first;
         b->n = MIN(rec->room, rec->pages - first);
-        b->unread = b->checked = b->judged = false;
-        block_read(rec, b);
+        b->unread = b->checked = false;
+        block_read(rec, b, glance);
+}
+
+void recover_block_fill(const struct recovery *rec, struct block *b, uint32_t first)
+{
+        block_fill(rec, b, first, false);
+}
+
+void recover_block_glance(const struct recovery *rec, struct block *b, uint32_t first)
+{
+        block_fill(rec, b, first, true);
 }
 
 int recover_block_init(struct block *b, uint32_t room)
@@ -219,49 +165,30 @@ void recover_block_fini(struct block *b)
         *b = (struct block){};
 }
 
-/* The block that has the page. */
-static void next_block(struct recovery *rec, uint32_t page)
+void recover_take_turn(struct recovery *rec, uint32_t turn)
 {
-        uint32_t first = page / rec->room * rec->room;
+        uint32_t first = rec->plan.turns[turn];
 
-        if (!recover_ahead_take(rec, first))
+        if (rec->block.n > 0 && rec->block.first == first)
+                return;
+        if (!recover_ahead_take(rec))
                 recover_block_fill(rec, &rec->block, first);
+        assert(rec->block.first == first);
         rec->unread = rec->unread || rec->block.unread;
-        recover_ahead_ask(rec, first);
         if (!rec->block.checked)
-                recover_block_check(rec, &rec->block, rec->in_force);
+                recover_block_check(rec, &rec->block);
 }
 
-const struct disk_page *recover_page(struct recovery *rec, uint32_t page)
+/* By what has been written, and by what the ring has been made for. */
+static void reckon_records(struct recovery *rec)
 {
-        if (page < rec->block.first || page - rec->block.first >= rec->block.n)
-                next_block(rec, page);
-        return &rec->block.pages[page - rec->block.first];
-}
+        uint64_t written = 0, slots = (uint64_t)rec->pages * DISK_PAGE_ENTRIES / STORE_RING_ENTRIES;
 
-const struct disk_page *recover_valid_page(struct recovery *rec, uint32_t page,
-                                           uint32_t *ret_entries)
-{
-        const struct disk_page *p = recover_page(rec, page);
-        const struct check *c = &rec->block.checks[page - rec->block.first];
-
-        *ret_entries = c->entries;
-        return c->valid ? p : NULL;
-}
-
-const struct disk_page *recover_judged_page(struct recovery *rec, uint32_t page,
-                                            const struct check **ret_check)
-{
-        const struct disk_page *p;
-        uint32_t entries;
-
-        if (rec->sequences[page] == 0 || rec->sequences[page] == TABLE_STALE)
-                return NULL;
-        p = recover_valid_page(rec, page, &entries);
-        if (!rec->block.judged)
-                recover_block_judge(rec, &rec->block);
-        *ret_check = &rec->block.checks[page - rec->block.first];
-        return p;
+        for (uint32_t first = 0; first < rec->pages; first += rec->room)
+                written += rec->written[first / rec->room];
+        written *= (uint64_t)rec->room * DISK_PAGE_ENTRIES;
+        rec->likely = (uint32_t)MIN(MIN(written, slots), (uint64_t)index_max(rec->v->index));
+        rec->superseded = written - rec->likely;
 }
 
 int recover_open_ring(struct recovery *rec)
@@ -290,12 +217,10 @@ int recover_open_ring(struct recovery *rec)
         if (v->params.table_block > 0)
                 rec->room = MIN(v->params.table_block, rec->pages);
         rec->sequences = calloc(rec->pages, sizeof(*rec->sequences));
-        rec->entries = calloc(rec->pages, sizeof(*rec->entries));
-        if (recover_block_init(&rec->block, rec->room) < 0 || !rec->sequences || !rec->entries ||
+        if (recover_block_init(&rec->block, rec->room) < 0 || !rec->sequences ||
             find_written(rec) < 0)
                 return recover_fail(rec, -ENOMEM, "reading the table");
-        if (rec->room < rec->pages)
-                recover_ahead_start(rec);
+        reckon_records(rec);
         return 0;
 }
 
@@ -305,7 +230,7 @@ void recover_close_ring(struct recovery *rec)
         if (rec->v->table_fd >= 0)
                 posix_fadvise(rec->v->table_fd, 0, 0, POSIX_FADV_DONTNEED);
         free(rec->sequences);
-        free(rec->entries);
         free(rec->written);
+        recover_plan_fini(&rec->plan);
         recover_block_fini(&rec->block);
 }

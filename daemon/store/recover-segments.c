@@ -109,7 +109,6 @@ static void drop_last_segment(struct recovery *rec)
                 unlinkat(v->dir->fd, name, 0);
                 v->segments_charged -= seg->charged;
         }
-        rec->n_won -= rec->scans[number].won;
         segment_free(seg);
         v->segments[number] = NULL;
 }
@@ -144,6 +143,7 @@ int recover_enforce_limit(struct recovery *rec)
         struct volume *v = rec->v;
         uint32_t pages = rec->pages;
         bool dropped = false;
+        int r;
 
         v->table_charged = (uint64_t)pages * DISK_PAGE;
         while (volume_charged(v) > v->params.limit) {
@@ -166,5 +166,8 @@ int recover_enforce_limit(struct recovery *rec)
         }
         while (v->n_segments > 0 && v->segments[v->n_segments - 1]->fd < 0)
                 drop_last_segment(rec);
-        return dropped ? dir_sync(v->dir) : 0;
+        if (!dropped)
+                return 0;
+        r = dir_sync(v->dir);
+        return r < 0 ? r : recover_look(rec);
 }

@@ -73,7 +73,7 @@ uint64_t segment_bytes_for(uint64_t limit, uint64_t wished)
 
 uint32_t ring_pages_for(uint64_t slots)
 {
-        uint64_t pages = (3 * slots + DISK_PAGE_ENTRIES - 1) / DISK_PAGE_ENTRIES;
+        uint64_t pages = (STORE_RING_ENTRIES * slots + DISK_PAGE_ENTRIES - 1) / DISK_PAGE_ENTRIES;
 
         pages = round_up(pages, STORE_RING_STEP_PAGES);
         return (uint32_t)MIN(MAX(pages, (uint64_t)STORE_RING_MIN_PAGES),

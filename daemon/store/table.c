@@ -20,7 +20,7 @@
  *
  * Tombstones are not carried: the ring overwrites in the order of time, and every older entry of
  * their key was written before them. Within a torn batch that order does not hold; therefore
- * table_mark_stale().
+ * table_is_stale().
  *
  * Puts that arrive while a batch flies share the next one. Everything carried counts against the
  * room of the batch first, so that the rule never waits for anything.
@@ -41,7 +41,7 @@
 #define LAST_LINK (UINT32_C(1) << 31)
 static_assert(TABLE_MAX_PAGES < LAST_LINK, "a page fits");
 
-enum { WINDOW_MIN = 4, WINDOW_MAX = 1024, WINDOW_SHARE = 8 };
+enum { WINDOW_MIN = 4, WINDOW_MAX = 2 * TABLE_UNSYNCED_MAX, WINDOW_SHARE = 8 };
 
 /* What one entry of the batch in flight is: new (item), or carried from a page. */
 struct batch_entry {
@@ -222,22 +222,16 @@ uint32_t table_find_newest(const uint64_t *sequences, uint32_t pages)
 
 /* Backwards from the newest each page has one sequence less, as long as the ring has run as it is.
  * What was written before was synced at its start. */
-void table_mark_stale(uint64_t *sequences, uint32_t pages, const struct disk_page *newest)
+bool table_is_stale(const struct disk_page *newest, uint32_t pages, uint32_t page,
+                    uint64_t sequence)
 {
-        uint64_t sequence = newest->sequence;
+        uint32_t ring = newest->ring_pages, back;
 
-        if (newest->ring_pages > pages || newest->position >= newest->ring_pages)
-                return;
-        for (uint32_t back = 1; back < newest->ring_pages && back < sequence &&
-                                sequence - back >= newest->run_sequence;
-             back++) {
-                uint32_t page =
-                        (uint32_t)(((uint64_t)newest->position + newest->ring_pages - back) %
-                                   newest->ring_pages);
-
-                if (sequences[page] != 0 && sequences[page] != sequence - back)
-                        sequences[page] = TABLE_STALE;
-        }
+        if (ring > pages || newest->position >= ring || page >= ring)
+                return false;
+        back = (uint32_t)(((uint64_t)newest->position + ring - page) % ring);
+        return back < newest->sequence && newest->sequence - back >= newest->run_sequence &&
+               sequence != newest->sequence - back;
 }
 
 int table_start(struct table *t, uint32_t head, uint64_t next_sequence)

@@ -18,6 +18,7 @@
 enum {
         TABLE_BATCH_PAGES = 16,
         TABLE_MIN_PAGES = 16,
+        TABLE_UNSYNCED_MAX = 512, /* pages written since the last sync, at most */
         TABLE_MAX_PAGES = UINT32_MAX / DISK_PAGE_ENTRIES,
 };
 
@@ -47,11 +48,12 @@ struct table_stats {
 /* For a start, which knows the sequence of each page (0 or TABLE_STALE: not valid). The newest
  * page; UINT32_MAX: there is none. */
 uint32_t table_find_newest(const uint64_t *sequences, uint32_t pages);
-/* Pages that a crash or a power loss kept from being overwritten, though newer ones were, get
- * TABLE_STALE as their sequence. Nothing in them is needed, and what they say may have been taken
- * back by a page that has been overwritten: they must not be read, and be erased before anything is
+/* Is this one, with this sequence, of those that a crash or a power loss kept from being overwritten,
+ * though newer ones were? Nothing in them is needed, and what they say may have been taken back by
+ * a page that has been overwritten: they must not be read, and be erased before anything is
  * written. */
-void table_mark_stale(uint64_t *sequences, uint32_t pages, const struct disk_page *newest);
+bool table_is_stale(const struct disk_page *newest, uint32_t pages, uint32_t page,
+                    uint64_t sequence);
 
 /* An empty ring. Chunks are below `max_chunks`, which is below 2^31. `ops` stays the caller's. */
 int table_new(struct table **ret, const uint8_t uuid[static DISK_UUID_BYTES], uint32_t pages,

@@ -123,7 +123,7 @@ static void read_table(void)
         const uint8_t *uuid = image_uuid(), *bytes;
         struct disk_page *page = malloc(sizeof(*page));
         uint64_t sum = 0, highest = 0;
-        uint32_t pages, newest;
+        uint32_t pages, newest, stale = 0;
         size_t size;
 
         assert(page);
@@ -151,10 +151,10 @@ static void read_table(void)
                                     : newest < pages && sequences[newest] == highest);
         if (newest != UINT32_MAX) {
                 memcpy(page, bytes + (size_t)newest * DISK_PAGE, sizeof(*page));
-                table_mark_stale(sequences, pages, page);
-                assert(sequences[newest] == highest);
+                assert(!table_is_stale(page, pages, newest, highest));
                 for (uint32_t i = 0; i < pages; i++)
-                        assert(sequences[i] <= highest || sequences[i] == TABLE_STALE);
+                        stale += sequences[i] != 0 && table_is_stale(page, pages, i, sequences[i]);
+                assert(stale < pages);
         }
         free(page);
 }

@@ -149,8 +149,10 @@ static uint32_t survey(const struct disk_page *disk)
         for (uint32_t p = 0; p < t.pages; p++)
                 sequences[p] = disk_page_valid(&disk[p], uuid, p) ? disk[p].sequence : 0;
         newest = table_find_newest(sequences, t.pages);
-        if (newest != UINT32_MAX)
-                table_mark_stale(sequences, t.pages, &disk[newest]);
+        for (uint32_t p = 0; newest != UINT32_MAX && p < t.pages; p++)
+                if (sequences[p] != 0 &&
+                    table_is_stale(&disk[newest], t.pages, p, sequences[p]))
+                        sequences[p] = TABLE_STALE;
         return newest;
 }
 
