@@ -464,32 +464,52 @@ static void die_everywhere(uint64_t seed, uint64_t count, uint64_t *done)
         images_forget();
 }
 
+static bool is_place(const struct place *p, const char *wanted, bool after)
+{
+        char name[PLACE_NAME];
+
+        snprintf(name, sizeof(name), "%s:%s", wanted, after ? "after" : "before");
+        return name[0] == '*' ? strcmp(strchr(p->name, '/'), name + 1) == 0
+                              : strcmp(p->name, name) == 0;
+}
+
+/* Does the life without harm come to all that must occur before the start after it? */
+static bool comes_everywhere(void)
+{
+        for (unsigned i = 0; i < ARRAY_SIZE(must_occur); i++) {
+                bool comes = strncmp(must_occur[i], "recovery/", 9) == 0;
+
+                for (unsigned j = 0; j < n_places && !comes; j++)
+                        comes = places[j].total > 0 && is_place(&places[j], must_occur[i], false);
+                if (!comes)
+                        return false;
+        }
+        return true;
+}
+
 static void check_all_occurred(void)
 {
         for (unsigned i = 0; i < ARRAY_SIZE(must_occur); i++)
                 for (unsigned after = 0; after < 2; after++) {
-                        char name[PLACE_NAME];
                         bool found = false;
 
-                        snprintf(name, sizeof(name), "%s:%s", must_occur[i],
-                                 after ? "after" : "before");
                         for (unsigned j = 0; j < n_places && !found; j++)
                                 found = places[j].deaths > 0 &&
-                                        (name[0] == '*' ? strcmp(strchr(places[j].name, '/'),
-                                                                 name + 1) == 0
-                                                        : strcmp(places[j].name, name) == 0);
+                                        is_place(&places[j], must_occur[i], after);
                         if (!found)
-                                campaign_fail(VERDICT_LOST, "nothing ever died at %s", name);
+                                campaign_fail(VERDICT_LOST, "nothing ever died at %s:%s",
+                                              must_occur[i], after ? "after" : "before");
                 }
 }
 
 int campaign_crashpoint(uint64_t count, uint64_t *seed)
 {
         uint64_t done = 0, died_at = 0;
+        unsigned passed_over = 0;
 
         world.lockstep = true;
         world_init(sim_backend());
-        for (; done < count; ++*seed, tally.passes++) {
+        for (; done < count; ++*seed) {
                 unsigned n;
 
                 target = NULL;
@@ -503,6 +523,9 @@ int campaign_crashpoint(uint64_t count, uint64_t *seed)
                 done++;
                 recover_and_verify();
                 sim_stop();
+                /* In some lives the ring has no pages too many. */
+                if (tally.passes == 0 && passed_over++ < 16 && !comes_everywhere())
+                        continue;
                 for (unsigned i = 0; i < n && done < count; i++) {
                         uint64_t times = places[i].total;
 
@@ -516,6 +539,7 @@ int campaign_crashpoint(uint64_t count, uint64_t *seed)
                 }
                 if (done >= count)
                         break;
+                tally.passes++;
         }
         for (unsigned i = 0; i < n_places; i++)
                 died_at += places[i].deaths > 0;
