@@ -93,6 +93,10 @@ static_assert(offsetof(struct disk_entry, namespace_id) == 64, "disk format");
 static_assert(offsetof(struct disk_entry, segment_epoch) == 88, "disk format");
 static_assert(offsetof(struct disk_entry, crc) == 124, "disk format");
 
+enum disk_page_flags {
+        DISK_PAGE_UNSYNCED = 1, /* a sync had failed: more than TABLE_UNSYNCED_MAX pages may be lost */
+};
+
 struct disk_page {
         uint32_t magic;          /*  0  DISK_PAGE_MAGIC */
         uint32_t crc;            /*  4  CRC32C of all that follows */
@@ -101,7 +105,7 @@ struct disk_page {
                               the newest */
         uint32_t position;       /* 32  of this page in the file, in pages */
         uint16_t count;          /* 36  of entries */
-        uint16_t reserved0;      /* 38 */
+        uint16_t flags;          /* 38  enum disk_page_flags; others are ignored */
         uint32_t ring_pages;     /* 40  of the ring when this was written */
         uint32_t safe;           /* 44  so many pages after this one hold nothing that is needed */
         uint64_t run_sequence;   /* 48  of the first page written since the ring started or grew */

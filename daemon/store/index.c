@@ -130,6 +130,13 @@ void index_release(struct index *ix, uint32_t i)
         ix->used--;
 }
 
+void index_reset(struct index *ix)
+{
+        assert(ix->used == 0);
+        ix->high = 0;
+        ix->free = INDEX_NONE;
+}
+
 void index_reserve(struct index *ix, uint32_t chunks)
 {
         if (ix->linked == 0)

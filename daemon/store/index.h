@@ -68,6 +68,8 @@ void index_reserve(struct index *ix, uint32_t chunks);
 void index_populate(const struct index *ix, uint32_t from, uint32_t to);
 /* Gives back what is under those that have never been used. */
 void index_unpopulate(const struct index *ix);
+/* None is used: the next one is the first again. Nobody may know a number of before. */
+void index_reset(struct index *ix);
 /* Must not be linked. */
 void index_release(struct index *ix, uint32_t i);
 /* Under the key and namespace it has. */

@@ -123,6 +123,7 @@ struct volume {
         uint64_t table_charged;
         uint32_t growing_pages;  /* what the ring's file is being grown to; 0: it is not */
         uint64_t growth_zeroed;  /* bytes of the file; past its end: not begun */
+        uint64_t growth_synced;  /* pages of the table that the last sync of it has covered */
         bool growth_done;        /* waits for the table to be at rest */
 
         /* sync.c */

@@ -7,9 +7,10 @@
 #include <sys/mman.h>
 
 #include "base/pages.h"
+#include "checked.h"
 #include "prefetch.h"
 
-enum { FIRST_ROOM = 1024 };
+enum { FIRST_ROOM = 1024, MANY = 64 * 1024 };
 
 /* Where it is, or would be. The index takes its buckets from the low bits. */
 static uint64_t *place_of(const struct gone *g, uint64_t hash)
@@ -26,15 +27,13 @@ static bool has_room(const struct gone *g, uint64_t n)
         return 4 * n <= 3 * g->room;
 }
 
-int gone_reserve(struct gone *g, uint64_t n)
+static int grow(struct gone *g)
 {
-        struct gone larger = { .n = g->n, .room = g->room };
+        uint64_t n = g->n < MANY ? g->n + 1 : MAX(g->n + 1, g->likely);
+        struct gone larger = { .n = g->n, .room = MAX(g->room, (uint64_t)FIRST_ROOM), .likely = g->likely };
 
-        if (has_room(g, n))
-                return 0;
-        do
-                larger.room = larger.room > 0 ? 2 * larger.room : FIRST_ROOM;
-        while (!has_room(&larger, n));
+        while (!has_room(&larger, n))
+                larger.room *= 2;
         larger.hashes = pages_map(larger.room * sizeof(uint64_t));
         if (!larger.hashes)
                 return -ENOMEM;
@@ -49,10 +48,13 @@ int gone_reserve(struct gone *g, uint64_t n)
 int gone_add(struct gone *g, uint64_t hash)
 {
         uint64_t *place;
-        int r = gone_reserve(g, g->n + 1);
 
-        if (r < 0)
-                return r;
+        if (!has_room(g, g->n + 1)) {
+                int r = grow(g);
+
+                if (r < 0)
+                        return r;
+        }
         place = place_of(g, hash);
         g->n += *place == 0;
         *place = hash;

@@ -34,6 +34,7 @@ struct arena {
 struct gone {
         uint64_t *hashes; /* 0: free */
         uint64_t n, room; /* a power of two, or 0 */
+        uint64_t likely;  /* so many there will be, or fewer, if there are many */
 };
 
 /* What of a page may be read. */
@@ -100,6 +101,7 @@ struct recovery {
         bool newest_is_sure;     /* not the newest of what has been seen: of all */
         bool sorted;             /* the plan follows the pages' sequences, whatever they are */
         uint64_t last;           /* sequence looked at */
+        uint64_t looked;         /* pages looked at */
         uint32_t likely;         /* records there will be, or fewer */
         uint64_t superseded;     /* entries beside these, or fewer */
         uint64_t max_seq, max_sequence;
@@ -158,8 +160,6 @@ void recover_look_fini(struct recovery *rec);
 
 /* --- recover-gone.c --- */
 
-/* Room for so many, which costs nothing before it is used. -ENOMEM. */
-int gone_reserve(struct gone *g, uint64_t n);
 /* -ENOMEM */
 int gone_add(struct gone *g, uint64_t hash);
 bool gone_has(const struct gone *g, uint64_t hash);

@@ -239,12 +239,11 @@ static bool note_page(struct recovery *rec, uint32_t page)
 /* Every slot there is has been heard of: what is older can put nothing into the index. But pages that
  * a crash left must be found, or they would pass for whole at the next start; and somebody may want
  * to know of all damage, or of all namespaces. */
-static bool is_all_said(const struct recovery *rec, uint64_t sequence)
+static bool is_all_said(const struct recovery *rec)
 {
         return rec->unheard_segments == 0 && rec->unheard_slots == 0 && rec->newest_is_sure &&
-               (rec->sorted || rec->newest.sequence - sequence >= TABLE_UNSYNCED_MAX) &&
-               !rec->unread && rec->v->stats.skipped_pages == 0 && !rec->names_lost &&
-               !rec->v->params.as_is;
+               (rec->sorted || rec->looked > TABLE_UNSYNCED_MAX) && !rec->unread &&
+               rec->v->stats.skipped_pages == 0 && !rec->names_lost && !rec->v->params.as_is;
 }
 
 /* OUT_OF_ORDER: the plan was a wrong guess. */
@@ -255,6 +254,7 @@ static int look_at_page(struct recovery *rec, uint32_t page)
         const struct check *check = &b->checks[page - b->first];
         int r = 0;
 
+        rec->looked++;
         if (!(rec->sorted ? check->valid : note_page(rec, page)))
                 return 0;
         if (!rec->sorted) {
@@ -268,12 +268,14 @@ static int look_at_page(struct recovery *rec, uint32_t page)
                         return OUT_OF_ORDER;
                 rec->last = p->sequence;
         }
+        if (p->flags & DISK_PAGE_UNSYNCED)
+                rec->newest_is_sure = rec->sorted;
         prefetch_for(rec, page - b->first);
         for (unsigned j = p->count; j-- > 0 && r == 0;)
                 if (check->entries >> j & 1)
                         r = look_at_entry(rec, &p->entries[j], check->hashes[j], page);
         recover_expect(rec, index_high(rec->v->index));
-        return r != 0 || !is_all_said(rec, p->sequence) ? r : ALL_IS_SAID;
+        return r != 0 || !is_all_said(rec) ? r : ALL_IS_SAID;
 }
 
 static int follow_plan(struct recovery *rec, int (*look)(struct recovery *rec, uint32_t page))
@@ -323,10 +325,11 @@ static void begin_anew(struct recovery *rec)
         arenas_free(rec->arenas);
         rec->arenas = NULL;
         gone_fini(&rec->gone);
+        rec->gone.likely = rec->superseded;
         memset(rec->sequences, 0, rec->pages * sizeof(*rec->sequences));
         v->stats.recovered_pages = v->stats.skipped_pages = 0;
         rec->newest.sequence = 0;
-        rec->last = 0;
+        rec->last = rec->looked = 0;
         rec->sorted = rec->newest_is_sure = false;
         rec->unheard_slots = rec->unheard_segments = 0;
         for (uint32_t i = 0; i < v->n_segments; i++)
@@ -336,9 +339,12 @@ static void begin_anew(struct recovery *rec)
 /* OUT_OF_ORDER: the pages are not where the newest one makes them expected. */
 static int look_back(struct recovery *rec)
 {
-        uint32_t newest = recover_guess_newest(rec, &rec->newest_is_sure);
+        uint32_t newest;
         int r;
 
+        rec->shallow = true;
+        newest = recover_guess_newest(rec, &rec->newest_is_sure);
+        rec->shallow = false;
         if (newest == UINT32_MAX || read_newest(rec, newest) < 0)
                 return OUT_OF_ORDER;
         r = recover_plan_back(rec, newest);
@@ -378,14 +384,13 @@ int recover_look(struct recovery *rec)
 
         begin_anew(rec);
         index_reserve(rec->v->index, rec->likely);
-        if (gone_reserve(&rec->gone, rec->superseded) < 0)
-                return recover_fail(rec, -ENOMEM, "reading the table");
         if (rec->room < rec->pages)
                 r = look_back(rec);
         if (r == OUT_OF_ORDER) {
                 begin_anew(rec);
                 r = look_sorted(rec);
         }
+        gone_fini(&rec->gone);
         if (r < 0)
                 return recover_fail(rec, r, "reading the table");
         if (r == ALL_IS_SAID)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A start, the way through the ring. Where the newest page lies is found by halves: its pages were
+/* A start, the way through the ring. Where the newest page lies is found by halves: the pages were
  * written in turn, so those from the first on to the newest have sequences at least as high as the
  * first one's. A crash may have left the pages around the newest as they were, and damage any: what
  * is found here is a guess, and who looks at the pages sees whether it holds. */
@@ -120,76 +120,84 @@ int recover_plan_sorted(struct recovery *rec)
 
 /* --- the guess --- */
 
-struct glance {
-        uint64_t first, highest; /* sequences in a block; 0: it has no page that is valid */
-        uint32_t highest_at;
-        bool damaged;
+struct guess {
+        uint64_t sequence; /* the highest seen; 0: none */
+        uint32_t page, ring_pages;
+        bool damaged;      /* something could not be read, or is not whole */
 };
 
-static struct glance glance_at(struct recovery *rec, uint32_t number)
+/* Of the block's valid pages the first one's sequence, 0 if there is none. */
+static uint64_t glance_at(struct recovery *rec, struct guess *guess, uint32_t number,
+                          uint64_t *ret_highest)
 {
         struct block *b = &rec->block;
-        struct glance g = {};
+        uint64_t first = 0, highest = 0;
 
         recover_block_glance(rec, b, number * rec->room);
         recover_block_check(rec, b);
+        guess->damaged = guess->damaged || b->unread;
         for (uint32_t i = 0; i < b->n; i++) {
-                uint64_t sequence = b->pages[i].sequence;
+                const struct disk_page *p = &b->pages[i];
 
-                g.damaged = g.damaged || (!b->checks[i].valid && b->pages[i].magic != 0);
-                if (!b->checks[i].valid)
+                if (!b->checks[i].valid) {
+                        guess->damaged = guess->damaged || p->magic != 0;
                         continue;
-                g.first = g.first != 0 ? g.first : sequence;
-                if (sequence > g.highest) {
-                        g.highest = sequence;
-                        g.highest_at = b->first + i;
+                }
+                first = first != 0 ? first : p->sequence;
+                highest = MAX(highest, p->sequence);
+                if (p->sequence > guess->sequence) {
+                        guess->sequence = p->sequence;
+                        guess->page = b->first + i;
+                        guess->ring_pages = p->ring_pages;
                 }
         }
-        g.damaged = g.damaged || b->unread;
         b->n = 0;
-        return g;
+        *ret_highest = highest;
+        return first;
 }
 
-/* A page is written after those before it, and all but TABLE_UNSYNCED_MAX of these have been synced.
- * So where that many, and none of them damaged, are older than one, or were never written, there is
- * no newer one behind them. */
-static bool look_ahead(struct recovery *rec, uint32_t number, struct glance *best)
+/* Goes through the pages behind this one, wherever they lead: a newer one among them is gone on
+ * from. */
+static void glance_behind(struct recovery *rec, struct guess *guess, uint32_t page)
 {
-        uint32_t n = count_blocks(rec), seen = 0;
-        bool sure = !best->damaged;
+        uint32_t n = count_blocks(rec), number = page / rec->room,
+                 seen = MIN((number + 1) * rec->room, rec->pages) - 1 - page;
+        uint64_t highest;
 
         for (uint32_t i = 1; i < n && seen < TABLE_UNSYNCED_MAX; i++) {
-                struct glance g = glance_at(rec, (number + i) % n);
+                uint64_t before = guess->sequence;
+                uint32_t at = (number + i) % n;
 
-                seen += rec->room;
-                sure = sure && !g.damaged;
-                if (g.highest <= best->highest)
-                        continue;
-                *best = g;
-                seen = 0;
+                glance_at(rec, guess, at, &highest);
+                seen += MIN(rec->room, rec->pages - at * rec->room);
+                if (guess->sequence > before)
+                        seen = 0;
         }
-        return sure;
 }
 
+/* By halves. Then what might be newer: a page is written behind those before it, and all but
+ * TABLE_UNSYNCED_MAX of these have been synced; so where that many are older, or were never
+ * written, and none of them is damaged, there is no newer one behind them. Behind the end of a ring
+ * that is about to grow, or has not long been larger, lies the begin. */
 uint32_t recover_guess_newest(struct recovery *rec, bool *ret_sure)
 {
         uint32_t low = 0, high = count_blocks(rec);
-        struct glance best = glance_at(rec, 0);
-        uint64_t first = best.first;
+        struct guess guess = {};
+        uint64_t highest, first = glance_at(rec, &guess, 0, &highest);
 
         if (first == 0)
                 return UINT32_MAX;
         while (high - low > 1) {
                 uint32_t middle = low + (high - low) / 2;
-                struct glance g = glance_at(rec, middle);
 
-                if (g.highest < first) {
+                glance_at(rec, &guess, middle, &highest);
+                if (highest < first)
                         high = middle;
-                        continue;
-                }
-                low = middle;
-                best = g;
+                else
+                        low = middle;
         }
-        *ret_sure = look_ahead(rec, low, &best);
-        return best.highest_at;
+        glance_behind(rec, &guess, guess.page);
+        glance_behind(rec, &guess, rec->pages - 1);
+        *ret_sure = !guess.damaged;
+        return guess.page;
 }

@@ -59,6 +59,7 @@ void recover_forget_all(struct volume *v)
         for (uint32_t i = 0; i < index_high(v->index); i++)
                 if (volume_chunk_at(v, i)->flags & CHUNK_USED)
                         recover_forget(v, i);
+        index_reset(v->index);
 }
 
 /* --- building --- */

@@ -550,6 +550,8 @@ static void growth_complete(struct kio_request *req)
                 v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
                 volume_note_error(v, "growing the table", req->result);
                 put_serve_waiting(v);
+        } else if (req->op == KIO_SYNC && !table_may_grow(v->table, v->growth_synced)) {
+                growth_submit(v, KIO_SYNC);
         } else if (req->op == KIO_SYNC) {
                 v->growth_done = true;
                 if (!table_in_flight(v->table))
@@ -582,6 +584,8 @@ static void growth_submit(struct volume *v, enum kio_op op)
                 v->grow_io.buf = v->zeros;
                 v->grow_io.length = MIN((uint64_t)STORE_PREWRITE_BYTES, end - v->growth_zeroed);
         }
+        if (op == KIO_SYNC)
+                v->growth_synced = table_pages_written(v->table);
         list_init(&v->grow_io.node);
         v->operations++;
         kio_submit(v->io, &v->grow_io, 0);

@@ -25,6 +25,10 @@
  * Puts that arrive while a batch flies share the next one. Everything carried counts against the
  * room of the batch first, so that the rule never waits for anything.
  *
+ * Which pages a crash kept from being written is told by their sequences, each of which is one more
+ * than the one before; behind the end of the ring the begin follows. So a ring grows only when all
+ * that is not synced lies between the begin and the head, where growing changes nothing.
+ *
  * Failures: a failed write ends the ring: its file may hold anything there. Gets go on from memory.
  */
 #include <assert.h>
@@ -360,6 +364,7 @@ static void seal_pages(struct table *t, uint32_t k)
                 page->ring_pages = t->pages;
                 page->safe = safe_after(t, i + 1);
                 page->run_sequence = t->run_sequence;
+                page->flags = t->never_synced ? DISK_PAGE_UNSYNCED : 0;
                 page->count = (uint16_t)(t->n_batch > first ? MIN(t->n_batch - first,
                                                                   (uint32_t)DISK_PAGE_ENTRIES)
                                                             : 0);
@@ -469,6 +474,16 @@ void table_complete(struct table *t, int r)
         }
 }
 
+bool table_may_grow(const struct table *t, uint64_t synced)
+{
+        return t->never_synced || t->written - MAX(t->synced, synced) <= t->head;
+}
+
+uint64_t table_pages_written(const struct table *t)
+{
+        return t->written;
+}
+
 int table_grow(struct table *t, uint32_t pages)
 {
         void *p;
@@ -480,7 +495,8 @@ int table_grow(struct table *t, uint32_t pages)
         t->heads = p;
         t->heads_bytes = map_bytes(pages);
         t->pages = pages;
-        t->run_sequence = t->next_sequence;
+        /* From the begin of the file on, the pages have been written in a row. */
+        t->run_sequence = MAX(t->run_sequence, t->next_sequence - MIN(t->head, t->next_sequence - 1));
         /* Behind the old end there is nothing, so at least as many pages are safe as before; a
          * wider window is wished for, and what it already has of that counts. */
         t->safe = MAX(t->safe, count_safe(t));
