@@ -37,10 +37,10 @@ def key_number(i):
 
 
 class Campaign:
-    LIFE = 1 << 30  # the store takes long to make
+    LIFE = 8  # the store takes long to make
 
     def __init__(self, directory, life, facts):
-        self.facts, self.number, self.age = facts, 0, life % 3
+        self.facts, self.number, self.age = facts, 0, (life - 1) % 3
         self.limit = LIMIT + LIMIT_SUPERSEDED * self.age
         store = directory / "store"
         store.mkdir(mode=0o700)
