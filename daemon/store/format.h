@@ -54,12 +54,15 @@ struct disk_superblock {
         uint32_t set_paths;      /* 120  configured then; 0: it was not */
         uint32_t away;           /* 124  1: left aside while others of the set went on: they know
                                     what was purged since */
-        uint8_t reserved[3968];  /* 128 */
+        uint32_t unsynced;       /* 128  1: a sync has failed since the last start: any number of the
+                                    newest table pages may be lost */
+        uint8_t reserved[3964];  /* 132 */
 };
 static_assert(sizeof(struct disk_superblock) == DISK_PAGE, "disk format");
 static_assert(offsetof(struct disk_superblock, uuid) == 40, "disk format");
 static_assert(offsetof(struct disk_superblock, clean) == 92, "disk format");
 static_assert(offsetof(struct disk_superblock, away) == 124, "disk format");
+static_assert(offsetof(struct disk_superblock, unsynced) == 128, "disk format");
 #define DISK_SUPERBLOCK_MAGIC "KVCSTORE"
 
 enum disk_entry_flags {
@@ -93,10 +96,6 @@ static_assert(offsetof(struct disk_entry, namespace_id) == 64, "disk format");
 static_assert(offsetof(struct disk_entry, segment_epoch) == 88, "disk format");
 static_assert(offsetof(struct disk_entry, crc) == 124, "disk format");
 
-enum disk_page_flags {
-        DISK_PAGE_UNSYNCED = 1, /* a sync had failed: more than TABLE_UNSYNCED_MAX pages may be lost */
-};
-
 struct disk_page {
         uint32_t magic;          /*  0  DISK_PAGE_MAGIC */
         uint32_t crc;            /*  4  CRC32C of all that follows */
@@ -105,10 +104,11 @@ struct disk_page {
                               the newest */
         uint32_t position;       /* 32  of this page in the file, in pages */
         uint16_t count;          /* 36  of entries */
-        uint16_t flags;          /* 38  enum disk_page_flags; others are ignored */
+        uint16_t reserved0;      /* 38 */
         uint32_t ring_pages;     /* 40  of the ring when this was written */
         uint32_t safe;           /* 44  so many pages after this one hold nothing that is needed */
-        uint64_t run_sequence;   /* 48  of the first page written since the ring started or grew */
+        uint64_t run_sequence;   /* 48  from it on each page is one more than the one before it; since
+                                    the ring started, or the first of its round when it grew */
         uint8_t reserved[72];    /* 56 */
         struct disk_entry entries[DISK_PAGE_ENTRIES]; /* 128 */
 };

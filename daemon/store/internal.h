@@ -131,7 +131,7 @@ struct volume {
         struct list_node sync_waiting, sync_flying; /* struct store_put */
         unsigned sync_outstanding;
         bool sync_failed;        /* once: nothing is believed any more */
-        struct kio_request table_sync_io, names_sync_io;
+        struct kio_request table_sync_io, names_sync_io, mark_io;
         bool names_dirty;        /* files were made since the directory was synced */
 
         struct kio_request table_io;
@@ -268,6 +268,8 @@ void segment_retire(struct volume *v, uint32_t slab);
 
 /* sync.c */
 void sync_turn(struct volume *v);
+/* A sync of the table or of a segment has: no promise is kept from here on. */
+void sync_note_failed(struct volume *v, int64_t r);
 void sync_mark_dirty(struct segment *seg);
 void sync_want(struct segment *seg);
 void sync_want_all(struct volume *v);

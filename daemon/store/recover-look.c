@@ -254,7 +254,7 @@ static int look_at_page(struct recovery *rec, uint32_t page)
         const struct check *check = &b->checks[page - b->first];
         int r = 0;
 
-        rec->looked++;
+        rec->looked += page < rec->newest.ring_pages; /* behind it there is nothing yet */
         if (!(rec->sorted ? check->valid : note_page(rec, page)))
                 return 0;
         if (!rec->sorted) {
@@ -268,8 +268,6 @@ static int look_at_page(struct recovery *rec, uint32_t page)
                         return OUT_OF_ORDER;
                 rec->last = p->sequence;
         }
-        if (p->flags & DISK_PAGE_UNSYNCED)
-                rec->newest_is_sure = rec->sorted;
         prefetch_for(rec, page - b->first);
         for (unsigned j = p->count; j-- > 0 && r == 0;)
                 if (check->entries >> j & 1)
@@ -345,6 +343,8 @@ static int look_back(struct recovery *rec)
         rec->shallow = true;
         newest = recover_guess_newest(rec, &rec->newest_is_sure);
         rec->shallow = false;
+        if (rec->v->dir->superblock.unsynced)
+                rec->newest_is_sure = false;
         if (newest == UINT32_MAX || read_newest(rec, newest) < 0)
                 return OUT_OF_ORDER;
         r = recover_plan_back(rec, newest);

@@ -122,7 +122,7 @@ int recover_plan_sorted(struct recovery *rec)
 
 struct guess {
         uint64_t sequence; /* the highest seen; 0: none */
-        uint32_t page, ring_pages;
+        uint32_t page;
         bool damaged;      /* something could not be read, or is not whole */
 };
 
@@ -148,7 +148,6 @@ static uint64_t glance_at(struct recovery *rec, struct guess *guess, uint32_t nu
                 if (p->sequence > guess->sequence) {
                         guess->sequence = p->sequence;
                         guess->page = b->first + i;
-                        guess->ring_pages = p->ring_pages;
                 }
         }
         b->n = 0;

@@ -212,6 +212,9 @@ int recover_open_ring(struct recovery *rec)
         if (r < 0)
                 return recover_fail(rec, r, "cannot allocate the file \"" RECOVER_TABLE "\"");
 
+        /* What the kernel could not write it may still show. */
+        if (v->dir->superblock.unsynced)
+                posix_fadvise(v->table_fd, 0, 0, POSIX_FADV_DONTNEED);
         posix_fadvise(v->table_fd, 0, 0, POSIX_FADV_SEQUENTIAL);
         rec->room = rec->pages <= KEEP_PAGES ? rec->pages : READ_PAGES;
         if (v->params.table_block > 0)

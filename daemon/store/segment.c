@@ -548,10 +548,14 @@ static void growth_complete(struct kio_request *req)
                 /* What has been allocated stays charged: the file may have it. */
                 v->growing_pages = 0;
                 v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
-                volume_note_error(v, "growing the table", req->result);
+                /* The kernel says it once, to whoever asks first. */
+                if (req->op == KIO_SYNC) {
+                        sync_note_failed(v, req->result);
+                        table_sync_end(v->table, (int)req->result);
+                } else {
+                        volume_note_error(v, "growing the table", req->result);
+                }
                 put_serve_waiting(v);
-        } else if (req->op == KIO_SYNC && !table_may_grow(v->table, v->growth_synced)) {
-                growth_submit(v, KIO_SYNC);
         } else if (req->op == KIO_SYNC) {
                 v->growth_done = true;
                 if (!table_in_flight(v->table))
@@ -593,10 +597,17 @@ static void growth_submit(struct volume *v, enum kio_op op)
 
 void ring_use_growth(struct volume *v)
 {
+        int r;
+
         if (!v->growth_done)
                 return;
         v->growth_done = false;
-        if (table_grow(v->table, v->growing_pages) < 0)
+        r = table_grow(v->table, v->growing_pages, v->growth_synced);
+        if (r == -EAGAIN) {
+                growth_submit(v, KIO_SYNC);
+                return;
+        }
+        if (r < 0)
                 v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
         v->growing_pages = 0;
         put_serve_waiting(v);

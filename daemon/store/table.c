@@ -364,7 +364,6 @@ static void seal_pages(struct table *t, uint32_t k)
                 page->ring_pages = t->pages;
                 page->safe = safe_after(t, i + 1);
                 page->run_sequence = t->run_sequence;
-                page->flags = t->never_synced ? DISK_PAGE_UNSYNCED : 0;
                 page->count = (uint16_t)(t->n_batch > first ? MIN(t->n_batch - first,
                                                                   (uint32_t)DISK_PAGE_ENTRIES)
                                                             : 0);
@@ -474,21 +473,18 @@ void table_complete(struct table *t, int r)
         }
 }
 
-bool table_may_grow(const struct table *t, uint64_t synced)
-{
-        return t->never_synced || t->written - MAX(t->synced, synced) <= t->head;
-}
-
 uint64_t table_pages_written(const struct table *t)
 {
         return t->written;
 }
 
-int table_grow(struct table *t, uint32_t pages)
+int table_grow(struct table *t, uint32_t pages, uint64_t synced)
 {
         void *p;
 
         assert(t->flying == 0 && pages >= t->pages && pages < TABLE_MAX_PAGES);
+        if (!t->never_synced && t->written - MAX(t->synced, synced) > t->head)
+                return -EAGAIN;
         p = mremap(t->heads, t->heads_bytes, map_bytes(pages), MREMAP_MAYMOVE);
         if (p == MAP_FAILED)
                 return -ENOMEM;

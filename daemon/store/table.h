@@ -97,12 +97,11 @@ void table_sync_begin(struct table *t);
 void table_sync_end(struct table *t, int r);
 bool table_is_dirty(const struct table *t); /* something completed since the last sync began */
 
-/* How many pages have been written; and whether the table may grow, if so many of them have been
- * synced. If not, then after another sync. */
+/* The file has more pages now, zeros, and has been synced since: when table_pages_written() was
+ * `synced`. Not while a write is in flight. -EAGAIN: what has been written since went round; sync
+ * once more. -ENOMEM. */
+int table_grow(struct table *t, uint32_t pages, uint64_t synced);
 uint64_t table_pages_written(const struct table *t);
-bool table_may_grow(const struct table *t, uint64_t synced);
-/* The file has more pages now, zeros, and has been synced since. Not while a write is in flight. */
-int table_grow(struct table *t, uint32_t pages);
 
 uint32_t table_pages(const struct table *t);
 /* Live entries it can hold and still take new ones at a bearable cost. */

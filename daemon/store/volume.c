@@ -218,6 +218,7 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
         v->dir->superblock.limit = v->params.limit;
         v->dir->superblock.segment_bytes = v->segment_bytes;
         v->dir->superblock.clean = 0;
+        v->dir->superblock.unsynced = 0;
         r = dir_write_superblock(v->dir);
         if (r == 0)
                 r = dir_sync(v->dir);

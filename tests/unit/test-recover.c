@@ -702,6 +702,59 @@ static void the_newest_pages_may_lie_behind_hundreds_that_were_lost(void **state
         }
 }
 
+/* A sync had failed, and the store went on: any number of pages may be lost. */
+static void mark_unsynced(void)
+{
+        struct disk_superblock sb;
+        int fd = file_of("superblock");
+
+        assert_int_equal(pread(fd, &sb, sizeof(sb), 0), sizeof(sb));
+        assert_int_equal(sb.unsynced, 0);
+        sb.unsynced = 1;
+        sb.crc = disk_superblock_crc(&sb);
+        for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
+                assert_int_equal(pwrite(fd, &sb, sizeof(sb), (off_t)i * DISK_PAGE), sizeof(sb));
+        close(fd);
+}
+
+static void after_a_failed_sync_all_of_the_ring_is_looked_at(void **state)
+{
+        for (uint32_t i = 800; i < 806; i++) {
+                seed(i);
+                begin_ring(1296, 1, 1100);
+                put_at_random(60000, i % 3 * 500, 0);
+                do
+                        put_at_random(1, 0, 0);
+                while (w.head < 1200);
+                lose_all_but(10, 700);
+                mark_unsynced();
+                check_ring(256);
+        }
+}
+
+/* The pages behind the ring's end have been written with zeros, and count as none. */
+static void the_room_for_a_ring_that_grows_is_not_taken_for_pages(void **state)
+{
+        for (uint32_t i = 900; i < 912; i++) {
+                uint32_t lost;
+
+                seed(i);
+                begin_ring(800, 1, 500);
+                put_at_random(60000, 0, 0);
+                do
+                        put_at_random(1, 0, 0);
+                while (w.head < 20 || w.head > 60);
+                lost = 60 + (uint32_t)random_below(100);
+                for (uint32_t j = 0; j < 60; j++) {
+                        uint32_t page = (w.head + w.pages - lost - j) % w.pages;
+
+                        disk[page] = before[page];
+                }
+                w.file_pages = PAGES_MAX;
+                check_ring(i % 2 ? 16 : 256);
+        }
+}
+
 static void damage_costs_its_own_entries(void **state)
 {
         for (uint32_t i = 400; i < 424; i++) {
@@ -780,6 +833,10 @@ int main(int argc, char **argv)
                                                 teardown),
                 cmocka_unit_test_setup_teardown(
                         the_newest_pages_may_lie_behind_hundreds_that_were_lost, setup, teardown),
+                cmocka_unit_test_setup_teardown(after_a_failed_sync_all_of_the_ring_is_looked_at,
+                                                setup, teardown),
+                cmocka_unit_test_setup_teardown(
+                        the_room_for_a_ring_that_grows_is_not_taken_for_pages, setup, teardown),
                 cmocka_unit_test_setup_teardown(damage_costs_its_own_entries, setup, teardown),
                 cmocka_unit_test_setup_teardown(damage_does_not_hide_the_newest_pages, setup,
                                                 teardown),
