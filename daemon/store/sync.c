@@ -5,8 +5,8 @@
  * One pass at a time; who comes while one runs waits for the next, since its writes may not be in
  * this one. The ring asks for passes too, to keep its promise about power loss. A failed sync is
  * never repeated and believed: the kernel may have dropped what it could not write, so from then on
- * everything is answered NOT_DURABLE, and the next start must look at all of the ring. The same where the file system keeps nothing over a power
- * loss. */
+ * everything is answered NOT_DURABLE, and the next start must look at all of the ring. NOT_DURABLE is
+ * the answer as well where the file system keeps nothing over a power loss. */
 #include <assert.h>
 
 #include "store/internal.h"
