@@ -45,14 +45,14 @@ static void *reader_run(void *userdata)
 
 /* Checks the first block that nobody has begun with. False: there is none. Gives the lock up
  * meanwhile. */
-static bool judge_next(struct recovery *rec)
+static bool check_next(struct recovery *rec)
 {
         struct block *b;
 
-        rec->judging = MAX(rec->judging, rec->taken); /* some were wanted before their turn came */
-        if (rec->judging == rec->read)
+        rec->checking = MAX(rec->checking, rec->taken); /* some were wanted before their turn came */
+        if (rec->checking == rec->read)
                 return false;
-        b = block_at(rec, rec->judging++);
+        b = block_at(rec, rec->checking++);
         b->busy = true;
         pthread_mutex_unlock(&rec->lock);
         recover_block_check(rec, b);
@@ -62,13 +62,13 @@ static bool judge_next(struct recovery *rec)
         return true;
 }
 
-static void *judge_run(void *userdata)
+static void *checker_run(void *userdata)
 {
         struct recovery *rec = userdata;
 
         pthread_mutex_lock(&rec->lock);
         while (!rec->ending)
-                if (!judge_next(rec))
+                if (!check_next(rec))
                         pthread_cond_wait(&rec->cond, &rec->lock);
         pthread_mutex_unlock(&rec->lock);
         return NULL;
@@ -81,13 +81,13 @@ void recover_ahead_start(struct recovery *rec)
         if (rec->room == rec->pages)
                 return;
         rec->ending = false;
-        rec->reading = rec->read = rec->judging = rec->taken = 0;
+        rec->reading = rec->read = rec->checking = rec->taken = 0;
         for (unsigned i = 0; i < READ_AHEAD && blocks; i++)
                 blocks = recover_block_init(&rec->ahead[i], rec->room) == 0;
         while (blocks && rec->n_readers < READERS &&
                pthread_create(&rec->readers[rec->n_readers], NULL, reader_run, rec) == 0)
                 rec->n_readers++;
-        rec->has_judge = rec->n_readers > 0 && pthread_create(&rec->judge, NULL, judge_run, rec) == 0;
+        rec->has_checker = rec->n_readers > 0 && pthread_create(&rec->checker, NULL, checker_run, rec) == 0;
 }
 
 void recover_ahead_stop(struct recovery *rec)
@@ -98,10 +98,10 @@ void recover_ahead_stop(struct recovery *rec)
         pthread_mutex_unlock(&rec->lock);
         for (unsigned i = 0; i < rec->n_readers; i++)
                 pthread_join(rec->readers[i], NULL);
-        if (rec->has_judge)
-                pthread_join(rec->judge, NULL);
+        if (rec->has_checker)
+                pthread_join(rec->checker, NULL);
         rec->n_readers = 0;
-        rec->has_judge = false;
+        rec->has_checker = false;
         for (unsigned i = 0; i < READ_AHEAD; i++)
                 recover_block_fini(&rec->ahead[i]);
 }
@@ -115,7 +115,7 @@ bool recover_ahead_take(struct recovery *rec)
         pthread_mutex_lock(&rec->lock);
         b = block_at(rec, rec->taken);
         while (rec->read == rec->taken || b->busy)
-                if (!judge_next(rec))
+                if (!check_next(rec))
                         pthread_cond_wait(&rec->cond, &rec->lock);
         taken = *b;
         *b = rec->block;

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "prefetch.h"
 #include "store/internal.h"
 
 #define RECOVER_TABLE     "table"
@@ -87,14 +88,14 @@ struct recovery {
         bool unread;         /* the device has refused a page */
 
         /* The threads beside; recover-ahead.c. */
-        pthread_t readers[READERS], judge, populator;
+        pthread_t readers[READERS], checker, populator;
         unsigned n_readers;
-        bool has_judge, has_populator;
+        bool has_checker, has_populator;
         pthread_mutex_t lock;
         pthread_cond_t cond; /* of what follows */
         bool ending, populated;
         struct block ahead[READ_AHEAD];
-        uint32_t reading, read, judging, taken; /* turns of the plan */
+        uint32_t reading, read, checking, taken; /* turns of the plan */
         uint32_t expected; /* records of the index that need memory */
 
         struct disk_page newest; /* sequence: 0: there is none */
@@ -129,6 +130,13 @@ int recover_open_ring(struct recovery *rec);
 void recover_close_ring(struct recovery *rec);
 /* Makes the turn's block rec->block, checked. Turns come in order. */
 void recover_take_turn(struct recovery *rec, uint32_t turn);
+
+/* It lies where this core has not looked: the device, or another core, has put it there. */
+static inline void recover_prefetch_page(const struct disk_page *page)
+{
+        for (unsigned i = 0; i < DISK_PAGE; i += 64)
+                prefetch((const char *)page + i);
+}
 
 int recover_block_init(struct block *b, uint32_t room);
 void recover_block_fini(struct block *b);

@@ -166,12 +166,6 @@ static int look_at_entry(struct recovery *rec, const struct disk_entry *e, uint6
 /* What the look comes to in memory is anywhere, so it is asked for ahead, a step a page: the page
  * itself, what its entries say of slots and keys, where the index has these, and what is there. */
 
-static void prefetch_page(const struct disk_page *page)
-{
-        for (unsigned i = 0; i < DISK_PAGE; i += 64)
-                prefetch((const char *)page + i);
-}
-
 static const uint64_t *slot_of(const struct recovery *rec, const struct disk_entry *e)
 {
         const struct segment_scan *scan;
@@ -211,7 +205,7 @@ static void prefetch_entries(const struct recovery *rec, uint32_t at, unsigned s
 static void prefetch_for(const struct recovery *rec, uint32_t at)
 {
         if (at >= 3)
-                prefetch_page(&rec->block.pages[at - 3]);
+                recover_prefetch_page(&rec->block.pages[at - 3]);
         for (unsigned step = 0; step <= 2; step++)
                 if (at >= 2 - step)
                         prefetch_entries(rec, at - (2 - step), step);
@@ -313,11 +307,13 @@ static int read_newest(struct recovery *rec, uint32_t page)
         return -EIO;
 }
 
+/* Each look begins with this, and forgets what an earlier one has found. */
 static void begin_anew(struct recovery *rec)
 {
         struct volume *v = rec->v;
 
         recover_forget_all(v);
+        index_reserve(v->index, rec->likely);
         for (uint32_t i = 0; i < rec->n_scans; i++)
                 rec->scans[i] = (struct segment_scan){ .bytes = rec->scans[i].bytes };
         arenas_free(rec->arenas);
@@ -340,6 +336,7 @@ static int look_back(struct recovery *rec)
         uint32_t newest;
         int r;
 
+        begin_anew(rec);
         rec->shallow = true;
         newest = recover_guess_newest(rec, &rec->newest_is_sure);
         rec->shallow = false;
@@ -356,6 +353,7 @@ static int look_sorted(struct recovery *rec)
         uint32_t newest;
         int r = recover_plan_all(rec);
 
+        begin_anew(rec);
         rec->shallow = rec->room < rec->pages;
         if (r == 0)
                 r = follow_plan(rec, note_page_only);
@@ -382,14 +380,10 @@ int recover_look(struct recovery *rec)
 {
         int r = OUT_OF_ORDER;
 
-        begin_anew(rec);
-        index_reserve(rec->v->index, rec->likely);
         if (rec->room < rec->pages)
                 r = look_back(rec);
-        if (r == OUT_OF_ORDER) {
-                begin_anew(rec);
+        if (r == OUT_OF_ORDER)
                 r = look_sorted(rec);
-        }
         gone_fini(&rec->gone);
         if (r < 0)
                 return recover_fail(rec, r, "reading the table");

@@ -18,7 +18,6 @@
 
 #include "base/pages.h"
 #include "checked.h"
-#include "prefetch.h"
 
 enum {
         READ_PAGES = 256,
@@ -96,13 +95,6 @@ static bool entry_valid(const struct disk_entry *e, const uint8_t uuid[static DI
         return disk_entry_valid(e, uuid) && e->seq <= CHUNK_SEQ_MAX;
 }
 
-/* The device has put it where no core has looked. */
-static void prefetch_page(const struct disk_page *page)
-{
-        for (unsigned i = 0; i < DISK_PAGE; i += 64)
-                prefetch((const char *)page + i);
-}
-
 void recover_block_check(const struct recovery *rec, struct block *b)
 {
         const struct volume *v = rec->v;
@@ -114,7 +106,7 @@ void recover_block_check(const struct recovery *rec, struct block *b)
                 struct check *c = &b->checks[i];
 
                 if (i + 1 < b->n)
-                        prefetch_page(p + 1);
+                        recover_prefetch_page(p + 1);
                 c->valid = disk_page_valid(p, uuid, b->first + i);
                 c->entries = 0;
                 for (unsigned j = 0; c->valid && !rec->shallow && j < p->count; j++) {
