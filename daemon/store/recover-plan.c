@@ -120,19 +120,28 @@ int recover_plan_sorted(struct recovery *rec)
 
 /* --- the guess --- */
 
+/* Sequences in a block; 0: it has no page that is valid. */
+struct glance {
+        bool taken;
+        uint64_t first, highest;
+};
+
 struct guess {
         uint64_t sequence; /* the highest seen; 0: none */
         uint32_t page;
         bool damaged;      /* something could not be read, or is not whole */
+        struct glance *glances; /* by block */
 };
 
-/* Of the block's valid pages the first one's sequence, 0 if there is none. */
-static uint64_t glance_at(struct recovery *rec, struct guess *guess, uint32_t number,
-                          uint64_t *ret_highest)
+/* A block is read once, however often it is asked for. */
+static struct glance glance_at(struct recovery *rec, struct guess *guess, uint32_t number)
 {
+        struct glance *g = &guess->glances[number];
         struct block *b = &rec->block;
-        uint64_t first = 0, highest = 0;
 
+        if (g->taken)
+                return *g;
+        g->taken = true;
         recover_block_glance(rec, b, number * rec->room);
         recover_block_check(rec, b);
         guess->damaged = guess->damaged || b->unread;
@@ -143,16 +152,15 @@ static uint64_t glance_at(struct recovery *rec, struct guess *guess, uint32_t nu
                         guess->damaged = guess->damaged || p->magic != 0;
                         continue;
                 }
-                first = first != 0 ? first : p->sequence;
-                highest = MAX(highest, p->sequence);
+                g->first = g->first != 0 ? g->first : p->sequence;
+                g->highest = MAX(g->highest, p->sequence);
                 if (p->sequence > guess->sequence) {
                         guess->sequence = p->sequence;
                         guess->page = b->first + i;
                 }
         }
         b->n = 0;
-        *ret_highest = highest;
-        return first;
+        return *g;
 }
 
 /* Goes through the pages behind this one, wherever they lead: a newer one among them is gone on
@@ -161,13 +169,12 @@ static void glance_behind(struct recovery *rec, struct guess *guess, uint32_t pa
 {
         uint32_t n = count_blocks(rec), number = page / rec->room,
                  seen = MIN((number + 1) * rec->room, rec->pages) - 1 - page;
-        uint64_t highest;
 
         for (uint32_t i = 1; i < n && seen < TABLE_UNSYNCED_MAX; i++) {
                 uint64_t before = guess->sequence;
                 uint32_t at = (number + i) % n;
 
-                glance_at(rec, guess, at, &highest);
+                glance_at(rec, guess, at);
                 seen += MIN(rec->room, rec->pages - at * rec->room);
                 if (guess->sequence > before)
                         seen = 0;
@@ -181,16 +188,16 @@ static void glance_behind(struct recovery *rec, struct guess *guess, uint32_t pa
 uint32_t recover_guess_newest(struct recovery *rec, bool *ret_sure)
 {
         uint32_t low = 0, high = count_blocks(rec);
-        struct guess guess = {};
-        uint64_t highest, first = glance_at(rec, &guess, 0, &highest);
+        _cleanup_(freep) struct glance *glances = calloc(high, sizeof(*glances));
+        struct guess guess = { .glances = glances };
+        uint64_t first = glances ? glance_at(rec, &guess, 0).first : 0;
 
         if (first == 0)
                 return UINT32_MAX;
         while (high - low > 1) {
                 uint32_t middle = low + (high - low) / 2;
 
-                glance_at(rec, &guess, middle, &highest);
-                if (highest < first)
+                if (glance_at(rec, &guess, middle).highest < first)
                         high = middle;
                 else
                         low = middle;
