@@ -90,12 +90,13 @@ static void batch_end(struct batch *b)
                 .count = wire_result_bytes(b->head.hdr.op) ? b->head.count : 0,
                 .value = b->value,
         };
-        if (b->part)
-                chain_part_end(client->env->cache, b->part);
         client->keys_inflight -= b->head.count;
         donations_unuse(client, b->regions);
         tenant_uncharge(&client->holds, TENANT_KEYS, b->head.count);
         client_answer(client, b->received_ns, reply);
+        /* Who was answered need not wait for this, and nothing is asked before it is done. */
+        if (b->part)
+                chain_part_end(client->env->cache, b->part);
         batch_free(b);
 }
 
