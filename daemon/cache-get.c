@@ -107,6 +107,23 @@ static void note_asked(struct cache *c, struct pool_chunk *pc)
         pc->flags &= ~(uint32_t)POOL_AHEAD;
 }
 
+uint32_t cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
+                            uint64_t hash, struct cache_place *ret_place)
+{
+        uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
+        struct pool_chunk *pc;
+
+        if (chunk == POOL_NONE)
+                return POOL_NONE;
+        pc = pool_chunk(c->params.pool, chunk);
+        if (pc->flags & POOL_FILLING)
+                return POOL_NONE;
+        note_asked(c, pc);
+        c->stats.hits_memory++;
+        *ret_place = cache_place_of(c, chunk);
+        return chunk;
+}
+
 bool cache_get_try(struct cache *c, struct cache_request *req)
 {
         uint32_t chunk = pool_find(c->params.pool, req->namespace_id, &req->key, req->hash);

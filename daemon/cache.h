@@ -95,6 +95,10 @@ int cache_new(struct cache **ret, const struct cache_params *params);
 struct cache *cache_free(struct cache *c); /* nothing may be in flight */
 
 void cache_get(struct cache *c, struct cache_request *req);
+/* A get that needs no request: the chunk, not pinned, and where it is. POOL_NONE: it is not in
+ * memory, or its bytes are still to come; nothing is counted. */
+uint32_t cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
+                            uint64_t hash, struct cache_place *ret_place);
 /* From disk to the pool, for a get that will come; nobody is told of the end. CACHE_OK: it is there
  * or on its way; CACHE_MISS; CACHE_BUSY: there is no room without waiting, or a quarter of the pool,
  * 128 MiB or 1,024 chunks are on their way like this; CACHE_TOO_LARGE; CACHE_CANCELLED. `ret_place` as of cache_find(). */

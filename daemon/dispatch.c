@@ -43,7 +43,7 @@ struct batch {
         bool running;          /* dispatch_run() is in it: it ends it */
         struct chain_part *part;
         uint8_t *entries;      /* then pieces */
-        struct slot *slots;    /* PUT and GET */
+        struct slot *slots;    /* PUT; GET, once a key is not at hand */
         struct iovec *places;  /* of pieces: where they are */
         uint64_t regions;      /* donated ones that it names, by bit: kept until it ends */
         struct cache_settle settle; /* EVICT */
@@ -303,6 +303,38 @@ static void put_start(struct batch *b, uint32_t i)
 
 /* --- GET --- */
 
+/* How much of the chunk is asked for. False: it has no such bytes. */
+static bool find_range(struct client *client, const struct wire_get *entry, uint32_t chunk,
+                       struct wire_get_result *result, uint32_t *ret_length)
+{
+        uint32_t whole = pool_chunk(client->env->pool, chunk)->length;
+
+        result->chunk_length = whole;
+        if (entry->range_offset >= whole || entry->range_length > whole - entry->range_offset)
+                return false;
+        *ret_length = entry->range_length ? entry->range_length : whole - entry->range_offset;
+        return true;
+}
+
+/* A lease on where it lies. */
+static enum wire_status get_mapped(struct client *client, const struct wire_get *entry,
+                                   uint32_t chunk, struct wire_get_result *result)
+{
+        enum wire_status status;
+        uint32_t length;
+
+        if (!find_range(client, entry, chunk, result, &length))
+                return WIRE_INVALID;
+        status = client_lease(client, chunk, &result->lease);
+        if (status == WIRE_OK) {
+                result->flags = WIRE_RESULT_LEASED;
+                result->offset = pool_offset(client->env->pool, chunk) + entry->range_offset;
+                result->length = length;
+                client->env->traffic.get_bytes_map += length;
+        }
+        return status;
+}
+
 static void get_end(struct slot *s, enum wire_status status)
 {
         struct wire_get_result *result = result_at(s->batch, index_of(s));
@@ -335,7 +367,6 @@ static void get_done(struct cache_request *req)
         struct wire_get_result *result = result_at(b, index_of(s));
         const struct wire_get *entry = entry_at(b, index_of(s));
         enum wire_status status = status_of(req->status);
-        const struct pool_chunk *pc;
         uint32_t length;
 
         b->part->places[index_of(s)] = req->place;
@@ -349,60 +380,81 @@ static void get_done(struct cache_request *req)
                 get_end(s, status);
                 return;
         }
-        pc = pool_chunk(client->env->pool, req->chunk);
         result->tier = (uint8_t)req->tier;
-        result->chunk_length = pc->length;
-        if (entry->range_offset >= pc->length ||
-            entry->range_length > pc->length - entry->range_offset) {
+        if (!(b->head.hdr.flags & WIRE_F_INTO)) {
+                get_end(s, client->gone ? WIRE_SHUTDOWN
+                                        : get_mapped(client, entry, req->chunk, result));
+                return;
+        }
+        if (!find_range(client, entry, req->chunk, result, &length)) {
                 get_end(s, WIRE_INVALID);
                 return;
         }
-        length = entry->range_length ? entry->range_length : pc->length - entry->range_offset;
-
         if (client->gone) {
                 get_end(s, WIRE_SHUTDOWN);
                 return;
         }
-        if (b->head.hdr.flags & WIRE_F_INTO) {
-                if (length > entry->into_length) {
-                        result->length = length;
-                        get_end(s, WIRE_TOO_LARGE);
-                        return;
-                }
-                s->copy = (struct kio_request){
-                        .op = KIO_COPY,
-                        .class = KIO_CLASS_GET,
-                        .src = (char *)pool_at(client->env->pool, req->chunk) + entry->range_offset,
-                        .buf = req->memory,
-                        .vector = req->pieces,
-                        .guard_src = true, /* the target: the client's */
-                        .length = length,
-                        .complete = on_copied,
-                };
-                kio_submit(client->env->io, &s->copy, req->chunk);
+        if (length > entry->into_length) {
+                result->length = length;
+                get_end(s, WIRE_TOO_LARGE);
                 return;
         }
-        status = client_lease(client, req->chunk, &result->lease);
-        if (status == WIRE_OK) {
-                result->flags = WIRE_RESULT_LEASED;
-                result->offset = pool_offset(client->env->pool, req->chunk) + entry->range_offset;
-                result->length = length;
-                client->env->traffic.get_bytes_map += length;
-        }
-        get_end(s, status);
+        s->copy = (struct kio_request){
+                .op = KIO_COPY,
+                .class = KIO_CLASS_GET,
+                .src = (char *)pool_at(client->env->pool, req->chunk) + entry->range_offset,
+                .buf = req->memory,
+                .vector = req->pieces,
+                .guard_src = true, /* the target: the client's */
+                .length = length,
+                .complete = on_copied,
+        };
+        kio_submit(client->env->io, &s->copy, req->chunk);
+}
+
+/* What is in memory and to be mapped needs no more than this. */
+static bool get_at_once(struct batch *b, uint32_t i, const struct wire_get *entry)
+{
+        struct wire_get_result *result = result_at(b, i);
+        uint32_t chunk = cache_get_resident(b->client->env->cache, b->head.namespace_id,
+                                            &entry->key, hash_at(b, i), &b->part->places[i]);
+
+        if (chunk == POOL_NONE)
+                return false;
+        result->tier = CACHE_MEMORY;
+        result->status = (uint16_t)get_mapped(b->client, entry, chunk, result);
+        key_end(b, result->status);
+        return true;
+}
+
+static void get_refuse(struct batch *b, uint32_t i, enum wire_status status)
+{
+        ((struct wire_get_result *)result_at(b, i))->status = (uint16_t)status;
+        key_end(b, status);
 }
 
 static void get_start(struct batch *b, uint32_t i)
 {
         const struct wire_get *entry = entry_at(b, i);
-        struct cache_request *req = &b->slots[i].req;
         bool into = b->head.hdr.flags & WIRE_F_INTO;
+        struct cache_request *req;
 
-        if (key_is_root(&entry->key) ||
-            (into && !find_memory(b, req, entry->into_offset, entry->into_region,
-                                  entry->into_length))) {
-                ((struct wire_get_result *)result_at(b, i))->status = WIRE_INVALID;
-                key_end(b, WIRE_INVALID);
+        if (key_is_root(&entry->key)) {
+                get_refuse(b, i, WIRE_INVALID);
+                return;
+        }
+        if (!into && get_at_once(b, i, entry))
+                return;
+        if (!b->slots)
+                b->slots = calloc(b->head.count, sizeof(*b->slots));
+        if (!b->slots) {
+                get_refuse(b, i, WIRE_BUSY);
+                return;
+        }
+        req = &b->slots[i].req;
+        if (into &&
+            !find_memory(b, req, entry->into_offset, entry->into_region, entry->into_length)) {
+                get_refuse(b, i, WIRE_INVALID);
                 return;
         }
         request_init(b, i, &entry->key, get_done);
@@ -526,12 +578,12 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
                 b->entries = memcpy(b + 1, entries, entries_bytes);
                 b->reply_bytes = sizeof(struct wire_reply) + msg->count * wire_result_bytes(op);
                 b->reply = calloc(1, b->reply_bytes);
-                if (op == WIRE_PUT || op == WIRE_GET)
+                if (op == WIRE_PUT)
                         b->slots = calloc(msg->count, sizeof(*b->slots));
                 if (msg->pieces > 0)
                         b->places = calloc(msg->pieces, sizeof(*b->places));
         }
-        if (!b || !b->reply || ((op == WIRE_PUT || op == WIRE_GET) && !b->slots) ||
+        if (!b || !b->reply || (op == WIRE_PUT && !b->slots) ||
             (msg->pieces > 0 && !b->places) ||
             (wire_op_is_chained(op) &&
              chain_join(client, msg, entry_at(b, msg->count - 1u), &b->part) < 0)) {
