@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What all batches have in common: the end of a key and of the whole, and where the bytes of a key
+ * are in the client's memory. */
+#include <stdlib.h>
+
+#include "dispatch-internal.h"
+
+enum { WAIT_MAX_MS = 600 * 1000, NS_PER_MS = 1000000 };
+
+void batch_free(struct batch *b)
+{
+        free(b->slots);
+        free(b->places);
+        free(b->reply);
+        free(b);
+}
+
+static void batch_end(struct batch *b)
+{
+        struct client *client = b->client;
+        struct wire_reply *reply = (struct wire_reply *)b->reply;
+
+        *reply = (struct wire_reply){
+                .hdr = {
+                        .len = (uint32_t)b->reply_bytes,
+                        .op = b->head.hdr.op | WIRE_REPLY,
+                        .tag = b->head.hdr.tag,
+                },
+                .status = WIRE_OK,
+                .count = wire_result_bytes(b->head.hdr.op) ? b->head.count : 0,
+                .value = b->value,
+        };
+        client->keys_inflight -= b->head.count;
+        donations_unuse(client, b->regions);
+        tenant_uncharge(&client->holds, TENANT_KEYS, b->head.count);
+        client_answer(client, b->received_ns, reply);
+        /* Who was answered need not wait for this, and nothing is asked before it is done. */
+        if (b->part)
+                chain_part_end(client->env->cache, b->part);
+        batch_free(b);
+}
+
+/* What is evicted must not come back after a kill: it may be answered once the store has written
+ * that. */
+static void on_settled(struct cache_settle *settle)
+{
+        struct batch *b = container_of(settle, struct batch, settle);
+        uint16_t *results = batch_result(b, 0);
+
+        for (uint32_t i = 0; i < b->head.count; i++) {
+                if (results[i] == WIRE_OK && settle->result != 0)
+                        results[i] = WIRE_FAILED;
+                b->client->env->traffic.results[results[i]]++;
+        }
+        batch_end(b);
+}
+
+bool batch_is_settled_at_its_end(const struct batch *b)
+{
+        return b->head.hdr.op == WIRE_EVICT && b->head.tiers != WIRE_TIER_MEMORY;
+}
+
+void batch_keys_ended(struct batch *b)
+{
+        if (!batch_is_settled_at_its_end(b)) {
+                batch_end(b);
+                return;
+        }
+        b->settle.complete = on_settled;
+        cache_settle_evictions(b->client->env->cache, &b->settle);
+}
+
+void batch_key_end(struct batch *b, enum wire_status status)
+{
+        if (!batch_is_settled_at_its_end(b))
+                b->client->env->traffic.results[status]++;
+        b->done++;
+        if (b->done == b->head.count && !b->running)
+                batch_keys_ended(b);
+}
+
+enum wire_status batch_status(enum cache_status status)
+{
+        static const enum wire_status map[CACHE_STATUS_END] = {
+                [CACHE_OK] = WIRE_OK,
+                [CACHE_MISS] = WIRE_MISS,
+                [CACHE_EXISTS] = WIRE_EXISTS_ALREADY,
+                [CACHE_BUSY] = WIRE_BUSY,
+                [CACHE_TOO_LARGE] = WIRE_TOO_LARGE,
+                [CACHE_NOT_DURABLE] = WIRE_NOT_DURABLE,
+                [CACHE_FAILED] = WIRE_FAILED,
+                [CACHE_NO_SPACE] = WIRE_NO_SPACE,
+                [CACHE_FAULT] = WIRE_INVALID,
+                [CACHE_CANCELLED] = WIRE_SHUTDOWN,
+        };
+
+        return map[status];
+}
+
+static uint64_t deadline_of(const struct batch *b)
+{
+        uint64_t ms = b->head.timeout_ms ? b->head.timeout_ms : b->client->env->wait_ms;
+
+        return b->received_ns + MIN(ms, (uint64_t)WAIT_MAX_MS) * NS_PER_MS;
+}
+
+void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
+                        void (*complete)(struct cache_request *))
+{
+        struct slot *s = &b->slots[i];
+
+        s->batch = b;
+        s->req.owner = b->client;
+        s->req.namespace_id = b->head.namespace_id;
+        s->req.tenant = b->client->env->store_tenant;
+        s->req.key = *key;
+        s->req.hash = batch_hash(b, i);
+        s->req.nowait = (b->head.hdr.flags & WIRE_F_NOWAIT) || b->client->gone;
+        s->req.deadline_ns = deadline_of(b);
+        s->req.complete = complete;
+}
+
+/* --- where a key's bytes are, or shall go --- */
+
+static bool names_memory(const struct wire_batch *b)
+{
+        return b->hdr.op == WIRE_PUT || (b->hdr.op == WIRE_GET && (b->hdr.flags & WIRE_F_INTO));
+}
+
+uint64_t batch_regions(const struct client *client, const struct wire_batch *msg)
+{
+        const struct wire_put *put = (const struct wire_put *)(msg + 1);
+        const struct wire_get *get = (const struct wire_get *)(msg + 1);
+        const struct wire_piece *piece = wire_batch_pieces(msg);
+        uint64_t regions = 0;
+
+        if (!names_memory(msg) || !client->donations.usable)
+                return 0;
+        for (unsigned i = 0; i < msg->pieces; i++)
+                regions |= donations_bit(client, piece[i].region);
+        for (unsigned i = 0; i < msg->count && !(msg->hdr.flags & WIRE_F_PIECES); i++)
+                regions |= donations_bit(client, msg->hdr.op == WIRE_PUT ? put[i].region
+                                                                         : get[i].into_region);
+        return regions;
+}
+
+static void *place_at(const struct batch *b, uint32_t region, uint64_t offset, uint64_t length,
+                      struct kio_region **ret_region)
+{
+        *ret_region = NULL;
+        if (region == WIRE_REGION_LANE)
+                return lane_at(&b->client->lane, offset, length);
+        if (region > WIRE_MAX_REGIONS || !(b->regions >> (region - 1) & 1))
+                return NULL;
+        return donation_at(b->client, region, offset, length, ret_region);
+}
+
+bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t first, uint32_t n,
+                       uint32_t length)
+{
+        const struct wire_piece *piece =
+                (const struct wire_piece *)(b->entries +
+                                            b->head.count * wire_entry_bytes(b->head.hdr.op));
+
+        req->room = length;
+        if (!(b->head.hdr.flags & WIRE_F_PIECES)) {
+                req->memory = place_at(b, n, first, length, &req->region);
+                return req->memory && length > 0;
+        }
+        req->pieces = b->places + first;
+        for (uint64_t i = first; i < first + n; i++) {
+                struct kio_region *region;
+
+                /* Found for an earlier key: neither the lane nor a region that the batch uses moves
+                 * before it ends, and that key's copy may be reading it now. */
+                if (b->places[i].iov_base)
+                        continue;
+                b->places[i] = (struct iovec){
+                        .iov_base = place_at(b, piece[i].region, piece[i].offset, piece[i].length,
+                                             &region),
+                        .iov_len = piece[i].length,
+                };
+                if (!b->places[i].iov_base)
+                        return false;
+        }
+        return true;
+}
