@@ -11,6 +11,7 @@ import fcntl
 import json
 import mmap
 import os
+import pathlib
 import random
 import signal
 import struct
@@ -67,6 +68,32 @@ def shm_file(size, unlink=True):
     return fd, path
 
 
+def free_huge_pages():
+    meminfo = dict(line.split(":") for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
+    if meminfo.get("Hugepagesize", "").split() != ["2048", "kB"]:
+        pytest.skip("huge pages are not of 2 MiB here")
+    return int(meminfo["HugePages_Free"])
+
+
+@contextlib.contextmanager
+def huge_pages(count):
+    """So many huge pages are free. Those that are not are reserved for as long, where we may."""
+    reserved = pathlib.Path("/proc/sys/vm/nr_hugepages")
+    before, missing = int(reserved.read_text()), count - free_huge_pages()
+    try:
+        if missing > 0:
+            try:
+                reserved.write_text(str(before + missing))
+            except OSError as e:
+                pytest.skip(f"no huge pages of the machine's are free: {e}")
+            if free_huge_pages() < count:
+                pytest.skip("the machine has no memory for huge pages")
+        yield
+    finally:
+        if missing > 0:
+            reserved.write_text(str(before))
+
+
 @contextlib.contextmanager
 def memory(kind, size):
     """A descriptor of memory of this kind that may be donated."""
@@ -74,11 +101,8 @@ def memory(kind, size):
     if kind == "memfd":
         fd = sealed_memfd(size)
     elif kind == "hugetlbfs":
-        try:
+        with huge_pages(size // (2 * MIB)):
             fd = sealed_memfd(size, flags=MFD_HUGETLB)
-            mmap.mmap(fd, size).close()
-        except OSError as e:
-            pytest.skip(f"no huge pages of the machine's are free: {e}")
     else:
         fd, path = shm_file(size, unlink=kind == "unlinked")
     try:
@@ -638,6 +662,44 @@ def test_R2_a_file_that_was_cut_costs_its_owner_alone(backend, make_daemon):
         c.withdraw(number)
         c.ping()
         os.close(fd)
+
+
+def test_R2_huge_pages_that_cannot_be_had_again_cost_their_owner_alone(backend, make_daemon):
+    """What was punched out of a file on hugetlbfs is a page that another may have taken since."""
+    daemon = make_daemon(backend).start()
+    other, other_ns, pairs = bystander(daemon)
+    with huge_pages(4), other, daemon.client() as c, contextlib.ExitStack() as files:
+        def lent(size):
+            fd = sealed_memfd(size, flags=MFD_HUGETLB)
+            files.callback(os.close, fd)
+            return fd
+
+        ns = c.namespace("n")
+        fd = lent(6 * MIB)
+        number = c.donate(fd, 6 * MIB)
+        value = bytes(100000)
+        key = key_of("before")
+        ok(c.put_from(ns, [(key, (0, len(value), number))], ack=Ack.WRITTEN))
+        punch(fd, 2 * MIB, 4 * MIB)
+        lent(2 * MIB * free_huge_pages())
+        for at in (2 * MIB, 2 * MIB + 5, 5 * MIB):
+            for ack in (Ack.ACCEPTED, Ack.WRITTEN):
+                for length in (5000, 64 * KIB, 300000):
+                    lost = key_of("lost", at, ack, length)
+                    put, = c.put_from(ns, [(lost, (at, length, number))], ack=ack)
+                    assert put.status in (Status.INVALID, Status.FAILED), put
+                    assert c.value(ns, lost) is None, "bytes that were not there were stored"
+            for tiers in (Tier.MEMORY, None):
+                if tiers:
+                    c.evict(ns, [key], tiers)
+                got, = c.get_to(ns, [(key, (at, len(value), number))])
+                assert got.status in (Status.INVALID, Status.FAILED), got
+        # The page that is still there does as ever.
+        ok(c.get_to(ns, [(key, (MIB, len(value), number))]))
+        assert c.value(ns, key) == value
+        assert_well(other, other_ns, pairs)
+        c.withdraw(number)
+        c.ping()
 
 
 def torment(rng, seconds, harm, work):
