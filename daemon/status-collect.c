@@ -299,6 +299,7 @@ static void collect_io(const struct kio *io, struct stats *s)
         kio_get_stats(io, &k);
         for (unsigned i = 0; i < STATS_IO_OPS; i++) {
                 s->io_ops[i] = (double)k.ops[i];
+                s->io_joined[i] = (double)k.joined[i];
                 s->io_bytes[i] = (double)k.bytes[i];
                 s->io_errors[i] = (double)k.errors[i];
         }

@@ -37,22 +37,36 @@ static inline void *kio_probe_buffer(const struct kio_queue_params *params, uint
         return params->pool && at + bytes <= params->pool_bytes ? (char *)params->pool + at : NULL;
 }
 
-/* What is left of a transfer, in memory: at most two pieces, and 1 GiB. */
-static inline unsigned kio_rest(const struct kio_request *req, struct iovec ret[static 2])
+/* So many requests, neighbours on the disk, go as one; each lies in its buffer and its tail. */
+enum { KIO_PARTS_MAX = 32, KIO_PIECES_MAX = 2 * KIO_PARTS_MAX };
+
+/* What is left of a transfer, in memory: at most 1 GiB. Pieces that lie side by side are one. To
+ * req->pieces, where they stay while it is with the backend, or wherever as many have room. */
+static inline unsigned kio_rest(const struct kio_request *req, struct iovec *ret)
 {
-        uint64_t left = MIN(req->length - req->progress, UINT64_C(1) << 30), of_body;
+        uint64_t left = MIN(req->length - req->progress, UINT64_C(1) << 30), progress;
+        const struct list_node *next = req->parts ? req->parts->next : NULL;
         unsigned n = 0;
 
-        if (req->progress < req->body) {
-                of_body = MIN(left, req->body - req->progress);
-                ret[n++] = (struct iovec){ .iov_base = (char *)req->buf + req->progress,
-                                           .iov_len = of_body };
-                left -= of_body;
+        for (progress = req->progress; left > 0; progress = 0) {
+                const struct kio_request *part =
+                        req->parts ? container_of(next, struct kio_request, node) : req;
+                uint64_t bytes;
+
+                for (; progress < part->length && left > 0; progress += bytes, left -= bytes) {
+                        bool in_body = progress < part->body;
+                        char *at = in_body ? (char *)part->buf + progress
+                                           : (char *)part->tail + (progress - part->body);
+
+                        bytes = MIN(left, (in_body ? part->body : part->length) - progress);
+                        if (n > 0 && (char *)ret[n - 1].iov_base + ret[n - 1].iov_len == at)
+                                ret[n - 1].iov_len += bytes;
+                        else
+                                ret[n++] = (struct iovec){ .iov_base = at, .iov_len = bytes };
+                }
+                if (req->parts)
+                        next = next->next;
         }
-        if (left > 0)
-                ret[n++] = (struct iovec){ .iov_base = (char *)req->tail +
-                                                       (MAX(req->progress, req->body) - req->body),
-                                           .iov_len = left };
         return n;
 }
 

@@ -290,6 +290,9 @@ static void kio_prepare(struct kio *io, struct kio_request *req)
         }
         req->attempts = 0;
         req->registered = 0;
+        req->parts = NULL;
+        req->pieces = req->own_pieces;
+        req->along = false;
         req->submitted_ns = clock_mono_ns();
         io->pending++;
 }
@@ -466,6 +469,7 @@ void kio_get_stats(const struct kio *io, struct kio_stats *ret)
 
                 for (unsigned op = 0; op < KIO_OP_END; op++) {
                         s.ops[op] += counter_get(&w->ops[op]);
+                        s.joined[op] += counter_get(&w->joined[op]);
                         s.bytes[op] += counter_get(&w->bytes[op]);
                         s.errors[op] += counter_get(&w->errors[op]);
                 }

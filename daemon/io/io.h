@@ -30,6 +30,8 @@
  *          result: for what has no asynchronous form here (fallocate, openat, populating memory).
  *          One call of a path at a time, so that each holds up the others for as long as it takes;
  *          never a worker, whatever the affinity.
+ * Reads, or writes, of neighbouring places in a file that wait together may go to the device as
+ * one; if that fails or is short each goes by itself.
  * Results are compared with the length asked for; a short transfer is resubmitted for its aligned
  * rest, -EINTR and -EAGAIN are retried a bounded number of times. Memory that is not there (any
  * more) when the device wants it makes -EFAULT, also where guard_src is not set. */
@@ -91,12 +93,15 @@ struct kio_request {
         /* worker's own */
         uint64_t body; /* so many bytes are buf's, the rest is the tail's */
         uint64_t progress;
-        uint64_t vector_done;   /* of its first element; `vector` goes on with the copy */
-        struct iovec pieces[2]; /* of what was pushed last, for a backend that needs them to stay */
-        uint64_t device_ns;  /* when the device got it last */
-        uint32_t attempts;   /* in a row without progress */
-        uint32_t registered; /* did the last transfer use a registered buffer? */
-        bool stuck;          /* is it at a device that hangs? */
+        uint64_t vector_done;    /* of its first element; `vector` goes on with the copy */
+        uint64_t device_ns;      /* when the device got it last */
+        struct list_node *parts; /* the requests that this one is made up of; NULL: none */
+        struct iovec *pieces;    /* of what was pushed last: own_pieces, or the parts' */
+        struct iovec own_pieces[2];
+        uint32_t attempts;       /* in a row without progress */
+        uint32_t registered;     /* did the last transfer use a registered buffer? */
+        bool stuck;              /* is it at a device that hangs? */
+        bool along;              /* did it go along in the operation of another, its neighbour? */
 };
 
 struct kio;
@@ -194,16 +199,17 @@ struct kio_info {
 
 /* Counted where it happens, by workers; summed on read. */
 struct kio_stats {
-        uint64_t ops[KIO_OP_END];    /* completed without error */
+        uint64_t ops[KIO_OP_END];    /* completed without error; of neighbours in one, one */
+        uint64_t joined[KIO_OP_END]; /* requests that went along in a neighbour's operation */
         uint64_t bytes[KIO_OP_END];
-        uint64_t errors[KIO_OP_END];
-        uint64_t resubmitted;        /* short transfers and retries */
-        uint64_t registered_ops;     /* reads and writes that used a registered buffer */
-        uint64_t inflight;           /* now, reads and writes, all workers */
+        uint64_t errors[KIO_OP_END];  /* failed; of neighbours in one, one, and then each */
+        uint64_t resubmitted;      /* short transfers and retries */
+        uint64_t registered_ops;   /* reads and writes that used a registered buffer */
+        uint64_t inflight;         /* now, reads and writes, all workers */
         uint64_t inflight_time_ns; /* integral of inflight over time: / busy_time_ns = mean depth */
         uint64_t busy_time_ns;     /* time with at least one read or write in flight, summed over
                                       workers */
-        uint64_t queued;             /* now, requests not yet given to a ring */
+        uint64_t queued;           /* now, requests not yet given to a ring */
         uint64_t wakeups;
 };
 

@@ -35,7 +35,7 @@ struct slot {
         struct kio_request *req;
         enum kio_op op;
         int fd;
-        struct iovec pieces[2]; /* a sync has none */
+        const struct iovec *pieces; /* the request's; a sync has none */
         unsigned n_pieces;
         bool shared; /* the memory, with a client */
         off_t offset;
@@ -246,7 +246,8 @@ static int posix_push(struct kio_queue *base, struct kio_request *req)
         s->req = req;
         s->op = req->op;
         s->fd = req->fd;
-        s->n_pieces = kio_rest(req, s->pieces);
+        s->pieces = req->pieces;
+        s->n_pieces = kio_rest(req, req->pieces);
         s->shared = req->region != NULL;
         s->offset = (off_t)(req->offset + req->progress);
 

@@ -6,11 +6,14 @@
  * done to the loop; enter the queue, waiting there only if there is nothing to compute; reap; if
  * that made room, push and enter once more; compute for at most 256 KiB. It sleeps in that wait and
  * nowhere else. A request is in exactly one list all the time: inbox, ready, in_flight, compute,
- * done.
+ * done, or with its neighbours that of the one which they make up.
  *
  * Between the sleeping worker and the loop: `sleeping` is set under the lock and only while the
  * inbox is empty; whoever fills the inbox clears it and wakes the queue. A wake-up that comes
  * before the wait is kept by the queue (an eventfd's count, a flag).
+ *
+ * Neighbours on the disk that wait together go to the device as one (joint.h); at the
+ * device they are one operation, and before and after it each is its own.
  *
  * A device that hangs keeps what it has. Its path is known by its oldest operation; the others get
  * its places.
@@ -77,7 +80,7 @@ static void worker_finish(struct worker *w, struct kio_request *req, int64_t res
         if (result < 0)
                 counter_add(&w->errors[req->op], 1);
         else {
-                counter_add(&w->ops[req->op], 1);
+                counter_add(req->along ? &w->joined[req->op] : &w->ops[req->op], 1);
                 if (is_transfer(req) || (req->op == KIO_COPY && (req->buf || req->vector)))
                         counter_add(&w->bytes[req->op], req->length);
         }
@@ -188,6 +191,35 @@ static uint64_t worker_find_hanging(struct worker *w, uint64_t now)
         return next;
 }
 
+/* What a request is made up of, in order, which may be itself. */
+static void worker_part(struct worker *w, struct kio_request *req, struct list_node *ret_parts)
+{
+        if (req->parts)
+                joints_part(&w->joints, req, ret_parts);
+        else
+                list_append(ret_parts, &req->node);
+}
+
+/* Before all others, in their order. */
+static void worker_put_back(struct worker *w, struct list_node *parts)
+{
+        while (!list_empty(parts)) {
+                struct kio_request *last = request_of(parts->prev);
+
+                list_unlink(&last->node);
+                list_prepend(&w->ready[last->class], &last->node);
+        }
+}
+
+static void worker_count_begun(struct worker *w, const struct kio_request *req)
+{
+        if (req->parts)
+                list_for_each(req->parts, n)
+                        counter_add(&w->begun, 1); /* none has been tried before */
+        else if (req->progress == 0 && req->attempts == 0)
+                counter_add(&w->begun, 1);
+}
+
 /* Gives the device what it may have. */
 static void worker_fill(struct worker *w)
 {
@@ -199,24 +231,28 @@ static void worker_fill(struct worker *w)
         worker_find_hanging(w, now);
         while (w->n_in_flight < w->places) {
                 int c = classes_pick(w->ready, worker_barred(w), w->ready_turn);
+                struct list_node parts = LIST_INIT(parts), *n;
                 struct kio_request *req;
                 int r;
 
                 if (c < 0)
                         break;
-                req = request_of(w->ready[c].next);
+                req = joints_take(&w->joints, &w->ready[c]);
                 if (w->hanging & 1u << req->path)
                         r = -ETIMEDOUT;
                 else
                         r = w->broken < 0 ? w->broken : w->queue->ops->push(w->queue, req);
-                if (r == -EAGAIN)
+                if (r == -EAGAIN) {
+                        worker_part(w, req, &parts);
+                        worker_put_back(w, &parts);
                         break;
-                list_unlink(&req->node);
+                }
                 w->ready_turn++;
-                if (req->progress == 0 && req->attempts == 0)
-                        counter_add(&w->begun, 1);
+                worker_count_begun(w, req);
                 if (r < 0) {
-                        worker_finish(w, req, r, now);
+                        worker_part(w, req, &parts);
+                        while ((n = list_pop(&parts)))
+                                worker_finish(w, request_of(n), r, now);
                         continue;
                 }
                 req->device_ns = now;
@@ -295,6 +331,33 @@ static void worker_settle(struct worker *w, struct kio_request *req, int32_t res
         worker_finish(w, req, 0, now);
 }
 
+/* Of one with parts: all of it for each of them, or each for itself once more. */
+static void worker_settle_parts(struct worker *w, struct kio_request *req, int32_t result,
+                                uint64_t now)
+{
+        bool all = result >= 0 && (uint64_t)result == req->length, along = false;
+        struct list_node parts = LIST_INIT(parts), *n;
+        enum kio_op op = req->op;
+
+        joints_part(&w->joints, req, &parts);
+        if (!all) {
+                if (result < 0 && result != -EINTR && result != -EAGAIN)
+                        counter_add(&w->errors[op], 1);
+                list_for_each(&parts, i) {
+                        request_of(i)->attempts = 1;
+                        counter_add(&w->resubmitted, 1);
+                }
+                worker_put_back(w, &parts);
+        }
+        while ((n = list_pop(&parts))) {
+                struct kio_request *part = request_of(n);
+
+                part->along = along;
+                along = true;
+                worker_settle(w, part, (int32_t)part->length, now);
+        }
+}
+
 static unsigned worker_reap(struct worker *w)
 {
         struct kio_done done[WORKER_REAP_MAX];
@@ -317,7 +380,10 @@ static unsigned worker_reap(struct worker *w)
                         }
                         if (is_transfer(req))
                                 w->n_transfers--;
-                        worker_settle(w, req, done[i].result, now);
+                        if (req->parts)
+                                worker_settle_parts(w, req, done[i].result, now);
+                        else
+                                worker_settle(w, req, done[i].result, now);
                 }
                 counter_set(&w->transfers, w->n_transfers);
                 total += n;
@@ -479,6 +545,7 @@ static void worker_enter(struct worker *w, bool wait)
 
 static void worker_run(struct worker *w)
 {
+        joints_init(&w->joints, w->params.depth);
         w->accounted_ns = clock_mono_ns();
         for (;;) {
                 bool stopping, wait;
@@ -500,6 +567,7 @@ static void worker_run(struct worker *w)
                 }
                 worker_compute(w);
         }
+        joints_fini(&w->joints);
 }
 
 static void *worker_thread(void *userdata)

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "backend.h"
+#include "joint.h"
 #include "outbox.h"
 
 /* What a `call` that a worker runs itself may answer: call it again, in another turn. */
@@ -52,6 +53,7 @@ struct worker {
         uint32_t ready_turn, compute_turn;
         uint64_t accounted_ns;
         struct list_node done;
+        struct joints joints;
         int broken; /* -errno while the queue cannot be submitted */
         unsigned backoff_ms;
 
@@ -60,7 +62,7 @@ struct worker {
         _Atomic uint64_t in_device; /* 1: inside a call that may take as long as the device likes */
         _Atomic uint64_t oldest_ns[KIO_PATHS_MAX]; /* when the oldest in flight began, 0: none */
         _Atomic uint64_t call_ns; /* since when it has been registering memory, 0: is not */
-        _Atomic uint64_t ops[KIO_OP_END], bytes[KIO_OP_END], errors[KIO_OP_END];
+        _Atomic uint64_t ops[KIO_OP_END], joined[KIO_OP_END], bytes[KIO_OP_END], errors[KIO_OP_END];
         _Atomic uint64_t resubmitted, registered_ops, transfers, transfers_time_ns, busy_time_ns,
                 begun, finished;
 

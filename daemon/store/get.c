@@ -93,7 +93,7 @@ static void get_read(struct volume *v, struct store_get *req)
                 .complete = payload_read,
         };
         list_init(&req->io.node);
-        kio_submit(v->io, &req->io, req->ref.index);
+        kio_submit(v->io, &req->io, chunk_affinity(v, c));
 }
 
 int volume_get(struct volume *v, struct store_get *req)

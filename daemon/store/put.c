@@ -129,7 +129,7 @@ static void put_write(struct volume *v, struct store_put *req)
                 .complete = payload_written,
         };
         list_init(&req->io.node);
-        kio_submit(v->io, &req->io, req->ref.index);
+        kio_submit(v->io, &req->io, chunk_affinity(v, c));
 }
 
 /* What waits for the device without being there ends; what is there is told. */

@@ -24,6 +24,13 @@ uint64_t chunk_offset(const struct volume *v, const struct chunk *c)
         return slabs_offset(v->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot });
 }
 
+unsigned chunk_affinity(const struct volume *v, const struct chunk *c)
+{
+        uint64_t run = MAX(v->segments[c->slab]->slot_bytes, (uint64_t)CHUNK_RUN_BYTES);
+
+        return c->slab + (unsigned)(chunk_offset(v, c) / run);
+}
+
 /* Whose it is: the slab's class is of one tenant. */
 static struct tenant_room *room_of_slab(struct volume *v, uint32_t slab)
 {

@@ -172,6 +172,7 @@ enum {
         OPTION_FIRST,
         OPTION_COUNT,
         OPTION_SAMPLE,
+        OPTION_CHAIN,
         OPTION_SEED,
         OPTION_TIER,
         OPTION_KEYS,
@@ -201,6 +202,7 @@ static const struct option long_options[] = {
         { "first", required_argument, NULL, OPTION_FIRST },
         { "count", required_argument, NULL, OPTION_COUNT },
         { "sample", required_argument, NULL, OPTION_SAMPLE },
+        { "chain", required_argument, NULL, OPTION_CHAIN },
         { "seed", required_argument, NULL, OPTION_SEED },
         { "tier", required_argument, NULL, OPTION_TIER },
         { "keys", required_argument, NULL, OPTION_KEYS },
@@ -296,6 +298,8 @@ static bool parse_option(int id, const char *argument, struct bench_options *o)
                 return parse_number(argument, &o->count);
         case OPTION_SAMPLE:
                 return parse_number(argument, &o->sample);
+        case OPTION_CHAIN:
+                return parse_number(argument, &o->chain) && o->chain > 0;
         case OPTION_SEED:
                 return parse_number(argument, &o->seed);
         case OPTION_TIER:
@@ -344,6 +348,7 @@ int main(int argc, char *argv[])
                 .size = 2 << 20,
                 .batch = 1,
                 .outstanding = 16,
+                .chain = 1,
                 .tier = KVCACHE_TIER_DISK,
                 .working_set = 1 << 30,
                 .source = 64 << 20,

@@ -15,6 +15,7 @@ struct bench_options {
         uint64_t outstanding;   /* keys that are on their way, at most */
         uint64_t first, count;  /* numbers of the chunks */
         uint64_t sample;        /* so many of them, spread over all; 0: all */
+        uint64_t chain;         /* so many of them are got one after the other */
         uint64_t seed;          /* of the order in which they are got */
         enum kvcache_tier tier; /* where they are to be found */
         bool plain_keys;        /* those of many-entries */

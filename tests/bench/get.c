@@ -130,10 +130,11 @@ static int get_number(struct traffic *t)
         return 0;
 }
 
-/* Keeps the numbers whose chunks are in --tier, and puts them in a random order, that of --seed. */
+/* Keeps the numbers whose chunks are in --tier, and puts them in a random order, that of --seed, in
+ * which --chain of them stay together. */
 static int get_choose(struct traffic *t)
 {
-        uint64_t random = 88172645463325252 + t->o->seed, kept = 0;
+        uint64_t random = 88172645463325252 + t->o->seed, kept = 0, chain;
         struct kvcache_result *results;
         int r;
 
@@ -150,15 +151,21 @@ static int get_choose(struct traffic *t)
         free(results);
         if (r != 0)
                 return r;
+        chain = MIN(t->o->chain, MAX(kept, (uint64_t)1));
+        kept -= kept % chain;
         if (kept < t->o->outstanding)
                 return bench_fail("only %" PRIu64 " of %" PRIu64 " chunks are there", kept,
                                   t->n_numbers);
         t->n_numbers = kept;
-        for (uint64_t i = kept - 1; i > 0; i--) {
-                uint64_t j = next_random(&random) % (i + 1), swap = t->numbers[i];
+        for (uint64_t i = kept / chain - 1; i > 0; i--) {
+                uint64_t j = next_random(&random) % (i + 1);
 
-                t->numbers[i] = t->numbers[j];
-                t->numbers[j] = swap;
+                for (uint64_t k = 0; k < chain; k++) {
+                        uint64_t swap = t->numbers[i * chain + k];
+
+                        t->numbers[i * chain + k] = t->numbers[j * chain + k];
+                        t->numbers[j * chain + k] = swap;
+                }
         }
         return 0;
 }

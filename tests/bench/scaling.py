@@ -16,6 +16,7 @@ from slices import Tally, in_pairs, our_slice
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 TABLES = ("clients", "workers", "chunk", "entries", "iops")
 ROUNDS, SLICE_S = 5, 0.4
+CHAIN = 32  # keys that were put one after the other
 
 
 def median(values, digits=0):
@@ -138,6 +139,11 @@ def scale_chunk(bench, rows, report):
                 our_slice(daemon, get, Tally(), 0.1)
                 pairs = in_pairs(ROUNDS, lambda: our_slice(daemon, get, Tally(), SLICE_S),
                                  lambda: fio.slice("randread", size, SLICE_S, depth=depth)[0])
+            with daemon.load("get", "--steps", "--size", size, "--count", count, "--chain", CHAIN, "--batch", batch,
+                             "--outstanding", outstanding) as get:
+                get.ask("evict")
+                our_slice(daemon, get, Tally(), 0.1)
+                chains = [our_slice(daemon, get, Tally(), SLICE_S) for _ in range(ROUNDS)]
             some = min(count, 128 * MIB // size, 16384)
             hits = ("--size", size, "--count", some, "--batch", min(batch, some), "--outstanding", min(outstanding, some))
             warm(daemon, hits)
@@ -145,7 +151,7 @@ def scale_chunk(bench, rows, report):
         ratio = figures.ratio(pairs, "B/s", "cold get", "fio")
         rows.append({"chunk KiB": size // KIB, "put, fresh MB/s": round(put_rate / 1e6),
                      "cold MB/s": megabytes([a for a, _ in pairs]), "fio MB/s": megabytes([b for _, b in pairs]),
-                     "cold / fio": ratio["value"], "hits/s": rate, "depth": depth})
+                     "cold / fio": ratio["value"], "chains, cold MB/s": megabytes(chains), "hits/s": rate, "depth": depth})
 
 
 def scale_entries(bench, rows, report):

@@ -99,6 +99,8 @@ void item_payload(uint32_t k, uint32_t version, void *buf);
 void world_open_namespace(unsigned n);
 int world_put(uint32_t k,
               bool durable); /* store_put()'s answer, or STORE_FULL while all slots are taken */
+/* One, or a few of neighbouring numbers below `keys` at once; each durable by one chance in so many. */
+void world_put_some(uint32_t k, uint32_t keys, uint32_t durable_in);
 int world_drop(uint32_t k);
 bool world_purge(int n); /* -1: everything. False: one is under way */
 bool world_sync(void);

@@ -211,7 +211,7 @@ static bool work(unsigned steps)
                 else if (x < 15)
                         world_sync();
                 else
-                        world_put(k, chance(4));
+                        world_put_some(k, KEYS, 4);
                 if (!some_end(lag))
                         return false;
         }

@@ -41,7 +41,7 @@ static void work(void)
                 else if (x < 130)
                         sim_advance_ms(draw(3000));
                 else
-                        world_put(k, chance(durable_in));
+                        world_put_some(k, KEYS, durable_in);
                 world_turn();
                 while (sim_held() > lag)
                         world_step();

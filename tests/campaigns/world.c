@@ -273,15 +273,24 @@ static void wait_io(void)
                 return;
 }
 
+/* In lockstep nothing is submitted but to a worker that waits: or what goes to the device as one would
+ * be a matter of who is faster. */
+static void flush_io(void)
+{
+        kio_flush(world.io);
+        if (world.lockstep)
+                sim_wait_idle();
+}
+
 void world_close(void)
 {
         store_stop(world.s);
         for (;;) {
-                kio_flush(world.io);
+                flush_io();
                 kio_reap(world.io);
                 if (store_pending(world.s) == 0)
                         break;
-                if (world.lockstep && kio_pending(world.io) == sim_held() && sim_complete_one())
+                if (world.lockstep && kio_pending(world.io) == sim_held_requests() && sim_complete_one())
                         continue;
                 wait_io();
         }
@@ -296,13 +305,13 @@ void world_turn(void)
 
         do {
                 store_turn(world.s);
-                kio_flush(world.io);
+                flush_io();
                 reaped = kio_reap(world.io);
-                kio_flush(world.io);
-                while (world.lockstep && kio_pending(world.io) != sim_held()) {
+                flush_io();
+                while (world.lockstep && kio_pending(world.io) != sim_held_requests()) {
                         wait_io();
                         reaped += kio_reap(world.io);
-                        kio_flush(world.io);
+                        flush_io();
                 }
         } while (reaped > 0);
 }
@@ -520,6 +529,12 @@ int world_put(uint32_t k, bool durable)
         p->put_busy = true;
         world.puts_busy++;
         return 0;
+}
+
+void world_put_some(uint32_t k, uint32_t keys, uint32_t durable_in)
+{
+        for (uint64_t n = chance(4) ? 2 + draw(6) : 1; n > 0; n--, k = (k + 1) % keys)
+                (void)world_put(k, chance(durable_in));
 }
 
 int world_drop(uint32_t k)

@@ -22,6 +22,7 @@ ELSEWHERE = {
     "path_sync_errors": ("tests/unit/test-store.c", r"\bsync_errors\b"),
     "store_crc_rereads": ("tests/unit/test-store.c", r"\bcrc_rereads\b"),
     "io_errors": ("tests/unit/test-io.c", r"\berrors\b"),
+    "io_joined": ("tests/unit/test-io-joint.c", r"\bjoined\b"),
     "io_resubmitted": ("tests/unit/test-io.c", r"\bresubmi"),
     "put_pool_only": ("tests/unit/test-cache.c", r"\bpool_only\b"),
     "lookup_index_building": ("tests/unit/test-lookup.c", r"stats\(\)\.building"),

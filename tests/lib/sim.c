@@ -75,8 +75,10 @@ struct waiting {
 
 struct sim_queue {
         struct kio_queue base;
+        struct sim_queue *next;
+        pthread_t thread; /* whose it is */
         pthread_cond_t cond;
-        bool woken;
+        bool woken, waiting;
         struct waiting *done, **done_end;
 };
 
@@ -99,6 +101,8 @@ static struct {
         unsigned n_files, n_names, hold;
         struct waiting *held; /* in an order that does not depend on threads */
         unsigned n_held;
+        struct sim_queue *queues;
+        pthread_cond_t idle;
 
         enum sim_read_fault fault;
         uint64_t fault_count, fault_hits;
@@ -111,7 +115,7 @@ static struct {
         bool pretends_disk, fail_reads_only;
         uint64_t calls, fail_first, fail_count, calls_failed;
         int fail_error;
-} sim = { .lock = PTHREAD_MUTEX_INITIALIZER, .dir_fd = -1, .event_fd = -1 };
+} sim = { .lock = PTHREAD_MUTEX_INITIALIZER, .idle = PTHREAD_COND_INITIALIZER, .dir_fd = -1, .event_fd = -1 };
 
 /* The calls themselves. */
 int __real_openat64(int dir, const char *path, int flags, ...);
@@ -781,8 +785,30 @@ static void spoil_read(const struct kio_request *req, uint8_t *buf, uint64_t len
         free(right);
 }
 
+/* What it is made up of comes out right or wrong one by one. */
+static void spoil_reads(const struct kio_request *req, uint8_t *buf, uint64_t length)
+{
+        if (!req->parts) {
+                spoil_read(req, buf, length);
+                return;
+        }
+        list_for_each(req->parts, i) {
+                const struct kio_request *part = container_of(i, struct kio_request, node);
+                uint64_t of_part = MIN(part->length, length);
+
+                spoil_read(part, buf, of_part);
+                buf += of_part;
+                length -= of_part;
+        }
+}
+
 static void note_for_swap(const struct kio_request *req)
 {
+        if (req->parts) {
+                list_for_each(req->parts, i)
+                        note_for_swap(container_of(i, struct kio_request, node));
+                return;
+        }
         if (sim.fault != SIM_READ_SWAPPED || req->op != KIO_READ || sim.n_swapped == 2 ||
             (sim.n_swapped == 1 && sim.swapped[0].fd == req->fd &&
              sim.swapped[0].offset == req->offset))
@@ -790,10 +816,10 @@ static void note_for_swap(const struct kio_request *req)
         sim.swapped[sim.n_swapped++] = (struct range){ .fd = req->fd, .offset = req->offset };
 }
 
-/* Between the two pieces that a request with a tail lies in, and one that they make together. */
+/* Between the pieces that a request lies in and one that they make together. */
 static void gather(const struct kio_request *req, uint8_t *whole, bool out)
 {
-        struct iovec pieces[2];
+        struct iovec pieces[KIO_PIECES_MAX];
         unsigned n = kio_rest(req, pieces);
 
         for (unsigned i = 0; i < n; whole += pieces[i++].iov_len)
@@ -806,7 +832,7 @@ static void execute(struct waiting *w)
 {
         struct kio_request *req = w->req;
         uint64_t offset = req->offset + req->progress, length = req->length - req->progress;
-        uint8_t *whole = req->body < req->length ? must(malloc(length)) : NULL;
+        uint8_t *whole = req->parts || req->body < req->length ? must(malloc(length)) : NULL;
         uint8_t *buf = whole      ? whole
                        : req->buf ? (uint8_t *)req->buf + req->progress
                                   : NULL; /* a sync has none */
@@ -820,7 +846,7 @@ static void execute(struct waiting *w)
         case KIO_READ:
                 n = __real_pread64(req->fd, buf, length, (off_t)offset);
                 if (n > 0)
-                        spoil_read(req, buf, (uint64_t)n);
+                        spoil_reads(req, buf, (uint64_t)n);
                 if (n == (ssize_t)length && whole)
                         gather(req, whole, true);
                 break;
@@ -912,8 +938,11 @@ static int sim_submit(struct kio_queue *base, bool wait, uint64_t timeout_ns)
         if (!wait)
                 return 0;
         lock();
+        q->waiting = true;
+        pthread_cond_broadcast(&sim.idle);
         while (!q->done && !q->woken)
                 pthread_cond_wait(&q->cond, &sim.lock);
+        q->waiting = false;
         q->woken = false;
         unlock();
         return 0;
@@ -956,18 +985,28 @@ static int sim_open(struct kio_queue **ret, const struct kio_queue_params *param
                 return -ENOMEM;
         q->base.ops = sim_backend();
         q->done_end = &q->done;
+        q->thread = pthread_self();
         pthread_cond_init(&q->cond, NULL);
+        lock();
+        q->next = sim.queues;
+        sim.queues = q;
+        unlock();
         *ret = &q->base;
         return 0;
 }
 
 static struct kio_queue *sim_close(struct kio_queue *base)
 {
-        struct sim_queue *q;
+        struct sim_queue *q, **at;
 
         if (!base)
                 return NULL;
         q = queue_of(base);
+        lock();
+        for (at = &sim.queues; *at != q; at = &(*at)->next)
+                ;
+        *at = q->next;
+        unlock();
         pthread_cond_destroy(&q->cond);
         free(q);
         return NULL;
@@ -1092,6 +1131,39 @@ unsigned sim_held(void)
         return n;
 }
 
+unsigned sim_held_requests(void)
+{
+        unsigned n = 0;
+
+        lock();
+        for (const struct waiting *w = sim.held; w; w = w->next) {
+                if (!w->req->parts)
+                        n++;
+                else
+                        list_for_each(w->req->parts, i)
+                                n++;
+        }
+        unlock();
+        return n;
+}
+
+void sim_wait_idle(void)
+{
+        const struct sim_queue *q;
+
+        lock();
+        for (q = sim.queues; q;) {
+                if ((q->waiting && !q->woken && !q->done) ||
+                    pthread_equal(q->thread, pthread_self())) {
+                        q = q->next;
+                        continue;
+                }
+                pthread_cond_wait(&sim.idle, &sim.lock);
+                q = sim.queues;
+        }
+        unlock();
+}
+
 int sim_fd(void)
 {
         return sim.event_fd;
@@ -1130,9 +1202,14 @@ static void die(void)
                 const struct kio_request *req = w->req;
                 struct file *f = req->op == KIO_WRITE ? file_of(req->fd) : NULL;
 
-                if (f && req->length > req->progress)
-                        record_add(f, req->offset + req->progress, req->length - req->progress,
-                                   (char *)req->buf + req->progress);
+                if (f && req->length > req->progress) {
+                        uint64_t left = req->length - req->progress;
+                        uint8_t *whole = must(malloc(left));
+
+                        gather(req, whole, false);
+                        record_add(f, req->offset + req->progress, left, whole);
+                        free(whole);
+                }
         }
         sim.dead = true;
         while (sim.n_held > 0)

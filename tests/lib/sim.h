@@ -37,6 +37,10 @@ const struct kio_backend *sim_backend(void);
  * by one; others, and with 0 all, are done as they come. */
 void sim_hold(unsigned ops);
 unsigned sim_held(void);
+unsigned sim_held_requests(void); /* those are: more, where neighbours go as one */
+/* Every worker waits at its queue, with all that it has been woken for handed in: what is submitted
+ * before the next wake-up, it takes in together. */
+void sim_wait_idle(void);
 int sim_fd(void); /* readable when an operation has come to wait; reading it, or not, is the
                      caller's business */
 /* One that is drawn. False: none waits. */

@@ -576,9 +576,13 @@ static void test_R15_who_waits_for_a_device_that_hangs_is_answered(void **state)
                                         .kind = FAULT_NEVER,
                                         .first = 1,
                                         .count = FAULT_FOR_EVER });
+        /* One after the other: or neighbours on the disk would go as one. */
         assert_int_equal(read_ahead(5), CACHE_OK);
+        tiers_wait_hits(&t, 1);
         get(&g, 1);
+        tiers_wait_hits(&t, 2);
         put(&accepted, 2, CACHE_ACCEPTED);
+        tiers_wait_hits(&t, 3);
         put(&written, 3, CACHE_WRITTEN);
         put(&joined, 3, CACHE_WRITTEN);
         tiers_wait_hits(&t, 4);
@@ -1340,6 +1344,7 @@ static void a_drain_writes_what_was_accepted_and_refuses_the_rest(void **state)
         pin_every_slab(pinned, SLABS);
         hold(KIO_WRITE, 1);
         put_bytes(&accepted, 1, CACHE_ACCEPTED, 1, SMALL);
+        tiers_wait_hits(&t, 1);
         put_bytes(&written, 2, CACHE_WRITTEN, 1, SMALL);
         tiers_wait_hits(&t, 2);
         put_bytes(&copying, 3, CACHE_WRITTEN, 1, SMALL);

@@ -1326,7 +1326,8 @@ static void an_error_is_the_result_of_its_request_only(void **state)
         start_with_faults(1, 8);
         fault_set(&plan);
         for (unsigned i = 0; i < 20; i++) {
-                reqs[i] = transfer(KIO_WRITE, fd, t.pool + i * 4096, 4096, i * 4096);
+                /* Not side by side: those would go as one. */
+                reqs[i] = transfer(KIO_WRITE, fd, t.pool + i * 4096, 4096, i * 8192);
                 kio_submit(t.io, &reqs[i], 0);
         }
         wait_completed(20);

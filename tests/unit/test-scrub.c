@@ -957,8 +957,11 @@ static void a_pass_waits_while_others_wait(void **state)
                 };
                 puts[i].req.hash = store_hash(t.s, t.ns, &puts[i].req.key);
                 assert_int_equal(store_put(t.s, &puts[i].req), 0);
+                /* As many as may be at the device are there, one by one: or, as neighbours, they
+                 * would go as one. The others wait. */
+                if (i < t.depth)
+                        wait_hits(i + 1);
         }
-        wait_hits(2);
         until = clock_mono_ns() + UINT64_C(300) * 1000000;
         store_set_scrub(t.s, &(struct store_scrub){ .rate = 1024 * MIB, .interval_ms = 1 });
         while (clock_mono_ns() < until) {
