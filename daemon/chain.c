@@ -65,31 +65,42 @@ void chain_close(struct client *client)
         }
 }
 
-int chain_join(struct client *client, const struct wire_batch *b, const struct key *last,
-               struct chain_part **ret)
+static struct chain_part *part_init(void *memory, struct chain *ch, uint32_t n)
 {
+        struct chain_part *part = memory;
+
+        part->chain = ch;
+        part->n = n;
+        for (uint32_t i = 0; i < n; i++)
+                part->places[i] = (struct cache_place){ .chunk = POOL_NONE, .ref = STORE_REF_NONE };
+        return part;
+}
+
+int chain_join(struct client *client, const struct wire_batch *b, const struct key *last,
+               void *room, struct chain_part **ret)
+{
+        _cleanup_(freep) void *memory = NULL;
         struct chain_part *part;
         struct chain *ch;
 
         if (client->chain && (!key_equal(&client->chain_last, &b->parent) ||
                               client->chain->keys + b->count > CHAIN_MAX_KEYS))
                 chain_close(client);
-        part = calloc(1, sizeof(*part) + b->count * sizeof(part->places[0]));
-        if (!part)
-                return -ENOMEM;
         ch = client->chain;
+        if (!ch && !(b->hdr.flags & WIRE_F_MORE)) {
+                *ret = part_init(room, NULL, b->count);
+                return 0;
+        }
+        memory = malloc(chain_part_bytes(b->count));
+        if (!memory)
+                return -ENOMEM;
         if (!ch) {
                 ch = calloc(1, sizeof(*ch));
-                if (!ch) {
-                        free(part);
+                if (!ch)
                         return -ENOMEM;
-                }
                 list_init(&ch->parts);
         }
-        part->chain = ch;
-        part->n = b->count;
-        for (uint32_t i = 0; i < part->n; i++)
-                part->places[i] = (struct cache_place){ .chunk = POOL_NONE, .ref = STORE_REF_NONE };
+        part = part_init(TAKE_PTR(memory), ch, b->count);
         list_append(&ch->parts, &part->node);
         ch->keys += b->count;
         ch->unanswered++;
@@ -104,6 +115,10 @@ void chain_part_end(struct cache *cache, struct chain_part *part)
 {
         struct chain *ch = part->chain;
 
+        if (!ch) {
+                part_touch(cache, part);
+                return;
+        }
         ch->unanswered--;
         /* While the rest of the chain is still to come, this part must not be the next to be
          * evicted. */

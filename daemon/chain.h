@@ -14,15 +14,21 @@
 /* The places of one message's keys: `places` is the message's to fill in. */
 struct chain_part {
         struct list_node node;
-        struct chain *chain;
+        struct chain *chain; /* NULL: this is all of it */
         uint32_t n;
         struct cache_place places[];
 };
 
+static inline size_t chain_part_bytes(uint32_t n)
+{
+        return sizeof(struct chain_part) + n * sizeof(struct cache_place);
+}
+
 /* The part for a message of `b->count` keys, of which `last` is the last: of the chain that it
- * continues, or of a new one. 0, -ENOMEM. */
+ * continues, or of a new one. If the message is all of its chain, which most are, the part lies in
+ * `room`, chain_part_bytes() of the caller's until chain_part_end(). 0, -ENOMEM. */
 int chain_join(struct client *client, const struct wire_batch *b, const struct key *last,
-               struct chain_part **ret);
+               void *room, struct chain_part **ret);
 /* The message is answered: the part is the chain's, or gone. */
 void chain_part_end(struct cache *cache, struct chain_part *part);
 /* No message continues what is open. */

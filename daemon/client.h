@@ -39,6 +39,13 @@ struct client;
 
 /* What the clients of a tenant share. Each tenant has its own; `all` is the array of them, by the
  * tenant's number in tenant.h. */
+/* Memory of batches that are over, for those to come; dispatch.c's. */
+enum { DISPATCH_SPARES = 16 };
+struct dispatch_spares {
+        void *blocks[DISPATCH_SPARES];
+        unsigned n;
+};
+
 struct dispatch_env {
         struct dispatch_env *all;
         unsigned n_all; /* 0: this is the only one */
@@ -52,6 +59,7 @@ struct dispatch_env {
         struct tenants *tenants;
         struct lookups *lookups;   /* of all tenants; NULL: there is to be none */
         struct traffic traffic;
+        struct dispatch_spares spares; /* given back by dispatch_fini() */
         struct log_ratelimit quota_lines;
         struct donation_stats donated;
         uint64_t lane_max;

@@ -2,17 +2,77 @@
 /* What all batches have in common: the end of a key and of the whole, and where the bytes of a key
  * are in the client's memory. */
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/sanitizers.h"
 #include "dispatch-internal.h"
 
-enum { WAIT_MAX_MS = 600 * 1000, NS_PER_MS = 1000000 };
+enum {
+        WAIT_MAX_MS = 600 * 1000,
+        NS_PER_MS = 1000000,
+        SPARE_BYTES = 32 * 1024, /* what most batches need, and each has at least */
+        ALIGNMENT = 16,
+};
+
+static void *block_new(struct dispatch_env *env, size_t bytes)
+{
+        if (bytes == SPARE_BYTES && env->spares.n > 0)
+                return env->spares.blocks[--env->spares.n];
+        return malloc(bytes);
+}
+
+static void block_free(struct dispatch_env *env, void *block, size_t bytes)
+{
+        /* A sanitizer shall see the end of each. */
+        if (bytes == SPARE_BYTES && env->spares.n < DISPATCH_SPARES && !SANITIZES_ADDRESSES)
+                env->spares.blocks[env->spares.n++] = block;
+        else
+                free(block);
+}
+
+void dispatch_fini(struct dispatch_env *env)
+{
+        while (env->spares.n > 0)
+                free(env->spares.blocks[--env->spares.n]);
+}
+
+struct batch *batch_new(struct client *client, const struct wire_batch *msg)
+{
+        unsigned op = msg->hdr.op;
+        size_t entries =
+                msg->count * wire_entry_bytes(op) + msg->pieces * sizeof(struct wire_piece);
+        size_t reply = sizeof(struct wire_reply) + msg->count * wire_result_bytes(op);
+        size_t places = msg->pieces * sizeof(struct iovec);
+        size_t entries_at = round_up(sizeof(struct batch), ALIGNMENT);
+        size_t reply_at = entries_at + round_up(entries, ALIGNMENT);
+        size_t places_at = reply_at + round_up(reply, ALIGNMENT);
+        size_t part_at = places_at + round_up(places, ALIGNMENT);
+        size_t bytes = part_at + (wire_op_is_chained(op) ? chain_part_bytes(msg->count) : 0);
+        uint8_t *block;
+        struct batch *b;
+
+        bytes = MAX(bytes, (size_t)SPARE_BYTES);
+        block = block_new(client->env, bytes);
+        if (!block)
+                return NULL;
+        b = (struct batch *)block;
+        *b = (struct batch){
+                .client = client,
+                .head = *msg,
+                .entries = memcpy(block + entries_at, msg + 1, entries),
+                .reply = memset(block + reply_at, 0, reply),
+                .reply_bytes = reply,
+                .places = memset(block + places_at, 0, places),
+                .part_room = block + part_at,
+                .bytes = bytes,
+        };
+        return b;
+}
 
 void batch_free(struct batch *b)
 {
         free(b->slots);
-        free(b->places);
-        free(b->reply);
-        free(b);
+        block_free(b->client->env, b, b->bytes);
 }
 
 static void batch_end(struct batch *b)

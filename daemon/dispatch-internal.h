@@ -32,6 +32,8 @@ struct batch {
         struct cache_settle settle; /* EVICT */
         uint8_t *reply;             /* head and results */
         size_t reply_bytes;
+        void *part_room; /* for chain_join() */
+        size_t bytes;    /* of the memory that all this but the slots lies in */
 };
 
 static inline void *batch_result(const struct batch *b, uint32_t i)
@@ -56,6 +58,9 @@ static inline uint32_t slot_index(const struct slot *s)
 }
 
 /* dispatch-batch.c */
+/* The message and its entries copied, and all zero: a reply, places for its pieces. NULL: no
+ * memory. */
+struct batch *batch_new(struct client *client, const struct wire_batch *msg);
 void batch_free(struct batch *b);
 /* A key has its result; the last one's answers the batch, which is gone then, unless dispatch_run()
  * is in it. */

@@ -85,9 +85,6 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
 {
         unsigned op = msg->hdr.op;
         uint32_t stale = client_release(client, wire_batch_releases(msg), msg->releases);
-        size_t entries_bytes =
-                msg->count * wire_entry_bytes(op) + msg->pieces * sizeof(struct wire_piece);
-        const uint8_t *entries = (const uint8_t *)(msg + 1);
         uint32_t ns = client_namespace(client, msg->namespace_id);
         enum wire_status status;
         struct batch *b;
@@ -117,25 +114,18 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
                 return;
         }
 
-        b = calloc(1, sizeof(*b) + entries_bytes);
+        b = batch_new(client, msg);
         if (b) {
-                b->client = client;
-                b->head = *msg;
                 b->head.namespace_id = ns;
                 b->received_ns = received_ns;
                 b->value = op == WIRE_MATCH ? 0 : stale;
-                b->entries = memcpy(b + 1, entries, entries_bytes);
-                b->reply_bytes = sizeof(struct wire_reply) + msg->count * wire_result_bytes(op);
-                b->reply = calloc(1, b->reply_bytes);
                 if (op == WIRE_PUT)
                         b->slots = calloc(msg->count, sizeof(*b->slots));
-                if (msg->pieces > 0)
-                        b->places = calloc(msg->pieces, sizeof(*b->places));
         }
-        if (!b || !b->reply || (op == WIRE_PUT && !b->slots) ||
-            (msg->pieces > 0 && !b->places) ||
+        if (!b || (op == WIRE_PUT && !b->slots) ||
             (wire_op_is_chained(op) &&
-             chain_join(client, msg, batch_entry(b, msg->count - 1u), &b->part) < 0)) {
+             chain_join(client, msg, batch_entry(b, msg->count - 1u), b->part_room, &b->part) <
+                     0)) {
                 if (b)
                         batch_free(b);
                 tenant_uncharge(&client->holds, TENANT_KEYS, msg->count);

@@ -22,5 +22,7 @@ void dispatch_message(struct client *client, const void *msg, int *fds);
 /* Starts up to DISPATCH_KEYS_PER_TURN keys of what was dispatched; of a client that is gone, none.
  * True if all are started. */
 bool dispatch_run(struct client *client);
+/* No batch is under way. */
+void dispatch_fini(struct dispatch_env *env);
 /* Has it so little to start that others need not be served before it? */
 bool dispatch_is_small(const struct client *client);

@@ -364,8 +364,10 @@ static void server_fini(struct server *s)
                 _exit(EXIT_SUCCESS);
         }
         kio_stop(s->io);
-        for (unsigned i = 0; i < s->n_env; i++)
+        for (unsigned i = 0; i < s->n_env; i++) {
+                dispatch_fini(&s->env[i]);
                 leases_free(s->env[i].leases);
+        }
         tenants_free(s->tenants);
         for (unsigned i = 0; i < s->n_env; i++)
                 pool_free(s->env[i].pool);

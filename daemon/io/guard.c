@@ -14,14 +14,9 @@
 #include <stddef.h>
 #include <ucontext.h>
 
-#if defined(__SANITIZE_THREAD__)
-#define GUARD_THREAD_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define GUARD_THREAD_SANITIZER 1
-#endif
-#endif
-#ifdef GUARD_THREAD_SANITIZER
+#include "base/sanitizers.h"
+
+#if SANITIZES_THREADS
 void AnnotateIgnoreReadsBegin(const char *file, int line);
 void AnnotateIgnoreReadsEnd(const char *file, int line);
 void AnnotateIgnoreWritesBegin(const char *file, int line);
