@@ -375,7 +375,8 @@ def test_a_daemon_that_is_killed_during_the_run(make_daemon, source):
                > before + 20, "it is at work", 30)
     daemon.kill()
     out, err = finish(process, 1)
-    assert "went away" in err and not out.strip()
+    # With a request on its way, or between two of them.
+    assert ("went away" in err or "cannot be sent" in err) and not out.strip()
 
 
 def test_a_daemon_that_is_restarted_during_the_run(make_daemon):
