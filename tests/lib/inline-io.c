@@ -120,6 +120,8 @@ void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
         req->state = KIO_QUEUED;
         req->submitted_ns = clock_mono_ns();
         req->progress = 0;
+        req->parts = NULL;
+        req->pieces = req->own_pieces;
         req->body = body_of(req);
         if (req->region) {
                 assert(!atomic_load(&req->region->closing));
