@@ -40,32 +40,45 @@ static inline void *kio_probe_buffer(const struct kio_queue_params *params, uint
 /* So many requests, neighbours on the disk, go as one; each lies in its buffer and its tail. */
 enum { KIO_PARTS_MAX = 32, KIO_PIECES_MAX = 2 * KIO_PARTS_MAX };
 
-/* What is left of a transfer, in memory: at most 1 GiB. Pieces that lie side by side are one. To
- * req->pieces, where they stay while it is with the backend, or wherever as many have room. */
+static inline struct kio_request *kio_request_of(const struct list_node *n)
+{
+        return container_of(n, struct kio_request, node);
+}
+
+/* Adds `left` bytes of the request's memory, from `from` on: its buffer's, then its tail's. Pieces
+ * that lie side by side are one. */
+static inline unsigned kio_add_pieces(const struct kio_request *req, uint64_t from, uint64_t left,
+                                      struct iovec *pieces, unsigned n)
+{
+        for (uint64_t bytes; left > 0; from += bytes, left -= bytes) {
+                bool in_body = from < req->body;
+                char *at = in_body ? (char *)req->buf + from
+                                   : (char *)req->tail + (from - req->body);
+
+                bytes = in_body ? MIN(left, req->body - from) : left;
+                if (n > 0 && (char *)pieces[n - 1].iov_base + pieces[n - 1].iov_len == at)
+                        pieces[n - 1].iov_len += bytes;
+                else
+                        pieces[n++] = (struct iovec){ .iov_base = at, .iov_len = bytes };
+        }
+        return n;
+}
+
+/* What is left of a transfer, in memory: at most 1 GiB. To req->pieces, where they stay while it is
+ * with the backend, or wherever as many have room. One with parts has made no progress. */
 static inline unsigned kio_rest(const struct kio_request *req, struct iovec *ret)
 {
-        uint64_t left = MIN(req->length - req->progress, UINT64_C(1) << 30), progress;
-        const struct list_node *next = req->parts ? req->parts->next : NULL;
+        uint64_t left = MIN(req->length - req->progress, UINT64_C(1) << 30);
         unsigned n = 0;
 
-        for (progress = req->progress; left > 0; progress = 0) {
-                const struct kio_request *part =
-                        req->parts ? container_of(next, struct kio_request, node) : req;
-                uint64_t bytes;
+        if (!req->parts)
+                return kio_add_pieces(req, req->progress, left, ret, 0);
+        list_for_each(req->parts, i) {
+                const struct kio_request *part = kio_request_of(i);
+                uint64_t bytes = MIN(left, part->length);
 
-                for (; progress < part->length && left > 0; progress += bytes, left -= bytes) {
-                        bool in_body = progress < part->body;
-                        char *at = in_body ? (char *)part->buf + progress
-                                           : (char *)part->tail + (progress - part->body);
-
-                        bytes = MIN(left, (in_body ? part->body : part->length) - progress);
-                        if (n > 0 && (char *)ret[n - 1].iov_base + ret[n - 1].iov_len == at)
-                                ret[n - 1].iov_len += bytes;
-                        else
-                                ret[n++] = (struct iovec){ .iov_base = at, .iov_len = bytes };
-                }
-                if (req->parts)
-                        next = next->next;
+                n = kio_add_pieces(part, 0, bytes, ret, n);
+                left -= bytes;
         }
         return n;
 }

@@ -30,8 +30,8 @@
  *          result: for what has no asynchronous form here (fallocate, openat, populating memory).
  *          One call of a path at a time, so that each holds up the others for as long as it takes;
  *          never a worker, whatever the affinity.
- * Reads, or writes, of neighbouring places in a file that wait together may go to the device as
- * one; if that fails or is short each goes by itself.
+ * Reads, or writes, of neighbouring places in a file that wait together at one worker may go to the
+ * device as one; if that fails or is short each goes by itself.
  * Results are compared with the length asked for; a short transfer is resubmitted for its aligned
  * rest, -EINTR and -EAGAIN are retried a bounded number of times. Memory that is not there (any
  * more) when the device wants it makes -EFAULT, also where guard_src is not set. */
@@ -59,6 +59,9 @@ enum kio_state {
         KIO_QUEUED, /* worker: the loop may not even read it */
         KIO_DONE,   /* loop: result is set, complete() runs, back to IDLE before it is called */
 };
+
+/* Bytes of neighbours that go as one, at most. */
+enum { KIO_JOINED_MAX = 512 * 1024 };
 
 struct kio_region;
 
@@ -202,7 +205,7 @@ struct kio_stats {
         uint64_t ops[KIO_OP_END];    /* completed without error; of neighbours in one, one */
         uint64_t joined[KIO_OP_END]; /* requests that went along in a neighbour's operation */
         uint64_t bytes[KIO_OP_END];
-        uint64_t errors[KIO_OP_END];  /* failed; of neighbours in one, one, and then each */
+        uint64_t errors[KIO_OP_END]; /* failed; of neighbours in one, one, and then each */
         uint64_t resubmitted;      /* short transfers and retries */
         uint64_t registered_ops;   /* reads and writes that used a registered buffer */
         uint64_t inflight;         /* now, reads and writes, all workers */

@@ -5,10 +5,10 @@
 
 #include "backend.h"
 
-/* Of a write as much as makes its way through the file system cheap; of a read less: who waits for
- * the first part shall not wait for much more, and while it is checked others shall be on their
- * way. Measured, with chunks of 4 to 64 KiB. */
-enum { JOINT_WRITE_MAX = 512 * 1024, JOINT_READ_MAX = 128 * 1024 };
+/* Of a write KIO_JOINED_MAX, which makes its way through the file system cheap; of a read less: who
+ * waits for the first part shall not wait for much more, and while it is checked others shall be on
+ * their way. Measured, with chunks of 4 to 64 KiB. */
+enum { JOINT_READ_MAX = 128 * 1024 };
 /* How many requests are looked at for neighbours: those that come in together. */
 enum { JOINT_WINDOW = 32 };
 
@@ -17,11 +17,6 @@ struct joint {
         struct list_node parts;
         struct iovec pieces[KIO_PIECES_MAX];
 };
-
-static struct kio_request *request_of(struct list_node *n)
-{
-        return container_of(n, struct kio_request, node);
-}
 
 void joints_init(struct joints *j, unsigned n)
 {
@@ -46,7 +41,7 @@ static bool may_join(const struct kio_request *req)
 
 static bool is_neighbour(const struct kio_request *req, const struct kio_request *next)
 {
-        uint64_t max = req->op == KIO_READ ? JOINT_READ_MAX : JOINT_WRITE_MAX;
+        uint64_t max = req->op == KIO_READ ? JOINT_READ_MAX : KIO_JOINED_MAX;
 
         return next->op == req->op && next->fd == req->fd && next->path == req->path &&
                next->region == req->region && may_join(next) && req->length + next->length <= max &&
@@ -61,8 +56,8 @@ static struct kio_request *find_neighbour(const struct kio_request *req, struct 
         unsigned left = JOINT_WINDOW;
 
         list_for_each(ready, n) {
-                if (is_neighbour(req, request_of(n)))
-                        return request_of(n);
+                if (is_neighbour(req, kio_request_of(n)))
+                        return kio_request_of(n);
                 if (--left == 0)
                         break;
         }
@@ -85,7 +80,7 @@ static void joint_add(struct joint *joint, struct kio_request *next)
 
 struct kio_request *joints_take(struct joints *j, struct list_node *ready)
 {
-        struct kio_request *first = request_of(list_pop(ready)), *next;
+        struct kio_request *first = kio_request_of(list_pop(ready)), *next;
         struct joint *joint;
 
         if (list_empty(&j->unused) || !may_join(first) || !(next = find_neighbour(first, ready)))

@@ -240,7 +240,6 @@ void chunk_pin(struct volume *v, uint32_t i);
 void chunk_unpin(struct volume *v, uint32_t i);
 uint64_t chunk_offset(const struct volume *v, const struct chunk *c);
 /* Of its I/O: neighbours have the same worker, who may join them, and runs of them take turns. */
-enum { CHUNK_RUN_BYTES = 512 * 1024 };
 unsigned chunk_affinity(const struct volume *v, const struct chunk *c);
 
 /* segment.c */

@@ -26,7 +26,7 @@ uint64_t chunk_offset(const struct volume *v, const struct chunk *c)
 
 unsigned chunk_affinity(const struct volume *v, const struct chunk *c)
 {
-        uint64_t run = MAX(v->segments[c->slab]->slot_bytes, (uint64_t)CHUNK_RUN_BYTES);
+        uint64_t run = MAX(v->segments[c->slab]->slot_bytes, (uint64_t)KIO_JOINED_MAX);
 
         return c->slab + (unsigned)(chunk_offset(v, c) / run);
 }

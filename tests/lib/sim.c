@@ -793,7 +793,7 @@ static void spoil_reads(const struct kio_request *req, uint8_t *buf, uint64_t le
                 return;
         }
         list_for_each(req->parts, i) {
-                const struct kio_request *part = container_of(i, struct kio_request, node);
+                const struct kio_request *part = kio_request_of(i);
                 uint64_t of_part = MIN(part->length, length);
 
                 spoil_read(part, buf, of_part);
@@ -806,7 +806,7 @@ static void note_for_swap(const struct kio_request *req)
 {
         if (req->parts) {
                 list_for_each(req->parts, i)
-                        note_for_swap(container_of(i, struct kio_request, node));
+                        note_for_swap(kio_request_of(i));
                 return;
         }
         if (sim.fault != SIM_READ_SWAPPED || req->op != KIO_READ || sim.n_swapped == 2 ||
