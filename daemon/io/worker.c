@@ -27,14 +27,13 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "checked.h"
 #include "classes.h"
 #include "counter.h"
-#include "guard.h"
+#include "slice.h"
 #include "thread.h"
 
 enum {
@@ -56,11 +55,6 @@ static unsigned worker_places(unsigned depth)
 static bool is_transfer(const struct kio_request *req)
 {
         return req->op == KIO_READ || req->op == KIO_WRITE;
-}
-
-static struct kio_request *request_of(struct list_node *n)
-{
-        return container_of(n, struct kio_request, node);
 }
 
 /* Brings the integral of transfers in flight over time up to now: before their number changes. */
@@ -120,7 +114,7 @@ static bool worker_take_inbox(struct worker *w)
         pthread_mutex_unlock(&w->lock);
 
         for (struct list_node *n; (n = list_pop(&taken));) {
-                struct kio_request *req = request_of(n);
+                struct kio_request *req = kio_request_of(n);
 
                 if (req->op == KIO_COPY || req->op == KIO_CALL ||
                     (is_transfer(req) && req->length == 0))
@@ -155,7 +149,7 @@ static void worker_note_path(struct worker *w, unsigned path)
                 counter_set(&w->oldest_ns[path], 0);
         } else {
                 w->busy |= 1u << path;
-                counter_set(&w->oldest_ns[path], request_of(list->next)->device_ns);
+                counter_set(&w->oldest_ns[path], kio_request_of(list->next)->device_ns);
         }
 }
 
@@ -170,7 +164,7 @@ static uint64_t worker_find_hanging(struct worker *w, uint64_t now)
                 return 0;
         for (uint32_t left = w->busy & ~w->hanging; left; left &= left - 1) {
                 unsigned path = (unsigned)__builtin_ctz(left);
-                uint64_t due = request_of(w->in_flight[path].next)->device_ns + w->hang_ns;
+                uint64_t due = kio_request_of(w->in_flight[path].next)->device_ns + w->hang_ns;
 
                 if (due > now) {
                         next = next ? MIN(next, due) : due;
@@ -178,7 +172,7 @@ static uint64_t worker_find_hanging(struct worker *w, uint64_t now)
                 }
                 w->hanging |= 1u << path;
                 list_for_each(&w->in_flight[path], n) {
-                        struct kio_request *req = request_of(n);
+                        struct kio_request *req = kio_request_of(n);
 
                         req->stuck = true;
                         w->n_in_flight--;
@@ -204,7 +198,7 @@ static void worker_part(struct worker *w, struct kio_request *req, struct list_n
 static void worker_put_back(struct worker *w, struct list_node *parts)
 {
         while (!list_empty(parts)) {
-                struct kio_request *last = request_of(parts->prev);
+                struct kio_request *last = kio_request_of(parts->prev);
 
                 list_unlink(&last->node);
                 list_prepend(&w->ready[last->class], &last->node);
@@ -252,7 +246,7 @@ static void worker_fill(struct worker *w)
                 if (r < 0) {
                         worker_part(w, req, &parts);
                         while ((n = list_pop(&parts)))
-                                worker_finish(w, request_of(n), r, now);
+                                worker_finish(w, kio_request_of(n), r, now);
                         continue;
                 }
                 req->device_ns = now;
@@ -344,13 +338,13 @@ static void worker_settle_parts(struct worker *w, struct kio_request *req, int32
                 if (result < 0 && result != -EINTR && result != -EAGAIN)
                         counter_add(&w->errors[op], 1);
                 list_for_each(&parts, i) {
-                        request_of(i)->attempts = 1;
+                        kio_request_of(i)->attempts = 1;
                         counter_add(&w->resubmitted, 1);
                 }
                 worker_put_back(w, &parts);
         }
         while ((n = list_pop(&parts))) {
-                struct kio_request *part = request_of(n);
+                struct kio_request *part = kio_request_of(n);
 
                 part->along = along;
                 along = true;
@@ -394,75 +388,6 @@ static unsigned worker_reap(struct worker *w)
         return total;
 }
 
-struct slice {
-        struct kio_request *req;
-        uint64_t bytes;
-};
-
-/* Of the body, or all that counts of the tail. */
-static void slice_run(void *userdata)
-{
-        const struct slice *s = userdata;
-        struct kio_request *req = s->req;
-        char *buf = req->buf ? (char *)req->buf + req->progress : NULL;
-        const char *src = req->op == KIO_COPY ? (const char *)req->src + req->progress : NULL;
-
-        if (req->op == KIO_COPY && req->vector) {
-                char *at = (char *)req->vector->iov_base + req->vector_done;
-
-                if (req->src)
-                        buf = at;
-                else
-                        src = at;
-        }
-
-        if (s->bytes > 0 && req->progress >= req->body) {
-                if (src) {
-                        memcpy(req->tail, src, s->bytes);
-                        memset((char *)req->tail + s->bytes, 0, WORKER_ALIGNMENT - s->bytes);
-                }
-                req->crc = kio_crc32c_extend(req->crc, req->tail, s->bytes);
-                if (!src)
-                        memcpy(buf, req->tail, s->bytes);
-        } else if (src && buf) {
-                req->crc = kio_copy_crc32c(req->crc, buf, src, s->bytes);
-        } else {
-                req->crc = kio_crc32c_extend(req->crc, src ? src : buf, s->bytes);
-        }
-}
-
-/* One slice of a copy or of a read's checksum: 1 when that was the last, 0, -errno. */
-static int worker_run_slice(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes)
-{
-        uint64_t total = req->op == KIO_COPY ? req->length : req->crc_bytes;
-        struct slice s = { .req = req, .bytes = total - req->progress };
-        int r = 0;
-
-        /* A tail goes in one. */
-        if (req->progress < req->body)
-                s.bytes = MIN(MIN(budget, s.bytes), req->body - req->progress);
-        if (req->op == KIO_COPY && req->vector)
-                s.bytes = MIN(s.bytes, req->vector->iov_len - req->vector_done);
-        if (req->progress == 0)
-                req->crc = 0;
-        if (req->guard_src)
-                r = guard_call(slice_run, &s);
-        else
-                slice_run(&s);
-        if (r < 0)
-                return r;
-        req->progress += s.bytes;
-        *ret_bytes = s.bytes;
-        if (req->op == KIO_COPY && req->vector) {
-                req->vector_done += s.bytes;
-                if (req->vector_done == req->vector->iov_len && req->progress < total) {
-                        req->vector++;
-                        req->vector_done = 0;
-                }
-        }
-        return req->progress == total;
-}
-
 /* At most one slice's worth of bytes, or one registration. */
 static void worker_compute(struct worker *w)
 {
@@ -477,7 +402,7 @@ static void worker_compute(struct worker *w)
                 if (c < 0)
                         return;
                 w->compute_turn++;
-                req = request_of(w->compute[c].next);
+                req = kio_request_of(w->compute[c].next);
                 if (req->progress == 0 && (req->op != KIO_READ || req->length == 0))
                         counter_add(&w->begun, 1);
                 if (req->op == KIO_CALL) {
@@ -499,7 +424,7 @@ static void worker_compute(struct worker *w)
                 if (req->op == KIO_WRITE)
                         r = 1; /* of nothing */
                 else
-                        r = worker_run_slice(req, budget, &bytes);
+                        r = slice_run(req, budget, &bytes);
                 if (r != 0) {
                         list_unlink(&req->node);
                         worker_finish(w, req, MIN(r, 0), clock_mono_ns());

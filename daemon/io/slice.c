@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "slice.h"
+
+#include <string.h>
+
+#include "checked.h"
+#include "guard.h"
+
+enum { SLICE_TAIL_BYTES = 4096 };
+
+struct slice {
+        struct kio_request *req;
+        uint64_t bytes;
+};
+
+/* Of the body, or all that counts of the tail. */
+static void run(void *userdata)
+{
+        const struct slice *s = userdata;
+        struct kio_request *req = s->req;
+        char *buf = req->buf ? (char *)req->buf + req->progress : NULL;
+        const char *src = req->op == KIO_COPY ? (const char *)req->src + req->progress : NULL;
+
+        if (req->op == KIO_COPY && req->vector) {
+                char *at = (char *)req->vector->iov_base + req->vector_done;
+
+                if (req->src)
+                        buf = at;
+                else
+                        src = at;
+        }
+
+        if (s->bytes > 0 && req->progress >= req->body) {
+                if (src) {
+                        memcpy(req->tail, src, s->bytes);
+                        memset((char *)req->tail + s->bytes, 0, SLICE_TAIL_BYTES - s->bytes);
+                }
+                req->crc = kio_crc32c_extend(req->crc, req->tail, s->bytes);
+                if (!src)
+                        memcpy(buf, req->tail, s->bytes);
+        } else if (src && buf) {
+                req->crc = kio_copy_crc32c(req->crc, buf, src, s->bytes);
+        } else {
+                req->crc = kio_crc32c_extend(req->crc, src ? src : buf, s->bytes);
+        }
+}
+
+int slice_run(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes)
+{
+        uint64_t total = req->op == KIO_COPY ? req->length : req->crc_bytes;
+        struct slice s = { .req = req, .bytes = total - req->progress };
+        int r = 0;
+
+        /* A tail goes in one. */
+        if (req->progress < req->body)
+                s.bytes = MIN(MIN(budget, s.bytes), req->body - req->progress);
+        if (req->op == KIO_COPY && req->vector)
+                s.bytes = MIN(s.bytes, req->vector->iov_len - req->vector_done);
+        if (req->progress == 0)
+                req->crc = 0;
+        if (req->guard_src)
+                r = guard_call(run, &s);
+        else
+                run(&s);
+        if (r < 0)
+                return r;
+        req->progress += s.bytes;
+        *ret_bytes = s.bytes;
+        if (req->op == KIO_COPY && req->vector) {
+                req->vector_done += s.bytes;
+                if (req->vector_done == req->vector->iov_len && req->progress < total) {
+                        req->vector++;
+                        req->vector_done = 0;
+                }
+        }
+        return req->progress == total;
+}

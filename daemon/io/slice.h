@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What of a request is computed: a copy with its checksum, or the checksum of what was read. A slice
+ * at a time, so that whoever does it can look after the device in between. Only io/ includes this. */
+#pragma once
+
+#include "io.h"
+
+/* The next slice, of at most `budget` bytes; *ret_bytes: how many. 1 when that was the last, 0,
+ * -errno. */
+int slice_run(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes);
