@@ -37,15 +37,16 @@ struct traffic {
 
 struct client;
 
-/* What the clients of a tenant share. Each tenant has its own; `all` is the array of them, by the
- * tenant's number in tenant.h. */
-/* Memory of batches that are over, for those to come; dispatch.c's. */
-enum { DISPATCH_SPARES = 16 };
-struct dispatch_spares {
-        void *blocks[DISPATCH_SPARES];
-        unsigned n;
+/* Memory for batches that is used again and again: so many blocks are there, and these of them in
+ * no use. dispatch-batch.c's. */
+enum { DISPATCH_BLOCKS = 16 };
+struct dispatch_blocks {
+        void *unused[DISPATCH_BLOCKS];
+        unsigned n_unused, n;
 };
 
+/* What the clients of a tenant share. Each tenant has its own; `all` is the array of them, by the
+ * tenant's number in tenant.h. */
 struct dispatch_env {
         struct dispatch_env *all;
         unsigned n_all; /* 0: this is the only one */
@@ -59,7 +60,7 @@ struct dispatch_env {
         struct tenants *tenants;
         struct lookups *lookups;   /* of all tenants; NULL: there is to be none */
         struct traffic traffic;
-        struct dispatch_spares spares; /* given back by dispatch_fini() */
+        struct dispatch_blocks blocks; /* given back by dispatch_fini() */
         struct log_ratelimit quota_lines;
         struct donation_stats donated;
         uint64_t lane_max;

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all batches have in common: the end of a key and of the whole, and where the bytes of a key
- * are in the client's memory. */
+/* What all batches have in common: their memory, the end of a key and of the whole, and where the
+ * bytes of a key are in the client's memory.
+ *
+ * A batch lies in one block, but for a PUT's slots and those of a GET that has to wait. Sixteen
+ * blocks a tenant are kept, so that hits allocate nothing; while all are in use, and for a batch
+ * that is larger, there is one for it alone. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,30 +15,31 @@
 enum {
         WAIT_MAX_MS = 600 * 1000,
         NS_PER_MS = 1000000,
-        SPARE_BYTES = 32 * 1024, /* what most batches need, and each has at least */
+        BLOCK_BYTES = 32 * 1024, /* what most batches need */
         ALIGNMENT = 16,
 };
 
-static void *block_new(struct dispatch_env *env, size_t bytes)
+/* One that is used again, or one of its own. A sanitizer shall see the end of each. */
+static void *block_take(struct dispatch_blocks *blocks, size_t bytes, bool *ret_again)
 {
-        if (bytes == SPARE_BYTES && env->spares.n > 0)
-                return env->spares.blocks[--env->spares.n];
-        return malloc(bytes);
-}
+        void *block;
 
-static void block_free(struct dispatch_env *env, void *block, size_t bytes)
-{
-        /* A sanitizer shall see the end of each. */
-        if (bytes == SPARE_BYTES && env->spares.n < DISPATCH_SPARES && !SANITIZES_ADDRESSES)
-                env->spares.blocks[env->spares.n++] = block;
-        else
-                free(block);
+        *ret_again = bytes <= BLOCK_BYTES && !SANITIZES_ADDRESSES &&
+                     (blocks->n_unused > 0 || blocks->n < DISPATCH_BLOCKS);
+        if (*ret_again && blocks->n_unused > 0)
+                return blocks->unused[--blocks->n_unused];
+        block = malloc(*ret_again ? (size_t)BLOCK_BYTES : bytes);
+        if (*ret_again && block)
+                blocks->n++;
+        return block;
 }
 
 void dispatch_fini(struct dispatch_env *env)
 {
-        while (env->spares.n > 0)
-                free(env->spares.blocks[--env->spares.n]);
+        assert(env->blocks.n_unused == env->blocks.n);
+        while (env->blocks.n_unused > 0)
+                free(env->blocks.unused[--env->blocks.n_unused]);
+        env->blocks.n = 0;
 }
 
 struct batch *batch_new(struct client *client, const struct wire_batch *msg)
@@ -48,14 +54,12 @@ struct batch *batch_new(struct client *client, const struct wire_batch *msg)
         size_t places_at = reply_at + round_up(reply, ALIGNMENT);
         size_t part_at = places_at + round_up(places, ALIGNMENT);
         size_t bytes = part_at + (wire_op_is_chained(op) ? chain_part_bytes(msg->count) : 0);
-        uint8_t *block;
-        struct batch *b;
+        bool again;
+        uint8_t *block = block_take(&client->env->blocks, bytes, &again);
+        struct batch *b = (struct batch *)block;
 
-        bytes = MAX(bytes, (size_t)SPARE_BYTES);
-        block = block_new(client->env, bytes);
-        if (!block)
+        if (!b)
                 return NULL;
-        b = (struct batch *)block;
         *b = (struct batch){
                 .client = client,
                 .head = *msg,
@@ -64,15 +68,20 @@ struct batch *batch_new(struct client *client, const struct wire_batch *msg)
                 .reply_bytes = reply,
                 .places = memset(block + places_at, 0, places),
                 .part_room = block + part_at,
-                .bytes = bytes,
+                .again = again,
         };
         return b;
 }
 
 void batch_free(struct batch *b)
 {
+        struct dispatch_blocks *blocks = &b->client->env->blocks;
+
         free(b->slots);
-        block_free(b->client->env, b, b->bytes);
+        if (b->again)
+                blocks->unused[blocks->n_unused++] = b;
+        else
+                free(b);
 }
 
 static void batch_end(struct batch *b)

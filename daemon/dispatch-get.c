@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A key of a GET: mapped, which is a lease on its chunk in the pool, or into the client's memory.
- */
+/* A key of a GET: mapped, which is a lease on its chunk in the pool, or into the client's memory. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -38,14 +37,17 @@ static enum wire_status get_mapped(struct client *client, const struct wire_get 
         return status;
 }
 
+static void get_answer(struct batch *b, uint32_t i, enum wire_status status)
+{
+        ((struct wire_get_result *)batch_result(b, i))->status = (uint16_t)status;
+        batch_key_end(b, status);
+}
+
 static void get_end(struct slot *s, enum wire_status status)
 {
-        struct wire_get_result *result = batch_result(s->batch, slot_index(s));
-
         if (s->req.chunk != POOL_NONE)
                 cache_unpin(s->batch->client->env->cache, s->req.chunk);
-        result->status = (uint16_t)status;
-        batch_key_end(s->batch, status);
+        get_answer(s->batch, slot_index(s), status);
 }
 
 static void on_copied(struct kio_request *copy)
@@ -125,15 +127,8 @@ static bool get_at_once(struct batch *b, uint32_t i, const struct wire_get *entr
         if (chunk == POOL_NONE)
                 return false;
         result->tier = CACHE_MEMORY;
-        result->status = (uint16_t)get_mapped(b->client, entry, chunk, result);
-        batch_key_end(b, result->status);
+        get_answer(b, i, get_mapped(b->client, entry, chunk, result));
         return true;
-}
-
-static void get_refuse(struct batch *b, uint32_t i, enum wire_status status)
-{
-        ((struct wire_get_result *)batch_result(b, i))->status = (uint16_t)status;
-        batch_key_end(b, status);
 }
 
 void dispatch_get(struct batch *b, uint32_t i)
@@ -143,7 +138,7 @@ void dispatch_get(struct batch *b, uint32_t i)
         struct cache_request *req;
 
         if (key_is_root(&entry->key)) {
-                get_refuse(b, i, WIRE_INVALID);
+                get_answer(b, i, WIRE_INVALID);
                 return;
         }
         if (!into && get_at_once(b, i, entry))
@@ -151,13 +146,13 @@ void dispatch_get(struct batch *b, uint32_t i)
         if (!b->slots)
                 b->slots = calloc(b->head.count, sizeof(*b->slots));
         if (!b->slots) {
-                get_refuse(b, i, WIRE_BUSY);
+                get_answer(b, i, WIRE_BUSY);
                 return;
         }
         req = &b->slots[i].req;
         if (into && !batch_find_memory(b, req, entry->into_offset, entry->into_region,
                                        entry->into_length)) {
-                get_refuse(b, i, WIRE_INVALID);
+                get_answer(b, i, WIRE_INVALID);
                 return;
         }
         batch_request_init(b, i, &entry->key, get_done);

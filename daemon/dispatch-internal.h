@@ -33,7 +33,7 @@ struct batch {
         uint8_t *reply;             /* head and results */
         size_t reply_bytes;
         void *part_room; /* for chain_join() */
-        size_t bytes;    /* of the memory that all this but the slots lies in */
+        bool again;      /* its memory is one of the tenant's blocks */
 };
 
 static inline void *batch_result(const struct batch *b, uint32_t i)
