@@ -677,8 +677,10 @@ def test_R2_huge_pages_that_cannot_be_had_again_cost_their_owner_alone(backend, 
         ns = c.namespace("n")
         fd = lent(6 * MIB)
         number = c.donate(fd, 6 * MIB)
-        value = bytes(100000)
         key = key_of("before")
+        value = value_of(key, 100000)
+        page = files.enter_context(mmap.mmap(fd, 2 * MIB))
+        page[:len(value)] = value
         ok(c.put_from(ns, [(key, (0, len(value), number))], ack=Ack.WRITTEN))
         punch(fd, 2 * MIB, 4 * MIB)
         lent(2 * MIB * free_huge_pages())
@@ -696,7 +698,7 @@ def test_R2_huge_pages_that_cannot_be_had_again_cost_their_owner_alone(backend, 
                 assert got.status in (Status.INVALID, Status.FAILED), got
         # The page that is still there does as ever.
         ok(c.get_to(ns, [(key, (MIB, len(value), number))]))
-        assert c.value(ns, key) == value
+        assert page[MIB:MIB + len(value)] == value and c.value(ns, key) == value
         assert_well(other, other_ns, pairs)
         c.withdraw(number)
         c.ping()
