@@ -2,14 +2,21 @@
 /* What the files of a volume share: the volume itself, and what each file offers the others. Nobody
  * else includes this. Everything runs on the loop thread.
  *
- *   volume.c     open, close, turn; look-ups, lists and numbers
- *   put.c get.c  a chunk on its way in, on its way out
- *   room.c       slots: acquire, evict, move slabs between classes; removing chunks
- *   segment.c    data files: format ahead, prewrite, retire; what the limit allows; ring growth
- *   sync.c       durability: one pass of fdatasync for all who wait
- *   scrub.c      reading back: the background pass, and on request
- *   namespace.c  the list of namespaces; namespace-file.c: what of it is on disk
- *   recover.c    start */
+ *   volume.c             turn, stop, rest, close
+ *   volume-open.c        prepare, make, open
+ *   volume-join.c        what it must know of the other paths before it is used
+ *   volume-trouble.c     errors and their budget; a full file system; a device that hangs
+ *   volume-namespaces.c  namespaces, as the store sees them; purges
+ *   volume-chunks.c      look-ups, drops, lists; reading back, on request
+ *   volume-stats.c       numbers
+ *   put.c get.c          a chunk on its way in, on its way out
+ *   room.c               slots: acquire, evict, move slabs between classes; removing chunks
+ *   segment.c            data files: format ahead, prewrite, retire; what the limit allows; ring
+ *                        growth
+ *   sync.c               durability: one pass of fdatasync for all who wait
+ *   scrub.c              reading back: the background pass, and on request
+ *   namespace.c          the list of namespaces; namespace-file.c: what of it is on disk
+ *   recover.c            start */
 #pragma once
 
 #include <errno.h>
@@ -168,28 +175,15 @@ static inline bool volume_is_loss(int64_t r)
                r == -EBADMSG;
 }
 
-struct store_chunk volume_describe(const struct chunk *c);
-
-/* An operation of the volume has failed: counts against its budget, if the device is to blame. A
- * read-only file system bypasses it at once, a full one is noted. `what` is for the reason. */
-void volume_note_error(struct volume *v, const char *what, int64_t r);
-/* Its file system took more, or refused to. */
-void volume_note_full(struct volume *v, bool full);
 static inline bool volume_is_no_space(int64_t r)
 {
         return r == -ENOSPC || r == -EDQUOT;
 }
-/* What a file system must keep free when the volume grows by so much. Any thread. 0, -ENOSPC. */
-int volume_check_space(const struct volume *v, uint64_t bytes);
 
 static inline struct chunk *volume_chunk_at(const struct volume *v, uint32_t i)
 {
         return index_chunk(v->index, i);
 }
-
-/* A caller's or an own operation's completion is over. Once the store stops, nobody calls
- * volume_turn(). */
-void volume_progress(struct volume *v);
 
 /* The sequence of its put tells a chunk from another that has the same record later. */
 static inline struct store_ref volume_ref(const struct volume *v, uint32_t i)
@@ -201,6 +195,26 @@ static inline struct store_ref volume_ref(const struct volume *v, uint32_t i)
                               v->number << VOLUME_GENERATION_BITS,
         };
 }
+
+/* volume.c */
+/* A caller's or an own operation's completion is over. Once the store stops, nobody calls
+ * volume_turn(). */
+void volume_progress(struct volume *v);
+/* A request came after the stop: its completion may not be called from here, and perhaps nothing
+ * else will come. */
+void volume_nudge(struct volume *v);
+
+/* volume-trouble.c */
+/* An operation of the volume has failed: counts against its budget, if the device is to blame. A
+ * read-only file system bypasses it at once, a full one is noted. `what` is for the reason. */
+void volume_note_error(struct volume *v, const char *what, int64_t r);
+/* Its file system took more, or refused to. */
+void volume_note_full(struct volume *v, bool full);
+/* What a file system must keep free when the volume grows by so much. Any thread. 0, -ENOSPC. */
+int volume_check_space(const struct volume *v, uint64_t bytes);
+
+/* volume-chunks.c */
+struct store_chunk volume_describe(const struct chunk *c);
 
 /* put.c */
 void puts_abandon(struct volume *v);

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A volume among those of the other paths: what it must know of them before it is used, and what
+ * they ask it. If it has missed a purge all that it found is forgotten; then it takes the count of
+ * purges, the next id and the namespaces that it lacks, in one write.
+ *
+ * Blocks, on the threads that volume_open() may run on.
+ *
+ * Failures: namespaces that contradict each other refuse the path, and nothing is changed; if they
+ * cannot be written the volume is not open any more. */
+#include <errno.h>
+#include <string.h>
+
+#include "store/internal.h"
+
+int volume_check_namespaces(const struct volume *v, const struct volume_join *join,
+                            char ret_error[static 512])
+{
+        for (unsigned i = 0; i < join->n_namespaces; i++) {
+                const struct store_namespace *other = &join->namespaces[i];
+                const struct namespace *same_id = namespaces_get(v->namespaces, other->id),
+                                       *same_name = namespaces_find(v->namespaces, other->tenant,
+                                                                    other->name);
+
+                if (same_id == same_name &&
+                    (!same_id || strcmp(same_id->seen.fingerprint, other->fingerprint) == 0))
+                        continue;
+                return store_error(ret_error, -EUCLEAN,
+                                   "%s: its namespaces contradict those of the other paths: the "
+                                   "name \"%.100s\" or its number %u is another one's here; these "
+                                   "are not the paths of one store, or they were used apart",
+                                   v->path, other->name, other->id);
+        }
+        return 0;
+}
+
+/* What is found is gone; the caller writes the namespaces. */
+static void forget_all(struct volume *v)
+{
+        for (uint32_t i = 0; i < index_high(v->index); i++)
+                if (volume_chunk_at(v, i)->flags & CHUNK_LINKED)
+                        chunk_remove(v, i);
+        namespaces_purge_all(v->namespaces, ++v->seq);
+}
+
+int volume_join(struct volume *v, const struct volume_join *join, bool *ret_emptied,
+                char ret_error[static 512])
+{
+        uint64_t charged = volume_charged(v),
+                 room = v->params.limit > charged ? v->params.limit - charged : 0;
+        struct disk_superblock *sb = &v->dir->superblock;
+        bool away = sb->away;
+        int r = volume_check_namespaces(v, join, ret_error);
+
+        if (r < 0)
+                return r;
+        *ret_emptied = join->empty || (away && !join->witnessed);
+        if (*ret_emptied)
+                forget_all(v);
+        *ret_emptied = *ret_emptied && v->stats.recovered_chunks > 0;
+        namespaces_note_purges(v->namespaces, join->purges);
+        if (join->next_id > 0)
+                namespaces_reserve_id(v->namespaces, join->next_id - 1);
+        for (unsigned i = 0; i < join->n_namespaces && r == 0; i++) {
+                const struct store_namespace *other = &join->namespaces[i];
+
+                if (namespaces_get(v->namespaces, other->id))
+                        continue;
+                r = namespaces_adopt(v->namespaces, other, room);
+                if (r == 0 && other->chunk_bytes)
+                        slabs_declare_class(v->slabs, other->chunk_bytes);
+        }
+        if (r == 0)
+                r = namespaces_write_now(v->namespaces);
+        if (r == 0 && away) {
+                sb->away = 0;
+                r = dir_write_superblock(v->dir);
+        }
+        if (r == 0)
+                return 0;
+        v->open = false; /* what could not be written keeps nobody from closing it */
+        return store_error(ret_error, r, "%s: cannot write the namespaces: %s", v->path,
+                           strerror(-r));
+}
+
+uint32_t volume_next_id(const struct volume *v)
+{
+        return namespaces_next_id(v->namespaces);
+}
+
+const struct volume_set *volume_set(const struct volume *v)
+{
+        return namespaces_set(v->namespaces);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The namespaces of a volume, as the store sees them; namespace.c has the list. What they are to
+ * the chunks is here: a namespace with chunks of one size has a class for it, and a purge takes
+ * what it is about out of the index at once, before it is written down. Loop thread. */
+#include <string.h>
+
+#include "store/internal.h"
+
+void volume_namespace_open(struct volume *v, struct store_namespace_open *req)
+{
+        uint64_t charged = volume_charged(v);
+
+        namespaces_open_one(v->namespaces, req,
+                            v->params.limit > charged ? v->params.limit - charged : 0);
+        /* Too large, or no room among the classes: then chunks use the shared classes. */
+        if (req->namespace && req->namespace->chunk_bytes)
+                slabs_declare_class(v->slabs, req->namespace->chunk_bytes);
+        volume_nudge(v);
+}
+
+const struct store_namespace *volume_namespace_get(const struct volume *v, uint32_t id)
+{
+        const struct namespace *ns = namespaces_get(v->namespaces, id);
+
+        return ns ? &ns->seen : NULL;
+}
+
+const struct store_namespace *volume_namespace_at(const struct volume *v, unsigned i)
+{
+        const struct namespace *ns = namespaces_at(v->namespaces, i);
+
+        return ns ? &ns->seen : NULL;
+}
+
+const struct store_namespace *volume_namespace_find(const struct volume *v, uint16_t tenant,
+                                                    const char *name, size_t length)
+{
+        char text[STORE_MAX_NAME + 1];
+        const struct namespace *ns;
+
+        if (length > STORE_MAX_NAME)
+                return NULL;
+        memcpy(text, name, length);
+        text[length] = '\0';
+        ns = namespaces_find(v->namespaces, tenant, text);
+        return ns ? &ns->seen : NULL;
+}
+
+void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set)
+{
+        req->dropped = 0;
+        list_init(&req->node);
+        for (uint32_t i = 0; i < index_high(v->index); i++) {
+                const struct chunk *c = volume_chunk_at(v, i);
+
+                if (!req->all && req->namespace_id == 0)
+                        break; /* nobody's: only the count is noted */
+                if (!(c->flags & CHUNK_LINKED) ||
+                    (!req->all && c->namespace_id != req->namespace_id))
+                        continue;
+                req->dropped += !(c->flags & CHUNK_PENDING);
+                chunk_remove(v, i);
+        }
+        v->stats.purges += req->all || req->namespace_id != 0;
+        namespaces_purge(v->namespaces, req, ++v->seq, set);
+        volume_nudge(v);
+}
