@@ -144,7 +144,7 @@ struct disk_namespace { /* then name and fingerprint, without NUL, padded with z
         uint16_t name_length;    /*  6 */
         uint16_t fingerprint_length; /*  8 */
         uint16_t flags;          /* 10  none yet */
-        uint32_t reserved;       /* 12 */
+        uint32_t owner;          /* 12  user id of who made it, plus 1; 0: not known */
         uint64_t chunk_bytes;    /* 16  declared; 0: none */
         uint64_t purge_seq;      /* 24  entries of this namespace up to it are dead */
         uint64_t created_ms;     /* 32 */

@@ -72,9 +72,10 @@ int64_t namespaces_build(struct namespaces *n, uint64_t generation)
                         .tenant = ns->seen.tenant,
                         .name_length = (uint16_t)name_length,
                         .fingerprint_length = (uint16_t)fingerprint_length,
+                        .owner = ns->seen.owner == STORE_NO_OWNER ? 0 : ns->seen.owner + 1,
                         .chunk_bytes = ns->seen.chunk_bytes,
                         .purge_seq = ns->purge_seq,
-                        .created_ms = ns->created_ms,
+                        .created_ms = ns->seen.created_ms,
                 };
 
                 memcpy(p, &record, sizeof(record));
@@ -144,7 +145,8 @@ static int load(struct namespaces *n, const void *buf)
                 ns->seen.tenant = record.tenant;
                 ns->seen.chunk_bytes = record.chunk_bytes;
                 ns->purge_seq = record.purge_seq;
-                ns->created_ms = record.created_ms;
+                ns->seen.owner = record.owner == 0 ? STORE_NO_OWNER : record.owner - 1;
+                ns->seen.created_ms = record.created_ms;
                 ns->generation = h->generation;
                 r = namespaces_append(n, ns);
                 if (r < 0) {

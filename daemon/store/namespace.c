@@ -212,7 +212,8 @@ static int make_one(struct namespaces *n, const struct store_namespace_open *req
         namespaces_reserve_id(n, id);
         ns->seen.tenant = req->tenant;
         ns->seen.chunk_bytes = req->chunk_bytes;
-        ns->created_ms = clock_unix_ms();
+        ns->seen.owner = req->owner;
+        ns->seen.created_ms = req->created_ms ? req->created_ms : clock_unix_ms();
         ns->generation = ++n->generation;
         sort_last(n);
         *ret = ns;
@@ -246,7 +247,9 @@ int namespaces_adopt(struct namespaces *n, const struct store_namespace *from, u
                 .fingerprint = from->fingerprint,
                 .fingerprint_length = (uint16_t)strlen(from->fingerprint),
                 .chunk_bytes = from->chunk_bytes,
+                .owner = from->owner,
                 .id = from->id,
+                .created_ms = from->created_ms,
         };
         struct namespace *ns;
 

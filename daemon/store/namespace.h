@@ -16,7 +16,6 @@ struct namespace
 {
         struct store_namespace seen; /* what store.h shows; counts are kept by the store */
         uint64_t purge_seq;
-        uint64_t created_ms;
         uint64_t generation; /* of the files, that holds it first */
 };
 

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "store/namespace.h"
@@ -79,6 +80,8 @@ static int namespace_add(struct store *s, const struct store_namespace *from, si
         ns->id = from->id;
         ns->tenant = from->tenant;
         ns->chunk_bytes = from->chunk_bytes;
+        ns->owner = from->owner;
+        ns->created_ms = from->created_ms;
         ns->name = strndup(from->name, name_length);
         ns->fingerprint = strndup(from->fingerprint, fingerprint_length);
         if (!ns->name || !ns->fingerprint) {
@@ -101,6 +104,7 @@ void path_namespaces_forget(struct store *s, struct store_namespace *ns)
                 if (s->namespaces[i] != ns)
                         continue;
                 s->n_namespaces--;
+                s->changes++;
                 for (; i < s->n_namespaces; i++)
                         s->namespaces[i] = s->namespaces[i + 1];
         }
@@ -189,6 +193,8 @@ int path_namespaces_prepare(struct store *s, struct store_namespace_open *req,
                                           .name = req->name,
                                           .fingerprint = req->fingerprint,
                                           .chunk_bytes = req->chunk_bytes,
+                                          .owner = req->owner,
+                                          .created_ms = clock_unix_ms(),
                                   },
                                   req->name_length, req->fingerprint_length, &ns);
                 if (r < 0)
@@ -227,6 +233,46 @@ const struct store_namespace *store_namespace_get(const struct store *s, uint32_
 const struct store_namespace *store_namespace_at(const struct store *s, unsigned i)
 {
         return i < s->n_namespaces ? with_counts(s, s->namespaces[i]) : NULL;
+}
+
+const struct store_namespace *store_namespace_find(const struct store *s, uint16_t tenant,
+                                                   const char *name, size_t length)
+{
+        return namespace_by_name(s, tenant, name, length);
+}
+
+uint64_t store_namespaces_version(const struct store *s)
+{
+        return s->changes;
+}
+
+/* The lists of the paths are ascending by id, too, so that each is passed through once. */
+void store_namespaces_walk(const struct store *s, bool counted,
+                           bool (*each)(void *userdata, const struct store_namespace *ns),
+                           void *userdata)
+{
+        unsigned at[STORE_MAX_PATHS] = { 0 };
+
+        for (unsigned i = 0; i < s->n_namespaces; i++) {
+                struct store_namespace ns = *s->namespaces[i];
+
+                ns.chunks = ns.bytes = 0;
+                for (unsigned k = 0; counted && k < s->n_paths; k++) {
+                        const struct store_namespace *part;
+
+                        if (!path_is_up(s, k))
+                                continue;
+                        while ((part = volume_namespace_at(s->paths[k].volume, at[k])) &&
+                               part->id < ns.id)
+                                at[k]++;
+                        if (!part || part->id != ns.id)
+                                continue;
+                        ns.chunks += part->chunks;
+                        ns.bytes += part->bytes;
+                }
+                if (!each(userdata, &ns))
+                        return;
+        }
 }
 
 unsigned store_count_namespaces(const struct store *s, uint16_t tenant, const char *name,

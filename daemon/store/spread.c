@@ -362,7 +362,9 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
                 part->open.attach = false;
                 part->open.fingerprint = x->namespace->fingerprint;
                 part->open.fingerprint_length = (uint16_t)strlen(x->namespace->fingerprint);
+                part->open.owner = x->namespace->owner;
                 part->open.id = x->namespace->id;
+                part->open.created_ms = x->namespace->created_ms;
                 part->open.complete = open_done;
                 volume_namespace_open(s->paths[i].volume, &part->open);
         }

@@ -46,6 +46,9 @@ enum {
         STORE_MAX_NAMESPACES = 4096
 };
 
+/* The owner of a namespace that was made before owners were written down. */
+#define STORE_NO_OWNER UINT32_MAX
+
 /* The background pass over what is on disk: see store_set_scrub(). */
 struct store_scrub {
         uint64_t rate;        /* bytes a second of each path; 0: no passes */
@@ -156,6 +159,8 @@ struct store_namespace {
         const char *name;        /* NUL-terminated; borrowed, valid while the store is open */
         const char *fingerprint; /* NUL-terminated canonical text */
         uint64_t chunk_bytes;    /* declared; 0: none */
+        uint32_t owner;          /* user id of who made it, or STORE_NO_OWNER */
+        uint64_t created_ms;     /* Unix time */
         uint64_t chunks, bytes;  /* on disk now */
 };
 
@@ -168,7 +173,9 @@ struct store_namespace_open {
         uint16_t fingerprint_length;
         uint64_t chunk_bytes;
         bool attach; /* must exist; an empty fingerprint matches any */
-        uint32_t id; /* the store's */
+        uint32_t owner;      /* of a namespace that is made */
+        uint32_t id;         /* the store's */
+        uint64_t created_ms; /* the store's */
 
         int result; /* 0, STORE_MISS (attach), STORE_MISMATCH, -ENOSPC (STORE_MAX_NAMESPACES),
                        -errno */
@@ -180,6 +187,16 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req);
 const struct store_namespace *store_namespace_get(const struct store *s, uint32_t id);
 /* By position; NULL past the end. */
 const struct store_namespace *store_namespace_at(const struct store *s, unsigned i);
+/* The one of that name, without its counts; NULL: there is none. */
+const struct store_namespace *store_namespace_find(const struct store *s, uint16_t tenant,
+                                                   const char *name, size_t length);
+/* All of them, ascending by id, until `each` returns false. `counted`: with their counts, which
+ * are zero otherwise. */
+void store_namespaces_walk(const struct store *s, bool counted,
+                           bool (*each)(void *userdata, const struct store_namespace *ns),
+                           void *userdata);
+/* Changes whenever a namespace is made or removed. */
+uint64_t store_namespaces_version(const struct store *s);
 /* How many the tenant has, and whether one of them has this name; ret_has may be NULL. Adds up
  * nothing over paths. */
 unsigned store_count_namespaces(const struct store *s, uint16_t tenant, const char *name,

@@ -465,7 +465,6 @@ static void chunks_are_spread_and_found_again(void **state)
         struct store_chunk listed[16];
         uint64_t cursor = 0, sum = 0;
         unsigned met = 0;
-        bool has;
 
         start("012");
         put_range(0, MANY);
@@ -480,12 +479,9 @@ static void chunks_are_spread_and_found_again(void **state)
         assert_int_equal(stats().chunks, MANY);
         assert_int_equal(stats().puts, MANY);
         assert_int_equal(store_namespace_get(t.s, t.ns)->chunks, MANY);
-        assert_int_equal(store_count_namespaces(t.s, 0, "model/a", 7, &has), 1);
-        assert_true(has);
-        assert_int_equal(store_count_namespaces(t.s, 0, "model/b", 7, &has), 1);
-        assert_false(has);
-        assert_int_equal(store_count_namespaces(t.s, 1, "model/a", 7, &has), 0);
-        assert_false(has);
+        assert_int_equal(store_namespace_find(t.s, 0, "model/a", 7)->id, t.ns);
+        assert_null(store_namespace_find(t.s, 0, "model/b", 7));
+        assert_null(store_namespace_find(t.s, 1, "model/a", 7));
         assert_int_equal(put(7), STORE_EXISTS);
         stop();
 
