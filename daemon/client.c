@@ -156,6 +156,9 @@ void client_fini(struct client *client)
 {
         assert(client->inflight == 0);
         chain_close(client);
+        for (unsigned i = 0; i < client->n_namespaces; i++)
+                if (client->namespaces[i] != 0)
+                        names_unref(client->env->names, client->namespaces[i]);
         lease_release_all(client->env->leases, &client->leases);
         settle_leases(client);
         if (client->lane.base) {

@@ -18,6 +18,7 @@
 #include "lookup-index.h"
 #include "memory/lane.h"
 #include "memory/lease.h"
+#include "names.h"
 #include "tenant.h"
 #include "wire.h"
 
@@ -58,6 +59,7 @@ struct dispatch_env {
         struct store *store;
         struct kio *io;
         struct tenants *tenants;
+        struct names *names;
         struct lookups *lookups;   /* of all tenants; NULL: there is to be none */
         struct traffic traffic;
         struct dispatch_blocks blocks; /* given back by dispatch_fini() */
@@ -82,15 +84,18 @@ struct client {
         uint64_t id;
         struct tenant_holder holds; /* opened, and closed after client_fini(), by the session */
         uint64_t readable_ns;       /* when the message that is dispatched could be read; 0: now */
+        uid_t uid;
         bool admin;
         bool gone;            /* nothing is sent any more, nothing is leased any more */
 
         struct lease_holder leases;
         struct lane lane;
         struct donations donations;
-        uint32_t namespaces[CLIENT_MAX_NAMESPACES]; /* the store's; the client's number is one
-                                                       more than the place */
-        unsigned n_namespaces;
+        uint32_t namespaces[CLIENT_MAX_NAMESPACES]; /* the store's, 0: removed; the client's number
+                                                       is one more than the place */
+        unsigned n_namespaces;    /* places that are, or were, in use */
+        unsigned open_namespaces; /* that are */
+        unsigned opening;         /* NAMESPACE messages that are not answered */
 
         unsigned inflight;    /* messages not answered yet */
         uint32_t keys_inflight; /* of these */

@@ -33,7 +33,8 @@ struct config_tenant {
         char *name;
         struct config_strings users, groups;
         uint64_t pool;
-        uint64_t connections, leases, leased_bytes, lane_bytes, donated, keys, stored_bytes;
+        uint64_t connections, leases, leased_bytes, lane_bytes, donated, keys, namespaces,
+                stored_bytes;
         uint64_t given[2], automatic[2]; /* as in struct config, a bit a row of config-tenant.def */
 };
 
@@ -87,7 +88,7 @@ struct config {
                 uint64_t keys;              /* limits.keys: of requests in flight, of all */
                 /* limits.uid_*: of one user; 0 (auto): see config_uid_limits() */
                 uint64_t uid_connections, uid_leases, uid_leased_bytes, uid_lane_bytes, uid_donated,
-                        uid_keys;
+                        uid_keys, uid_namespaces;
                 uint64_t leases;            /* limits.leases: of a connection, count */
                 uint64_t leased_bytes; /* limits.leased_bytes: of a connection; 0 (auto): pool/4 */
                 uint64_t handshake_ms;      /* limits.handshake: from accept to HELLO */

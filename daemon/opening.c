@@ -8,11 +8,14 @@
 
 #include "checked.h"
 
+/* --- namespaces --- */
+
 struct namespace_open {
         struct store_namespace_open store;
         struct client *client;
         struct wire_hdr hdr;
         uint64_t received_ns;
+        bool makes; /* there was none of this name */
 };
 
 /* The client's number for the store's namespace; 0: not opened yet. */
@@ -24,16 +27,96 @@ static uint32_t number_of(const struct client *client, uint32_t id)
         return 0;
 }
 
-/* Where there are several tenants each has its share of the namespaces that a store can have. */
-static bool has_its_share(const struct dispatch_env *env, const char *name, size_t length)
+/* Places for namespaces that neither one that is open nor one that is being opened takes. */
+static unsigned free_numbers(const struct client *client)
 {
-        unsigned own;
-        bool has;
+        return CLIENT_MAX_NAMESPACES - client->open_namespaces - client->opening;
+}
 
-        if (env->n_all <= 1)
-                return false;
-        own = store_count_namespaces(env->store, env->store_tenant, name, length, &has);
-        return !has && own >= STORE_MAX_NAMESPACES / TENANTS_MAX;
+/* A new number, of an open that has a place: one that no namespace of this session has had, while
+ * there are any. 0: no memory. */
+static uint32_t take_number(struct client *client, uint32_t id)
+{
+        unsigned i = client->n_namespaces;
+
+        if (names_ref(client->env->names, id) < 0)
+                return 0;
+        if (i == CLIENT_MAX_NAMESPACES)
+                for (i = 0; client->namespaces[i] != 0; i++)
+                        ;
+        else
+                client->n_namespaces++;
+        client->namespaces[i] = id;
+        client->open_namespaces++;
+        return i + 1;
+}
+
+/* Why there can be no further namespace, and what to do. */
+static void quota_text(const struct names_use *use, const struct client *client,
+                       char ret[static WIRE_MAX_TEXT])
+{
+        static const char remedy[] = "remove some (kvcachectl namespace rm)";
+
+        switch (use->scope) {
+        case NAMES_SESSION:
+                snprintf(ret, WIRE_MAX_TEXT,
+                         "this session has %u namespaces open, and may have %u: open the others in "
+                         "another session",
+                         use->has, use->most);
+                break;
+        case NAMES_USER:
+                snprintf(ret, WIRE_MAX_TEXT,
+                         "user %u has made %u namespaces, and may have %u "
+                         "(limits.uid_namespaces): %s, or have the limit raised",
+                         client->uid, use->has, use->most, remedy);
+                break;
+        case NAMES_TENANT:
+                snprintf(ret, WIRE_MAX_TEXT,
+                         "tenant \"%s\" has %u namespaces, and may have %u (tenants.namespaces): "
+                         "%s, or have the limit raised",
+                         tenants_name(client->env->tenants, client->env->tenant), use->has,
+                         use->most, remedy);
+                break;
+        default:
+                snprintf(ret, WIRE_MAX_TEXT,
+                         "the store has %u namespaces, as many as it can have: an admin can "
+                         "remove some (kvcachectl namespace rm)",
+                         use->has);
+                break;
+        }
+}
+
+/* A place in the session for it, and, if it is to be made, the right to: before anything is made of
+ * it. False: answered. */
+static bool may_open(struct client *client, const struct wire_namespace *msg, uint64_t received_ns,
+                     const struct store_namespace *existing)
+{
+        struct names *names = client->env->names;
+        bool attach = msg->hdr.flags & WIRE_F_ATTACH;
+        char text[WIRE_MAX_TEXT];
+        struct names_use use = { NAMES_SESSION, client->open_namespaces, CLIENT_MAX_NAMESPACES };
+        uint32_t held_back;
+
+        if (existing ? number_of(client, existing->id) != 0 : attach)
+                return true;
+        if (free_numbers(client) == 0) {
+                names_count_refusal(names, NAMES_SESSION);
+                if (client->opening > 0) {
+                        client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0,
+                                     "this session is opening as many namespaces as it has room "
+                                     "for",
+                                     NULL, 0);
+                        return false;
+                }
+        } else if (existing || names_may_make(names, client->env->store_tenant, client->uid, &use)) {
+                return true;
+        }
+        quota_text(&use, client, text);
+        if (use.scope != NAMES_SESSION &&
+            log_ratelimit_pass(&client->env->quota_lines, &held_back))
+                log_notice("a new namespace is refused: %s", text);
+        client_reply(client, &msg->hdr, received_ns, WIRE_QUOTA, 0, 0, text, NULL, 0);
+        return false;
 }
 
 static void on_namespace(struct store_namespace_open *store)
@@ -47,6 +130,7 @@ static void on_namespace(struct store_namespace_open *store)
         int result = store->result;
         uint32_t number = result == 0 ? number_of(client, ns->id) : 0;
 
+        client->opening--;
         if (result == STORE_MISMATCH) {
                 char diff[512];
 
@@ -55,15 +139,15 @@ static void on_namespace(struct store_namespace_open *store)
                 snprintf(text, sizeof(text), "namespace \"%s\" exists with another fingerprint: %s",
                          ns->name, diff);
         }
+        if (result == 0 && op->makes)
+                names_made(client->env->names, client->env->store_tenant, client->uid);
         free(op);
-        if (result == 0 && number == 0 && client->n_namespaces < CLIENT_MAX_NAMESPACES) {
-                client->namespaces[client->n_namespaces++] = ns->id;
-                number = client->n_namespaces;
-        }
         if (result == 0 && number == 0) {
-                client_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0,
-                               "this session has opened too many namespaces", NULL, 0);
-        } else if (result == 0) {
+                number = take_number(client, ns->id);
+                if (number == 0)
+                        result = -ENOMEM;
+        }
+        if (result == 0) {
                 if (ns->chunk_bytes)
                         pool_declare(client->env->pool, ns->chunk_bytes);
                 client_reply(client, &hdr, received_ns, WIRE_OK, number, ns->chunk_bytes, NULL,
@@ -74,8 +158,11 @@ static void on_namespace(struct store_namespace_open *store)
                 client_reply(client, &hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
                                "there is no such namespace", NULL, 0);
         } else if (result == -ENOSPC) {
+                names_count_refusal(client->env->names, NAMES_STORE);
                 client_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0,
-                               "the store has no room for another namespace", NULL, 0);
+                               "the store has no room for another namespace: an admin can remove "
+                               "some (kvcachectl namespace rm)",
+                               NULL, 0);
         } else {
                 snprintf(text, sizeof(text), "the namespace could not be written: %s",
                          strerror(result < 0 ? -result : EIO));
@@ -87,7 +174,8 @@ void opening_namespace(struct client *client, const struct wire_namespace *msg,
                                uint64_t received_ns)
 {
         const char *name = (const char *)(msg + 1), *fingerprint = name + msg->name_length;
-        bool attach = msg->hdr.flags & WIRE_F_ATTACH;
+        struct dispatch_env *env = client->env;
+        const struct store_namespace *existing;
         struct namespace_open *op;
 
         if (wire_fingerprint_check(fingerprint, msg->fingerprint_length) < 0 ||
@@ -100,11 +188,9 @@ void opening_namespace(struct client *client, const struct wire_namespace *msg,
                                NULL, 0);
                 return;
         }
-        if (!attach && has_its_share(client->env, name, msg->name_length)) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_QUOTA, 0, 0,
-                               "this tenant has as many namespaces as one may have", NULL, 0);
+        existing = store_namespace_find(env->store, env->store_tenant, name, msg->name_length);
+        if (!may_open(client, msg, received_ns, existing))
                 return;
-        }
         op = calloc(1, sizeof(*op) + msg->fingerprint_length);
         if (!op) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
@@ -114,19 +200,24 @@ void opening_namespace(struct client *client, const struct wire_namespace *msg,
         op->client = client;
         op->hdr = msg->hdr;
         op->received_ns = received_ns;
+        op->makes = !existing;
         op->store = (struct store_namespace_open){
-                .tenant = client->env->store_tenant,
+                .tenant = env->store_tenant,
                 .name = name,
                 .name_length = msg->name_length,
                 /* Kept: a refusal compares it once more. */
                 .fingerprint = memcpy(op + 1, fingerprint, msg->fingerprint_length),
                 .fingerprint_length = msg->fingerprint_length,
                 .chunk_bytes = msg->chunk_bytes,
-                .attach = attach,
+                .attach = msg->hdr.flags & WIRE_F_ATTACH,
+                .owner = client->uid,
                 .complete = on_namespace,
         };
-        store_namespace_open(client->env->store, &op->store);
+        client->opening++;
+        store_namespace_open(env->store, &op->store);
 }
+
+/* --- the lane --- */
 
 void opening_lane(struct client *client, const struct wire_lane *msg, uint64_t received_ns)
 {

@@ -12,6 +12,7 @@
 #include "listener.h"
 #include "memory/liveness.h"
 #include "memory/populate.h"
+#include "names.h"
 #include "notify.h"
 #include "server.h"
 #include "session.h"
@@ -26,6 +27,7 @@ struct server {
         struct store *store;
         struct kio *io;
         struct tenants *tenants;
+        struct names *names;
         struct dispatch_env env[CONFIG_MAX_TENANTS]; /* with a pool, leases and a cache each */
         const struct config_tenant *tenant[CONFIG_MAX_TENANTS]; /* [0]: may be NULL */
         unsigned n_env;

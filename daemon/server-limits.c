@@ -84,11 +84,26 @@ struct lease_limits server_lease_limits(const struct server *s, unsigned tenant)
         };
 }
 
+static void apply_names_limits(struct server *s)
+{
+        struct names_limits limits = { .user = (unsigned)s->config->limits.uid_namespaces,
+                                       .n_tenants = s->n_env };
+
+        for (unsigned i = 0; i < s->n_env; i++)
+                limits.tenants[i] = (struct names_tenant){
+                        .store_tenant = s->env[i].store_tenant,
+                        .name = tenants_name(s->tenants, i),
+                        .most = s->tenant[i] ? (unsigned)s->tenant[i]->namespaces : 0,
+                };
+        names_set_limits(s->names, &limits);
+}
+
 void server_apply_limits(struct server *s)
 {
         struct tenant_limits all = server_all_limits(s), user = server_user_limits(s);
 
         tenants_set_common_limits(s->tenants, &all, &user);
+        apply_names_limits(s);
         for (unsigned i = 0; i < s->n_env; i++) {
                 struct tenant_limits limits = server_tenant_limits(s, i);
                 struct lease_limits leases = server_lease_limits(s, i);

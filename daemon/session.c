@@ -479,6 +479,7 @@ void session_begin(struct session *s, struct dispatch_env *env, const struct ten
         s->client.id = id;
         s->client.holds = *holds;
         s->client.admin = admin;
+        s->client.uid = s->peer.uid;
         s->client.send = session_send;
         s->client.idle = session_idle;
         s->client.takes_fds = session_takes_fds;

@@ -50,6 +50,7 @@ VALUES(refused_value, "limit", "credentials", "handshake");
 VALUES(ended_value, "closed", "bad_frame", "timeout", "shutdown");
 VALUES(written_value, "payload", "table", "prewrite");
 VALUES(store_error_value, "read", "write", "sync");
+VALUES(namespace_scope_value, "session", "user", "tenant", "store");
 
 static const char *tenant_value(const struct stats *s, unsigned i)
 {
@@ -63,6 +64,13 @@ static const char *path_value(const struct stats *s, unsigned i)
         if (!s)
                 return i == 0 ? "PATH" : NULL;
         return s->path_names[i][0] ? s->path_names[i] : NULL;
+}
+
+static const char *namespace_value(const struct stats *s, unsigned i)
+{
+        if (!s)
+                return i == 0 ? "NAME" : i == STATS_NAMESPACES ? "other" : NULL;
+        return s->namespace_names[i][0] ? s->namespace_names[i] : NULL;
 }
 
 /* --- the table --- */

@@ -37,11 +37,15 @@ enum { STATS_ERROR_READ, STATS_ERROR_WRITE, STATS_ERROR_SYNC, STATS_STORE_ERRORS
 
 enum { STATS_TENANTS = 16, STATS_TENANT_NAME = 64 };
 enum { STATS_PATHS = 16, STATS_PATH_NAME = 256 };
+/* The largest ones; then the sum of all others. */
+enum { STATS_NAMESPACES = 20, STATS_NAMESPACE_SERIES, STATS_NAMESPACE_NAME = 832 };
+enum { STATS_NAMESPACE_SCOPES = 4 }; /* by enum names_scope */
 
 struct stats {
         /* Values of labels that the configuration gives; "": none. Harmless in every format. */
         char tenant_names[STATS_TENANTS][STATS_TENANT_NAME];
         char path_names[STATS_PATHS][STATS_PATH_NAME];
+        char namespace_names[STATS_NAMESPACE_SERIES][STATS_NAMESPACE_NAME];
 #define STATS_GAUGE(member, name, unit, help)             double member;
 #define STATS_COUNTER(member, name, unit, help)           double member;
 #define STATS_COUNTER_BY(member, name, unit, label, values, n, help) double member[n];

@@ -12,7 +12,6 @@
 #include "dispatch.h"
 #include "http.h"
 #include "session.h"
-#include "tenant-number.h"
 
 static_assert((int)STATS_OPS >= (int)WIRE_OP_END, "each op has its counter");
 static_assert((int)STATS_STATUSES >= (int)WIRE_STATUS_END, "each status has its counter");
@@ -228,8 +227,6 @@ static void collect_store(const struct store *store, struct stats *s)
         s->store_segments = (double)st.segments;
         s->store_index_bytes = (double)st.index_bytes;
         s->store_bypassed = st.bypassed;
-        s->namespaces = (double)st.namespaces -
-                        store_count_namespaces(store, TENANT_NUMBERS, "", 0, NULL);
         s->evictions = (double)st.evictions;
         s->evicted_bytes = (double)st.evicted_bytes;
         s->drops = (double)st.drops;

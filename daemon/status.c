@@ -17,45 +17,9 @@
 #include "dispatch.h"
 #include "http.h"
 #include "session.h"
-#include "tenant-number.h"
+#include "status-namespaces.h"
 
 /* --- JSON --- */
-
-/* What is shown of tenants and namespaces. */
-struct scope {
-        const struct dispatch_env *only; /* NULL: of all */
-        bool namespaces;
-};
-
-static const char *tenant_name_of(const struct dispatch_env *env, uint16_t store_tenant)
-{
-        for (unsigned i = 0; i < env->n_all; i++)
-                if (env->all[i].store_tenant == store_tenant)
-                        return tenants_name(env->tenants, i);
-        return "(not configured)";
-}
-
-static void add_namespaces(cJSON *root, const struct dispatch_env *env, const struct scope *scope)
-{
-        cJSON *list = cJSON_AddArrayToObject(root, "namespaces");
-        const struct store_namespace *ns;
-
-        for (unsigned i = 0; scope->namespaces && (ns = store_namespace_at(env->store, i)); i++) {
-                cJSON *o;
-
-                if (ns->tenant == TENANT_NUMBERS ||
-                    (scope->only && ns->tenant != scope->only->store_tenant))
-                        continue;
-                o = cJSON_CreateObject();
-                cJSON_AddStringToObject(o, "name", ns->name);
-                cJSON_AddStringToObject(o, "tenant", tenant_name_of(env, ns->tenant));
-                cJSON_AddNumberToObject(o, "chunks", (double)ns->chunks);
-                cJSON_AddNumberToObject(o, "bytes", (double)ns->bytes);
-                cJSON_AddNumberToObject(o, "chunk_bytes", (double)ns->chunk_bytes);
-                cJSON_AddStringToObject(o, "fingerprint", ns->fingerprint);
-                cJSON_AddItemToArray(list, o);
-        }
-}
 
 static void add_limited(cJSON *o, const char *name, double used, double limit)
 {
@@ -89,6 +53,8 @@ static void add_tenants(cJSON *root, const struct stats *s)
                 add_limited(o, "keys", s->tenant_keys[i], s->tenant_keys_limit[i]);
                 add_limited(o, "stored_bytes", s->tenant_stored_bytes[i],
                             s->tenant_stored_bytes_limit[i]);
+                add_limited(o, "namespaces", s->tenant_namespaces[i],
+                            s->tenant_namespaces_limit[i]);
                 add_limited(o, "pool_bytes", s->tenant_pool_used_bytes[i], s->tenant_pool_bytes[i]);
                 cJSON_AddNumberToObject(o, "refused", s->tenant_refused[i]);
                 cJSON_AddItemToArray(list, o);
@@ -247,7 +213,8 @@ static void add_totals(cJSON *root, const struct stats *s)
         cJSON_AddNumberToObject(o, "crc_failures", s->crc_failures);
 }
 
-static void print_status(const struct status_sources *from, const struct scope *scope, FILE *out)
+static void print_status(const struct status_sources *from, const struct dispatch_env *only,
+                         const struct status_namespaces *scope, FILE *out)
 {
         static struct stats s; /* large; one thread */
         struct store_stats store;
@@ -255,7 +222,8 @@ static void print_status(const struct status_sources *from, const struct scope *
         cJSON *root = cJSON_CreateObject(), *sessions;
         char *text;
 
-        status_collect(from, scope->only, &s);
+        status_collect(from, only, &s);
+        status_collect_namespaces(from->env, scope, &s);
         store_get_stats(from->env->store, &store);
         for (unsigned i = 0; i < WIRE_INSTANCE_BYTES; i++)
                 snprintf(instance + 2 * i, 3, "%02x", from->instance[i]);
@@ -281,7 +249,7 @@ static void print_status(const struct status_sources *from, const struct scope *
         cJSON_AddNumberToObject(sessions, "donated_bytes", s.donated_bytes);
         cJSON_AddNumberToObject(sessions, "donated_registered_bytes", s.donated_registered_bytes);
         add_tenants(root, &s);
-        add_namespaces(root, from->env, scope);
+        status_add_namespaces(root, from->env, scope);
         add_totals(root, &s);
 
         text = cJSON_Print(root);
@@ -295,18 +263,27 @@ static void print_status(const struct status_sources *from, const struct scope *
 
 /* HTTP asks nobody who they are: where there are several tenants, it does not say what they call
  * their namespaces. */
+static struct status_namespaces seen_by_http(const struct status_sources *from)
+{
+        return (struct status_namespaces){ .named = from->env->n_all == 1 };
+}
+
 void status_print_status(void *userdata, FILE *out)
 {
         const struct status_sources *from = userdata;
+        struct status_namespaces scope = seen_by_http(from);
 
-        print_status(from, &(struct scope){ .namespaces = from->env->n_all == 1 }, out);
+        print_status(from, NULL, &scope, out);
 }
 
 void status_print_metrics(void *userdata, bool openmetrics, FILE *out)
 {
         static struct stats stats; /* large; one thread */
+        const struct status_sources *from = userdata;
+        struct status_namespaces scope = seen_by_http(from);
 
-        status_collect(userdata, NULL, &stats);
+        status_collect(from, NULL, &stats);
+        status_collect_namespaces(from->env, &scope, &stats);
         if (openmetrics)
                 stats_print_openmetrics(&stats, out);
         else
@@ -318,23 +295,22 @@ void status_report(void *userdata, const struct client *client, enum wire_report
         static struct stats stats;
         const struct status_sources *from = userdata;
         const struct dispatch_env *only = client->admin ? NULL : client->env;
+        struct status_namespaces scope = { .viewer = client, .named = true };
 
-        switch (what) {
-        case WIRE_REPORT_STATUS:
-                print_status(from, &(struct scope){ .only = only, .namespaces = true }, out);
-                break;
-        case WIRE_REPORT_STATS:
-                status_collect(from, only, &stats);
-                stats_print_json(&stats, out);
-                break;
-        case WIRE_REPORT_METRICS:
-                status_collect(from, only, &stats);
-                stats_print_prometheus(&stats, out);
-                break;
-        default:
-                config_print(from->config, out);
-                break;
+        if (what == WIRE_REPORT_STATUS) {
+                print_status(from, only, &scope, out);
+                return;
         }
+        if (what == WIRE_REPORT_CONFIG) {
+                config_print(from->config, out);
+                return;
+        }
+        status_collect(from, only, &stats);
+        status_collect_namespaces(from->env, &scope, &stats);
+        if (what == WIRE_REPORT_STATS)
+                stats_print_json(&stats, out);
+        else
+                stats_print_prometheus(&stats, out);
 }
 
 bool status_is_ready(void *userdata, const char **ret_why_not)
@@ -392,6 +368,7 @@ void status_log_started(const struct status_sources *from)
                 log_info("tenant %s: number %u in the store, memory pool %" PRIu64 " MiB",
                          tenants_name(env->tenants, i), env->all[i].store_tenant,
                          pool_bytes(env->all[i].pool) >> 20);
+        names_log_started(env->names);
         log_info("ready: socket %s, metrics %s, memory pool %" PRIu64 " MiB",
                  from->config->listen.socket, from->http ? http_address(from->http) : "off",
                  pool_bytes(env->pool) >> 20);

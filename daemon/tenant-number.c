@@ -64,15 +64,34 @@ static int look_at_all(const struct store *store, bool *used, char *ret_error)
         return 0;
 }
 
-/* 0: it has none yet. */
-static uint16_t number_of_name(const struct store *store, const char *name)
+uint16_t tenant_number_of(const struct store *store, const char *name)
 {
-        const struct store_namespace *ns;
+        const struct store_namespace *ns =
+                store_namespace_find(store, TENANT_NUMBERS, name, strlen(name));
 
-        for (unsigned i = 0; (ns = store_namespace_at(store, i)); i++)
-                if (ns->tenant == TENANT_NUMBERS && strcmp(ns->name, name) == 0)
-                        return (uint16_t)number_of(ns);
-        return 0;
+        return ns ? (uint16_t)number_of(ns) : 0;
+}
+
+struct name_search {
+        uint16_t number;
+        const char *name;
+};
+
+static bool has_number(void *userdata, const struct store_namespace *ns)
+{
+        struct name_search *search = userdata;
+
+        if (ns->tenant == TENANT_NUMBERS && number_of(ns) == search->number)
+                search->name = ns->name;
+        return !search->name;
+}
+
+const char *tenant_number_name(const struct store *store, uint16_t number)
+{
+        struct name_search search = { .number = number };
+
+        store_namespaces_walk(store, false, has_number, &search);
+        return search.name;
 }
 
 struct opening {
@@ -103,6 +122,7 @@ static void opening_init(struct opening *op, const char *name, unsigned number,
                 .name_length = (uint16_t)strlen(name),
                 .fingerprint = op->fingerprint,
                 .fingerprint_length = (uint16_t)length,
+                .owner = STORE_NO_OWNER,
                 .complete = on_opened,
         };
 }
@@ -138,7 +158,7 @@ int tenant_numbers_assign(struct store *store, struct kio *io, const char *const
         int r = used && all ? look_at_all(store, used, ret_error) : -ENOMEM;
 
         for (unsigned i = 0; r == 0 && i < n; i++) {
-                ret_numbers[i] = number_of_name(store, names[i]);
+                ret_numbers[i] = tenant_number_of(store, names[i]);
                 if (ret_numbers[i] != 0 || strcmp(names[i], "default") == 0)
                         continue;
                 while (number < TENANT_NUMBERS && used[number])

@@ -274,15 +274,3 @@ void store_namespaces_walk(const struct store *s, bool counted,
                         return;
         }
 }
-
-unsigned store_count_namespaces(const struct store *s, uint16_t tenant, const char *name,
-                                size_t length, bool *ret_has)
-{
-        unsigned n = 0;
-
-        for (unsigned i = 0; i < s->n_namespaces; i++)
-                n += s->namespaces[i]->tenant == tenant;
-        if (ret_has)
-                *ret_has = namespace_by_name(s, tenant, name, length);
-        return n;
-}

@@ -197,10 +197,6 @@ void store_namespaces_walk(const struct store *s, bool counted,
                            void *userdata);
 /* Changes whenever a namespace is made or removed. */
 uint64_t store_namespaces_version(const struct store *s);
-/* How many the tenant has, and whether one of them has this name; ret_has may be NULL. Adds up
- * nothing over paths. */
-unsigned store_count_namespaces(const struct store *s, uint16_t tenant, const char *name,
-                                size_t length, bool *ret_has);
 
 /* --- chunks --- */
 

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "status-namespaces.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "dispatch.h"
+#include "tenant-number.h"
+
+enum { FINGERPRINT_SHOWN = 512 }; /* of the 4096 bytes that one may have */
+
+static_assert((int)STATS_NAMESPACES == (int)NAMES_SHOWN, "each of the largest has its series");
+
+const char *status_tenant_name(const struct dispatch_env *env, uint16_t store_tenant)
+{
+        const char *name;
+
+        for (unsigned i = 0; i < env->n_all; i++)
+                if (env->all[i].store_tenant == store_tenant)
+                        return tenants_name(env->tenants, i);
+        name = tenant_number_name(env->store, store_tenant);
+        return name ? name : "(not configured)";
+}
+
+/* Of one tenant's view its number in the store, else -1. */
+static int tenant_seen(const struct client *viewer)
+{
+        return viewer && !viewer->admin ? viewer->env->store_tenant : -1;
+}
+
+/* --- the status --- */
+
+static void add_namespace(cJSON *list, const struct dispatch_env *env,
+                          const struct store_namespace *ns)
+{
+        cJSON *o = cJSON_CreateObject();
+        char fingerprint[FINGERPRINT_SHOWN + sizeof("...")];
+
+        snprintf(fingerprint, sizeof(fingerprint), "%.*s%s", FINGERPRINT_SHOWN, ns->fingerprint,
+                 strlen(ns->fingerprint) > FINGERPRINT_SHOWN ? "..." : "");
+        cJSON_AddStringToObject(o, "name", ns->name);
+        cJSON_AddStringToObject(o, "tenant", status_tenant_name(env, ns->tenant));
+        cJSON_AddNumberToObject(o, "chunks", (double)ns->chunks);
+        cJSON_AddNumberToObject(o, "bytes", (double)ns->bytes);
+        cJSON_AddNumberToObject(o, "chunk_bytes", (double)ns->chunk_bytes);
+        cJSON_AddStringToObject(o, "fingerprint", fingerprint);
+        cJSON_AddNumberToObject(o, "sessions", names_sessions(env->names, ns->id));
+        cJSON_AddItemToArray(list, o);
+}
+
+static bool is_near(const struct names_use *use)
+{
+        return (uint64_t)use->has * 100 >= (uint64_t)use->most * NAMES_WARN_PERCENT;
+}
+
+/* What is near its limit, in words; "": nothing. */
+static void warning_text(const struct names_stats *all, const struct names_use *tenant,
+                         const struct names_use *user, char *ret, size_t room)
+{
+        size_t n = 0;
+
+        ret[0] = '\0';
+        if (all && all->store_near)
+                n += (size_t)snprintf(ret + n, room - n,
+                                      "the store has %u of at most %u namespaces", all->count,
+                                      all->most);
+        if (all && all->tenants_near)
+                n += (size_t)snprintf(ret + n, room - n, "%s%u %s at %d %% of its limit or more",
+                                      n ? "; " : "", all->tenants_near,
+                                      all->tenants_near == 1 ? "tenant is" : "tenants are",
+                                      NAMES_WARN_PERCENT);
+        if (all && all->users_near)
+                n += (size_t)snprintf(ret + n, room - n, "%s%u %s at %d %% of its limit or more",
+                                      n ? "; " : "", all->users_near,
+                                      all->users_near == 1 ? "user is" : "users are",
+                                      NAMES_WARN_PERCENT);
+        if (tenant && is_near(tenant))
+                n += (size_t)snprintf(ret + n, room - n,
+                                      "the tenant has %u of at most %u namespaces", tenant->has,
+                                      tenant->most);
+        if (user && is_near(user))
+                n += (size_t)snprintf(ret + n, room - n,
+                                      "%suser has made %u of at most %u namespaces",
+                                      n ? "; this " : "this ", user->has, user->most);
+        if (n)
+                snprintf(ret + n, room - n, ": remove some (kvcachectl namespace rm)");
+}
+
+void status_add_namespaces(cJSON *root, const struct dispatch_env *env,
+                           const struct status_namespaces *scope)
+{
+        static struct names_largest largest; /* large; one thread */
+        cJSON *list = cJSON_AddArrayToObject(root, "namespaces"),
+              *usage = cJSON_AddObjectToObject(root, "namespace_usage");
+        struct names_stats stats;
+        struct names_use tenant, user;
+        char warning[400];
+        int only = tenant_seen(scope->viewer);
+        unsigned shown;
+
+        names_get_stats(env->names, &stats);
+        names_get_largest(env->names, only, &largest);
+        shown = scope->named ? largest.n : 0;
+        for (unsigned i = 0; i < shown; i++)
+                add_namespace(list, env, &largest.list[i]);
+        if (scope->viewer)
+                user = names_get_user(env->names, scope->viewer->env->store_tenant,
+                                      scope->viewer->uid);
+        if (only < 0) {
+                warning_text(&stats, NULL, scope->viewer ? &user : NULL, warning, sizeof(warning));
+                cJSON_AddNumberToObject(usage, "count", stats.count);
+                cJSON_AddNumberToObject(usage, "limit", stats.most);
+        } else {
+                names_get_tenant(env->names, (uint16_t)only, &tenant);
+                warning_text(NULL, &tenant, &user, warning, sizeof(warning));
+                cJSON_AddNumberToObject(usage, "count", tenant.has);
+                cJSON_AddNumberToObject(usage, "limit", tenant.most);
+        }
+        cJSON_AddNumberToObject(usage, "chunks", (double)largest.chunks);
+        cJSON_AddNumberToObject(usage, "bytes", (double)largest.bytes);
+        cJSON_AddNumberToObject(usage, "shown", shown);
+        if (scope->viewer) {
+                cJSON_AddNumberToObject(usage, "user_count", user.has);
+                cJSON_AddNumberToObject(usage, "user_limit", user.most);
+        }
+        cJSON_AddStringToObject(usage, "warning", warning);
+}
+
+/* --- metrics --- */
+
+/* A label's value that needs no escaping in any format, and is another for each name; no name's is
+ * "other". */
+static void label_of(const struct dispatch_env *env, const struct store_namespace *ns,
+                     char ret[static STATS_NAMESPACE_NAME])
+{
+        size_t n = 0;
+
+        if (env->n_all > 1)
+                n = (size_t)snprintf(ret, STATS_NAMESPACE_NAME, "%s:",
+                                     status_tenant_name(env, ns->tenant));
+        for (const char *p = ns->name; *p; p++) {
+                bool escape = *p == '%' || *p == '"' || *p == '\\' ||
+                              (p == ns->name && n == 0 && strcmp(p, "other") == 0);
+
+                n += (size_t)snprintf(ret + n, STATS_NAMESPACE_NAME - n, escape ? "%%%02X" : "%c",
+                                      (unsigned)*p);
+        }
+}
+
+void status_collect_namespaces(const struct dispatch_env *env,
+                               const struct status_namespaces *scope, struct stats *s)
+{
+        static struct names_largest largest;
+        struct names_stats stats;
+        int only = tenant_seen(scope->viewer);
+
+        names_get_stats(env->names, &stats);
+        names_get_largest(env->names, only, &largest);
+        s->namespaces = stats.count;
+        s->namespaces_most = stats.most;
+        s->namespaces_removed = (double)stats.removed;
+        for (unsigned i = 0; i < STATS_NAMESPACE_SCOPES; i++)
+                s->namespaces_refused[i] = (double)stats.refused[i];
+        s->namespaces_near[NAMES_USER] = stats.users_near;
+        s->namespaces_near[NAMES_TENANT] = stats.tenants_near;
+        s->namespaces_near[NAMES_STORE] = stats.store_near;
+        for (unsigned i = 0; i < env->n_all; i++) {
+                struct names_use use;
+
+                if (only >= 0 && env->all[i].store_tenant != only)
+                        continue;
+                if (!names_get_tenant(env->names, env->all[i].store_tenant, &use))
+                        continue;
+                s->tenant_namespaces[i] = use.has;
+                s->tenant_namespaces_limit[i] = use.most;
+        }
+        strcpy(s->namespace_names[STATS_NAMESPACES], "other");
+        s->namespace_chunks[STATS_NAMESPACES] = (double)largest.chunks;
+        s->namespace_bytes[STATS_NAMESPACES] = (double)largest.bytes;
+        for (unsigned i = 0; scope->named && i < largest.n; i++) {
+                label_of(env, &largest.list[i], s->namespace_names[i]);
+                s->namespace_chunks[i] = (double)largest.list[i].chunks;
+                s->namespace_bytes[i] = (double)largest.list[i].bytes;
+                s->namespace_chunks[STATS_NAMESPACES] -= s->namespace_chunks[i];
+                s->namespace_bytes[STATS_NAMESPACES] -= s->namespace_bytes[i];
+        }
+}
