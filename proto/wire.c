@@ -71,7 +71,7 @@ static const struct op_info {
         [WIRE_DEVICE] = { .name = "DEVICE" },
         [WIRE_DONATE] = { .name = "DONATE", .fds = 1 },
         [WIRE_WITHDRAW] = { .name = "WITHDRAW" },
-        [WIRE_LOOKUP] = { .name = "LOOKUP" },
+        [WIRE_LOOKUP] = { .name = "LOOKUP", .flags = WIRE_F_TALLY },
         [WIRE_PREFETCH] = { .name = "PREFETCH",
                             .flags = WIRE_F_MORE,
                             .entry_bytes = sizeof(struct key),

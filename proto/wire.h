@@ -54,7 +54,8 @@ enum wire_op {
         WIRE_DEVICE = 17,   /* suspend or resume a path of the store; admin only */
         WIRE_DONATE = 18,   /* lend memory of the client's; request carries its fd */
         WIRE_WITHDRAW = 19, /* take it back */
-        WIRE_LOOKUP = 20,   /* the tenant's look-up index (lookup.h); reply carries its fd */
+        WIRE_LOOKUP = 20,   /* the tenant's look-up index (lookup.h); reply carries its fd, and
+                               the tally's */
         WIRE_PREFETCH = 21, /* disk to pool, for gets that will come; the reply does not wait */
         WIRE_OP_END,
 };
@@ -70,6 +71,7 @@ enum wire_flag {
         WIRE_F_ALL = 1 << 5,    /* PURGE: every namespace of the store; admin only */
         WIRE_F_PIECES = 1 << 6, /* PUT, GET with WIRE_F_INTO: each key's bytes are in several pieces
                                    of memory; struct wire_piece */
+        WIRE_F_TALLY = 1 << 7,  /* LOOKUP: the session's tally, too; for WIRE_FEATURE_TALLY */
 };
 
 /* Of a message, and of each key. Stable numbers: append only. */
@@ -301,7 +303,17 @@ static_assert(sizeof(struct wire_hello_result) == 64, "wire format");
 enum wire_feature {
         WIRE_FEATURE_LOOKUP = 1 << 0,   /* LOOKUP */
         WIRE_FEATURE_PREFETCH = 1 << 1, /* PREFETCH */
+        WIRE_FEATURE_TALLY = 1 << 2,    /* LOOKUP with WIRE_F_TALLY */
 };
+
+/* A session's tally, in memory that its client writes: the keys that it has looked up by itself,
+ * one of these for each namespace of the session, by its number less one. They only grow. */
+enum { WIRE_TALLY_NAMESPACES = 256 };
+struct wire_tally {
+        uint64_t found;   /*  0 */
+        uint64_t missing; /*  8 */
+};
+static_assert(sizeof(struct wire_tally) == 16, "wire format");
 
 enum { WIRE_RESULT_LEASED = 1 << 0 };
 

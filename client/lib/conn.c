@@ -71,6 +71,7 @@ struct conn *conn_free(struct conn *c, bool forked)
         } else {
                 conn_close_pool(c);
                 lookup_map_fini(&c->lookup);
+                tally_fini(&c->tally);
         }
         while ((m = TAILQ_FIRST(&c->ghosts))) {
                 TAILQ_REMOVE(&c->ghosts, m, link);

@@ -14,6 +14,7 @@
 
 #include "lane.h"
 #include "lookup-map.h"
+#include "tally.h"
 #include "wire.h"
 
 struct kvcache;
@@ -43,6 +44,7 @@ struct conn {
         uint8_t instance[WIRE_INSTANCE_BYTES];
         struct lane lane;
         struct lookup_map lookup; /* of a session that is up */
+        struct tally tally;       /* likewise */
         struct conn_region regions[WIRE_MAX_REGIONS];
         unsigned n_regions;
         uint64_t leases;            /* that the user holds */

@@ -73,6 +73,8 @@ void lookup_map_want(struct kvcache *kv)
         m = message_new(WIRE_LOOKUP, sizeof(struct wire_hdr));
         if (!m)
                 return;
+        if ((kv->conn->features & WIRE_FEATURE_TALLY) && !kv->conn->tally.counts)
+                ((struct wire_hdr *)m->data)->flags = WIRE_F_TALLY;
         l->asking = true;
         message_queue(kv, m);
 }
@@ -104,11 +106,13 @@ static int map(struct lookup_map *l, int fd, uint64_t bytes)
         return 0;
 }
 
-void lookup_map_take(struct kvcache *kv, const struct wire_reply *reply, int fd)
+void lookup_map_take(struct kvcache *kv, const struct wire_reply *reply, int fd, int tally_fd)
 {
         struct lookup_map *l = &kv->conn->lookup;
 
         l->asking = false;
+        if (tally_fd >= 0 && !kv->conn->tally.counts)
+                (void)tally_map(&kv->conn->tally, tally_fd); /* else the look-ups go uncounted */
         if (l->base)
                 return;
         if (reply->status != WIRE_OK || map(l, fd, reply->value64) < 0) {
@@ -170,7 +174,8 @@ static bool is_overtaking(const struct kvcache *kv)
         return false;
 }
 
-static const struct key_secret *secret_of(struct kvcache *kv, uint32_t namespace_handle)
+/* Open in this session, and with the secret of this table. NULL: it is not. */
+static const struct namespace *namespace_of(struct kvcache *kv, uint32_t namespace_handle)
 {
         const struct lookup_map *l = &kv->conn->lookup;
         struct namespace *ns;
@@ -185,7 +190,7 @@ static const struct key_secret *secret_of(struct kvcache *kv, uint32_t namespace
                                         &ns->lookup_secret);
                 ns->lookup_map = l->serial;
         }
-        return &ns->lookup_secret;
+        return ns;
 }
 
 struct look {
@@ -296,6 +301,7 @@ static bool exists(const struct look *look, struct kvcache_result *results, size
 bool lookup_map_answer(struct kvcache *kv, const struct kvcache_request *u, uint64_t *ret_value)
 {
         bool is_match = u->op == KVCACHE_OP_MATCH;
+        const struct namespace *ns;
         struct look look;
         size_t present = 0; /* of a MATCH: in the leading run */
 
@@ -305,15 +311,17 @@ bool lookup_map_answer(struct kvcache *kv, const struct kvcache_request *u, uint
         /* Of a MATCH in several messages the daemon answers each by itself. */
         if (is_match && u->results && u->count > kv->conn->max_keys)
                 return false;
+        ns = namespace_of(kv, u->namespace_handle);
+        if (!ns)
+                return false;
         look = (struct look){
                 .view = &kv->conn->lookup.view,
-                .secret = secret_of(kv, u->namespace_handle),
+                .secret = &ns->lookup_secret,
                 .keys = u->entries ? u->entries->key.bytes : u->keys->bytes,
                 .stride = u->entries ? sizeof(*u->entries) : sizeof(*u->keys),
                 .count = u->count,
         };
-        if (!look.secret ||
-            !(is_match ? match(&look, &present) : exists(&look, u->results, &present)) ||
+        if (!(is_match ? match(&look, &present) : exists(&look, u->results, &present)) ||
             (present < u->count && !is_alive(kv)))
                 return false;
         for (size_t i = 0; is_match && u->results && i < u->count; i++)
@@ -321,6 +329,7 @@ bool lookup_map_answer(struct kvcache *kv, const struct kvcache_request *u, uint
                         .status = i < present ? KVCACHE_OK : KVCACHE_MISS,
                 };
         kv->lookups_local += u->count;
+        tally_add(&kv->conn->tally, ns->id, present, u->count - present);
         *ret_value = is_match ? present : 0;
         return true;
 }

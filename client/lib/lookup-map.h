@@ -28,7 +28,7 @@ struct lookup_map {
 bool lookup_map_answer(struct kvcache *kv, const struct kvcache_request *user, uint64_t *ret_value);
 /* The daemon is being asked: for the index, too, if there is one to be had. */
 void lookup_map_want(struct kvcache *kv);
-/* The reply to LOOKUP; the descriptor stays the caller's, -1: none. */
-void lookup_map_take(struct kvcache *kv, const struct wire_reply *reply, int fd);
+/* The reply to LOOKUP; the descriptors stay the caller's: of the index, of the tally. -1: none. */
+void lookup_map_take(struct kvcache *kv, const struct wire_reply *reply, int fd, int tally_fd);
 /* Unmaps it. */
 void lookup_map_fini(struct lookup_map *l);

@@ -231,7 +231,9 @@ static const char *message_check_reply(const struct kvcache *kv, const struct me
                                        const struct wire_reply *reply, size_t bytes, unsigned n_fds)
 {
         size_t payload = bytes - sizeof(*reply), result = wire_result_bytes(m->op);
-        bool carries_fd = m->op == WIRE_LANE || m->op == WIRE_REPORT || m->op == WIRE_LOOKUP;
+        const struct wire_hdr *request = (const struct wire_hdr *)m->data;
+        unsigned fds = m->op == WIRE_LANE || m->op == WIRE_REPORT || m->op == WIRE_LOOKUP;
+        unsigned fds_max = fds + (request->flags & WIRE_F_TALLY ? 1 : 0);
 
         if (reply->hdr.op != (m->op | WIRE_REPLY) || reply->hdr.flags != 0)
                 return "it answers another operation";
@@ -239,7 +241,7 @@ static const char *message_check_reply(const struct kvcache *kv, const struct me
                 return n_fds != 0          ? "a refusal with descriptors"
                        : reply->count != 0 ? "a refusal with results"
                                            : NULL;
-        if (n_fds != (carries_fd ? 1u : 0u))
+        if (n_fds < fds || n_fds > fds_max)
                 return "wrong number of descriptors";
 
         if (wire_op_is_batch(m->op)) {
@@ -273,7 +275,7 @@ static const char *message_check_reply(const struct kvcache *kv, const struct me
 }
 
 static void message_take_control(struct kvcache *kv, struct message *m,
-                                 const struct wire_reply *reply, int *fd)
+                                 const struct wire_reply *reply, int *fd, unsigned n_fds)
 {
         const char *payload = (const char *)kv->in + sizeof(*reply);
         size_t bytes = reply->hdr.len - sizeof(*reply);
@@ -281,7 +283,7 @@ static void message_take_control(struct kvcache *kv, struct message *m,
         int error = 0;
 
         if (m->op == WIRE_LOOKUP) {
-                lookup_map_take(kv, reply, reply->status == WIRE_OK ? *fd : -1);
+                lookup_map_take(kv, reply, n_fds > 0 ? fd[0] : -1, n_fds > 1 ? fd[1] : -1);
                 return;
         }
         if (m->op == WIRE_WITHDRAW && (reply->status == WIRE_OK || reply->status == WIRE_INVALID)) {
@@ -341,7 +343,7 @@ static int message_take_reply(struct kvcache *kv, size_t bytes, int fds[static W
                 message_unref_lane(m, &kv->conn->lane);
                 reply_take(kv, m, reply);
         } else {
-                message_take_control(kv, m, reply, &fds[0]);
+                message_take_control(kv, m, reply, fds, n_fds);
         }
         message_free(m);
         return 0;

@@ -61,6 +61,7 @@ void region_end_session(struct kvcache *kv)
 
         (void)epoll_ctl(kv->epoll_fd, EPOLL_CTL_DEL, c->sock, NULL);
         lookup_map_fini(&c->lookup);
+        tally_fini(&c->tally);
         TAILQ_INSERT_TAIL(&kv->ended, c, link);
         region_collect(kv);
 }

@@ -368,6 +368,7 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
         m.result.max_chunk = d->o.max_chunk;
         m.result.lane_max = d->o.lane_max;
         m.result.features = (d->o.lookup ? WIRE_FEATURE_LOOKUP : 0) |
+                            (d->o.tally ? WIRE_FEATURE_TALLY : 0) |
                             (d->o.is_old ? 0 : WIRE_FEATURE_PREFETCH);
         memcpy(m.result.instance, d->instance, sizeof(d->instance));
         d->sessions[session].hello = true;
@@ -577,10 +578,13 @@ static void do_request(struct fake_daemon *d, unsigned session, const void *msg,
                 break;
         case WIRE_LOOKUP:
                 reply.value64 = d->lookup_bytes;
+                d->tallies_asked += hdr->flags & WIRE_F_TALLY ? 1 : 0;
                 if (d->lookup_fd < 0)
                         refuse(d, session, hdr, WIRE_BUSY, "no index now");
                 else
-                        send_reply(d, session, hdr, &reply, sizeof(reply), &d->lookup_fd, 1);
+                        send_reply(d, session, hdr, &reply, sizeof(reply),
+                                   (int[]){ d->lookup_fd, d->tally_fd },
+                                   (hdr->flags & WIRE_F_TALLY) && d->tally_fd >= 0 ? 2 : 1);
                 break;
         case WIRE_DONATE:
                 do_donate(d, session, msg, fd);
@@ -820,7 +824,7 @@ struct fake_daemon *fake_daemon_start(const char *path, const struct fake_option
         d->o.max_chunk = d->o.max_chunk ? d->o.max_chunk : 1 << 20;
         d->o.max_inflight = d->o.max_inflight ? d->o.max_inflight : WIRE_MAX_INFLIGHT;
         d->o.max_keys = d->o.max_keys ? d->o.max_keys : WIRE_MAX_KEYS;
-        d->lookup_fd = -1;
+        d->lookup_fd = d->tally_fd = -1;
         pthread_mutex_init(&d->lock, NULL);
         pthread_cond_init(&d->changed, NULL);
         CHECK(getrandom(d->instance, sizeof(d->instance), 0) == sizeof(d->instance));

@@ -46,6 +46,7 @@ struct fake_options {
         uint32_t region_lie;       /* if not 0, the number of each region */
         bool is_old;               /* it offers nothing beyond the first version but look-ups */
         bool lookup;               /* it offers a look-up index: see lookup_fd */
+        bool tally;                /* and a tally of it: see tally_fd */
 
         /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not
          * go out. In the daemon's thread, under the lock. */
@@ -120,6 +121,8 @@ struct fake_daemon {
         /* What LOOKUP is answered with: the test's own. -1: BUSY. */
         int lookup_fd;
         uint64_t lookup_bytes;
+        int tally_fd; /* that goes with it to who asks for one; -1: none */
+        unsigned tallies_asked;
 
         uint32_t last_region; /* that was given a number */
         unsigned regions;     /* donated now, by all sessions */

@@ -22,12 +22,17 @@
 
 #include "../lib/rig.h"
 #include "checked.h"
+#include "cleanup.h"
 #include "lookup-table.h"
+
+enum { TALLY_BYTES = WIRE_TALLY_NAMESPACES * sizeof(struct wire_tally) };
 
 static struct {
         struct lookup_table *now;
         struct key_secret secret; /* of the namespace in it */
         bool stands;              /* its clock */
+        int tally_fd;             /* -1: there is none */
+        const struct wire_tally *tally;
 } table;
 
 static uint64_t now_ms(void)
@@ -61,6 +66,7 @@ static void make_table(struct rig *f, uint32_t n_buckets)
 static int setup(void **state)
 {
         memset(&table, 0, sizeof(table));
+        table.tally_fd = -1;
         return rig_setup(state);
 }
 
@@ -70,10 +76,13 @@ static int teardown(void **state)
 
         if (f->d) {
                 fake_daemon_lock(f->d);
-                f->d->lookup_fd = -1;
+                f->d->lookup_fd = f->d->tally_fd = -1;
                 fake_daemon_unlock(f->d);
         }
         lookup_table_free(table.now);
+        if (table.tally)
+                munmap((void *)table.tally, TALLY_BYTES);
+        closep(&table.tally_fd);
         return rig_teardown(state);
 }
 
@@ -679,8 +688,6 @@ static void a_child_is_told_that_it_is_one(void **state)
         assert_int_equal(exists(f, 1), KVCACHE_TIER_DISK);
 }
 
-/* --- daemons that lie --- */
-
 static int plain_memfd(uint64_t size, int seals, const void *content, size_t bytes)
 {
         int fd = memfd_create("test-lookup", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -691,6 +698,204 @@ static int plain_memfd(uint64_t size, int seals, const void *content, size_t byt
         assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
         return fd;
 }
+
+/* --- what is counted --- */
+
+/* A daemon with a tally of so many bytes. */
+static void start_with_tally(struct rig *f, uint64_t bytes, int seals)
+{
+        if (table.tally) {
+                munmap((void *)table.tally, TALLY_BYTES);
+                closep(&table.tally_fd);
+        }
+        f->d = fake_daemon_start(f->path, &(struct fake_options){ .lookup = true, .tally = true });
+        make_table(f, 2000);
+        table.tally_fd = plain_memfd(bytes, seals, "", 0);
+        table.tally = mmap(NULL, TALLY_BYTES, PROT_READ, MAP_SHARED, table.tally_fd, 0);
+        assert_true(table.tally != MAP_FAILED);
+        fake_daemon_lock(f->d);
+        f->d->tally_fd = table.tally_fd;
+        fake_daemon_unlock(f->d);
+        connect_with(f, 0);
+        settle(f);
+}
+
+static void assert_tally(unsigned number, uint64_t found, uint64_t missing)
+{
+        assert_int_equal(table.tally[number - 1].found, found);
+        assert_int_equal(table.tally[number - 1].missing, missing);
+}
+
+static void what_is_answered_here_is_counted_for_the_daemon(void **state)
+{
+        struct kvcache_namespace_options o = { .size = sizeof(o),
+                                               .name = "other",
+                                               .fingerprint = "" };
+        struct rig *f = *state;
+        struct kvcache_key keys[2] = { rig_key(1), { { 0 } } };
+        struct kvcache_result results[2];
+        struct kvcache_request root, submitted;
+        struct kvcache_completion c;
+        uint64_t base, value;
+        uint32_t first, other;
+
+        start_with_tally(f, TALLY_BYTES, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+        base = info_of(f).lookups_local; /* of settle() */
+        for (uint64_t n = 0; n < 1000; n++)
+                add(f, n, WIRE_TIER_DISK);
+        assert_tally(1, 0, base);
+        assert_int_equal(exists(f, 1), KVCACHE_TIER_DISK);
+        assert_tally(1, 1, base);
+        assert_int_equal(exists(f, 5000), 0);
+        assert_tally(1, 1, base + 1);
+        assert_int_equal(match(f, 0, 32), 32);
+        assert_tally(1, 33, base + 1);
+        assert_int_equal(match(f, 990, 32), 10); /* of a chain, all that was asked for */
+        assert_tally(1, 43, base + 23);
+        assert_int_equal(match(f, 5000, 8192), 0);
+        assert_tally(1, 43, base + 8215);
+
+        submitted = request_of(f, KVCACHE_OP_EXISTS, keys, 1, results);
+        tick(f);
+        assert_int_equal(kvcache_submit(f->kv, &submitted), 0);
+        assert_int_equal(kvcache_drain(f->kv, &c, 1, 5000), 1);
+        assert_tally(1, 44, base + 8215);
+
+        /* Not what the daemon is asked, which counts it itself. */
+        root = request_of(f, KVCACHE_OP_EXISTS, keys, 2, results);
+        assert_int_equal(kvcache_call(f->kv, &root, &value), 0);
+        table.stands = true;
+        lookup_table_set_clock(table.now, 0);
+        assert_int_equal(exists(f, 1), 0);
+        table.stands = false;
+        assert_tally(1, 44, base + 8215);
+
+        /* By the number that the daemon gave the namespace. */
+        assert_int_equal(kvcache_namespace_open(f->kv, &o, &other), 0);
+        first = f->ns;
+        f->ns = other;
+        assert_int_equal(match(f, 1, 3), 0);
+        assert_tally(2, 0, 3);
+        f->ns = first;
+        assert_tally(1, 44, base + 8215);
+        assert_int_equal(info_of(f).lookups_local, base + 44 + 8215 + 3);
+
+        /* Asked for once in a session, however often the table changes. */
+        make_table(f, 100);
+        (void)exists(f, 1);
+        settle(f);
+        assert_int_equal(requests(f, WIRE_LOOKUP), 2);
+        fake_daemon_lock(f->d);
+        assert_int_equal(f->d->tallies_asked, 1);
+        fake_daemon_unlock(f->d);
+}
+
+/* The next daemon's begins at zero, and nothing is written into the last one's any more. */
+static void each_session_has_a_tally_of_its_own(void **state)
+{
+        struct rig *f = *state;
+        int old_fd;
+        uint64_t counts[2];
+
+        start_with_tally(f, TALLY_BYTES, F_SEAL_SHRINK);
+        add(f, 1, WIRE_TIER_DISK);
+        assert_int_equal(match(f, 1, 2), 1);
+        old_fd = dup(table.tally_fd);
+        kvcache_close(f->kv);
+        fake_daemon_free(f->d);
+        assert_int_equal(pread(old_fd, counts, sizeof(counts), 0), sizeof(counts));
+        assert_int_equal(counts[0], 1);
+        assert_true(counts[1] >= 1);
+        start_with_tally(f, TALLY_BYTES, F_SEAL_SHRINK);
+        add(f, 1, WIRE_TIER_DISK);
+        {
+                uint64_t missing = table.tally[0].missing;
+
+                assert_int_equal(match(f, 1, 4), 1);
+                assert_tally(1, 1, missing + 3);
+        }
+        {
+                uint64_t now[2];
+
+                assert_int_equal(pread(old_fd, now, sizeof(now), 0), sizeof(now));
+                assert_memory_equal(now, counts, sizeof(now));
+        }
+        close(old_fd);
+}
+
+/* One that offers no tally, one that has none now, one that is no good: look-ups go on. */
+static void without_a_tally_look_ups_are_answered_all_the_same(void **state)
+{
+        struct rig *f = *state;
+
+        start(f);
+        settle(f);
+        add(f, 1, WIRE_TIER_DISK);
+        assert_int_equal(exists(f, 1), KVCACHE_TIER_DISK);
+        fake_daemon_lock(f->d);
+        assert_int_equal(f->d->tallies_asked, 0);
+        fake_daemon_unlock(f->d);
+        for (unsigned i = 0; i < 3; i++) {
+                kvcache_close(f->kv);
+                fake_daemon_free(f->d);
+                if (i == 0) {
+                        f->d = fake_daemon_start(
+                                f->path, &(struct fake_options){ .lookup = true, .tally = true });
+                        make_table(f, 64);
+                        connect_with(f, 0);
+                        settle(f);
+                } else {
+                        start_with_tally(f, i == 1 ? TALLY_BYTES / 2 : TALLY_BYTES,
+                                         i == 1 ? F_SEAL_SHRINK : F_SEAL_GROW);
+                }
+                fake_daemon_lock(f->d);
+                assert_int_equal(f->d->tallies_asked, 1);
+                fake_daemon_unlock(f->d);
+                add(f, 1, WIRE_TIER_DISK);
+                assert_int_equal(exists(f, 1), KVCACHE_TIER_DISK);
+                assert_int_equal(match(f, 1, 2), 1);
+                if (i == 2)
+                        assert_tally(1, 0, 0);
+        }
+}
+
+static size_t with_any_number(struct fake_daemon *d, const struct wire_hdr *request,
+                              struct wire_reply *reply, size_t bytes)
+{
+        const uint32_t *number = d->o.user;
+
+        if (request->op == WIRE_NAMESPACE && reply->status == WIRE_OK && number)
+                reply->value = *number;
+        return bytes;
+}
+
+static void a_number_outside_of_the_tally_is_counted_nowhere(void **state)
+{
+        static uint32_t numbers[] = { 0, WIRE_TALLY_NAMESPACES + 1, UINT32_MAX };
+        struct rig *f = *state;
+        uint64_t missing;
+
+        start_with_tally(f, TALLY_BYTES, F_SEAL_SHRINK);
+        missing = table.tally[0].missing;
+        for (unsigned i = 0; i < ARRAY_SIZE(numbers); i++) {
+                char name[] = { (char)('a' + i), '\0' };
+                struct kvcache_namespace_options o = { .size = sizeof(o),
+                                                       .name = name,
+                                                       .fingerprint = "" };
+                struct wire_tally all[WIRE_TALLY_NAMESPACES] = { { 0, missing } };
+
+                fake_daemon_lock(f->d);
+                f->d->o.reply = with_any_number;
+                f->d->o.user = &numbers[i];
+                fake_daemon_unlock(f->d);
+                assert_int_equal(kvcache_namespace_open(f->kv, &o, &f->ns), 0);
+                assert_int_equal(match(f, 1, 9), 0);
+                assert_int_equal(requests(f, WIRE_MATCH), 0);
+                assert_memory_equal(table.tally, all, sizeof(all));
+        }
+}
+
+/* --- daemons that lie --- */
 
 static void a_table_that_is_not_what_it_must_be_is_not_used(void **state)
 {
@@ -831,6 +1036,10 @@ int main(void)
                 CASE(each_namespace_and_each_session_has_its_own),
                 CASE(absence_is_not_believed_of_a_daemon_that_is_gone),
                 CASE(a_child_is_told_that_it_is_one),
+                CASE(what_is_answered_here_is_counted_for_the_daemon),
+                CASE(each_session_has_a_tally_of_its_own),
+                CASE(without_a_tally_look_ups_are_answered_all_the_same),
+                CASE(a_number_outside_of_the_tally_is_counted_nowhere),
                 CASE(a_table_that_is_not_what_it_must_be_is_not_used),
                 CASE(a_reply_without_its_descriptor_ends_the_session),
                 CASE(words_and_counters_may_be_anything),

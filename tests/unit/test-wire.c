@@ -117,6 +117,8 @@ static unsigned flags_of(unsigned op)
                 return WIRE_F_MORE;
         case WIRE_PURGE:
                 return WIRE_F_ALL;
+        case WIRE_LOOKUP:
+                return WIRE_F_TALLY;
         default:
                 return 0;
         }
