@@ -127,6 +127,8 @@ uint32_t client_release(struct client *client, const struct wire_lease *leases, 
 
 /* --- clients --- */
 
+static_assert((int)CLIENT_MAX_NAMESPACES == (int)WIRE_TALLY_NAMESPACES, "each has its counters");
+
 void client_init(struct client *client, struct dispatch_env *env)
 {
         *client = (struct client){ .env = env, .lane = { .fd = -1 } };
@@ -138,6 +140,23 @@ void client_init(struct client *client, struct dispatch_env *env)
 uint32_t client_namespace(const struct client *client, uint32_t number)
 {
         return number > 0 && number <= client->n_namespaces ? client->namespaces[number - 1] : 0;
+}
+
+void client_count_lookups(struct client *client, uint64_t now_ns)
+{
+        struct dispatch_env *env = client->env;
+        bool is_possible = true;
+
+        if (!client->page.counts)
+                return;
+        tally_page_read(&client->page, now_ns);
+        for (unsigned i = 0; i < client->n_namespaces; i++) {
+                struct tally_keys keys;
+
+                is_possible &= tally_page_take(&client->page, i, &keys);
+                tally_add(&env->tally, env->store, client->namespaces[i], TALLY_OWN_LOOKUPS, keys);
+        }
+        env->impossible_tallies += !is_possible;
 }
 
 void client_abandon(struct client *client)
@@ -155,6 +174,8 @@ void client_abandon(struct client *client)
 void client_fini(struct client *client)
 {
         assert(client->inflight == 0);
+        client_count_lookups(client, clock_mono_ns());
+        tally_page_close(&client->page);
         chain_close(client);
         for (unsigned i = 0; i < client->n_namespaces; i++)
                 if (client->namespaces[i] != 0)

@@ -19,6 +19,7 @@
 #include "memory/lane.h"
 #include "memory/lease.h"
 #include "names.h"
+#include "tally-page.h"
 #include "tenant.h"
 #include "wire.h"
 
@@ -62,6 +63,8 @@ struct dispatch_env {
         struct names *names;
         struct lookups *lookups;   /* of all tenants; NULL: there is to be none */
         struct traffic traffic;
+        struct tally tally;            /* freed by dispatch_fini() */
+        uint64_t impossible_tallies;   /* readings of a client's page that were cut */
         struct dispatch_blocks blocks; /* given back by dispatch_fini() */
         struct log_ratelimit quota_lines;
         struct donation_stats donated;
@@ -96,6 +99,8 @@ struct client {
         unsigned n_namespaces;    /* places that are, or were, in use */
         unsigned open_namespaces; /* that are */
         unsigned opening;         /* NAMESPACE messages that are not answered */
+        struct tally_page page; /* what it has looked up by itself */
+        bool looks_up;          /* it may: the look-up index was handed to it */
 
         unsigned inflight;    /* messages not answered yet */
         uint32_t keys_inflight; /* of these */
@@ -133,6 +138,9 @@ enum wire_status client_charge(struct client *client, enum tenant_thing what, ui
 enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire_lease *ret);
 /* Ends leases; returns how many of them there were not. */
 uint32_t client_release(struct client *client, const struct wire_lease *leases, unsigned n);
+
+/* Counts what it has looked up by itself since the last time. */
+void client_count_lookups(struct client *client, uint64_t now_ns);
 
 /* The store's id of the namespace that the client knows by `number`; 0: it has not opened that.
  * What others have opened does not show in a client's numbers. */

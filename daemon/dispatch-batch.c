@@ -40,6 +40,7 @@ void dispatch_fini(struct dispatch_env *env)
         while (env->blocks.n_unused > 0)
                 free(env->blocks.unused[--env->blocks.n_unused]);
         env->blocks.n = 0;
+        tally_fini(&env->tally);
 }
 
 struct batch *batch_new(struct client *client, const struct wire_batch *msg)
@@ -99,6 +100,8 @@ static void batch_end(struct batch *b)
                 .count = wire_result_bytes(b->head.hdr.op) ? b->head.count : 0,
                 .value = b->value,
         };
+        tally_add(&client->env->tally, client->env->store, b->head.namespace_id,
+                  b->head.hdr.op == WIRE_GET ? TALLY_GETS : TALLY_LOOKUPS, b->keys);
         client->keys_inflight -= b->head.count;
         donations_unuse(client, b->regions);
         tenant_uncharge(&client->holds, TENANT_KEYS, b->head.count);

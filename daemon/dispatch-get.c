@@ -75,6 +75,8 @@ static void get_done(struct cache_request *req)
         uint32_t length;
 
         b->part->places[slot_index(s)] = req->place;
+        b->keys.found += status == WIRE_OK;
+        b->keys.missing += status == WIRE_MISS;
         if (status == WIRE_OK && req->direct) {
                 result->tier = (uint8_t)req->tier;
                 result->chunk_length = req->length;
@@ -127,6 +129,7 @@ static bool get_at_once(struct batch *b, uint32_t i, const struct wire_get *entr
         if (chunk == POOL_NONE)
                 return false;
         result->tier = CACHE_MEMORY;
+        b->keys.found++;
         get_answer(b, i, get_mapped(b->client, entry, chunk, result));
         return true;
 }

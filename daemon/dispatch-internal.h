@@ -23,6 +23,7 @@ struct batch {
         uint32_t started, done;
         uint64_t hashes[2 * BATCH_FETCH_KEYS]; /* of the keys around `started` */
         uint32_t value;                        /* MATCH: the run; else stale releases */
+        struct tally_keys keys;                /* EXISTS, MATCH, GET: so far */
         bool running;                          /* dispatch_run() is in it: it ends it */
         struct chain_part *part;
         uint8_t *entries;           /* then pieces */

@@ -29,13 +29,17 @@ static void look_up(struct batch *b, uint32_t i)
                 tiers = cache_find(cache, ns, key, hash, NULL, NULL);
                 *(uint8_t *)batch_result(b, i) = (uint8_t)tiers;
                 status = tiers ? WIRE_OK : WIRE_MISS;
+                b->keys.found += tiers != 0;
+                b->keys.missing += tiers == 0;
                 break;
         case WIRE_MATCH:
                 if (cache_find(cache, ns, key, hash, NULL, NULL)) {
                         b->value = i + 1;
                         status = WIRE_OK;
+                        b->keys.found++;
                 } else {
                         /* The run ends here: the rest need not be looked at. */
+                        b->keys.missing += b->head.count - i;
                         b->started = b->head.count;
                         b->done = b->head.count - 1;
                 }

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "checked.h"
+#include "cleanup.h"
 
 /* --- namespaces --- */
 
@@ -275,12 +277,18 @@ struct lookup_open {
 static void reply_lookup(struct client *client, const struct wire_hdr *hdr, uint64_t received_ns,
                          int result)
 {
+        _cleanup_(closep) int tally = -1;
         uint64_t bytes = 0;
         int fd = result == 0 ? lookups_fd(client->env->lookups, client->env->tenant, &bytes) : -1;
 
-        if (fd >= 0 && client->takes_fds(client))
-                client_reply(client, hdr, received_ns, WIRE_OK, 0, bytes, NULL, &fd, 1);
-        else if (fd >= 0)
+        if (fd >= 0 && client->takes_fds(client)) {
+                /* Without memory for it the look-ups go uncounted, which a metric says. */
+                if ((hdr->flags & WIRE_F_TALLY) && !client->page.counts)
+                        (void)tally_page_open(&client->page, clock_mono_ns(), &tally);
+                client->looks_up = true;
+                client_reply(client, hdr, received_ns, WIRE_OK, 0, bytes, NULL,
+                             (int[]){ fd, tally }, tally >= 0 ? 2 : 1);
+        } else if (fd >= 0)
                 client_reply(client, hdr, received_ns, WIRE_BUSY, 0, 0, CLIENT_UNREAD, NULL, 0);
         else if (result == -ESHUTDOWN || result == -ECANCELED)
                 client_reply(client, hdr, received_ns, WIRE_SHUTDOWN, 0, 0,

@@ -178,19 +178,19 @@ static void on_status_line(evutil_socket_t fd, short what, void *userdata)
         struct server *s = userdata;
         struct sessions_stats sessions;
         struct store_stats store;
-        struct cache_stats cache;
-        uint64_t hits, gets;
+        char hits[64] = "";
+        double ratio;
+        const char *of;
 
+        sessions_count_lookups(s->sessions);
+        of = status_hit_ratio(s->env, &ratio);
+        if (of)
+                snprintf(hits, sizeof(hits), ", %.1f %% of keys found (%s)", 100 * ratio, of);
         sessions_get_stats(s->sessions, &sessions);
         store_get_stats(s->store, &store);
-        cache = cache_stats(s);
-        hits = cache.hits_memory + cache.hits_disk;
-        gets = hits + cache.misses;
-        notify_status("%" PRIu64 " clients, %" PRIu64
-                      " chunks on disk, %.1f of %.1f GiB, %.1f %% of gets hit",
+        notify_status("%" PRIu64 " clients, %" PRIu64 " chunks on disk, %.1f of %.1f GiB%s",
                       sessions.open, store.chunks, (double)store.used_bytes / (1 << 30),
-                      (double)store.limit / (1 << 30),
-                      gets ? 100.0 * (double)hits / (double)gets : 0.0);
+                      (double)store.limit / (1 << 30), hits);
 }
 
 static uint64_t available_memory(void *userdata)

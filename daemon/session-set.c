@@ -225,6 +225,20 @@ bool sessions_empty(const struct sessions *all)
         return list_empty(&all->all);
 }
 
+void sessions_count_lookups(struct sessions *all)
+{
+        uint64_t now_ns = clock_mono_ns();
+
+        all->stats.counted = all->stats.uncounted = 0;
+        list_for_each (&all->all, n) {
+                struct client *client = &container_of(n, struct session, node)->client;
+
+                client_count_lookups(client, now_ns);
+                all->stats.counted += client->page.counts != NULL;
+                all->stats.uncounted += client->looks_up && !client->page.counts;
+        }
+}
+
 void sessions_get_stats(const struct sessions *all, struct sessions_stats *ret)
 {
         *ret = all->stats;

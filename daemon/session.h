@@ -27,6 +27,7 @@ struct sessions_stats {
         uint64_t refused_limit, refused_credentials, refused_handshake;
         uint64_t ended_closed, ended_bad_frame, ended_timeout, ended_shutdown;
         uint64_t lines_held_back;
+        uint64_t counted, uncounted; /* that look keys up by themselves, as of the last count */
 };
 
 int sessions_new(struct sessions **ret, const struct sessions_params *params);
@@ -52,5 +53,7 @@ bool sessions_busy(const struct sessions *s);
 /* Ends all of them; sessions_turn() frees them as their requests end. */
 void sessions_stop(struct sessions *s);
 bool sessions_empty(const struct sessions *s);
+/* Adds what clients have looked up by themselves to the tallies of their tenants. */
+void sessions_count_lookups(struct sessions *s);
 void sessions_get_stats(const struct sessions *s, struct sessions_stats *ret);
 void sessions_set_handshake(struct sessions *s, uint64_t handshake_ms);

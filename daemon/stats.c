@@ -43,6 +43,7 @@ static const char *status_value(const struct stats *s, unsigned i)
         struct values_semicolon
 
 VALUES(tier_value, "memory", "disk");
+VALUES(lookup_value, "daemon", "client");
 VALUES(form_value, "map", "into");
 VALUES(ack_value, "accepted", "written", "durable");
 VALUES(io_value, "read", "write", "sync", "copy", "call");

@@ -15,6 +15,7 @@ enum { STATS_OPS = 32, STATS_STATUSES = 16 }; /* wire ops and statuses, by numbe
 
 /* Indices of the other members that are arrays. */
 enum { STATS_TIER_MEMORY, STATS_TIER_DISK, STATS_TIERS };
+enum { STATS_LOOKUPS_DAEMON, STATS_LOOKUPS_CLIENT, STATS_LOOKUPS };
 enum { STATS_FORM_MAP, STATS_FORM_INTO, STATS_FORMS };
 enum { STATS_ACKS = 3 };   /* by enum wire_ack */
 enum { STATS_IO_OPS = 5 }; /* by enum kio_op */

@@ -70,7 +70,42 @@ void status_collect_pools(const struct dispatch_env *env, struct pool_stats *ret
         }
 }
 
+struct tally_keys status_lookups(const struct tally_keys of[TALLY_KINDS])
+{
+        return (struct tally_keys){
+                .found = of[TALLY_LOOKUPS].found + of[TALLY_OWN_LOOKUPS].found,
+                .missing = of[TALLY_LOOKUPS].missing + of[TALLY_OWN_LOOKUPS].missing,
+        };
+}
+
+const char *status_hit_ratio(const struct dispatch_env *env, double *ret_ratio)
+{
+        struct tally_keys lookups = { 0 }, gets = { 0 }, of;
+
+        for (unsigned i = 0; i < env->n_all; i++) {
+                struct cache_stats cache;
+
+                of = status_lookups(env->all[i].tally.all);
+                lookups.found += of.found;
+                lookups.missing += of.missing;
+                cache_get_stats(env->all[i].cache, &cache);
+                gets.found += cache.hits_memory + cache.hits_disk;
+                gets.missing += cache.misses;
+        }
+        of = lookups.found + lookups.missing > 0 ? lookups : gets;
+        if (of.found + of.missing == 0)
+                return NULL;
+        *ret_ratio = (double)of.found / (double)(of.found + of.missing);
+        return lookups.found + lookups.missing > 0 ? "look-ups" : "gets";
+}
+
 /* --- the metrics --- */
+
+static void add_lookups(struct stats *s, unsigned by, const struct tally_keys *keys)
+{
+        s->lookup_keys[by] += (double)(keys->found + keys->missing);
+        s->lookup_found[by] += (double)keys->found;
+}
 
 static void collect_traffic(const struct dispatch_env *env, struct stats *s)
 {
@@ -85,6 +120,9 @@ static void collect_traffic(const struct dispatch_env *env, struct stats *s)
                 }
                 for (unsigned i = 0; i < WIRE_STATUS_END; i++)
                         s->key_results[i] += (double)t->results[i];
+                add_lookups(s, STATS_LOOKUPS_DAEMON, &env->all[k].tally.all[TALLY_LOOKUPS]);
+                add_lookups(s, STATS_LOOKUPS_CLIENT, &env->all[k].tally.all[TALLY_OWN_LOOKUPS]);
+                s->lookup_impossible += (double)env->all[k].impossible_tallies;
                 s->get_bytes[STATS_FORM_MAP] += (double)t->get_bytes_map;
                 s->get_bytes[STATS_FORM_INTO] += (double)t->get_bytes_into;
                 s->donated_regions += (double)env->all[k].donated.regions;
@@ -120,6 +158,8 @@ static void collect_sessions(const struct status_sources *from, struct stats *s)
         struct tenant_usage usage;
 
         sessions_get_stats(from->sessions, &sessions);
+        s->lookup_counted = (double)sessions.counted;
+        s->lookup_uncounted = (double)sessions.uncounted;
         s->sessions = (double)sessions.open;
         s->sessions_accepted = (double)sessions.accepted;
         s->sessions_refused[STATS_REFUSED_LIMIT] = (double)sessions.refused_limit;
@@ -151,7 +191,9 @@ static void collect_tenants(const struct dispatch_env *env, const struct dispatc
         for (unsigned i = 0; i < env->n_all; i++) {
                 const struct dispatch_env *of = &env->all[i];
                 struct store_tenant_usage stored;
+                struct tally_keys lookups;
                 struct tenant_usage usage;
+                struct cache_stats cache;
                 struct pool_stats pool;
 
                 if (only && of != only)
@@ -177,6 +219,12 @@ static void collect_tenants(const struct dispatch_env *env, const struct dispatc
                 s->tenant_stored_bytes_limit[i] = limit_of(stored.limit);
                 s->tenant_pool_bytes[i] = (double)pool.bytes;
                 s->tenant_pool_used_bytes[i] = (double)pool.used_bytes;
+                lookups = status_lookups(of->tally.all);
+                s->tenant_lookup_keys[i] = (double)(lookups.found + lookups.missing);
+                s->tenant_lookup_found[i] = (double)lookups.found;
+                cache_get_stats(of->cache, &cache);
+                s->tenant_get_found[i] = (double)(cache.hits_memory + cache.hits_disk);
+                s->tenant_get_keys[i] = s->tenant_get_found[i] + (double)cache.misses;
                 for (unsigned k = 0; k < TENANT_THINGS; k++)
                         s->tenant_refused[i] += (double)usage.refused[k];
         }
@@ -317,6 +365,7 @@ void status_collect(const struct status_sources *from, const struct dispatch_env
         char number[16];
 
         memset(ret, 0, sizeof(*ret));
+        sessions_count_lookups(from->sessions);
         store_get_stats(from->env->store, &store);
         kio_get_info(from->env->io, &io);
         snprintf(number, sizeof(number), "%d", WIRE_VERSION_MAX);

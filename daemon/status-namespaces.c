@@ -11,13 +11,22 @@ enum { FINGERPRINT_SHOWN = 512 }; /* of the 4096 bytes that one may have */
 
 static_assert((int)STATS_NAMESPACES == (int)NAMES_SHOWN, "each of the largest has its series");
 
-const char *status_tenant_name(const struct dispatch_env *env, uint16_t store_tenant)
+/* NULL: it is not configured. */
+static const struct dispatch_env *tenant_of(const struct dispatch_env *env, uint16_t store_tenant)
 {
-        const char *name;
-
         for (unsigned i = 0; i < env->n_all; i++)
                 if (env->all[i].store_tenant == store_tenant)
-                        return tenants_name(env->tenants, i);
+                        return &env->all[i];
+        return NULL;
+}
+
+const char *status_tenant_name(const struct dispatch_env *env, uint16_t store_tenant)
+{
+        const struct dispatch_env *tenant = tenant_of(env, store_tenant);
+        const char *name;
+
+        if (tenant)
+                return tenants_name(env->tenants, tenant->tenant);
         name = tenant_number_name(env->store, store_tenant);
         return name ? name : "(not configured)";
 }
@@ -29,6 +38,21 @@ static int tenant_seen(const struct client *viewer)
 }
 
 /* --- the status --- */
+
+static void add_keys(cJSON *o, const struct dispatch_env *env, const struct store_namespace *ns)
+{
+        const struct dispatch_env *tenant = tenant_of(env, ns->tenant);
+        struct tally_keys keys[TALLY_KINDS] = { 0 }, lookups;
+
+        if (tenant)
+                tally_get(&tenant->tally, ns->id, keys);
+        lookups = status_lookups(keys);
+        cJSON_AddNumberToObject(o, "lookup_keys", (double)(lookups.found + lookups.missing));
+        cJSON_AddNumberToObject(o, "lookup_found_keys", (double)lookups.found);
+        cJSON_AddNumberToObject(o, "get_keys",
+                                (double)(keys[TALLY_GETS].found + keys[TALLY_GETS].missing));
+        cJSON_AddNumberToObject(o, "get_found_keys", (double)keys[TALLY_GETS].found);
+}
 
 static void add_namespace(cJSON *list, const struct dispatch_env *env,
                           const struct store_namespace *ns)
@@ -43,6 +67,7 @@ static void add_namespace(cJSON *list, const struct dispatch_env *env,
         cJSON_AddNumberToObject(o, "chunks", (double)ns->chunks);
         cJSON_AddNumberToObject(o, "bytes", (double)ns->bytes);
         cJSON_AddNumberToObject(o, "chunk_bytes", (double)ns->chunk_bytes);
+        add_keys(o, env, ns);
         cJSON_AddStringToObject(o, "fingerprint", fingerprint);
         cJSON_AddNumberToObject(o, "sessions", names_sessions(env->names, ns->id));
         cJSON_AddItemToArray(list, o);

@@ -56,6 +56,10 @@ static void add_tenants(cJSON *root, const struct stats *s)
                 add_limited(o, "namespaces", s->tenant_namespaces[i],
                             s->tenant_namespaces_limit[i]);
                 add_limited(o, "pool_bytes", s->tenant_pool_used_bytes[i], s->tenant_pool_bytes[i]);
+                cJSON_AddNumberToObject(o, "lookup_keys", s->tenant_lookup_keys[i]);
+                cJSON_AddNumberToObject(o, "lookup_found_keys", s->tenant_lookup_found[i]);
+                cJSON_AddNumberToObject(o, "get_keys", s->tenant_get_keys[i]);
+                cJSON_AddNumberToObject(o, "get_found_keys", s->tenant_get_found[i]);
                 cJSON_AddNumberToObject(o, "refused", s->tenant_refused[i]);
                 cJSON_AddItemToArray(list, o);
         }
@@ -196,9 +200,22 @@ static void add_scrub(cJSON *root, const struct config *config, const struct sto
         cJSON_AddNumberToObject(o, "failures", (double)st->scrub_failures);
 }
 
-static void add_totals(cJSON *root, const struct stats *s)
+static void add_totals(cJSON *root, const struct dispatch_env *env, const struct stats *s)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "totals");
+        double ratio = 0;
+        const char *of = status_hit_ratio(env, &ratio);
+
+        if (of) {
+                cJSON_AddNumberToObject(o, "hit_ratio", ratio);
+                cJSON_AddStringToObject(o, "hit_ratio_of", of);
+        }
+        cJSON_AddNumberToObject(o, "lookup_keys",
+                                s->lookup_keys[STATS_LOOKUPS_DAEMON] +
+                                        s->lookup_keys[STATS_LOOKUPS_CLIENT]);
+        cJSON_AddNumberToObject(o, "lookup_found_keys",
+                                s->lookup_found[STATS_LOOKUPS_DAEMON] +
+                                        s->lookup_found[STATS_LOOKUPS_CLIENT]);
 
         cJSON_AddNumberToObject(o, "puts", s->puts);
         cJSON_AddNumberToObject(o, "gets",
@@ -250,7 +267,7 @@ static void print_status(const struct status_sources *from, const struct dispatc
         cJSON_AddNumberToObject(sessions, "donated_registered_bytes", s.donated_registered_bytes);
         add_tenants(root, &s);
         status_add_namespaces(root, from->env, scope);
-        add_totals(root, &s);
+        add_totals(root, from->env, &s);
 
         text = cJSON_Print(root);
         if (text)

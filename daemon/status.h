@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "stats.h"
+#include "tally.h"
 #include "wire.h"
 
 struct cache_stats;
@@ -22,7 +23,7 @@ struct sessions;
 struct status_sources {
         const struct config *config;
         const struct dispatch_env *env; /* of all tenants */
-        const struct sessions *sessions;
+        struct sessions *sessions;
         const struct http *http;
         uint64_t started_unix_ms, started_ns;
         uint64_t config_reloads;
@@ -51,3 +52,10 @@ void status_collect(const struct status_sources *from, const struct dispatch_env
 /* Sums over all tenants. */
 void status_collect_cache(const struct dispatch_env *env, struct cache_stats *ret);
 void status_collect_pools(const struct dispatch_env *env, struct pool_stats *ret);
+/* By whomever they were answered. */
+struct tally_keys status_lookups(const struct tally_keys of[TALLY_KINDS]);
+/* Of all tenants, as of the last sessions_count_lookups(): which part of the keys asked for was
+ * there, of those looked up, or, while there are none, of those got. Never of both: a client that
+ * looks a key up and then gets it has asked for it once. "look-ups" or "gets"; NULL: none were
+ * asked for. */
+const char *status_hit_ratio(const struct dispatch_env *env, double *ret_ratio);

@@ -486,10 +486,31 @@ static void print_namespaces(cJSON *status)
         text_table_print(table, "  ", stdout);
 }
 
+/* Of the keys looked up, or, while there are none, of those got: the daemon says which. */
+static void print_hit_ratio(cJSON *totals, uint64_t gets, uint64_t hits)
+{
+        uint64_t keys = take_count(totals, "lookup_keys");
+        uint64_t found = take_count(totals, "lookup_found_keys");
+        char of[32] = "", asked[HUMAN_BYTES], there[HUMAN_BYTES], part[HUMAN_BYTES];
+        double ratio;
+
+        if (!take_number(totals, "hit_ratio", &ratio) ||
+            !take_text(totals, "hit_ratio_of", of, sizeof(of)))
+                return;
+        if (strcmp(of, "gets") == 0) {
+                keys = gets;
+                found = hits;
+        }
+        human_count(keys, asked);
+        human_count(found, there);
+        human_percent(found, keys, part);
+        line("hit ratio", "%s of the keys of %s (%s of %s)", part, of, there, asked);
+}
+
 static void print_totals(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *totals = take_object(status, "totals");
-        char a[HUMAN_BYTES], b[HUMAN_BYTES], c[HUMAN_BYTES], d[HUMAN_BYTES];
+        char a[HUMAN_BYTES], b[HUMAN_BYTES], c[HUMAN_BYTES];
         uint64_t memory, disk, misses, failures;
 
         if (!totals)
@@ -507,10 +528,8 @@ static void print_totals(cJSON *status)
         human_count(memory, a);
         human_count(disk, b);
         human_count(misses, c);
-        human_percent(memory + disk, memory + disk + misses, d);
-        line("hits", "%s from memory, %s from disk; %s misses%s%s%s", a, b, c,
-             memory + disk + misses ? " (" : "", memory + disk + misses ? d : "",
-             memory + disk + misses ? " hit)" : "");
+        line("gets", "%s from memory, %s from disk; %s misses", a, b, c);
+        print_hit_ratio(totals, memory + disk + misses, memory + disk);
         human_count(take_count(totals, "evictions"), a);
         line("evictions", "%s", a);
         failures = take_count(totals, "crc_failures");

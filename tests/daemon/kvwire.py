@@ -29,6 +29,10 @@ DEFAULT_SOCKET = "/run/kvcache/kvcache.sock"
 
 FEATURE_LOOKUP = 1
 FEATURE_PREFETCH = 2
+FEATURE_TALLY = 4
+
+TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
+TALLY_BYTES = 256 * TALLY.size
 
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE, F_SEAL_FUTURE_WRITE = 1, 2, 4, 8, 16
 
@@ -65,6 +69,7 @@ class Flag(enum.IntFlag):
     ATTACH = 16
     ALL = 32
     PIECES = 64
+    TALLY = 128
 
 
 class Status(enum.IntEnum):
@@ -595,6 +600,17 @@ class Client:
             return Lookup(fd, reply.value64)
         finally:
             os.close(fd)
+
+    def tally(self):
+        """The session's tally (5.5), once: its descriptor, which is the caller's."""
+        reply = self.call(Op.LOOKUP, flags=Flag.TALLY, n_fds=2)
+        os.close(reply.fds[0])
+        fd = reply.fds[1]
+        wanted = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW
+        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & wanted != wanted or os.fstat(fd).st_size < TALLY_BYTES:
+            os.close(fd)
+            raise ProtocolError("LOOKUP: a tally that is not sealed, or too small")
+        return fd
 
     def list_page(self, namespace, cursor=0, count=1024):
         """One LIST: (entries, next cursor; 0 at the end)."""

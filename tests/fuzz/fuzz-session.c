@@ -353,7 +353,9 @@ static void say_withdraw(int fd)
 
 static void say_lookup(int fd)
 {
-        struct wire_hdr msg = { .len = sizeof(msg), .op = WIRE_LOOKUP };
+        struct wire_hdr msg = { .len = sizeof(msg),
+                                .op = WIRE_LOOKUP,
+                                .flags = take(1) & 1 ? WIRE_F_TALLY : 0 };
 
         say(fd, &msg, sizeof(msg), false);
 }

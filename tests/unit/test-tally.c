@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What clients count, as the daemon reads it: exact where they are honest, bounded where they lie,
+ * and by namespace as long as there is one. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "checked.h"
+#include "tally-page.h"
+
+enum { PAGE = 4096, SECOND = 1000000000, NAMESPACES = 4096 };
+
+/* Which namespaces the store has: those below. */
+static uint32_t namespaces;
+const struct store_namespace *__wrap_store_namespace_get(const struct store *s, uint32_t id);
+
+const struct store_namespace *__wrap_store_namespace_get(const struct store *s, uint32_t id)
+{
+        static const struct store_namespace it;
+
+        return id > 0 && id < namespaces ? &it : NULL;
+}
+
+/* --- the page --- */
+
+static struct {
+        struct tally_page page;
+        struct wire_tally *counts; /* the client's mapping */
+        int fd;
+        uint64_t now;
+} p;
+
+static int setup(void **state)
+{
+        p.now = SECOND;
+        assert_int_equal(tally_page_open(&p.page, p.now, &p.fd), 0);
+        p.counts = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, p.fd, 0);
+        assert_true(p.counts != MAP_FAILED);
+        namespaces = NAMESPACES;
+        return 0;
+}
+
+static int teardown(void **state)
+{
+        munmap(p.counts, PAGE);
+        close(p.fd);
+        tally_page_close(&p.page);
+        assert_null(p.page.counts);
+        return 0;
+}
+
+/* What a reading a second later brings for one namespace. */
+static struct tally_keys read_one(unsigned number, bool is_possible)
+{
+        struct tally_keys keys = { 99, 99 };
+
+        p.now += SECOND;
+        tally_page_read(&p.page, p.now);
+        assert_int_equal(tally_page_take(&p.page, number, &keys), is_possible);
+        return keys;
+}
+
+static void assert_keys(struct tally_keys keys, uint64_t found, uint64_t missing)
+{
+        assert_int_equal(keys.found, found);
+        assert_int_equal(keys.missing, missing);
+}
+
+static void each_reading_brings_what_was_counted_since_the_last(void **state)
+{
+        assert_keys(read_one(0, true), 0, 0);
+        p.counts[0] = (struct wire_tally){ 32, 0 };
+        p.counts[255] = (struct wire_tally){ 0, 7 };
+        assert_keys(read_one(0, true), 32, 0);
+        assert_keys(read_one(255, true), 0, 7);
+        assert_keys(read_one(0, true), 0, 0);
+        p.counts[0] = (struct wire_tally){ 33, 1 };
+        assert_keys(read_one(0, true), 1, 1);
+        assert_keys(read_one(256, true), 0, 0);
+        assert_keys(read_one(UINT32_MAX, true), 0, 0);
+}
+
+static void a_client_can_neither_cut_the_page_nor_seal_it(void **state)
+{
+        struct stat st;
+
+        assert_int_equal(ftruncate(p.fd, 0), -1);
+        assert_int_equal(ftruncate(p.fd, 2 * PAGE), -1);
+        assert_int_equal(fcntl(p.fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+        assert_int_equal(fstat(p.fd, &st), 0);
+        assert_int_equal(st.st_size, PAGE);
+        p.counts[3].found = 5;
+        assert_keys(read_one(3, true), 5, 0);
+        assert_int_equal(fallocate(p.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PAGE), 0);
+        assert_keys(read_one(3, false), 0, 0);
+        p.counts[3].found = 2;
+        assert_keys(read_one(3, true), 2, 0);
+}
+
+static void a_count_that_goes_back_counts_nothing(void **state)
+{
+        p.counts[1] = (struct wire_tally){ 1000, 1000 };
+        assert_keys(read_one(1, true), 1000, 1000);
+        p.counts[1] = (struct wire_tally){ 10, 1001 };
+        assert_keys(read_one(1, false), 0, 1);
+        p.counts[1] = (struct wire_tally){ 12, 1001 };
+        assert_keys(read_one(1, true), 2, 0);
+}
+
+/* Whatever it writes, and over all its namespaces together. */
+static void a_client_adds_no_more_than_can_be_looked_up_in_the_time(void **state)
+{
+        const uint64_t most = SECOND / TALLY_PAGE_NS_PER_KEY;
+        uint64_t sum = 0, x = 88172645463325252u;
+
+        p.counts[0].found = UINT64_MAX;
+        assert_keys(read_one(0, false), most, 0);
+        p.counts[0] = (struct wire_tally){ 0, UINT64_MAX / 2 };
+        assert_keys(read_one(0, false), 0, most);
+        p.counts[0] = (struct wire_tally){ most, UINT64_MAX / 2 };
+        assert_keys(read_one(0, true), most, 0);
+        for (unsigned round = 0; round < 1000; round++) {
+                bool all_possible = true;
+
+                for (unsigned i = 0; i < WIRE_TALLY_NAMESPACES; i++) {
+                        x ^= x << 13;
+                        x ^= x >> 7;
+                        x ^= x << 17;
+                        p.counts[i] = (struct wire_tally){ x, ~x };
+                }
+                p.now += 4000;
+                tally_page_read(&p.page, p.now);
+                for (unsigned i = 0; i < WIRE_TALLY_NAMESPACES; i++) {
+                        struct tally_keys keys;
+
+                        all_possible &= tally_page_take(&p.page, i, &keys);
+                        sum += keys.found + keys.missing;
+                        assert_true(sum <= (round + 1) * 1000u);
+                }
+                assert_false(all_possible);
+        }
+        assert_true(sum > 0);
+        /* Time that stands, or seems to go back, brings nothing. */
+        p.counts[0].found = 0;
+        (void)read_one(0, false);
+        p.counts[0].found = 50;
+        tally_page_read(&p.page, p.now);
+        tally_page_read(&p.page, p.now - SECOND);
+        {
+                struct tally_keys keys;
+
+                assert_false(tally_page_take(&p.page, 0, &keys));
+                assert_int_equal(keys.found, 0);
+        }
+}
+
+static void without_a_page_there_is_nothing(void **state)
+{
+        struct tally_page none = { 0 };
+        struct tally_keys keys = { 9, 9 };
+
+        tally_page_read(&none, SECOND);
+        assert_true(tally_page_take(&none, 0, &keys));
+        assert_keys(keys, 0, 0);
+        tally_page_close(&none);
+}
+
+/* --- by namespace --- */
+
+static void counts_are_kept_by_namespace_and_kind(void **state)
+{
+        struct tally_keys keys[TALLY_KINDS];
+        struct tally t = { 0 };
+
+        /* In an order in which each row has its place found anew. */
+        for (uint32_t i = 1; i < NAMESPACES; i++) {
+                uint32_t id = i * 1553 % NAMESPACES;
+
+                tally_add(&t, NULL, id, TALLY_OWN_LOOKUPS, (struct tally_keys){ id, 1 });
+                tally_add(&t, NULL, id, TALLY_GETS, (struct tally_keys){ 0, 2 });
+                tally_add(&t, NULL, id, TALLY_OWN_LOOKUPS, (struct tally_keys){ 1, 0 });
+        }
+        for (uint32_t id = 1; id < NAMESPACES; id++) {
+                tally_get(&t, id, keys);
+                assert_keys(keys[TALLY_LOOKUPS], 0, 0);
+                assert_keys(keys[TALLY_OWN_LOOKUPS], id + 1, 1);
+                assert_keys(keys[TALLY_GETS], 0, 2);
+        }
+        assert_int_equal(t.all[TALLY_GETS].missing, 2 * (NAMESPACES - 1));
+        tally_fini(&t);
+}
+
+static void a_removed_namespace_leaves_the_sum_and_its_number_to_another(void **state)
+{
+        struct tally_keys keys[TALLY_KINDS];
+        struct tally t = { 0 };
+
+        for (uint32_t id = 1; id <= 3; id++)
+                tally_add(&t, NULL, id, TALLY_GETS, (struct tally_keys){ id, 0 });
+        tally_forget(&t, 2);
+        tally_forget(&t, 77);
+        tally_get(&t, 2, keys);
+        assert_keys(keys[TALLY_GETS], 0, 0);
+        tally_get(&t, 3, keys);
+        assert_keys(keys[TALLY_GETS], 3, 0);
+        tally_add(&t, NULL, 2, TALLY_GETS, (struct tally_keys){ 10, 0 });
+        tally_get(&t, 2, keys);
+        assert_keys(keys[TALLY_GETS], 10, 0);
+        assert_int_equal(t.all[TALLY_GETS].found, 16);
+
+        /* What was looked up in one that the store no longer has makes no row. */
+        namespaces = 3;
+        tally_forget(&t, 3);
+        tally_add(&t, NULL, 3, TALLY_GETS, (struct tally_keys){ 5, 0 });
+        tally_add(&t, NULL, 0, TALLY_GETS, (struct tally_keys){ 5, 0 });
+        assert_int_equal(t.n_rows, 2);
+        assert_int_equal(t.all[TALLY_GETS].found, 26);
+        tally_fini(&t);
+}
+
+int main(void)
+{
+#define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+        const struct CMUnitTest tests[] = {
+                CASE(each_reading_brings_what_was_counted_since_the_last),
+                CASE(a_client_can_neither_cut_the_page_nor_seal_it),
+                CASE(a_count_that_goes_back_counts_nothing),
+                CASE(a_client_adds_no_more_than_can_be_looked_up_in_the_time),
+                CASE(without_a_page_there_is_nothing),
+                CASE(counts_are_kept_by_namespace_and_kind),
+                CASE(a_removed_namespace_leaves_the_sum_and_its_number_to_another),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
