@@ -951,6 +951,7 @@ static void when_stopping_what_was_asked_is_answered_and_sessions_end(void **sta
 
 /* What this thread asks for; the library's own calls do not come by here. */
 static _Thread_local uint64_t allocations;
+static bool no_tallies; /* there is no memory for them */
 
 void *__real_malloc(size_t bytes);
 void *__wrap_malloc(size_t bytes);
@@ -966,6 +967,8 @@ void *__wrap_malloc(size_t bytes)
 void *__wrap_calloc(size_t n, size_t bytes)
 {
         allocations++;
+        if (no_tallies && n == WIRE_TALLY_NAMESPACES && bytes == sizeof(struct wire_tally))
+                return NULL;
         return __real_calloc(n, bytes);
 }
 
@@ -998,12 +1001,136 @@ static void hits_allocate_nothing(void **state)
         hang_up(&c);
 }
 
+/* --- what clients look up by themselves --- */
+
+static struct lookups *lookups_open(void)
+{
+        struct lookups *l;
+
+        assert_int_equal(lookups_new(&l,
+                                     &(struct lookups_params){
+                                             .store = t.store,
+                                             .io = t.io,
+                                             .tenants = &(struct lookups_tenant){ .pool = t.pool },
+                                             .n_tenants = 1,
+                                     }),
+                         0);
+        return l;
+}
+
+/* LOOKUP with TALLY: how many descriptors came, of which the second is kept. */
+static unsigned ask_for_tally(struct peer_end *c, int *ret_tally)
+{
+        struct wire_hdr msg = { .len = sizeof(msg), .op = WIRE_LOOKUP, .flags = WIRE_F_TALLY };
+        int fds[WIRE_MAX_FDS];
+        unsigned n_fds = 0;
+        ssize_t n;
+
+        send_raw(c, &msg, sizeof(msg));
+        while ((n = fdpass_recv(c->fd, in.bytes, WIRE_MAX_MESSAGE, fds, &n_fds)) == -EAGAIN) {
+                turn(false);
+                (void)lookups_turn(d.env.lookups, clock_mono_ns(), LOOKUPS_SLICE_NS);
+        }
+        assert_int_equal(n, sizeof(struct wire_reply));
+        assert_int_equal(in.reply.status, WIRE_OK);
+        for (unsigned i = 0; i < n_fds; i++) {
+                if (i == 1)
+                        *ret_tally = fds[i];
+                else
+                        close(fds[i]);
+        }
+        return n_fds;
+}
+
+static struct tally_keys own_lookups(void)
+{
+        sessions_count_lookups(d.sessions);
+        return d.env.tally.all[TALLY_OWN_LOOKUPS];
+}
+
+/* Of each session by its own namespaces, at each reading and at the end, whoever ends it. */
+static void what_clients_count_is_read_until_their_session_ends(void **state)
+{
+        struct tally_keys keys[TALLY_KINDS];
+        struct wire_tally *counts[2];
+        struct peer_end c[2];
+        int fd = -1;
+
+        d.env.lookups = lookups_open();
+        for (unsigned i = 0; i < 2; i++) {
+                greet(&c[i]);
+                assert_int_equal(ask_for_tally(&c[i], &fd), 2);
+                counts[i] = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+                assert_ptr_not_equal(counts[i], MAP_FAILED);
+                close(fd);
+                assert_int_equal(ask_for_tally(&c[i], &fd), 1); /* it has it */
+        }
+        assert_int_equal(own_lookups().found, 0);
+        assert_int_equal(sessions().counted, 2);
+        assert_int_equal(sessions().uncounted, 0);
+        counts[0][c[0].ns - 1] = (struct wire_tally){ 5, 1 };
+        counts[1][c[1].ns - 1] = (struct wire_tally){ 10, 0 };
+        counts[1][c[1].ns] = (struct wire_tally){ 3, 3 }; /* it has opened one namespace only */
+        assert_int_equal(own_lookups().found, 15);
+        assert_int_equal(own_lookups().missing, 1);
+
+        /* Not read again before the one is dead, and the other's is not touched by that. */
+        counts[0][c[0].ns - 1].found += 100;
+        hang_up(&c[0]);
+        turns();
+        assert_int_equal(d.env.tally.all[TALLY_OWN_LOOKUPS].found, 115);
+        assert_int_equal(own_lookups().found, 115);
+        assert_int_equal(sessions().counted, 1);
+
+        /* Nor before the daemon ends it. */
+        counts[1][c[1].ns - 1].missing = 7;
+        send_raw(&c[1], "?", 1);
+        assert_ended(&c[1]);
+        turns();
+        assert_int_equal(d.env.tally.all[TALLY_OWN_LOOKUPS].missing, 8);
+        hang_up(&c[1]);
+        turns();
+        assert_int_equal(own_lookups().found, 115);
+        assert_int_equal(sessions().counted, 0);
+        tally_get(&d.env.tally, t.ns, keys);
+        assert_int_equal(keys[TALLY_OWN_LOOKUPS].found, 115);
+        assert_int_equal(d.env.impossible_tallies, 0);
+        for (unsigned i = 0; i < 2; i++)
+                munmap(counts[i], 4096);
+        d.env.lookups = lookups_free(d.env.lookups);
+}
+
+static void without_memory_for_a_tally_there_is_the_index_alone(void **state)
+{
+        struct peer_end c;
+        int fd = -1;
+
+        d.env.lookups = lookups_open();
+        greet(&c);
+        no_tallies = true;
+        assert_int_equal(ask_for_tally(&c, &fd), 1);
+        (void)own_lookups();
+        assert_int_equal(sessions().counted, 0);
+        assert_int_equal(sessions().uncounted, 1);
+        no_tallies = false;
+        assert_int_equal(ask_for_tally(&c, &fd), 2);
+        close(fd);
+        (void)own_lookups();
+        assert_int_equal(sessions().counted, 1);
+        assert_int_equal(sessions().uncounted, 0);
+        hang_up(&c);
+        turns();
+        d.env.lookups = lookups_free(d.env.lookups);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 TEST(hits_allocate_nothing),
+                TEST(what_clients_count_is_read_until_their_session_ends),
+                TEST(without_memory_for_a_tally_there_is_the_index_alone),
                 TEST(a_peer_that_closes_gives_everything_back),
                 TEST(an_ended_session_keeps_its_leases_until_the_peer_closes),
                 TEST(an_ended_session_is_noticed_to_close_though_replies_were_left_unread),
