@@ -126,6 +126,10 @@ static int blocking_put(struct kvcache *kv, const struct kvcache_request *u, int
         int r;
 
         r = blocking_put_ready(kv, u);
+        if (r == -E2BIG && message_has_ended(kv)) {
+                kv->error[0] = '\0';
+                r = blocking_put_ready(kv, u); /* the next daemon's lane may be longer */
+        }
         while (r == 0 && first < u->count) {
                 size_t n = kv->conn ? blocking_round(kv, u, first) : 1;
 

@@ -412,6 +412,15 @@ void message_check_idle(struct kvcache *kv)
                 message_session_lost(kv, n > 0 ? -EBADMSG : -ECONNRESET);
 }
 
+bool message_has_ended(struct kvcache *kv)
+{
+        if (kv->n_inflight > 0)
+                (void)message_flow(kv);
+        else
+                message_check_idle(kv);
+        return !kv->conn;
+}
+
 /* The common wait: nothing to send, something to come, and the receive's own timeout is short
  * enough. One system call instead of a poll() and a receive. */
 static int message_wait_reply(struct kvcache *kv)

@@ -66,6 +66,8 @@ int message_send(struct kvcache *kv);
 int message_flow(struct kvcache *kv);
 /* With nothing in flight, notices that the session has ended meanwhile. */
 void message_check_idle(struct kvcache *kv);
+/* The same, whatever is in flight. True: there is no session now. */
+bool message_has_ended(struct kvcache *kv);
 /* Waits until the socket has something or `deadline`, then message_flow(), then lets overdue
  * requests go. */
 int message_wait(struct kvcache *kv, int64_t deadline);

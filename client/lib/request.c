@@ -223,6 +223,10 @@ static int request_try(struct kvcache *kv, const struct kvcache_request *user, s
                 build_undo(&b);
                 return r;
         }
+        /* Nothing is sent by which the end of the session would show: what the keys are refused for
+         * may be limits of a daemon that another has followed. */
+        if (count > 0 && q->n_messages == 0 && message_has_ended(kv))
+                return -ECONNRESET;
 
         TAILQ_CONCAT(&kv->queue, &b.messages, link);
         TAILQ_INSERT_TAIL(&kv->requests, q, link);
@@ -249,10 +253,13 @@ int request_submit(struct kvcache *kv, const struct kvcache_request *user, size_
         int r;
 
         /* A daemon that was restarted while nothing was going on shows now: nobody has seen the
-         * request, so it is built anew for the new session. */
+         * request, so it is built anew for the new session. What a daemon cannot do, the one that
+         * follows it may. */
         r = request_try(kv, user, first, count, more, deadline, waited, ret);
-        if (r == -ECONNRESET)
+        if (r == -ECONNRESET || ((r == -EOPNOTSUPP || r == -E2BIG) && message_has_ended(kv))) {
+                kv->error[0] = '\0';
                 r = request_try(kv, user, first, count, more, deadline, waited, ret);
+        }
         if (r == -ECONNRESET)
                 return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
         if (kv->error[0] != '\0')

@@ -1297,6 +1297,88 @@ test_a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor
         assert_int_equal(peek(f, &f->d->stale_releases), 0);
 }
 
+/* Limits and abilities are those of the daemon that is there now, though its coming was not
+ * noticed: of what the one before could not do, nothing would be sent by which it shows. */
+static void test_what_one_daemon_refuses_the_next_may_do(void **state)
+{
+        const struct fake_options small_chunks = { .max_chunk = 4096 },
+                                  short_lane = { .lane_max = 65536 }, old = { .is_old = true };
+        struct rig *f = *state;
+        uint8_t *data = calloc(1, 100000);
+        struct kvcache_key k = rig_key(1);
+        struct kvcache_entry e = { .key = k, .data = data, .length = 100000 };
+        struct kvcache_result r;
+        struct kvcache_request put, prefetch;
+        struct kvcache_completion c;
+
+        assert_non_null(data);
+        start(f, &small_chunks);
+        put = request_of(f, KVCACHE_OP_PUT, NULL, 1, &r);
+        put.entries = &e;
+        for (unsigned i = 0; i < 2; i++) {
+                assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 100000, KVCACHE_ACCEPTED),
+                                 KVCACHE_TOO_LARGE);
+                restart(f, NULL);
+                if (i == 0) {
+                        assert_int_equal(kvcache_call(f->kv, &put, NULL), 0);
+                } else {
+                        assert_int_equal(kvcache_submit(f->kv, &put), 0);
+                        assert_int_equal(kvcache_drain(f->kv, &c, 1, 5000), 1);
+                        assert_int_equal(c.error, 0);
+                }
+                assert_int_equal(r.status, KVCACHE_OK);
+                restart(f, &small_chunks);
+        }
+
+        restart(f, &short_lane);
+        for (unsigned i = 0; i < 2; i++) {
+                assert_int_equal(kvcache_call(f->kv, &put, NULL), -E2BIG);
+                assert_int_equal(kvcache_submit(f->kv, &put), -E2BIG);
+                restart(f, NULL);
+                r.status = -1;
+                if (i == 0) {
+                        assert_int_equal(kvcache_call(f->kv, &put, NULL), 0);
+                } else {
+                        assert_int_equal(kvcache_submit(f->kv, &put), 0);
+                        assert_int_equal(kvcache_drain(f->kv, &c, 1, 5000), 1);
+                        assert_int_equal(c.error, 0);
+                }
+                assert_int_equal(r.status, KVCACHE_OK);
+                assert_string_equal(kvcache_error(f->kv), "");
+                restart(f, &short_lane);
+        }
+
+        prefetch = request_of(f, KVCACHE_OP_PREFETCH, &k, 1, NULL);
+        restart(f, &old);
+        assert_int_equal(kvcache_call(f->kv, &prefetch, NULL), -EOPNOTSUPP);
+        restart(f, NULL);
+        assert_int_equal(kvcache_call(f->kv, &prefetch, NULL), 0);
+        restart(f, &old);
+        assert_int_equal(kvcache_call(f->kv, &prefetch, NULL), -EOPNOTSUPP);
+
+        /* With another request under way in the session that ended. */
+        fake_daemon_hold(f->d, 1u << WIRE_EXISTS);
+        {
+                struct kvcache_request exists = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &r);
+
+                assert_int_equal(kvcache_submit(f->kv, &exists), 0);
+                assert_true(fake_daemon_wait(f->d, &f->d->requests[WIRE_EXISTS], 1));
+                restart(f, NULL);
+                assert_int_equal(kvcache_call(f->kv, &prefetch, NULL), 0);
+                assert_int_equal(kvcache_drain(f->kv, &c, 1, 5000), 1);
+                assert_int_equal(r.status, KVCACHE_LOST);
+        }
+
+        /* And when none has followed, that is what is said. */
+        restart(f, &small_chunks);
+        assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 100000, KVCACHE_ACCEPTED),
+                         KVCACHE_TOO_LARGE);
+        fake_daemon_free(f->d);
+        f->d = NULL;
+        assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 100000, KVCACHE_ACCEPTED), -ENOTCONN);
+        free(data);
+}
+
 static void test_a_restart_between_two_calls_goes_unnoticed(void **state)
 {
         struct rig *f = *state;
@@ -1857,6 +1939,7 @@ int main(void)
                 TEST(the_allocator_keeps_places_apart),
                 TEST(a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor),
                 TEST(a_restart_between_two_calls_goes_unnoticed),
+                TEST(what_one_daemon_refuses_the_next_may_do),
                 TEST(memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over),
                 TEST(leases_outlive_a_session_that_a_living_daemon_ends),
                 TEST(lies_end_the_session_and_nothing_else),
