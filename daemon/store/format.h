@@ -125,17 +125,20 @@ struct disk_namespaces {
         uint64_t generation;     /* 32  the highest valid copy counts */
         uint64_t bytes;          /* 40  this header and all records */
         uint64_t purge_seq;      /* 48  of purging everything: entries up to it are dead */
-        uint32_t next_id;        /* 56  ids are not given twice */
+        uint32_t next_id;        /* 56  ids below have been given. At UINT32_MAX those of removed
+                                    namespaces are given again */
         uint32_t reserved0;      /* 60 */
         uint64_t set_purges;     /* 64  of a store of several paths: counts what has been purged
                                     from all, and drops that a path has missed */
         uint64_t set_missed;     /* 72  paths, by bit, that were aside meanwhile ... */
         uint64_t set_missed_at; /* 80  ... at the count: one that knows of fewer is to be emptied */
-        uint8_t reserved[40];    /* 88 */
+        uint64_t set_removed_at; /* 88  the last of them that removed a namespace */
+        uint8_t reserved[32];    /* 96 */
 };
 static_assert(sizeof(struct disk_namespaces) == 128, "disk format");
 static_assert(offsetof(struct disk_namespaces, purge_seq) == 48, "disk format");
 static_assert(offsetof(struct disk_namespaces, set_missed_at) == 80, "disk format");
+static_assert(offsetof(struct disk_namespaces, set_removed_at) == 88, "disk format");
 #define DISK_NAMESPACES_MAGIC "KVCNAMES"
 
 struct disk_namespace { /* then name and fingerprint, without NUL, padded with zeros to 8 bytes */
@@ -146,7 +149,8 @@ struct disk_namespace { /* then name and fingerprint, without NUL, padded with z
         uint16_t flags;          /* 10  none yet */
         uint32_t owner;          /* 12  user id of who made it, plus 1; 0: not known */
         uint64_t chunk_bytes;    /* 16  declared; 0: none */
-        uint64_t purge_seq;      /* 24  entries of this namespace up to it are dead */
+        uint64_t purge_seq;      /* 24  entries of this namespace up to it are dead: purged, or of
+                                    another namespace that had the id before */
         uint64_t created_ms;     /* 32 */
 };
 static_assert(sizeof(struct disk_namespace) == 40, "disk format");

@@ -325,8 +325,10 @@ static int submit_resume(struct path *p)
         struct store *s = p->store;
         int r;
 
-        free(TAKE_PTR(p->snapshot));
+        struct path_snapshot *earlier = TAKE_PTR(p->snapshot);
+
         r = path_namespaces_snapshot(s, &p->snapshot, &p->join);
+        path_namespaces_release(s, earlier);
         if (r < 0)
                 return r;
         p->join.empty = p->missed;
@@ -339,8 +341,9 @@ static int submit_resume(struct path *p)
 
 static void resume_failed(struct path *p, int r)
 {
+        /* What it has taken stays listed: its files may have it. */
+        path_namespaces_release(p->store, TAKE_PTR(p->snapshot));
         p->next = volume_close(p->next);
-        free(TAKE_PTR(p->snapshot));
         health_set_state(p, STORE_PATH_BYPASSED, p->error);
         device_done(p, r, p->error);
 }
@@ -371,7 +374,6 @@ static void resumed(struct kio_request *req)
                         s->watch->replaced(s->watch->userdata);
                 for (unsigned i = 0; i < s->n_tenant_limits; i++)
                         shares_limit_tenant(p, &s->tenant_limits[i]);
-                free(TAKE_PTR(p->snapshot));
                 if (s->in_set)
                         s->set_count = MAX(s->set_count,
                                            (unsigned)volume_superblock(p->volume)->path_count);
@@ -380,6 +382,7 @@ static void resumed(struct kio_request *req)
                                 (void)path_namespaces_learn(s, p, p->error);
                 p->missed = p->hung = p->news = false;
                 health_set_state(p, STORE_PATH_UP, "");
+                path_namespaces_release(s, TAKE_PTR(p->snapshot));
                 s->sum.missed &= ~set_bits_up(s);
                 s->missed &= ~set_bits_up(s);
                 if (p->emptied)

@@ -5,10 +5,12 @@
  *
  * Runs on the loop thread, and on the path's thread for calls while it is being opened, joined or
  * suspended. Each file is a header and the records, under one CRC; the newer whole one is read.
- * Both hold the same at rest, so damage to one loses nothing.
+ * Both hold the same at rest, so damage to one loses nothing. The newer one is synced before the
+ * other is written: a process that was killed between write and sync leaves it in the page cache
+ * alone.
  *
- * Failures: a file that cannot be read, or is not whole, is written anew from the other; with
- * neither whole the list is empty, and the caller is told. */
+ * Failures: a file that cannot be read, or is not whole, is written anew from the other, now or, if
+ * that fails, later; with neither whole the list is empty, and the caller is told. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -60,6 +62,7 @@ int64_t namespaces_build(struct namespaces *n, uint64_t generation)
                 .set_purges = n->set.purges,
                 .set_missed = n->set.missed,
                 .set_missed_at = n->set.missed_at,
+                .set_removed_at = n->set.removed_at,
         };
         memcpy(header->uuid, n->uuid, DISK_UUID_BYTES);
         p = (char *)(header + 1);
@@ -112,9 +115,8 @@ static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t byt
                         return false;
                 memcpy(&record, (const char *)buf + offset, sizeof(record));
                 more = namespace_record_bytes(record.name_length, record.fingerprint_length);
-                if (!range_within(offset, more, h->bytes) ||
-                    record.id <= last_id || record.name_length == 0 ||
-                    record.name_length > STORE_MAX_NAME ||
+                if (!range_within(offset, more, h->bytes) || record.id <= last_id ||
+                    record.name_length == 0 || record.name_length > STORE_MAX_NAME ||
                     record.fingerprint_length > STORE_MAX_FINGERPRINT ||
                     record.purge_seq >= UINT64_MAX / 2 ||
                     memchr(name, '\0', (size_t)record.name_length + record.fingerprint_length))
@@ -160,7 +162,8 @@ static int load(struct namespaces *n, const void *buf)
         n->next_id = h->next_id;
         n->set = (struct volume_set){ .purges = h->set_purges,
                                       .missed = h->set_missed,
-                                      .missed_at = h->set_missed_at };
+                                      .missed_at = h->set_missed_at,
+                                      .removed_at = h->set_removed_at };
         n->bytes = h->bytes;
         return 0;
 }
@@ -197,31 +200,40 @@ static int read_file(int fd, void **ret, uint64_t *ret_bytes)
         return 0;
 }
 
+static int write_file(int fd, const char *buf, int64_t bytes)
+{
+        for (int64_t done = 0; done < bytes;) {
+                ssize_t k = pwrite(fd, buf + done, (size_t)(bytes - done), done);
+
+                if (k < 0 && errno == EINTR)
+                        continue;
+                if (k <= 0)
+                        return k < 0 ? -errno : -EIO;
+                done += k;
+        }
+        return fdatasync(fd) < 0 ? -errno : 0;
+}
+
 int namespaces_write_now(struct namespaces *n)
 {
-        int64_t bytes;
-
         assert(n->writing == WRITING_NOTHING);
-        if (n->durable == n->generation)
-                return 0;
-        bytes = namespaces_build(n, n->generation);
-        if (bytes < 0)
-                return (int)bytes;
-        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++) {
-                for (int64_t done = 0; done < bytes;) {
-                        ssize_t k = pwrite(n->fds[i], (char *)n->buf + done, (size_t)(bytes - done),
-                                           done);
+        if (n->generation == n->writing_generation && n->generation != n->durable)
+                n->generation++; /* as in namespaces_turn() */
+        while (!namespaces_at_rest(n)) {
+                unsigned i = namespaces_next_file(n);
+                int64_t bytes = namespaces_build(n, n->generation);
+                int r;
 
-                        if (k < 0 && errno == EINTR)
-                                continue;
-                        if (k <= 0)
-                                return k < 0 ? -errno : -EIO;
-                        done += k;
-                }
-                if (fdatasync(n->fds[i]) < 0)
-                        return -errno;
+                if (bytes < 0)
+                        return (int)bytes;
+                n->good[i] = 0;
+                n->writing_generation = n->generation;
+                r = write_file(n->fds[i], n->buf, bytes);
+                /* One whole copy is enough; the other is written later. */
+                if (r < 0)
+                        return n->durable == n->generation ? 0 : r;
+                n->good[i] = n->durable = n->generation;
         }
-        n->durable = n->generation;
         return 0;
 }
 
@@ -230,9 +242,8 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
 {
         static const char *const names[DISK_NAMESPACE_FILES] = { "namespaces.0", "namespaces.1" };
         _cleanup_(namespaces_freep) struct namespaces *n = calloc(1, sizeof(*n));
-        const struct disk_namespaces *best = NULL;
+        const struct disk_namespaces *best = NULL, *valid[DISK_NAMESPACE_FILES] = { NULL };
         void *copies[DISK_NAMESPACE_FILES] = { NULL };
-        bool same = true;
         int r = 0;
 
         if (!n)
@@ -253,31 +264,30 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
                 _cleanup_(closep) int fd = dir_open_buffered(dir, names[i]);
                 uint64_t bytes = 0;
 
-                if (fd == -ENOENT) {
-                        same = false;
-                } else if (fd < 0) {
+                if (fd < 0 && fd != -ENOENT) {
                         r = store_error(ret_error, fd, "%s/%s: cannot open: %s", dir->path,
                                         names[i], strerror(-fd));
                         break;
-                } else {
+                } else if (fd >= 0) {
                         /* An unreadable copy is a damaged one. */
                         r = read_file(fd, &copies[i], &bytes);
                         if (r == -ENOMEM)
                                 break;
                         r = 0;
                 }
+                n->reserve = MAX(n->reserve, round_up(bytes, DISK_PAGE));
                 if (!copies[i] || !copy_valid(n, copies[i], bytes))
-                        same = false;
-                else if (!best ||
-                         ((struct disk_namespaces *)copies[i])->generation > best->generation) {
-                        same = same && !best;
-                        best = copies[i];
-                } else if (((struct disk_namespaces *)copies[i])->generation < best->generation) {
-                        same = false;
-                }
+                        continue;
+                valid[i] = copies[i];
+                if (!best || valid[i]->generation > best->generation)
+                        best = valid[i];
         }
         if (r == 0 && best)
                 r = load(n, best);
+        for (unsigned i = 0; r == 0 && i < DISK_NAMESPACE_FILES; i++)
+                if (valid[i] && valid[i]->bytes == best->bytes &&
+                    memcmp(valid[i], best, best->bytes) == 0)
+                        n->good[i] = best->generation;
         for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++)
                 free(copies[i]);
         if (r == -ENOMEM)
@@ -293,7 +303,13 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
                                            names[i], strerror(-r));
         }
         *ret_lost = !best && !dir->fresh;
-        if (!same) {
+        if (n->durable == 0 || !namespaces_at_rest(n)) {
+                for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++)
+                        if (n->good[i] && fdatasync(n->fds[i]) < 0) {
+                                r = -errno;
+                                return store_error(ret_error, r, "%s/%s: cannot sync: %s",
+                                                   dir->path, names[i], strerror(-r));
+                        }
                 n->generation++;
                 r = namespaces_write_now(n);
                 if (r < 0)

@@ -12,15 +12,18 @@ struct namespaces {
         uint8_t uuid[DISK_UUID_BYTES];
         struct namespace **list; /* ascending by id */
         unsigned count, room;
+        struct names names;
         uint32_t next_id;
         uint64_t purge_seq;
         struct volume_set set;
         struct namespaces_purges purges;
         uint64_t bytes;   /* of a file as of now */
-        uint64_t reserve; /* of a file, allocated */
+        uint64_t reserve; /* of a file, allocated; more once it has been longer */
 
         uint64_t generation; /* of what is in memory */
         uint64_t durable;    /* of what is synced in one file at least */
+        uint64_t good[DISK_NAMESPACE_FILES]; /* what the file holds, synced; 0: not known */
+        uint64_t retry_ns, retry_pause_ns;   /* after a failed write; 0: none has failed since */
         int fds[DISK_NAMESPACE_FILES];
 
         struct kio *io;
@@ -50,6 +53,18 @@ struct namespace *namespace_free(struct namespace *ns);
 int namespace_new(struct namespace **ret, const char *name, size_t name_length,
                   const char *fingerprint, size_t fingerprint_length);
 int namespaces_append(struct namespaces *n, struct namespace *ns);
+
+/* The file to write next: never the one that holds the newest that is known to be whole. */
+static inline unsigned namespaces_next_file(const struct namespaces *n)
+{
+        return n->good[1] < n->good[0];
+}
+
+/* Do both files hold all? */
+static inline bool namespaces_at_rest(const struct namespaces *n)
+{
+        return n->good[0] == n->generation && n->good[1] == n->generation;
+}
 
 /* namespace-file.c: all of the list into the buffer. The bytes to write, whole pages, or -errno. */
 int64_t namespaces_build(struct namespaces *n, uint64_t generation);

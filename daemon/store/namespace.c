@@ -2,15 +2,21 @@
 /* The namespaces: see namespace.h. Runs on the loop thread. Owns the list, and one buffer, and has
  * the files "namespaces.0" and ".1" written, which namespace-file.c knows.
  *
- * A change, that is a new namespace or a purge, raises the generation; whoever made it waits. One
- * write at a time: all of the list into file 0, a sync, then those that waited are answered; then
- * the same into file 1. A crash tears at most the file that was being written; the other one is
- * whole, and holds everything that was answered, or (while file 0 is written) everything but what
- * was not answered yet. Both hold the same at rest, so damage to one loses nothing.
+ * A change, that is a namespace made or removed or a purge, raises the generation, and its request
+ * waits. One write at a time: all of the list into one file, a sync, the answer to the requests
+ * that waited, then the same into the other file. A write always goes to the file that does not
+ * hold the newest copy known to be whole (`good`). So a crash tears at most a file that is not
+ * needed: the other one is whole and holds everything that was answered. Both hold the same at
+ * rest, so damage to one loses nothing.
  *
- * Ids are given once, also after the files were lost: the start reserves what it meets in the
- * table. Failures: a failed write or sync is the answer to those that waited; the next change
- * writes everything anew. */
+ * A new namespace is born at the volume's sequence: whatever the table holds of an earlier one with
+ * its id is dead. The start reserves the ids that it meets in the table.
+ *
+ * Failures: a failed write or sync is the answer to the requests that waited for it. What the file
+ * holds is then not known, whatever the device said, so that file is the next to be written, with
+ * the next change or, by and by less often, without one. A generation that may be on the disk is
+ * not used again for other contents. */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +25,9 @@
 #include "base/clock.h"
 #include "checked.h"
 #include "store/namespace-internal.h"
+
+#define RETRY_MIN_NS (UINT64_C(50) * 1000000)
+#define RETRY_MAX_NS (UINT64_C(10) * 1000000000)
 
 struct namespace *namespace_free(struct namespace *ns)
 {
@@ -47,6 +56,17 @@ int namespace_new(struct namespace **ret, const char *name, size_t name_length,
         return 0;
 }
 
+/* A store's uuid is no secret, but no client learns it. */
+static uint64_t hash_name(const struct namespaces *n, uint16_t tenant, const char *name,
+                          size_t length)
+{
+        struct key_secret secret;
+
+        static_assert(sizeof(secret) == DISK_UUID_BYTES, "a uuid keys the hash");
+        memcpy(&secret, n->uuid, sizeof(secret));
+        return names_hash(&secret, tenant, name, length);
+}
+
 int namespaces_append(struct namespaces *n, struct namespace *ns)
 {
         if (n->count == n->room) {
@@ -59,6 +79,8 @@ int namespaces_append(struct namespaces *n, struct namespace *ns)
                 n->room = room;
         }
         n->list[n->count++] = ns;
+        names_insert(&n->names, &ns->node,
+                     hash_name(n, ns->seen.tenant, ns->seen.name, strlen(ns->seen.name)));
         return 0;
 }
 
@@ -180,7 +202,7 @@ static void sort_last(struct namespaces *n)
 }
 
 static int make_one(struct namespaces *n, const struct store_namespace_open *req, uint64_t room,
-                    struct namespace **ret)
+                    uint64_t seq, struct namespace **ret)
 {
         uint32_t id = req->id ? req->id : n->next_id;
         uint64_t more = namespace_record_bytes(req->name_length, req->fingerprint_length),
@@ -200,6 +222,9 @@ static int make_one(struct namespaces *n, const struct store_namespace_open *req
         r = namespace_new(&ns, req->name, req->name_length, req->fingerprint,
                           req->fingerprint_length);
         if (r == 0) {
+                ns->seen.id = id;
+                ns->seen.tenant = req->tenant;
+                ns->seen.chunk_bytes = req->chunk_bytes;
                 r = namespaces_append(n, ns);
                 if (r < 0)
                         namespace_free(ns);
@@ -208,10 +233,8 @@ static int make_one(struct namespaces *n, const struct store_namespace_open *req
                 n->bytes -= more;
                 return r;
         }
-        ns->seen.id = id;
         namespaces_reserve_id(n, id);
-        ns->seen.tenant = req->tenant;
-        ns->seen.chunk_bytes = req->chunk_bytes;
+        ns->purge_seq = seq;
         ns->seen.owner = req->owner;
         ns->seen.created_ms = req->created_ms ? req->created_ms : clock_unix_ms();
         ns->generation = ++n->generation;
@@ -223,11 +246,13 @@ static int make_one(struct namespaces *n, const struct store_namespace_open *req
 static struct namespace *find_by_name(const struct namespaces *n, uint16_t tenant, const char *name,
                                       size_t length)
 {
-        for (unsigned i = 0; i < n->count; i++) {
-                struct namespace *ns = n->list[i];
+        uint64_t hash = hash_name(n, tenant, name, length);
 
-                if (ns->seen.tenant == tenant && strlen(ns->seen.name) == length &&
-                    memcmp(ns->seen.name, name, length) == 0)
+        for (struct name_node *i = names_first(&n->names, hash); i; i = i->next) {
+                struct namespace *ns = container_of(i, struct namespace, node);
+
+                if (i->hash == hash && ns->seen.tenant == tenant &&
+                    strlen(ns->seen.name) == length && memcmp(ns->seen.name, name, length) == 0)
                         return ns;
         }
         return NULL;
@@ -238,7 +263,8 @@ struct namespace *namespaces_find(const struct namespaces *n, uint16_t tenant, c
         return find_by_name(n, tenant, name, strlen(name));
 }
 
-int namespaces_adopt(struct namespaces *n, const struct store_namespace *from, uint64_t room)
+int namespaces_adopt(struct namespaces *n, const struct store_namespace *from, uint64_t room,
+                     uint64_t seq)
 {
         struct store_namespace_open req = {
                 .tenant = from->tenant,
@@ -253,7 +279,23 @@ int namespaces_adopt(struct namespaces *n, const struct store_namespace *from, u
         };
         struct namespace *ns;
 
-        return make_one(n, &req, room, &ns);
+        return make_one(n, &req, room, seq, &ns);
+}
+
+void namespaces_drop(struct namespaces *n, struct namespace *ns)
+{
+        unsigned i = 0;
+
+        assert(ns->seen.chunks == 0 && ns->pending == 0);
+        while (n->list[i] != ns)
+                i++;
+        n->count--;
+        memmove(&n->list[i], &n->list[i + 1], (n->count - i) * sizeof(n->list[0]));
+        names_remove(&n->names, &ns->node);
+        n->reserve = MAX(n->reserve, round_up(n->bytes, DISK_PAGE)); /* a file never shrinks */
+        n->bytes -= namespace_record_bytes(strlen(ns->seen.name), strlen(ns->seen.fingerprint));
+        n->generation++;
+        namespace_free(ns);
 }
 
 static bool same_fingerprint(const struct namespace *ns, const struct store_namespace_open *req)
@@ -273,21 +315,21 @@ bool namespaces_may_open(const struct store_namespace_open *req)
                  memchr(req->fingerprint, '\0', req->fingerprint_length));
 }
 
-void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req, uint64_t room)
+void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req, uint64_t room,
+                         uint64_t seq)
 {
         struct namespace *ns;
         int r;
 
         n->requests++;
         list_init(&req->node);
-        req->namespace = NULL;
         if (!namespaces_may_open(req)) {
                 open_done(n, req, -EINVAL);
                 return;
         }
         ns = find_by_name(n, req->tenant, req->name, req->name_length);
         if (ns && !same_fingerprint(ns, req)) {
-                req->namespace = &ns->seen;
+                req->id = ns->seen.id;
                 open_done(n, req, STORE_MISMATCH);
                 return;
         }
@@ -296,7 +338,7 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
                 return;
         }
         if (!ns) {
-                r = make_one(n, req, room, &ns);
+                r = make_one(n, req, room, seq, &ns);
                 if (r < 0) {
                         open_done(n, req, r);
                         return;
@@ -305,7 +347,8 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
                 ns->seen.chunk_bytes = req->chunk_bytes;
                 n->generation++;
         }
-        req->namespace = &ns->seen;
+        req->id = ns->seen.id;
+        req->generation = ns->generation;
         if (ns->generation <= n->durable) {
                 open_done(n, req, 0);
                 return;
@@ -316,11 +359,12 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
         list_append(&n->opens_waiting, &req->node);
 }
 
-void namespaces_note_purges(struct namespaces *n, uint64_t purges)
+void namespaces_note_purges(struct namespaces *n, uint64_t purges, uint64_t removed_at)
 {
-        if (purges <= n->set.purges)
+        if (purges <= n->set.purges && removed_at <= n->set.removed_at)
                 return;
-        n->set.purges = purges;
+        n->set.purges = MAX(n->set.purges, purges);
+        n->set.removed_at = MAX(n->set.removed_at, removed_at);
         n->generation++;
 }
 
@@ -340,6 +384,20 @@ void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t se
                 if (ns)
                         ns->purge_seq = seq;
         }
+        list_append(&n->purges_waiting, &req->node);
+}
+
+void namespaces_remove(struct namespaces *n, struct store_purge *req, const struct volume_set *set)
+{
+        struct namespace *ns = namespaces_get(n, req->namespace_id);
+
+        n->requests++;
+        n->generation++;
+        n->purges.begun++;
+        if (set)
+                n->set = *set;
+        if (ns)
+                namespaces_drop(n, ns);
         list_append(&n->purges_waiting, &req->node);
 }
 
@@ -377,13 +435,45 @@ static void finish_carried(struct namespaces *n)
         list_for_each_safe (&n->opens_waiting, i) {
                 struct store_namespace_open *req =
                         container_of(i, struct store_namespace_open, node);
-                const struct namespace *ns = container_of(req->namespace, struct namespace, seen);
 
-                if (ns->generation > n->durable)
+                if (req->generation > n->durable)
                         continue;
                 list_unlink(i);
                 open_done(n, req, 0);
         }
+}
+
+/* No file system has room for these: unless their namespaces are taken back, nothing can be written
+ * any more. None of them was answered, so nothing is in them. */
+static void forget_flying(struct namespaces *n)
+{
+        list_for_each (&n->opens_flying, i) {
+                uint32_t id = container_of(i, struct store_namespace_open, node)->id;
+                struct namespace *ns = namespaces_get(n, id);
+                bool wanted = !ns || ns->generation <= n->durable || ns->seen.chunks > 0 ||
+                              ns->pending > 0;
+
+                list_for_each (&n->opens_waiting, j)
+                        wanted = wanted ||
+                                 container_of(j, struct store_namespace_open, node)->id == id;
+                if (!wanted)
+                        namespaces_drop(n, ns);
+        }
+}
+
+static void write_failed(struct namespaces *n, int r)
+{
+        n->sync_errors++;
+        n->last_error = r;
+        n->writing = WRITING_NOTHING;
+        n->retry_pause_ns =
+                n->retry_pause_ns ? MIN(2 * n->retry_pause_ns, RETRY_MAX_NS) : RETRY_MIN_NS;
+        n->retry_ns = clock_mono_ns() + n->retry_pause_ns;
+        if (r == -ENOSPC || r == -EDQUOT || r == -EFBIG)
+                forget_flying(n);
+        finish_flying(n, r);
+        if (!list_empty(&n->opens_waiting) && n->generation == n->writing_generation)
+                n->generation++; /* theirs is written once more */
 }
 
 static void submit(struct namespaces *n, enum kio_op op);
@@ -394,23 +484,21 @@ static void complete(struct kio_request *request)
         int r = (int)request->result;
 
         if (r < 0) {
-                n->sync_errors++;
-                n->last_error = r;
-                n->writing = WRITING_NOTHING;
-                finish_flying(n, r);
-                if (!list_empty(&n->opens_waiting) && n->generation == n->writing_generation)
-                        n->generation++; /* theirs is written once more */
+                write_failed(n, r);
         } else if (n->writing == WRITING_BYTES) {
                 n->writing = WRITING_SYNC;
                 submit(n, KIO_SYNC);
         } else {
-                n->durable = MAX(n->durable, n->writing_generation);
+                n->good[n->file] = n->durable = n->writing_generation;
                 finish_flying(n, 0);
                 finish_carried(n);
-                if (++n->file < DISK_NAMESPACE_FILES) {
+                n->file = namespaces_next_file(n);
+                if (n->good[n->file] != n->durable) {
+                        n->good[n->file] = 0;
                         n->writing = WRITING_BYTES;
                         submit(n, KIO_WRITE);
                 } else {
+                        n->retry_ns = n->retry_pause_ns = 0;
                         n->writing = WRITING_NOTHING;
                 }
         }
@@ -434,24 +522,33 @@ static void submit(struct namespaces *n, enum kio_op op)
         kio_submit(n->io, &n->request, 0);
 }
 
-void namespaces_turn(struct namespaces *n)
+void namespaces_turn(struct namespaces *n, uint64_t now_ns, bool retry)
 {
+        bool is_new = n->generation != n->writing_generation && n->generation != n->durable;
         int64_t r;
 
-        if (n->writing != WRITING_NOTHING || n->generation == n->writing_generation ||
-            n->generation == n->durable)
+        if (n->writing != WRITING_NOTHING ||
+            (!is_new && (!retry || namespaces_at_rest(n) || now_ns < n->retry_ns)))
                 return;
+        if (n->generation == n->writing_generation && n->generation != n->durable)
+                n->generation++; /* what was written before may be there, of an older list */
         list_splice(&n->opens_flying, &n->opens_waiting);
         list_splice(&n->purges_flying, &n->purges_waiting);
         n->writing_generation = n->generation;
         r = namespaces_build(n, n->generation);
         if (r < 0) {
-                finish_flying(n, (int)r);
+                write_failed(n, (int)r);
                 return;
         }
-        n->file = 0;
+        n->file = namespaces_next_file(n);
+        n->good[n->file] = 0;
         n->writing = WRITING_BYTES;
         submit(n, KIO_WRITE);
+}
+
+uint64_t namespaces_deadline_ns(const struct namespaces *n)
+{
+        return n->writing == WRITING_NOTHING && !namespaces_at_rest(n) ? MAX(n->retry_ns, 1u) : 0;
 }
 
 bool namespaces_drain(struct namespaces *n)

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "store/dir.h"
+#include "store/names.h"
 #include "store/store.h"
 #include "store/volume.h"
 
@@ -15,6 +16,8 @@ struct namespaces;
 struct namespace
 {
         struct store_namespace seen; /* what store.h shows; counts are kept by the store */
+        struct name_node node;
+        uint64_t pending; /* puts of it that are in the index and not written yet */
         uint64_t purge_seq;
         uint64_t generation; /* of the files, that holds it first */
 };
@@ -44,22 +47,31 @@ bool namespaces_is_dead(const struct namespaces *n, uint32_t id, uint64_t seq);
 void namespaces_reserve_id(struct namespaces *n, uint32_t id);
 uint32_t namespaces_next_id(const struct namespaces *n);
 struct namespace *namespaces_find(const struct namespaces *n, uint16_t tenant, const char *name);
-/* Makes one that another path of the store has; written with the next change. `room` as below. */
-int namespaces_adopt(struct namespaces *n, const struct store_namespace *ns, uint64_t room);
+/* Makes one that another path of the store has; written with the next change. `room` and `seq` as
+ * below. */
+int namespaces_adopt(struct namespaces *n, const struct store_namespace *ns, uint64_t room,
+                     uint64_t seq);
+/* Takes it off the list, which is written with the next change. Nothing of it may be in the index.
+ */
+void namespaces_drop(struct namespaces *n, struct namespace *ns);
 
 /* What this path knows of the others: see struct volume_set. */
 const struct volume_set *namespaces_set(const struct namespaces *n);
-/* It knows of so many purges; written with the next change. */
-void namespaces_note_purges(struct namespaces *n, uint64_t purges);
+/* It knows of so many purges, and of the last removal; written with the next change. */
+void namespaces_note_purges(struct namespaces *n, uint64_t purges, uint64_t removed_at);
 
 /* Are name and fingerprint as namespaces have them? */
 bool namespaces_may_open(const struct store_namespace_open *req);
-/* Fills result and queues the request: namespaces_drain() completes it. `room`: bytes that the
- * files may grow. */
-void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req, uint64_t room);
+/* Queues the request: namespaces_drain() completes it, with `id` set where the result is 0 or
+ * STORE_MISMATCH. `room`: bytes that the files may grow. `seq`: the last sequence that was given.
+ * What the table has under the id of a new namespace up to that one was another's, and is dead. */
+void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req, uint64_t room,
+                         uint64_t seq);
 /* `set`: what is noted with it; may be NULL. A namespace id of 0 notes only that. */
 void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq,
                       const struct volume_set *set);
+/* The same for taking it off the list; req->namespace_id says which. */
+void namespaces_remove(struct namespaces *n, struct store_purge *req, const struct volume_set *set);
 /* Purges asked for; of these, from the first on, those that are over; of these, those of something
  * that could not be written. */
 struct namespaces_purges {
@@ -69,8 +81,11 @@ const struct namespaces_purges *namespaces_purges(const struct namespaces *n);
 /* Everything up to `seq` is dead; written with the next change. */
 void namespaces_purge_all(struct namespaces *n, uint64_t seq);
 
-/* Starts the next write if one is needed. */
-void namespaces_turn(struct namespaces *n);
+/* Starts the next write if one is needed. `retry`: also one that failed before, when its time has
+ * come. */
+void namespaces_turn(struct namespaces *n, uint64_t now_ns, bool retry);
+/* When that is, CLOCK_MONOTONIC; 0: nothing is to be retried. */
+uint64_t namespaces_deadline_ns(const struct namespaces *n);
 /* Calls complete() for what is done. Was there any? */
 bool namespaces_drain(struct namespaces *n);
 /* Requests not completed, and own operations. */

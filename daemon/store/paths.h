@@ -27,12 +27,32 @@
 #include "key.h"
 #include "store/dir.h"
 #include "store/format.h"
+#include "store/names.h"
 #include "store/store.h"
 #include "store/volume.h"
 
 enum {
         PATHS_MIN_LIMIT = 4 * 1024 * 1024, /* of each */
         PATHS_SET_MAX = 64,                /* numbers that a set can give out, in its life */
+};
+
+/* A namespace of the store. The list has a reference, each open under way, and each snapshot:
+ * memory that is referred to is not freed when the namespace is forgotten or removed. The texts
+ * never change, and so may be read on any thread. */
+struct path_namespace {
+        struct store_namespace seen;
+        struct name_node node;
+        unsigned refs;
+        unsigned opens; /* under way: it is not removed meanwhile */
+        bool listed;
+        bool refused; /* no path took it, but a snapshot has it */
+};
+
+/* What a path is told of the namespaces, on its own thread. */
+struct path_snapshot {
+        unsigned n;
+        struct store_namespace *seen; /* copies; the texts are those of `list` */
+        struct path_namespace **list;
 };
 
 struct path {
@@ -57,7 +77,7 @@ struct path {
 
         /* Resuming. */
         struct volume *next;
-        struct store_namespace *snapshot;
+        struct path_snapshot *snapshot;
         struct volume_join join;
         struct volume_set join_set;
         uint64_t join_changes;
@@ -89,9 +109,10 @@ struct store {
         uint64_t missed;        /* since this start: paths by the bit of their number in the set */
         bool drops_forgotten;   /* one that nobody could write, since the last who asked */
 
-        struct store_namespace **namespaces; /* ascending by id */
+        struct path_namespace **namespaces; /* ascending by id */
         unsigned n_namespaces, namespaces_room;
-        uint32_t next_id;
+        struct names names;
+        uint32_t next_id, reused_id; /* the last that was given a second time */
         uint64_t changes; /* of namespaces, and purges */
         uint64_t purges;
 
@@ -157,6 +178,8 @@ int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
  * Of a store that never had several paths nothing is counted. */
 void set_note_missed(struct store *s, uint64_t bits);
 void set_path_missed(struct store *s, struct path *p);
+/* A purge, or a removal: the paths that are not up miss it. The parts of it carry the new sum. */
+void set_count_purge(struct store *s);
 static inline bool set_wants_note(const struct store *s)
 {
         return s->sum.missed_at > s->noted_at;
@@ -189,19 +212,26 @@ void spread_fini(struct store *s);
 /* --- path-namespaces.c --- */
 
 /* NULL: there is none. */
-struct store_namespace *path_namespaces_by_id(const struct store *s, uint32_t id);
-/* The one that is asked for, made in memory if it must be. 0, STORE_MISS, STORE_MISMATCH (then
- * req->namespace is the existing one), -errno. */
-int path_namespaces_prepare(struct store *s, struct store_namespace_open *req,
-                            struct store_namespace **ret);
-/* No path took it. */
-void path_namespaces_forget(struct store *s, struct store_namespace *ns);
-/* What a path is to know now; *ret is the caller's to free, the texts in it are not. */
-int path_namespaces_snapshot(const struct store *s, struct store_namespace **ret,
+struct path_namespace *path_namespaces_by_id(const struct store *s, uint32_t id);
+void path_namespaces_unref(struct path_namespace *ns);
+/* A reference to the one that is asked for, made in memory if it must be. 0, or STORE_MISMATCH, of
+ * the existing one; STORE_MISS, -errno, without one. */
+int path_namespaces_prepare(struct store *s, const struct store_namespace_open *req,
+                            struct path_namespace **ret);
+/* An open of it has failed: takes it off the list unless a path has it, or another open waits. */
+void path_namespaces_forget(struct store *s, struct path_namespace *ns);
+/* Takes it off the list. */
+void path_namespaces_remove(struct store *s, struct path_namespace *ns);
+/* What a path is to know now, with references. */
+int path_namespaces_snapshot(const struct store *s, struct path_snapshot **ret,
                              struct volume_join *ret_join);
+/* NULL is fine. */
+struct path_snapshot *path_namespaces_release(struct store *s, struct path_snapshot *snapshot);
 /* What the path knows into what all know; -EUCLEAN if they contradict each other. */
 int path_namespaces_learn(struct store *s, const struct path *p,
                           char ret_error[static STORE_ERROR_BYTES]);
+/* Only its counts: it has missed a removal, so its list does not count. */
+void path_namespaces_learn_counts(struct store *s, const struct path *p);
 void path_namespaces_fini(struct store *s);
 
 /* --- health.c --- */

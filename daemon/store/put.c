@@ -196,6 +196,7 @@ void put_serve_waiting(struct volume *v)
 
 int volume_put(struct volume *v, struct store_put *req)
 {
+        struct namespace *ns;
         uint32_t i;
         int r, class;
 
@@ -204,7 +205,8 @@ int volume_put(struct volume *v, struct store_put *req)
                 return STORE_BYPASSED;
         if (req->length == 0 || req->length > v->max_chunk)
                 return STORE_TOO_LARGE;
-        if (!namespaces_get(v->namespaces, req->namespace_id))
+        ns = namespaces_get(v->namespaces, req->namespace_id);
+        if (!ns)
                 return -EINVAL;
         if (index_find(v->index, req->namespace_id, &req->key, req->hash) != INDEX_NONE)
                 return STORE_EXISTS;
@@ -225,6 +227,7 @@ int volume_put(struct volume *v, struct store_put *req)
         c->length = req->length;
         c->crc = req->crc;
         c->flags |= CHUNK_PENDING;
+        ns->pending++;
         index_link(v->index, i, req->hash);
         evict_insert(v->evict, i, (uint32_t) class, req->length);
         chunk_pin(v, i);
@@ -255,6 +258,7 @@ void chunk_publish(struct volume *v, uint32_t i)
         struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
 
         assert(ns);
+        ns->pending -= (c->flags & CHUNK_PENDING) != 0;
         c->flags &= ~(unsigned)CHUNK_PENDING;
         ns->seen.chunks++;
         ns->seen.bytes += c->length;

@@ -82,14 +82,15 @@ void chunk_unpin(struct volume *v, uint32_t i)
 void chunk_remove(struct volume *v, uint32_t i)
 {
         struct chunk *c = volume_chunk_at(v, i);
+        struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
 
+        assert(ns);
         index_unlink(v->index, i);
         evict_remove(v->evict, i);
         table_forget(v->table, i);
-        if (!(c->flags & CHUNK_PENDING)) {
-                struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
-
-                assert(ns);
+        if (c->flags & CHUNK_PENDING) {
+                ns->pending--;
+        } else {
                 ns->seen.chunks--;
                 ns->seen.bytes -= c->length;
                 v->chunks--;

@@ -163,6 +163,22 @@ void set_path_missed(struct store *s, struct path *p)
         set_note_missed(s, set_bits_of(s, p));
 }
 
+void set_count_purge(struct store *s)
+{
+        for (unsigned i = 0; i < s->n_paths; i++)
+                if (!path_is_up(s, i))
+                        s->paths[i].missed = true;
+        if (s->in_set) {
+                uint64_t aside = set_bits_all(s) & ~set_bits_up(s);
+
+                s->sum.purges++;
+                s->sum.missed |= aside;
+                if (aside)
+                        s->sum.missed_at = s->sum.purges;
+                s->missed |= aside;
+        }
+}
+
 /* Does `set` say that this path has missed something? */
 bool set_has_missed(const struct volume_set *set, struct volume *v)
 {
@@ -170,17 +186,35 @@ bool set_has_missed(const struct volume_set *set, struct volume *v)
                set->missed_at > volume_set(v)->purges;
 }
 
+/* Of the removal of a namespace: then its list is replaced by that of the others. */
+static bool has_missed_removal(const struct store *s, const struct path *p)
+{
+        for (unsigned i = 0; i < s->n_paths; i++)
+                if (path_is_up(s, i) && p->missed &&
+                    volume_set(s->paths[i].volume)->removed_at > volume_set(p->volume)->purges)
+                        return true;
+        return false;
+}
+
 int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
-        _cleanup_(freep) struct store_namespace *copies = NULL;
+        struct path_snapshot *copies;
         struct volume_join join;
         bool witnessed = false;
         int r = 0;
 
+        for (unsigned i = 0; i < s->n_paths; i++)
+                for (unsigned j = 0; j < s->n_paths; j++)
+                        if (i != j && path_is_up(s, i) && path_is_up(s, j) &&
+                            set_has_missed(volume_set(s->paths[j].volume), s->paths[i].volume))
+                                s->paths[i].missed = true;
         for (unsigned i = 0; i < s->n_paths && r == 0; i++) {
                 if (!path_is_up(s, i))
                         continue;
-                r = path_namespaces_learn(s, &s->paths[i], ret_error);
+                if (has_missed_removal(s, &s->paths[i]))
+                        path_namespaces_learn_counts(s, &s->paths[i]);
+                else
+                        r = path_namespaces_learn(s, &s->paths[i], ret_error);
                 witnessed = witnessed || !volume_superblock(s->paths[i].volume)->away;
         }
         /* What was purged while it was away is not known here: the next start drops it. */
@@ -190,11 +224,6 @@ int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
         if (r < 0)
                 return store_error(ret_error, r, "out of memory");
         join.witnessed = witnessed;
-        for (unsigned i = 0; i < s->n_paths; i++)
-                for (unsigned j = 0; j < s->n_paths; j++)
-                        if (i != j && path_is_up(s, i) && path_is_up(s, j) &&
-                            set_has_missed(volume_set(s->paths[j].volume), s->paths[i].volume))
-                                s->paths[i].missed = true;
         for (unsigned i = 0; i < s->n_paths; i++) {
                 struct path *p = &s->paths[i];
 
@@ -203,9 +232,12 @@ int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
                 join.empty = p->missed;
                 r = volume_join(p->volume, &join, &p->emptied, ret_error);
                 if (r < 0)
-                        return r;
+                        break;
                 p->missed = false;
         }
+        path_namespaces_release(s, copies);
+        if (r < 0)
+                return r;
         s->sum.missed &= ~set_bits_up(s);
         s->noted_at = s->sum.missed_at;
         return 0;

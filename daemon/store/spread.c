@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all paths must know: namespaces, purges, syncs, settled drops.
+/* What all paths must know: namespaces, purges, removals of namespaces, syncs, settled drops.
  *
  * Each such request is spread: a part for each path that is up, one answer when all have come. The
  * answer is listed, and given in a turn (spread_answer_due()). Before the answer to a purge or to
@@ -9,11 +9,11 @@
  * long after the answer: a part is its volume's until it completes.
  *
  * Failures: a path that is left aside is waited for no longer; what that makes of the answer is a
- * matter of what was asked: a purge holds if one path that is up has it on stable storage, and a
- * path that cannot write it is bypassed if there is another; a sync holds if all kept it; a
- * namespace fails with the first path that is up and fails. Without memory the answer comes within
- * the call. Once the store stops nobody calls for turns: an empty request to the device stands in
- * (nudge()). */
+ * matter of what was asked: a purge or removal holds if one path that is up has it on stable
+ * storage, and a path that cannot write it is bypassed if there is another; a sync holds if all
+ * kept it; a namespace fails with the first path that is up and fails. Without memory the answer
+ * comes within the call. Once the store stops nobody calls for turns: an empty request to the
+ * device stands in (nudge()). */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@
 #include "cleanup.h"
 #include "store/paths.h"
 
-enum spread_kind { SPREAD_OPEN, SPREAD_PURGE, SPREAD_SYNC, SPREAD_DROPS };
+enum spread_kind { SPREAD_OPEN, SPREAD_REMOVE, SPREAD_PURGE, SPREAD_SYNC, SPREAD_DROPS };
 
 struct part {
         struct spread *spread;
@@ -39,18 +39,19 @@ struct spread {
         struct list_node done_node;
         struct store *store;
         enum spread_kind kind;
-        struct store_namespace *namespace;
+        struct path_namespace *namespace;  /* until the answer, with a reference: of an open */
         struct store_namespace_open *open; /* who asked, one of these; all NULL: answered */
+        struct store_namespace_remove *remove;
         struct store_purge *purge;
         struct store_put *put;
         uint32_t waiting; /* for the parts of these paths */
         uint32_t noting;  /* and that these count the drop */
         bool noted, note_failed;
         uint64_t noting_at; /* sum.missed_at that the notes, or the purge, carry */
-        unsigned left; /* parts that are a volume's */
-        unsigned well; /* that came back with 0 */
-        int result;    /* the first that was not */
-        bool bad;      /* a part was lost, or failed, on a path that is aside by now */
+        unsigned left;      /* parts that are a volume's */
+        unsigned well;      /* that came back with 0 */
+        int result;         /* the first that was not */
+        bool bad;           /* a part was lost, or failed, on a path that is aside by now */
         struct part parts[STORE_MAX_PATHS], notes[STORE_MAX_PATHS];
 };
 
@@ -72,7 +73,9 @@ static struct spread *spread_new(struct store *s, enum spread_kind kind)
 static void spread_answer(struct spread *x)
 {
         struct store *s = x->store;
+        struct path_namespace *ns = TAKE_PTR(x->namespace);
         struct store_namespace_open *open = TAKE_PTR(x->open);
+        struct store_namespace_remove *remove = TAKE_PTR(x->remove);
         struct store_purge *purge = TAKE_PTR(x->purge);
         struct store_put *put = TAKE_PTR(x->put);
         int result = x->result;
@@ -82,12 +85,17 @@ static void spread_answer(struct spread *x)
                 list_unlink(&x->node);
                 free(x);
         }
-        if (!open && !purge && !put)
+        if (!open && !remove && !purge && !put)
                 return;
         s->waiting--;
         if (open) {
                 open->result = result;
+                open->namespace = result == 0 || result == STORE_MISMATCH ? &ns->seen : NULL;
                 open->complete(open);
+                path_namespaces_unref(ns);
+        } else if (remove) {
+                remove->result = result;
+                remove->complete(remove);
         } else if (purge) {
                 purge->result = result;
                 purge->complete(purge);
@@ -135,6 +143,11 @@ static void nudge(struct store *s)
         kio_flush(s->io);
 }
 
+static bool is_purge(const struct spread *x)
+{
+        return x->kind == SPREAD_PURGE || x->kind == SPREAD_REMOVE;
+}
+
 static void spread_settled(struct spread *x);
 
 static void note_done(struct store_purge *req)
@@ -177,7 +190,7 @@ static void spread_note(struct spread *x)
 static void spread_settled(struct spread *x)
 {
         struct store *s = x->store;
-        bool asked = x->open || x->purge || x->put;
+        bool asked = x->open || x->remove || x->purge || x->put;
 
         if (x->waiting != 0 || (x->noting != 0 && asked))
                 return;
@@ -190,10 +203,10 @@ static void spread_settled(struct spread *x)
         }
         if (!list_empty(&x->done_node))
                 return;
-        if (x->kind == SPREAD_PURGE && x->result == 0 && x->well > 0 && s->up)
+        if (is_purge(x) && x->result == 0 && x->well > 0 && s->up)
                 s->noted_at = MAX(s->noted_at, x->noting_at);
-        if ((x->kind == SPREAD_DROPS || x->kind == SPREAD_PURGE) && set_wants_note(s) &&
-            !x->noted && s->up && s->in_set) {
+        if ((x->kind == SPREAD_DROPS || is_purge(x)) && set_wants_note(s) && !x->noted && s->up &&
+            s->in_set) {
                 spread_note(x);
                 if (x->noting != 0)
                         return;
@@ -203,25 +216,11 @@ static void spread_settled(struct spread *x)
         switch (x->kind) {
         case SPREAD_OPEN:
                 /* With no path left it lives in memory until one is resumed. */
-                if (x->result == 0)
-                        break;
-                {
-                        bool known = false;
-
-                        for (unsigned i = 0; i < s->n_paths; i++)
-                                known = known || (path_is_up(s, i) &&
-                                                  volume_namespace_get(s->paths[i].volume,
-                                                                       x->namespace->id));
-                        list_for_each (&s->spreads, n) {
-                                const struct spread *y = container_of(n, struct spread, node);
-
-                                known = known || (y != x && y->namespace == x->namespace);
-                        }
-                        if (!known && s->up)
-                                path_namespaces_forget(s, x->namespace);
-                        x->open->namespace = NULL;
-                }
+                x->namespace->opens--;
+                if (x->result != 0)
+                        path_namespaces_forget(s, x->namespace);
                 break;
+        case SPREAD_REMOVE:
         case SPREAD_PURGE:
                 if (x->well > 0 && s->up && !x->note_failed)
                         x->result = 0;
@@ -259,11 +258,15 @@ static void spread_part(struct spread *x, unsigned path, int result)
                 return;
         }
         switch (x->kind) {
+        case SPREAD_REMOVE:
         case SPREAD_PURGE:
                 /* It cannot be purged for good: then it must not be used, unless there is no
                  * other; the answer says so. */
                 if (path_is_up(s, path) && (s->up & ~(1u << path)) && s->in_set)
-                        volume_bypass(p->volume, "a purge could not be written");
+                        volume_bypass(p->volume, x->kind == SPREAD_PURGE
+                                                         ? "a purge could not be written"
+                                                         : "the removal of a namespace could not "
+                                                           "be written");
                 if (!path_is_up(s, path))
                         set_path_missed(s, p);
                 break;
@@ -335,6 +338,7 @@ static void open_done(struct store_namespace_open *req)
 void store_namespace_open(struct store *s, struct store_namespace_open *req)
 {
         struct spread *x = spread_new(s, SPREAD_OPEN);
+        const struct store_namespace *ns;
         int r;
 
         req->namespace = NULL;
@@ -351,7 +355,9 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
                 nudge(s);
                 return;
         }
-        req->namespace = x->namespace;
+        x->namespace->opens++;
+        x->namespace->refused = false;
+        ns = &x->namespace->seen;
         x->waiting = s->up;
         for (unsigned i = 0; i < s->n_paths; i++) {
                 struct part *part = part_begin(x, i);
@@ -360,11 +366,11 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
                         continue;
                 part->open = *req;
                 part->open.attach = false;
-                part->open.fingerprint = x->namespace->fingerprint;
-                part->open.fingerprint_length = (uint16_t)strlen(x->namespace->fingerprint);
-                part->open.owner = x->namespace->owner;
-                part->open.id = x->namespace->id;
-                part->open.created_ms = x->namespace->created_ms;
+                part->open.fingerprint = ns->fingerprint;
+                part->open.fingerprint_length = (uint16_t)strlen(ns->fingerprint);
+                part->open.owner = ns->owner;
+                part->open.id = ns->id;
+                part->open.created_ms = ns->created_ms;
                 part->open.complete = open_done;
                 volume_namespace_open(s->paths[i].volume, &part->open);
         }
@@ -389,18 +395,7 @@ void store_purge(struct store *s, struct store_purge *req)
         }
         s->purges++;
         s->changes++;
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (!path_is_up(s, i))
-                        s->paths[i].missed = true;
-        if (s->in_set) {
-                uint64_t aside = set_bits_all(s) & ~set_bits_up(s);
-
-                s->sum.purges++;
-                s->sum.missed |= aside;
-                if (aside)
-                        s->sum.missed_at = s->sum.purges;
-                s->missed |= aside;
-        }
+        set_count_purge(s);
         x->noting_at = s->sum.missed_at;
         x->purge = req;
         x->waiting = s->up;
@@ -416,6 +411,55 @@ void store_purge(struct store *s, struct store_purge *req)
                 };
                 volume_purge(s->paths[i].volume, &part->purge, s->in_set ? &s->sum : NULL);
                 req->dropped += part->purge.dropped;
+        }
+        if (x->waiting == 0)
+                spread_settled(x);
+}
+
+static void remove_done(struct store_purge *req)
+{
+        part_done(container_of(req, struct part, purge), req->result);
+}
+
+/* A purge of what is empty, of which the list is told as well. */
+void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
+{
+        struct path_namespace *ns = path_namespaces_by_id(s, req->id);
+        struct spread *x = spread_new(s, SPREAD_REMOVE);
+        bool is_empty = true;
+
+        if (!x) {
+                req->result = -ENOMEM; /* and nothing is removed */
+                req->complete(req);
+                return;
+        }
+        x->remove = req;
+        for (unsigned i = 0; i < s->n_paths; i++)
+                if (path_is_up(s, i))
+                        is_empty =
+                                is_empty && volume_namespace_is_empty(s->paths[i].volume, req->id);
+        if (!ns || ns->opens > 0 || !is_empty || s->up == 0) {
+                x->result = !ns ? STORE_MISS : s->up ? STORE_BUSY : -EIO;
+                list_append(&s->done, &x->done_node);
+                nudge(s);
+                return;
+        }
+        set_count_purge(s);
+        s->sum.removed_at = s->in_set ? s->sum.purges : 0;
+        path_namespaces_remove(s, ns);
+        x->noting_at = s->sum.missed_at;
+        x->waiting = s->up;
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                struct part *part = part_begin(x, i);
+
+                if (!part)
+                        continue;
+                part->purge = (struct store_purge){
+                        .namespace_id = req->id,
+                        .complete = remove_done,
+                };
+                volume_namespace_remove(s->paths[i].volume, &part->purge,
+                                        s->in_set ? &s->sum : NULL);
         }
         if (x->waiting == 0)
                 spread_settled(x);

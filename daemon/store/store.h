@@ -34,7 +34,8 @@ enum store_answer {
         STORE_BYPASSED = 7,    /* the path, or all of them, is left aside: nothing is read or
                                   written */
         STORE_BUSY = 8,        /* suspend, resume: another is under way, or what was asked of the
-                                  device before has not come back */
+                                  device before has not come back; removal of a namespace: it is
+                                  in use */
         STORE_SUSPECT = 9,     /* get, into memory that others write to: read, but not what was
                                   put. Read it again into memory of one's own, to know why */
 };
@@ -153,10 +154,12 @@ uint64_t store_max_chunk(const struct store *s); /* a segment's payload */
 
 /* --- namespaces --- */
 
+/* A pointer to one is valid until control returns to the store: until complete() returns, or until
+ * the next call that is not const. Keep the id. */
 struct store_namespace {
         uint32_t id;
         uint16_t tenant;
-        const char *name;        /* NUL-terminated; borrowed, valid while the store is open */
+        const char *name;        /* NUL-terminated */
         const char *fingerprint; /* NUL-terminated canonical text */
         uint64_t chunk_bytes;    /* declared; 0: none */
         uint32_t owner;          /* user id of who made it, or STORE_NO_OWNER */
@@ -176,14 +179,29 @@ struct store_namespace_open {
         uint32_t owner;      /* of a namespace that is made */
         uint32_t id;         /* the store's */
         uint64_t created_ms; /* the store's */
+        uint64_t generation; /* the store's */
 
         int result; /* 0, STORE_MISS (attach), STORE_MISMATCH, -ENOSPC (STORE_MAX_NAMESPACES),
                        -errno */
-        const struct store_namespace *namespace; /* on 0; on STORE_MISMATCH the existing one */
+        /* On 0; on STORE_MISMATCH the existing one. Within complete() only. */
+        const struct store_namespace *namespace;
         void (*complete)(struct store_namespace_open *req);
 };
 /* name and fingerprint need only live through the call. */
 void store_namespace_open(struct store *s, struct store_namespace_open *req);
+
+/* Takes a namespace that holds nothing off the list of every volume that is up. An id can be given
+ * again later: nothing that was stored under it before is found in the namespace that has it then. */
+struct store_namespace_remove {
+        uint32_t id;
+        /* 0: removed, on stable storage on every volume that is up. STORE_MISS: there is no such
+         * namespace. STORE_BUSY: it has chunks, puts in flight, or an open under way. -errno: it is
+         * removed from memory, but may be back after a restart. */
+        int result;
+        void (*complete)(struct store_namespace_remove *req);
+};
+void store_namespace_remove(struct store *s, struct store_namespace_remove *req);
+
 const struct store_namespace *store_namespace_get(const struct store *s, uint32_t id);
 /* By position; NULL past the end. */
 const struct store_namespace *store_namespace_at(const struct store *s, unsigned i);

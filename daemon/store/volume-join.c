@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A volume among those of the other paths: what it must know of them before it is used, and what
- * they ask it. If it has missed a purge all that it found is forgotten; then it takes the count of
+ * they ask it. If it has missed a purge all that it found is forgotten, and if it has missed the
+ * removal of a namespace, so are those that the others do not have; then it takes the count of
  * purges, the next id and the namespaces that it lacks, in one write.
  *
  * Blocks, on the threads that volume_open() may run on.
@@ -42,6 +43,30 @@ static void forget_all(struct volume *v)
         namespaces_purge_all(v->namespaces, ++v->seq);
 }
 
+static bool is_same(const struct namespace *ns, const struct store_namespace *other)
+{
+        return ns->seen.id == other->id && ns->seen.tenant == other->tenant &&
+               strcmp(ns->seen.name, other->name) == 0 &&
+               strcmp(ns->seen.fingerprint, other->fingerprint) == 0;
+}
+
+/* A namespace was removed while the volume was offline: the list of the others counts. Both are
+ * ascending by id. */
+static void drop_unknown(struct volume *v, const struct volume_join *join)
+{
+        struct namespace *ns;
+        unsigned j = 0;
+
+        for (unsigned i = 0; (ns = namespaces_at(v->namespaces, i));) {
+                while (j < join->n_namespaces && join->namespaces[j].id < ns->seen.id)
+                        j++;
+                if (j < join->n_namespaces && is_same(ns, &join->namespaces[j]))
+                        i++;
+                else
+                        namespaces_drop(v->namespaces, ns);
+        }
+}
+
 int volume_join(struct volume *v, const struct volume_join *join, bool *ret_emptied,
                 char ret_error[static 512])
 {
@@ -49,15 +74,18 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
                  room = v->params.limit > charged ? v->params.limit - charged : 0;
         struct disk_superblock *sb = &v->dir->superblock;
         bool away = sb->away;
-        int r = volume_check_namespaces(v, join, ret_error);
+        bool replace = join->empty && join->removed_at > namespaces_set(v->namespaces)->purges;
+        int r = replace ? 0 : volume_check_namespaces(v, join, ret_error);
 
         if (r < 0)
                 return r;
         *ret_emptied = join->empty || (away && !join->witnessed);
         if (*ret_emptied)
                 forget_all(v);
+        if (replace)
+                drop_unknown(v, join);
         *ret_emptied = *ret_emptied && v->stats.recovered_chunks > 0;
-        namespaces_note_purges(v->namespaces, join->purges);
+        namespaces_note_purges(v->namespaces, join->purges, join->removed_at);
         if (join->next_id > 0)
                 namespaces_reserve_id(v->namespaces, join->next_id - 1);
         for (unsigned i = 0; i < join->n_namespaces && r == 0; i++) {
@@ -65,7 +93,7 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
 
                 if (namespaces_get(v->namespaces, other->id))
                         continue;
-                r = namespaces_adopt(v->namespaces, other, room);
+                r = namespaces_adopt(v->namespaces, other, room, v->seq);
                 if (r == 0 && other->chunk_bytes)
                         slabs_declare_class(v->slabs, other->chunk_bytes);
         }

@@ -9,12 +9,14 @@
 void volume_namespace_open(struct volume *v, struct store_namespace_open *req)
 {
         uint64_t charged = volume_charged(v);
+        const struct namespace *ns;
 
         namespaces_open_one(v->namespaces, req,
-                            v->params.limit > charged ? v->params.limit - charged : 0);
+                            v->params.limit > charged ? v->params.limit - charged : 0, v->seq);
+        ns = namespaces_get(v->namespaces, req->id);
         /* Too large, or no room among the classes: then chunks use the shared classes. */
-        if (req->namespace && req->namespace->chunk_bytes)
-                slabs_declare_class(v->slabs, req->namespace->chunk_bytes);
+        if (ns && ns->seen.chunk_bytes)
+                slabs_declare_class(v->slabs, ns->seen.chunk_bytes);
         volume_nudge(v);
 }
 
@@ -44,6 +46,22 @@ const struct store_namespace *volume_namespace_find(const struct volume *v, uint
         text[length] = '\0';
         ns = namespaces_find(v->namespaces, tenant, text);
         return ns ? &ns->seen : NULL;
+}
+
+bool volume_namespace_is_empty(const struct volume *v, uint32_t id)
+{
+        const struct namespace *ns = namespaces_get(v->namespaces, id);
+
+        return !ns || (ns->seen.chunks == 0 && ns->pending == 0);
+}
+
+void volume_namespace_remove(struct volume *v, struct store_purge *req,
+                             const struct volume_set *set)
+{
+        req->dropped = 0;
+        list_init(&req->node);
+        namespaces_remove(v->namespaces, req, set);
+        volume_nudge(v);
 }
 
 void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set)

@@ -56,7 +56,7 @@ void volume_turn(struct volume *v)
                 return;
         /* What completes makes work, and some work completes at once. */
         do {
-                namespaces_turn(v->namespaces);
+                namespaces_turn(v->namespaces, clock_mono_ns(), !v->bypassed && !v->stopping);
                 put_serve_waiting(v);
                 segments_turn(v);
                 ring_turn(v);
@@ -108,13 +108,17 @@ void volume_nudge(struct volume *v)
 
 uint64_t volume_deadline_ns(const struct volume *v)
 {
-        uint64_t scrub, segments;
+        uint64_t soonest = 0;
 
         if (!v->open)
                 return 0;
-        scrub = scrub_deadline_ns(v->scrub);
-        segments = segments_deadline_ns(v);
-        return scrub && segments ? MIN(scrub, segments) : scrub + segments;
+        const uint64_t deadlines[] = { scrub_deadline_ns(v->scrub), segments_deadline_ns(v),
+                                       namespaces_deadline_ns(v->namespaces) };
+
+        for (size_t i = 0; i < ARRAY_SIZE(deadlines); i++)
+                if (deadlines[i] && (soonest == 0 || deadlines[i] < soonest))
+                        soonest = deadlines[i];
+        return soonest;
 }
 
 /* --- stopping, closing --- */

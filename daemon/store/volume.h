@@ -75,6 +75,7 @@ struct volume_set {
         uint64_t purges;    /* how many there were, drops that a path has missed included */
         uint64_t missed; /* paths, by the bit of their number in the set, that have missed some */
         uint64_t missed_at; /* the last of these: who knows of fewer is to be emptied */
+        uint64_t removed_at; /* the last that removed a namespace: and its list is replaced */
 };
 
 /* What a path must know before it is used with others. */
@@ -83,6 +84,8 @@ struct volume_join {
         unsigned n_namespaces;
         uint32_t next_id;
         uint64_t purges;     /* of the set, that it is to know of */
+        uint64_t removed_at; /* a path that has missed something and knows of fewer purges drops
+                                the namespaces that are not of the list */
         bool witnessed;      /* by a path that was never left aside */
         bool empty;          /* it has missed something */
 };
@@ -119,6 +122,11 @@ const struct store_namespace *volume_namespace_get(const struct volume *v, uint3
 const struct store_namespace *volume_namespace_at(const struct volume *v, unsigned i);
 const struct store_namespace *volume_namespace_find(const struct volume *v, uint16_t tenant,
                                                     const char *name, size_t length);
+/* Has it neither chunks nor puts in flight? One that the volume does not have is empty. */
+bool volume_namespace_is_empty(const struct volume *v, uint32_t id);
+/* Takes req->namespace_id, which is empty, off the list. `set`: as of volume_purge(). */
+void volume_namespace_remove(struct volume *v, struct store_purge *req,
+                             const struct volume_set *set);
 
 int volume_find(const struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
                 struct store_ref *ret_ref, struct store_chunk *ret_chunk);

@@ -655,6 +655,112 @@ static void a_path_that_was_away_learns_the_namespaces(void **state)
         stop();
 }
 
+struct removal {
+        struct store_namespace_remove req;
+        bool done;
+};
+
+static void removed(struct store_namespace_remove *req)
+{
+        container_of(req, struct removal, req)->done = true;
+}
+
+static int remove_namespace(uint32_t id)
+{
+        struct removal r = { .req = { .id = id, .complete = removed } };
+
+        store_namespace_remove(t.s, &r.req);
+        wait_for(&r.done);
+        return r.req.result;
+}
+
+static bool has_namespace(const char *name)
+{
+        return store_namespace_find(t.s, 0, name, strlen(name));
+}
+
+static void what_is_removed_while_a_path_is_away_does_not_come_back_with_it(void **state)
+{
+        for (unsigned round = 0; round < 4; round++) {
+                char name[16];
+                uint32_t id, other;
+
+                snprintf(name, sizeof(name), "name-%u", round);
+                start("012");
+                assert_int_equal(open_namespace(name, &id), 0);
+                t.ns = id;
+                put_range(round * 1000, MANY);
+                assert_int_equal(remove_namespace(id), STORE_BUSY);
+                assert_int_equal(device(store_suspend, 1), 0);
+                assert_int_equal(purge(), 0);
+                assert_int_equal(remove_namespace(id), 0);
+                assert_int_equal(open_namespace("other", &other), 0);
+                assert_int_equal(remove_namespace(other), 0);
+                if (round % 2 == 0) {
+                        assert_int_equal(device(store_resume, 1), 0);
+                } else {
+                        stop();
+                        start("012");
+                        assert_int_equal(stats_of(1).state, STORE_PATH_UP);
+                }
+                assert_false(has_namespace(name));
+                assert_false(has_namespace("other"));
+                t.ns = id;
+                assert_int_equal(count_hits(round * 1000, MANY), 0);
+                if (round >= 2) {
+                        assert_int_equal(open_namespace(name, &t.ns), 0);
+                        assert_int_not_equal(t.ns, id);
+                        assert_int_equal(count_hits(round * 1000, MANY), 0);
+                        put_range(round * 1000, 20);
+                }
+                stop();
+                start("1");
+                assert_int_equal(has_namespace(name), round >= 2);
+                stop();
+                start("120");
+                assert_int_equal(has_namespace(name), round >= 2);
+                if (round >= 2) {
+                        assert_int_equal(open_namespace(name, &t.ns), 0);
+                        assert_int_equal(count_hits(round * 1000, 20), 20);
+                }
+                stop();
+        }
+}
+
+static void a_removal_that_one_path_cannot_write_costs_that_path(void **state)
+{
+        uint32_t id;
+
+        start("01");
+        assert_int_equal(open_namespace("name", &id), 0);
+        settle();
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .path = 2, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        assert_int_equal(remove_namespace(id), 0);
+        assert_int_equal(stats_of(1).state, STORE_PATH_BYPASSED);
+        fault_set(NULL);
+        settle();
+        assert_int_equal(device(store_resume, 1), 0);
+        assert_false(has_namespace("name"));
+        stop();
+        start("01");
+        assert_false(has_namespace("name"));
+        stop();
+}
+
+static void without_a_path_nothing_is_removed(void **state)
+{
+        uint32_t id;
+
+        start("01");
+        assert_int_equal(open_namespace("name", &id), 0);
+        assert_int_equal(device(store_suspend, 0), 0);
+        assert_int_equal(device(store_suspend, 1), 0);
+        assert_int_equal(remove_namespace(id), -EIO);
+        assert_true(has_namespace("name"));
+        stop();
+}
+
 /* --- by hand --- */
 
 static void a_suspended_path_is_a_miss_and_comes_back_whole(void **state)
@@ -1382,6 +1488,9 @@ int main(int argc, char **argv)
                 TEST(a_path_that_was_away_learns_the_namespaces),
                 TEST(a_suspended_path_is_a_miss_and_comes_back_whole),
                 TEST(a_path_that_cannot_be_told_the_namespaces_stays_away),
+                TEST(what_is_removed_while_a_path_is_away_does_not_come_back_with_it),
+                TEST(a_removal_that_one_path_cannot_write_costs_that_path),
+                TEST(without_a_path_nothing_is_removed),
                 TEST(what_is_counted_of_a_path_goes_on_when_it_is_resumed),
                 TEST(suspending_waits_for_what_was_begun),
                 TEST(what_was_purged_while_a_path_was_away_never_comes_back),

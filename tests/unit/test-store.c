@@ -143,6 +143,16 @@ static int open_namespace(const char *name, const char *fingerprint, bool attach
         return req.result;
 }
 
+/* The answer's namespace is read while it may be. */
+static void refusal_complete(struct store_namespace_open *req)
+{
+        if (req->result == STORE_MISMATCH)
+                assert_string_equal(req->namespace->name, "refused");
+        else
+                assert_null(req->namespace);
+        req->complete = NULL;
+}
+
 static void start(const struct store_params *params)
 {
         char error[512] = "";
@@ -975,6 +985,286 @@ static void many_namespaces_grow_their_files_up_to_a_bound(void **state)
         assert_int_equal(stats().namespaces, STORE_MAX_NAMESPACES);
         assert_int_equal(open_namespace("namespace-4000", "", true, NULL), 0);
         stop();
+}
+
+static void remove_complete(struct store_namespace_remove *req)
+{
+        req->complete = NULL;
+}
+
+static bool remove_done(const void *arg)
+{
+        return ((const struct store_namespace_remove *)arg)->complete == NULL;
+}
+
+static int remove_namespace(uint32_t id)
+{
+        struct store_namespace_remove req = { .id = id, .complete = remove_complete };
+
+        store_namespace_remove(t.s, &req);
+        assert_non_null(req.complete);
+        turn(remove_done, &req);
+        return req.result;
+}
+
+static void a_removed_namespace_stays_removed(void **state)
+{
+        uint32_t first, id;
+
+        start_limit(64 * MIB);
+        first = t.ns;
+        assert_int_equal(remove_namespace(first + 10), STORE_MISS);
+        put_range(0, 20, 5000);
+        assert_int_equal(remove_namespace(first), STORE_BUSY);
+        assert_int_equal(count_present(0, 20), 20);
+        purge(false);
+        assert_int_equal(remove_namespace(first), 0);
+        assert_int_equal(remove_namespace(first), STORE_MISS);
+        assert_null(store_namespace_get(t.s, first));
+        assert_null(store_namespace_find(t.s, 0, "model/a", 7));
+        assert_int_equal(submit_put(1, 5000, false), -EINVAL);
+        assert_int_equal(open_namespace("model/a", "", true, NULL), STORE_MISS);
+        stop();
+        start_limit(64 * MIB); /* makes it anew */
+        assert_int_not_equal(t.ns, first);
+        assert_int_equal(count_present(0, 20), 0);
+        t.ns = first;
+        assert_int_equal(count_present(0, 20), 0);
+        assert_int_equal(open_namespace("model/a", "other=1", false, NULL), STORE_MISMATCH);
+        assert_int_equal(open_namespace("model/a", "", true, &id), 0);
+        assert_int_equal(remove_namespace(id), 0);
+        assert_int_equal(open_namespace("model/a", "other=1", false, &id), 0);
+        stop();
+}
+
+/* Of a request that waits for its answer the namespace stays. */
+static void what_is_being_opened_or_written_is_not_removed(void **state)
+{
+        struct store_namespace_open open = { .name = "busy",
+                                             .name_length = 4,
+                                             .fingerprint = "f",
+                                             .fingerprint_length = 1,
+                                             .complete = ns_complete };
+        struct store_namespace_remove remove = { .complete = remove_complete };
+        uint32_t id;
+
+        start_limit(64 * MIB);
+        store_namespace_open(t.s, &open);
+        assert_int_equal(open_namespace("busy", "f", false, &id), 0);
+        turn(ns_done, &open);
+
+        open.complete = ns_complete;
+        store_namespace_open(t.s, &open); /* of one that is there: only the answer is to come */
+        remove.id = id;
+        store_namespace_remove(t.s, &remove);
+        turn(remove_done, &remove);
+        assert_int_equal(remove.result, STORE_BUSY);
+        turn(ns_done, &open);
+        assert_int_equal(open.result, 0);
+        assert_int_equal(open.namespace->id, id);
+
+        assert_int_equal(submit_put(7, 5000, false), 0);
+        assert_int_equal(remove_namespace(t.ns), STORE_BUSY);
+        settle();
+        assert_int_equal(count_present(7, 1), 1);
+        assert_int_equal(remove_namespace(id), 0);
+        stop();
+}
+
+/* What a client asked to be opened is refused with a pointer to the namespace that is there: it
+ * outlives the removal and the failure of it. */
+static void a_refusal_names_a_namespace_that_is_still_memory(void **state)
+{
+        struct store_namespace_open reqs[8];
+        struct store_params params = params_of(64 * MIB);
+
+        t.faults = true;
+        params.prewrite = false;
+        start(&params);
+        settle();
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
+                                        .kind = FAULT_ERROR,
+                                        .error = ENOSPC,
+                                        .first = 1,
+                                        .count = FAULT_FOR_EVER });
+        for (unsigned i = 0; i < ARRAY_SIZE(reqs); i++) {
+                reqs[i] = (struct store_namespace_open){ .name = "refused",
+                                                         .name_length = 7,
+                                                         .fingerprint = i % 2 ? "2" : "1",
+                                                         .fingerprint_length = 1,
+                                                         .complete = refusal_complete };
+                store_namespace_open(t.s, &reqs[i]);
+        }
+        for (unsigned i = 0; i < ARRAY_SIZE(reqs); i++) {
+                turn(ns_done, &reqs[i]);
+                assert_int_equal(reqs[i].result, i % 2 ? STORE_MISMATCH : -ENOSPC);
+        }
+        assert_int_equal(open_namespace("refused", "", true, NULL), STORE_MISS);
+        fault_set(NULL);
+        assert_int_equal(open_namespace("refused", "2", false, NULL), 0);
+        stop();
+}
+
+/* As if ids had been given for ever. */
+static void forge_next_id(uint32_t id)
+{
+        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++) {
+                const char *names[] = { "namespaces.0", "namespaces.1" };
+                int fd = file_of(names[i], O_RDWR);
+                struct disk_namespaces *h = calloc(1, MIB);
+
+                assert_true(pread(fd, h, MIB, 0) >= (ssize_t)sizeof(*h));
+                h->next_id = id;
+                h->crc = kio_crc32c(&h->count,
+                                    h->bytes - offsetof(struct disk_namespaces, count));
+                assert_int_equal(pwrite(fd, h, sizeof(*h), 0), sizeof(*h));
+                free(h);
+                close(fd);
+        }
+}
+
+static void an_id_comes_back_without_what_was_under_it(void **state)
+{
+        uint32_t first, id = 0, others[4], ids[64];
+        unsigned rounds = 0;
+        char name[16];
+
+        start_limit(64 * MIB);
+        first = t.ns;
+        put_range(0, 50, 5000);
+        stop();
+        forge_next_id(UINT32_MAX - 2);
+        start_limit(64 * MIB);
+        for (unsigned i = 0; i < 2; i++) {
+                snprintf(name, sizeof(name), "other-%u", i);
+                assert_int_equal(open_namespace(name, "f", false, &others[i]), 0);
+                assert_int_equal(others[i], UINT32_MAX - 2 + i);
+        }
+        /* From here on they are given again; not those that are in use. */
+        for (unsigned i = 0; i < ARRAY_SIZE(ids); i++) {
+                snprintf(name, sizeof(name), "new-%u", i);
+                assert_int_equal(open_namespace(name, "f", false, &ids[i]), 0);
+                assert_int_not_equal(ids[i], first);
+                assert_true(ids[i] > 0 && ids[i] <= first + ARRAY_SIZE(ids));
+        }
+        purge(false);
+        assert_int_equal(remove_namespace(first), 0);
+        stop();
+        start_limit(64 * MIB); /* "model/a" has another id by now, or the very same */
+        for (; id != first && rounds < 200; rounds++) {
+                assert_int_equal(open_namespace("again", "f", false, &id), 0);
+                if (id != first)
+                        assert_int_equal(remove_namespace(id), 0);
+                if (t.ns == first)
+                        id = first;
+        }
+        assert_int_equal(id, first);
+        t.ns = first;
+        assert_int_equal(count_present(0, 50), 0);
+        put_range(100, 10, 5000);
+        stop();
+        start_limit(64 * MIB);
+        t.ns = first;
+        assert_int_equal(count_present(0, 50), 0);
+        assert_int_equal(count_present(100, 10), 10);
+        stop();
+}
+
+static void namespaces_come_and_go_and_leave_nothing(void **state)
+{
+        const bool is_long = getenv("KVCACHE_TEST_LONG");
+        unsigned cycles = is_long ? 1000000 : 2000;
+        uint64_t used = 0, bytes = 0;
+        uint32_t id;
+
+        start_limit(64 * MIB);
+        for (unsigned i = 0; i < cycles; i++) {
+                char name[32];
+
+                snprintf(name, sizeof(name), "name-%u", i % 3 ? i : 0);
+                assert_int_equal(open_namespace(name, "dtype=bf16", false, &id), 0);
+                assert_int_equal(remove_namespace(id), 0);
+                if (i == 100) {
+                        used = du();
+                        bytes = stats().used_bytes;
+                }
+        }
+        settle();
+        assert_int_equal(stats().namespaces, 1);
+        assert_int_equal(du(), used);
+        assert_int_equal(stats().used_bytes, bytes);
+        stop();
+        start_limit(64 * MIB);
+        assert_int_equal(stats().namespaces, 1);
+        stop();
+}
+
+/* The store waits until the time for it has come. */
+static void retry_writes(void)
+{
+        while (store_deadline_ns(t.s) && !store_pending(t.s)) {
+                uint64_t at = store_deadline_ns(t.s), now = clock_mono_ns();
+
+                if (at > now + UINT64_C(5) * 1000000000)
+                        return; /* something else's */
+                if (at > now)
+                        poll(NULL, 0, (int)((at - now) / 1000000 + 1));
+                settle();
+        }
+}
+
+static bool copies_are_the_same(void)
+{
+        char *bufs[DISK_NAMESPACE_FILES];
+        bool same;
+
+        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++) {
+                const char *names[] = { "namespaces.0", "namespaces.1" };
+                int fd = file_of(names[i], O_RDONLY);
+
+                bufs[i] = calloc(1, 16 * KIB);
+                assert_true(pread(fd, bufs[i], 16 * KIB, 0) > 0);
+                close(fd);
+        }
+        same = memcmp(bufs[0], bufs[1], 16 * KIB) == 0;
+        free(bufs[0]);
+        free(bufs[1]);
+        return same;
+}
+
+/* Whichever of the two copies could not be written, and whatever the device did of it: nothing but
+ * that copy is written next, and it is written without being asked. */
+static void a_copy_that_failed_is_the_next_to_be_written(void **state)
+{
+        for (unsigned nth = 1; nth <= 4; nth++) {
+                struct store_params params = params_of(64 * MIB);
+                struct store_purge req = { .complete = purge_complete };
+                int r;
+
+                params.prewrite = false;
+                t.faults = true;
+                start(&params);
+                put_range(0, 20, 5000);
+                settle();
+                fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE | 1u << KIO_SYNC,
+                                                .kind = FAULT_ERROR,
+                                                .error = EIO,
+                                                .first = nth });
+                req.namespace_id = t.ns;
+                store_purge(t.s, &req);
+                turn(purge_done, &req);
+                r = req.result;
+                assert_int_equal(r, nth <= 2 ? -EIO : 0);
+                settle();
+                assert_int_equal(fault_hits(), 1);
+                if (nth == 3)
+                        assert_false(copies_are_the_same());
+                retry_writes();
+                assert_true(copies_are_the_same());
+                assert_int_equal(count_present(0, 20), 0);
+                fault_set(NULL);
+                stop();
+        }
 }
 
 static void the_same_key_in_two_namespaces_is_two_chunks(void **state)
@@ -2610,6 +2900,12 @@ static const struct CMUnitTest tests[] = {
         TEST(a_purged_read_in_flight_is_a_miss),
         TEST(a_list_meets_every_chunk_once),
         TEST(namespaces_are_known_again),
+        TEST(a_removed_namespace_stays_removed),
+        TEST(what_is_being_opened_or_written_is_not_removed),
+        TEST(a_refusal_names_a_namespace_that_is_still_memory),
+        TEST(an_id_comes_back_without_what_was_under_it),
+        TEST(namespaces_come_and_go_and_leave_nothing),
+        TEST(a_copy_that_failed_is_the_next_to_be_written),
         TEST(all_who_open_one_new_namespace_are_answered),
         TEST(the_same_key_in_two_namespaces_is_two_chunks),
         TEST(the_limit_holds_while_filling_over_and_over),
