@@ -42,7 +42,7 @@ void admin_report(struct client *client, const struct wire_report_request *msg,
                                "the configuration is for admins", NULL, 0);
                 return;
         }
-        if (!client->takes_fds(client)) {
+        if (!client->takes_fds(client, 1)) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, CLIENT_UNREAD, NULL,
                              0);
                 return;
@@ -71,11 +71,19 @@ void admin_list(struct client *client, const struct wire_list *msg, uint64_t rec
         } out;
         uint32_t ns = client_namespace(client, msg->namespace_id);
         uint64_t cursor = msg->cursor;
+        enum wire_status status;
         unsigned n;
 
         if (ns == 0) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
                                "this session has not opened that namespace", NULL, 0);
+                return;
+        }
+        /* The reply may have to wait for its reader. */
+        status = client_charge_request(client, sizeof(out));
+        if (status != WIRE_OK) {
+                client_reply(client, &msg->hdr, received_ns, status, 0, 0, client_refusal(status),
+                             NULL, 0);
                 return;
         }
         n = store_list(client->env->store, ns, &cursor, chunks,
@@ -103,7 +111,33 @@ void admin_list(struct client *client, const struct wire_list *msg, uint64_t rec
                 .count = (uint16_t)n,
                 .value64 = cursor,
         };
+        client_uncharge_request(client, sizeof(out));
         client_answer(client, received_ns, &out.reply);
+}
+
+/* Memory for an operation that is kept until it is answered, charged to the client; NULL: refused,
+ * and answered. */
+static void *operation_new(struct client *client, const struct wire_hdr *hdr, uint64_t received_ns,
+                           size_t bytes)
+{
+        enum wire_status status = client_charge_request(client, bytes);
+        void *op = NULL;
+
+        if (status == WIRE_OK) {
+                op = calloc(1, bytes);
+                if (op)
+                        return op;
+                client_uncharge_request(client, bytes);
+                status = WIRE_BUSY;
+        }
+        client_reply(client, hdr, received_ns, status, 0, 0, client_refusal(status), NULL, 0);
+        return NULL;
+}
+
+static void operation_free(struct client *client, void *op, size_t bytes)
+{
+        client_uncharge_request(client, bytes);
+        free(op);
 }
 
 struct purge {
@@ -123,7 +157,7 @@ static void on_purged(struct store_purge *store)
         client_reply(p->client, &p->hdr, p->received_ns,
                        store->result == 0 ? WIRE_OK : WIRE_FAILED, 0, store->dropped, text, NULL,
                        0);
-        free(p);
+        operation_free(p->client, p, sizeof(*p));
 }
 
 void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t received_ns)
@@ -142,12 +176,9 @@ void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t r
                                "this session has not opened that namespace", NULL, 0);
                 return;
         }
-        p = calloc(1, sizeof(*p));
-        if (!p) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
-                               NULL, 0);
+        p = operation_new(client, &msg->hdr, received_ns, sizeof(*p));
+        if (!p)
                 return;
-        }
         p->client = client;
         p->hdr = msg->hdr;
         p->received_ns = received_ns;
@@ -204,13 +235,13 @@ static void on_verified(struct store_verify *store)
         else
                 client_reply(v->client, &v->hdr, v->received_ns, WIRE_SHUTDOWN, 0, 0,
                                "the daemon is stopping", NULL, 0);
-        free(v);
+        operation_free(v->client, v, sizeof(*v));
 }
 
 void admin_verify(struct client *client, const struct wire_verify *msg, uint64_t received_ns)
 {
-        enum wire_status status = WIRE_BUSY;
-        const char *text = "out of memory";
+        enum wire_status status;
+        const char *text;
         struct verify *v;
 
         if (!client->admin) {
@@ -218,34 +249,35 @@ void admin_verify(struct client *client, const struct wire_verify *msg, uint64_t
                                "verifying the store needs an admin", NULL, 0);
                 return;
         }
-        v = calloc(1, sizeof(*v));
-        if (v) {
-                v->client = client;
-                v->hdr = msg->hdr;
-                v->received_ns = received_ns;
-                v->store.path = msg->path;
-                v->store.segment = msg->segment;
-                v->store.slot = msg->slot;
-                v->store.max_chunks = msg->max_chunks;
-                v->store.max_bytes = msg->max_bytes;
-                v->store.complete = on_verified;
-                switch (store_verify(client->env->store, &v->store)) {
-                case 0:
-                        return;
-                case STORE_MISS:
-                        status = WIRE_INVALID;
-                        text = "the store has no path of that number";
-                        break;
-                case STORE_BYPASSED:
-                        status = WIRE_FAILED;
-                        text = "this path of the store is bypassed";
-                        break;
-                default:
-                        text = "too much is being verified already";
-                        break;
-                }
-                free(v);
+        v = operation_new(client, &msg->hdr, received_ns, sizeof(*v));
+        if (!v)
+                return;
+        v->client = client;
+        v->hdr = msg->hdr;
+        v->received_ns = received_ns;
+        v->store.path = msg->path;
+        v->store.segment = msg->segment;
+        v->store.slot = msg->slot;
+        v->store.max_chunks = msg->max_chunks;
+        v->store.max_bytes = msg->max_bytes;
+        v->store.complete = on_verified;
+        switch (store_verify(client->env->store, &v->store)) {
+        case 0:
+                return;
+        case STORE_MISS:
+                status = WIRE_INVALID;
+                text = "the store has no path of that number";
+                break;
+        case STORE_BYPASSED:
+                status = WIRE_FAILED;
+                text = "this path of the store is bypassed";
+                break;
+        default:
+                status = WIRE_BUSY;
+                text = "too much is being verified already";
+                break;
         }
+        operation_free(client, v, sizeof(*v));
         client_reply(client, &msg->hdr, received_ns, status, 0, 0, text, NULL, 0);
 }
 
@@ -268,7 +300,7 @@ static void on_device(struct store_device *store)
         client_reply(d->client, &d->hdr, d->received_ns, status, 0,
                        store->result == STORE_EXISTS,
                        store->text[0] ? store->text : "the device failed", NULL, 0);
-        free(d);
+        operation_free(d->client, d, sizeof(*d));
 }
 
 void admin_device(struct client *client, const struct wire_device *msg, uint64_t received_ns)
@@ -285,12 +317,9 @@ void admin_device(struct client *client, const struct wire_device *msg, uint64_t
                                "the store has no path of that number", NULL, 0);
                 return;
         }
-        d = calloc(1, sizeof(*d));
-        if (!d) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
-                               NULL, 0);
+        d = operation_new(client, &msg->hdr, received_ns, sizeof(*d));
+        if (!d)
                 return;
-        }
         d->client = client;
         d->hdr = msg->hdr;
         d->received_ns = received_ns;

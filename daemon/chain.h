@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chains of keys, as long as they are under way: the places of all their keys are kept, over as many
  * messages as a chain has (a GET of what is there and a PUT of the rest are one), and touched from
- * its end to its root when the last of them is answered. Loop thread. */
+ * its end to its root when the last of them is answered. What is kept is charged to the client's
+ * user; where that is at its limit a chain is touched in parts, and no message is refused for it.
+ * Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,6 +18,8 @@ struct chain_part {
         struct list_node node;
         struct chain *chain; /* NULL: this is all of it */
         uint32_t n;
+        uint32_t room;        /* for places */
+        bool answered;
         struct cache_place places[];
 };
 
@@ -25,10 +29,11 @@ static inline size_t chain_part_bytes(uint32_t n)
 }
 
 /* The part for a message of `b->count` keys, of which `last` is the last: of the chain that it
- * continues, or of a new one. If the message is all of its chain, which most are, the part lies in
- * `room`, chain_part_bytes() of the caller's until chain_part_end(). 0, -ENOMEM. */
-int chain_join(struct client *client, const struct wire_batch *b, const struct key *last,
-               void *room, struct chain_part **ret);
+ * continues, or of a new one. If the message is all of its chain, which most are, or if there is no
+ * memory to keep it, the part lies in `room`, chain_part_bytes() of the caller's until
+ * chain_part_end(). */
+struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
+                              const struct key *last, uint64_t now_ns, void *room);
 /* The message is answered: the part is the chain's, or gone. */
 void chain_part_end(struct cache *cache, struct chain_part *part);
 /* No message continues what is open. */

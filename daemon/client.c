@@ -19,6 +19,7 @@ static void answer(struct client *client, uint64_t received_ns, const struct wir
         histogram_add(&client->env->traffic.latency[op], clock_mono_ns() - received_ns);
         assert(client->inflight > 0);
         client->inflight--;
+        tenant_settle(&client->holds, TENANT_REQUESTS, client->inflight);
         if (!client->gone)
                 client->send(client, reply, reply->hdr.len, fds, n_fds);
         client->idle(client);
@@ -72,6 +73,31 @@ enum wire_status client_charge(struct client *client, enum tenant_thing what, ui
                            : r == TENANT_QUOTA    ? "the tenant (tenants)"
                                                   : "all clients together (limits)");
         return r == TENANT_FULL ? WIRE_BUSY : WIRE_QUOTA;
+}
+
+enum wire_status client_charge_request(struct client *client, uint64_t bytes)
+{
+        enum wire_status status = client_charge(client, TENANT_REQUEST_BYTES, bytes);
+
+        if (status != WIRE_OK)
+                return status;
+        status = client_charge(client, TENANT_REQUESTS, 1);
+        if (status != WIRE_OK)
+                tenant_uncharge(&client->holds, TENANT_REQUEST_BYTES, bytes);
+        return status;
+}
+
+void client_uncharge_request(struct client *client, uint64_t bytes)
+{
+        tenant_uncharge(&client->holds, TENANT_REQUEST_BYTES, bytes);
+}
+
+const char *client_refusal(enum wire_status status)
+{
+        return status == WIRE_BUSY ? "all clients together have too many requests in flight, or too "
+                                     "much memory is kept for them"
+                                   : "this user or tenant has too many requests in flight, or too "
+                                     "much memory is kept for them";
 }
 
 /* After leases were given back. */
@@ -129,12 +155,18 @@ uint32_t client_release(struct client *client, const struct wire_lease *leases, 
 
 static_assert((int)CLIENT_MAX_NAMESPACES == (int)WIRE_TALLY_NAMESPACES, "each has its counters");
 
-void client_init(struct client *client, struct dispatch_env *env)
+int client_init(struct client *client, struct dispatch_env *env, const struct tenant_holder *holds)
 {
-        *client = (struct client){ .env = env, .lane = { .fd = -1 } };
-        lease_holder_init(&client->leases);
+        *client = (struct client){
+                .env = env,
+                .holds = *holds,
+                .leases = { .first = LEASE_NONE },
+                .lane = { .fd = -1 },
+        };
         list_init(&client->unstarted);
         list_init(&client->lookups);
+        return lease_holder_init(env->leases, &client->leases, tenant_user_uid(holds->user),
+                                 holds->admin);
 }
 
 uint32_t client_namespace(const struct client *client, uint32_t number)
@@ -182,6 +214,7 @@ void client_fini(struct client *client)
                         names_unref(client->env->names, client->namespaces[i]);
         lease_release_all(client->env->leases, &client->leases);
         settle_leases(client);
+        lease_holder_fini(client->env->leases, &client->leases);
         if (client->lane.base) {
                 tenant_uncharge(&client->holds, TENANT_LANE_BYTES, client->lane.bytes);
                 tenant_uncharge(&client->holds, TENANT_LANES, 1);

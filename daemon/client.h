@@ -34,6 +34,7 @@ struct traffic {
         uint64_t keys[WIRE_OP_END];
         uint64_t results[WIRE_STATUS_END];
         uint64_t get_bytes_map, get_bytes_into;
+        uint64_t chains_split; /* touched in parts */
         struct histogram latency[WIRE_OP_END]; /* ns, from when it could be read to its reply */
 };
 
@@ -108,17 +109,27 @@ struct client {
         struct list_node lookups;   /* of struct lookup_wait: LOOKUPs that are not answered */
         struct chain *chain;  /* the one that the next message may continue */
         struct key chain_last;
+        uint64_t chain_ns;    /* when its latest message came */
 
         void (*send)(struct client *client, const void *msg, size_t bytes, const int *fds,
                      unsigned n_fds);
         void (*idle)(struct client *client); /* inflight fell; the client itself stays until the
                                                 turn's end */
-        /* Not if it leaves many replies with descriptors unread: those count against the daemon's
-         * limit until it reads them. */
-        bool (*takes_fds)(struct client *client);
+        /* May it be sent so many descriptors, in the reply that comes next? Not if it, or its user, leaves
+         * many replies with descriptors unread: those count against the daemon's limit until they
+         * are read. */
+        bool (*takes_fds)(struct client *client, unsigned n);
+        void (*chain_opened)(struct client *client);
 };
 
-void client_init(struct client *client, struct dispatch_env *env);
+/* Whose connection it is, for what is shared out by user. */
+static inline const struct tenant_user *client_user(const struct client *client)
+{
+        return client->holds.user;
+}
+
+/* Takes what is opened for the connection. Without memory, -ENOMEM, and client_fini() is due. */
+int client_init(struct client *client, struct dispatch_env *env, const struct tenant_holder *holds);
 /* Gives back all it holds. inflight must be 0. */
 void client_fini(struct client *client);
 /* The peer is gone, or is to be: leases and donated regions end now, what waits for room is
@@ -134,6 +145,12 @@ void client_answer(struct client *client, uint64_t received_ns, const struct wir
 
 /* OK, or what a charge that was refused is answered with. */
 enum wire_status client_charge(struct client *client, enum tenant_thing what, uint64_t amount);
+/* A request that is kept until it is answered, and `bytes` of memory with it: as client_charge(). */
+enum wire_status client_charge_request(struct client *client, uint64_t bytes);
+/* Before its answer, which ends the charge for the request itself. */
+void client_uncharge_request(struct client *client, uint64_t bytes);
+/* Why it was refused. */
+const char *client_refusal(enum wire_status status);
 /* A lease on the chunk: OK and filled in, or what stands against it. */
 enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire_lease *ret);
 /* Ends leases; returns how many of them there were not. */

@@ -86,9 +86,13 @@ struct config {
                                                available */
                 uint64_t donated;           /* limits.donated: of all; 0 (auto): 3/4 of the machine */
                 uint64_t keys;              /* limits.keys: of requests in flight, of all */
+                uint64_t requests;          /* limits.requests: in flight, of all */
+                uint64_t request_memory;    /* limits.request_memory: of all; 0 (auto): by `keys` */
+                uint64_t unread_fds; /* limits.unread_fds: of all; 0 (auto): 1/2 of RLIMIT_NOFILE */
                 /* limits.uid_*: of one user; 0 (auto): see config_uid_limits() */
                 uint64_t uid_connections, uid_leases, uid_leased_bytes, uid_lane_bytes, uid_donated,
-                        uid_keys, uid_namespaces;
+                        uid_keys, uid_requests, uid_request_memory, uid_unread_fds,
+                        uid_namespaces;
                 uint64_t leases;            /* limits.leases: of a connection, count */
                 uint64_t leased_bytes; /* limits.leased_bytes: of a connection; 0 (auto): pool/4 */
                 uint64_t handshake_ms;      /* limits.handshake: from accept to HELLO */

@@ -34,6 +34,14 @@ static void *block_take(struct dispatch_blocks *blocks, size_t bytes, bool *ret_
         return block;
 }
 
+static void block_release(struct dispatch_blocks *blocks, void *block, bool again)
+{
+        if (again)
+                blocks->unused[blocks->n_unused++] = block;
+        else
+                free(block);
+}
+
 void dispatch_fini(struct dispatch_env *env)
 {
         assert(env->blocks.n_unused == env->blocks.n);
@@ -43,46 +51,86 @@ void dispatch_fini(struct dispatch_env *env)
         tally_fini(&env->tally);
 }
 
-struct batch *batch_new(struct client *client, const struct wire_batch *msg)
+static bool needs_slots(const struct wire_batch *msg)
+{
+        return msg->hdr.op == WIRE_PUT ||
+               (msg->hdr.op == WIRE_GET && (msg->hdr.flags & WIRE_F_INTO));
+}
+
+/* Where a piece is is written over the piece. */
+static_assert(sizeof(struct iovec) == sizeof(struct wire_piece), "in place");
+static_assert(_Alignof(struct iovec) <= ALIGNMENT, "in place");
+
+enum wire_status batch_new(struct client *client, const struct wire_batch *msg, struct batch **ret)
 {
         unsigned op = msg->hdr.op;
-        size_t entries =
-                msg->count * wire_entry_bytes(op) + msg->pieces * sizeof(struct wire_piece);
+        size_t entries = msg->count * wire_entry_bytes(op);
+        size_t pieces = msg->pieces * sizeof(struct wire_piece);
+        size_t found = (msg->pieces + 7u) / 8u;
         size_t reply = sizeof(struct wire_reply) + msg->count * wire_result_bytes(op);
-        size_t places = msg->pieces * sizeof(struct iovec);
         size_t entries_at = round_up(sizeof(struct batch), ALIGNMENT);
-        size_t reply_at = entries_at + round_up(entries, ALIGNMENT);
-        size_t places_at = reply_at + round_up(reply, ALIGNMENT);
-        size_t part_at = places_at + round_up(places, ALIGNMENT);
+        size_t places_at = entries_at + round_up(entries, ALIGNMENT);
+        size_t reply_at = places_at + pieces;
+        size_t found_at = reply_at + round_up(reply, ALIGNMENT);
+        size_t part_at = found_at + round_up(found, ALIGNMENT);
         size_t bytes = part_at + (wire_op_is_chained(op) ? chain_part_bytes(msg->count) : 0);
-        bool again;
-        uint8_t *block = block_take(&client->env->blocks, bytes, &again);
-        struct batch *b = (struct batch *)block;
+        uint64_t charged =
+                bytes + (needs_slots(msg) ? msg->count * sizeof(struct slot) : (size_t)0);
+        enum wire_status status = client_charge_request(client, charged);
+        uint8_t *block = NULL;
+        struct slot *slots = NULL;
+        struct batch *b;
+        bool again = false;
 
-        if (!b)
-                return NULL;
+        if (status != WIRE_OK)
+                return status;
+        block = block_take(&client->env->blocks, bytes, &again);
+        b = (struct batch *)block;
+        if (b && needs_slots(msg))
+                slots = calloc(msg->count, sizeof(*slots));
+        if (!b || (needs_slots(msg) && !slots)) {
+                if (b)
+                        block_release(&client->env->blocks, b, again);
+                client_uncharge_request(client, charged);
+                return WIRE_BUSY;
+        }
         *b = (struct batch){
                 .client = client,
                 .head = *msg,
                 .entries = memcpy(block + entries_at, msg + 1, entries),
+                .slots = slots,
+                .places = memcpy(block + places_at, (const uint8_t *)(msg + 1) + entries, pieces),
+                .found = memset(block + found_at, 0, found),
+                .charged = charged,
                 .reply = memset(block + reply_at, 0, reply),
                 .reply_bytes = reply,
-                .places = memset(block + places_at, 0, places),
                 .part_room = block + part_at,
                 .again = again,
         };
-        return b;
+        *ret = b;
+        return WIRE_OK;
+}
+
+bool batch_add_slots(struct batch *b)
+{
+        uint64_t bytes = b->head.count * sizeof(*b->slots);
+
+        if (client_charge(b->client, TENANT_REQUEST_BYTES, bytes) != WIRE_OK)
+                return false;
+        b->slots = calloc(b->head.count, sizeof(*b->slots));
+        if (!b->slots) {
+                tenant_uncharge(&b->client->holds, TENANT_REQUEST_BYTES, bytes);
+                return false;
+        }
+        b->charged += bytes;
+        return true;
 }
 
 void batch_free(struct batch *b)
 {
-        struct dispatch_blocks *blocks = &b->client->env->blocks;
-
+        client_uncharge_request(b->client, b->charged);
         free(b->slots);
-        if (b->again)
-                blocks->unused[blocks->n_unused++] = b;
-        else
-                free(b);
+        block_release(&b->client->env->blocks, b, b->again);
 }
 
 static void batch_end(struct batch *b)
@@ -230,10 +278,6 @@ static void *place_at(const struct batch *b, uint32_t region, uint64_t offset, u
 bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t first, uint32_t n,
                        uint32_t length)
 {
-        const struct wire_piece *piece =
-                (const struct wire_piece *)(b->entries +
-                                            b->head.count * wire_entry_bytes(b->head.hdr.op));
-
         req->room = length;
         if (!(b->head.hdr.flags & WIRE_F_PIECES)) {
                 req->memory = place_at(b, n, first, length, &req->region);
@@ -242,18 +286,19 @@ bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t firs
         req->pieces = b->places + first;
         for (uint64_t i = first; i < first + n; i++) {
                 struct kio_region *region;
+                struct wire_piece piece;
+                void *at;
 
                 /* Found for an earlier key: neither the lane nor a region that the batch uses moves
                  * before it ends, and that key's copy may be reading it now. */
-                if (b->places[i].iov_base)
+                if (b->found[i / 8] >> (i % 8) & 1)
                         continue;
-                b->places[i] = (struct iovec){
-                        .iov_base = place_at(b, piece[i].region, piece[i].offset, piece[i].length,
-                                             &region),
-                        .iov_len = piece[i].length,
-                };
-                if (!b->places[i].iov_base)
+                memcpy(&piece, &b->places[i], sizeof(piece));
+                at = place_at(b, piece.region, piece.offset, piece.length, &region);
+                if (!at)
                         return false;
+                b->places[i] = (struct iovec){ .iov_base = at, .iov_len = piece.length };
+                b->found[i / 8] |= (uint8_t)(1u << (i % 8));
         }
         return true;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A key of a GET: mapped, which is a lease on its chunk in the pool, or into the client's memory. */
 #include <errno.h>
-#include <stdlib.h>
 
 #include "dispatch-internal.h"
 
@@ -146,9 +145,7 @@ void dispatch_get(struct batch *b, uint32_t i)
         }
         if (!into && get_at_once(b, i, entry))
                 return;
-        if (!b->slots)
-                b->slots = calloc(b->head.count, sizeof(*b->slots));
-        if (!b->slots) {
+        if (!b->slots && !batch_add_slots(b)) {
                 get_answer(b, i, WIRE_BUSY);
                 return;
         }

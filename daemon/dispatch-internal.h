@@ -28,7 +28,9 @@ struct batch {
         struct chain_part *part;
         uint8_t *entries;           /* then pieces */
         struct slot *slots;         /* PUT; GET, once a key is not at hand */
-        struct iovec *places;       /* of pieces: where they are */
+        struct iovec *places;       /* of pieces: in their stead, once they are found */
+        uint8_t *found;             /* which are, by bit */
+        uint64_t charged;           /* bytes of memory, to its user */
         uint64_t regions;           /* donated ones that it names, by bit: kept until it ends */
         struct cache_settle settle; /* EVICT */
         uint8_t *reply;             /* head and results */
@@ -59,9 +61,12 @@ static inline uint32_t slot_index(const struct slot *s)
 }
 
 /* dispatch-batch.c */
-/* The message and its entries copied, and all zero: a reply, places for its pieces. NULL: no
- * memory. */
-struct batch *batch_new(struct client *client, const struct wire_batch *msg);
+/* The message and its entries copied, and all zero: a reply, slots if it surely needs them. Charged
+ * to the client. OK; QUOTA, BUSY: there is no memory for it, or not for this client. */
+enum wire_status batch_new(struct client *client, const struct wire_batch *msg,
+                           struct batch **ret);
+/* Slots for the keys of a batch that turns out to need them. False: there is no memory. */
+bool batch_add_slots(struct batch *b);
 void batch_free(struct batch *b);
 /* A key has its result; the last one's answers the batch, which is gone then, unless dispatch_run()
  * is in it. */

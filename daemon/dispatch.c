@@ -2,7 +2,6 @@
 /* A batch's life: dispatch_message() copies what it needs of the message and queues it;
  * dispatch_run() starts its keys in order, a few a loop turn; each key ends in batch_key_end(), at
  * once or later; the last one sends the reply and frees the batch. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "admin.h"
@@ -118,25 +117,19 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
                 return;
         }
 
-        b = batch_new(client, msg);
-        if (b) {
-                b->head.namespace_id = ns;
-                b->received_ns = received_ns;
-                b->value = op == WIRE_MATCH ? 0 : stale;
-                if (op == WIRE_PUT)
-                        b->slots = calloc(msg->count, sizeof(*b->slots));
-        }
-        if (!b || (op == WIRE_PUT && !b->slots) ||
-            (wire_op_is_chained(op) &&
-             chain_join(client, msg, batch_entry(b, msg->count - 1u), b->part_room, &b->part) <
-                     0)) {
-                if (b)
-                        batch_free(b);
+        status = batch_new(client, msg, &b);
+        if (status != WIRE_OK) {
                 tenant_uncharge(&client->holds, TENANT_KEYS, msg->count);
-                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, stale, 0, "out of memory",
-                               NULL, 0);
+                client_reply(client, &msg->hdr, received_ns, status, stale, 0,
+                               client_refusal(status), NULL, 0);
                 return;
         }
+        b->head.namespace_id = ns;
+        b->received_ns = received_ns;
+        b->value = op == WIRE_MATCH ? 0 : stale;
+        if (wire_op_is_chained(op))
+                b->part = chain_join(client, msg, batch_entry(b, msg->count - 1u), received_ns,
+                                     b->part_room);
         b->regions = batch_regions(client, msg);
         donations_use(client, b->regions);
         client->keys_inflight += msg->count;

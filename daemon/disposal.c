@@ -13,6 +13,7 @@ enum {
         OF_A_USER = 64, /* files that are not memory */
         OF_ALL = 1024,
         OF_MEMORY = 1024,
+        USER_SHARE = 3, /* times what is left of it */
         /* io's: no device of the store has them */
         PATH_FILES = KIO_PATHS_MAX - 1,
         PATH_MEMORY = KIO_PATHS_MAX - 2,
@@ -126,18 +127,25 @@ void disposals_add(struct disposals *d, int fd, uid_t uid)
 
 bool disposals_may_add(const struct disposals *d, uid_t uid)
 {
-        unsigned of_user = 0;
+        unsigned files = 0, memory = 0;
 
-        if (d->n_files >= OF_ALL || d->n_memory >= OF_MEMORY)
-                return false;
-        if (d->n_files < OF_A_USER)
+        if (d->n_files < OF_A_USER && d->n_memory < OF_A_USER)
                 return true;
         list_for_each(&d->all, n) {
                 const struct disposal *it = container_of(n, struct disposal, node);
 
-                of_user += it->uid == uid && !it->memory;
+                files += it->uid == uid && !it->memory;
+                memory += it->uid == uid && it->memory;
         }
-        return of_user < OF_A_USER;
+        /* Who has none has some left, whatever others have there. */
+        return (files == 0 || (files < OF_A_USER && d->n_files < OF_ALL)) &&
+               (memory == 0 ||
+                (d->n_memory < OF_MEMORY && memory < USER_SHARE * (OF_MEMORY - d->n_memory)));
+}
+
+unsigned disposals_count(const struct disposals *d)
+{
+        return d->n_files + d->n_memory;
 }
 
 unsigned disposals_under_way(const struct disposals *d)

@@ -22,5 +22,7 @@ struct disposals *disposals_free(struct disposals *d); /* none may be under way 
 void disposals_add(struct disposals *d, int fd, uid_t uid);
 /* May something of this user be added? */
 bool disposals_may_add(const struct disposals *d, uid_t uid);
+/* Not closed yet. */
+unsigned disposals_count(const struct disposals *d);
 /* Under way in a thread: that may take for ever. */
 unsigned disposals_under_way(const struct disposals *d);

@@ -150,6 +150,7 @@ void donation_withdraw(struct client *client, const struct wire_withdraw *msg, u
         d->request = msg->hdr;
         d->received_ns = received_ns;
         d->replies = true;
+        tenant_charge_anyway(&client->holds, TENANT_REQUESTS, 1);
         leave(d);
 }
 
@@ -285,6 +286,8 @@ void donation_open(struct client *client, const struct wire_donate *msg, int *fd
                 .received_ns = received_ns,
         };
         client->donations.all[place] = d;
+        /* Of memory it takes what TENANT_REGIONS bounds. */
+        tenant_charge_anyway(&client->holds, TENANT_REQUESTS, 1);
         call(d, run_open, on_opened);
 }
 

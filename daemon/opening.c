@@ -18,6 +18,7 @@ struct namespace_open {
         struct wire_hdr hdr;
         uint64_t received_ns;
         bool makes; /* there was none of this name */
+        uint64_t charged; /* bytes of memory */
 };
 
 /* The client's number for the store's namespace; 0: not opened yet. */
@@ -143,6 +144,7 @@ static void on_namespace(struct store_namespace_open *store)
         }
         if (result == 0 && op->makes)
                 names_made(client->env->names, client->env->store_tenant, client->uid);
+        client_uncharge_request(client, op->charged);
         free(op);
         if (result == 0 && number == 0) {
                 number = take_number(client, ns->id);
@@ -178,7 +180,9 @@ void opening_namespace(struct client *client, const struct wire_namespace *msg,
         const char *name = (const char *)(msg + 1), *fingerprint = name + msg->name_length;
         struct dispatch_env *env = client->env;
         const struct store_namespace *existing;
+        uint64_t bytes = sizeof(struct namespace_open) + msg->fingerprint_length;
         struct namespace_open *op;
+        enum wire_status status;
 
         if (wire_fingerprint_check(fingerprint, msg->fingerprint_length) < 0 ||
             memchr(name, '\0', msg->name_length)) {
@@ -193,13 +197,21 @@ void opening_namespace(struct client *client, const struct wire_namespace *msg,
         existing = store_namespace_find(env->store, env->store_tenant, name, msg->name_length);
         if (!may_open(client, msg, received_ns, existing))
                 return;
-        op = calloc(1, sizeof(*op) + msg->fingerprint_length);
+        status = client_charge_request(client, bytes);
+        if (status != WIRE_OK) {
+                client_reply(client, &msg->hdr, received_ns, status, 0, 0, client_refusal(status),
+                             NULL, 0);
+                return;
+        }
+        op = calloc(1, bytes);
         if (!op) {
+                client_uncharge_request(client, bytes);
                 client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
                                NULL, 0);
                 return;
         }
         op->client = client;
+        op->charged = bytes;
         op->hdr = msg->hdr;
         op->received_ns = received_ns;
         op->makes = !existing;
@@ -238,6 +250,11 @@ void opening_lane(struct client *client, const struct wire_lane *msg, uint64_t r
                                "a lane of that size is over memory.lane", NULL, 0);
                 return;
         }
+        if (!client->takes_fds(client, 1)) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, CLIENT_UNREAD, NULL,
+                             0);
+                return;
+        }
         bytes = round_up(bytes, 4096);
         status = client_charge(client, TENANT_LANE_BYTES, bytes);
         if (status == WIRE_OK) {
@@ -267,6 +284,8 @@ void opening_lane(struct client *client, const struct wire_lane *msg, uint64_t r
 
 /* --- the look-up index --- */
 
+enum { LOOKUP_FDS = 2 }; /* the index; its counters */
+
 struct lookup_open {
         struct lookup_wait wait;
         struct client *client;
@@ -281,7 +300,7 @@ static void reply_lookup(struct client *client, const struct wire_hdr *hdr, uint
         uint64_t bytes = 0;
         int fd = result == 0 ? lookups_fd(client->env->lookups, client->env->tenant, &bytes) : -1;
 
-        if (fd >= 0 && client->takes_fds(client)) {
+        if (fd >= 0 && client->takes_fds(client, LOOKUP_FDS)) {
                 /* Without memory for it the look-ups go uncounted, which a metric says. */
                 if ((hdr->flags & WIRE_F_TALLY) && !client->page.counts)
                         (void)tally_page_open(&client->page, clock_mono_ns(), &tally);
@@ -304,12 +323,14 @@ static void on_lookup(struct lookup_wait *wait)
         struct lookup_open of = *op;
 
         list_unlink(&op->wait.owned);
+        client_uncharge_request(op->client, sizeof(*op));
         free(op);
         reply_lookup(of.client, &of.hdr, of.received_ns, of.wait.result);
 }
 
 void opening_lookup(struct client *client, const struct wire_hdr *msg, uint64_t received_ns)
 {
+        enum wire_status status;
         struct lookup_open *op;
         int r;
 
@@ -318,8 +339,15 @@ void opening_lookup(struct client *client, const struct wire_hdr *msg, uint64_t 
                              "there is no look-up index (memory.lookup_index)", NULL, 0);
                 return;
         }
+        status = client_charge_request(client, sizeof(*op));
+        if (status != WIRE_OK) {
+                client_reply(client, msg, received_ns, status, 0, 0, client_refusal(status), NULL,
+                             0);
+                return;
+        }
         op = calloc(1, sizeof(*op));
         if (!op) {
+                client_uncharge_request(client, sizeof(*op));
                 reply_lookup(client, msg, received_ns, -ENOMEM);
                 return;
         }
@@ -336,6 +364,7 @@ void opening_lookup(struct client *client, const struct wire_hdr *msg, uint64_t 
                 list_append(&client->lookups, &op->wait.owned);
                 return;
         }
+        client_uncharge_request(client, sizeof(*op));
         free(op);
         reply_lookup(client, msg, received_ns, r);
 }

@@ -2,11 +2,17 @@
 /* Limits: those of the configuration, where 0 is "auto". */
 #include "server-internal.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "checked.h"
 
-enum { MAX_REGIONS = 16384 }; /* a quarter of the mappings that a process may have */
+enum {
+        MAX_REGIONS = 16384, /* a quarter of the mappings that a process may have */
+        BYTES_OF_A_KEY = 1024, /* of limits.request_memory */
+        REQUEST_MEMORY_MIN = 4 << 20,
+        UNREAD_FDS_MIN = 64,
+};
 
 static uint64_t or_none(uint64_t limit)
 {
@@ -27,7 +33,21 @@ struct tenant_limits server_tenant_limits(const struct server *s, unsigned tenan
                 [TENANT_DONATED_BYTES] = or_none(t->donated),
                 [TENANT_REGIONS] = TENANT_NO_LIMIT,
                 [TENANT_KEYS] = or_none(t->keys),
+                [TENANT_REQUESTS] = TENANT_NO_LIMIT,
+                [TENANT_REQUEST_BYTES] = TENANT_NO_LIMIT,
+                [TENANT_UNREAD_FDS] = TENANT_NO_LIMIT,
         } };
+}
+
+/* The kernel counts descriptors on their way against the user that sends them, and sends none while
+ * there are more than RLIMIT_NOFILE; other processes of the daemon's user may have some, too. */
+static uint64_t half_of_the_files(void)
+{
+        struct rlimit limit;
+
+        if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
+                return INT32_MAX / 2;
+        return MAX((uint64_t)limit.rlim_cur / 2, (uint64_t)UNREAD_FDS_MIN);
 }
 
 static uint64_t three_quarters_of_the_machine(void)
@@ -50,28 +70,62 @@ struct tenant_limits server_all_limits(const struct server *s)
                         c->limits.donated ? c->limits.donated : three_quarters_of_the_machine(),
                 [TENANT_REGIONS] = MAX_REGIONS,
                 [TENANT_KEYS] = c->limits.keys,
+                [TENANT_REQUESTS] = c->limits.requests,
+                [TENANT_REQUEST_BYTES] = c->limits.request_memory
+                                                 ? c->limits.request_memory
+                                                 : MAX(c->limits.keys * BYTES_OF_A_KEY,
+                                                       (uint64_t)REQUEST_MEMORY_MIN),
+                [TENANT_UNREAD_FDS] =
+                        c->limits.unread_fds ? c->limits.unread_fds : half_of_the_files(),
         } };
+}
+
+/* Where nothing is configured a user has three quarters of what all have, and a share of what is
+ * left (tenant.h), which comes to the same for one user alone. */
+static void set_user_limit(struct tenant_limits *limits, enum tenant_thing what,
+                           uint64_t configured, uint64_t of_all)
+{
+        limits->most[what] = configured ? configured : of_all - of_all / 4;
+        limits->shared[what] = !configured;
 }
 
 struct tenant_limits server_user_limits(const struct server *s)
 {
         const struct config *c = s->config;
-        uint64_t lanes = server_all_limits(s).most[TENANT_LANE_BYTES];
-        struct tenant_limits limits = { {
+        struct tenant_limits all = server_all_limits(s);
+        struct tenant_limits limits = { .most = {
                 [TENANT_LEASES] = or_none(c->limits.uid_leases),
                 [TENANT_LEASED_BYTES] = or_none(c->limits.uid_leased_bytes),
                 [TENANT_LANES] = TENANT_NO_LIMIT,
-                [TENANT_LANE_BYTES] =
-                        c->limits.uid_lane_bytes ? c->limits.uid_lane_bytes : lanes - lanes / 4,
-                [TENANT_DONATED_BYTES] = or_none(c->limits.uid_donated),
-                [TENANT_REGIONS] = MAX_REGIONS - MAX_REGIONS / 4,
         } };
+        const struct {
+                enum tenant_thing what;
+                uint64_t configured;
+        } things[] = {
+                { TENANT_LANE_BYTES, c->limits.uid_lane_bytes },
+                { TENANT_REGIONS, 0 },
+                { TENANT_REQUESTS, c->limits.uid_requests },
+                { TENANT_REQUEST_BYTES, c->limits.uid_request_memory },
+                { TENANT_UNREAD_FDS, c->limits.uid_unread_fds },
+                { TENANT_KEYS, c->limits.uid_keys },
+        };
 
+        for (unsigned i = 0; i < ARRAY_SIZE(things); i++)
+                set_user_limit(&limits, things[i].what, things[i].configured,
+                               all.most[things[i].what]);
+        /* An admin may lend all. */
+        limits.most[TENANT_DONATED_BYTES] = or_none(c->limits.uid_donated);
+        limits.shared[TENANT_DONATED_BYTES] = !c->limits.uid_donated;
         config_uid_limits(c, &limits.most[TENANT_CONNECTIONS], &limits.most[TENANT_KEYS]);
+        /* Of few connections one user may have all. */
+        limits.shared[TENANT_CONNECTIONS] =
+                !c->limits.uid_connections &&
+                limits.most[TENANT_CONNECTIONS] < all.most[TENANT_CONNECTIONS];
         return limits;
 }
 
-/* Half of the pool may be leased, and by default a quarter by one connection (rule R11). */
+/* Half of the pool may be leased, three quarters of that by one user, and by default a quarter of
+ * the pool by one connection (rules R10, R11). */
 struct lease_limits server_lease_limits(const struct server *s, unsigned tenant)
 {
         uint64_t pool = pool_bytes(s->env[tenant].pool);
@@ -81,6 +135,7 @@ struct lease_limits server_lease_limits(const struct server *s, unsigned tenant)
                 .bytes = tenant == 0 ? s->config->limits.leased_bytes
                                      : MIN(s->config->limits.leased_bytes, pool / 4),
                 .bytes_all = pool / 2,
+                .shared = !s->config->limits.uid_leased_bytes,
         };
 }
 

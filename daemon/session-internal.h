@@ -28,6 +28,11 @@ struct session {
         bool unclosed;           /* gone, but its socket holds descriptors that nobody takes now */
         struct list_node out;    /* what the socket would not take yet */
         unsigned fd_replies;     /* with descriptors, since the peer was seen to have read all */
+        unsigned unread_fds;     /* in these; the user is charged for them */
+        unsigned reserved_fds;   /* charged for a reply that is about to be sent */
+        struct list_node unread; /* in sessions.unread, if there are any */
+        bool held;               /* a reply of its waits for descriptors to be read */
+        struct list_node waits;  /* in sessions.waiting: for descriptors to be read */
 };
 
 struct sessions {
@@ -35,6 +40,12 @@ struct sessions {
         int closed_fd; /* the epoll that says whose peer has closed */
         struct event *closed;
         struct list_node all, active;
+        struct list_node unread;  /* who has been sent descriptors, the one seen last at the end */
+        struct list_node waiting; /* who wants to send some, or to be closed without any unread */
+        struct event *tick;
+        bool ticks;               /* it is pending */
+        bool chains_open;         /* some may be */
+        uint64_t chains_seen_ns;
         struct disposals *disposals;
         unsigned n_unclosed;
         uint64_t next_id;
@@ -53,6 +64,17 @@ struct sessions {
 void session_say(struct session *s, enum log_level level, const char *what);
 /* It is looked at in this turn, or in the next. */
 void session_activate(struct session *s);
+
+/* Has the peer read all that it was sent? Then its user is not charged for descriptors any more. */
+void session_settle_fds(struct session *s);
+/* It is retried as soon as descriptors may have been read. */
+void session_wait_for_fds(struct session *s);
+/* What it waited for may have come: a reply is sent again, or it goes on to read or to end. */
+void session_retry(struct session *s);
+/* Some session has a chain that its next message may continue. */
+void sessions_chain_opened(struct sessions *all);
+/* Looks at some of those that have been sent descriptors. */
+void sessions_settle_fds(struct sessions *all);
 
 /* Its first state, whoever it is: reads from now on. Frees it without memory. */
 void session_begin(struct session *s, struct dispatch_env *env, const struct tenant_holder *holds,

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "chain.h"
 #include "cleanup.h"
 
 enum {
@@ -22,7 +23,86 @@ enum {
         LINES_BURST = 20,
         SLEPT_NS = 20000, /* a look that takes longer has waited for something to come */
         TURN_NS = 50000,  /* of a turn, for those who want much */
+        SETTLED_PER_TURN = 64,
+        TICK_MS = 10,
+        CHAINS_MS = 1000,
+        CHAIN_IDLE_MS = 5000,
+        NS_PER_MS = 1000000,
 };
+
+/* --- what time brings: descriptors are read, chains are not continued --- */
+
+void sessions_settle_fds(struct sessions *all)
+{
+        for (unsigned i = 0; i < SETTLED_PER_TURN && !list_empty(&all->unread); i++) {
+                struct session *s = container_of(all->unread.next, struct session, unread);
+
+                list_unlink(&s->unread);
+                list_append(&all->unread, &s->unread);
+                session_settle_fds(s);
+        }
+}
+
+static void start_tick(struct sessions *all, unsigned ms)
+{
+        if (!list_empty(&all->waiting))
+                ms = TICK_MS;
+        all->ticks = true;
+        event_add(all->tick, &(struct timeval){ .tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000 });
+}
+
+void session_wait_for_fds(struct session *s)
+{
+        if (!list_empty(&s->waits))
+                return;
+        list_append(&s->sessions->waiting, &s->waits);
+        start_tick(s->sessions, TICK_MS);
+}
+
+/* What a client leaves open and does not continue takes memory for nothing. */
+static bool close_idle_chains(struct sessions *all, uint64_t now_ns)
+{
+        bool open = false;
+
+        list_for_each(&all->all, n) {
+                struct client *client = &container_of(n, struct session, node)->client;
+
+                if (client->chain &&
+                    client->chain_ns + CHAIN_IDLE_MS * (uint64_t)NS_PER_MS <= now_ns)
+                        chain_close(client);
+                open |= client->chain != NULL;
+        }
+        return open;
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *userdata)
+{
+        struct sessions *all = userdata;
+        uint64_t now_ns = clock_mono_ns();
+        struct list_node turn = LIST_INIT(turn);
+
+        all->ticks = false;
+        sessions_settle_fds(all);
+        list_splice(&turn, &all->waiting);
+        for (unsigned i = 0; i < SETTLED_PER_TURN && !list_empty(&turn); i++)
+                session_retry(container_of(turn.next, struct session, waits));
+        list_splice(&turn, &all->waiting); /* those that wait again come after the others */
+        list_splice(&all->waiting, &turn);
+        if (all->chains_open &&
+            now_ns - all->chains_seen_ns >= CHAINS_MS * (uint64_t)NS_PER_MS) {
+                all->chains_seen_ns = now_ns;
+                all->chains_open = close_idle_chains(all, now_ns);
+        }
+        if (!list_empty(&all->waiting) || all->chains_open)
+                start_tick(all, CHAINS_MS);
+}
+
+void sessions_chain_opened(struct sessions *all)
+{
+        all->chains_open = true;
+        if (!all->ticks)
+                start_tick(all, CHAINS_MS);
+}
 
 /* There is room again for what had to wait. */
 static void on_disposed(void *userdata)
@@ -61,6 +141,8 @@ int sessions_new(struct sessions **ret, const struct sessions_params *params)
         s->params = *params;
         list_init(&s->all);
         list_init(&s->active);
+        list_init(&s->unread);
+        list_init(&s->waiting);
         s->lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(LINES_BURST);
         s->closed_fd = epoll_create1(EPOLL_CLOEXEC);
         if (s->closed_fd < 0)
@@ -68,7 +150,8 @@ int sessions_new(struct sessions **ret, const struct sessions_params *params)
         if (disposals_new(&s->disposals, params->env->io, on_disposed, s) < 0)
                 return -ENOMEM;
         s->closed = event_new(params->base, s->closed_fd, EV_READ | EV_PERSIST, on_closed, s);
-        if (!s->closed || event_add(s->closed, NULL) < 0)
+        s->tick = evtimer_new(params->base, on_tick, s);
+        if (!s->tick || !s->closed || event_add(s->closed, NULL) < 0)
                 return -ENOMEM;
         *ret = TAKE_PTR(s);
         return 0;
@@ -80,6 +163,8 @@ struct sessions *sessions_free(struct sessions *s)
                 return NULL;
         assert(list_empty(&s->all));
         disposals_free(s->disposals);
+        if (s->tick)
+                event_free(s->tick);
         if (s->closed)
                 event_free(s->closed);
         if (s->closed_fd >= 0)
@@ -129,6 +214,7 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
                                     : "too many connections (limits.connections): refused");
                 goto refuse;
         }
+        holds.admin = admin;
         session_begin(s, env, &holds, admin);
         return;
 refuse:
@@ -242,6 +328,7 @@ void sessions_count_lookups(struct sessions *all)
 void sessions_get_stats(const struct sessions *all, struct sessions_stats *ret)
 {
         *ret = all->stats;
+        ret->disposing = disposals_count(all->disposals);
 }
 
 void sessions_set_handshake(struct sessions *all, uint64_t handshake_ms)

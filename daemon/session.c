@@ -4,9 +4,15 @@
  * A session reads while it has less than WIRE_MAX_INFLIGHT messages and CLIENT_MAX_KEYS keys
  * unanswered, nothing that waits to be sent, and nothing half started; else it leaves its messages
  * in the socket, and the peer waits there. Bufferevents would drop descriptors, so it calls
- * recvmsg() itself. */
+ * recvmsg() itself.
+ *
+ * Descriptors in replies count against the daemon's user in the kernel until the peer reads them,
+ * whatever becomes of the session. The daemon learns from the socket's unread bytes when that was,
+ * and charges the peer's user until then: a session with unread descriptors is kept, closed for
+ * both sides, until they are read or the peer's end is closed. */
 #include "session-internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -25,6 +31,7 @@
 enum {
         MESSAGES_PER_TURN = 16,
         UNREAD_FDS_MAX = 32, /* replies with descriptors */
+        HELLO_FDS = 2,
 };
 
 struct outgoing {
@@ -34,6 +41,11 @@ struct outgoing {
         size_t bytes;
         uint8_t msg[];
 };
+
+static uint64_t outgoing_bytes(const struct outgoing *o)
+{
+        return sizeof(*o) + o->bytes;
+}
 
 void session_say(struct session *s, enum log_level level, const char *what)
 {
@@ -77,19 +89,35 @@ static bool may_take_fds(const struct session *s)
         return disposals_may_add(s->sessions->disposals, s->peer.uid);
 }
 
+/* --- descriptors that go --- */
+
+void session_settle_fds(struct session *s)
+{
+        int unread;
+
+        if (s->unread_fds == 0 || !list_empty(&s->out) || ioctl(s->fd, SIOCOUTQ, &unread) < 0 ||
+            unread > 0)
+                return;
+        tenant_uncharge(&s->client.holds, TENANT_UNREAD_FDS, s->unread_fds);
+        s->unread_fds = s->fd_replies = 0;
+        list_unlink(&s->unread);
+}
+
 /* --- the end --- */
+
+static void outgoing_free(struct session *s, struct outgoing *o)
+{
+        for (unsigned i = 0; i < o->n_fds; i++)
+                close(o->fds[i]);
+        tenant_uncharge(&s->client.holds, TENANT_REQUEST_BYTES, outgoing_bytes(o));
+        list_unlink(&o->node);
+        free(o);
+}
 
 static void drop_outgoing(struct session *s)
 {
-        struct list_node *n;
-
-        while ((n = list_pop(&s->out))) {
-                struct outgoing *o = container_of(n, struct outgoing, node);
-
-                for (unsigned i = 0; i < o->n_fds; i++)
-                        close(o->fds[i]);
-                free(o);
-        }
+        while (!list_empty(&s->out))
+                outgoing_free(s, container_of(s->out.next, struct outgoing, node));
 }
 
 static void session_free(struct session *s)
@@ -106,6 +134,8 @@ static void session_free(struct session *s)
         if (s->fd >= 0)
                 close(s->fd); /* leaves the epoll with it */
         list_unlink(&s->active);
+        list_unlink(&s->unread);
+        list_unlink(&s->waits);
         list_unlink(&s->node);
         s->sessions->n_unclosed -= s->unclosed;
         s->sessions->stats.open--;
@@ -172,6 +202,11 @@ static bool close_socket(struct session *s)
         struct sessions *all = s->sessions;
 
         (void)shutdown(s->fd, SHUT_RDWR); /* nothing more comes */
+        session_settle_fds(s);
+        if (s->unread_fds > 0 && !s->client.env->stopping) {
+                session_wait_for_fds(s);
+                return false;
+        }
         if (discard_incoming(s))
                 return true;
         if (!may_take_fds(s) && !s->client.env->stopping) {
@@ -205,20 +240,36 @@ static void sent(struct session *s, int r)
         session_end(s, &s->sessions->stats.ended_bad_frame, text);
 }
 
+static void hold_reply(struct session *s)
+{
+        s->sessions->stats.replies_held += !s->held;
+        s->held = true;
+        session_wait_for_fds(s);
+}
+
+/* What could not be sent stays, and is tried again: once the socket takes more, or, where the kernel
+ * lets the daemon's user have no more descriptors on their way, in a while. */
+static void wait_to_send(struct session *s, int r)
+{
+        if (r == -ETOOMANYREFS) {
+                hold_reply(s);
+        } else {
+                event_add(s->writable, NULL);
+        }
+}
+
 static void flush_outgoing(struct session *s)
 {
         while (!list_empty(&s->out)) {
                 struct outgoing *o = container_of(s->out.next, struct outgoing, node);
                 int r = fdpass_send(s->fd, o->msg, o->bytes, o->fds, o->n_fds);
 
-                if (r == -EAGAIN) {
-                        event_add(s->writable, NULL);
+                if (r == -EAGAIN || r == -ETOOMANYREFS) {
+                        wait_to_send(s, r);
                         return;
                 }
-                list_unlink(&o->node);
-                for (unsigned i = 0; i < o->n_fds; i++)
-                        close(o->fds[i]);
-                free(o);
+                s->held = false;
+                outgoing_free(s, o);
                 sent(s, r);
         }
         session_activate(s);
@@ -227,6 +278,13 @@ static void flush_outgoing(struct session *s)
 static void on_writable(evutil_socket_t fd, short what, void *userdata)
 {
         flush_outgoing(userdata);
+}
+
+/* What was charged for a reply that has gone out without descriptors. */
+static void release_fds(struct session *s)
+{
+        tenant_uncharge(&s->client.holds, TENANT_UNREAD_FDS, s->reserved_fds);
+        s->reserved_fds = 0;
 }
 
 static void session_send(struct client *client, const void *msg, size_t bytes, const int *fds,
@@ -238,9 +296,19 @@ static void session_send(struct client *client, const void *msg, size_t bytes, c
 
         if (s->state != SESSION_OPEN && s->state != SESSION_HANDSHAKE)
                 return;
-        s->fd_replies += n_fds > 0;
+        if (n_fds == 0) {
+                release_fds(s);
+        } else {
+                assert(s->reserved_fds >= n_fds);
+                s->reserved_fds -= n_fds;
+                release_fds(s);
+                s->unread_fds += n_fds;
+                s->fd_replies++;
+                if (list_empty(&s->unread))
+                        list_append(&s->sessions->unread, &s->unread);
+        }
         r = list_empty(&s->out) ? fdpass_send(s->fd, msg, bytes, fds, n_fds) : -EAGAIN;
-        if (r != -EAGAIN) {
+        if (r != -EAGAIN && r != -ETOOMANYREFS) {
                 sent(s, r);
                 return;
         }
@@ -253,6 +321,8 @@ static void session_send(struct client *client, const void *msg, size_t bytes, c
         }
         o->bytes = bytes;
         memcpy(o->msg, msg, bytes);
+        /* Its request was charged for as much; a session that has one of these reads no more. */
+        tenant_charge_anyway(&s->client.holds, TENANT_REQUEST_BYTES, outgoing_bytes(o));
         for (unsigned i = 0; i < n_fds; i++) {
                 o->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
                 if (o->fds[i] < 0)
@@ -263,24 +333,58 @@ static void session_send(struct client *client, const void *msg, size_t bytes, c
         if (o->n_fds < n_fds)
                 session_end(s, &s->sessions->stats.ended_bad_frame,
                             "out of descriptors for a reply: session ended");
+        else if (s->out.next == &o->node)
+                wait_to_send(s, r);
+}
+
+/* Room for a reply with descriptors is charged before the reply is made. True if there is. */
+static bool reserve_fds(struct session *s, unsigned n, uint64_t beyond)
+{
+        struct tenant_holder *h = &s->client.holds;
+
+        if (s->reserved_fds >= n)
+                return true;
+        /* Some of those that are charged may have been read, by clients that have not said anything
+         * since. */
+        if (tenant_charge(h, TENANT_UNREAD_FDS, n + beyond) != 0) {
+                sessions_settle_fds(s->sessions);
+                if (tenant_charge(h, TENANT_UNREAD_FDS, n + beyond) != 0)
+                        return false;
+        }
+        tenant_uncharge(h, TENANT_UNREAD_FDS, beyond);
+        s->reserved_fds += n;
+        return true;
+}
+
+/* A quarter of what the user may have is kept for greeting its further connections. */
+static bool session_takes_fds(struct client *client, unsigned n)
+{
+        struct session *s = container_of(client, struct session, client);
+        struct tenant_limits limits;
+
+        if (s->fd_replies >= UNREAD_FDS_MAX)
+                session_settle_fds(s);
+        if (s->fd_replies >= UNREAD_FDS_MAX)
+                return false;
+        tenants_get_user_limits(client->env->tenants, &limits);
+        return reserve_fds(s, n,
+                           limits.most[TENANT_UNREAD_FDS] == TENANT_NO_LIMIT
+                                   ? 0
+                                   : limits.most[TENANT_UNREAD_FDS] / 4);
+}
+
+void session_retry(struct session *s)
+{
+        list_unlink(&s->waits);
+        if (!list_empty(&s->out) && (s->state == SESSION_OPEN || s->state == SESSION_HANDSHAKE))
+                flush_outgoing(s);
         else
-                event_add(s->writable, NULL);
+                session_activate(s);
 }
 
-/* Has the peer read all there was? Looked at with each message as soon as it matters: a peer that
- * pipelines has nothing unread now and then only. */
-static void look_for_unread(struct session *s)
+static void session_chain_opened(struct client *client)
 {
-        int unread;
-
-        if (s->fd_replies >= UNREAD_FDS_MAX / 2 && list_empty(&s->out) &&
-            ioctl(s->fd, SIOCOUTQ, &unread) == 0 && unread == 0)
-                s->fd_replies = 0;
-}
-
-static bool session_takes_fds(struct client *client)
-{
-        return container_of(client, struct session, client)->fd_replies < UNREAD_FDS_MAX;
+        sessions_chain_opened(container_of(client, struct session, client)->sessions);
 }
 
 static void session_idle(struct client *client)
@@ -307,7 +411,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
                 struct wire_reply reply;
                 struct wire_hello_result result;
         } out;
-        int fds[2] = { pool_fd(env->pool), s->sessions->params.liveness_fd };
+        int fds[HELLO_FDS] = { pool_fd(env->pool), s->sessions->params.liveness_fd };
 
         s->client.inflight++;
         env->traffic.requests[WIRE_HELLO]++;
@@ -343,7 +447,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
         s->state = SESSION_OPEN;
         s->client.inflight--;
         histogram_add(&env->traffic.latency[WIRE_HELLO], clock_mono_ns() - received_ns(s));
-        session_send(&s->client, &out, sizeof(out), fds, 2);
+        session_send(&s->client, &out, sizeof(out), fds, HELLO_FDS);
         session_say(s, LOG_LEVEL_DEBUG, "session opened");
 }
 
@@ -364,7 +468,7 @@ static void handle(struct session *s, size_t bytes, int *fds, unsigned n_fds)
                 session_end(s, &s->sessions->stats.ended_bad_frame, text);
                 return;
         }
-        look_for_unread(s);
+        session_settle_fds(s);
         s->client.readable_ns = received_ns(s);
         if (hdr->op == WIRE_HELLO)
                 hello(s, (const struct wire_hello *)hdr);
@@ -375,7 +479,7 @@ static void handle(struct session *s, size_t bytes, int *fds, unsigned n_fds)
 
 static bool may_read(const struct session *s)
 {
-        return (s->state == SESSION_OPEN || s->state == SESSION_HANDSHAKE) &&
+        return list_empty(&s->waits) && (s->state == SESSION_OPEN || s->state == SESSION_HANDSHAKE) &&
                s->client.inflight < WIRE_MAX_INFLIGHT &&
                s->client.keys_inflight < CLIENT_MAX_KEYS && list_empty(&s->out) &&
                list_empty(&s->client.unstarted) && !s->client.env->stopping;
@@ -403,6 +507,12 @@ static void read_messages(struct session *s)
                                     "take more: session ended");
                         return;
                 }
+                /* The greeting has two. */
+                if (s->state == SESSION_HANDSHAKE && !reserve_fds(s, HELLO_FDS, 0)) {
+                        hold_reply(s);
+                        return;
+                }
+                s->held = false;
                 n = fdpass_take(s->fd, all->incoming.bytes, sizeof(all->incoming), take_fds, fds,
                                 &n_fds);
 
@@ -475,24 +585,27 @@ void session_begin(struct session *s, struct dispatch_env *env, const struct ten
         struct sessions *all = s->sessions;
         struct event_base *base = all->params.base;
         uint64_t id = s->client.id;
+        int r;
 
-        client_init(&s->client, env);
+        r = client_init(&s->client, env, holds);
         s->client.id = id;
-        s->client.holds = *holds;
         s->client.admin = admin;
         s->client.uid = s->peer.uid;
         s->client.send = session_send;
         s->client.idle = session_idle;
         s->client.takes_fds = session_takes_fds;
+        s->client.chain_opened = session_chain_opened;
         s->state = SESSION_HANDSHAKE;
         list_init(&s->active);
+        list_init(&s->unread);
+        list_init(&s->waits);
         list_init(&s->out);
         list_append(&all->all, &s->node);
         all->stats.open++;
         s->readable = event_new(base, s->fd, EV_READ | EV_PERSIST, on_readable, s);
         s->writable = event_new(base, s->fd, EV_WRITE, on_writable, s);
         s->deadline = evtimer_new(base, on_deadline, s);
-        if (!s->readable || !s->writable || !s->deadline ||
+        if (r < 0 || !s->readable || !s->writable || !s->deadline ||
             epoll_ctl(all->closed_fd, EPOLL_CTL_ADD, s->fd,
                       &(struct epoll_event){ .events = EPOLLRDHUP | EPOLLET, .data.ptr = s }) < 0) {
                 session_free(s);

@@ -52,6 +52,13 @@ VALUES(ended_value, "closed", "bad_frame", "timeout", "shutdown");
 VALUES(written_value, "payload", "table", "prewrite");
 VALUES(store_error_value, "read", "write", "sync");
 VALUES(namespace_scope_value, "session", "user", "tenant", "store");
+VALUES(resource_value, "connections", "leases", "leased_bytes", "lanes", "lane_bytes", "donated_bytes",
+       "regions", "keys", "requests", "request_bytes", "unread_fds");
+
+const char *stats_resource_name(unsigned resource)
+{
+        return resource_value(NULL, resource);
+}
 
 static const char *tenant_value(const struct stats *s, unsigned i)
 {

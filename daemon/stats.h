@@ -37,6 +37,7 @@ enum {
 enum { STATS_ERROR_READ, STATS_ERROR_WRITE, STATS_ERROR_SYNC, STATS_STORE_ERRORS };
 
 enum { STATS_TENANTS = 16, STATS_TENANT_NAME = 64 };
+enum { STATS_RESOURCES = 11 }; /* by enum tenant_thing */
 enum { STATS_PATHS = 16, STATS_PATH_NAME = 256 };
 /* The largest ones; then the sum of all others. */
 enum { STATS_NAMESPACES = 20, STATS_NAMESPACE_SERIES, STATS_NAMESPACE_NAME = 832 };
@@ -73,6 +74,9 @@ void stats_print_openmetrics(const struct stats *s, FILE *out);
 void stats_print_json(const struct stats *s, FILE *out);
 /* A Markdown table of all metrics, for the documentation. */
 void stats_print_documentation(FILE *out);
+
+/* As the label says it: "lane_bytes". */
+const char *stats_resource_name(unsigned resource);
 
 /* Appends `key="value"` with the value escaped as both text formats want it, comma first if needed.
  * A value that does not fit is left out together with its key. `key` is a label name. */

@@ -152,6 +152,31 @@ static void collect_traffic(const struct dispatch_env *env, struct stats *s)
         s->pool_unwritten_bytes = (double)cache.unwritten_bytes;
 }
 
+static double limit_of(uint64_t limit)
+{
+        return limit == TENANT_NO_LIMIT ? INFINITY : (double)limit;
+}
+
+static_assert((int)STATS_RESOURCES == (int)TENANT_THINGS, "a resource is what is charged");
+
+static void collect_resources(const struct tenants *tenants, struct stats *s)
+{
+        uint64_t largest[TENANT_THINGS];
+        struct tenant_usage all;
+        struct tenant_limits user;
+
+        tenants_get_total(tenants, &all);
+        tenants_get_user_limits(tenants, &user);
+        tenants_get_largest_user(tenants, largest);
+        for (unsigned i = 0; i < TENANT_THINGS; i++) {
+                s->resource_used[i] = (double)all.used[i];
+                s->resource_limit[i] = limit_of(all.most[i]);
+                s->resource_user_limit[i] = limit_of(user.most[i]);
+                s->resource_largest_user[i] = (double)largest[i];
+                s->resource_refusals[i] = (double)all.refused[i];
+        }
+}
+
 static void collect_sessions(const struct status_sources *from, struct stats *s)
 {
         struct sessions_stats sessions;
@@ -177,11 +202,8 @@ static void collect_sessions(const struct status_sources *from, struct stats *s)
         s->lanes = (double)usage.used[TENANT_LANES];
         s->lane_bytes = (double)usage.used[TENANT_LANE_BYTES];
         s->donated_bytes = (double)usage.used[TENANT_DONATED_BYTES];
-}
-
-static double limit_of(uint64_t limit)
-{
-        return limit == TENANT_NO_LIMIT ? INFINITY : (double)limit;
+        s->descriptors_closing = (double)sessions.disposing;
+        s->replies_held = (double)sessions.replies_held;
 }
 
 /* `only`: of this tenant alone; NULL: of all. */
@@ -215,6 +237,10 @@ static void collect_tenants(const struct dispatch_env *env, const struct dispatc
                 s->tenant_donated_bytes_limit[i] = limit_of(usage.most[TENANT_DONATED_BYTES]);
                 s->tenant_keys[i] = (double)usage.used[TENANT_KEYS];
                 s->tenant_keys_limit[i] = limit_of(usage.most[TENANT_KEYS]);
+                s->tenant_requests[i] = (double)usage.used[TENANT_REQUESTS];
+                s->tenant_request_bytes[i] = (double)usage.used[TENANT_REQUEST_BYTES];
+                s->tenant_unread_fds[i] = (double)usage.used[TENANT_UNREAD_FDS];
+                s->chains_split += (double)of->traffic.chains_split;
                 s->tenant_stored_bytes[i] = (double)stored.bytes;
                 s->tenant_stored_bytes_limit[i] = limit_of(stored.limit);
                 s->tenant_pool_bytes[i] = (double)pool.bytes;
@@ -382,6 +408,8 @@ void status_collect(const struct status_sources *from, const struct dispatch_env
         ret->config_reloads = (double)from->config_reloads;
         collect_traffic(from->env, ret);
         collect_sessions(from, ret);
+        if (!only || from->env->n_all <= 1) /* they say what users of other tenants do */
+                collect_resources(from->env->tenants, ret);
         collect_tenants(from->env, only, ret);
         collect_pool(from->env, ret);
         collect_lookups(from->env->lookups, ret);

@@ -51,6 +51,9 @@ static void add_tenants(cJSON *root, const struct stats *s)
                 add_limited(o, "donated_bytes", s->tenant_donated_bytes[i],
                             s->tenant_donated_bytes_limit[i]);
                 add_limited(o, "keys", s->tenant_keys[i], s->tenant_keys_limit[i]);
+                cJSON_AddNumberToObject(o, "requests", s->tenant_requests[i]);
+                cJSON_AddNumberToObject(o, "request_bytes", s->tenant_request_bytes[i]);
+                cJSON_AddNumberToObject(o, "unread_fds", s->tenant_unread_fds[i]);
                 add_limited(o, "stored_bytes", s->tenant_stored_bytes[i],
                             s->tenant_stored_bytes_limit[i]);
                 add_limited(o, "namespaces", s->tenant_namespaces[i],
@@ -62,6 +65,24 @@ static void add_tenants(cJSON *root, const struct stats *s)
                 cJSON_AddNumberToObject(o, "get_found_keys", s->tenant_get_found[i]);
                 cJSON_AddNumberToObject(o, "refused", s->tenant_refused[i]);
                 cJSON_AddItemToArray(list, o);
+        }
+}
+
+/* What clients hold of what there is to hold; limits that are not there are left out. */
+static void add_resources(cJSON *root, const struct stats *s)
+{
+        cJSON *list = cJSON_AddObjectToObject(root, "resources");
+
+        for (unsigned i = 0; i < STATS_RESOURCES; i++) {
+                cJSON *o = cJSON_AddObjectToObject(list, stats_resource_name(i));
+
+                cJSON_AddNumberToObject(o, "used", s->resource_used[i]);
+                if (isfinite(s->resource_limit[i]))
+                        cJSON_AddNumberToObject(o, "limit", s->resource_limit[i]);
+                if (isfinite(s->resource_user_limit[i]))
+                        cJSON_AddNumberToObject(o, "user_limit", s->resource_user_limit[i]);
+                cJSON_AddNumberToObject(o, "largest_user", s->resource_largest_user[i]);
+                cJSON_AddNumberToObject(o, "refused", s->resource_refusals[i]);
         }
 }
 
@@ -266,6 +287,8 @@ static void print_status(const struct status_sources *from, const struct dispatc
         cJSON_AddNumberToObject(sessions, "donated_bytes", s.donated_bytes);
         cJSON_AddNumberToObject(sessions, "donated_registered_bytes", s.donated_registered_bytes);
         add_tenants(root, &s);
+        if (!only || from->env->n_all <= 1)
+                add_resources(root, &s);
         status_add_namespaces(root, from->env, scope);
         add_totals(root, from->env, &s);
 

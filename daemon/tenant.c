@@ -219,6 +219,11 @@ int tenants_identify(const struct tenants *t, const struct peer *p, unsigned *re
 
 /* --- what it holds --- */
 
+uid_t tenant_user_uid(const struct tenant_user *user)
+{
+        return user->uid;
+}
+
 static struct tenant_user *user_get(struct tenants *t, uid_t uid)
 {
         struct list_node *bucket = &t->users[uid % USER_BUCKETS];
@@ -257,6 +262,28 @@ static bool fits(uint64_t used, uint64_t amount, uint64_t most)
         return checked_add(used, amount, &sum) && sum <= most;
 }
 
+/* Is what the user would have then at most TENANT_SHARE times what would be left of all? */
+static bool within_share(const struct tenant_holder *h, enum tenant_thing what, uint64_t amount)
+{
+        const struct tenants *t = h->tenants;
+        uint64_t used, left;
+
+        if (h->admin || !t->user_limits.shared[what] || t->all.most.most[what] == TENANT_NO_LIMIT)
+                return true;
+        /* The caller has seen to it that the sums do not overflow and are within the limit. */
+        used = h->user->used[what] + amount;
+        left = t->all.most.most[what] - t->all.used[what] - amount;
+        return used / TENANT_SHARE + (used % TENANT_SHARE > 0) <= left;
+}
+
+void tenant_charge_anyway(struct tenant_holder *h, enum tenant_thing what, uint64_t amount)
+{
+        h->used[what] += amount;
+        h->user->used[what] += amount;
+        h->tenants->list[h->tenant].level.used[what] += amount;
+        h->tenants->all.used[what] += amount;
+}
+
 int tenant_charge(struct tenant_holder *h, enum tenant_thing what, uint64_t amount)
 {
         struct tenants *t = h->tenants;
@@ -267,16 +294,14 @@ int tenant_charge(struct tenant_holder *h, enum tenant_thing what, uint64_t amou
                 r = TENANT_QUOTA_USER;
         else if (!fits(tenant->level.used[what], amount, tenant->level.most.most[what]))
                 r = TENANT_QUOTA;
-        else if (!fits(t->all.used[what], amount, t->all.most.most[what]))
+        else if (!fits(t->all.used[what], amount, t->all.most.most[what]) ||
+                 !within_share(h, what, amount))
                 r = TENANT_FULL;
         if (r != 0) {
                 tenant->refused[what]++;
                 return r;
         }
-        h->used[what] += amount;
-        h->user->used[what] += amount;
-        tenant->level.used[what] += amount;
-        t->all.used[what] += amount;
+        tenant_charge_anyway(h, what, amount);
         return 0;
 }
 
@@ -332,7 +357,9 @@ const char *tenant_thing_name(enum tenant_thing what)
                 [TENANT_LEASED_BYTES] = "leased bytes", [TENANT_LANES] = "lanes",
                 [TENANT_LANE_BYTES] = "lane bytes",     [TENANT_DONATED_BYTES] = "donated bytes",
                 [TENANT_REGIONS] = "donated regions",
-                [TENANT_KEYS] = "keys in flight",
+                [TENANT_KEYS] = "keys in flight",       [TENANT_REQUESTS] = "requests in flight",
+                [TENANT_REQUEST_BYTES] = "bytes of memory for requests",
+                [TENANT_UNREAD_FDS] = "descriptors in unread replies",
         };
 
         return names[what];
@@ -368,7 +395,26 @@ void tenants_get_total(const struct tenants *t, struct tenant_usage *ret)
         for (unsigned i = 0; i < TENANT_THINGS; i++) {
                 ret->used[i] = t->all.used[i];
                 ret->most[i] = t->all.most.most[i];
+                for (unsigned k = 0; k < t->n; k++)
+                        ret->refused[i] += t->list[k].refused[i];
         }
+}
+
+void tenants_get_user_limits(const struct tenants *t, struct tenant_limits *ret)
+{
+        *ret = t->user_limits;
+}
+
+void tenants_get_largest_user(const struct tenants *t, uint64_t ret[static TENANT_THINGS])
+{
+        memset(ret, 0, TENANT_THINGS * sizeof(*ret));
+        for (unsigned b = 0; b < USER_BUCKETS; b++)
+                list_for_each (&t->users[b], n) {
+                        const struct tenant_user *user = container_of(n, struct tenant_user, node);
+
+                        for (unsigned i = 0; i < TENANT_THINGS; i++)
+                                ret[i] = MAX(ret[i], user->used[i]);
+                }
 }
 
 uint64_t tenants_users(const struct tenants *t)

@@ -45,6 +45,9 @@ enum tenant_thing {
         TENANT_DONATED_BYTES, /* of regions, however much of them is used */
         TENANT_REGIONS,       /* donated ones: each takes a mapping */
         TENANT_KEYS, /* of requests that are not answered yet */
+        TENANT_REQUESTS,      /* not answered yet */
+        TENANT_REQUEST_BYTES, /* memory kept for requests, unsent replies and open chains */
+        TENANT_UNREAD_FDS,    /* in replies that the peer has not been seen to have read */
         TENANT_THINGS,
 };
 
@@ -52,7 +55,14 @@ enum tenant_thing {
 
 struct tenant_limits {
         uint64_t most[TENANT_THINGS];
+        /* Of a user's limits: besides `most`, it holds at most TENANT_SHARE times what is left of the
+         * limit of all. So however many users take what they can, there is something left for one
+         * more. That does not hold for admins, who are trusted with more than that. */
+        bool shared[TENANT_THINGS];
 };
+
+/* One user alone comes to three quarters of all. */
+enum { TENANT_SHARE = 3 };
 
 struct tenant_params {
         const char *name;
@@ -77,7 +87,8 @@ enum tenant_answer {
         TENANT_REFUSED = 1,
         TENANT_QUOTA_USER = 2,
         TENANT_QUOTA = 3, /* the tenant's limit */
-        TENANT_FULL = 4,  /* the limit of all together: it passes without the caller's doing */
+        TENANT_FULL = 4,  /* the limit of all together, or a user's share of what is left of it: it
+                             passes without the caller's doing */
 };
 
 /* Which tenant is this peer of, and is it an admin? 0, or TENANT_REFUSED: uid 65534, or not in any
@@ -91,6 +102,7 @@ struct tenant_holder {
         struct tenants *tenants; /* NULL: not open */
         struct tenant_user *user;
         unsigned tenant;
+        bool admin; /* it has no share to keep within, but may take all that is left */
         uint64_t used[TENANT_THINGS];
 };
 
@@ -100,9 +112,15 @@ int tenant_holder_open(struct tenant_holder *ret, struct tenants *t, unsigned te
 void tenant_holder_close(struct tenant_holder *h);
 /* 0, TENANT_QUOTA_USER, TENANT_QUOTA, TENANT_FULL: nothing is charged. */
 int tenant_charge(struct tenant_holder *h, enum tenant_thing what, uint64_t amount);
+/* The same over any limit, for what has to be kept since something charged led to it. */
+void tenant_charge_anyway(struct tenant_holder *h, enum tenant_thing what, uint64_t amount);
 void tenant_uncharge(struct tenant_holder *h, enum tenant_thing what, uint64_t amount);
 /* Uncharges what is over `used`: for what is released somewhere else. */
 void tenant_settle(struct tenant_holder *h, enum tenant_thing what, uint64_t used);
+
+/* The user that a connection is charged to: the same pointer for all connections of one uid, as long
+ * as it has one. */
+uid_t tenant_user_uid(const struct tenant_user *user);
 
 /* "connections", "lane bytes": for messages. */
 const char *tenant_thing_name(enum tenant_thing what);
@@ -114,5 +132,9 @@ struct tenant_usage {
 unsigned tenants_count(const struct tenants *t);
 const char *tenants_name(const struct tenants *t, unsigned tenant);
 void tenants_get_usage(const struct tenants *t, unsigned tenant, struct tenant_usage *ret);
-void tenants_get_total(const struct tenants *t, struct tenant_usage *ret); /* refused: zero */
+/* `refused`: of all tenants. */
+void tenants_get_total(const struct tenants *t, struct tenant_usage *ret);
+void tenants_get_user_limits(const struct tenants *t, struct tenant_limits *ret);
+/* The most that any one user holds of each thing. */
+void tenants_get_largest_user(const struct tenants *t, uint64_t ret[static TENANT_THINGS]);
 uint64_t tenants_users(const struct tenants *t); /* uids with a connection */

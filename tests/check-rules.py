@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""SECURITY.md names tests for each of the rules R1 to R17: they must be there, and be run.
+"""SECURITY.md names tests for each of the rules R1 to R17: they must be there, and be run. Its tables of who pays for what
+name each resource that is charged, its limits, metrics and tests, and what each operation of the protocol costs: what they
+name must be there, and no resource, operation or key of `limits` may be missing.
 
     check-rules.py [ROOT]
 """
@@ -25,10 +27,55 @@ def tests_of(root):
     return names
 
 
+def section(text, title):
+    return re.search(rf"^## {title}$(.*?)(?=^## |\Z)", text, re.M | re.S)[1]
+
+
+def keys_of(root):
+    """Keys of the configuration, those of an entry of `tenants` included."""
+    rows = (root / "daemon/config.def").read_text() + (root / "daemon/config-tenant.def").read_text()
+    return {f"{a}.{b}" for a, b in re.findall(r"^ROW\(\w+, (\w+), (\w+),", rows, re.M)}
+
+
+def metrics_of(root):
+    """As stats.def names them, without "_total"."""
+    text = (root / "daemon/stats.def").read_text()
+    return {f"kvcache_{name}" for name in re.findall(r'^STATS_\w+\(\w+, "(\w+)"', text, re.M)}
+
+
+def costs(root, text, tests):
+    """What is wrong with the tables of who pays for what."""
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
+    names = [[re.findall(r"`([^`]+)`", cell) for cell in row] for row in rows]
+    keys, metrics = keys_of(root), metrics_of(root)
+    resources = set(re.findall(r'"(\w+)"', re.search(r"VALUES\(resource_value,(.*?)\);", (root / "daemon/stats.c").read_text(),
+                                                     re.S)[1]))
+    ops = set(re.findall(r"^\s+WIRE_(\w+) = \d+,", re.search(r"^enum wire_op \{(.*?)^\};", (root / "proto/wire.h").read_text(),
+                                                              re.M | re.S)[1], re.M))
+    named, limited, charged = set(), set(), set()
+    for row, cells in zip(rows, names):
+        if len(row) == 5 and row[0] != "resource":
+            charged |= set(cells[0])
+            limited |= set(cells[2])
+            yield from (f"{row[0]}: {key} is no key of the configuration" for key in cells[2] if key not in keys)
+            yield from (f"{row[0]}: {m} is no metric" for m in cells[3] if m not in metrics)
+            yield from (f"{row[0]}: {test} is no test" for test in cells[4] if test not in tests)
+            if not (cells[3] and cells[4]):
+                yield f"{row[0]}: has no metric, or no test"
+        elif len(row) == 3 and row[0] != "operation":
+            named |= set(row[0].split(", "))
+            yield from (f"{row[0]}: {r} is no resource" for r in cells[2] if r not in resources)
+    yield from (f"{r} is charged, and in no row" for r in sorted(resources - charged))
+    yield from (f"{op} is in no row" for op in sorted(ops - named))
+    yield from (f"{op} is no operation" for op in sorted(named - ops))
+    yield from (f"{key} is in no row" for key in sorted(keys - limited) if key.startswith("limits."))
+
+
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
     there, wrong, found = tests_of(root), 0, set()
-    for line in (root / "SECURITY.md").read_text().splitlines():
+    security = (root / "SECURITY.md").read_text()
+    for line in security.splitlines():
         row = re.match(r"\| R(\d+) \|", line)
         if not row:
             continue
@@ -43,6 +90,9 @@ def main():
                 wrong += 1
     for rule in set(range(1, RULES + 1)) - found:
         print(f"SECURITY.md: R{rule} is missing")
+        wrong += 1
+    for complaint in costs(root, section(security, "Who pays for what"), there):
+        print(f"SECURITY.md: {complaint}")
         wrong += 1
     print(f"{len(found)} rules, {len(there)} tests, {wrong} wrong")
     return wrong > 0

@@ -446,6 +446,47 @@ static void print_tenants(cJSON *status)
         text_table_print(table, "  ", stdout);
 }
 
+/* What clients have been refused, and what a user has four fifths of its limit of. */
+static void print_resources(cJSON *status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *resources =
+                cJSON_DetachItemFromObjectCaseSensitive(status, "resources");
+        _cleanup_(text_table_freep) struct text_table *table = text_table_new("lrrrrr");
+        cJSON *resource;
+        unsigned rows = 0;
+
+        text_table_row(table, "resource", "used", "limit", "largest user", "user limit", "refused");
+        cJSON_ArrayForEach(resource, resources)
+        {
+                static const char *const names[] = { "used", "limit", "largest_user", "user_limit",
+                                                     "refused" };
+                enum { USED, LIMIT, LARGEST_USER, USER_LIMIT, REFUSED };
+                char cells[ARRAY_SIZE(names)][HUMAN_BYTES];
+                double values[ARRAY_SIZE(names)];
+
+                for (unsigned i = 0; i < ARRAY_SIZE(names); i++)
+                        if (!take_number(resource, names[i], &values[i]))
+                                values[i] = INFINITY;
+                if (values[REFUSED] == 0 && values[LARGEST_USER] < 0.8 * values[USER_LIMIT])
+                        continue;
+                for (unsigned i = 0; i < ARRAY_SIZE(names); i++) {
+                        if (!isfinite(values[i]))
+                                strcpy(cells[i], "-");
+                        else if (i != REFUSED && strstr(resource->string, "bytes"))
+                                human_bytes(answer_count(values[i]), cells[i]);
+                        else
+                                human_count(answer_count(values[i]), cells[i]);
+                }
+                text_table_row(table, resource->string, cells[0], cells[1], cells[2], cells[3],
+                               cells[4]);
+                rows++;
+        }
+        if (rows == 0)
+                return;
+        puts("\nLimits that were reached, or nearly");
+        text_table_print(table, "  ", stdout);
+}
+
 static void print_namespaces(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *namespaces =
@@ -566,6 +607,7 @@ static int run_status(struct ctl *ctl, const struct command *self, int argc, cha
         print_store(status);
         print_sessions(status);
         print_tenants(status);
+        print_resources(status);
         print_namespaces(status);
         print_totals(status);
         /* Members of a newer daemon: objects as sections, the others as lines. */

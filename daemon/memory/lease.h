@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define LEASE_NONE UINT32_MAX
 
@@ -20,18 +21,29 @@ struct lease {
         uint32_t generation; /* never 0 */
 };
 
+struct lease_user;
+
 /* What one connection holds. */
 struct lease_holder {
         uint32_t first; /* LEASE_NONE: none; see lease_holder_init() */
         uint32_t count;
         uint64_t bytes;
+        struct lease_user *user;
+        bool admin; /* it has no share to keep within */
 };
 
 struct lease_limits {
         uint32_t count;      /* of a connection */
         uint64_t bytes;      /* of a connection */
         uint64_t bytes_all;  /* distinct bytes that all connections lease */
+        /* Of `bytes_all`, and of all leases that there may be, a user has at most LEASE_SHARE times
+         * what is left, so that there is something left for one more user. A chunk that several of
+         * its connections lease counts once. */
+        bool shared;
 };
+
+/* One user alone comes to three quarters of all. */
+enum { LEASE_SHARE = 3 };
 
 struct pool;
 struct leases;
@@ -41,9 +53,12 @@ int leases_new(struct leases **ret, struct pool *pool, uint32_t max,
 struct leases *leases_free(struct leases *l);
 void leases_set_limits(struct leases *l, const struct lease_limits *limits);
 
-void lease_holder_init(struct lease_holder *h);
+/* A connection of this user. 0, -ENOMEM. */
+int lease_holder_init(struct leases *l, struct lease_holder *h, uid_t uid, bool admin);
+/* It holds no lease any more. Harmless before lease_holder_init(). */
+void lease_holder_fini(struct leases *l, struct lease_holder *h);
 
-/* 0 and a lease; LEASE_QUOTA, LEASE_FULL. */
+/* 0 and a lease; LEASE_QUOTA, LEASE_FULL: that, or the user's share of what is left. */
 int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, struct lease *ret);
 /* 0, LEASE_STALE (also another's). */
 int lease_release(struct leases *l, struct lease_holder *h, struct lease lease);

@@ -306,8 +306,8 @@ static void a_lease_pins_until_released_and_a_stale_one_is_refused(void **state)
         uint32_t chunk = add(p, 1, 4096);
 
         assert_int_equal(leases_new(&l, p, 100, &limits), 0);
-        lease_holder_init(&mine);
-        lease_holder_init(&other);
+        assert_int_equal(lease_holder_init(l, &mine, 1, false), 0);
+        assert_int_equal(lease_holder_init(l, &other, 2, false), 0);
         assert_int_equal(lease_acquire(l, &mine, chunk, &a), 0);
         assert_int_not_equal(a.generation, 0);
         assert_int_equal(pool_chunk(p, chunk)->leases, 1);
@@ -328,6 +328,8 @@ static void a_lease_pins_until_released_and_a_stale_one_is_refused(void **state)
         assert_int_equal(leases_count(l), 0);
         assert_int_equal(leases_bytes(l), 0);
         assert_int_equal(mine.bytes, 0);
+        lease_holder_fini(l, &mine);
+        lease_holder_fini(l, &other);
         leases_free(l);
         pool_free(p);
 }
@@ -344,7 +346,7 @@ static void test_R7_a_leased_slot_is_never_given_to_another(void **state)
         struct lease lease;
 
         assert_int_equal(leases_new(&l, p, 100, &limits), 0);
-        lease_holder_init(&mine);
+        assert_int_equal(lease_holder_init(l, &mine, 1, false), 0);
         assert_int_equal(lease_acquire(l, &mine, chunk, &lease), 0);
         do {
                 add(p, ++n, MIB);
@@ -354,6 +356,7 @@ static void test_R7_a_leased_slot_is_never_given_to_another(void **state)
         lease_release_all(l, &mine);
         add(p, ++n, MIB);
         assert_int_equal(find(p, 0), POOL_NONE);
+        lease_holder_fini(l, &mine);
         leases_free(l);
         pool_free(p);
 }
@@ -368,8 +371,8 @@ static void quotas_of_leases_hold_and_come_back(void **state)
         uint32_t a = add(p, 1, 4096), b = add(p, 2, 8192), c = add(p, 3, 16384);
 
         assert_int_equal(leases_new(&l, p, 100, &limits), 0);
-        lease_holder_init(&one);
-        lease_holder_init(&two);
+        assert_int_equal(lease_holder_init(l, &one, 1, false), 0);
+        assert_int_equal(lease_holder_init(l, &two, 2, false), 0);
         assert_int_equal(lease_acquire(l, &one, a, &lease[0]), 0);
         assert_int_equal(lease_acquire(l, &one, c, &lease[1]), LEASE_QUOTA); /* bytes */
         assert_int_equal(lease_acquire(l, &one, b, &lease[1]), 0);
@@ -381,6 +384,61 @@ static void quotas_of_leases_hold_and_come_back(void **state)
         lease_release_all(l, &one);
         assert_int_equal(lease_acquire(l, &two, c, &lease[2]), 0);
         lease_release_all(l, &two);
+        lease_holder_fini(l, &one);
+        lease_holder_fini(l, &two);
+        leases_free(l);
+        pool_free(p);
+}
+
+/* Whatever users lease, there is something left for one more; what several connections of one user
+ * lease is its own once. */
+static void test_R10_a_users_leases_leave_room_for_another_user(void **state)
+{
+        enum { CHUNKS = 16, HOLDERS = 3 };
+        struct pool *p = new_pool(8 * MIB);
+        struct lease_limits limits = {
+                .count = 100, .bytes = 8 * MIB, .bytes_all = CHUNKS * 4096, .shared = true
+        };
+        struct lease_holder greedy[HOLDERS], second, third;
+        struct leases *l = NULL;
+        struct lease lease;
+        uint32_t chunks[CHUNKS];
+        unsigned n = 0;
+
+        for (unsigned i = 0; i < CHUNKS; i++)
+                chunks[i] = add(p, i + 1, 4096);
+        assert_int_equal(leases_new(&l, p, 1000, &limits), 0);
+        for (unsigned i = 0; i < HOLDERS; i++)
+                assert_int_equal(lease_holder_init(l, &greedy[i], 1, false), 0);
+        assert_int_equal(lease_holder_init(l, &second, 2, false), 0);
+        assert_int_equal(lease_holder_init(l, &third, 3, false), 0);
+        for (unsigned i = 0; i < CHUNKS; i++)
+                n += lease_acquire(l, &greedy[i % HOLDERS], chunks[i], &lease) == 0;
+        assert_int_equal(n, CHUNKS / 4 * 3);
+        /* Again, by another connection: it costs nothing more. */
+        for (unsigned i = 0; i < n; i++)
+                assert_int_equal(lease_acquire(l, &greedy[(i + 1) % HOLDERS], chunks[i], &lease), 0);
+        for (n = 0; lease_acquire(l, &second, chunks[CHUNKS - 1 - n], &lease) == 0;)
+                n++;
+        assert_int_equal(n, 3);
+        /* What another one leases is its own, too; and it may have it although that is at its end. */
+        assert_int_equal(lease_acquire(l, &second, chunks[0], &lease), LEASE_FULL);
+        assert_int_equal(lease_acquire(l, &third, chunks[0], &lease), 0);
+        /* One of two leases of a user ends: the chunk is the user's still. */
+        lease_release_all(l, &greedy[0]);
+        lease_release_all(l, &third);
+        assert_int_equal(lease_acquire(l, &greedy[2], chunks[CHUNKS - 4], &lease), LEASE_FULL);
+        for (unsigned i = 0; i < HOLDERS; i++)
+                lease_release_all(l, &greedy[i]);
+        for (n = 0; n < CHUNKS && lease_acquire(l, &greedy[0], chunks[n], &lease) == 0;)
+                n++;
+        assert_int_equal(n, 9); /* 3 times 4 of the 13 that the second one left, at most */
+        lease_release_all(l, &second);
+        lease_release_all(l, &greedy[0]);
+        for (unsigned i = 0; i < HOLDERS; i++)
+                lease_holder_fini(l, &greedy[i]);
+        lease_holder_fini(l, &second);
+        lease_holder_fini(l, &third);
         leases_free(l);
         pool_free(p);
 }
@@ -419,6 +477,7 @@ int main(void)
                 cmocka_unit_test(a_lease_pins_until_released_and_a_stale_one_is_refused),
                 cmocka_unit_test(test_R7_a_leased_slot_is_never_given_to_another),
                 cmocka_unit_test(quotas_of_leases_hold_and_come_back),
+                cmocka_unit_test(test_R10_a_users_leases_leave_room_for_another_user),
                 cmocka_unit_test(a_place_outside_the_lane_is_no_place),
         };
 

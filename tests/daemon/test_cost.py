@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rule R10: what a client makes the daemon spend is charged to its user, bounded, and comes back; and whatever one user takes,
+another one gets something. Who acts as several users needs root."""
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+
+import pytest
+
+import harness
+import kvwire
+from harness import MIB, items, put_all, wait_until
+from kvwire import Ack, Flag, Op, Status
+from test_donate import sealed_memfd
+from test_tenants import ALICE, BOB, client_as, user
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it acts as several users")
+REPORT = struct.pack("<II", 1, 0)
+
+
+def resource(daemon, name, what="used"):
+    return daemon.metric(f'kvcache_resource_{what}{{resource="{name}"}}')
+
+
+@contextlib.contextmanager
+def stopped(daemon):
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+
+
+def close_all(*lists):
+    for c in sum(map(list, lists), []):
+        c.close()
+
+
+@pytest.mark.parametrize("settings, refused", [
+    ({"limits.uid_requests": 64}, Status.QUOTA),
+    ({"limits.requests": 64, "limits.uid_requests": 1000}, Status.BUSY),
+    ({"limits.uid_request_memory": "2MiB"}, Status.QUOTA),
+    ({"limits.request_memory": "4MiB", "limits.uid_request_memory": "1GiB"}, Status.BUSY)])
+def test_R10_requests_in_flight_are_charged(make_daemon, settings, refused):
+    """Requests of many keys from many sessions, which are all read before the first is answered."""
+    daemon = make_daemon(settings=settings).start()
+    keys = [harness.key_of("x", i) for i in range(1000)]
+    clients = [daemon.client() for _ in range(120)]
+    for c in clients:
+        c.namespace("n")
+    with stopped(daemon):
+        tags = [c.submit_batch(Op.STAT, 1, keys) for c in clients]
+    statuses = {c.wait(tag, check=False).status for c, tag in zip(clients, tags)}
+    assert statuses == {Status.OK, refused}
+    thing = "request_bytes" if any("memory" in s for s in settings) else "requests"
+    assert resource(daemon, thing, "refusals_total") > 0
+    assert resource(daemon, "requests") == resource(daemon, "request_bytes") == 0
+    assert len(clients[-1].stat(1, keys)) == len(keys)
+    close_all(clients)
+
+
+def test_R10_pieces_are_charged(make_daemon):
+    """A key may name 4,076 pieces: what takes memory is their number."""
+    daemon = make_daemon(settings={"limits.uid_request_memory": "1MiB"}).start()
+    pieces = kvwire.PIECE.pack(0, 512, 0) * 4000
+    clients = [daemon.client() for _ in range(40)]
+    for c in clients:
+        c.namespace("n")
+        c.lane(4096)
+    with stopped(daemon):
+        tags = [c.submit_batch(Op.PUT, 1, [kvwire.PUT_ENTRY.pack(harness.key_of("p", i), 0, 4000 * 512, 4000, 0)],
+                               ack=Ack.WRITTEN, pieces=pieces) for i, c in enumerate(clients)]
+    statuses = [c.wait(tag, check=False).status for c, tag in zip(clients, tags)]
+    assert set(statuses) == {Status.OK, Status.QUOTA}
+    assert statuses.count(Status.OK) >= 5
+    assert resource(daemon, "request_bytes") == 0
+    close_all(clients)
+
+
+def test_pieces_that_several_keys_share_are_found_once_for_all(client):
+    """Where a piece is replaces the piece itself: another key that names it finds the same bytes, and a wrong one stays so."""
+    ns = client.namespace("n")
+    client.lane(MIB)
+    client.lane_write(0, bytes(range(200)))
+    pieces = kvwire.pack_pieces([[(0, 64, 0), (64, 64, 0), (MIB, 64, 0), (128, 64, 0)]])[0]
+
+    def put(name, first, n):
+        return kvwire.PUT_ENTRY.pack(harness.key_of(name), first, 64 * n, n, 0)
+    tag = client.submit_batch(Op.PUT, ns, [put("a", 0, 2), put("b", 1, 2), put("c", 1, 1), put("d", 2, 1), put("e", 3, 1),
+                                           put("f", 0, 2)], pieces=pieces)
+    results = client.put_results(client.wait(tag), 6)
+    assert [r.status for r in results] == [Status.OK, Status.INVALID, Status.OK, Status.INVALID, Status.OK, Status.OK]
+    for name, at, length in ("a", 0, 128), ("c", 64, 64), ("e", 128, 64), ("f", 0, 128):
+        assert client.value(ns, harness.key_of(name)) == bytes(range(200))[at:at + length]
+
+
+def touch_chain(c, ns, messages, keys, parent=kvwire.ROOT):
+    """So many messages of a chain that stays open; the last key."""
+    for m in range(messages):
+        names = [harness.key_of(id(c), m, i) for i in range(keys)]
+        assert c.wait(c.submit_batch(Op.TOUCH, ns, names, flags=Flag.MORE, parent=parent)).status == Status.OK
+        parent = names[-1]
+    return parent
+
+
+@pytest.mark.parametrize("messages, keys", [(3000, 1), (40, 1000), (300, 100)])
+def test_R10_open_chains_are_charged_and_split(make_daemon, messages, keys):
+    daemon = make_daemon(settings={"limits.uid_request_memory": "1MiB"}).start()
+    clients = [daemon.client() for _ in range(3 if keys > 1 else 30)]
+    for c in clients:
+        touch_chain(c, c.namespace("n"), messages, keys)
+    # The places of a thousand keys take 16 KiB, in however many messages they came.
+    used = resource(daemon, "request_bytes")
+    assert 0.5 * MIB < used <= MIB
+    assert daemon.metric("kvcache_chains_split_total") > 0
+    for c in clients[:-1]:
+        c.close()
+    wait_until(lambda: resource(daemon, "request_bytes") < used, "chains end with their sessions")
+    clients[-1].ping()
+    wait_until(lambda: resource(daemon, "request_bytes") == 0, "a chain that is not continued is closed", 20)
+    close_all(clients)
+
+
+def test_R10_a_long_chain_of_small_messages_takes_little_more_than_its_places(daemon):
+    with daemon.client() as c:
+        touch_chain(c, c.namespace("n"), 2048, 1)
+        assert 2048 * 16 < resource(daemon, "request_bytes") < 2048 * 16 * 2
+
+
+@pytest.mark.parametrize("op", [Op.STAT, Op.LIST])
+def test_R10_replies_that_are_not_read_are_charged(make_daemon, op):
+    """The socket takes some; of the rest the daemon keeps what was in flight, charges it, and reads no more."""
+    daemon = make_daemon(settings={"store.limit": "256MiB"}).start()
+    with daemon.client() as c:
+        put_all(c, c.namespace("n"), items("many", 1100, 16), ack=Ack.WRITTEN)
+        keys = [harness.key_of("x", i) for i in range(1000)]
+        other = daemon.client(timeout=0.5 * harness.slow())
+        ns = other.namespace("n")
+        with pytest.raises(kvwire.ReplyTimeout):
+            for _ in range(300):
+                if op == Op.STAT:
+                    other.submit_batch(op, ns, keys)
+                else:
+                    other.submit(op, kvwire.LIST.pack(ns, 1024, 0))
+        wait_until(lambda: resource(daemon, "request_bytes") > 30000, "replies wait")
+        assert resource(daemon, "request_bytes") < 64 * 65536
+        other.close()
+        wait_until(lambda: resource(daemon, "request_bytes") == 0, "they end with their session")
+
+
+# --- several users ---
+
+def no_more(call):
+    """Until it is refused; how often it was not."""
+    n = 0
+    while True:
+        try:
+            call()
+        except kvwire.Refused as e:
+            assert e.status in (Status.QUOTA, Status.BUSY)
+            return n
+        n += 1
+
+
+@needs_root
+def test_R10_one_user_does_not_lend_all_that_may_be_lent(make_daemon):
+    """The same memory again and again costs one user nothing."""
+    daemon = make_daemon(settings={"listen.mode": "0666", "limits.donated": "64MiB"}).start()
+    fd = sealed_memfd(MIB)
+    clients = [client_as(daemon, ALICE) for _ in range(2)]
+    assert sum(no_more(lambda: c.donate(fd, MIB)) for c in clients) == 48
+    assert resource(daemon, "donated_bytes", "largest_user") == 48 * MIB
+    with client_as(daemon, BOB) as other:
+        assert no_more(lambda: other.donate(fd, MIB)) == 12
+        third = client_as(daemon, 4243)
+        assert third.donate(fd, MIB) > 0
+        third.close()
+    close_all(clients)
+    wait_until(lambda: resource(daemon, "donated_bytes") == 0, "regions end with their sessions")
+    os.close(fd)
+
+
+@needs_root
+@pytest.mark.parametrize("size", [4096, 100000, MIB])
+def test_R10_leases_of_one_user_leave_room_for_another(make_daemon, size):
+    daemon = make_daemon(settings={"listen.mode": "0666", "store.limit": "128MiB"}).start()
+    keys = [k for k, _ in items("leased", min(28 * MIB // size, 3000), size)]
+    with daemon.client() as c:
+        c.lane(4 * MIB)
+        put_all(c, c.namespace("n"), items("leased", len(keys), size), ack=Ack.WRITTEN, batch=max(1, min(64, 2 * MIB // size)))
+    greedy = [client_as(daemon, uid) for uid in (ALICE, ALICE, ALICE, BOB, BOB)]
+    for n, c in enumerate(greedy):
+        ns = c.namespace("n")
+        at = n * len(keys) // len(greedy)
+        for i in range(0, len(keys), 500):
+            c.get(ns, (keys[at:] + keys[:at])[i:i + 500], nowait=True)
+    assert daemon.metric("kvcache_pool_leased_bytes") <= 16 * MIB
+    with client_as(daemon, 4243) as other:
+        ns = other.namespace("n")
+        mine = harness.key_of("mine")
+        assert other.put(ns, [(mine, b"y" * 1000)], ack=Ack.WRITTEN)[0].status == Status.OK
+        result, = other.get(ns, [mine], timeout_ms=5000)
+        assert result.status == Status.OK and result.data == b"y" * 1000
+    close_all(greedy)
+    wait_until(lambda: daemon.metric("kvcache_pool_leased_bytes") == 0, "leases end with their sessions")
+
+
+def leave_unread(daemon, uid, n):
+    c = client_as(daemon, uid)
+    for _ in range(n):
+        c.submit(Op.REPORT, REPORT)
+    return c
+
+
+@needs_root
+def test_R10_unread_descriptors_of_one_user_leave_others_theirs(make_daemon):
+    daemon = make_daemon(settings={"listen.mode": "0666", "limits.unread_fds": 64}).start()
+    good = client_as(daemon, BOB)
+    monitor = daemon.client(name="monitor")
+    connections = 3  # these two, and the one that asks for metrics
+    wait_until(lambda: resource(daemon, "connections") == connections, "the first ones are gone")
+    evil = [leave_unread(daemon, ALICE, 32) for _ in range(6)]
+    wait_until(lambda: resource(daemon, "unread_fds", "refusals_total") > 0, "some are refused")
+    assert 20 < resource(daemon, "unread_fds", "largest_user") <= 48
+    for _ in range(10):
+        with client_as(daemon, BOB) as c:
+            c.lane(65536)
+            c.report()
+            c.lookup().close()
+    good.lane(65536)
+    # Closed on one side only, they are charged, and counted as connections, until they are read.
+    unread = resource(daemon, "unread_fds")
+    for c in evil:
+        c.shutdown()
+    wait_until(lambda: resource(daemon, "connections") < connections + len(evil), "those that were sent none end")
+    assert resource(daemon, "connections") > connections
+    with client_as(daemon, BOB) as c:
+        c.ping()
+        assert resource(daemon, "unread_fds", "largest_user") >= unread - 4
+    for c in evil:
+        with contextlib.suppress(kvwire.SessionEnded):
+            while True:
+                for fd in c.receive(5).fds:
+                    os.close(fd)
+    wait_until(lambda: resource(daemon, "connections") == connections, "they end when all is read")
+    wait_until(lambda: resource(daemon, "unread_fds") <= 2, "the charge is given back")
+    close_all(evil, [good, monitor])
+
+
+@needs_root
+def test_R10_a_greeting_waits_for_descriptors_to_be_read(make_daemon):
+    """Who has no room for another greeting of its own waits, and is served when one of its others was read."""
+    daemon = make_daemon(settings={"listen.mode": "0666", "limits.unread_fds": 64, "limits.handshake": "60s"}).start()
+    hello = kvwire.HEADER.pack(64, Op.HELLO, 0, 1) + kvwire.HELLO.pack(kvwire.MAGIC, 1, 1, 0, b"waits")
+    raw = []
+    for _ in range(30):  # two descriptors each, of 48
+        with user(ALICE):
+            s = daemon.raw()
+        s.send(hello)
+        s.settimeout(30 * harness.slow())
+        raw.append(s)
+    wait_until(lambda: daemon.metric("kvcache_replies_held_total") >= 6, "the last ones wait")
+    with client_as(daemon, BOB) as c:
+        c.ping()
+    daemon.assert_idle()
+    for s in raw:
+        assert s.recv(4096)[4:6] == b"\x01\x80"
+    for s in raw:
+        s.close()
+
+
+@needs_root
+def test_R10_the_kernel_refuses_descriptors_and_no_session_ends(make_daemon, tmp_path):
+    """Another process of the daemon's user has as many on their way as the kernel allows: replies wait, sessions go on."""
+    import resource as rlimit
+
+    def few_files():
+        rlimit.setrlimit(rlimit.RLIMIT_NOFILE, (256, 256))
+    daemon = make_daemon(leg=harness.Leg("few", deprive=[few_files], unprivileged=True),
+                         settings={"listen.mode": "0666"}).start()
+    with client_as(daemon, BOB) as c:
+        c.ping()
+        child = os.fork()
+        if child == 0:  # as the daemon's user: sends itself descriptors and reads none
+            try:
+                os.setgroups([])
+                os.setgid(harness.STRANGER)
+                os.setuid(harness.STRANGER)
+                rlimit.setrlimit(rlimit.RLIMIT_NOFILE, (2000, 2000))
+                pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(8)]
+                null = os.open("/dev/null", os.O_RDONLY)
+                for a, _ in pairs:
+                    a.setblocking(False)
+                    with contextlib.suppress(OSError):
+                        socket.send_fds(a, [b"x"], [null] * 200)
+                signal.pause()
+            finally:
+                os._exit(0)
+        try:
+            def refused():
+                tag = c.submit(Op.REPORT, REPORT)
+                try:
+                    reply = c.wait(tag)
+                except kvwire.ReplyTimeout:
+                    return tag
+                os.close(reply.fds[0])
+                return None
+            c.timeout = 0.3 * harness.slow()
+            tag = None
+            for _ in range(100):
+                tag = refused()
+                if tag is not None:
+                    break
+            assert tag is not None, "the kernel refuses none"
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        c.timeout = 20 * harness.slow()
+        reply = c.wait(tag)
+        assert len(reply.fds) == 1
+        os.close(reply.fds[0])
+        assert daemon.metric("kvcache_replies_held_total") > 0
