@@ -292,7 +292,7 @@ static void kio_prepare(struct kio *io, struct kio_request *req)
         req->registered = 0;
         req->parts = NULL;
         req->pieces = req->own_pieces;
-        req->along = false;
+        req->along = req->wiping = false;
         req->submitted_ns = clock_mono_ns();
         io->pending++;
 }
@@ -474,6 +474,7 @@ void kio_get_stats(const struct kio *io, struct kio_stats *ret)
                         s.errors[op] += counter_get(&w->errors[op]);
                 }
                 s.resubmitted += counter_get(&w->resubmitted);
+                s.wiped += counter_get(&w->wiped);
                 s.registered_ops += counter_get(&w->registered_ops);
                 s.inflight += counter_get(&w->transfers);
                 s.inflight_time_ns += counter_get(&w->transfers_time_ns);

@@ -15,6 +15,9 @@
  *          crc_bytes only: whole 4 KiB blocks go there, the last, broken one to `tail`; the
  *          checksum is that of both; then what counts of the tail is copied behind the rest in
  *          `buf`. No byte beyond buf + crc_bytes is written, whatever happens.
+ *          With `wipe`, `want_crc` is what the checksum has to be: when it is another, or the read
+ *          fails, `buf` is filled with zeros before complete() is called, whatever was read to it.
+ *          `crc` says what came.
  *   WRITE  writes all of it. With a `tail`, `length` is whole 4 KiB blocks, and the last one comes
  *          from there.
  *   SYNC   fdatasync.
@@ -85,6 +88,8 @@ struct kio_request {
          * all, taken or filled in this order. */
         const struct iovec *vector;
         bool guard_src;
+        bool wipe; /* READ */
+        uint32_t want_crc;
         int (*call)(struct kio_request *req);
 
         int64_t result; /* 0, or -errno. Never a byte count: all or failure */
@@ -102,6 +107,8 @@ struct kio_request {
         struct iovec *pieces;    /* of what was pushed last: own_pieces, or the parts' */
         struct iovec own_pieces[2];
         uint32_t attempts;       /* in a row without progress */
+        int32_t failure;         /* of a read, while what it brought is wiped */
+        bool wiping;
         uint32_t registered;     /* did the last transfer use a registered buffer? */
         bool stuck;              /* is it at a device that hangs? */
         bool along;              /* did it go along in the operation of another, its neighbour? */
@@ -207,6 +214,7 @@ struct kio_stats {
         uint64_t bytes[KIO_OP_END];
         uint64_t errors[KIO_OP_END]; /* failed; of neighbours in one, one, and then each */
         uint64_t resubmitted;      /* short transfers and retries */
+        uint64_t wiped;            /* reads that failed, or their check, whose bytes were wiped */
         uint64_t registered_ops;   /* reads and writes that used a registered buffer */
         uint64_t inflight;         /* now, reads and writes, all workers */
         uint64_t inflight_time_ns; /* integral of inflight over time: / busy_time_ns = mean depth */

@@ -45,6 +45,46 @@ static void run(void *userdata)
         }
 }
 
+struct wipe {
+        char *at;
+        uint64_t bytes;
+};
+
+static void wipe(void *userdata)
+{
+        const struct wipe *w = userdata;
+
+        memset(w->at, 0, w->bytes);
+}
+
+/* Of memory that has gone there is nothing to wipe; what lies around it is. */
+static void wipe_pages(struct wipe all)
+{
+        while (all.bytes > 0) {
+                uint64_t page = SLICE_TAIL_BYTES - (uintptr_t)all.at % SLICE_TAIL_BYTES;
+                struct wipe one = { .at = all.at, .bytes = MIN(all.bytes, page) };
+
+                (void)guard_call(wipe, &one);
+                all.at += one.bytes;
+                all.bytes -= one.bytes;
+        }
+}
+
+bool slice_wipe(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes)
+{
+        uint64_t total = req->tail ? req->crc_bytes : req->length;
+        struct wipe w = { .at = (char *)req->buf + req->progress,
+                          .bytes = MIN(budget, total - req->progress) };
+
+        if (!req->guard_src)
+                wipe(&w);
+        else if (guard_call(wipe, &w) < 0)
+                wipe_pages(w);
+        req->progress += w.bytes;
+        *ret_bytes = w.bytes;
+        return req->progress == total;
+}
+
 int slice_run(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes)
 {
         uint64_t total = req->op == KIO_COPY ? req->length : req->crc_bytes;

@@ -8,3 +8,5 @@
 /* The next slice, of at most `budget` bytes; *ret_bytes: how many. 1 when that was the last, 0,
  * -errno. */
 int slice_run(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes);
+/* The same with zeros for what a read was to bring. True when that was the last. */
+bool slice_wipe(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes);

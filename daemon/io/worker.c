@@ -67,8 +67,24 @@ static void worker_account(struct worker *w, uint64_t now)
         w->accounted_ns = now;
 }
 
+/* What a read has brought that failed, or failed its check, is wiped before it is handed back. */
+static bool worker_begin_wipe(struct worker *w, struct kio_request *req, int64_t result)
+{
+        if (req->op != KIO_READ || !req->wipe || req->wiping ||
+            (result == 0 && req->crc == req->want_crc))
+                return false;
+        req->wiping = true;
+        req->failure = (int32_t)result;
+        req->progress = 0;
+        counter_add(&w->wiped, 1);
+        list_append(&w->compute[req->class], &req->node);
+        return true;
+}
+
 static void worker_finish(struct worker *w, struct kio_request *req, int64_t result, uint64_t now)
 {
+        if (worker_begin_wipe(w, req, result))
+                return;
         req->result = result;
         req->done_ns = now;
         if (result < 0)
@@ -403,7 +419,7 @@ static void worker_compute(struct worker *w)
                         return;
                 w->compute_turn++;
                 req = kio_request_of(w->compute[c].next);
-                if (req->progress == 0 && (req->op != KIO_READ || req->length == 0))
+                if (req->progress == 0 && !req->wiping && (req->op != KIO_READ || req->length == 0))
                         counter_add(&w->begun, 1);
                 if (req->op == KIO_CALL) {
                         uint64_t now = clock_mono_ns();
@@ -420,6 +436,15 @@ static void worker_compute(struct worker *w)
                         } else
                                 worker_finish(w, req, r, clock_mono_ns());
                         return;
+                }
+                if (req->wiping) {
+                        r = slice_wipe(req, budget, &bytes);
+                        if (r > 0) {
+                                list_unlink(&req->node);
+                                worker_finish(w, req, req->failure, clock_mono_ns());
+                        }
+                        budget -= MIN(budget, MAX(bytes, (uint64_t)WORKER_ALIGNMENT));
+                        continue;
                 }
                 if (req->op == KIO_WRITE)
                         r = 1; /* of nothing */

@@ -63,8 +63,8 @@ struct worker {
         _Atomic uint64_t oldest_ns[KIO_PATHS_MAX]; /* when the oldest in flight began, 0: none */
         _Atomic uint64_t call_ns; /* since when it has been registering memory, 0: is not */
         _Atomic uint64_t ops[KIO_OP_END], joined[KIO_OP_END], bytes[KIO_OP_END], errors[KIO_OP_END];
-        _Atomic uint64_t resubmitted, registered_ops, transfers, transfers_time_ns, busy_time_ns,
-                begun, finished;
+        _Atomic uint64_t resubmitted, wiped, registered_ops, transfers, transfers_time_ns,
+                busy_time_ns, begun, finished;
 
         /* the loop's own */
         _Alignas(64) uint64_t submitted;

@@ -4,7 +4,8 @@
  *
  * What does not match is read once more, since a bus or a buffer may have been at fault; then it is
  * dropped, with a tombstone, counted, and a miss. The same for a read that the device refuses. A
- * chunk that is dropped or purged while it is read is a miss too.
+ * chunk that is dropped or purged while it is read is a miss too. What a read has brought that fails,
+ * or fails its check, is wiped before anything else is done: clients see the memory it goes to.
  *
  * What was read into memory that a client shares (foreign) proves nothing against the chunk if it
  * does not match, as the client may have written there too; nor does memory that is not there
@@ -90,6 +91,8 @@ static void get_read(struct volume *v, struct store_get *req)
                 .region = req->region,
                 .tail = c->length % DISK_PAGE ? req->tail : NULL,
                 .guard_src = req->foreign,
+                .wipe = true,
+                .want_crc = c->crc,
                 .complete = payload_read,
         };
         list_init(&req->io.node);

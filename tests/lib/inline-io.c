@@ -209,6 +209,21 @@ static int64_t compute_guarded(struct kio_request *req)
         return 0;
 }
 
+static void wipe_memory(void *userdata)
+{
+        const struct kio_request *req = userdata;
+
+        memset(req->buf, 0, req->tail ? req->crc_bytes : req->length);
+}
+
+static void wipe(struct kio_request *req)
+{
+        if (req->guard_src)
+                (void)guard_call(wipe_memory, req);
+        else
+                wipe_memory(req);
+}
+
 static bool is_to_fail(const struct kio_request *req)
 {
         if (plan.fail_in == 0 || req->op == KIO_COPY || req->op == KIO_CALL ||
@@ -243,6 +258,8 @@ static int64_t perform(struct kio_request *req)
 static void complete(struct kio *io, struct kio_request *req, int64_t result)
 {
         req->result = result;
+        if (req->op == KIO_READ && req->wipe && (result < 0 || req->crc != req->want_crc))
+                wipe(req);
         if (result < 0)
                 io->stats.errors[req->op]++;
         else

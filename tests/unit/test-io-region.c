@@ -533,6 +533,137 @@ static void expect_faults(int fd, struct donated *d, uint64_t bytes, bool pinned
         assert_int_equal(run(&req), -EFAULT);
 }
 
+static void assert_zeros(const char *at, uint64_t bytes)
+{
+        for (uint64_t i = 0; i < bytes; i++)
+                if (at[i] != 0)
+                        fail_msg("byte %llu of %llu was not wiped", (unsigned long long)i,
+                                 (unsigned long long)bytes);
+}
+
+/* Whole pages, some more, less than one; and so much that it takes several slices. */
+static const uint64_t wiped_bytes[] = { 8192, 8192 + 100, 100, 3 * BLOCK - 1, (1 << 20) + 17 };
+
+/* The chunk lies at the file's begin, and between what is not its own in memory. */
+static struct kio_request read_to_be_wiped(int fd, struct donated *d, uint64_t bytes, void *tail)
+{
+        struct kio_request req = chunk_transfer(KIO_READ, fd, d, BLOCK, bytes, tail);
+
+        req.wipe = true;
+        memset(d->at, 0x77, d->bytes);
+        return req;
+}
+
+static void assert_wiped(const struct donated *d, uint64_t bytes)
+{
+        assert_zeros(d->at + BLOCK, bytes);
+        assert_int_equal(d->at[BLOCK - 1], 0x77);
+        assert_int_equal(d->at[BLOCK + bytes], 0x77);
+}
+
+static void test_R1_what_fails_its_check_is_wiped_and_nothing_else(void **state)
+{
+        _cleanup_(freep) char *tail = aligned_alloc(BLOCK, BLOCK);
+        _cleanup_(freep) char *right = aligned_alloc(BLOCK, 2 << 20);
+        _cleanup_(closep) int fd = -1;
+        static struct donated d;
+        static struct kio_request req;
+
+        skip_unless_possible();
+        fd = open_data();
+        start(1);
+        donate(&d, 2 << 20);
+        fill(right, 2 << 20, 5);
+        assert_int_equal(pwrite(fd, right, 2 << 20, 0), 2 << 20);
+        for (unsigned i = 0; i < ARRAY_SIZE(wiped_bytes); i++) {
+                uint64_t bytes = wiped_bytes[i], wiped = stats().wiped;
+                uint32_t crc = kio_crc32c(right, bytes);
+
+                req = read_to_be_wiped(fd, &d, bytes, tail);
+                req.want_crc = crc;
+                assert_int_equal(run(&req), 0);
+                assert_memory_equal(d.at + BLOCK, right, bytes);
+                assert_int_equal(stats().wiped, wiped);
+
+                req = read_to_be_wiped(fd, &d, bytes, tail);
+                req.want_crc = crc ^ 1;
+                assert_int_equal(run(&req), 0);
+                assert_int_equal(req.crc, crc);
+                assert_wiped(&d, bytes);
+                assert_int_equal(stats().wiped, wiped + 1);
+        }
+        give_back(&d);
+}
+
+static void test_R1_what_fails_half_way_is_wiped(void **state)
+{
+        _cleanup_(freep) char *tail = aligned_alloc(BLOCK, BLOCK);
+        _cleanup_(freep) char *right = aligned_alloc(BLOCK, 2 << 20);
+        _cleanup_(closep) int fd = -1;
+        static struct donated d;
+        static struct kio_request req;
+
+        skip_unless_possible();
+        fd = open_data();
+        start(1);
+        donate(&d, 2 << 20);
+        fill(right, 2 << 20, 6);
+        assert_int_equal(pwrite(fd, right, 2 << 20, 0), 2 << 20);
+        for (unsigned i = 0; i < ARRAY_SIZE(wiped_bytes); i++) {
+                uint64_t bytes = wiped_bytes[i];
+
+                /* The first part comes, the second is refused; the file ends in the middle. */
+                fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ,
+                                                .kind = FAULT_SHORT,
+                                                .short_bytes = BLOCK,
+                                                .first = 1,
+                                                .count = bytes > BLOCK });
+                req = read_to_be_wiped(fd, &d, bytes, tail);
+                req.want_crc = kio_crc32c(right, bytes);
+                assert_int_equal(run(&req), 0);
+                assert_memory_equal(d.at + BLOCK, right, bytes);
+                if (bytes > BLOCK) {
+                        assert_int_equal(ftruncate(fd, BLOCK), 0);
+                        fault_set(NULL);
+                        req = read_to_be_wiped(fd, &d, bytes, tail);
+                        req.want_crc = kio_crc32c(right, bytes);
+                        assert_int_equal(run(&req), -EIO);
+                        assert_wiped(&d, bytes);
+                        assert_int_equal(pwrite(fd, right, 2 << 20, 0), 2 << 20);
+                }
+                fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ,
+                                                .kind = FAULT_ERROR,
+                                                .error = EIO,
+                                                .first = 1,
+                                                .count = FAULT_FOR_EVER });
+                req = read_to_be_wiped(fd, &d, bytes, tail);
+                assert_int_equal(run(&req), -EIO);
+                assert_wiped(&d, bytes);
+                fault_set(NULL);
+        }
+        give_back(&d);
+}
+
+static void test_R1_memory_that_was_cut_is_wiped_as_far_as_it_is_there(void **state)
+{
+        _cleanup_(freep) char *right = aligned_alloc(BLOCK, 1 << 20);
+        _cleanup_(closep) int fd = -1;
+        static struct donated d;
+        static struct kio_request req;
+
+        skip_unless_possible();
+        fd = open_data();
+        start(1);
+        donate(&d, 2 << 20);
+        fill(right, 1 << 20, 7);
+        assert_int_equal(pwrite(fd, right, 1 << 20, 0), 1 << 20);
+        req = read_to_be_wiped(fd, &d, 1 << 20, NULL);
+        cut(&d, 512 << 10);
+        assert_int_equal(run(&req), -EFAULT);
+        assert_zeros(d.at + BLOCK, (512 << 10) - BLOCK);
+        give_back(&d);
+}
+
 static void test_R2_memory_that_was_cut_is_a_fault_and_no_more(void **state)
 {
         _cleanup_(closep) int fd = -1;
@@ -1035,6 +1166,9 @@ int main(void)
                 REGION_TEST(an_odd_length_is_summed_in_place_and_written),
                 REGION_TEST(a_sum_over_memory_as_it_lies_needs_no_tail),
                 REGION_TEST(short_transfers_go_on_into_the_tail),
+                REGION_TEST(test_R1_what_fails_its_check_is_wiped_and_nothing_else),
+                REGION_TEST(test_R1_what_fails_half_way_is_wiped),
+                REGION_TEST(test_R1_memory_that_was_cut_is_wiped_as_far_as_it_is_there),
                 REGION_TEST(test_R2_memory_that_was_cut_is_a_fault_and_no_more),
                 REGION_TEST(test_R2_memory_that_is_cut_under_a_transfer_is_a_fault),
                 REGION_TEST(many_regions_come_and_go_at_once),
