@@ -306,6 +306,8 @@ static void collect_store(const struct store *store, struct stats *s)
         s->drops = (double)st.drops;
         s->purges = (double)st.purges;
         s->slab_moves = (double)st.slab_moves;
+        s->handovers = (double)st.handovers;
+        s->handover_failures = (double)st.handover_failures;
         s->store_written_bytes[STATS_WRITTEN_PAYLOAD] = (double)st.payload_bytes_written;
         s->store_written_bytes[STATS_WRITTEN_TABLE] = (double)st.table_bytes_written;
         s->store_written_bytes[STATS_WRITTEN_PREWRITE] = (double)st.prewrite_bytes_written;
@@ -375,6 +377,7 @@ static void collect_io(const struct kio *io, struct stats *s)
                 s->io_errors[i] = (double)k.errors[i];
         }
         s->io_resubmitted = (double)k.resubmitted;
+        s->io_wiped = (double)k.wiped;
         s->io_registered_ops = (double)k.registered_ops;
         s->io_inflight = (double)k.inflight;
         s->io_queued = (double)k.queued;

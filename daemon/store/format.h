@@ -65,6 +65,12 @@ static_assert(offsetof(struct disk_superblock, away) == 124, "disk format");
 static_assert(offsetof(struct disk_superblock, unsynced) == 128, "disk format");
 #define DISK_SUPERBLOCK_MAGIC "KVCSTORE"
 
+/* An entry of this namespace, which no chunk is in, records a hand-over: from its epoch on the segment
+ * is of its tenant, and all that older entries say of the segment is void. It names the segment's
+ * first slot and has the lowest sequence there is, so that by every rule for entries, those of a
+ * daemon that has never written one included, it is a dead one, whose epoch counts. */
+enum { DISK_HANDOVER_NAMESPACE = 0, DISK_HANDOVER_SEQ = 1 };
+
 enum disk_entry_flags {
         DISK_ENTRY_TOMBSTONE =
                 1, /* key, namespace and seq count: nothing older of that key is there */
@@ -175,6 +181,12 @@ static inline uint32_t disk_entry_crc(const struct disk_entry *entry,
                                          offsetof(struct disk_entry, crc));
 
         return crc << 15 | crc >> 17;
+}
+
+static inline bool disk_entry_is_handover(const struct disk_entry *entry)
+{
+        return entry->namespace_id == DISK_HANDOVER_NAMESPACE &&
+               !(entry->flags & DISK_ENTRY_TOMBSTONE);
 }
 
 /* Does this page belong to this store and this place, and is it whole? */

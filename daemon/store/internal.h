@@ -50,6 +50,12 @@ enum {
 
 #define STORE_AHEAD_MAX (UINT64_C(4) << 30)
 
+/* An entry on its way to the table. */
+struct table_work {
+        struct table_item item;
+        enum { WORK_PUT, WORK_TOMBSTONE, WORK_HANDOVER } kind;
+};
+
 /* One data file, and the slab of the same number. */
 struct segment {
         struct volume *volume;
@@ -61,13 +67,16 @@ struct segment {
                 prewritten; /* up to here it has been written once; `bytes`: wholly, or not to be */
         bool prewriting;         /* zeros are on their way to it: puts wait */
         int tenant;              /* whose bytes are in it; SEGMENT_ZERO, SEGMENT_UNKNOWN */
-        int zeroed;              /* what came of that when it passed to another tenant; 0, -errno */
+        bool handing_over;       /* to this tenant, which is not on the disk yet: puts wait */
+        bool to_wipe;            /* with that, as it has bytes of another */
+        int handover;            /* what came of the last one; 0, -errno */
         bool dirty, sync_wanted, syncing;
         uint64_t epoch;          /* seq when it was cut into slots of slot_bytes; 0: never yet */
         uint64_t slot_bytes;
-        struct list_node waiting; /* puts, for the write of zeros to end */
+        struct list_node waiting; /* puts, for the write of zeros or the hand-over to end */
         struct list_node dirty_node;
-        struct kio_request sync, zero;
+        struct table_work record; /* of the hand-over */
+        struct kio_request sync, handover_io;
 };
 
 enum { SEGMENT_ZERO = -1, SEGMENT_UNKNOWN = -2 };
@@ -160,12 +169,6 @@ struct volume {
 
         uint64_t payload_bytes, chunks;
         struct store_stats stats; /* what is counted; the rest is filled in by volume_get_stats() */
-};
-
-/* An entry on its way to the table: of a put, or a tombstone. */
-struct table_work {
-        struct table_item item;
-        bool is_tombstone;
 };
 
 /* The bytes themselves are the trouble, not memory or a queue. */
@@ -263,9 +266,13 @@ uint64_t segment_bytes_for(uint64_t limit, uint64_t wished);
 uint64_t volume_charged(const struct volume *v);
 uint64_t segments_next_bytes(const struct volume *v);
 uint32_t ring_pages_for(uint64_t slots);
-/* The slab has been cut for its class: for a size, and for a tenant. What was another tenant's is
- * filled with zeros before anything is written to it. */
+/* The slab has been cut for its class: for a size, and for a tenant. What may have been another
+ * tenant's is handed over before anything is written to it: recorded in the table, filled with zeros,
+ * both synced. */
 void segment_note_cut(struct volume *v, uint32_t slab);
+/* The record of the hand-over, and what came of its write. */
+void handover_entry(const struct segment *seg, struct disk_entry *ret);
+void handover_written(struct segment *seg, int r);
 /* When prewriting goes on if the path stays quiet; 0: never by itself. */
 uint64_t segments_deadline_ns(const struct volume *v);
 /* Lets puts use the next segment, though it is not prewritten yet. */

@@ -107,12 +107,12 @@ static void put_write(struct volume *v, struct store_put *req)
         const struct chunk *c = volume_chunk_at(v, req->ref.index);
         struct segment *seg = v->segments[c->slab];
 
-        if (seg->prewriting) {
+        if (seg->prewriting || seg->handing_over) {
                 list_append(&seg->waiting, &req->node);
                 return;
         }
-        if (seg->zeroed < 0) {
-                put_cancel(v, req, seg->zeroed);
+        if (seg->handover < 0) {
+                put_cancel(v, req, v->bypassed ? STORE_BYPASSED : seg->handover);
                 return;
         }
         list_append(&v->puts_flying, &req->node);
@@ -292,7 +292,7 @@ void chunk_drop(struct volume *v, uint32_t i)
                 v->drops_forgotten = true;
         if (t) {
                 *t = (struct tombstone){
-                        .work.is_tombstone = true,
+                        .work.kind = WORK_TOMBSTONE,
                         .key = c->key,
                         .seq = ++v->seq,
                         .namespace_id = c->namespace_id,
@@ -396,7 +396,11 @@ static bool fill(void *userdata, struct table_item *item, struct disk_entry *ret
         struct volume *v = userdata;
         struct table_work *work = container_of(item, struct table_work, item);
 
-        if (work->is_tombstone) {
+        if (work->kind == WORK_HANDOVER) {
+                handover_entry(container_of(work, struct segment, record), ret);
+                return true;
+        }
+        if (work->kind == WORK_TOMBSTONE) {
                 const struct tombstone *t = container_of(work, struct tombstone, work);
 
                 *ret = (struct disk_entry){
@@ -422,7 +426,11 @@ static void written(void *userdata, struct table_item *item, uint32_t page, int 
         struct volume *v = userdata;
         struct table_work *work = container_of(item, struct table_work, item);
 
-        if (work->is_tombstone) {
+        if (work->kind == WORK_HANDOVER) {
+                handover_written(container_of(work, struct segment, record), r);
+                return;
+        }
+        if (work->kind == WORK_TOMBSTONE) {
                 v->tombstones--;
                 v->drops_written++;
                 if (r < 0)

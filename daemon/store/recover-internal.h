@@ -19,6 +19,7 @@
 struct segment_scan {
         uint64_t epoch;
         uint32_t slot_pages, slots;
+        uint32_t unheard; /* of these, not yet named by an entry */
         uint16_t tenant;
         uint64_t *hashes; /* of each slot, of its newest entry's key; 0: it has no entry. NULL: no
                              slot has one */

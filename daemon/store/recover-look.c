@@ -5,6 +5,7 @@
  *
  *   of a segment  it has the epoch, and the size of the slots, that count;
  *   of a slot     it tells whose the slot is, alive or not;
+ *   of a hand-over  all that is older says nothing of the segment any more;
  *   of a key      it tells where it is: in its slot, or, if that is another's by now or the entry
  *                 a tombstone, nowhere. `gone` remembers the keys that are nowhere.
  *
@@ -88,7 +89,7 @@ static int begin_scan(struct recovery *rec, struct segment_scan *scan, const str
         if (!scan->hashes)
                 return -ENOMEM;
         rec->unheard_segments--;
-        rec->unheard_slots += scan->slots;
+        rec->unheard_slots += scan->unheard = scan->slots;
         return 0;
 }
 
@@ -136,6 +137,29 @@ static int index_entry(struct recovery *rec, const struct disk_entry *e, uint64_
         return 0;
 }
 
+/* It is another tenant's, of one that lost its name, or nobody's. */
+static bool is_dead(const struct recovery *rec, const struct disk_entry *e)
+{
+        const struct namespaces *names = rec->v->namespaces;
+        const struct namespace *ns;
+
+        if (namespaces_is_dead(names, e->namespace_id, e->seq))
+                return true;
+        ns = namespaces_get(names, e->namespace_id);
+        return ns->seen.tenant != e->tenant;
+}
+
+/* A slot that its segment's hand-over leaves without an entry has none. */
+static void look_at_handover(struct recovery *rec, const struct disk_entry *e)
+{
+        struct segment_scan *scan = &rec->scans[e->segment];
+
+        if (e->segment_epoch != scan->epoch)
+                return;
+        rec->unheard_slots -= scan->unheard;
+        scan->unheard = 0;
+}
+
 static int look_at_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
                          uint32_t page)
 {
@@ -148,14 +172,21 @@ static int look_at_entry(struct recovery *rec, const struct disk_entry *e, uint6
         r = find_slot(rec, e, &slot);
         if (r < 0)
                 return r;
+        if (disk_entry_is_handover(e)) {
+                if (slot)
+                        look_at_handover(rec, e);
+                return 0;
+        }
         if (slot && *slot == hash)
                 return 0; /* the key has been heard of; most likely this is the entry's copy */
         if (!slot || *slot != 0)
                 return gone_add(&rec->gone, hash);
         *slot = hash;
-        rec->unheard_slots--;
-        if (namespaces_is_dead(v->namespaces, e->namespace_id, e->seq) ||
-            gone_has(&rec->gone, hash) ||
+        if (rec->scans[e->segment].unheard > 0) {
+                rec->scans[e->segment].unheard--;
+                rec->unheard_slots--;
+        }
+        if (is_dead(rec, e) || gone_has(&rec->gone, hash) ||
             index_find(v->index, e->namespace_id, &e->key, hash) != INDEX_NONE)
                 return 0;
         return index_entry(rec, e, hash, page);

@@ -149,7 +149,7 @@ uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes,
                 uint64_t touched;
 
                 if (class < 0 || class == except_class || seg->fd < 0 || seg->bytes < min_bytes ||
-                    seg->syncing || seg->prewriting)
+                    seg->syncing || seg->prewriting || seg->handing_over)
                         continue;
                 touched = slab_touched(v, i, colder_than);
                 if (touched < colder_than) {

@@ -46,6 +46,7 @@ struct segment *segment_new(struct volume *v, uint32_t number)
         seg->tenant = SEGMENT_UNKNOWN;
         list_init(&seg->waiting);
         list_init(&seg->dirty_node);
+        list_init(&seg->record.item.node);
         return seg;
 }
 
@@ -397,7 +398,7 @@ static bool has_other_tenants(const struct volume *v, int tenant)
 /* Worker. The file reads as zeros, also after a crash, before anybody's entry refers to it. */
 static int zero_file(struct kio_request *req)
 {
-        struct segment *seg = container_of(req, struct segment, zero);
+        struct segment *seg = container_of(req, struct segment, handover_io);
         off_t bytes = (off_t)seg->bytes;
         bool sparse = !seg->volume->params.prewrite;
         int r = -EOPNOTSUPP;
@@ -417,41 +418,112 @@ static int zero_file(struct kio_request *req)
         return r;
 }
 
-static void zero_complete(struct kio_request *req)
+/* What waits for it goes on, or ends. */
+static void handover_end(struct segment *seg, int r)
 {
-        struct segment *seg = container_of(req, struct segment, zero);
         struct volume *v = seg->volume;
 
         v->operations--;
-        seg->prewriting = false;
-        seg->zeroed = (int)req->result;
-        if (req->result < 0) {
-                v->stats.write_errors++;
-                seg->tenant = SEGMENT_UNKNOWN; /* who takes a slot next has it wiped once more */
-                volume_note_error(v, "wiping a data file for another tenant", req->result);
+        seg->handing_over = false;
+        seg->handover = r;
+        if (r < 0) {
+                v->stats.handover_failures++;
+                seg->tenant = SEGMENT_UNKNOWN; /* it is handed over anew to who takes a slot next */
+        } else {
+                v->stats.handovers++;
         }
         put_resume(v, seg);
+}
+
+static void wiped(struct kio_request *req)
+{
+        struct segment *seg = container_of(req, struct segment, handover_io);
+        struct volume *v = seg->volume;
+
+        if (req->result < 0) {
+                v->stats.write_errors++;
+                volume_note_error(v, "wiping a data file for another tenant", req->result);
+        }
+        handover_end(seg, (int)req->result);
         volume_progress(v);
 }
 
+static void handover_submit(struct segment *seg, enum kio_op op,
+                            void (*complete)(struct kio_request *req))
+{
+        struct volume *v = seg->volume;
+
+        seg->handover_io = (struct kio_request){
+                .op = op,
+                .class = KIO_CLASS_PUT,
+                .path = v->kio_path,
+                .fd = v->table_fd,
+                .call = op == KIO_CALL ? zero_file : NULL,
+                .complete = complete,
+        };
+        list_init(&seg->handover_io.node);
+        kio_submit(v->io, &seg->handover_io, seg->number);
+}
+
+static void record_synced(struct kio_request *req)
+{
+        struct segment *seg = container_of(req, struct segment, handover_io);
+        struct volume *v = seg->volume;
+
+        if (req->result < 0) {
+                /* The kernel reports it once, so the ring must not wait for another. */
+                sync_note_failed(v, req->result);
+                table_sync_end(v->table, (int)req->result);
+                handover_end(seg, (int)req->result);
+        } else if (seg->to_wipe) {
+                handover_submit(seg, KIO_CALL, wiped);
+        } else {
+                handover_end(seg, 0);
+        }
+        volume_progress(v);
+}
+
+void handover_entry(const struct segment *seg, struct disk_entry *ret)
+{
+        *ret = (struct disk_entry){
+                .seq = DISK_HANDOVER_SEQ,
+                .segment = seg->number,
+                .slot_pages = (uint32_t)(seg->slot_bytes / DISK_PAGE),
+                .length = DISK_PAGE,
+                .tenant = (uint16_t)seg->tenant,
+                .namespace_id = DISK_HANDOVER_NAMESPACE,
+                .created_ms = clock_unix_ms(),
+                .segment_epoch = seg->epoch,
+        };
+}
+
+void handover_written(struct segment *seg, int r)
+{
+        if (r < 0)
+                handover_end(seg, r);
+        else
+                handover_submit(seg, KIO_SYNC, record_synced);
+}
+
+/* Until the first entry of the new cut is in the table, those of the old one count at a start, and
+ * what they refer to would be the new tenant's bytes: so a record that voids them is on the disk
+ * first. Nothing in the table need be voided where there has never been another tenant. Also a
+ * file that has just been made gets a record: one of its number may have been there before. Of
+ * several tenants' store each first cut costs a table page and a sync, which only the puts of this
+ * segment wait for. */
 static void segment_pass_on(struct volume *v, struct segment *seg, int tenant)
 {
         int from = seg->tenant;
 
         seg->tenant = tenant;
-        if (from == SEGMENT_ZERO || (from == SEGMENT_UNKNOWN && !has_other_tenants(v, tenant)))
+        seg->handover = 0;
+        if (from < 0 && !has_other_tenants(v, tenant))
                 return;
-        seg->prewriting = true;
-        seg->zero = (struct kio_request){
-                .op = KIO_CALL,
-                .class = KIO_CLASS_PUT,
-                .path = v->kio_path,
-                .call = zero_file,
-                .complete = zero_complete,
-        };
-        list_init(&seg->zero.node);
+        seg->handing_over = true;
+        seg->to_wipe = from != SEGMENT_ZERO;
+        seg->record.kind = WORK_HANDOVER;
         v->operations++;
-        kio_submit(v->io, &seg->zero, seg->number);
+        table_queue(v->table, &seg->record.item);
 }
 
 /* --- cutting and giving up --- */
@@ -483,7 +555,8 @@ void segment_retire(struct volume *v, uint32_t slab)
         char name[DIR_SEGMENT_NAME_BYTES];
         unsigned class = 0;
 
-        assert(slabs_slab_class(v->slabs, slab) < 0 && !seg->prewriting && !seg->syncing);
+        assert(slabs_slab_class(v->slabs, slab) < 0 && !seg->prewriting && !seg->syncing &&
+               !seg->handing_over);
         for (unsigned i = 0; i < slabs_class_count(v->slabs); i++) {
                 uint64_t bytes = slabs_class_bytes(v->slabs, i);
 

@@ -406,6 +406,8 @@ static void add_stats(struct store_stats *sum, const struct store_stats *one)
         ADD(skipped_pages);
         ADD(recover_ms);
         ADD(slab_moves);
+        ADD(handovers);
+        ADD(handover_failures);
         ADD(scrub_bytes);
         ADD(scrub_chunks);
         ADD(scrub_failures);

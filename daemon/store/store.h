@@ -443,6 +443,8 @@ struct store_stats {
         uint64_t namespaces;
         uint64_t recovered_chunks, recovered_pages, skipped_pages, recover_ms;
         uint64_t slab_moves;
+        /* Segments that went to another tenant; those that could not, and are not used for it. */
+        uint64_t handovers, handover_failures;
         /* Reading back, passes and requests together: read; looked at; dropped */
         uint64_t scrub_bytes, scrub_chunks, scrub_failures;
         uint64_t scrub_passes, scrub_last_pass_ms; /* ended; when the last one did, Unix time */

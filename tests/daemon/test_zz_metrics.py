@@ -20,6 +20,8 @@ ELSEWHERE = {
     "path_read_errors": ("tests/unit/test-store.c", r"\bread_errors\b"),
     "path_write_errors": ("tests/unit/test-store.c", r"\bwrite_errors\b"),
     "path_sync_errors": ("tests/unit/test-store.c", r"\bsync_errors\b"),
+    "store_handover_failures": ("tests/unit/test-store.c", r"\bhandover_failures\b"),
+    "io_wiped": ("tests/unit/test-io-region.c", r"\bwiped\b"),
     "store_crc_rereads": ("tests/unit/test-store.c", r"\bcrc_rereads\b"),
     "io_errors": ("tests/unit/test-io.c", r"\berrors\b"),
     "io_joined": ("tests/unit/test-io-joint.c", r"\bjoined\b"),

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -43,6 +44,7 @@ static struct {
         struct kio *io;
         struct store *s;
         uint32_t ns; /* where keys go */
+        uint16_t tenant; /* whose that is */
         char *bufs[DEPTH];
         uint64_t most_used;
 } t;
@@ -127,6 +129,7 @@ static void ns_complete(struct store_namespace_open *req)
 static int open_namespace(const char *name, const char *fingerprint, bool attach, uint32_t *ret_id)
 {
         struct store_namespace_open req = {
+                .tenant = t.tenant,
                 .name = name,
                 .name_length = (uint16_t)strlen(name),
                 .fingerprint = fingerprint,
@@ -309,6 +312,7 @@ static int submit_put(uint64_t n, uint32_t length, bool durable)
         payload_of(n, t.bufs[p->buf], length);
         p->req = (struct store_put){
                 .namespace_id = t.ns,
+                .tenant = t.tenant,
                 .key = key_of(n),
                 .buf = t.bufs[p->buf],
                 .length = length,
@@ -530,6 +534,7 @@ static int setup(void **state)
         puts_busy = 0;
         t.most_used = 0;
         t.faults = false;
+        t.tenant = 0;
         fault_set(NULL);
         return 0;
 }
@@ -2355,6 +2360,148 @@ static void a_failed_payload_write_stores_nothing(void **state)
         stop();
 }
 
+/* --- from tenant to tenant --- */
+
+static void become(uint16_t tenant)
+{
+        t.tenant = tenant;
+        assert_int_equal(open_namespace("model/a", "dtype=bf16", false, &t.ns), 0);
+}
+
+/* Does the chunk's begin lie in any data file? */
+static bool is_in_some_file(uint64_t n)
+{
+        _cleanup_(freep) char *buf = malloc(MIB);
+        char payload[64];
+        DIR *d = opendir(t.dir);
+        struct dirent *e;
+        bool found = false;
+
+        assert_true(buf && d);
+        payload_of(n, payload, sizeof(payload));
+        while ((e = readdir(d))) {
+                ssize_t bytes;
+                int fd;
+
+                if (strncmp(e->d_name, "segment-", 8) != 0)
+                        continue;
+                fd = openat(dirfd(d), e->d_name, O_RDONLY | O_CLOEXEC);
+                assert_true(fd >= 0);
+                while ((bytes = read(fd, buf, MIB)) > 0) /* chunks begin on pages */
+                        for (ssize_t at = 0; at < bytes; at += 4096)
+                                found = found || memcmp(buf + at, payload, sizeof(payload)) == 0;
+                close(fd);
+        }
+        closedir(d);
+        return found;
+}
+
+/* A store that tenant 1 has filled, and in which tenant 2 has a namespace. */
+static void start_filled_by_another(void)
+{
+        struct store_params params = params_of(8 * MIB);
+
+        params.prewrite = false;
+        t.faults = true;
+        start(&params);
+        become(1);
+        for (uint64_t n = 1000; stats().evictions == 0; n += 8)
+                put_range(n, 8, 20000);
+        become(2);
+        settle();
+}
+
+static void test_R1_a_handover_is_on_disk_before_the_next_tenants_first_byte(void **state)
+{
+        static const uint32_t lengths[] = { 60000, 4096, 20000, 300000 };
+
+        for (unsigned i = 0; i < ARRAY_SIZE(lengths); i++) {
+                uint32_t length = lengths[i];
+                uint64_t handovers;
+
+                start_filled_by_another();
+                handovers = stats().handovers;
+                fault_set(&(struct fault_plan){ .ops = 1u << KIO_SYNC,
+                                                .kind = FAULT_NEVER,
+                                                .first = 1,
+                                                .count = FAULT_FOR_EVER });
+                assert_int_equal(submit_put(1, length, false), 0);
+                while (fault_hits() == 0) { /* what is held back wakes nobody */
+                        turn_once();
+                        sched_yield();
+                }
+                assert_int_equal(stats().handovers, handovers);
+                assert_false(is_in_some_file(1));
+                fault_set(NULL);
+                fault_release();
+                turn(puts_none, NULL);
+                assert_int_equal(last_result, 0);
+                assert_int_equal(stats().handovers, handovers + 1);
+                assert_int_equal(stats().handover_failures, 0);
+                assert_int_equal(get(1, length), 0);
+                settle();
+                stop();
+                remove_files();
+                t.tenant = 0;
+        }
+}
+
+static void test_R1_a_file_that_cannot_be_handed_over_is_not_used(void **state)
+{
+        start_filled_by_another();
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_SYNC,
+                                        .kind = FAULT_ERROR,
+                                        .error = EIO,
+                                        .first = 1,
+                                        .count = FAULT_FOR_EVER });
+        assert_int_equal(put(1, 60000), -EIO);
+        assert_int_equal(put(2, 60000), -EIO);
+        assert_int_equal(stats().handover_failures, 2);
+        assert_false(is_in_some_file(1));
+        assert_false(is_in_some_file(2));
+        fault_set(NULL);
+        /* The sync of the next try is one of its own. */
+        assert_int_equal(put(2, 60000), 0);
+        assert_int_equal(get(2, 60000), 0);
+        settle();
+        stop();
+}
+
+static void test_R1_a_handover_whose_record_fails_bypasses_the_path(void **state)
+{
+        start_filled_by_another();
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        assert_int_equal(put(1, 60000), STORE_BYPASSED);
+        assert_int_equal(fault_hits(), 1);
+        fault_set(NULL);
+        assert_false(is_in_some_file(1));
+        assert_int_equal(stats().handover_failures, 1);
+        assert_true(stats().bypassed);
+        settle();
+        stop();
+        t.tenant = 0;
+        start_limit(8 * MIB);
+        become(2);
+        assert_int_equal(put(1, 60000), 0);
+        assert_int_equal(get(1, 60000), 0);
+        settle();
+        stop();
+}
+
+static void a_store_of_one_tenant_hands_nothing_over(void **state)
+{
+        struct store_params params = params_of(8 * MIB);
+
+        params.prewrite = false;
+        start(&params);
+        put_range(0, 200, 60000);
+        put_range(1000, 2000, 4000);
+        assert_int_equal(stats().handovers, 0);
+        settle();
+        stop();
+}
+
 static void a_failed_table_write_bypasses_the_path(void **state)
 {
         struct store_params params = params_of(64 * MIB);
@@ -2943,6 +3090,10 @@ static const struct CMUnitTest tests[] = {
         TEST(a_failed_sync_is_never_believed_again),
         TEST(a_failed_sync_of_a_growing_ring_is_one_as_well),
         TEST(a_failed_payload_write_stores_nothing),
+        TEST(test_R1_a_handover_is_on_disk_before_the_next_tenants_first_byte),
+        TEST(test_R1_a_file_that_cannot_be_handed_over_is_not_used),
+        TEST(test_R1_a_handover_whose_record_fails_bypasses_the_path),
+        TEST(a_store_of_one_tenant_hands_nothing_over),
         TEST(a_failed_table_write_bypasses_the_path),
         TEST(a_read_error_is_counted_and_a_miss),
         TEST(odd_chunks_come_from_and_go_to_memory_of_their_length),
