@@ -5,7 +5,8 @@
  *
  * Keys are numbers; each belongs to one namespace and is put in versions, each with a length and
  * bytes of its own, so that whatever a get brings says which put it comes from, and a torn one is
- * nobody's. */
+ * nobody's. Namespaces are of several tenants, and each sector says whose: nothing that is read, be it a
+ * hit, a miss or not even checked yet, may bring a sector of a tenant to memory of another's (R1). */
 #pragma once
 
 #include <stdbool.h>
@@ -18,6 +19,7 @@
 enum {
         CAMPAIGN_KEYS = 1024,
         CAMPAIGN_NAMESPACES = 8,
+        CAMPAIGN_TENANTS = 3,
         CAMPAIGN_SLOTS = 24,
         CAMPAIGN_ROOM = 64 * 1024, /* of a buffer */
         CAMPAIGN_HANG_S = 60,

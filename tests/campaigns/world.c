@@ -370,7 +370,49 @@ uint32_t item_length(uint32_t k, uint32_t version)
         }
 }
 
-/* Each sector is of this put and this place alone. */
+static unsigned item_tenant(uint32_t k)
+{
+        return item_namespace(k) % CAMPAIGN_TENANTS;
+}
+
+static uint64_t tenant_mark(unsigned tenant)
+{
+        return UINT64_C(0x6b72616d73746e00) | tenant;
+}
+
+/* The tenant whose memory the slot's get_buf is at present, and 1. */
+static unsigned reading_for[CAMPAIGN_SLOTS];
+
+/* 1 + the mark that was seen where it must not be. */
+static _Atomic uint64_t foreign_mark;
+
+/* Memory that a tenant sees: any thread. */
+static void note_marks(const void *memory, uint64_t bytes)
+{
+        uint64_t at = (uint64_t)((const char *)memory - pool) / CAMPAIGN_ROOM - CAMPAIGN_SLOTS;
+        const uint64_t *words = memory;
+
+        if ((const char *)memory < pool || at >= CAMPAIGN_SLOTS || reading_for[at] == 0)
+                return; /* the store's own */
+        for (uint64_t i = 1; i < bytes / sizeof(*words); i += 64)
+                for (unsigned n = 0; n < CAMPAIGN_TENANTS; n++)
+                        if (words[i] == tenant_mark(n) && n != reading_for[at] - 1)
+                                foreign_mark = 1 + n;
+}
+
+static void check_marks(const struct slot *p, bool after)
+{
+        if (after)
+                note_marks(p->get_buf, round_up(world.max_length, 4096));
+        if (foreign_mark)
+                campaign_fail(VERDICT_WRONG,
+                              "bytes of tenant %llu %s memory of another (key %u was read for tenant "
+                              "%u)",
+                              (unsigned long long)foreign_mark - 1,
+                              after ? "stay in" : "come for a while to", p->k, item_tenant(p->k));
+}
+
+/* Each sector is of this put and this place alone, and says whose. */
 void item_payload(uint32_t k, uint32_t version, void *buf)
 {
         uint32_t length = item_length(k, version), words = (length + 7) / 8;
@@ -381,7 +423,7 @@ void item_payload(uint32_t k, uint32_t version, void *buf)
                         x = mix((uint64_t)k << 32 | version, i);
                         step = x | 1;
                 }
-                p[i] = x += step;
+                p[i] = i % 64 == 1 ? tenant_mark(item_tenant(k)) : (x += step);
         }
         p[0] = (uint64_t)version << 32 |
                k; /* says who it is; a byte may be all that is kept of it */
@@ -425,7 +467,7 @@ void world_open_namespace(unsigned n)
                 return;
         snprintf(o->name, sizeof(o->name), "namespace-%u", n);
         o->req = (struct store_namespace_open){
-                .tenant = (uint16_t)(n % 3),
+                .tenant = (uint16_t)(n % CAMPAIGN_TENANTS),
                 .name = o->name,
                 .name_length = (uint16_t)strlen(o->name),
                 .fingerprint = o->name + 4,
@@ -453,7 +495,7 @@ static void verify_namespaces(void)
                         if (strcmp(ns->name, name) != 0)
                                 continue;
                         found = true;
-                        if (strcmp(ns->fingerprint, name + 4) != 0 || ns->tenant != n % 3)
+                        if (strcmp(ns->fingerprint, name + 4) != 0 || ns->tenant != n % CAMPAIGN_TENANTS)
                                 campaign_fail(VERDICT_WRONG, "namespace %u has changed", n);
                         if (!world.namespaces[n].asked ||
                             (world.namespaces[n].answered && ns->id != world.namespaces[n].id))
@@ -510,10 +552,11 @@ int world_put(uint32_t k, bool durable)
         p->k = k;
         p->version = item->version + 1;
         p->durable = durable;
+        memset(p->put_buf, 0, round_up(world.max_length, 4096)); /* a tenant's own, as the daemon's */
         item_payload(k, p->version, p->put_buf);
         p->put = (struct store_put){
                 .namespace_id = id,
-                .tenant = (uint16_t)(item_namespace(k) % 3),
+                .tenant = (uint16_t)item_tenant(k),
                 .key = key_of(k),
                 .buf = p->put_buf,
                 .length = item_length(k, p->version),
@@ -633,7 +676,11 @@ uint32_t world_version(uint32_t k)
 
 static void get_done(struct store_get *req)
 {
-        container_of(req, struct slot, get)->get_busy = false;
+        struct slot *p = container_of(req, struct slot, get);
+
+        check_marks(p, false);
+        check_marks(p, true);
+        p->get_busy = false;
 }
 
 static int get_begin(struct slot *p, uint32_t k)
@@ -652,6 +699,9 @@ static int get_begin(struct slot *p, uint32_t k)
                 .complete = get_done,
         };
         p->get.hash = store_hash(world.s, id, &p->get.key);
+        reading_for[(p->get_buf - pool) / CAMPAIGN_ROOM - CAMPAIGN_SLOTS] = item_tenant(k) + 1;
+        memset(p->get_buf, 0, round_up(world.max_length, 4096));
+        sim_set_read_watch(note_marks);
         r = store_get(world.s, &p->get);
         p->get_busy = r == 0;
         return r;

@@ -111,6 +111,7 @@ static struct {
         char start_name[NAME_BYTES];
 
         sim_watch *watch;
+        sim_read_watch *read_watch;
 
         bool pretends_disk, fail_reads_only;
         uint64_t calls, fail_first, fail_count, calls_failed;
@@ -827,6 +828,15 @@ static void gather(const struct kio_request *req, uint8_t *whole, bool out)
                        pieces[i].iov_len);
 }
 
+static void show_read(const struct kio_request *req)
+{
+        struct iovec pieces[KIO_PIECES_MAX];
+        unsigned n = kio_rest(req, pieces);
+
+        for (unsigned i = 0; i < n; i++)
+                sim.read_watch(pieces[i].iov_base, pieces[i].iov_len);
+}
+
 /* The device does it, and says so. */
 static void execute(struct waiting *w)
 {
@@ -849,6 +859,8 @@ static void execute(struct waiting *w)
                         spoil_reads(req, buf, (uint64_t)n);
                 if (n == (ssize_t)length && whole)
                         gather(req, whole, true);
+                if (n == (ssize_t)length && sim.read_watch && sim.fault == SIM_READ_RIGHT)
+                        show_read(req);
                 break;
         case KIO_WRITE:
                 if (f && length > 0 && reached("write", f->name, false))
@@ -1234,6 +1246,13 @@ void sim_set_watch(sim_watch *watch)
 {
         lock();
         sim.watch = watch;
+        unlock();
+}
+
+void sim_set_read_watch(sim_read_watch *watch)
+{
+        lock();
+        sim.read_watch = watch;
         unlock();
 }
 

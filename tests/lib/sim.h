@@ -78,6 +78,10 @@ enum sim_read_fault {
  * fault. */
 void sim_set_reads(enum sim_read_fault fault, uint64_t count);
 uint64_t sim_read_faults(void); /* since then */
+/* Sees the memory that a read through the backend has just come to, before anything is done with it, on
+ * any thread; not what a fault of those above has spoilt. NULL: nobody. */
+typedef void sim_read_watch(const void *memory, uint64_t bytes);
+void sim_set_read_watch(sim_read_watch *watch);
 /* Reads by system call of the file of this name (NULL: none) get some of their pages swapped,
  * doubled or old. */
 void sim_set_start_reads(const char *name);
