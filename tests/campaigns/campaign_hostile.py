@@ -432,6 +432,27 @@ def donated_files_that_are_cut(c, rng):
     tormented(c, rng, True, harm)
 
 
+def a_tally_that_lies(c, rng):
+    """What it has looked up by itself: anything, in all places, and with holes under it. Another's counts stay right:
+    see check_counts()."""
+    numbers = [c.namespace(name) for name in ("mine", "common")]
+    fd = c.tally()
+    try:
+        page = mmap.mmap(fd, kvwire.TALLY_BYTES)
+        for size in (0, 2 * kvwire.TALLY_BYTES):
+            refused_by_kernel("resizing the tally", lambda: os.ftruncate(fd, size))
+        refused_by_kernel("sealing the tally", lambda: fcntl.fcntl(fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_WRITE))
+        for _ in range(20):
+            page[:] = rng.choice([rng.randbytes(kvwire.TALLY_BYTES), b"\xff" * kvwire.TALLY_BYTES])
+            if rng.random() < 0.3:
+                fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kvwire.TALLY_BYTES)
+            c.match(rng.choice(numbers), [rng.randbytes(32)])
+            c.report(rng.choice([kvwire.Report.METRICS, kvwire.Report.STATUS]))
+        page.close()
+    finally:
+        os.close(fd)
+
+
 def never_ending_chains(c, rng):
     ns = c.namespace("mine")
     for i in range(rng.randint(1, 200)):
@@ -456,8 +477,8 @@ def more_than_its_share(c, rng):
 ATTACKS = [write_to_the_pool, lock_the_liveness_file, numbers_of_others, names_of_others, what_admins_do,
            places_that_are_not_there, leases_of_others, broken_frames, noise, descriptors, a_lane_that_changes,
            holes_under_the_lane, descriptors_to_donate, more_donations_than_allowed, regions_of_others,
-           donated_memory_that_changes, holes_in_donated_memory, donated_files_that_are_cut, never_ending_chains,
-           more_than_its_share]
+           donated_memory_that_changes, holes_in_donated_memory, donated_files_that_are_cut, a_tally_that_lies,
+           never_ending_chains, more_than_its_share]
 
 
 class Campaign(campaign_clientkill.Campaign):
@@ -477,11 +498,13 @@ class Campaign(campaign_clientkill.Campaign):
             self.victim = self.daemon.client(name="victim", timeout=60 * slow())
         self.ns = self.victim.namespace("secrets")
         harness.put_all(self.victim, self.ns, SECRET, ack=Ack.WRITTEN)
+        with user(MALLORY), self.daemon.client() as c, contextlib.closing(c.lookup()):
+            pass  # its tenant's index, which stays
         self.daemon.populated_status()
         self.monitor = self.daemon.client(name="monitor", timeout=60 * slow())
         harness.wait_until(lambda: self.holdings()["connections"] == 2, "those that asked at the start are gone", 20)
         self.before = self.holdings()
-        self.order = []
+        self.order, self.looked_up = [], 0
 
     def look_for_the_mark(self, c):
         if os.geteuid() != 0:
@@ -497,8 +520,19 @@ class Campaign(campaign_clientkill.Campaign):
             for (key, value), result in zip(part, self.victim.get_into(self.ns, [k for k, _ in part], 20000)):
                 if result.status != Status.OK or result.data != value:
                     raise Finding("wrong", f"the victim got {result}")
+            self.looked_up += len(part)
             if not all(t & Tier.DISK for t in self.victim.exists(self.ns, [k for k, _ in part])):
                 raise Finding("lost", "the victim's chunks left the disk")
+
+    def check_counts(self):
+        """The victim's look-ups are counted as the victim made them."""
+        if os.geteuid() != 0:
+            return  # attacker and victim are of one tenant
+        samples = harness.parse_metrics(self.monitor.report(kvwire.Report.METRICS))
+        for name in ("lookup_keys", "lookup_found_keys"):
+            said = samples[f'kvcache_tenant_{name}_total{{tenant="victim"}}']
+            if said != self.looked_up:
+                raise Finding("wrong", f"{name} of the victim: {said} instead of {self.looked_up}")
 
     def run(self, rng, left):
         if not self.order:
@@ -514,6 +548,7 @@ class Campaign(campaign_clientkill.Campaign):
             finally:
                 c.close()
             self.check_victim()
+            self.check_counts()
             harness.wait_until(lambda: self.holdings() == self.before,
                                lambda: f"{self.before} after {attack.__name__}; it is {self.holdings()}", 20)
         except kvwire.ReplyTimeout as e:
