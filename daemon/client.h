@@ -100,8 +100,8 @@ struct client {
         unsigned n_namespaces;    /* places that are, or were, in use */
         unsigned open_namespaces; /* that are */
         unsigned opening;         /* NAMESPACE messages that are not answered */
-        struct tally_page page; /* what it has looked up by itself */
-        bool looks_up;          /* it may: the look-up index was handed to it */
+        struct tally_page page;   /* what it has looked up by itself */
+        bool looks_up;            /* it may: the look-up index was handed to it */
 
         unsigned inflight;    /* messages not answered yet */
         uint32_t keys_inflight; /* of these */

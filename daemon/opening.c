@@ -44,11 +44,14 @@ static uint32_t take_number(struct client *client, uint32_t id)
 
         if (names_ref(client->env->names, id) < 0)
                 return 0;
-        if (i == CLIENT_MAX_NAMESPACES)
+        if (i == CLIENT_MAX_NAMESPACES) {
                 for (i = 0; client->namespaces[i] != 0; i++)
                         ;
-        else
+                /* What is counted at this number so far is not of the new namespace. */
+                client_count_lookups(client, clock_mono_ns());
+        } else {
                 client->n_namespaces++;
+        }
         client->namespaces[i] = id;
         client->open_namespaces++;
         return i + 1;

@@ -39,19 +39,28 @@ static int tenant_seen(const struct client *viewer)
 
 /* --- the status --- */
 
-static void add_keys(cJSON *o, const struct dispatch_env *env, const struct store_namespace *ns)
+/* Zeros where nothing was counted. */
+static struct tally_keys lookups_and_gets(const struct dispatch_env *env,
+                                          const struct store_namespace *ns,
+                                          struct tally_keys *ret_gets)
 {
         const struct dispatch_env *tenant = tenant_of(env, ns->tenant);
-        struct tally_keys keys[TALLY_KINDS] = { 0 }, lookups;
+        struct tally_keys keys[TALLY_KINDS] = { 0 };
 
         if (tenant)
                 tally_get(&tenant->tally, ns->id, keys);
-        lookups = status_lookups(keys);
+        *ret_gets = keys[TALLY_GETS];
+        return status_lookups(keys);
+}
+
+static void add_keys(cJSON *o, const struct dispatch_env *env, const struct store_namespace *ns)
+{
+        struct tally_keys gets, lookups = lookups_and_gets(env, ns, &gets);
+
         cJSON_AddNumberToObject(o, "lookup_keys", (double)(lookups.found + lookups.missing));
         cJSON_AddNumberToObject(o, "lookup_found_keys", (double)lookups.found);
-        cJSON_AddNumberToObject(o, "get_keys",
-                                (double)(keys[TALLY_GETS].found + keys[TALLY_GETS].missing));
-        cJSON_AddNumberToObject(o, "get_found_keys", (double)keys[TALLY_GETS].found);
+        cJSON_AddNumberToObject(o, "get_keys", (double)(gets.found + gets.missing));
+        cJSON_AddNumberToObject(o, "get_found_keys", (double)gets.found);
 }
 
 static void add_namespace(cJSON *list, const struct dispatch_env *env,
@@ -176,6 +185,7 @@ void status_collect_namespaces(const struct dispatch_env *env,
                                const struct status_namespaces *scope, struct stats *s)
 {
         static struct names_largest largest;
+        struct tally_keys lookups, gets;
         struct names_stats stats;
         int only = tenant_seen(scope->viewer);
 
@@ -206,6 +216,9 @@ void status_collect_namespaces(const struct dispatch_env *env,
                 label_of(env, &largest.list[i], s->namespace_names[i]);
                 s->namespace_chunks[i] = (double)largest.list[i].chunks;
                 s->namespace_bytes[i] = (double)largest.list[i].bytes;
+                lookups = lookups_and_gets(env, &largest.list[i], &gets);
+                s->namespace_lookup_keys[i] = (double)(lookups.found + lookups.missing);
+                s->namespace_lookup_found[i] = (double)lookups.found;
                 s->namespace_chunks[STATS_NAMESPACES] -= s->namespace_chunks[i];
                 s->namespace_bytes[STATS_NAMESPACES] -= s->namespace_bytes[i];
         }

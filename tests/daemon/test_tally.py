@@ -74,8 +74,8 @@ def test_what_a_client_looks_up_by_itself_is_counted_exactly(running):
     keys = [k for k, _ in pairs]
     with daemon.client() as c:
         put_all(c, c.namespace("n"), pairs, ack=Ack.WRITTEN)
-        c.namespace("other")
-    with LibraryClient(daemon) as library, LibraryClient(daemon, "other") as other:
+        c.namespace("second")
+    with LibraryClient(daemon) as library, LibraryClient(daemon, "second") as other:
         library.use_index()
         other.use_index()
         assert daemon.metric("kvcache_lookup_counted_sessions") == 2
@@ -91,11 +91,14 @@ def test_what_a_client_looks_up_by_itself_is_counted_exactly(running):
         assert other.exists(*keys[:3])[1]
         assert counts.lookups("client") == (50017, 50216)
         assert counts.lookups("daemon") == (0, 0)
-        for name, found, asked in (("n", 50017, 50213), ("other", 0, 3)):
+        for name, found, asked in (("n", 50017, 50213), ("second", 0, 3)):
             now, before = namespace(daemon, name), namespace(daemon, name, status)
             assert now["lookup_keys"] - before["lookup_keys"] == asked
             assert now["lookup_found_keys"] - before["lookup_found_keys"] == found
             assert now["get_keys"] == now["get_found_keys"] == 0
+            label = f'namespace="{name}"'
+            assert counts.of("namespace_lookup_keys", label) == asked
+            assert counts.of("namespace_lookup_found_keys", label) == found
     assert counts.lookups("client") == counts.tenant() == (50017, 50216), "the end of the session takes nothing back"
     assert daemon.metric("kvcache_lookup_counted_sessions") == 0
 
