@@ -48,7 +48,7 @@ static struct tally_keys lookups_and_gets(const struct dispatch_env *env,
         struct tally_keys keys[TALLY_KINDS] = { 0 };
 
         if (tenant)
-                tally_get(&tenant->tally, ns->id, keys);
+                tally_get(&tenant->tally, ns, keys);
         *ret_gets = keys[TALLY_GETS];
         return status_lookups(keys);
 }

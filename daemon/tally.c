@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows are an array, ascending by namespace: the store bounds how many there can be. */
+/* The rows are an array, ascending by namespace. The removal of a namespace is not announced here:
+ * a row belongs to the namespace of its number that was created at its time, so that another one
+ * with that number begins at zero; and before the array grows, the rows of removed namespaces are
+ * dropped, so that it is never much longer than the store's list. */
 #include "tally.h"
 
 #include <stdlib.h>
@@ -9,6 +12,7 @@
 
 struct tally_row {
         uint32_t namespace_id;
+        uint64_t created_ms;
         struct tally_keys keys[TALLY_KINDS];
 };
 
@@ -33,30 +37,65 @@ static bool is_row(const struct tally *t, unsigned at, uint32_t namespace_id)
         return at < t->n_rows && t->rows[at].namespace_id == namespace_id;
 }
 
+static void drop_removed(struct tally *t, const struct store *store)
+{
+        unsigned n = 0;
+
+        for (unsigned i = 0; i < t->n_rows; i++) {
+                const struct store_namespace *ns =
+                        store_namespace_get(store, t->rows[i].namespace_id);
+
+                if (ns && ns->created_ms == t->rows[i].created_ms)
+                        t->rows[n++] = t->rows[i];
+        }
+        t->n_rows = n;
+}
+
+/* Room for one row more. False: no memory. */
+static bool has_room(struct tally *t, const struct store *store)
+{
+        unsigned room = MAX(2 * t->room, 8u);
+        struct tally_row *rows;
+
+        if (t->n_rows < t->room)
+                return true;
+        drop_removed(t, store);
+        if (t->n_rows < t->room / 2)
+                return true;
+        rows = realloc(t->rows, room * sizeof(*rows));
+        if (rows) {
+                t->rows = rows;
+                t->room = room;
+        }
+        return t->n_rows < t->room;
+}
+
 /* NULL: there is to be none. */
 static struct tally_row *row_for(struct tally *t, const struct store *store, uint32_t namespace_id)
 {
-        unsigned at = t->last;
+        uint64_t created_ms, version = store_namespaces_version(store);
+        const struct store_namespace *ns;
+        unsigned at;
 
-        if (!is_row(t, at, namespace_id))
-                at = place_of(t, namespace_id);
+        if (is_row(t, t->last, namespace_id) && t->version == version)
+                return &t->rows[t->last];
+        ns = store_namespace_get(store, namespace_id);
+        if (!ns)
+                return NULL;
+        created_ms = ns->created_ms;
+        at = place_of(t, namespace_id);
         if (!is_row(t, at, namespace_id)) {
-                if (!store_namespace_get(store, namespace_id))
+                if (!has_room(t, store))
                         return NULL;
-                if (t->n_rows == t->room) {
-                        unsigned room = MAX(2 * t->room, 8u);
-                        struct tally_row *rows = realloc(t->rows, room * sizeof(*rows));
-
-                        if (!rows)
-                                return NULL;
-                        t->rows = rows;
-                        t->room = room;
-                }
+                at = place_of(t, namespace_id);
                 memmove(&t->rows[at + 1], &t->rows[at], (t->n_rows - at) * sizeof(*t->rows));
-                t->rows[at] = (struct tally_row){ .namespace_id = namespace_id };
+                t->rows[at] = (struct tally_row){ namespace_id, created_ms };
                 t->n_rows++;
+        } else if (t->rows[at].created_ms != created_ms) {
+                t->rows[at] = (struct tally_row){ namespace_id, created_ms };
         }
         t->last = at;
+        t->version = version;
         return &t->rows[at];
 }
 
@@ -76,24 +115,15 @@ void tally_add(struct tally *t, const struct store *store, uint32_t namespace_id
         row->keys[kind].missing += keys.missing;
 }
 
-void tally_get(const struct tally *t, uint32_t namespace_id, struct tally_keys ret[TALLY_KINDS])
+void tally_get(const struct tally *t, const struct store_namespace *ns,
+               struct tally_keys ret[TALLY_KINDS])
 {
-        unsigned at = place_of(t, namespace_id);
+        unsigned at = place_of(t, ns->id);
 
-        if (is_row(t, at, namespace_id))
+        if (is_row(t, at, ns->id) && t->rows[at].created_ms == ns->created_ms)
                 memcpy(ret, t->rows[at].keys, sizeof(t->rows[at].keys));
         else
                 memset(ret, 0, sizeof(t->rows[at].keys));
-}
-
-void tally_forget(struct tally *t, uint32_t namespace_id)
-{
-        unsigned at = place_of(t, namespace_id);
-
-        if (!is_row(t, at, namespace_id))
-                return;
-        t->n_rows--;
-        memmove(&t->rows[at], &t->rows[at + 1], (t->n_rows - at) * sizeof(*t->rows));
 }
 
 void tally_fini(struct tally *t)

@@ -30,7 +30,8 @@ struct tally {
         struct tally_keys all[TALLY_KINDS]; /* of removed namespaces, too */
         struct tally_row *rows;
         unsigned n_rows, room;
-        unsigned last; /* the row that was found last */
+        unsigned last;    /* the row that was found last, */
+        uint64_t version; /* when the store's namespaces were these */
 };
 
 /* Of a namespace that the store does not have, or without memory for its row, the keys are in `all`
@@ -38,7 +39,6 @@ struct tally {
 void tally_add(struct tally *t, const struct store *store, uint32_t namespace_id,
                enum tally_kind kind, struct tally_keys keys);
 /* Zeros of a namespace for which none was asked. */
-void tally_get(const struct tally *t, uint32_t namespace_id, struct tally_keys ret[TALLY_KINDS]);
-/* The namespace is removed: another one of its number begins at zero. */
-void tally_forget(struct tally *t, uint32_t namespace_id);
+void tally_get(const struct tally *t, const struct store_namespace *ns,
+               struct tally_keys ret[TALLY_KINDS]);
 void tally_fini(struct tally *t);

@@ -1092,7 +1092,7 @@ static void what_clients_count_is_read_until_their_session_ends(void **state)
         turns();
         assert_int_equal(own_lookups().found, 115);
         assert_int_equal(sessions().counted, 0);
-        tally_get(&d.env.tally, t.ns, keys);
+        tally_get(&d.env.tally, store_namespace_get(t.store, t.ns), keys);
         assert_int_equal(keys[TALLY_OWN_LOOKUPS].found, 115);
         assert_int_equal(d.env.impossible_tallies, 0);
         for (unsigned i = 0; i < 2; i++)

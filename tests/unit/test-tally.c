@@ -19,15 +19,29 @@
 
 enum { PAGE = 4096, SECOND = 1000000000, NAMESPACES = 4096 };
 
-/* Which namespaces the store has: those below. */
-static uint32_t namespaces;
+/* Which namespaces the store has, and when the one of a number was created. */
+static uint32_t first_namespace, namespaces;
+static uint64_t created_ms[NAMESPACES];
+static uint64_t version; /* of all these */
 const struct store_namespace *__wrap_store_namespace_get(const struct store *s, uint32_t id);
+uint64_t __wrap_store_namespaces_version(const struct store *s);
+
+uint64_t __wrap_store_namespaces_version(const struct store *s)
+{
+        return version;
+}
 
 const struct store_namespace *__wrap_store_namespace_get(const struct store *s, uint32_t id)
 {
-        static const struct store_namespace it;
+        static struct store_namespace it;
 
-        return id > 0 && id < namespaces ? &it : NULL;
+        it = (struct store_namespace){ .id = id, .created_ms = created_ms[id % NAMESPACES] };
+        return id >= first_namespace && id < namespaces ? &it : NULL;
+}
+
+static void get(const struct tally *t, uint32_t id, struct tally_keys ret[TALLY_KINDS])
+{
+        tally_get(t, &(struct store_namespace){ .id = id, .created_ms = created_ms[id] }, ret);
 }
 
 /* --- the page --- */
@@ -45,7 +59,9 @@ static int setup(void **state)
         assert_int_equal(tally_page_open(&p.page, p.now, &p.fd), 0);
         p.counts = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, p.fd, 0);
         assert_true(p.counts != MAP_FAILED);
+        first_namespace = 1;
         namespaces = NAMESPACES;
+        memset(created_ms, 0, sizeof(created_ms));
         return 0;
 }
 
@@ -190,7 +206,7 @@ static void counts_are_kept_by_namespace_and_kind(void **state)
                 tally_add(&t, NULL, id, TALLY_OWN_LOOKUPS, (struct tally_keys){ 1, 0 });
         }
         for (uint32_t id = 1; id < NAMESPACES; id++) {
-                tally_get(&t, id, keys);
+                get(&t, id, keys);
                 assert_keys(keys[TALLY_LOOKUPS], 0, 0);
                 assert_keys(keys[TALLY_OWN_LOOKUPS], id + 1, 1);
                 assert_keys(keys[TALLY_GETS], 0, 2);
@@ -206,24 +222,49 @@ static void a_removed_namespace_leaves_the_sum_and_its_number_to_another(void **
 
         for (uint32_t id = 1; id <= 3; id++)
                 tally_add(&t, NULL, id, TALLY_GETS, (struct tally_keys){ id, 0 });
-        tally_forget(&t, 2);
-        tally_forget(&t, 77);
-        tally_get(&t, 2, keys);
+        created_ms[2] = 5;
+        version++;
+        get(&t, 2, keys);
         assert_keys(keys[TALLY_GETS], 0, 0);
-        tally_get(&t, 3, keys);
+        get(&t, 3, keys);
         assert_keys(keys[TALLY_GETS], 3, 0);
-        tally_add(&t, NULL, 2, TALLY_GETS, (struct tally_keys){ 10, 0 });
-        tally_get(&t, 2, keys);
-        assert_keys(keys[TALLY_GETS], 10, 0);
-        assert_int_equal(t.all[TALLY_GETS].found, 16);
+        tally_add(&t, NULL, 2, TALLY_OWN_LOOKUPS, (struct tally_keys){ 10, 0 });
+        get(&t, 2, keys);
+        assert_keys(keys[TALLY_GETS], 0, 0);
+        assert_keys(keys[TALLY_OWN_LOOKUPS], 10, 0);
+        assert_int_equal(t.all[TALLY_GETS].found, 6);
 
-        /* What was looked up in one that the store no longer has makes no row. */
-        namespaces = 3;
-        tally_forget(&t, 3);
-        tally_add(&t, NULL, 3, TALLY_GETS, (struct tally_keys){ 5, 0 });
+        /* What was asked for in one that the store no longer has makes no row. */
+        namespaces = 4;
+        version++;
+        tally_add(&t, NULL, 4, TALLY_GETS, (struct tally_keys){ 5, 0 });
         tally_add(&t, NULL, 0, TALLY_GETS, (struct tally_keys){ 5, 0 });
-        assert_int_equal(t.n_rows, 2);
-        assert_int_equal(t.all[TALLY_GETS].found, 26);
+        assert_int_equal(t.n_rows, 3);
+        assert_int_equal(t.all[TALLY_GETS].found, 16);
+        tally_fini(&t);
+}
+
+/* However many come and go. */
+static void rows_are_bounded_by_the_namespaces_that_there_are(void **state)
+{
+        enum { AT_A_TIME = 50 };
+        struct tally_keys keys[TALLY_KINDS];
+        struct tally t = { 0 };
+
+        for (uint32_t id = 1; id < 100000; id++) {
+                first_namespace = id > AT_A_TIME ? id - AT_A_TIME : 1;
+                namespaces = id + 1;
+                version++;
+                tally_add(&t, NULL, id, TALLY_GETS, (struct tally_keys){ 1, 0 });
+                tally_add(&t, NULL, first_namespace, TALLY_GETS, (struct tally_keys){ 0, 1 });
+                assert_true(t.n_rows <= t.room && t.room <= 4 * AT_A_TIME);
+        }
+        tally_get(&t,
+                  &(struct store_namespace){ .id = 99999,
+                                             .created_ms = created_ms[99999 % NAMESPACES] },
+                  keys);
+        assert_keys(keys[TALLY_GETS], 1, 0);
+        assert_int_equal(t.all[TALLY_GETS].found, 99999);
         tally_fini(&t);
 }
 
@@ -238,6 +279,7 @@ int main(void)
                 CASE(without_a_page_there_is_nothing),
                 CASE(counts_are_kept_by_namespace_and_kind),
                 CASE(a_removed_namespace_leaves_the_sum_and_its_number_to_another),
+                CASE(rows_are_bounded_by_the_namespaces_that_there_are),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
