@@ -137,6 +137,8 @@ static void page_value(FILE *out, const cJSON *item, unsigned depth)
                 page_bytes(out, item->valuedouble);
         else if (ends_with(name, "_seconds"))
                 page_seconds(out, item->valuedouble);
+        else if (ends_with(name, "_ratio"))
+                fprintf(out, "%.1f %%", 100 * item->valuedouble);
         else
                 page_number(out, item->valuedouble);
 }

@@ -153,6 +153,8 @@ def test_a_match_and_its_get_are_one_hit_and_status_says_of_what(running):
         assert (totals["hit_ratio"], totals["hit_ratio_of"]) == (0.25, "look-ups")
         assert (totals["lookup_keys"], totals["lookup_found_keys"]) == (200, 50)
         assert ratio_line() == "25.0 % of the keys of look-ups (50 of 200)"
+        page = daemon.http("/")[2].decode()
+        assert "<th>hit ratio</th><td>25.0 %</td>" in page and "<th>hit ratio of</th><td>look-ups</td>" in page
 
 
 def test_counts_of_a_client_that_was_killed_stay(running):
