@@ -52,6 +52,16 @@ enum cache_status cache_status_of_put(int result)
         }
 }
 
+/* It was evicted, or failed, as far as anyone knows. */
+static void write_dropped(struct write *w)
+{
+        struct cache *c = w->cache;
+        const struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
+
+        if (store_drop(c->params.store, pc->namespace_id, &pc->key, pc->hash) < 0)
+                c->lost_eviction = true;
+}
+
 /* The store has it, or never will. */
 static void write_done(struct write *w, int result)
 {
@@ -64,12 +74,12 @@ static void write_done(struct write *w, int result)
 
         if (w->abandoned) { /* all is said */
                 if (written && (w->drop || gone))
-                        (void)store_drop(c->params.store, pc->namespace_id, &pc->key, pc->hash);
+                        write_dropped(w);
                 write_end(w);
                 return;
         }
         if (written && w->drop)
-                (void)store_drop(c->params.store, pc->namespace_id, &pc->key, pc->hash);
+                write_dropped(w);
 
         pc->flags &= ~(uint32_t)POOL_WRITING;
         pc->tag = pack_ref(written && !w->drop ? w->store.ref : STORE_REF_NONE);

@@ -288,6 +288,7 @@ enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const stru
 {
         uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
         bool found = chunk != POOL_NONE;
+        int r;
 
         if (memory_only) {
                 if (!found)
@@ -311,9 +312,10 @@ enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const stru
                 pool_drop(c->params.pool, chunk);
                 cache_kick(c);
         }
-        if (store_drop(c->params.store, namespace_id, key, hash) == 0)
-                found = true;
-        return found ? CACHE_OK : CACHE_MISS;
+        r = (found ? store_forget : store_drop)(c->params.store, namespace_id, key, hash);
+        if (r < 0)
+                return CACHE_FAILED;
+        return found || r == 0 ? CACHE_OK : CACHE_MISS;
 }
 
 struct purge_context {

@@ -30,7 +30,10 @@ enum {
  * opened to write. */
 #define DISK_COMPAT    UINT64_C(0)
 #define DISK_RO_COMPAT UINT64_C(0)
-#define DISK_INCOMPAT  UINT64_C(0)
+#define DISK_INCOMPAT  DISK_INCOMPAT_VOID_PAGES
+
+/* `void_pages` is not 0. Cleared once those pages have been erased. */
+#define DISK_INCOMPAT_VOID_PAGES UINT64_C(1)
 
 struct disk_superblock {
         uint8_t magic[8];        /*  0  DISK_SUPERBLOCK_MAGIC */
@@ -56,13 +59,17 @@ struct disk_superblock {
                                     what was purged since */
         uint32_t unsynced;       /* 128  1: a sync has failed since the last start: any number of the
                                     newest table pages may be lost */
-        uint8_t reserved[3964];  /* 132 */
+        uint32_t void_position;  /* 132  a write of the table failed, and may have been done all the
+                                    same: from this page on ... */
+        uint32_t void_pages;     /* 136  ... so many are to be erased before the table is read */
+        uint8_t reserved[3956];  /* 140 */
 };
 static_assert(sizeof(struct disk_superblock) == DISK_PAGE, "disk format");
 static_assert(offsetof(struct disk_superblock, uuid) == 40, "disk format");
 static_assert(offsetof(struct disk_superblock, clean) == 92, "disk format");
 static_assert(offsetof(struct disk_superblock, away) == 124, "disk format");
 static_assert(offsetof(struct disk_superblock, unsynced) == 128, "disk format");
+static_assert(offsetof(struct disk_superblock, void_position) == 132, "disk format");
 #define DISK_SUPERBLOCK_MAGIC "KVCSTORE"
 
 /* An entry of this namespace, which no chunk is in, records a hand-over: from its epoch on the segment
@@ -134,11 +141,11 @@ struct disk_namespaces {
         uint32_t next_id;        /* 56  ids below have been given. At UINT32_MAX those of removed
                                     namespaces are given again */
         uint32_t reserved0;      /* 60 */
-        uint64_t set_purges;     /* 64  of a store of several paths: counts what has been purged
-                                    from all, and drops that a path has missed */
-        uint64_t set_missed;     /* 72  paths, by bit, that were aside meanwhile ... */
-        uint64_t set_missed_at; /* 80  ... at the count: one that knows of fewer is to be emptied */
-        uint64_t set_removed_at; /* 88  the last of them that removed a namespace */
+        uint64_t set_epoch;      /* 64  of a store of several paths: moves when a path that is not
+                                    there begins to miss purges or drops */
+        uint64_t set_missed;     /* 72  paths, by bit, that have missed some ... */
+        uint64_t set_missed_at;  /* 80  ... by this epoch: one that knows of a lower one is emptied */
+        uint64_t set_removed_at; /* 88  the last at which a namespace was removed */
         uint8_t reserved[32];    /* 96 */
 };
 static_assert(sizeof(struct disk_namespaces) == 128, "disk format");

@@ -52,7 +52,7 @@ static void payload_read(struct kio_request *io)
                 v->stats.read_errors++;
                 volume_note_error(v, "reading a chunk", io->result);
                 if (linked && volume_is_loss(io->result) && !v->bypassed)
-                        chunk_drop(v, i);
+                        chunk_discard(v, i);
                 get_finish(v, req, (int)io->result);
         } else {
                 v->stats.reads++;

@@ -6,7 +6,8 @@
  * nobody waits for the path any more, and its superblock is marked if others go on. store_tick()
  * bypasses a path whose device hangs. Suspending lets what was begun end, then syncs all of it.
  * Resuming opens the path as a start does and puts the new volume in the old one's place once it
- * knows what the others know; it goes round again if that has changed meanwhile.
+ * knows what the others know; it goes round again if that has changed meanwhile. Until then it is
+ * aside like any other, and misses what is purged and dropped.
  *
  * Loop thread; what blocks runs as a call of the path (run_*), one at a time, on the path's own
  * thread. Owns a path's state, the call, and a volume that is being resumed (`next`), which is the
@@ -26,6 +27,8 @@
 #include "store/paths.h"
 
 DEFINE_CLEANUP(struct volume *, volume_close);
+
+enum { JOIN_ROUNDS_MAX = 64 };
 
 /* --- telling --- */
 
@@ -71,7 +74,18 @@ void health_on_bypassed(void *userdata, struct volume *v)
         if (p->state == STORE_PATH_UP || (p->suspending && !p->resting)) {
                 health_set_state(p, STORE_PATH_BYPASSED, volume_reason(v));
                 p->news = true;
+                if (volume_loses_drops(v))
+                        set_path_missed(s, p);
         }
+}
+
+void health_on_doubtful(void *userdata, struct volume *v)
+{
+        struct store *s = userdata;
+        struct path *p = path_of(s, v);
+
+        if (p)
+                set_path_missed(s, p);
 }
 
 void health_on_full(void *userdata, struct volume *v, bool full)
@@ -142,22 +156,12 @@ static bool is_away(const struct path *p)
         return p->store->in_set && (p->store->up & ~(1u << p->number));
 }
 
-/* On the path's thread for calls. */
-static int run_mark_away(struct kio_request *req)
+/* Nobody waits for it any more. */
+static void forget_path(struct path *p)
 {
-        struct path *p = container_of(req, struct path, call);
-
-        volume_superblock(p->volume)->away = 1;
-        return volume_write_superblock(p->volume);
-}
-
-static void marked_away(struct kio_request *req)
-{
-        struct path *p = container_of(req, struct path, call);
-
-        p->calling = false;
-        if (p->store->stopping)
-                store_drain(p->store);
+        spread_forget_path(p->store, p->number);
+        pass_forget_path(p->store, p->number);
+        note_forget_path(p->store, p->number);
 }
 
 void health_tell_news(struct path *p)
@@ -166,10 +170,10 @@ void health_tell_news(struct path *p)
 
         p->news = p->suspending = p->resting = false;
         health_tell(p, STORE_PATH_IS_BYPASSED, p->reason);
-        spread_forget_path(s, p->number);
+        forget_path(p);
         device_done(p, -EIO, p->reason);
-        if (!p->hung && !p->calling && is_away(p) && !s->stopping)
-                call(p, run_mark_away, marked_away);
+        if (p->volume && is_away(p) && !s->stopping)
+                volume_mark_away(p->volume);
 }
 
 void store_tick(struct store *s)
@@ -236,7 +240,7 @@ void health_rest_when_quiet(struct path *p)
         if (!p->resting) {
                 p->resting = true;
                 volume_bypass(p->volume, p->reason);
-                spread_forget_path(p->store, p->number);
+                forget_path(p);
         }
         if (volume_pending(p->volume) > 0)
                 return;
@@ -307,12 +311,14 @@ static int run_resume(struct kio_request *req)
                                                    "as %s: one is a copy",
                                                    p->name, s->paths[i].name);
                 set_prepare_superblock(p, v);
+                if (p->volume)
+                        volume_take_void(v, p->volume);
                 r = volume_open(v, s->io, p->error);
                 if (r < 0)
                         return r;
                 p->next = TAKE_PTR(v);
         }
-        p->join.empty = p->join.empty || set_has_missed(&p->join_set, p->next);
+        p->join.empty = p->join.empty || set_has_missed(&p->join.set, p->next);
         r = volume_join(p->next, &p->join, &emptied, p->error);
         p->emptied = p->emptied || emptied;
         return r;
@@ -333,19 +339,102 @@ static int submit_resume(struct path *p)
                 return r;
         p->join.empty = p->missed;
         p->join.witnessed = true; /* by what this process knows */
-        p->join_set = s->sum;
         p->join_changes = s->changes;
         call(p, run_resume, resumed);
         return 0;
 }
 
-static void resume_failed(struct path *p, int r)
+static void resume_ended(struct path *p, int r)
 {
+        struct store *s = p->store;
+
         /* What it has taken stays listed: its files may have it. */
-        path_namespaces_release(p->store, TAKE_PTR(p->snapshot));
+        path_namespaces_release(s, TAKE_PTR(p->snapshot));
         p->next = volume_close(p->next);
+        p->emptied = false;
         health_set_state(p, STORE_PATH_BYPASSED, p->error);
         device_done(p, r, p->error);
+        if (s->stopping)
+                store_drain(s);
+}
+
+/* On the path's thread for calls. It had joined, but the others go on without it. */
+static int run_leave(struct kio_request *req)
+{
+        struct path *p = container_of(req, struct path, call);
+
+        volume_superblock(p->next)->away = 1;
+        return volume_write_superblock(p->next);
+}
+
+static void left(struct kio_request *req)
+{
+        struct path *p = container_of(req, struct path, call);
+
+        p->calling = false;
+        resume_ended(p, p->leave_result);
+}
+
+static void resume_failed(struct path *p, int r)
+{
+        if (p->next && p->join_rounds > 0 && is_away(p)) {
+                p->leave_result = r;
+                call(p, run_leave, left);
+        } else {
+                resume_ended(p, r);
+        }
+}
+
+/* What the others knew when the path last joined is still all there is to know. What is purged or
+ * dropped meanwhile moves the epoch once for each path that begins to miss something, so this is
+ * so after a few rounds; but namespaces may be opened without end. */
+static bool has_joined(const struct path *p)
+{
+        const struct store *s = p->store;
+
+        return p->join.set.epoch == s->sum.epoch && p->join_changes == s->changes &&
+               p->join.empty >= p->missed;
+}
+
+static void make_up(struct path *p)
+{
+        struct store *s = p->store;
+        unsigned count;
+
+        if (p->volume)
+                volume_take_counts(p->next, p->volume);
+        volume_close(p->volume);
+        p->volume = TAKE_PTR(p->next);
+        volume_set_watch(p->volume, s->watch);
+        if (s->watch)
+                s->watch->replaced(s->watch->userdata);
+        for (unsigned i = 0; i < s->n_tenant_limits; i++)
+                shares_limit_tenant(p, &s->tenant_limits[i]);
+        for (unsigned i = 0; volume_namespace_at(p->volume, i); i++)
+                if (!path_namespaces_by_id(s, volume_namespace_at(p->volume, i)->id))
+                        (void)path_namespaces_learn(s, p, p->error);
+        p->hung = p->news = false;
+        health_set_state(p, STORE_PATH_UP, "");
+        path_namespaces_release(s, TAKE_PTR(p->snapshot));
+        set_is_back(s, p);
+        count = volume_superblock(p->volume)->path_count;
+        for (unsigned i = 0; s->in_set && i < s->n_paths; i++) {
+                struct path *other = &s->paths[i];
+
+                if (other == p || !other->volume)
+                        continue;
+                if (path_is_up(s, i) && count > s->set_count)
+                        volume_mark_count(other->volume, count);
+                else if (!path_is_up(s, i) && !other->calling)
+                        volume_mark_away(other->volume); /* it may have been the last one */
+        }
+        if (s->in_set)
+                s->set_count = MAX(s->set_count, count);
+        if (p->emptied)
+                health_tell(p, STORE_PATH_IS_EMPTIED, "");
+        p->emptied = false;
+        health_tell(p, STORE_PATH_IS_RESUMED, "");
+        device_done(p, 0, "");
 }
 
 static void resumed(struct kio_request *req)
@@ -357,40 +446,22 @@ static void resumed(struct kio_request *req)
         p->calling = false;
         if (r == 0 && (s->stopping || p->state != STORE_PATH_RESUMING))
                 r = store_error(p->error, -ECANCELED, "%s: not resumed: it took too long", p->name);
-        if (r == 0 && p->join_changes != s->changes) {
-                r = submit_resume(p); /* a namespace or a purge came meanwhile */
+        p->join_rounds += r == 0;
+        if (r == 0 && !has_joined(p)) {
+                if (p->join_rounds < JOIN_ROUNDS_MAX)
+                        r = submit_resume(p);
+                else
+                        r = store_error(p->error, -EAGAIN,
+                                        "%s: not resumed: namespaces are opened faster than it can "
+                                        "be told of them",
+                                        p->name);
                 if (r == 0)
                         return;
         }
-        if (r < 0) {
+        if (r < 0)
                 resume_failed(p, r);
-        } else {
-                if (p->volume)
-                        volume_take_counts(p->next, p->volume);
-                volume_close(p->volume);
-                p->volume = TAKE_PTR(p->next);
-                volume_set_watch(p->volume, s->watch);
-                if (s->watch)
-                        s->watch->replaced(s->watch->userdata);
-                for (unsigned i = 0; i < s->n_tenant_limits; i++)
-                        shares_limit_tenant(p, &s->tenant_limits[i]);
-                if (s->in_set)
-                        s->set_count = MAX(s->set_count,
-                                           (unsigned)volume_superblock(p->volume)->path_count);
-                for (unsigned i = 0; volume_namespace_at(p->volume, i); i++)
-                        if (!path_namespaces_by_id(s, volume_namespace_at(p->volume, i)->id))
-                                (void)path_namespaces_learn(s, p, p->error);
-                p->missed = p->hung = p->news = false;
-                health_set_state(p, STORE_PATH_UP, "");
-                path_namespaces_release(s, TAKE_PTR(p->snapshot));
-                s->sum.missed &= ~set_bits_up(s);
-                s->missed &= ~set_bits_up(s);
-                if (p->emptied)
-                        health_tell(p, STORE_PATH_IS_EMPTIED, "");
-                p->emptied = false;
-                health_tell(p, STORE_PATH_IS_RESUMED, "");
-                device_done(p, 0, "");
-        }
+        else
+                make_up(p);
         if (s->stopping)
                 store_drain(s);
 }
@@ -418,6 +489,7 @@ void store_resume(struct store *s, struct store_device *req)
         }
         p->device = req;
         s->waiting++;
+        p->join_rounds = 0;
         p->error[0] = '\0';
         health_set_state(p, STORE_PATH_RESUMING, p->reason);
         if (submit_resume(p) < 0) {

@@ -11,7 +11,7 @@
  *
  * Failures: a put that fails on one path, for whatever reason of the device, is tried on each other
  * that is up, while its bytes are still pinned; only when none is left does it fail. A chunk on a
- * path that is aside is a miss, and one that is dropped meanwhile is noted as missed there. */
+ * path that is aside is a miss, and a drop of what may lie there is noted as missed. */
 #include <errno.h>
 #include <string.h>
 
@@ -217,35 +217,74 @@ bool store_is_reading(const struct store *s, struct store_ref ref)
                volume_is_reading(s->paths[path].volume, ref);
 }
 
-int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash)
+/* May a path that is aside bring it back? Then that path misses the drop. */
+static void drop_on_absent(struct store *s, uint32_t namespace_id, const struct key *key,
+                           uint64_t hash)
 {
         uint64_t outsiders = set_bits_all(s);
-        int r = STORE_MISS;
 
         for (unsigned i = 0; i < s->n_paths; i++) {
                 struct path *p = &s->paths[i];
 
                 outsiders &= ~set_bits_of(s, p);
-
-                if (path_is_up(s, i)) {
-                        if (volume_drop(p->volume, namespace_id, key, hash) == 0)
-                                r = 0;
-                } else {
-                        bool is_known = p->volume && volume_is_open(p->volume);
-                        bool has = is_known && volume_has(p->volume, namespace_id, key, hash);
-                        bool can_note = s->in_set && s->up != 0;
-
-                        if (is_known && !has && p->state != STORE_PATH_RESUMING)
-                                continue;
-                        /* Once the others have noted it nothing that lies there comes back. */
-                        if (has && (!p->missed || !can_note || set_wants_note(s)))
-                                r = 0;
+                if (!path_is_up(s, i) &&
+                    (!p->volume || volume_may_have(p->volume, namespace_id, key, hash)))
                         set_path_missed(s, p);
-                        s->drops_forgotten = s->drops_forgotten || !can_note;
-                }
         }
         set_note_missed(s, outsiders); /* paths that are not configured now may have it */
+}
+
+/* Is it on a path that is aside, and not lost with all that lies there? */
+static bool is_on_absent(const struct store *s, uint32_t namespace_id, const struct key *key,
+                         uint64_t hash)
+{
+        bool can_note = s->in_set && s->up != 0;
+
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                const struct path *p = &s->paths[i];
+
+                if (!path_is_up(s, i) && p->volume && volume_is_open(p->volume) &&
+                    volume_has(p->volume, namespace_id, key, hash) &&
+                    (!p->missed || !can_note || set_wants_note(s)))
+                        return true;
+        }
+        return false;
+}
+
+static int drop(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                bool even_if_missing)
+{
+        bool found = is_on_absent(s, namespace_id, key, hash);
+        int r = STORE_MISS;
+
+        if (s->n_paths > 1 && !found)
+                found = store_find(s, namespace_id, key, hash, NULL, NULL) == 0;
+        /* What was evicted for want of room may still be on the disk, of any path: whoever is told
+         * that the key is dropped does not get an old one back. */
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                int one = !path_is_up(s, i) ? STORE_MISS
+                                            : volume_drop(s->paths[i].volume, namespace_id, key,
+                                                          hash, found || even_if_missing);
+
+                if (one < 0)
+                        return one;
+                found = found || one == 0;
+        }
+        if (found)
+                r = 0;
+        if (found || even_if_missing)
+                drop_on_absent(s, namespace_id, key, hash);
         return r;
+}
+
+int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash)
+{
+        return drop(s, namespace_id, key, hash, false);
+}
+
+int store_forget(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash)
+{
+        return drop(s, namespace_id, key, hash, true);
 }
 
 enum { CURSOR_BITS = 48 };

@@ -6,6 +6,7 @@
  *   volume-open.c        prepare, make, open
  *   volume-join.c        what it must know of the other paths before it is used
  *   volume-trouble.c     errors and their budget; a full file system; a device that hangs
+ *   volume-mark.c        what the superblock of a volume in use says of it
  *   volume-namespaces.c  namespaces, as the store sees them; purges
  *   volume-chunks.c      look-ups, drops, lists; reading back, on request
  *   volume-stats.c       numbers
@@ -95,7 +96,13 @@ struct volume {
         unsigned number;   /* among the store's paths */
         unsigned kio_path; /* what kio knows it by */
         bool open, stopping, bypassed;
+        bool abandoned;    /* its device hangs */
         char reason[192];  /* of being bypassed */
+
+        /* volume-mark.c: enum volume_mark */
+        unsigned marks_wanted, marks_flying;
+        uint16_t mark_count;
+        struct kio_request mark_io;
 
         uint64_t window_ns, window_errors; /* of the error budget: since when, how many */
         uint64_t names_errors;             /* of the namespaces files, seen so far */
@@ -147,10 +154,12 @@ struct volume {
         struct list_node sync_waiting, sync_flying; /* struct store_put */
         unsigned sync_outstanding;
         bool sync_failed;        /* once: nothing is believed any more */
-        struct kio_request table_sync_io, names_sync_io, mark_io;
+        struct kio_request table_sync_io, names_sync_io;
         bool names_dirty;        /* files were made since the directory was synced */
 
         struct kio_request table_io;
+        int table_error;         /* of the write that failed, while that is being marked */
+        uint32_t void_position, void_pages; /* of that write */
         struct list_node slot_waiting;  /* struct store_put, in order */
         struct list_node gets_flying, puts_flying; /* at the device; puts until they are in the
                                                       table */
@@ -162,9 +171,11 @@ struct volume {
         uint64_t requests;       /* of callers, not completed */
         uint64_t operations;     /* own, not completed */
         uint64_t tombstones;     /* queued */
-        uint64_t drops_begun, drops_written; /* tombstones, in the order of the table */
-        bool drops_forgotten;    /* one could not be written since the last who asked */
-        uint64_t purges_failed;  /* that drops_forgotten knows of */
+        uint64_t drops_begun, drops_over; /* asked for, and their tombstones, in the table's order */
+        bool drops_lost;         /* one of them could not be written: only after a bypass */
+        bool purge_lost;         /* a purge could not, since the last who asked */
+        uint64_t purges_failed;  /* that purge_lost knows of */
+        uint64_t evicted;        /* left out of the index without a tombstone: may be on disk */
         struct list_node drops_waiting; /* struct store_put, in order */
 
         uint64_t payload_bytes, chunks;
@@ -216,6 +227,15 @@ void volume_note_full(struct volume *v, bool full);
 /* What a file system must keep free when the volume grows by so much. Any thread. 0, -ENOSPC. */
 int volume_check_space(const struct volume *v, uint64_t bytes);
 
+/* volume-mark.c */
+enum volume_mark {
+        MARK_UNSYNCED = 1, /* a sync has failed */
+        MARK_AWAY = 2,     /* others go on without it */
+        MARK_COUNT = 4,    /* mark_count: numbers that the set has given out */
+        MARK_VOID = 8,     /* void_position and void_pages */
+};
+void mark_want(struct volume *v, unsigned marks);
+
 /* volume-chunks.c */
 struct store_chunk volume_describe(const struct chunk *c);
 
@@ -226,8 +246,12 @@ extern const struct table_ops volume_table_ops;
 void put_serve_waiting(struct volume *v);
 void put_resume(struct volume *v, struct segment *seg);
 void put_finish(struct volume *v, struct store_put *req, int result);
-/* Out of everything, with a tombstone. */
-void chunk_drop(struct volume *v, uint32_t i);
+/* The writing of a superblock that makes a failed write of the table void has ended. */
+void put_table_is_void(struct volume *v, int r);
+/* It is bad: out of everything, with a tombstone if that can be. */
+void chunk_discard(struct volume *v, uint32_t i);
+/* A tombstone for the key, which is counted among the drops. -ENOMEM: nothing is done. */
+int put_tombstone(struct volume *v, uint32_t namespace_id, const struct key *key);
 /* Completes those who wait for drops, as far as these are written. */
 void drops_settle(struct volume *v);
 /* It was read back and is bad: tells of it, and drops it. `error`: 0, its checksum does not match;

@@ -59,7 +59,7 @@ int64_t namespaces_build(struct namespaces *n, uint64_t generation)
                 .bytes = n->bytes,
                 .purge_seq = n->purge_seq,
                 .next_id = n->next_id,
-                .set_purges = n->set.purges,
+                .set_epoch = n->set.epoch,
                 .set_missed = n->set.missed,
                 .set_missed_at = n->set.missed_at,
                 .set_removed_at = n->set.removed_at,
@@ -160,7 +160,7 @@ static int load(struct namespaces *n, const void *buf)
         n->generation = n->durable = h->generation;
         n->purge_seq = h->purge_seq;
         n->next_id = h->next_id;
-        n->set = (struct volume_set){ .purges = h->set_purges,
+        n->set = (struct volume_set){ .epoch = h->set_epoch,
                                       .missed = h->set_missed,
                                       .missed_at = h->set_missed_at,
                                       .removed_at = h->set_removed_at };

@@ -359,12 +359,11 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
         list_append(&n->opens_waiting, &req->node);
 }
 
-void namespaces_note_purges(struct namespaces *n, uint64_t purges, uint64_t removed_at)
+void namespaces_note_set(struct namespaces *n, const struct volume_set *set)
 {
-        if (purges <= n->set.purges && removed_at <= n->set.removed_at)
+        if (memcmp(&n->set, set, sizeof(*set)) == 0)
                 return;
-        n->set.purges = MAX(n->set.purges, purges);
-        n->set.removed_at = MAX(n->set.removed_at, removed_at);
+        n->set = *set;
         n->generation++;
 }
 

@@ -57,8 +57,8 @@ void namespaces_drop(struct namespaces *n, struct namespace *ns);
 
 /* What this path knows of the others: see struct volume_set. */
 const struct volume_set *namespaces_set(const struct namespaces *n);
-/* It knows of so many purges, and of the last removal; written with the next change. */
-void namespaces_note_purges(struct namespaces *n, uint64_t purges, uint64_t removed_at);
+/* It knows this of them; written with the next change. */
+void namespaces_note_set(struct namespaces *n, const struct volume_set *set);
 
 /* Are name and fingerprint as namespaces have them? */
 bool namespaces_may_open(const struct store_namespace_open *req);

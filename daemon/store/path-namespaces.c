@@ -192,8 +192,7 @@ int path_namespaces_snapshot(const struct store *s, struct path_snapshot **ret,
                 .namespaces = x->seen,
                 .n_namespaces = n,
                 .next_id = s->next_id,
-                .purges = s->sum.purges,
-                .removed_at = s->sum.removed_at,
+                .set = s->sum,
         };
         return 0;
 }
@@ -217,13 +216,8 @@ struct path_snapshot *path_namespaces_release(struct store *s, struct path_snaps
 
 void path_namespaces_learn_counts(struct store *s, const struct path *p)
 {
-        const struct volume_set *set = volume_set(p->volume);
-
         s->next_id = MAX(s->next_id, volume_next_id(p->volume));
-        s->sum.purges = MAX(s->sum.purges, set->purges);
-        s->sum.missed |= set->missed;
-        s->sum.missed_at = MAX(s->sum.missed_at, set->missed_at);
-        s->sum.removed_at = MAX(s->sum.removed_at, set->removed_at);
+        set_learn(s, p->volume);
 }
 
 int path_namespaces_learn(struct store *s, const struct path *p,

@@ -8,7 +8,9 @@
  *   set.c              which directories are one store, and who of them has missed a purge
  *   shares.c           what each path may hold of the limit, and of a tenant's
  *   homes.c            which path a chunk goes to and is looked for: put, find, get, drop, list
- *   spread.c           what all paths must know: a part for each, one answer
+ *   spread.c           namespaces and purges: a part for each path, one answer
+ *   pass.c             syncs and settled drops: one pass over the paths for all who wait
+ *   note.c             who has missed something, to stable storage
  *   path-namespaces.c  one list of namespaces, with the same ids on all paths
  *   health.c           which paths are used: bypass, hang, suspend, resume
  *
@@ -69,6 +71,7 @@ struct path {
         bool news;          /* of being bypassed: to be told */
         bool hung;          /* who waited for its device has been told */
         bool missed;        /* something was purged or dropped while it was aside */
+        bool unsure;        /* something was dropped that may be there; nobody else can note it */
         bool suspending;    /* until it is quiet */
         bool resting;       /* it is, and is being synced */
         bool calling;
@@ -79,8 +82,9 @@ struct path {
         struct volume *next;
         struct path_snapshot *snapshot;
         struct volume_join join;
-        struct volume_set join_set;
         uint64_t join_changes;
+        unsigned join_rounds;
+        int leave_result;
         bool emptied;
         char error[STORE_ERROR_BYTES];
 };
@@ -88,6 +92,40 @@ struct path {
 struct tenant_limit {
         uint16_t tenant;
         uint64_t bytes;
+};
+
+/* All paths once, for those who wait: see pass.c. */
+enum pass_kind { PASS_SYNC, PASS_DROPS, PASS_END };
+
+struct pass {
+        enum pass_kind kind;
+        struct list_node waiting, flying; /* struct store_put */
+        bool running;
+        uint32_t parts_waiting; /* paths, by bit */
+        unsigned well;          /* parts that came back with 0 */
+        int result;             /* the first that did not */
+        bool bad;               /* a part was lost, or failed, on a path that is aside by now */
+        bool noting;
+        uint64_t note_failures; /* as of when it asked for a note */
+        struct pass_part {
+                struct pass *pass;
+                unsigned path;
+                struct store_put put;
+        } parts[STORE_MAX_PATHS];
+        struct store *store;
+};
+
+/* The set's record on its way to the paths: see note.c. */
+struct note {
+        uint32_t waiting; /* paths, by bit */
+        uint64_t epoch;
+        bool failed;
+        uint64_t failures;
+        struct note_part {
+                struct store *store;
+                unsigned path;
+                struct store_purge purge;
+        } parts[STORE_MAX_PATHS];
 };
 
 struct store {
@@ -104,16 +142,16 @@ struct store {
         uint8_t set[DISK_UUID_BYTES];
         struct key_secret home; /* not secret: made of the set's uuid, to be the same each time */
         unsigned set_count;     /* numbers given to its paths */
-        struct volume_set sum;  /* what all have written down */
+        struct volume_set sum;  /* what all are to write down */
         uint64_t noted_at; /* up to this one of sum.missed_at the paths that are up have it on disk */
         uint64_t missed;        /* since this start: paths by the bit of their number in the set */
-        bool drops_forgotten;   /* one that nobody could write, since the last who asked */
+        struct note note;
 
         struct path_namespace **namespaces; /* ascending by id */
         unsigned n_namespaces, namespaces_room;
         struct names names;
         uint32_t next_id, reused_id; /* the last that was given a second time */
-        uint64_t changes; /* of namespaces, and purges */
+        uint64_t changes; /* of namespaces */
         uint64_t purges;
 
         struct tenant_limit *tenant_limits;
@@ -123,7 +161,8 @@ struct store {
 
         struct list_node spreads;
         struct list_node done; /* struct spread: to be answered */
-        uint64_t waiting;      /* spreads not answered, devices not completed */
+        struct pass passes[PASS_END];
+        uint64_t waiting; /* requests not answered, devices not completed */
         struct kio_request nudge_io;
         bool nudged;
 };
@@ -155,6 +194,8 @@ int store_prepare_volume(struct path *p, int lock_fd, struct volume **ret,
                          char ret_error[static STORE_ERROR_BYTES]);
 /* Tells and answers what is due: in a turn, or, once the store stops, whenever something came. */
 void store_drain(struct store *s);
+/* Something is due: in this turn, or, as nobody calls for one once the store stops, soon. */
+void store_nudge(struct store *s);
 
 /* --- set.c --- */
 
@@ -174,16 +215,23 @@ void set_prepare_superblock(struct path *p, struct volume *v);
  * missed something. */
 int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
 
-/* What these paths, or this one, have missed is to be counted as a purge; spread.c has it written.
- * Of a store that never had several paths nothing is counted. */
+/* These paths, or this one, which are not up, miss something from now on; note.c has it written. In
+ * a store that never had several paths nothing is. */
 void set_note_missed(struct store *s, uint64_t bits);
 void set_path_missed(struct store *s, struct path *p);
-/* A purge, or a removal: the paths that are not up miss it. The parts of it carry the new sum. */
-void set_count_purge(struct store *s);
+/* A purge, or the removal of a namespace, which the paths that are not up miss. The parts of it
+ * carry the new sum. */
+void set_note_purge(struct store *s);
+void set_note_removal(struct store *s);
+/* Would a drop that is answered now come back? */
 static inline bool set_wants_note(const struct store *s)
 {
         return s->sum.missed_at > s->noted_at;
 }
+/* What the path has written down into the sum, at a start or when it has been resumed. */
+void set_learn(struct store *s, const struct volume *v);
+/* It is up, and what it has on disk is the sum. */
+void set_is_back(struct store *s, struct path *p);
 /* Does `set` say that this path has missed something? Any thread. */
 bool set_has_missed(const struct volume_set *set, struct volume *v);
 
@@ -208,6 +256,22 @@ void spread_forget_path(struct store *s, unsigned path);
 /* Answers all that are complete; sets `again` if it did. */
 void spread_answer_due(struct store *s);
 void spread_fini(struct store *s);
+
+/* --- pass.c --- */
+
+void pass_init(struct store *s);
+void pass_forget_path(struct store *s, unsigned path);
+/* Begins what waits, and answers what is complete; sets `again` if there was something. */
+void pass_turn(struct store *s);
+
+/* --- note.c --- */
+
+/* For a waiter: 0, what was missed until now is on stable storage on all paths that are up;
+ * NOTE_WAITS: not yet, store_nudge() follows; -EIO: it cannot be. `noting` and `failures` are the
+ * waiter's, false and 0 at first. */
+enum { NOTE_WAITS = 1 };
+int note_settle(struct store *s, bool *noting, uint64_t *failures);
+void note_forget_path(struct store *s, unsigned path);
 
 /* --- path-namespaces.c --- */
 
@@ -240,8 +304,9 @@ void path_namespaces_fini(struct store *s);
 void health_tell(struct path *p, enum store_path_event event, const char *text);
 /* The one place that changes `up`. */
 void health_set_state(struct path *p, enum store_path_state state, const char *reason);
-/* As volume_ops.bypassed and .full; userdata is the store. */
+/* As volume_ops.bypassed, .doubtful and .full; userdata is the store. */
 void health_on_bypassed(void *userdata, struct volume *v);
+void health_on_doubtful(void *userdata, struct volume *v);
 void health_on_full(void *userdata, struct volume *v, bool full);
 
 /* A path of several that fails so is left aside at a start; anything else is a mistake to be told

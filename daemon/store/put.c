@@ -45,6 +45,7 @@ static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->stor
 
 struct tombstone {
         struct table_work work;
+        bool is_asked_for; /* by a drop, not by a chunk that is bad */
         struct key key;
         uint64_t seq;
         uint32_t namespace_id;
@@ -140,9 +141,9 @@ void puts_abandon(struct volume *v)
         for (uint32_t i = 0; i < v->n_segments; i++)
                 while ((n = list_pop(&v->segments[i]->waiting)))
                         put_cancel(v, container_of(n, struct store_put, node), STORE_BYPASSED);
-        list_for_each_safe(&v->puts_flying, i) {
+        list_for_each_safe (&v->puts_flying, i) {
                 struct store_put *req = container_of(i, struct store_put, node);
-                void (*abandon)(struct store_put *req) = req->abandon;
+                void (*abandon)(struct store_put * req) = req->abandon;
 
                 req->abandon = NULL;
                 req->purges = UINT64_MAX; /* who waited was told: it is not to be tried elsewhere */
@@ -264,8 +265,7 @@ void chunk_publish(struct volume *v, uint32_t i)
         ns->seen.bytes += c->length;
         v->chunks++;
         v->payload_bytes += c->length;
-        if (v->ops.home &&
-            v->ops.home(v->ops.userdata, c->namespace_id, &c->key) != v->number) {
+        if (v->ops.home && v->ops.home(v->ops.userdata, c->namespace_id, &c->key) != v->number) {
                 c->flags |= CHUNK_DISPLACED;
                 v->displaced++;
         }
@@ -282,26 +282,43 @@ void chunk_tell(const struct volume *v, uint32_t i, uint16_t tenant, bool is_the
                           &key, is_there);
 }
 
-void chunk_drop(struct volume *v, uint32_t i)
+static int queue_tombstone(struct volume *v, uint32_t namespace_id, const struct key *key,
+                           bool is_asked_for)
+{
+        const struct namespace *ns = namespaces_get(v->namespaces, namespace_id);
+        struct tombstone *t;
+
+        if (!ns)
+                return 0; /* nothing of it is on disk */
+        t = malloc(sizeof(*t));
+        if (!t)
+                return -ENOMEM;
+        *t = (struct tombstone){
+                .work.kind = WORK_TOMBSTONE,
+                .is_asked_for = is_asked_for,
+                .key = *key,
+                .seq = ++v->seq,
+                .namespace_id = namespace_id,
+                .tenant = ns->seen.tenant,
+        };
+        v->tombstones++;
+        v->drops_begun += is_asked_for;
+        table_queue(v->table, &t->work.item);
+        return 0;
+}
+
+int put_tombstone(struct volume *v, uint32_t namespace_id, const struct key *key)
+{
+        return queue_tombstone(v, namespace_id, key, true);
+}
+
+/* Without a tombstone the next start finds it, and whoever reads it then that it is bad. */
+void chunk_discard(struct volume *v, uint32_t i)
 {
         const struct chunk *c = volume_chunk_at(v, i);
-        struct tombstone *t = v->bypassed ? NULL : malloc(sizeof(*t));
 
-        /* Without one the key may come back; whoever waits for it to be settled is told. */
-        if (!t)
-                v->drops_forgotten = true;
-        if (t) {
-                *t = (struct tombstone){
-                        .work.kind = WORK_TOMBSTONE,
-                        .key = c->key,
-                        .seq = ++v->seq,
-                        .namespace_id = c->namespace_id,
-                        .tenant = namespaces_get(v->namespaces, c->namespace_id)->seen.tenant,
-                };
-                v->tombstones++;
-                v->drops_begun++;
-                table_queue(v->table, &t->work.item);
-        }
+        if (!v->bypassed)
+                (void)queue_tombstone(v, c->namespace_id, &c->key, false);
         chunk_remove(v, i);
 }
 
@@ -320,47 +337,50 @@ void chunk_condemn(struct volume *v, uint32_t i, int error)
                                                                  .chunk = &chunk,
                                                                  .error = error,
                                                          });
-        chunk_drop(v, i);
+        chunk_discard(v, i);
 }
 
 /* Tombstones are written in the order of the drops, and purges in theirs, so who asked first is
  * settled first. Purges count, since one takes a put out of the index whose entry may be on disk
- * already: until the purge is written too, a kill would bring back what was to be dropped. If it
- * cannot be written, whoever settles next is told. */
+ * already. If it cannot be written, whoever settles next is told. */
 void drops_settle(struct volume *v)
 {
         const struct namespaces_purges *purges = namespaces_purges(v->namespaces);
 
         if (purges->failed != v->purges_failed) {
                 v->purges_failed = purges->failed;
-                v->drops_forgotten = true;
+                v->purge_lost = true;
         }
         while (!list_empty(&v->drops_waiting)) {
                 struct store_put *req = container_of(v->drops_waiting.next, struct store_put, node);
                 const struct put_private *asked = private(req);
 
-                if (asked->drops > v->drops_written || asked->purges > purges->over)
+                if (asked->drops > v->drops_over || asked->purges > purges->over)
                         return;
                 list_unlink(&req->node);
-                put_finish(v, req, v->drops_forgotten ? STORE_BYPASSED : 0);
+                put_finish(v, req, v->drops_lost || v->purge_lost ? STORE_BYPASSED : 0);
                 if (list_empty(&v->drops_waiting))
-                        v->drops_forgotten = false;
+                        v->purge_lost = false;
         }
 }
 
 void volume_settle_drops(struct volume *v, struct store_put *req)
 {
-        const struct namespaces_purges *purges = namespaces_purges(v->namespaces);
-
         v->requests++;
         list_init(&req->node);
         *private(req) = (struct put_private){
                 .volume = v,
                 .drops = v->drops_begun,
-                .purges = purges->begun,
+                .purges = namespaces_purges(v->namespaces)->begun,
         };
         list_append(&v->drops_waiting, &req->node);
         drops_settle(v);
+        volume_nudge(v);
+}
+
+bool volume_loses_drops(const struct volume *v)
+{
+        return v->open && (v->drops_lost || v->drops_begun != v->drops_over);
 }
 
 /* --- the table's questions and answers --- */
@@ -431,11 +451,12 @@ static void written(void *userdata, struct table_item *item, uint32_t page, int 
                 return;
         }
         if (work->kind == WORK_TOMBSTONE) {
+                struct tombstone *t = container_of(work, struct tombstone, work);
+
                 v->tombstones--;
-                v->drops_written++;
-                if (r < 0)
-                        v->drops_forgotten = true;
-                free(container_of(work, struct tombstone, work));
+                v->drops_over += t->is_asked_for;
+                v->drops_lost = v->drops_lost || (t->is_asked_for && r < 0);
+                free(t);
                 drops_settle(v);
                 return;
         }
@@ -471,25 +492,50 @@ static void entry(void *userdata, uint32_t i, struct disk_entry *ret)
 
 const struct table_ops volume_table_ops = { .fill = fill, .written = written, .entry = entry };
 
+static void table_complete_with(struct volume *v, int r)
+{
+        table_complete(v->table, r);
+        ring_use_growth(v);
+        put_serve_waiting(v);
+}
+
+/* What is said to have failed may be on the disk, and would be found by the next start: puts that
+ * failed, and keys that were dropped since. So before anybody is answered the superblock says that
+ * these pages count for nothing. What they carried still lies where it lay. */
+static void table_failed(struct volume *v, int r)
+{
+        char reason[128];
+
+        v->stats.write_errors++;
+        snprintf(reason, sizeof(reason), "the table cannot be written: %s", strerror(-r));
+        volume_bypass(v, reason);
+        v->table_error = r;
+        v->void_position = (uint32_t)(v->table_io.offset / DISK_PAGE);
+        v->void_pages = (uint32_t)(v->table_io.length / DISK_PAGE);
+        mark_want(v, MARK_VOID);
+}
+
+void put_table_is_void(struct volume *v, int r)
+{
+        if (r < 0)
+                v->ops.doubtful(v->ops.userdata, v);
+        table_complete_with(v, v->table_error);
+}
+
 static void table_written(struct kio_request *io)
 {
         struct volume *v = container_of(io, struct volume, table_io);
+        /* Whoever waited for a device that hung was told that his put failed. */
+        int r = io->result >= 0 && v->abandoned ? -ETIMEDOUT : (int)MIN(io->result, 0);
 
         v->operations--;
-        if (io->result < 0) {
-                char reason[128];
-
-                v->stats.write_errors++;
-                snprintf(reason, sizeof(reason), "the table cannot be written: %s",
-                         strerror((int)-io->result));
-                volume_bypass(v, reason);
+        if (r < 0) {
+                table_failed(v, r);
         } else {
                 v->stats.table_writes++;
                 v->stats.table_bytes_written += io->length;
+                table_complete_with(v, 0);
         }
-        table_complete(v->table, (int)io->result);
-        ring_use_growth(v);
-        put_serve_waiting(v);
         volume_progress(v);
 }
 

@@ -120,8 +120,10 @@ static int index_entry(struct recovery *rec, const struct disk_entry *e, uint64_
         uint32_t i = index_acquire(v->index);
         struct chunk *c;
 
-        if (i == INDEX_NONE)
-                return gone_add(&rec->gone, hash); /* store.entries was lowered: the newer stay */
+        if (i == INDEX_NONE) { /* store.entries was lowered: the newer stay */
+                v->evicted++;
+                return gone_add(&rec->gone, hash);
+        }
         c = volume_chunk_at(v, i);
         c->key = e->key;
         c->namespace_id = e->namespace_id;

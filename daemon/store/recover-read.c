@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A start, the reading: the ring's pages, checked. recover.c says what for.
  *
- * A ring of up to 64 MiB is one block; a larger one is many, which are read past the page cache where
- * that is possible: memory that is touched for the first time may cost more than the device. Then
- * there are threads beside, which recover-ahead.c has. Without them everything is done in turn.
+ * A ring of up to 64 MiB is one block; a larger one is many, which are read past the page cache
+ * where that is possible: memory that is touched for the first time may cost more than the device.
+ * Then there are threads beside, which recover-ahead.c has. Without them everything is done in
+ * turn.
  *
  * A block that was never written is not read, and what cannot be read is as good as zeros. */
 #include "store/recover-internal.h"
@@ -18,6 +19,7 @@
 
 #include "base/pages.h"
 #include "checked.h"
+#include "cleanup.h"
 
 enum {
         READ_PAGES = 256,
@@ -67,7 +69,8 @@ static void block_read(const struct recovery *rec, struct block *b, bool glance)
         while (done < bytes) {
                 /* To the end of a page, whatever was read before. */
                 uint64_t next = MIN(round_down(done, DISK_PAGE) + step, bytes);
-                ssize_t k = pread(rec->v->table_fd, buf + done, next - done, (off_t)(offset + done));
+                ssize_t k =
+                        pread(rec->v->table_fd, buf + done, next - done, (off_t)(offset + done));
 
                 if (k < 0 && errno == EINTR)
                         continue;
@@ -183,6 +186,28 @@ static void reckon_records(struct recovery *rec)
         rec->superseded = written - rec->likely;
 }
 
+/* A write that failed may be there all the same. Nothing that it overwrote was needed. Once, before
+ * anything else is done to the ring: later these pages may hold what is. */
+static int erase_void(const struct volume *v, uint32_t pages)
+{
+        struct disk_superblock *sb = &v->dir->superblock;
+        _cleanup_(freep) void *zeros = aligned_alloc(DISK_PAGE, DISK_PAGE);
+
+        if (!zeros)
+                return -ENOMEM;
+        memset(zeros, 0, DISK_PAGE);
+        for (uint32_t i = 0; i < MIN(sb->void_pages, (uint32_t)TABLE_BATCH_PAGES); i++)
+                if (sb->void_position < pages && i < pages - sb->void_position &&
+                    pwrite(v->table_fd, zeros, DISK_PAGE,
+                           (off_t)(sb->void_position + (uint64_t)i) * DISK_PAGE) != DISK_PAGE)
+                        return errno ? -errno : -EIO;
+        if (fdatasync(v->table_fd) < 0)
+                return -errno;
+        sb->void_position = sb->void_pages = 0;
+        sb->incompat &= ~DISK_INCOMPAT_VOID_PAGES;
+        return dir_write_superblock(v->dir);
+}
+
 int recover_open_ring(struct recovery *rec)
 {
         struct volume *v = rec->v;
@@ -204,6 +229,11 @@ int recover_open_ring(struct recovery *rec)
         if (r < 0)
                 return recover_fail(rec, r, "cannot allocate the file \"" RECOVER_TABLE "\"");
 
+        if (v->dir->superblock.void_pages > 0) {
+                r = erase_void(v, rec->pages);
+                if (r < 0)
+                        return recover_fail(rec, r, "cannot erase what failed to be written");
+        }
         /* What the kernel could not write it may still show. */
         if (v->dir->superblock.unsynced)
                 posix_fadvise(v->table_fd, 0, 0, POSIX_FADV_DONTNEED);

@@ -48,6 +48,7 @@ void *recover_huge_alloc(uint64_t bytes)
 
 void recover_forget(struct volume *v, uint32_t i)
 {
+        v->evicted++;
         volume_chunk_at(v, i)->slab = INDEX_NO_SLAB;
         table_forget(v->table, i);
         index_unlink(v->index, i);
@@ -107,8 +108,10 @@ static void drop_page(struct volume *v, uint32_t page)
 {
         uint32_t chunk;
 
-        while ((chunk = table_chunk_in(v->table, page)) != TABLE_NOWHERE)
+        while ((chunk = table_chunk_in(v->table, page)) != TABLE_NOWHERE) {
+                v->evicted++;
                 chunk_remove(v, chunk);
+        }
 }
 
 static int erase_stale(struct recovery *rec)

@@ -111,6 +111,7 @@ static bool may_evict(void *userdata, uint32_t i)
 
 static void evict_chunk(struct volume *v, uint32_t i)
 {
+        v->evicted++;
         v->stats.evictions++;
         v->stats.evicted_bytes += volume_chunk_at(v, i)->length;
         chunk_remove(v, i);

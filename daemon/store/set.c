@@ -4,14 +4,27 @@
  * The superblocks of a set share a uuid, and each has a number in it that is never given again. At
  * a start they must agree; a store of one path becomes a set when it gets a second.
  *
- * A path that is aside misses purges and drops. The others write down who did, and at what count of
- * purges, in the same write of the namespaces files as the purge itself; a path that comes back and
- * knows of fewer is emptied before it is used. One that was up when a crash came between its write
- * and the others' is behind as well, but nobody says that it missed something. For the case that a
- * path comes back alone, its superblock says that it was aside, if that can still be written.
+ * A path that is aside misses purges and drops. The set has an *epoch*, and all paths that are up
+ * have one record of it on disk, in their namespaces files: {epoch, who has missed something, by
+ * which epoch}. The rules:
  *
- * Loop thread, but for what paths.h marks. Owns the set's uuid, the numbers in it, and the sum of
- * what the paths have written down; spread.c has it written.
+ *   1. A path that begins to miss something moves the epoch: it is added to those who have missed
+ *      something, by the new epoch. What it misses further moves nothing: it is emptied already.
+ *   2. A purge or a drop that somebody misses is answered when all paths that are up have the
+ *      record on stable storage (note.c).
+ *   3. A path that a record says to have missed something, by an epoch higher than its own, is
+ *      emptied before it is used. No other is. One that was up when a crash came between its write
+ *      and the others' is behind, too, but in no record, and keeps what it has.
+ *   4. Whoever is to be used takes the whole record first, on stable storage; if that has moved
+ *      meanwhile, again. So its own epoch is as high as that of any record about it, and what a
+ *      record on some disk still says of it is void.
+ *
+ * The record with the highest epoch is the whole truth: it was written with all that was known. For
+ * the case that a path comes back alone, its superblock says that it was aside, if that can still
+ * be written.
+ *
+ * Loop thread, but for what paths.h marks. Owns the set's uuid, the numbers in it, and the record
+ * (`sum`).
  *
  * Failures: paths of different sets, two with one number, and such as contradict each other refuse
  * the start. A path whose superblock cannot be written is left out. */
@@ -146,44 +159,77 @@ void set_prepare_superblock(struct path *p, struct volume *v)
         sb->path_count = (uint16_t)s->set_count;
 }
 
-/* What these paths have missed must not come back with them. */
 void set_note_missed(struct store *s, uint64_t bits)
 {
         if (!s->in_set || (bits & ~s->missed) == 0)
                 return;
         s->missed |= bits;
-        s->sum.purges++;
+        s->sum.epoch++;
         s->sum.missed |= bits;
-        s->sum.missed_at = s->sum.purges;
+        s->sum.missed_at = s->sum.epoch;
 }
 
 void set_path_missed(struct store *s, struct path *p)
 {
+        if (!s->in_set) {
+                p->unsure = true;
+                return;
+        }
         p->missed = true;
         set_note_missed(s, set_bits_of(s, p));
 }
 
-void set_count_purge(struct store *s)
+void set_note_purge(struct store *s)
 {
         for (unsigned i = 0; i < s->n_paths; i++)
                 if (!path_is_up(s, i))
                         s->paths[i].missed = true;
-        if (s->in_set) {
-                uint64_t aside = set_bits_all(s) & ~set_bits_up(s);
+        set_note_missed(s, set_bits_all(s) & ~set_bits_up(s));
+}
 
-                s->sum.purges++;
-                s->sum.missed |= aside;
-                if (aside)
-                        s->sum.missed_at = s->sum.purges;
-                s->missed |= aside;
+/* Unlike a purge it is not made up for by emptying: a path that has missed something before misses
+ * this as well. */
+void set_note_removal(struct store *s)
+{
+        set_note_purge(s);
+        if (!s->in_set)
+                return;
+        if (set_bits_all(s) & ~set_bits_up(s)) {
+                s->sum.epoch++;
+                s->sum.missed_at = s->sum.epoch;
         }
+        s->sum.removed_at = s->sum.epoch;
+}
+
+void set_learn(struct store *s, const struct volume *v)
+{
+        const struct volume_set *set = volume_set(v);
+        uint64_t removed_at = MAX(set->removed_at, s->sum.removed_at);
+
+        if (set->epoch > s->sum.epoch) {
+                s->sum = *set;
+        } else if (set->epoch == s->sum.epoch) { /* one of them may have been written before the
+                                                    other had anything to say */
+                s->sum.missed |= set->missed;
+                s->sum.missed_at = MAX(s->sum.missed_at, set->missed_at);
+        }
+        s->sum.removed_at = removed_at;
+}
+
+void set_is_back(struct store *s, struct path *p)
+{
+        uint64_t bits = set_bits_of(s, p);
+
+        p->missed = p->unsure = false;
+        s->sum.missed &= ~bits;
+        s->missed &= ~bits;
 }
 
 /* Does `set` say that this path has missed something? */
 bool set_has_missed(const struct volume_set *set, struct volume *v)
 {
         return set->missed & bit_of(volume_superblock(v)->path_index) &&
-               set->missed_at > volume_set(v)->purges;
+               set->missed_at > volume_set(v)->epoch;
 }
 
 /* Of the removal of a namespace: then its list is replaced by that of the others. */
@@ -191,7 +237,7 @@ static bool has_missed_removal(const struct store *s, const struct path *p)
 {
         for (unsigned i = 0; i < s->n_paths; i++)
                 if (path_is_up(s, i) && p->missed &&
-                    volume_set(s->paths[i].volume)->removed_at > volume_set(p->volume)->purges)
+                    volume_set(s->paths[i].volume)->removed_at > volume_set(p->volume)->epoch)
                         return true;
         return false;
 }
@@ -230,15 +276,17 @@ int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
                 if (!path_is_up(s, i))
                         continue;
                 join.empty = p->missed;
-                r = volume_join(p->volume, &join, &p->emptied, ret_error);
+                r = volume_join(p->volume, &join, &p->emptied, p->error);
+                if (r < 0)
+                        r = health_leave_out(p, r, ret_error);
+                else
+                        set_is_back(s, p);
                 if (r < 0)
                         break;
-                p->missed = false;
         }
         path_namespaces_release(s, copies);
         if (r < 0)
                 return r;
-        s->sum.missed &= ~set_bits_up(s);
         s->noted_at = s->sum.missed_at;
         return 0;
 }

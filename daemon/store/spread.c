@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all paths must know: namespaces, purges, removals of namespaces, syncs, settled drops.
+/* What all paths must know, each by itself: namespaces and purges.
  *
  * Each such request is spread: a part for each path that is up, one answer when all have come. The
- * answer is listed, and given in a turn (spread_answer_due()). Before the answer to a purge or to
- * drops that somebody has missed, the paths that are up write that down (spread_note()).
+ * answer is listed, and given in a turn (spread_answer_due()). A purge that somebody has missed is
+ * answered once the paths that are up have written that down (note.c).
  *
  * Loop thread. Owns each struct spread from the request until its last part is back, which may be
- * long after the answer: a part is its volume's until it completes.
+ * long after the answer: a part is its volume's until it completes. A spread has room for the paths
+ * that are up, and no more: a client may have many of them wait.
  *
  * Failures: a path that is left aside is waited for no longer; what that makes of the answer is a
- * matter of what was asked: a purge or removal holds if one path that is up has it on stable
- * storage, and a path that cannot write it is bypassed if there is another; a sync holds if all
- * kept it; a namespace fails with the first path that is up and fails. Without memory the answer
- * comes within the call. Once the store stops nobody calls for turns: an empty request to the
- * device stands in (nudge()). */
+ * matter of what was asked: a purge holds if one path that is up has it on stable storage, and a
+ * path that cannot write it is bypassed if there is another; a namespace fails with the first path
+ * that is up and fails. Without memory the answer comes within the call. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +21,7 @@
 #include "cleanup.h"
 #include "store/paths.h"
 
-enum spread_kind { SPREAD_OPEN, SPREAD_REMOVE, SPREAD_PURGE, SPREAD_SYNC, SPREAD_DROPS };
+enum spread_kind { SPREAD_OPEN, SPREAD_PURGE, SPREAD_REMOVE };
 
 struct part {
         struct spread *spread;
@@ -30,7 +29,6 @@ struct part {
         union {
                 struct store_namespace_open open;
                 struct store_purge purge;
-                struct store_put put;
         };
 };
 
@@ -39,30 +37,37 @@ struct spread {
         struct list_node done_node;
         struct store *store;
         enum spread_kind kind;
-        struct path_namespace *namespace;  /* until the answer, with a reference: of an open */
+        struct path_namespace *namespace;  /* of an open; a reference */
         struct store_namespace_open *open; /* who asked, one of these; all NULL: answered */
         struct store_namespace_remove *remove;
         struct store_purge *purge;
-        struct store_put *put;
-        uint32_t waiting; /* for the parts of these paths */
-        uint32_t noting;  /* and that these count the drop */
-        bool noted, note_failed;
-        uint64_t noting_at; /* sum.missed_at that the notes, or the purge, carry */
-        unsigned left;      /* parts that are a volume's */
-        unsigned well;      /* that came back with 0 */
-        int result;         /* the first that was not */
-        bool bad;           /* a part was lost, or failed, on a path that is aside by now */
-        struct part parts[STORE_MAX_PATHS], notes[STORE_MAX_PATHS];
+        uint32_t waiting;   /* for the parts of these paths */
+        uint64_t noting_at; /* sum.missed_at that the purge carries */
+        bool settling;      /* it waits for a note; has it asked for one; failures as of then */
+        bool noting;
+        uint64_t note_failures;
+        unsigned left; /* parts that are a volume's */
+        unsigned well; /* that came back with 0 */
+        int result;    /* the first that was not */
+        bool bad;      /* a part was lost, or failed, on a path that is aside by now */
+        struct part parts[];
 };
 
+/* With a part for each path that is up. */
 static struct spread *spread_new(struct store *s, enum spread_kind kind)
 {
-        struct spread *x = calloc(1, sizeof(*x));
+        struct spread *x;
+        unsigned n = 0;
 
+        x = calloc(1, sizeof(*x) + store_paths_up(s) * sizeof(x->parts[0]));
         if (!x)
                 return NULL;
+        for (unsigned i = 0; i < s->n_paths; i++)
+                if (path_is_up(s, i))
+                        x->parts[n++] = (struct part){ .spread = x, .path = i };
         x->store = s;
         x->kind = kind;
+        x->waiting = s->up;
         list_init(&x->done_node);
         list_init(&x->node);
         list_append(&s->spreads, &x->node);
@@ -77,7 +82,6 @@ static void spread_answer(struct spread *x)
         struct store_namespace_open *open = TAKE_PTR(x->open);
         struct store_namespace_remove *remove = TAKE_PTR(x->remove);
         struct store_purge *purge = TAKE_PTR(x->purge);
-        struct store_put *put = TAKE_PTR(x->put);
         int result = x->result;
 
         list_unlink(&x->done_node);
@@ -85,7 +89,7 @@ static void spread_answer(struct spread *x)
                 list_unlink(&x->node);
                 free(x);
         }
-        if (!open && !remove && !purge && !put)
+        if (!open && !remove && !purge)
                 return;
         s->waiting--;
         if (open) {
@@ -96,152 +100,75 @@ static void spread_answer(struct spread *x)
         } else if (remove) {
                 remove->result = result;
                 remove->complete(remove);
-        } else if (purge) {
+        } else {
                 purge->result = result;
                 purge->complete(purge);
-        } else {
-                put->result = result;
-                put->complete(put);
         }
 }
+
+static void spread_settled(struct spread *x);
 
 void spread_answer_due(struct store *s)
 {
         struct list_node *n;
 
+        list_for_each_safe (&s->spreads, i) {
+                struct spread *x = container_of(i, struct spread, node);
+
+                if (x->settling)
+                        spread_settled(x);
+        }
         while ((n = list_pop(&s->done))) {
                 s->again = true;
                 spread_answer(container_of(n, struct spread, done_node));
         }
 }
 
-static int do_nothing(struct kio_request *req)
-{
-        (void)req;
-        return 0;
-}
-
-static void nudged(struct kio_request *req)
-{
-        struct store *s = container_of(req, struct store, nudge_io);
-
-        s->nudged = false;
-        store_drain(s);
-}
-
-/* Something is to be told in a turn; once the store stops, nobody calls for one. */
-static void nudge(struct store *s)
-{
-        if (!s->stopping || s->nudged || !s->io)
-                return;
-        s->nudged = true;
-        s->nudge_io = (struct kio_request){
-                .op = KIO_CALL, .class = KIO_CLASS_GET, .call = do_nothing, .complete = nudged
-        };
-        list_init(&s->nudge_io.node);
-        kio_submit(s->io, &s->nudge_io, 0);
-        kio_flush(s->io);
-}
-
-static bool is_purge(const struct spread *x)
-{
-        return x->kind == SPREAD_PURGE || x->kind == SPREAD_REMOVE;
-}
-
-static void spread_settled(struct spread *x);
-
-static void note_done(struct store_purge *req)
-{
-        struct part *part = container_of(req, struct part, purge);
-        struct spread *x = part->spread;
-
-        x->left--;
-        x->noting &= ~(1u << part->path);
-        if (req->result < 0 && path_is_up(x->store, part->path)) {
-                x->result = STORE_BYPASSED;
-                x->note_failed = true;
-        }
-        spread_settled(x);
-}
-
-/* The paths that are up count one more purge, so that a path that is aside is emptied when it comes
- * back: for drops that it has not heard of. */
-static void spread_note(struct spread *x)
+/* NOTE_WAITS, or the answer. */
+static int purge_result(struct spread *x)
 {
         struct store *s = x->store;
+        int r;
 
-        x->noted = true;
-        x->noting_at = s->sum.missed_at;
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct part *part = &x->notes[i];
-
-                if (!path_is_up(s, i) || x->noting & 1u << i)
-                        continue;
-                part->spread = x;
-                part->path = i;
-                part->purge = (struct store_purge){ .complete = note_done };
-                x->left++;
-                x->noting |= 1u << i;
-                volume_purge(s->paths[i].volume, &part->purge, &s->sum);
-        }
+        if (x->result == 0 && x->well > 0 && s->up)
+                s->noted_at = MAX(s->noted_at, x->noting_at);
+        r = note_settle(s, &x->noting, &x->note_failures);
+        x->settling = r == NOTE_WAITS;
+        if (r == NOTE_WAITS)
+                return r;
+        if (r == 0 && x->well > 0 && s->up)
+                return 0;
+        return x->result < 0 ? x->result : -EIO;
 }
 
 /* All whom somebody waits for have come: the answer is listed. */
 static void spread_settled(struct spread *x)
 {
         struct store *s = x->store;
-        bool asked = x->open || x->remove || x->purge || x->put;
 
-        if (x->waiting != 0 || (x->noting != 0 && asked))
+        if (x->waiting != 0 || !list_empty(&x->done_node))
                 return;
-        if (!asked) {
-                if (x->left == 0 && list_empty(&x->done_node)) {
+        if (!x->open && !x->remove && !x->purge) {
+                if (x->left == 0) {
                         list_unlink(&x->node);
                         free(x);
                 }
                 return;
         }
-        if (!list_empty(&x->done_node))
-                return;
-        if (is_purge(x) && x->result == 0 && x->well > 0 && s->up)
-                s->noted_at = MAX(s->noted_at, x->noting_at);
-        if ((x->kind == SPREAD_DROPS || is_purge(x)) && set_wants_note(s) && !x->noted && s->up &&
-            s->in_set) {
-                spread_note(x);
-                if (x->noting != 0)
-                        return;
-        }
-        if (x->noted && !x->note_failed && s->up)
-                s->noted_at = MAX(s->noted_at, x->noting_at);
-        switch (x->kind) {
-        case SPREAD_OPEN:
+        if (x->kind == SPREAD_OPEN) {
                 /* With no path left it lives in memory until one is resumed. */
                 x->namespace->opens--;
                 if (x->result != 0)
                         path_namespaces_forget(s, x->namespace);
-                break;
-        case SPREAD_REMOVE:
-        case SPREAD_PURGE:
-                if (x->well > 0 && s->up && !x->note_failed)
-                        x->result = 0;
-                else if (x->result >= 0)
-                        x->result = -EIO;
-                break;
-        case SPREAD_SYNC:
-                if (x->bad || x->well == 0)
-                        x->result = STORE_NOT_DURABLE;
-                break;
-        case SPREAD_DROPS:
-                if (s->drops_forgotten || (x->bad && !s->in_set) ||
-                    ((x->bad || x->noted) && !s->up))
-                        x->result = STORE_BYPASSED;
-                s->drops_forgotten = false;
-                break;
+        } else {
+                int r = purge_result(x);
+
+                if (r == NOTE_WAITS)
+                        return;
+                x->result = r;
         }
         list_append(&s->done, &x->done_node);
-        s->again = true;
-        if (s->stopping)
-                nudge(s);
+        store_nudge(s);
 }
 
 /* A part came back, or its path is waited for no longer. */
@@ -257,9 +184,7 @@ static void spread_part(struct spread *x, unsigned path, int result)
                 x->well++;
                 return;
         }
-        switch (x->kind) {
-        case SPREAD_REMOVE:
-        case SPREAD_PURGE:
+        if (x->kind != SPREAD_OPEN) {
                 /* It cannot be purged for good: then it must not be used, unless there is no
                  * other; the answer says so. */
                 if (path_is_up(s, path) && (s->up & ~(1u << path)) && s->in_set)
@@ -267,21 +192,15 @@ static void spread_part(struct spread *x, unsigned path, int result)
                                                          ? "a purge could not be written"
                                                          : "the removal of a namespace could not "
                                                            "be written");
-                if (!path_is_up(s, path))
-                        set_path_missed(s, p);
-                break;
-        case SPREAD_DROPS:
                 if (!path_is_up(s, path)) {
+                        p->missed = true;
                         set_path_missed(s, p);
-                        x->bad = true;
-                        return;
+                        if (x->kind == SPREAD_REMOVE)
+                                set_note_removal(s);
                 }
-                break;
-        default:
-                if (!path_is_up(s, path)) {
-                        x->bad = true;
-                        return;
-                }
+        } else if (!path_is_up(s, path)) {
+                x->bad = true;
+                return;
         }
         if (x->result == 0)
                 x->result = result;
@@ -293,9 +212,9 @@ void spread_forget_path(struct store *s, unsigned path)
         list_for_each_safe (&s->spreads, n) {
                 struct spread *x = container_of(n, struct spread, node);
 
-                if (x->waiting & 1u << path)
-                        spread_part(x, path, -EIO);
-                x->noting &= ~(1u << path);
+                if (!(x->waiting & 1u << path))
+                        continue;
+                spread_part(x, path, -EIO);
                 spread_settled(x);
         }
 }
@@ -307,19 +226,6 @@ void spread_fini(struct store *s)
 }
 
 /* --- what is asked of all --- */
-
-/* The path's part of it, under way from here on; NULL: this path is not asked. */
-static struct part *part_begin(struct spread *x, unsigned path)
-{
-        struct part *part = &x->parts[path];
-
-        if (!(x->waiting & 1u << path))
-                return NULL;
-        part->spread = x;
-        part->path = path;
-        x->left++;
-        return part;
-}
 
 static void part_done(struct part *part, int result)
 {
@@ -339,6 +245,7 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
 {
         struct spread *x = spread_new(s, SPREAD_OPEN);
         const struct store_namespace *ns;
+        unsigned n = store_paths_up(s);
         int r;
 
         req->namespace = NULL;
@@ -350,20 +257,19 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
         x->open = req;
         r = path_namespaces_prepare(s, req, &x->namespace);
         if (r != 0) {
+                x->waiting = 0;
                 x->result = r;
                 list_append(&s->done, &x->done_node);
-                nudge(s);
+                store_nudge(s);
                 return;
         }
         x->namespace->opens++;
         x->namespace->refused = false;
         ns = &x->namespace->seen;
-        x->waiting = s->up;
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct part *part = part_begin(x, i);
+        x->left = n;
+        for (unsigned i = 0; i < n; i++) {
+                struct part *part = &x->parts[i];
 
-                if (!part)
-                        continue;
                 part->open = *req;
                 part->open.attach = false;
                 part->open.fingerprint = ns->fingerprint;
@@ -372,10 +278,9 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
                 part->open.id = ns->id;
                 part->open.created_ms = ns->created_ms;
                 part->open.complete = open_done;
-                volume_namespace_open(s->paths[i].volume, &part->open);
+                volume_namespace_open(s->paths[part->path].volume, &part->open);
         }
-        if (x->waiting == 0)
-                spread_settled(x);
+        spread_settled(x);
 }
 
 static void purge_done(struct store_purge *req)
@@ -386,6 +291,7 @@ static void purge_done(struct store_purge *req)
 void store_purge(struct store *s, struct store_purge *req)
 {
         struct spread *x = spread_new(s, SPREAD_PURGE);
+        unsigned n = store_paths_up(s);
 
         req->dropped = 0;
         if (!x) {
@@ -394,26 +300,22 @@ void store_purge(struct store *s, struct store_purge *req)
                 return;
         }
         s->purges++;
-        s->changes++;
-        set_count_purge(s);
+        set_note_purge(s);
         x->noting_at = s->sum.missed_at;
         x->purge = req;
-        x->waiting = s->up;
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct part *part = part_begin(x, i);
+        x->left = n;
+        for (unsigned i = 0; i < n; i++) {
+                struct part *part = &x->parts[i];
 
-                if (!part)
-                        continue;
                 part->purge = (struct store_purge){
                         .namespace_id = req->namespace_id,
                         .all = req->all,
                         .complete = purge_done,
                 };
-                volume_purge(s->paths[i].volume, &part->purge, s->in_set ? &s->sum : NULL);
+                volume_purge(s->paths[part->path].volume, &part->purge, s->in_set ? &s->sum : NULL);
                 req->dropped += part->purge.dropped;
         }
-        if (x->waiting == 0)
-                spread_settled(x);
+        spread_settled(x);
 }
 
 static void remove_done(struct store_purge *req)
@@ -426,6 +328,7 @@ void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
 {
         struct path_namespace *ns = path_namespaces_by_id(s, req->id);
         struct spread *x = spread_new(s, SPREAD_REMOVE);
+        unsigned n = store_paths_up(s);
         bool is_empty = true;
 
         if (!x) {
@@ -434,72 +337,29 @@ void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
                 return;
         }
         x->remove = req;
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_is_up(s, i))
-                        is_empty =
-                                is_empty && volume_namespace_is_empty(s->paths[i].volume, req->id);
-        if (!ns || ns->opens > 0 || !is_empty || s->up == 0) {
-                x->result = !ns ? STORE_MISS : s->up ? STORE_BUSY : -EIO;
+        for (unsigned i = 0; i < n; i++)
+                is_empty = is_empty &&
+                           volume_namespace_is_empty(s->paths[x->parts[i].path].volume, req->id);
+        if (!ns || ns->opens > 0 || !is_empty || n == 0) {
+                x->waiting = 0;
+                x->result = !ns ? STORE_MISS : n > 0 ? STORE_BUSY : -EIO;
                 list_append(&s->done, &x->done_node);
-                nudge(s);
+                store_nudge(s);
                 return;
         }
-        set_count_purge(s);
-        s->sum.removed_at = s->in_set ? s->sum.purges : 0;
+        set_note_removal(s);
         path_namespaces_remove(s, ns);
         x->noting_at = s->sum.missed_at;
-        x->waiting = s->up;
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct part *part = part_begin(x, i);
+        x->left = n;
+        for (unsigned i = 0; i < n; i++) {
+                struct part *part = &x->parts[i];
 
-                if (!part)
-                        continue;
                 part->purge = (struct store_purge){
                         .namespace_id = req->id,
                         .complete = remove_done,
                 };
-                volume_namespace_remove(s->paths[i].volume, &part->purge,
+                volume_namespace_remove(s->paths[part->path].volume, &part->purge,
                                         s->in_set ? &s->sum : NULL);
         }
-        if (x->waiting == 0)
-                spread_settled(x);
-}
-
-static void put_part_done(struct store_put *req)
-{
-        part_done(container_of(req, struct part, put), req->result);
-}
-
-static void spread_puts(struct store *s, enum spread_kind kind, struct store_put *req,
-                        void (*submit)(struct volume *v, struct store_put *req))
-{
-        struct spread *x = spread_new(s, kind);
-
-        if (!x) {
-                req->result = kind == SPREAD_SYNC ? STORE_NOT_DURABLE : STORE_BYPASSED;
-                req->complete(req);
-                return;
-        }
-        x->put = req;
-        x->waiting = s->up;
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct part *part = part_begin(x, i);
-
-                if (!part)
-                        continue;
-                part->put.complete = put_part_done;
-                submit(s->paths[i].volume, &part->put);
-        }
-        if (x->waiting == 0)
-                spread_settled(x);
-}
-
-void store_sync(struct store *s, struct store_put *req)
-{
-        spread_puts(s, SPREAD_SYNC, req, volume_sync);
-}
-
-void store_settle_drops(struct store *s, struct store_put *req)
-{
-        spread_puts(s, SPREAD_DROPS, req, volume_settle_drops);
+        spread_settled(x);
 }

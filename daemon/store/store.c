@@ -85,6 +85,7 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
                 return store_error(ret_error, -ENOMEM, "out of memory");
         list_init(&s->spreads);
         list_init(&s->done);
+        pass_init(s);
         s->params = *params;
         s->params.paths = NULL; /* the caller's */
         s->policy = strdup(params->policy);
@@ -93,6 +94,7 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
         s->ops = (struct volume_ops){
                 .put_done = homes_put_done,
                 .bypassed = health_on_bypassed,
+                .doubtful = health_on_doubtful,
                 .full = health_on_full,
                 .home = s->n_paths > 1 ? homes_of : NULL,
                 .userdata = s,
@@ -236,7 +238,36 @@ void store_drain(struct store *s)
                 if (p->suspending)
                         health_rest_when_quiet(p);
         }
+        pass_turn(s);
         spread_answer_due(s);
+}
+
+static int do_nothing(struct kio_request *req)
+{
+        (void)req;
+        return 0;
+}
+
+static void nudged(struct kio_request *req)
+{
+        struct store *s = container_of(req, struct store, nudge_io);
+
+        s->nudged = false;
+        store_drain(s);
+}
+
+void store_nudge(struct store *s)
+{
+        s->again = true;
+        if (!s->stopping || s->nudged || !s->io)
+                return;
+        s->nudged = true;
+        s->nudge_io = (struct kio_request){
+                .op = KIO_CALL, .class = KIO_CLASS_GET, .call = do_nothing, .complete = nudged
+        };
+        list_init(&s->nudge_io.node);
+        kio_submit(s->io, &s->nudge_io, 0);
+        kio_flush(s->io);
 }
 
 void store_turn(struct store *s)

@@ -325,14 +325,19 @@ int store_get(struct store *s, struct store_get *req);
 /* Is a store_get() of it under way? For `ref` of store_find(). */
 bool store_is_reading(const struct store *s, struct store_ref ref);
 
-/* Drops the chunk and appends a tombstone. 0, STORE_MISS. A put of the key in flight is not found;
- * what lies on a path that is aside is, unless all of that path is lost already.
+/* Drops the chunk and appends a tombstone on each path. 0, STORE_MISS, -ENOMEM (it may still be
+ * there). A put of the key in flight is not found; what lies on a path that is aside is, unless all
+ * of that path is lost already.
  * Until the tombstone is written a kill may bring the chunk back: see store_settle_drops(). */
 int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash);
+/* The same of a key that the caller has found elsewhere: nothing that may still be on a disk comes
+ * back, though the store does not find it. */
+int store_forget(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash);
 
-/* Completes once no kill can bring back what was dropped before this call: the tombstones are
- * written. As store_sync(): of `req` only complete() is read; result is 0, or STORE_BYPASSED if one
- * could not be written. */
+/* Completes once no kill, and no path that comes back, can bring back what was dropped before this
+ * call: the tombstones are written. As store_sync(): of `req` only complete() is read, and the rest
+ * is the store's until then; result is 0, or STORE_BYPASSED if something that was dropped, by
+ * anyone, may come back. */
 void store_settle_drops(struct store *s, struct store_put *req);
 
 struct store_purge {

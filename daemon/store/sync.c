@@ -5,8 +5,8 @@
  * One pass at a time; who comes while one runs waits for the next, since its writes may not be in
  * this one. The ring asks for passes too, to keep its promise about power loss. A failed sync is
  * never repeated and believed: the kernel may have dropped what it could not write, so from then on
- * everything is answered NOT_DURABLE, and the next start must look at all of the ring. NOT_DURABLE is
- * the answer as well where the file system keeps nothing over a power loss. */
+ * everything is answered NOT_DURABLE, and the next start must look at all of the ring. NOT_DURABLE
+ * is the answer as well where the file system keeps nothing over a power loss. */
 #include <assert.h>
 
 #include "store/internal.h"
@@ -29,39 +29,12 @@ void sync_want_all(struct volume *v)
                 sync_want(container_of(n, struct segment, dirty_node));
 }
 
-/* Worker. */
-static int run_mark(struct kio_request *req)
-{
-        struct volume *v = container_of(req, struct volume, mark_io);
-
-        v->dir->superblock.unsynced = 1;
-        return dir_write_superblock(v->dir);
-}
-
-/* If it cannot be written, so be it: the device has failed already. */
-static void marked(struct kio_request *req)
-{
-        struct volume *v = container_of(req, struct volume, mark_io);
-
-        v->operations--;
-        volume_progress(v);
-}
-
 void sync_note_failed(struct volume *v, int64_t r)
 {
         v->stats.sync_errors++;
         if (!v->sync_failed) {
                 v->sync_failed = true;
-                v->mark_io = (struct kio_request){
-                        .op = KIO_CALL,
-                        .class = KIO_CLASS_PUT,
-                        .path = v->kio_path,
-                        .call = run_mark,
-                        .complete = marked,
-                };
-                list_init(&v->mark_io.node);
-                v->operations++;
-                kio_submit(v->io, &v->mark_io, 0);
+                mark_want(v, MARK_UNSYNCED);
         }
         volume_note_error(v, "a sync", r);
 }

@@ -27,7 +27,7 @@ struct store_chunk volume_describe(const struct chunk *c)
 }
 
 int volume_find(const struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
-               struct store_ref *ret_ref, struct store_chunk *ret_chunk)
+                struct store_ref *ret_ref, struct store_chunk *ret_chunk)
 {
         uint32_t i = index_find(v->index, namespace_id, key, hash);
         const struct chunk *c;
@@ -85,16 +85,32 @@ void volume_touch(struct volume *v, struct store_ref ref)
                 evict_touch(v->evict, ref.index, (uint32_t)slabs_slab_class(v->slabs, c->slab));
 }
 
-int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash)
+/* The tombstone comes first: what cannot be dropped for good is not dropped. */
+int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                bool even_if_missing)
 {
         uint32_t i = index_find(v->index, namespace_id, key, hash);
+        bool has = i != INDEX_NONE && !(volume_chunk_at(v, i)->flags & CHUNK_PENDING);
+        int r;
 
-        if (i == INDEX_NONE || volume_chunk_at(v, i)->flags & CHUNK_PENDING)
+        if (!has && (!even_if_missing || !volume_may_have(v, namespace_id, key, hash)))
                 return STORE_MISS;
-        chunk_drop(v, i);
-        v->stats.drops++;
+        r = put_tombstone(v, namespace_id, key);
+        if (r < 0)
+                return r;
+        if (has) {
+                chunk_remove(v, i);
+                v->stats.drops++;
+        }
         volume_nudge(v);
-        return 0;
+        return has ? 0 : STORE_MISS;
+}
+
+/* Its index tells what can be found, not what has been: a chunk that was evicted may be on disk. */
+bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct key *key,
+                     uint64_t hash)
+{
+        return !v->open || v->evicted > 0 || volume_has(v, namespace_id, key, hash);
 }
 
 void volume_sync(struct volume *v, struct store_put *req)
@@ -110,7 +126,7 @@ void volume_sync(struct volume *v, struct store_put *req)
 }
 
 unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cursor,
-                    struct store_chunk *ret, unsigned max)
+                     struct store_chunk *ret, unsigned max)
 {
         uint64_t i = *cursor, high = index_high(v->index);
         uint64_t end = MIN(high, i < high ? i + (uint64_t)max * LIST_LOOKS : high);

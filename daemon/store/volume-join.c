@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A volume among those of the other paths: what it must know of them before it is used, and what
- * they ask it. If it has missed a purge all that it found is forgotten, and if it has missed the
- * removal of a namespace, so are those that the others do not have; then it takes the count of
- * purges, the next id and the namespaces that it lacks, in one write.
+ * they ask it. If it has missed something all that it found is forgotten, and if it has missed the
+ * removal of a namespace, so are those that the others do not have; then it takes what the set has
+ * written down, the next id and the namespaces that it lacks, in one write.
  *
  * Blocks, on the threads that volume_open() may run on.
  *
@@ -74,7 +74,7 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
                  room = v->params.limit > charged ? v->params.limit - charged : 0;
         struct disk_superblock *sb = &v->dir->superblock;
         bool away = sb->away;
-        bool replace = join->empty && join->removed_at > namespaces_set(v->namespaces)->purges;
+        bool replace = join->empty && join->set.removed_at > namespaces_set(v->namespaces)->epoch;
         int r = replace ? 0 : volume_check_namespaces(v, join, ret_error);
 
         if (r < 0)
@@ -85,7 +85,7 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
         if (replace)
                 drop_unknown(v, join);
         *ret_emptied = *ret_emptied && v->stats.recovered_chunks > 0;
-        namespaces_note_purges(v->namespaces, join->purges, join->removed_at);
+        namespaces_note_set(v->namespaces, &join->set);
         if (join->next_id > 0)
                 namespaces_reserve_id(v->namespaces, join->next_id - 1);
         for (unsigned i = 0; i < join->n_namespaces && r == 0; i++) {
@@ -108,6 +108,17 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
         v->open = false; /* what could not be written keeps nobody from closing it */
         return store_error(ret_error, r, "%s: cannot write the namespaces: %s", v->path,
                            strerror(-r));
+}
+
+void volume_take_void(struct volume *v, const struct volume *earlier)
+{
+        struct disk_superblock *sb = &v->dir->superblock;
+
+        if (earlier->void_pages == 0 ||
+            memcmp(earlier->dir->superblock.uuid, sb->uuid, DISK_UUID_BYTES) != 0)
+                return;
+        sb->void_position = earlier->void_position;
+        sb->void_pages = earlier->void_pages;
 }
 
 uint32_t volume_next_id(const struct volume *v)

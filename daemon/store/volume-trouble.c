@@ -114,6 +114,7 @@ void volume_abandon(struct volume *v)
 
         if (!v->open)
                 return;
+        v->abandoned = true;
         gets_abandon(v);
         puts_abandon(v);
         /* Written, and no device has their bytes. */

@@ -20,6 +20,8 @@ struct volume_ops {
         /* It has just left itself aside. Called from anywhere: nothing may be completed or
          * submitted in it. */
         void (*bypassed)(void *userdata, struct volume *v);
+        /* Its table may say what nobody knows of, and that could not be marked. The same. */
+        void (*doubtful)(void *userdata, struct volume *v);
         /* Its file system is full, or not any more. The same. */
         void (*full)(void *userdata, struct volume *v, bool full);
         /* The path a chunk is looked for first; NULL: there is only one. Any thread. */
@@ -61,6 +63,12 @@ int volume_make(struct volume *v, const uint8_t *set, unsigned index, unsigned c
 /* As read or made; volume_open() writes it, and the functions below. */
 struct disk_superblock *volume_superblock(struct volume *v);
 int volume_write_superblock(struct volume *v);
+/* Of a volume that is open, in the superblock: others go on without it; so many numbers have been
+ * given out. Written soon, if that can be. */
+void volume_mark_away(struct volume *v);
+void volume_mark_count(struct volume *v, unsigned count);
+/* Before volume_open(): what an earlier volume of the path could not write of its table. */
+void volume_take_void(struct volume *v, const struct volume *earlier);
 /* Size of the file system it lies in; which one that is. */
 int volume_space(const struct volume *v, uint64_t *ret_bytes, uint64_t *ret_device);
 void volume_set_limit(struct volume *v, uint64_t limit, uint64_t entries);
@@ -70,12 +78,14 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512]);
 
 bool volume_is_open(const struct volume *v);
 
-/* What the paths of a set write down of each other, in the namespaces files. */
+/* What the paths of a set write down of each other, in the namespaces files: see set.c. */
 struct volume_set {
-        uint64_t purges;    /* how many there were, drops that a path has missed included */
-        uint64_t missed; /* paths, by the bit of their number in the set, that have missed some */
-        uint64_t missed_at; /* the last of these: who knows of fewer is to be emptied */
-        uint64_t removed_at; /* the last that removed a namespace: and its list is replaced */
+        uint64_t epoch;      /* of the set, that this path knows of */
+        uint64_t missed;     /* paths, by the bit of their number in the set, that have missed
+                                something ... */
+        uint64_t missed_at;  /* ... by this epoch: one of them that knows of a lower one is emptied */
+        uint64_t removed_at; /* the last at which a namespace was removed: the list of one that has
+                                missed something since is replaced */
 };
 
 /* What a path must know before it is used with others. */
@@ -83,9 +93,7 @@ struct volume_join {
         const struct store_namespace *namespaces; /* of all */
         unsigned n_namespaces;
         uint32_t next_id;
-        uint64_t purges;     /* of the set, that it is to know of */
-        uint64_t removed_at; /* a path that has missed something and knows of fewer purges drops
-                                the namespaces that are not of the list */
+        struct volume_set set; /* that it is to know of */
         bool witnessed;      /* by a path that was never left aside */
         bool empty;          /* it has missed something */
 };
@@ -143,7 +151,15 @@ int volume_put(struct volume *v, struct store_put *req);
 void volume_sync(struct volume *v, struct store_put *req);
 int volume_get(struct volume *v, struct store_get *req);
 bool volume_is_reading(const struct volume *v, struct store_ref ref);
-int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash);
+/* STORE_MISS: it was not found; with `even_if_missing` nothing older of the key comes back all the
+ * same. -ENOMEM: nothing is done. */
+int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                bool even_if_missing);
+/* Could a start find it? False if certainly not. */
+bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct key *key,
+                     uint64_t hash);
+/* Was something dropped whose tombstone is not written, or never will be? */
+bool volume_loses_drops(const struct volume *v);
 void volume_settle_drops(struct volume *v, struct store_put *req);
 /* `set`: with this one; NULL in a store of one path. */
 void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set);
