@@ -6,6 +6,8 @@
 
 kill        kill -9 of the daemon at any moment under mixed load, and sometimes again while it starts; an oracle outside
             of it (oracle.py) knows what it answered. No wrong byte, nothing lost, no purged key back, ready in 2 s.
+admin       purges, evicts, puts and gets while paths are suspended and resumed, files fail, the store is full, and the daemon
+            is stopped or killed: what was dropped stays dropped, what was written is there, bytes are right.
 clientkill  clients killed at any moment with leases, lanes and requests in flight: all they held is back in 100 ms.
 settled     the daemon killed, or stopped and then killed, amid gets into lanes: once the liveness file's lock says so,
             client memory does not change any more.
@@ -40,7 +42,7 @@ import traceback
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "daemon"))
 
-NAMES = {name: f"campaign_{name}" for name in ("kill", "clientkill", "settled", "parity", "filesystems", "restart",
+NAMES = {name: f"campaign_{name}" for name in ("kill", "admin", "clientkill", "settled", "parity", "filesystems", "restart",
                                                "hostile", "flood", "slow", "overload")}
 
 

@@ -6,7 +6,7 @@
 # seed that shows it again; of "all" it is "campaigns: N passed, N failed, N skipped". tests/run.sh --campaign builds and comes here; each name is one line below.
 set -u
 
-campaigns='powerloss crashpoint misdirect bitflip nth-failure kill clientkill settled parity filesystems restart hostile flood slow overload fuzz'
+campaigns='powerloss crashpoint misdirect bitflip nth-failure kill admin clientkill settled parity filesystems restart hostile flood slow overload fuzz'
 
 # What the specification asks of a long run, or what takes a day.
 long_count() {
@@ -17,6 +17,7 @@ long_count() {
         bitflip) echo 8659209 ;; # all 8,388,608 bits of the data file, and those of the rest
         nth-failure) echo 100000 ;;
         kill) echo 10000 ;;
+        admin) echo 4000 ;;
         clientkill) echo 100000 ;;
         settled) echo 2000 ;;
         parity) echo 200 ;;
@@ -92,7 +93,7 @@ program() {
 case $name in
 powerloss | crashpoint | misdirect | bitflip) program "$build/tests/campaigns/store-campaigns" "$name" ;;
 nth-failure) program "$build/tests/campaigns/store-campaigns-threads" "$name" ;;
-kill | clientkill | settled | parity | filesystems | restart | hostile | flood | slow | overload) program "$here/daemon_campaigns.py" "$name" --build "$build" ;;
+kill | admin | clientkill | settled | parity | filesystems | restart | hostile | flood | slow | overload) program "$here/daemon_campaigns.py" "$name" --build "$build" ;;
 fuzz) program "$here/fuzz.sh" --build "$build" ;;
 *) wrong_usage "there is no campaign \"$name\"" ;;
 esac
