@@ -48,6 +48,7 @@ enum kvcache_status {
         KVCACHE_VERSION = 13,
         KVCACHE_SHUTDOWN = 14,
         KVCACHE_NO_SPACE = 15,
+        KVCACHE_NOT_EMPTY = 16,
         /* The library's own: */
         KVCACHE_LOST = 100, /* the daemon went away before it answered */
         /* The deadline passed, the request goes on: memory it names is not yours yet. (One that had
@@ -330,6 +331,41 @@ int kvcache_get_map(struct kvcache *kv, uint32_t namespace_handle, const struct 
  * rounds; -E2BIG: one chunk is longer than the lane, or has more pieces than a message. 0, or
  * -errno; each result has a status in any case. `ret_value` may be NULL. */
 int kvcache_call(struct kvcache *kv, const struct kvcache_request *request, uint64_t *ret_value);
+
+/* A namespace that exists. */
+struct kvcache_namespace_info {
+        char name[256];
+        char tenant[64];
+        uint32_t owner;    /* user id of who made it; UINT32_MAX: not known */
+        uint32_t sessions; /* that have it open */
+        uint64_t chunks, stored_bytes; /* on disk */
+        uint64_t chunk_bytes;          /* declared; 0: none */
+        uint64_t created_ms;           /* Unix time */
+        uint64_t last_used_ms; /* when the last session that had it open ended, now if one has; 0:
+                                  none has since the daemon started */
+        uint32_t fingerprint_crc32c;
+        uint32_t may_remove; /* 1: this client may remove it, once it is empty */
+        uint64_t reserved[4];
+};
+/* Up to `max` namespaces; `tenant`: those of this one; NULL: of the own one, or, of an admin, of
+ * all. Start with *cursor = 0; at the end it is 0 again. Returns how many. -EOPNOTSUPP: the daemon is
+ * too old for this. */
+int kvcache_namespace_list(struct kvcache *kv, const char *tenant, uint64_t *cursor,
+                           struct kvcache_namespace_info *ret, size_t max);
+/* One by its name; `tenant`: NULL: the own one. `ret_fingerprint` (may be NULL) gets its text, to be
+ * freed by the caller with free(). -ENOENT: there is none, or none that this client may know of. */
+int kvcache_namespace_stat(struct kvcache *kv, const char *name, const char *tenant,
+                           struct kvcache_namespace_info *ret, char **ret_fingerprint);
+enum {
+        KVCACHE_PURGE = 1 << 0, /* what it holds, too: forgotten for good */
+};
+/* Removes a namespace; on stable storage when this returns. For the user who made it, and for
+ * admins: -EACCES. `ret_dropped` (may be NULL): chunks that were purged with it. -ENOENT: as above;
+ * -ENOTEMPTY: it holds chunks; -EBUSY: other sessions have it open, or something of it is under way;
+ * kvcache_error() says which. A handle that has it open opens it anew, and so may make it again, when
+ * it is next used. */
+int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *tenant,
+                             uint32_t flags, uint64_t *ret_dropped);
 
 struct kvcache_listed {
         struct kvcache_key key;

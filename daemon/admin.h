@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The messages by which people look at the daemon and clear it: REPORT, LIST, PURGE, VERIFY,
- * DEVICE. Some need an admin. */
+/* The messages by which people look at the daemon and clear it: REPORT, NAMESPACES,
+ * NAMESPACE_REMOVE, LIST, PURGE, VERIFY, DEVICE. Some need an admin. */
 #pragma once
 
 #include "client.h"
@@ -8,6 +8,10 @@
 void admin_report(struct client *client, const struct wire_report_request *msg,
                   uint64_t received_ns);
 void admin_list(struct client *client, const struct wire_list *msg, uint64_t received_ns);
+void admin_namespaces(struct client *client, const struct wire_namespaces *msg,
+                      uint64_t received_ns);
+void admin_namespace_remove(struct client *client, const struct wire_namespace_remove *msg,
+                            uint64_t received_ns);
 void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t received_ns);
 void admin_verify(struct client *client, const struct wire_verify *msg, uint64_t received_ns);
 void admin_device(struct client *client, const struct wire_device *msg, uint64_t received_ns);

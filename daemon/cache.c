@@ -340,6 +340,14 @@ void cache_forget(struct cache *c)
         cache_kick(c);
 }
 
+void cache_forget_namespace(struct cache *c, uint32_t namespace_id)
+{
+        const struct store_purge one = { .namespace_id = namespace_id };
+
+        pool_for_each(c->params.pool, purge_chunk, &(struct purge_context){ c, &one });
+        cache_kick(c);
+}
+
 void cache_purge(struct cache *c, struct store_purge *req)
 {
         pool_for_each(c->params.pool, purge_chunk, &(struct purge_context){ c, req });

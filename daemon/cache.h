@@ -145,6 +145,9 @@ void cache_purge(struct cache *c, struct store_purge *req);
  * everything, through another cache, follows at once. */
 void cache_forget(struct cache *c);
 
+/* A namespace was made whose number another one had: nothing of that is found any more. */
+void cache_forget_namespace(struct cache *c, uint32_t namespace_id);
+
 /* A pin or a lease has ended: whoever waits for room may have it now. Cheap; acts in cache_turn().
  */
 void cache_kick(struct cache *c);

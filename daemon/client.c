@@ -191,6 +191,26 @@ void client_count_lookups(struct client *client, uint64_t now_ns)
         env->impossible_tallies += !is_possible;
 }
 
+uint32_t client_namespace_number(const struct client *client, uint32_t id)
+{
+        for (unsigned i = 0; i < client->n_namespaces; i++)
+                if (client->namespaces[i] == id)
+                        return i + 1;
+        return 0;
+}
+
+void client_forget_namespace(struct client *client, uint32_t id)
+{
+        uint32_t number = client_namespace_number(client, id);
+
+        if (number == 0)
+                return;
+        client_count_lookups(client, clock_mono_ns());
+        census_unref(client->env->census, id);
+        client->namespaces[number - 1] = 0;
+        client->open_namespaces--;
+}
+
 void client_abandon(struct client *client)
 {
         client->gone = true;
@@ -211,7 +231,7 @@ void client_fini(struct client *client)
         chain_close(client);
         for (unsigned i = 0; i < client->n_namespaces; i++)
                 if (client->namespaces[i] != 0)
-                        names_unref(client->env->names, client->namespaces[i]);
+                        census_unref(client->env->census, client->namespaces[i]);
         lease_release_all(client->env->leases, &client->leases);
         settle_leases(client);
         lease_holder_fini(client->env->leases, &client->leases);

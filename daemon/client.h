@@ -18,7 +18,7 @@
 #include "lookup-index.h"
 #include "memory/lane.h"
 #include "memory/lease.h"
-#include "names.h"
+#include "census.h"
 #include "tally-page.h"
 #include "tenant.h"
 #include "wire.h"
@@ -61,7 +61,7 @@ struct dispatch_env {
         struct store *store;
         struct kio *io;
         struct tenants *tenants;
-        struct names *names;
+        struct census *census;
         struct lookups *lookups;   /* of all tenants; NULL: there is to be none */
         struct traffic traffic;
         struct tally tally;            /* freed by dispatch_fini() */
@@ -162,3 +162,7 @@ void client_count_lookups(struct client *client, uint64_t now_ns);
 /* The store's id of the namespace that the client knows by `number`; 0: it has not opened that.
  * What others have opened does not show in a client's numbers. */
 uint32_t client_namespace(const struct client *client, uint32_t number);
+/* The other way: the client's number for it; 0: it has not opened that. */
+uint32_t client_namespace_number(const struct client *client, uint32_t id);
+/* It was removed: its number is none from now on. */
+void client_forget_namespace(struct client *client, uint32_t id);

@@ -259,6 +259,12 @@ void dispatch_message(struct client *client, const void *msg, int *fds)
         case WIRE_LIST:
                 admin_list(client, msg, now);
                 break;
+        case WIRE_NAMESPACES:
+                admin_namespaces(client, msg, now);
+                break;
+        case WIRE_NAMESPACE_REMOVE:
+                admin_namespace_remove(client, msg, now);
+                break;
         case WIRE_PURGE:
                 admin_purge(client, msg, now);
                 break;

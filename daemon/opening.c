@@ -19,16 +19,8 @@ struct namespace_open {
         uint64_t received_ns;
         bool makes; /* there was none of this name */
         uint64_t charged; /* bytes of memory */
+        uint32_t highest_id; /* before it was made */
 };
-
-/* The client's number for the store's namespace; 0: not opened yet. */
-static uint32_t number_of(const struct client *client, uint32_t id)
-{
-        for (unsigned i = 0; i < client->n_namespaces; i++)
-                if (client->namespaces[i] == id)
-                        return i + 1;
-        return 0;
-}
 
 /* Places for namespaces that neither one that is open nor one that is being opened takes. */
 static unsigned free_numbers(const struct client *client)
@@ -42,41 +34,40 @@ static uint32_t take_number(struct client *client, uint32_t id)
 {
         unsigned i = client->n_namespaces;
 
-        if (names_ref(client->env->names, id) < 0)
-                return 0;
-        if (i == CLIENT_MAX_NAMESPACES) {
-                for (i = 0; client->namespaces[i] != 0; i++)
+        if (i == CLIENT_MAX_NAMESPACES)
+                for (i = 0; i < CLIENT_MAX_NAMESPACES && client->namespaces[i] != 0; i++)
                         ;
-                /* What is counted at this number so far is not of the new namespace. */
+        if (i == CLIENT_MAX_NAMESPACES || census_ref(client->env->census, id) < 0)
+                return 0;
+        /* What is counted at this number so far is not of the new namespace. */
+        if (i < client->n_namespaces)
                 client_count_lookups(client, clock_mono_ns());
-        } else {
-                client->n_namespaces++;
-        }
+        client->n_namespaces = MAX(client->n_namespaces, i + 1);
         client->namespaces[i] = id;
         client->open_namespaces++;
         return i + 1;
 }
 
 /* Why there can be no further namespace, and what to do. */
-static void quota_text(const struct names_use *use, const struct client *client,
+static void quota_text(const struct census_use *use, const struct client *client,
                        char ret[static WIRE_MAX_TEXT])
 {
         static const char remedy[] = "remove some (kvcachectl namespace rm)";
 
         switch (use->scope) {
-        case NAMES_SESSION:
+        case CENSUS_SESSION:
                 snprintf(ret, WIRE_MAX_TEXT,
                          "this session has %u namespaces open, and may have %u: open the others in "
                          "another session",
                          use->has, use->most);
                 break;
-        case NAMES_USER:
+        case CENSUS_USER:
                 snprintf(ret, WIRE_MAX_TEXT,
                          "user %u has made %u namespaces, and may have %u "
                          "(limits.uid_namespaces): %s, or have the limit raised",
                          client->uid, use->has, use->most, remedy);
                 break;
-        case NAMES_TENANT:
+        case CENSUS_TENANT:
                 snprintf(ret, WIRE_MAX_TEXT,
                          "tenant \"%s\" has %u namespaces, and may have %u (tenants.namespaces): "
                          "%s, or have the limit raised",
@@ -97,16 +88,16 @@ static void quota_text(const struct names_use *use, const struct client *client,
 static bool may_open(struct client *client, const struct wire_namespace *msg, uint64_t received_ns,
                      const struct store_namespace *existing)
 {
-        struct names *names = client->env->names;
+        struct census *census = client->env->census;
         bool attach = msg->hdr.flags & WIRE_F_ATTACH;
         char text[WIRE_MAX_TEXT];
-        struct names_use use = { NAMES_SESSION, client->open_namespaces, CLIENT_MAX_NAMESPACES };
+        struct census_use use = { CENSUS_SESSION, client->open_namespaces, CLIENT_MAX_NAMESPACES };
         uint32_t held_back;
 
-        if (existing ? number_of(client, existing->id) != 0 : attach)
+        if (existing ? client_namespace_number(client, existing->id) != 0 : attach)
                 return true;
         if (free_numbers(client) == 0) {
-                names_count_refusal(names, NAMES_SESSION);
+                census_count_refusal(census, CENSUS_SESSION);
                 if (client->opening > 0) {
                         client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0,
                                      "this session is opening as many namespaces as it has room "
@@ -114,11 +105,11 @@ static bool may_open(struct client *client, const struct wire_namespace *msg, ui
                                      NULL, 0);
                         return false;
                 }
-        } else if (existing || names_may_make(names, client->env->store_tenant, client->uid, &use)) {
+        } else if (existing || census_may_make(census, client->env->store_tenant, client->uid, &use)) {
                 return true;
         }
         quota_text(&use, client, text);
-        if (use.scope != NAMES_SESSION &&
+        if (use.scope != CENSUS_SESSION &&
             log_ratelimit_pass(&client->env->quota_lines, &held_back))
                 log_notice("a new namespace is refused: %s", text);
         client_reply(client, &msg->hdr, received_ns, WIRE_QUOTA, 0, 0, text, NULL, 0);
@@ -134,7 +125,7 @@ static void on_namespace(struct store_namespace_open *store)
         uint64_t received_ns = op->received_ns;
         char text[WIRE_MAX_TEXT];
         int result = store->result;
-        uint32_t number = result == 0 ? number_of(client, ns->id) : 0;
+        uint32_t number = result == 0 ? client_namespace_number(client, ns->id) : 0;
 
         client->opening--;
         if (result == STORE_MISMATCH) {
@@ -145,8 +136,13 @@ static void on_namespace(struct store_namespace_open *store)
                 snprintf(text, sizeof(text), "namespace \"%s\" exists with another fingerprint: %s",
                          ns->name, diff);
         }
-        if (result == 0 && op->makes)
-                names_made(client->env->names, client->env->store_tenant, client->uid);
+        if (result == 0 && op->makes) {
+                census_made(client->env->census, client->env->store_tenant, client->uid);
+                /* The store finds nothing of a namespace that had this number before; memory may
+                 * still hold what could not be written. */
+                if (ns->id <= op->highest_id)
+                        cache_forget_namespace(client->env->cache, ns->id);
+        }
         client_uncharge_request(client, op->charged);
         free(op);
         if (result == 0 && number == 0) {
@@ -165,7 +161,7 @@ static void on_namespace(struct store_namespace_open *store)
                 client_reply(client, &hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
                                "there is no such namespace", NULL, 0);
         } else if (result == -ENOSPC) {
-                names_count_refusal(client->env->names, NAMES_STORE);
+                census_count_refusal(client->env->census, CENSUS_STORE);
                 client_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0,
                                "the store has no room for another namespace: an admin can remove "
                                "some (kvcachectl namespace rm)",
@@ -218,6 +214,7 @@ void opening_namespace(struct client *client, const struct wire_namespace *msg,
         op->hdr = msg->hdr;
         op->received_ns = received_ns;
         op->makes = !existing;
+        op->highest_id = census_highest_id(env->census);
         op->store = (struct store_namespace_open){
                 .tenant = env->store_tenant,
                 .name = name,

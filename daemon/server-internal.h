@@ -12,7 +12,7 @@
 #include "listener.h"
 #include "memory/liveness.h"
 #include "memory/populate.h"
-#include "names.h"
+#include "census.h"
 #include "notify.h"
 #include "server.h"
 #include "session.h"
@@ -27,7 +27,7 @@ struct server {
         struct store *store;
         struct kio *io;
         struct tenants *tenants;
-        struct names *names;
+        struct census *census;
         struct dispatch_env env[CONFIG_MAX_TENANTS]; /* with a pool, leases and a cache each */
         const struct config_tenant *tenant[CONFIG_MAX_TENANTS]; /* [0]: may be NULL */
         unsigned n_env;

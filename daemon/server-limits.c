@@ -141,16 +141,16 @@ struct lease_limits server_lease_limits(const struct server *s, unsigned tenant)
 
 static void apply_names_limits(struct server *s)
 {
-        struct names_limits limits = { .user = (unsigned)s->config->limits.uid_namespaces,
+        struct census_limits limits = { .user = (unsigned)s->config->limits.uid_namespaces,
                                        .n_tenants = s->n_env };
 
         for (unsigned i = 0; i < s->n_env; i++)
-                limits.tenants[i] = (struct names_tenant){
+                limits.tenants[i] = (struct census_tenant){
                         .store_tenant = s->env[i].store_tenant,
                         .name = tenants_name(s->tenants, i),
                         .most = s->tenant[i] ? (unsigned)s->tenant[i]->namespaces : 0,
                 };
-        names_set_limits(s->names, &limits);
+        census_set_limits(s->census, &limits);
 }
 
 void server_apply_limits(struct server *s)

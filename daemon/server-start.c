@@ -282,7 +282,7 @@ static int start_tenant(struct server *s, unsigned tenant)
         env->store = s->store;
         env->io = s->io;
         env->tenants = s->tenants;
-        env->names = s->names;
+        env->census = s->census;
         env->lookups = s->lookups;
         env->quota_lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(1);
         env->lane_max = s->config->memory.lane;
@@ -332,7 +332,7 @@ int server_start_service(struct server *s)
 
         if (r != 0)
                 return r;
-        r = names_new(&s->names, s->store, TENANT_NUMBERS);
+        r = census_new(&s->census, s->store, TENANT_NUMBERS);
         if (r < 0)
                 return server_fail(r, "namespaces", NULL);
         for (unsigned i = 0; i < s->n_env; i++) {

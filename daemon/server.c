@@ -368,7 +368,7 @@ static void server_fini(struct server *s)
                 dispatch_fini(&s->env[i]);
                 leases_free(s->env[i].leases);
         }
-        names_free(s->names);
+        census_free(s->census);
         tenants_free(s->tenants);
         for (unsigned i = 0; i < s->n_env; i++)
                 pool_free(s->env[i].pool);

@@ -435,7 +435,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
                 .pool_bytes = pool_bytes(env->pool),
                 .max_chunk = MIN(pool_slab_bytes(env->pool), store_max_chunk(env->store)),
                 .lane_max = env->lane_max,
-                .features = WIRE_FEATURE_PREFETCH |
+                .features = WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES |
                             (env->lookups ? WIRE_FEATURE_LOOKUP | WIRE_FEATURE_TALLY : 0),
         };
         memcpy(out.result.instance, s->sessions->params.instance, WIRE_INSTANCE_BYTES);

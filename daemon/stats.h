@@ -11,7 +11,7 @@
 
 #include "base/histogram.h"
 
-enum { STATS_OPS = 32, STATS_STATUSES = 16 }; /* wire ops and statuses, by number */
+enum { STATS_OPS = 32, STATS_STATUSES = 24 }; /* wire ops and statuses, by number */
 
 /* Indices of the other members that are arrays. */
 enum { STATS_TIER_MEMORY, STATS_TIER_DISK, STATS_TIERS };
@@ -41,7 +41,7 @@ enum { STATS_RESOURCES = 11 }; /* by enum tenant_thing */
 enum { STATS_PATHS = 16, STATS_PATH_NAME = 256 };
 /* The largest ones; then the sum of all others. */
 enum { STATS_NAMESPACES = 20, STATS_NAMESPACE_SERIES, STATS_NAMESPACE_NAME = 832 };
-enum { STATS_NAMESPACE_SCOPES = 4 }; /* by enum names_scope */
+enum { STATS_NAMESPACE_SCOPES = 4 }; /* by enum census_scope */
 
 struct stats {
         /* Values of labels that the configuration gives; "": none. Harmless in every format. */

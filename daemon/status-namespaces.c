@@ -9,7 +9,7 @@
 
 enum { FINGERPRINT_SHOWN = 512 }; /* of the 4096 bytes that one may have */
 
-static_assert((int)STATS_NAMESPACES == (int)NAMES_SHOWN, "each of the largest has its series");
+static_assert((int)STATS_NAMESPACES == (int)CENSUS_SHOWN, "each of the largest has its series");
 
 /* NULL: it is not configured. */
 static const struct dispatch_env *tenant_of(const struct dispatch_env *env, uint16_t store_tenant)
@@ -78,18 +78,18 @@ static void add_namespace(cJSON *list, const struct dispatch_env *env,
         cJSON_AddNumberToObject(o, "chunk_bytes", (double)ns->chunk_bytes);
         add_keys(o, env, ns);
         cJSON_AddStringToObject(o, "fingerprint", fingerprint);
-        cJSON_AddNumberToObject(o, "sessions", names_sessions(env->names, ns->id));
+        cJSON_AddNumberToObject(o, "sessions", census_sessions(env->census, ns->id));
         cJSON_AddItemToArray(list, o);
 }
 
-static bool is_near(const struct names_use *use)
+static bool is_near(const struct census_use *use)
 {
-        return (uint64_t)use->has * 100 >= (uint64_t)use->most * NAMES_WARN_PERCENT;
+        return (uint64_t)use->has * 100 >= (uint64_t)use->most * CENSUS_WARN_PERCENT;
 }
 
 /* What is near its limit, in words; "": nothing. */
-static void warning_text(const struct names_stats *all, const struct names_use *tenant,
-                         const struct names_use *user, char *ret, size_t room)
+static void warning_text(const struct census_stats *all, const struct census_use *tenant,
+                         const struct census_use *user, char *ret, size_t room)
 {
         size_t n = 0;
 
@@ -102,12 +102,12 @@ static void warning_text(const struct names_stats *all, const struct names_use *
                 n += (size_t)snprintf(ret + n, room - n, "%s%u %s at %d %% of its limit or more",
                                       n ? "; " : "", all->tenants_near,
                                       all->tenants_near == 1 ? "tenant is" : "tenants are",
-                                      NAMES_WARN_PERCENT);
+                                      CENSUS_WARN_PERCENT);
         if (all && all->users_near)
                 n += (size_t)snprintf(ret + n, room - n, "%s%u %s at %d %% of its limit or more",
                                       n ? "; " : "", all->users_near,
                                       all->users_near == 1 ? "user is" : "users are",
-                                      NAMES_WARN_PERCENT);
+                                      CENSUS_WARN_PERCENT);
         if (tenant && is_near(tenant))
                 n += (size_t)snprintf(ret + n, room - n,
                                       "the tenant has %u of at most %u namespaces", tenant->has,
@@ -123,29 +123,29 @@ static void warning_text(const struct names_stats *all, const struct names_use *
 void status_add_namespaces(cJSON *root, const struct dispatch_env *env,
                            const struct status_namespaces *scope)
 {
-        static struct names_largest largest; /* large; one thread */
+        static struct census_largest largest; /* large; one thread */
         cJSON *list = cJSON_AddArrayToObject(root, "namespaces"),
               *usage = cJSON_AddObjectToObject(root, "namespace_usage");
-        struct names_stats stats;
-        struct names_use tenant, user;
+        struct census_stats stats;
+        struct census_use tenant, user;
         char warning[400];
         int only = tenant_seen(scope->viewer);
         unsigned shown;
 
-        names_get_stats(env->names, &stats);
-        names_get_largest(env->names, only, &largest);
+        census_get_stats(env->census, &stats);
+        census_get_largest(env->census, only, &largest);
         shown = scope->named ? largest.n : 0;
         for (unsigned i = 0; i < shown; i++)
                 add_namespace(list, env, &largest.list[i]);
         if (scope->viewer)
-                user = names_get_user(env->names, scope->viewer->env->store_tenant,
-                                      scope->viewer->uid);
+                user = census_get_user(env->census, scope->viewer->env->store_tenant,
+                                       scope->viewer->uid);
         if (only < 0) {
                 warning_text(&stats, NULL, scope->viewer ? &user : NULL, warning, sizeof(warning));
                 cJSON_AddNumberToObject(usage, "count", stats.count);
                 cJSON_AddNumberToObject(usage, "limit", stats.most);
         } else {
-                names_get_tenant(env->names, (uint16_t)only, &tenant);
+                census_get_tenant(env->census, (uint16_t)only, &tenant);
                 warning_text(NULL, &tenant, &user, warning, sizeof(warning));
                 cJSON_AddNumberToObject(usage, "count", tenant.has);
                 cJSON_AddNumberToObject(usage, "limit", tenant.most);
@@ -170,8 +170,8 @@ static void label_of(const struct dispatch_env *env, const struct store_namespac
         size_t n = 0;
 
         if (env->n_all > 1)
-                n = (size_t)snprintf(ret, STATS_NAMESPACE_NAME, "%s:",
-                                     status_tenant_name(env, ns->tenant));
+                n = (size_t)snprintf(ret, STATS_NAMESPACE_NAME,
+                                     "%s:", status_tenant_name(env, ns->tenant));
         for (const char *p = ns->name; *p; p++) {
                 bool escape = *p == '%' || *p == '"' || *p == '\\' ||
                               (p == ns->name && n == 0 && strcmp(p, "other") == 0);
@@ -184,27 +184,27 @@ static void label_of(const struct dispatch_env *env, const struct store_namespac
 void status_collect_namespaces(const struct dispatch_env *env,
                                const struct status_namespaces *scope, struct stats *s)
 {
-        static struct names_largest largest;
+        static struct census_largest largest;
         struct tally_keys lookups, gets;
-        struct names_stats stats;
+        struct census_stats stats;
         int only = tenant_seen(scope->viewer);
 
-        names_get_stats(env->names, &stats);
-        names_get_largest(env->names, only, &largest);
+        census_get_stats(env->census, &stats);
+        census_get_largest(env->census, only, &largest);
         s->namespaces = stats.count;
         s->namespaces_most = stats.most;
         s->namespaces_removed = (double)stats.removed;
         for (unsigned i = 0; i < STATS_NAMESPACE_SCOPES; i++)
                 s->namespaces_refused[i] = (double)stats.refused[i];
-        s->namespaces_near[NAMES_USER] = stats.users_near;
-        s->namespaces_near[NAMES_TENANT] = stats.tenants_near;
-        s->namespaces_near[NAMES_STORE] = stats.store_near;
+        s->namespaces_near[CENSUS_USER] = stats.users_near;
+        s->namespaces_near[CENSUS_TENANT] = stats.tenants_near;
+        s->namespaces_near[CENSUS_STORE] = stats.store_near;
         for (unsigned i = 0; i < env->n_all; i++) {
-                struct names_use use;
+                struct census_use use;
 
                 if (only >= 0 && env->all[i].store_tenant != only)
                         continue;
-                if (!names_get_tenant(env->names, env->all[i].store_tenant, &use))
+                if (!census_get_tenant(env->census, env->all[i].store_tenant, &use))
                         continue;
                 s->tenant_namespaces[i] = use.has;
                 s->tenant_namespaces_limit[i] = use.most;

@@ -408,7 +408,7 @@ void status_log_started(const struct status_sources *from)
                 log_info("tenant %s: number %u in the store, memory pool %" PRIu64 " MiB",
                          tenants_name(env->tenants, i), env->all[i].store_tenant,
                          pool_bytes(env->all[i].pool) >> 20);
-        names_log_started(env->names);
+        census_log_started(env->census);
         log_info("ready: socket %s, metrics %s, memory pool %" PRIu64 " MiB",
                  from->config->listen.socket, from->http ? http_address(from->http) : "off",
                  pool_bytes(env->pool) >> 20);

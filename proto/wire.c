@@ -78,6 +78,8 @@ static const struct op_info {
                             .result_bytes = sizeof(uint16_t),
                             .batch = true,
                             .parent = true },
+        [WIRE_NAMESPACES] = { .name = "NAMESPACES" },
+        [WIRE_NAMESPACE_REMOVE] = { .name = "NAMESPACE_REMOVE", .flags = WIRE_F_PURGE },
 };
 
 static const char *const status_names[WIRE_STATUS_END] = {
@@ -97,6 +99,7 @@ static const char *const status_names[WIRE_STATUS_END] = {
         [WIRE_VERSION] = "version",
         [WIRE_SHUTDOWN] = "shutdown",
         [WIRE_NO_SPACE] = "no space",
+        [WIRE_NOT_EMPTY] = "not empty",
 };
 
 size_t wire_entry_bytes(unsigned op)
@@ -345,6 +348,40 @@ static const char *check_device(const struct wire_device *m, size_t bytes)
         return NULL;
 }
 
+/* A namespace's name and that of a tenant, each of which may be missing. */
+static const char *check_names(const char *texts, size_t bytes, size_t name, size_t tenant)
+{
+        if (tenant > WIRE_MAX_TENANT)
+                return "too long a name of a tenant";
+        if (bytes != name + tenant)
+                return "names of a wrong length";
+        return all_printable(texts, bytes) ? NULL : "a name that is not printable";
+}
+
+static const char *check_namespaces(const struct wire_namespaces *m, size_t bytes)
+{
+        if (bytes < sizeof(*m))
+                return "NAMESPACES shorter than its head";
+        if (m->max == 0 || m->max > (m->name_length ? 1 : WIRE_MAX_NAMESPACES))
+                return "NAMESPACES of an impossible number of entries";
+        if (m->reserved != 0 || (m->name_length > 0 && m->cursor != 0))
+                return "NAMESPACES with reserved bits";
+        return check_names((const char *)(m + 1), bytes - sizeof(*m), m->name_length,
+                           m->tenant_length);
+}
+
+static const char *check_namespace_remove(const struct wire_namespace_remove *m, size_t bytes)
+{
+        if (bytes < sizeof(*m))
+                return "NAMESPACE_REMOVE shorter than its head";
+        if (m->reserved0 != 0 || m->reserved1 != 0)
+                return "NAMESPACE_REMOVE with reserved bits";
+        if (m->name_length == 0)
+                return "NAMESPACE_REMOVE without a name";
+        return check_names((const char *)(m + 1), bytes - sizeof(*m), m->name_length,
+                           m->tenant_length);
+}
+
 static const char *check_donate(const struct wire_donate *m, size_t bytes)
 {
         if (bytes != sizeof(*m))
@@ -401,6 +438,10 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return check_donate(msg, bytes);
         case WIRE_WITHDRAW:
                 return check_withdraw(msg, bytes);
+        case WIRE_NAMESPACES:
+                return check_namespaces(msg, bytes);
+        case WIRE_NAMESPACE_REMOVE:
+                return check_namespace_remove(msg, bytes);
         case WIRE_LOOKUP:
                 return bytes != sizeof(*hdr) ? "LOOKUP of a wrong length" : NULL;
         default:

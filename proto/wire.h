@@ -57,6 +57,8 @@ enum wire_op {
         WIRE_LOOKUP = 20,   /* the tenant's look-up index (lookup.h); reply carries its fd, and
                                the tally's */
         WIRE_PREFETCH = 21, /* disk to pool, for gets that will come; the reply does not wait */
+        WIRE_NAMESPACES = 22,       /* the namespaces that exist, or one of them */
+        WIRE_NAMESPACE_REMOVE = 23, /* ends one, by its name */
         WIRE_OP_END,
 };
 
@@ -72,6 +74,7 @@ enum wire_flag {
         WIRE_F_PIECES = 1 << 6, /* PUT, GET with WIRE_F_INTO: each key's bytes are in several pieces
                                    of memory; struct wire_piece */
         WIRE_F_TALLY = 1 << 7,  /* LOOKUP: the session's tally, too; for WIRE_FEATURE_TALLY */
+        WIRE_F_PURGE = 1 << 8,  /* NAMESPACE_REMOVE: what it holds, too */
 };
 
 /* Of a message, and of each key. Stable numbers: append only. */
@@ -93,6 +96,7 @@ enum wire_status {
         WIRE_VERSION = 13,      /* hello: no version in common */
         WIRE_SHUTDOWN = 14,     /* the daemon is stopping */
         WIRE_NO_SPACE = 15,     /* put: not even eviction makes room */
+        WIRE_NOT_EMPTY = 16,    /* namespace remove: it holds chunks, so many as value64 says */
         WIRE_STATUS_END,
 };
 
@@ -249,6 +253,33 @@ struct wire_report_request {
 };
 static_assert(sizeof(struct wire_report_request) == 24, "wire format");
 
+enum {
+        WIRE_MAX_NAMESPACES = 128, /* of one reply */
+        WIRE_MAX_TENANT = 63,
+        WIRE_NO_OWNER = -1, /* as a uint32_t: it is not known who made the namespace */
+};
+
+struct wire_namespaces {
+        struct wire_hdr hdr;
+        uint64_t cursor;       /* 16  0 at first, then what the reply gave; zero with a name */
+        uint16_t max;          /* 24  1 to WIRE_MAX_NAMESPACES; with a name 1 */
+        uint8_t name_length;   /* 26  0: all */
+        uint8_t tenant_length; /* 27  0: the client's own; of an admin without a name: all */
+        uint32_t reserved;     /* 28  zero */
+        /* name, then the tenant's name */
+};
+static_assert(sizeof(struct wire_namespaces) == 32, "wire format");
+
+struct wire_namespace_remove {
+        struct wire_hdr hdr;
+        uint8_t name_length;   /* 16  at least 1 */
+        uint8_t tenant_length; /* 17  0: the client's own */
+        uint16_t reserved0;    /* 18  zero */
+        uint32_t reserved1;    /* 20  zero */
+        /* name, then the tenant's name */
+};
+static_assert(sizeof(struct wire_namespace_remove) == 24, "wire format");
+
 enum { WIRE_MAX_VERIFY_CHUNKS = 65536 };
 
 struct wire_verify {
@@ -277,9 +308,11 @@ struct wire_reply {
         uint16_t status; /* 16  enum wire_status, of the message as a whole */
         uint16_t count;  /* 18  results that follow */
         uint32_t value;  /* 20  NAMESPACE: id; DONATE: region; MATCH: keys of the leading run;
-                            batches else: stale releases */
-        uint64_t value64; /* 24  LANE, LOOKUP: bytes; LIST: next cursor, 0 at the end; REPORT: bytes
-                             of the text; PURGE: chunks dropped; NAMESPACE: declared chunk bytes in
+                            NAMESPACES: how many there are; NAMESPACE_REMOVE, BUSY: sessions
+                            that have it open; batches else: stale releases */
+        uint64_t value64; /* 24  LANE, LOOKUP: bytes; LIST, NAMESPACES: next cursor, 0 at the end;
+                             REPORT: bytes of the text; PURGE, NAMESPACE_REMOVE: chunks dropped,
+                             NOT_EMPTY: chunks there are; NAMESPACE: declared chunk bytes in
                              force */
 };
 static_assert(sizeof(struct wire_reply) == 32, "wire format");
@@ -304,6 +337,7 @@ enum wire_feature {
         WIRE_FEATURE_LOOKUP = 1 << 0,   /* LOOKUP */
         WIRE_FEATURE_PREFETCH = 1 << 1, /* PREFETCH */
         WIRE_FEATURE_TALLY = 1 << 2,    /* LOOKUP with WIRE_F_TALLY */
+        WIRE_FEATURE_NAMESPACES = 1 << 3, /* NAMESPACES, NAMESPACE_REMOVE */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,
@@ -360,6 +394,37 @@ struct wire_list_result {
         uint64_t created_ms; /* 40 */
 };
 static_assert(sizeof(struct wire_list_result) == 48, "wire format");
+
+enum {
+        WIRE_NAMESPACE_MAY_REMOVE = 1 << 0, /* this client may remove it, once it is empty */
+};
+
+/* NAMESPACES: `count` of these, each with its texts: name, tenant's name, and, where one was asked
+ * for by name, its fingerprint; then zeros up to `bytes`. */
+struct wire_namespace_info {
+        uint16_t bytes;              /*  0  with the texts: a multiple of 8 */
+        uint8_t name_length;         /*  2 */
+        uint8_t tenant_length;       /*  3 */
+        uint16_t fingerprint_length; /*  4  that follow */
+        uint16_t flags;              /*  6 */
+        uint32_t owner;              /*  8  user id of who made it, or WIRE_NO_OWNER */
+        uint32_t sessions;           /* 12  that have it open */
+        uint64_t chunks;             /* 16  on disk */
+        uint64_t stored_bytes;       /* 24  of these */
+        uint64_t chunk_bytes;        /* 32  declared; 0: none */
+        uint64_t created_ms;         /* 40  Unix time */
+        uint64_t last_used_ms;       /* 48  when the last session that had it open ended, now if one
+                                        has; 0: none has since the daemon started */
+        uint32_t fingerprint_crc32c; /* 56 */
+        uint32_t reserved;           /* 60 */
+};
+static_assert(sizeof(struct wire_namespace_info) == 64, "wire format");
+static_assert(WIRE_MAX_NAMESPACES *
+                              (sizeof(struct wire_namespace_info) + WIRE_MAX_NAME +
+                               WIRE_MAX_TENANT + 7) +
+                              sizeof(struct wire_reply) <=
+                      WIRE_MAX_MESSAGE,
+              "a page of them fits in a message");
 
 /* The one result of VERIFY. */
 struct wire_verify_result {

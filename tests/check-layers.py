@@ -8,7 +8,7 @@
           chain, donation, disposal, client what one connection holds
             cache                           the two tiers as one
           config listener http notify       parts: strangers to each other
-          tenant names transfers stats lookup tally
+          tenant census transfers stats lookup tally
             memory  store -> io evict slab  memory and store, strangers, use slab, evict and io
               base  proto                   used by all, use nothing above
 
@@ -28,7 +28,7 @@ import sys
 import tempfile
 
 HELPERS = {"proto/cleanup.h", "proto/checked.h", "proto/prefetch.h"}
-PARTS = {"config", "listener", "http", "lookup", "names", "notify", "tally", "tenant", "transfers", "stats"}
+PARTS = {"config", "listener", "http", "lookup", "census", "notify", "tally", "tenant", "transfers", "stats"}
 LOW = {"memory", "store", "io", "evict", "slab"}
 BOTTOM = {"base", "proto"}
 CONNECTION = {"disposal", "client", "chain", "donation", "cache"} | PARTS | LOW | BOTTOM

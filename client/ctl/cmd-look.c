@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "common.h"
 #include "human.h"
+#include "namespaces.h"
 #include "keys.h"
 #include "checked.h"
 #include "table.h"
@@ -231,43 +232,6 @@ static const struct option_row ls_options[] = {
         { 0 },
 };
 
-static int list_namespaces(struct ctl *ctl)
-{
-        _cleanup_(freep) char *text = NULL;
-        _cleanup_(cJSON_Deletep) cJSON *status = NULL;
-        _cleanup_(text_table_freep) struct text_table *table = text_table_new("lrr");
-        const cJSON *namespaces, *item;
-        int r;
-
-        r = kvcache_report(ctl->kv, KVCACHE_REPORT_STATUS, &text);
-        if (r < 0)
-                return complain_call(ctl, r, "ls");
-        status = cJSON_Parse(text);
-        namespaces = cJSON_GetObjectItemCaseSensitive(status, "namespaces");
-        if (!cJSON_IsArray(namespaces))
-                return complain(EXIT_REFUSED, "ls: the daemon's answer names no namespaces");
-        if (ctl->json) {
-                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
-
-                cJSON_AddItemReferenceToObject(object, "namespaces", (cJSON *)namespaces);
-                return print_json(object);
-        }
-        text_table_row(table, "namespace", "chunks", "bytes");
-        cJSON_ArrayForEach(item, namespaces) {
-                const cJSON *chunks = cJSON_GetObjectItemCaseSensitive(item, "chunks");
-                const cJSON *bytes = cJSON_GetObjectItemCaseSensitive(item, "bytes");
-                char a[HUMAN_BYTES], b[HUMAN_BYTES];
-
-                human_count(cJSON_IsNumber(chunks) ? (uint64_t)chunks->valuedouble : 0, a);
-                human_bytes(cJSON_IsNumber(bytes) ? (uint64_t)bytes->valuedouble : 0, b);
-                text_table_row(table,
-                          cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name")), a,
-                          b);
-        }
-        text_table_print(table, "", stdout);
-        return EXIT_OK;
-}
-
 static int list_chunks(struct ctl *ctl, uint32_t namespace, uint64_t limit)
 {
         enum { PAGE = 512 };
@@ -357,7 +321,7 @@ static int run_ls(struct ctl *ctl, const struct command *self, int argc, char **
         if (r)
                 return r;
         if (namespaces)
-                return list_namespaces(ctl);
+                return namespaces_list(ctl, "ls", NULL, UINT64_MAX);
         r = namespace_attach(ctl, namespace_name, &namespace);
         return r ? r : list_chunks(ctl, namespace, limit);
 }

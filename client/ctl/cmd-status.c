@@ -491,13 +491,27 @@ static void print_namespaces(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *namespaces =
                 cJSON_DetachItemFromObjectCaseSensitive(status, "namespaces");
+        _cleanup_(cJSON_Deletep) cJSON *usage = take_object(status, "namespace_usage");
         _cleanup_(text_table_freep) struct text_table *table = text_table_new("lrrrl");
+        char counted[HUMAN_BYTES], most[HUMAN_BYTES], warning[512];
+        uint64_t count, limit;
         cJSON *namespace;
+        int shown;
 
         if (!cJSON_IsArray(namespaces))
                 return;
-        puts("\nNamespaces");
-        if (cJSON_GetArraySize(namespaces) == 0) {
+        /* An older daemon tells all, and nothing of limits. */
+        count = take_count(usage, "count");
+        limit = take_count(usage, "limit");
+        take_text(usage, "warning", warning, sizeof(warning));
+        human_count(count, counted);
+        human_count(limit, most);
+        if (limit)
+                printf("\nNamespaces: %s of at most %s\n", counted, most);
+        else
+                puts("\nNamespaces");
+        shown = cJSON_GetArraySize(namespaces);
+        if (shown == 0 && count == 0) {
                 puts("  none yet: a client makes the first");
                 return;
         }
@@ -525,6 +539,12 @@ static void print_namespaces(cJSON *status)
                 text_table_row(table, name, chunks, bytes, each, fingerprint);
         }
         text_table_print(table, "  ", stdout);
+        if (count > (uint64_t)shown) {
+                human_count(count - (uint64_t)shown, counted);
+                printf("  ... and %s more: kvcachectl namespace ls\n", counted);
+        }
+        if (warning[0])
+                printf("  WARNING: %s\n", warning);
 }
 
 /* Of the keys looked up, or, while there are none, of those got: the daemon says which. */

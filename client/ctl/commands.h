@@ -9,6 +9,7 @@ extern const struct command command_status, command_ping, command_stats,
 extern const struct command command_put, command_get;                 /* cmd-chunk.c */
 extern const struct command command_exists, command_stat, command_ls; /* cmd-look.c */
 extern const struct command command_evict, command_purge;             /* cmd-evict.c */
+extern const struct command command_namespace;                        /* cmd-namespace.c */
 extern const struct command command_prefetch;                         /* cmd-prefetch.c */
 extern const struct command command_device;                           /* cmd-device.c */
 extern const struct command command_verify;                           /* cmd-verify.c */

@@ -138,31 +138,24 @@ int ctl_connect(struct ctl *ctl)
         return complain(EXIT_REFUSED, "%s", error);
 }
 
+/* Some of those that there are. */
 static void print_namespaces(struct ctl *ctl)
 {
-        _cleanup_(freep) char *text = NULL;
-        _cleanup_(cJSON_Deletep) cJSON *status = NULL;
-        const cJSON *namespaces, *item;
-        const char *between = "There are: ";
+        enum { SHOWN = 20 };
+        struct kvcache_namespace_info list[SHOWN];
+        uint64_t cursor = 0;
+        int n = kvcache_namespace_list(ctl->kv, NULL, &cursor, list, SHOWN);
 
-        if (kvcache_report(ctl->kv, KVCACHE_REPORT_STATUS, &text) < 0)
+        if (n < 0)
                 return;
-        status = cJSON_Parse(text);
-        namespaces = cJSON_GetObjectItemCaseSensitive(status, "namespaces");
-        if (!cJSON_IsArray(namespaces))
-                return;
-        if (cJSON_GetArraySize(namespaces) == 0)
+        if (n == 0)
                 fprintf(stderr, "There is none yet: the first put makes it.");
-        cJSON_ArrayForEach(item, namespaces) {
-                const char *name =
-                        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name"));
-
-                if (!name)
-                        continue;
-                fputs(between, stderr);
-                print_safe(name, stderr);
-                between = ", ";
+        for (int i = 0; i < n; i++) {
+                fputs(i == 0 ? "There are: " : ", ", stderr);
+                print_safe(list[i].name, stderr);
         }
+        if (cursor)
+                fputs(", and more: kvcachectl namespace ls", stderr);
         fputc('\n', stderr);
 }
 

@@ -15,6 +15,7 @@ static const struct command *const commands[] = {
         &command_status,  &command_ping,     &command_stats,  &command_config,
         &command_put,     &command_get,      &command_exists, &command_stat,
         &command_ls,      &command_prefetch, &command_evict,  &command_purge,
+        &command_namespace,
         &command_device,  &command_verify,   &command_replay, &command_plan,
         &command_profile, &command_kvcache,  &command_iosize,
 };
@@ -26,7 +27,7 @@ static void print_help(void)
              "measures it.\n\n"
              "Commands:");
         for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
-                printf("  %-8s  %s\n", commands[i]->name, commands[i]->summary);
+                printf("  %-9s  %s\n", commands[i]->name, commands[i]->summary);
         puts("\nOptions of every command:\n"
              "  -s, --socket PATH   the daemon's socket; else $KVCACHE_SOCKET, else the default\n"
              "  -j, --json          print JSON, for programs\n"

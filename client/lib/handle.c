@@ -116,6 +116,7 @@ const char *kvcache_status_name(int status)
                 [KVCACHE_VERSION] = "no version in common",
                 [KVCACHE_SHUTDOWN] = "shutting down",
                 [KVCACHE_NO_SPACE] = "no space",
+                [KVCACHE_NOT_EMPTY] = "not empty",
         };
 
         if (status == KVCACHE_LOST)

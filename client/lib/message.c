@@ -257,6 +257,10 @@ static const char *message_check_reply(const struct kvcache *kv, const struct me
                     payload != reply->count * sizeof(struct wire_list_result))
                         return "wrong length";
                 return NULL;
+        case WIRE_NAMESPACES:
+                return reply->count <= m->count && payload <= WIRE_MAX_MESSAGE - sizeof(*reply)
+                               ? NULL
+                               : "wrong length";
         case WIRE_VERIFY:
                 return reply->count == 1 && payload == sizeof(struct wire_verify_result)
                                ? NULL
@@ -312,6 +316,7 @@ static void message_take_control(struct kvcache *kv, struct message *m,
                 if (c->payload) {
                         assert(bytes <= c->payload_bytes);
                         memcpy(c->payload, payload, bytes);
+                        c->payload_bytes = bytes;
                 }
         }
         control_done(c, error);
@@ -559,6 +564,8 @@ int message_errno(unsigned wire_status)
                 return -ESHUTDOWN;
         case WIRE_NO_SPACE:
                 return -ENOSPC;
+        case WIRE_NOT_EMPTY:
+                return -ENOTEMPTY;
         default:
                 return -EIO;
         }

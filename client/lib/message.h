@@ -21,7 +21,7 @@ struct control {
         uint64_t value64;
         uint16_t count;
         void *payload; /* what follows the reply's head is copied here */
-        size_t payload_bytes;
+        size_t payload_bytes; /* its room; then what was copied */
         int fd; /* -1, or a descriptor that is the caller's */
 };
 

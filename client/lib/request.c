@@ -27,7 +27,7 @@
 #include "message.h"
 #include "region.h"
 
-static_assert(KVCACHE_NO_SPACE == WIRE_STATUS_END - 1, "statuses have the wire's numbers");
+static_assert(KVCACHE_NOT_EMPTY == WIRE_STATUS_END - 1, "statuses have the wire's numbers");
 
 /* --- completion --- */
 

@@ -30,6 +30,7 @@ DEFAULT_SOCKET = "/run/kvcache/kvcache.sock"
 FEATURE_LOOKUP = 1
 FEATURE_PREFETCH = 2
 FEATURE_TALLY = 4
+FEATURE_NAMESPACES = 8
 
 TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
 TALLY_BYTES = 256 * TALLY.size
@@ -59,6 +60,8 @@ class Op(enum.IntEnum):
     WITHDRAW = 19
     LOOKUP = 20
     PREFETCH = 21
+    NAMESPACES = 22
+    NAMESPACE_REMOVE = 23
 
 
 class Flag(enum.IntFlag):
@@ -70,6 +73,7 @@ class Flag(enum.IntFlag):
     ALL = 32
     PIECES = 64
     TALLY = 128
+    PURGE = 256
 
 
 class Status(enum.IntEnum):
@@ -89,6 +93,7 @@ class Status(enum.IntEnum):
     VERSION = 13
     SHUTDOWN = 14
     NO_SPACE = 15
+    NOT_EMPTY = 16
 
     @classmethod
     def _missing_(cls, value):
@@ -153,13 +158,20 @@ LEASE = struct.Struct("<II")
 STAT_RESULT = struct.Struct("<HHIIIQ16x")
 LIST = struct.Struct("<IIQ")
 LIST_RESULT = struct.Struct("<32sIH2xQ")
+NAMESPACES = struct.Struct("<QHBBI")
+NAMESPACE_INFO = struct.Struct("<HBBHHIIQQQQQI4x")
+NAMESPACE_REMOVE = struct.Struct("<BBHI")
 
 assert HELLO_RESULT.size == 64 and BATCH.size == 48 and PUT_ENTRY.size == GET_ENTRY.size == 56
 assert PIECE.size == 16 and PUT_RESULT.size == 24 and GET_RESULT.size == 32 and STAT_RESULT.size == 40
-assert LIST_RESULT.size == 48
+assert LIST_RESULT.size == 48 and NAMESPACE_INFO.size == 64
+MAY_REMOVE = 1
+NO_OWNER = 0xffffffff
 
 Lease = collections.namedtuple("Lease", "id generation")
 Stat = collections.namedtuple("Stat", "status tiers length crc32c leases created_ms")
+NamespaceInfo = collections.namedtuple("NamespaceInfo", "name tenant fingerprint may_remove owner sessions chunks "
+                                       "stored_bytes chunk_bytes created_ms last_used_ms fingerprint_crc32c")
 Listed = collections.namedtuple("Listed", "key length tiers created_ms")
 Reply = collections.namedtuple("Reply", "op tag status count value value64 body fds")
 Piece = collections.namedtuple("Piece", "offset length region")
@@ -627,6 +639,49 @@ class Client:
             yield from entries
             if cursor == 0:
                 return
+
+    def namespaces_page(self, cursor=0, count=128, name=b"", tenant=b"", check=True):
+        """One NAMESPACES: (entries, next cursor; 0 at the end, how many there are), or the refusal's reply."""
+        name, tenant = (t.encode() if isinstance(t, str) else t for t in (name, tenant))
+        reply = self.call(Op.NAMESPACES, NAMESPACES.pack(cursor, count, len(name), len(tenant), 0) + name + tenant,
+                          check=check)
+        if reply.status != Status.OK:
+            return reply
+        entries, at = [], 0
+        for _ in range(reply.count):
+            if at + NAMESPACE_INFO.size > len(reply.body):
+                raise ProtocolError("NAMESPACES: a result that is cut off")
+            size, n, t, f, flags, *numbers = NAMESPACE_INFO.unpack_from(reply.body, at)
+            texts = reply.body[at + NAMESPACE_INFO.size:at + size]
+            if size % 8 or n + t + f > len(texts) or n == 0 or any(texts[n + t + f:]):
+                raise ProtocolError(f"NAMESPACES: texts of {n}, {t} and {f} bytes in a result of {size}")
+            entries.append(NamespaceInfo(texts[:n].decode(), texts[n:n + t].decode(), texts[n + t:n + t + f],
+                                         bool(flags & MAY_REMOVE), *numbers))
+            at += size
+        if at != len(reply.body) or reply.count > count:
+            raise ProtocolError(f"NAMESPACES: {reply.count} results in {len(reply.body)} bytes")
+        return entries, reply.value64, reply.value
+
+    def namespaces(self, count=128, tenant=b""):
+        """All that this client is told of (6.22)."""
+        cursor = 0
+        while True:
+            entries, cursor, _ = self.namespaces_page(cursor, count, tenant=tenant)
+            yield from entries
+            if cursor == 0:
+                return
+
+    def namespace_stat(self, name, tenant=b"", check=True):
+        """One by its name, with its fingerprint."""
+        page = self.namespaces_page(count=1, name=name, tenant=tenant, check=check)
+        return page if isinstance(page, Reply) else page[0][0]
+
+    def namespace_remove(self, name, tenant=b"", purge=False, check=True):
+        """Chunks that were purged with it (6.23); or the refusal's reply with check=False."""
+        name, tenant = (t.encode() if isinstance(t, str) else t for t in (name, tenant))
+        reply = self.call(Op.NAMESPACE_REMOVE, NAMESPACE_REMOVE.pack(len(name), len(tenant), 0, 0) + name + tenant,
+                          Flag.PURGE if purge else 0, check=check)
+        return reply.value64 if reply.status == Status.OK else reply
 
     def purge(self, namespace=0, everything=False):
         """Chunks dropped."""

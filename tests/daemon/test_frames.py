@@ -34,14 +34,16 @@ def namespace(name=b"n", fingerprint=b"", chunk=0, reserved=0, lengths=None, fla
     return frame(Op.NAMESPACE, struct.pack("<QHHI", chunk, a, b, reserved) + name + fingerprint, flags)
 
 
-ALLOWED = {Op.PUT: 7, Op.GET: 1 | 2 | 8, Op.TOUCH: 1, Op.PREFETCH: 1, Op.NAMESPACE: 16, Op.PURGE: 32}
+ALLOWED = {Op.PUT: 7, Op.GET: 1 | 2 | 8, Op.TOUCH: 1, Op.PREFETCH: 1, Op.NAMESPACE: 16, Op.PURGE: 32,
+           Op.NAMESPACE_REMOVE: 256}
 
 
 def unknown_flags():
     minimal = {
         Op.PING: b"", Op.NAMESPACE: struct.pack("<QHHI", 0, 1, 0, 0) + b"n", Op.LANE: bytes(8),
         Op.RELEASE: batch_head(count=0), Op.LIST: struct.pack("<IIQ", 1, 10, 0), Op.PURGE: struct.pack("<II", 1, 0),
-        Op.REPORT: bytes(8),
+        Op.REPORT: bytes(8), Op.NAMESPACES: kvwire.NAMESPACES.pack(0, 1, 0, 0, 0),
+        Op.NAMESPACE_REMOVE: kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"n",
         **{op: batch_head(tiers=3 if op == Op.EVICT else 0) + entry for op, entry in BATCHES.items()},
     }
     for op, body in minimal.items():
@@ -88,6 +90,18 @@ BAD = {
     "list of 0": frame(Op.LIST, struct.pack("<IIQ", 1, 0, 0)),
     "list of 1025": frame(Op.LIST, struct.pack("<IIQ", 1, 1025, 0)),
     "list, short": frame(Op.LIST, bytes(8)),
+    "namespaces, none": frame(Op.NAMESPACES, kvwire.NAMESPACES.pack(0, 0, 0, 0, 0)),
+    "namespaces, 129": frame(Op.NAMESPACES, kvwire.NAMESPACES.pack(0, 129, 0, 0, 0)),
+    "namespaces, two of one name": frame(Op.NAMESPACES, kvwire.NAMESPACES.pack(0, 2, 1, 0, 0) + b"n"),
+    "namespaces, a cursor and a name": frame(Op.NAMESPACES, kvwire.NAMESPACES.pack(1, 1, 1, 0, 0) + b"n"),
+    "namespaces, lengths that do not fit": frame(Op.NAMESPACES, kvwire.NAMESPACES.pack(0, 1, 255, 63, 0) + b"n"),
+    "namespaces, too long a tenant": frame(Op.NAMESPACES, kvwire.NAMESPACES.pack(0, 1, 0, 64, 0) + b"t" * 64),
+    "namespaces, short": frame(Op.NAMESPACES, bytes(8)),
+    "removal without a name": frame(Op.NAMESPACE_REMOVE, kvwire.NAMESPACE_REMOVE.pack(0, 1, 0, 0) + b"t"),
+    "removal, reserved": frame(Op.NAMESPACE_REMOVE, kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 1) + b"n"),
+    "removal of what is not printable": frame(Op.NAMESPACE_REMOVE, kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"\n"),
+    "removal, lengths that leave some": frame(Op.NAMESPACE_REMOVE, kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"nn"),
+    "removal, short": frame(Op.NAMESPACE_REMOVE, bytes(4)),
     "purge, reserved": frame(Op.PURGE, struct.pack("<II", 1, 1)),
     "purge of all with a namespace": frame(Op.PURGE, struct.pack("<II", 1, 0), Flag.ALL),
     "report, unknown": frame(Op.REPORT, struct.pack("<II", 4, 0)),

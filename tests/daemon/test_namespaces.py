@@ -12,7 +12,7 @@ import time
 import pytest
 
 import kvwire
-from harness import MIB, wait_until
+from harness import ctl, wait_until
 from kvwire import Op, Status
 from test_tenants import ALICE, BOB, CAROL, TENANTS, client_as, make, usage  # noqa: F401 (make: a fixture)
 
@@ -222,3 +222,325 @@ def test_labels_of_metrics_are_harmless_and_distinct(make):
     assert len(lines) == len(set(line.split("}")[0] for line in lines)) == 6
     assert stats["kvcache_namespace_chunks"] == {'a%22b': 1, "a%5Cb": 2, "a%2522b": 3, "%6Fther": 4, "plain": 5,
                                                  "other": 0}
+
+
+# --- the list ---
+
+def test_the_list_goes_page_by_page_and_names_each_once(make):
+    """Whatever the pages' size, with names that come and go meanwhile."""
+    daemon = make("")
+    names = [f"n-{ALICE}-{i:05}" for i in range(300)]
+    make_many(daemon, ALICE, 300)
+    with daemon.client() as c, client_as(daemon, ALICE) as alice:
+        for count in (1, 7, 128):
+            assert [n.name for n in c.namespaces(count)] == names
+        _, cursor, total = c.namespaces_page(0, 100)
+        assert total == 300
+        for i in (10, 99, 100, 150):
+            alice.namespace_remove(names[i])
+        alice.namespace("later")
+        rest = []
+        while cursor:
+            page, cursor, total = c.namespaces_page(cursor, 100)
+            rest += [n.name for n in page]
+        assert rest == [n for i, n in enumerate(names) if i > 100 and i != 150] + ["later"]
+        assert total == 297
+        assert c.namespaces_page(2**64 - 1)[:2] == ([], 0)
+
+
+def test_the_list_tells_what_is_known_of_each(make):
+    daemon = make("")
+    fingerprint = kvwire.fingerprint(model="m", dtype="bf16")
+    before = time.time() * 1000 - 1000
+    with client_as(daemon, ALICE) as c:
+        c.lane()
+        ns = c.namespace("mine", fingerprint, chunk_bytes=8192)
+        c.put(ns, [(bytes([k]) * 32, bytes(5000)) for k in range(1, 4)], ack=kvwire.Ack.WRITTEN)
+        one = c.namespace_stat("mine")
+        assert one == (("mine", "default", fingerprint if isinstance(fingerprint, bytes) else fingerprint.encode(), True, ALICE,
+                        1, 3, 15000, 8192, one.created_ms, one.last_used_ms, one.fingerprint_crc32c))
+        assert before < one.created_ms <= one.last_used_ms < before + 60000
+        assert one.fingerprint_crc32c == kvwire.crc32c(one.fingerprint)
+        listed, = c.namespaces()
+        assert listed == one._replace(fingerprint=b"", last_used_ms=listed.last_used_ms)
+        with client_as(daemon, BOB) as bob:
+            assert not bob.namespace_stat("mine").may_remove
+            bob.namespace("mine", attach=True)
+            assert c.namespace_stat("mine").sessions == 2
+    with daemon.client() as c:
+        wait_until(lambda: c.namespace_stat("mine").sessions == 0, "both sessions are over")
+        assert c.namespace_stat("mine").last_used_ms >= one.last_used_ms
+    daemon.restart(kill=True)
+    with daemon.client() as c:
+        again = c.namespace_stat("mine")
+        assert (again.owner, again.created_ms, again.chunks) == (ALICE, one.created_ms, 3)
+        assert (again.sessions, again.last_used_ms, again.may_remove) == (0, 0, True)
+
+
+def test_R9_the_list_and_removal_know_no_other_tenants_names(make):
+    """To who is no admin they are not there; to an admin all are, by the tenant's name, configured or not."""
+    daemon = make()
+    red, blue = client_as(daemon, ALICE), client_as(daemon, BOB)
+    red.namespace("shared")
+    red.namespace("secret")
+    blue.namespace("shared")
+    assert [(n.tenant, n.name) for n in blue.namespaces()] == [("blue", "shared")]
+    assert blue.namespaces_page(0, 128, tenant="red") == ([], 0, 0)
+    assert [n.name for n in blue.namespaces(tenant="blue")] == ["shared"]
+    never = blue.namespace_stat("never", check=False)
+    for tenant in ("", "red", "nobody"):
+        for ask in (blue.namespace_stat, blue.namespace_remove):
+            reply = ask("secret", tenant=tenant, check=False)
+            assert (reply.status, reply.body) == (Status.NO_NAMESPACE, never.body)
+    with daemon.client() as admin:
+        assert {(n.tenant, n.name) for n in admin.namespaces()} == {
+            ("red", "shared"), ("red", "secret"), ("blue", "shared")}
+        assert [n.name for n in admin.namespaces(tenant="red")] == ["shared", "secret"]
+        assert admin.namespace_stat("shared", check=False).status == Status.NO_NAMESPACE, "the own tenant is default"
+        assert admin.namespace_stat("shared", tenant="blue").owner == BOB
+    red.close()
+    blue.close()
+    daemon.stop()
+    daemon.config.write_text("")
+    daemon.start()
+    with daemon.client() as admin:
+        assert {n.tenant for n in admin.namespaces()} == {"red", "blue"}
+        assert admin.namespace_remove("secret", tenant="red") == 0
+        assert [n.name for n in admin.namespaces(tenant="red")] == ["shared"]
+
+
+# --- the end of one ---
+
+def keys_of(i, n):
+    return [(bytes([1 + i % 250, i // 250, k]) + bytes(29), bytes([i % 251]) * 3000) for k in range(n)]
+
+
+def test_an_emptied_namespace_is_removed_by_its_owner_or_an_admin(make):
+    daemon = make("")
+    with client_as(daemon, ALICE) as c, client_as(daemon, BOB) as bob, daemon.client() as admin:
+        c.lane()
+        for name in ("a", "b"):
+            c.put(c.namespace(name), keys_of(1, 3), ack=kvwire.Ack.WRITTEN)
+        denied = bob.namespace_remove("a", check=False)
+        assert denied.status == Status.DENIED and b"user who made" in denied.body
+        full = c.namespace_remove("a", check=False)
+        assert (full.status, full.value64) == (Status.NOT_EMPTY, 3)
+        assert c.evict(1, [k for k, _ in keys_of(1, 3)]) == [Status.OK] * 3
+        assert c.namespace_remove("a") == 0
+        assert c.namespace_remove("a", check=False).status == Status.NO_NAMESPACE
+        with pytest.raises(kvwire.Refused) as e:
+            c.get(1, [keys_of(1, 1)[0][0]])
+        assert e.value.status == Status.NO_NAMESPACE, "its number is none any more"
+        assert c.get(2, [keys_of(1, 1)[0][0]])[0].status == Status.OK
+        busy = admin.namespace_remove("b", purge=True, check=False)
+        assert (busy.status, busy.value) == (Status.BUSY, 1) and b"1 other session has it open" in busy.body
+        assert c.get(2, [keys_of(1, 1)[0][0]])[0].status == Status.OK, "what is refused purges nothing"
+    with daemon.client() as admin:
+        wait_until(lambda: admin.namespace_stat("b").sessions == 0, "nobody has it open")
+        assert admin.namespace_remove("b", purge=True) == 3
+    assert daemon.metric("kvcache_namespaces") == 0 and daemon.metric("kvcache_namespaces_removed_total") == 2
+    daemon.restart(kill=True)
+    assert daemon.metric("kvcache_namespaces") == 0
+
+
+def test_what_is_in_memory_alone_is_not_nothing(make):
+    """A chunk that is accepted and on no disk yet stands against a removal; with a purge it goes."""
+    daemon = make("")
+    with client_as(daemon, ALICE) as c:
+        c.lane()
+        ns = c.namespace("a")
+        puts = c.submit_batch(Op.PUT, ns, c.put_entries(keys_of(1, 20)), ack=kvwire.Ack.ACCEPTED)
+        assert c.namespace_remove("a", check=False).status == Status.BUSY, "its puts are under way"
+        c.wait(puts)
+        assert c.namespace_remove("a", check=False).status == Status.NOT_EMPTY
+        assert all(r.status == Status.OK for r in c.get(ns, [k for k, _ in keys_of(1, 20)]))
+        tags = [c.submit_batch(Op.PUT, ns, c.put_entries(keys_of(2, 20)), ack=kvwire.Ack.WRITTEN),
+                c.submit(Op.NAMESPACE_REMOVE, kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"a", 256)]
+        removed = c.wait(tags[1], check=False)
+        c.wait(tags[0], check=False)
+        assert removed.status == Status.BUSY
+        assert c.namespace_remove("a", purge=True) == 40
+        assert [n.name for n in c.namespaces()] == []
+
+
+def test_a_removed_name_begins_anew(make):
+    """Nothing of the old one is found in the new one, in memory or on disk, after kills and restarts."""
+    daemon = make("", {"limits.uid_namespaces": 4})
+    pairs = keys_of(3, 5)
+    keys = [k for k, _ in pairs]
+    for round in range(4):
+        with client_as(daemon, ALICE) as c:
+            c.lane()
+            ns = c.namespace("again", f"round={round}\n")
+            assert [r.status for r in c.get(ns, keys)] == [Status.MISS] * 5
+            assert not any(c.exists(ns, keys)) and not list(c.list(ns))
+            c.put(ns, [(k, bytes([round]) * 3000) for k in keys], ack=kvwire.Ack.DURABLE)
+            assert c.namespace_remove("again", purge=True) == 5
+            other = c.namespace("other", f"round={round}\n")
+            assert [r.status for r in c.get(other, keys)] == [Status.MISS] * 5
+            c.namespace_remove("other")
+        daemon.restart(kill=bool(round % 2))
+    assert daemon.metric("kvcache_namespaces") == 0
+
+
+def test_a_store_of_names_can_be_made_and_removed_again_and_again(make):
+    """Twice as many as a store can have, over restarts in between: numbers and places come back."""
+    daemon = make("limits: {uid_namespaces: 4096}\n")
+    for round in range(4):
+        for part in range(0, 2048, 128):
+            with client_as(daemon, ALICE) as c:
+                names = [b"r%d-%05d" % (round, part + i) for i in range(128)]
+                assert statuses(open_some(c, names)) == {Status.OK: 128}
+                if part % 256 == 0:
+                    continue
+        assert daemon.metric("kvcache_namespaces") == 2048
+        with client_as(daemon, ALICE) as c:
+            wait_until(lambda: all(n.sessions == 0 for n in c.namespaces()), "the sessions are over")
+            body = kvwire.NAMESPACE_REMOVE.pack
+            for part in range(0, 2048, 32):
+                tags = []
+                for i in range(32):
+                    name = b"r%d-%05d" % (round, part + i)
+                    tags.append(c.submit(Op.NAMESPACE_REMOVE, body(len(name), 0, 0, 0) + name))
+                assert {c.wait(t, check=False).status for t in tags} == {Status.OK}
+            # One session may open and remove more than it can have open at a time.
+            for i in range(300):
+                c.namespace(f"one-{i}")
+                c.namespace_remove(f"one-{i}")
+        assert daemon.metric("kvcache_namespaces") == 0
+        daemon.restart(kill=bool(round % 2))
+    assert daemon.metric("kvcache_namespaces") == 0
+
+
+def test_opens_and_removals_of_one_name_at_once(make):
+    """From several sessions: each open that was answered OK has a namespace that works, and the daemon agrees on who has it."""
+    daemon = make("limits: {uid_namespaces: 4096}\n")
+    clients = [client_as(daemon, ALICE) for _ in range(4)]
+    remove = kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"x"
+    seen = set()
+    for round in range(60):
+        tags = []
+        for i, c in enumerate(clients):
+            if (round + i) % 2:
+                tags.append((c, c.submit(Op.NAMESPACE, message(b"x"))))
+            tags.append((c, c.submit(Op.NAMESPACE_REMOVE, remove, 256 * (round % 3 == 0))))
+            tags.append((c, c.submit(Op.NAMESPACE, message(b"x", b"round=%d\n" % (round % 2)))))
+        for c, tag in tags:
+            seen.add((lambda r: (r.op, r.status))(c.wait(tag, check=False)))
+        assert len([n for n in clients[0].namespaces() if n.name == "x"]) <= 1
+    assert (Op.NAMESPACE_REMOVE, Status.BUSY) in seen and (Op.NAMESPACE, Status.OK) in seen
+    assert {s for o, s in seen if o == Op.NAMESPACE_REMOVE} <= {Status.OK, Status.BUSY, Status.NO_NAMESPACE}
+    for c in clients:
+        c.close()
+    with client_as(daemon, ALICE) as c:
+        wait_until(lambda: all(n.sessions == 0 for n in c.namespaces()), "the sessions are over")
+        for n in list(c.namespaces()):
+            assert c.namespace_remove(n.name) == 0
+    daemon.restart()
+    assert daemon.metric("kvcache_namespaces") == 0
+
+
+def test_removal_on_several_volumes_one_of_them_away(make):
+    """What may hold chunks is removed with a purge alone; nothing of it comes back with the volume, nor in the number's next."""
+    daemon = make("", start=False)
+    daemon.settings["store.path"] = f"{daemon.store}-0,{daemon.store}-1,{daemon.store}-2"
+    daemon.start()
+    pairs = [(bytes([7, i]) + bytes(30), bytes([i]) * 9000) for i in range(60)]
+    keys = [k for k, _ in pairs]
+    for round in range(3):
+        with daemon.client() as c:
+            c.lane()
+            ns = c.namespace("v")
+            for at in range(0, 60, 20):
+                c.put(ns, pairs[at:at + 20], ack=kvwire.Ack.DURABLE)
+            c.device("suspend", 1)
+            c.evict(ns, keys)
+            refused = c.namespace_remove("v", check=False)
+            assert refused.status in (Status.BUSY, Status.NOT_EMPTY), refused
+            assert refused.status != Status.BUSY or b"suspended" in refused.body
+            c.namespace_remove("v", purge=True)
+            again = c.namespace("v")
+            assert [r.status for r in c.get(again, keys)] == [Status.MISS] * 60
+            if round == 1:
+                c.device("resume", 1)
+                assert [r.status for r in c.get(again, keys)] == [Status.MISS] * 60
+        daemon.restart(kill=round != 1)
+        with daemon.client() as c:
+            assert all(p["state"] == "up" for p in json.loads(c.report())["store"]["paths"])
+            ns = c.namespace("v", attach=True)
+            assert [r.status for r in c.get(ns, keys)] == [Status.MISS] * 60 and not list(c.list(ns))
+            c.namespace_remove("v")
+    assert daemon.metric("kvcache_namespaces") == 0
+
+
+# --- kvcachectl ---
+
+OK, NOT_FOUND, USAGE, REFUSED = 0, 1, 2, 4
+
+
+def test_kvcachectl_lists_shows_and_removes_namespaces(make):
+    daemon = make("")
+    with client_as(daemon, ALICE) as c:
+        c.lane()
+        c.put(c.namespace("large", "model=m\n", chunk_bytes=4096), keys_of(1, 3), ack=kvwire.Ack.WRITTEN)
+        c.put(c.namespace("small"), keys_of(2, 1), ack=kvwire.Ack.WRITTEN)
+        c.namespace("empty")
+        said = json.loads(ctl("namespace", "ls", "--json", daemon=daemon, check=OK).stdout)
+        assert [(n["name"], n["chunks"], n["bytes"], n["owner"], n["sessions"], n["may_remove"])
+                for n in said["namespaces"]] == [("large", 3, 9000, ALICE, 1, True), ("small", 1, 3000, ALICE, 1, True),
+                                                ("empty", 0, 0, ALICE, 1, True)]
+        assert said["count"] == 3
+        lines = ctl("namespace", "ls", "--limit", "2", daemon=daemon, check=OK).stdout.splitlines()
+        assert [line.split()[0] for line in lines] == ["namespace", "large", "small", "..."] and "1 more" in lines[-1]
+        assert str(ALICE) in lines[1] and lines[1].split()[-1] == "now"
+        one = json.loads(ctl("namespace", "stat", "large", "--json", daemon=daemon, check=OK).stdout)
+        assert (one["fingerprint"], one["chunk_bytes"]) == ("model=m\n", 4096)
+        text = ctl("namespace", "stat", "large", daemon=daemon, check=OK).stdout
+        assert "model=m" in text and str(ALICE) in text
+        refused = ctl("namespace", "rm", "empty", daemon=daemon, check=REFUSED)
+        assert "1 other session has it open" in refused.stderr and not refused.stdout
+    with daemon.client() as c:
+        wait_until(lambda: all(n.sessions == 0 for n in c.namespaces()), "the session is over")
+    assert "3 chunks" in ctl("namespace", "rm", "large", daemon=daemon, check=REFUSED).stderr
+    assert ctl("namespace", "rm", "large", "--purge", daemon=daemon, check=OK).stdout == "large: removed, with 3 chunks\n"
+    assert ctl("namespace", "rm", "empty", daemon=daemon, check=OK).stdout == "empty: removed\n"
+    said = json.loads(ctl("namespace", "rm", "--json", "--purge", "small", daemon=daemon, check=OK).stdout)
+    assert said == {"removed": "small", "dropped": 1}
+    for action in ("rm", "stat"):
+        assert "no namespace 'large'" in ctl("namespace", action, "large", daemon=daemon, check=NOT_FOUND).stderr
+    assert json.loads(ctl("namespace", "ls", "--json", daemon=daemon, check=OK).stdout) == {"namespaces": [], "count": 0}
+
+
+@pytest.mark.parametrize("arguments", [["gone"], ["rm"], ["stat"], ["rm", "a", "b"], ["ls", "a"], ["ls", "--purge"],
+                                       ["stat", "--limit", "3", "a"]])
+def test_kvcachectl_namespace_wrong_usage(make, arguments):
+    assert ctl("namespace", *arguments, check=USAGE).stderr
+
+
+def test_kvcachectl_namespace_of_other_users_and_tenants(make):
+    daemon = make()
+    with client_as(daemon, ALICE) as red:
+        red.namespace("mine")
+    with client_as(daemon, BOB) as blue:
+        blue.namespace("mine")
+    lines = ctl("namespace", "ls", daemon=daemon, check=OK).stdout.splitlines()
+    assert sorted(line.split()[0] for line in lines) == ["blue:mine", "namespace", "red:mine"]
+    assert "no namespace" in ctl("namespace", "rm", "mine", daemon=daemon, check=NOT_FOUND).stderr
+    ctl("namespace", "rm", "--tenant", "red", "mine", daemon=daemon, check=OK)
+    said = json.loads(ctl("namespace", "ls", "--json", daemon=daemon, check=OK).stdout)
+    assert [(n["tenant"], n["name"]) for n in said["namespaces"]] == [("blue", "mine")]
+
+
+def test_kvcachectl_status_stays_short_with_thousands_of_namespaces(crowded):
+    out = ctl("status", daemon=crowded, check=OK).stdout
+    assert len(out.splitlines()) < 100
+    assert "Namespaces: 2,025 of at most 4,096" in out and "... and 2,005 more: kvcachectl namespace ls" in out, out
+    assert "big-24" in out and "big-05" in out and "big-04" not in out
+    assert len(ctl("namespace", "ls", daemon=crowded, check=OK).stdout.splitlines()) == 2026
+
+
+def test_kvcachectl_status_warns_near_a_limit(make):
+    daemon = make("", {"limits.uid_namespaces": 10})
+    make_many(daemon, ALICE, 8)
+    out = ctl("status", daemon=daemon, check=OK).stdout
+    assert "WARNING: 1 user is at 80 % of its limit or more: remove some (kvcachectl namespace rm)" in out

@@ -46,7 +46,7 @@ static struct {
         struct liveness liveness;
         struct leases *leases;
         struct tenants *tenants;
-        struct names *names;
+        struct census *census;
         struct dispatch_env env;
         struct sessions *sessions;
 } d;
@@ -192,7 +192,7 @@ static void start(void)
         assert(r == 0);
         r = tenants_new(&d.tenants, &only, 1, &admins, &all, &none, error);
         assert(r == 0);
-        r = names_new(&d.names, t.store, UINT16_MAX);
+        r = census_new(&d.census, t.store, UINT16_MAX);
         assert(r == 0);
         d.env = (struct dispatch_env){
                 .cache = t.cache,
@@ -201,7 +201,7 @@ static void start(void)
                 .store = t.store,
                 .io = t.io,
                 .tenants = d.tenants,
-                .names = d.names,
+                .census = d.census,
                 .lane_max = 4 * MIB,
                 .wait_ms = 20,
                 .report = report,

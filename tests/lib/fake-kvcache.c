@@ -420,6 +420,24 @@ int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns)
         return r;
 }
 
+int kvcache_namespace_list(struct kvcache *kv, const char *tenant, uint64_t *cursor,
+                           struct kvcache_namespace_info *ret, size_t max)
+{
+        return -EOPNOTSUPP;
+}
+
+int kvcache_namespace_stat(struct kvcache *kv, const char *name, const char *tenant,
+                           struct kvcache_namespace_info *ret, char **ret_fingerprint)
+{
+        return -EOPNOTSUPP;
+}
+
+int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *tenant,
+                             uint32_t flags, uint64_t *ret_dropped)
+{
+        return -EOPNOTSUPP;
+}
+
 int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text)
 {
         int r = 0;

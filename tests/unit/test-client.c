@@ -250,7 +250,7 @@ static void test_calls_without_a_handle_are_refused(void **state)
         assert_string_equal(kvcache_status_name(KVCACHE_PENDING), "pending");
         assert_string_equal(kvcache_status_name(-1), "unknown");
         assert_string_equal(kvcache_status_name(99), "unknown");
-        for (int i = 0; i <= KVCACHE_NO_SPACE; i++)
+        for (int i = 0; i <= KVCACHE_NOT_EMPTY; i++)
                 assert_string_not_equal(kvcache_status_name(i), "unknown");
 }
 

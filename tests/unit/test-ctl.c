@@ -82,6 +82,24 @@ int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor
         return 0;
 }
 
+int kvcache_namespace_list(struct kvcache *kv, const char *tenant, uint64_t *cursor,
+                           struct kvcache_namespace_info *ret, size_t max)
+{
+        return -EOPNOTSUPP;
+}
+
+int kvcache_namespace_stat(struct kvcache *kv, const char *name, const char *tenant,
+                           struct kvcache_namespace_info *ret, char **ret_fingerprint)
+{
+        return -EOPNOTSUPP;
+}
+
+int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *tenant,
+                             uint32_t flags, uint64_t *ret_dropped)
+{
+        return -EOPNOTSUPP;
+}
+
 int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text)
 {
         if (!fake.status_report)

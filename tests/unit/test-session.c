@@ -39,7 +39,7 @@ static struct {
         struct liveness liveness;
         struct leases *leases;
         struct tenants *tenants;
-        struct names *names;
+        struct census *census;
         struct dispatch_env env;
         struct sessions *sessions;
         unsigned fds;
@@ -167,7 +167,7 @@ static int setup(void **state)
                                                             .bytes_all = 8 * MIB }),
                          0);
         assert_int_equal(tenants_new(&d.tenants, &only, 1, &admins, &all, &none, error), 0);
-        assert_int_equal(names_new(&d.names, t.store, UINT16_MAX), 0);
+        assert_int_equal(census_new(&d.census, t.store, UINT16_MAX), 0);
         d.env = (struct dispatch_env){
                 .cache = t.cache,
                 .pool = t.pool,
@@ -175,7 +175,7 @@ static int setup(void **state)
                 .store = t.store,
                 .io = t.io,
                 .tenants = d.tenants,
-                .names = d.names,
+                .census = d.census,
                 .lane_max = 64 * MIB,
                 .wait_ms = 60000,
                 .report = no_report,
@@ -208,7 +208,7 @@ static int teardown(void **state)
         sessions_free(d.sessions);
         dispatch_fini(&d.env);
         leases_free(d.leases);
-        names_free(d.names);
+        census_free(d.census);
         tenants_free(d.tenants);
         liveness_close(&d.liveness);
         event_free(d.done);

@@ -30,6 +30,8 @@ union message {
         struct wire_device device;
         struct wire_donate donate;
         struct wire_withdraw withdraw;
+        struct wire_namespaces namespaces;
+        struct wire_namespace_remove remove;
         uint8_t bytes[WIRE_MAX_MESSAGE + 64];
         uint64_t align;
 };
@@ -119,9 +121,41 @@ static unsigned flags_of(unsigned op)
                 return WIRE_F_ALL;
         case WIRE_LOOKUP:
                 return WIRE_F_TALLY;
+        case WIRE_NAMESPACE_REMOVE:
+                return WIRE_F_PURGE;
         default:
                 return 0;
         }
+}
+
+static void list_namespaces(union message *m, const char *name, const char *tenant, unsigned max)
+{
+        size_t n = strlen(name), t = strlen(tenant);
+
+        memset(m, 0, sizeof(*m));
+        m->namespaces = (struct wire_namespaces){
+                .hdr = { .len = (uint32_t)(sizeof(m->namespaces) + n + t), .op = WIRE_NAMESPACES },
+                .max = (uint16_t)max,
+                .name_length = (uint8_t)n,
+                .tenant_length = (uint8_t)t,
+        };
+        memcpy(&m->namespaces + 1, name, n);
+        memcpy((char *)(&m->namespaces + 1) + n, tenant, t);
+}
+
+static void remove_namespace(union message *m, const char *name, const char *tenant)
+{
+        size_t n = strlen(name), t = strlen(tenant);
+
+        memset(m, 0, sizeof(*m));
+        m->remove = (struct wire_namespace_remove){
+                .hdr = { .len = (uint32_t)(sizeof(m->remove) + n + t),
+                         .op = WIRE_NAMESPACE_REMOVE },
+                .name_length = (uint8_t)n,
+                .tenant_length = (uint8_t)t,
+        };
+        memcpy(&m->remove + 1, name, n);
+        memcpy((char *)(&m->remove + 1) + n, tenant, t);
 }
 
 /* A minimal good request of each op. */
@@ -179,6 +213,12 @@ static void minimal(union message *m, unsigned op)
                 m->withdraw = (struct wire_withdraw){
                         .hdr = { .len = sizeof(m->withdraw), .op = WIRE_WITHDRAW }, .region = 1
                 };
+                break;
+        case WIRE_NAMESPACES:
+                list_namespaces(m, "", "", 1);
+                break;
+        case WIRE_NAMESPACE_REMOVE:
+                remove_namespace(m, "n", "");
                 break;
         case WIRE_LOOKUP:
                 memset(m, 0, sizeof(*m));
@@ -869,6 +909,77 @@ static void a_namespace_name_is_printable(void **state)
         assert_int_equal(wire_name_check("a\0b", 3), -EINVAL);
 }
 
+static void namespaces_are_named_within_bounds(void **state)
+{
+        char name[WIRE_MAX_NAME + 1] = "", tenant[WIRE_MAX_TENANT + 2] = "";
+
+        memset(name, 'n', WIRE_MAX_NAME);
+        memset(tenant, 't', WIRE_MAX_TENANT);
+        list_namespaces(&m, name, tenant, 1);
+        assert_accepted(&m);
+        m.namespaces.max = 2; /* of one */
+        assert_refused(&m);
+        m.namespaces.max = 1;
+        m.namespaces.cursor = 1;
+        assert_refused(&m);
+        list_namespaces(&m, "", tenant, WIRE_MAX_NAMESPACES);
+        m.namespaces.cursor = UINT64_MAX;
+        assert_accepted(&m);
+        m.namespaces.max++;
+        assert_refused(&m);
+        m.namespaces.max = 0;
+        assert_refused(&m);
+        list_namespaces(&m, "", tenant, 1);
+        m.namespaces.reserved = 1;
+        assert_refused(&m);
+        remove_namespace(&m, name, tenant);
+        assert_accepted(&m);
+        m.remove.reserved0 = 1;
+        assert_refused(&m);
+        m.remove.reserved0 = 0;
+        m.remove.reserved1 = 1;
+        assert_refused(&m);
+        remove_namespace(&m, "", "t");
+        assert_refused(&m);
+
+        tenant[WIRE_MAX_TENANT] = 't';
+        list_namespaces(&m, name, tenant, 1);
+        assert_refused(&m);
+        remove_namespace(&m, name, tenant);
+        assert_refused(&m);
+        for (unsigned c = 0; c < 256; c++) {
+                char one[2] = { (char)c, 0 };
+
+                list_namespaces(&m, "n", "t", 1);
+                ((uint8_t *)(&m.namespaces + 1))[0] = (uint8_t)c;
+                assert_int_equal(!check(&m), c >= 0x20 && c <= 0x7e);
+                if (c == 0)
+                        continue;
+                remove_namespace(&m, "n", one);
+                assert_int_equal(!check(&m), c >= 0x20 && c <= 0x7e);
+        }
+        for (int wrong = -1; wrong <= 1; wrong += 2) {
+                list_namespaces(&m, "nn", "tt", 1);
+                m.namespaces.name_length = (uint8_t)(2 + wrong);
+                assert_refused(&m);
+                list_namespaces(&m, "nn", "tt", 1);
+                m.hdr.len += (uint32_t)wrong;
+                assert_refused(&m);
+                remove_namespace(&m, "nn", "tt");
+                m.remove.tenant_length = (uint8_t)(2 + wrong);
+                assert_refused(&m);
+                remove_namespace(&m, "nn", "tt");
+                m.hdr.len += (uint32_t)wrong;
+                assert_refused(&m);
+        }
+        list_namespaces(&m, "", "", 1);
+        m.hdr.len--;
+        assert_refused(&m);
+        remove_namespace(&m, "n", "");
+        m.hdr.len -= 2;
+        assert_refused(&m);
+}
+
 static void lists_purges_and_reports_are_in_range(void **state)
 {
         minimal(&m, WIRE_LIST);
@@ -1121,6 +1232,7 @@ int main(void)
                 cmocka_unit_test(a_client_name_is_printable_and_padded),
                 cmocka_unit_test(namespaces_are_exact),
                 cmocka_unit_test(a_namespace_name_is_printable),
+                cmocka_unit_test(namespaces_are_named_within_bounds),
                 cmocka_unit_test(lists_purges_and_reports_are_in_range),
                 cmocka_unit_test(releases_follow_the_entries),
                 cmocka_unit_test(a_reply_to_the_largest_request_fits_a_message),

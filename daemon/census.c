@@ -4,9 +4,9 @@
  * a namespace is forgotten. A user is counted in each tenant by itself, since its limit is that of
  * its tenant.
  *
- * Sessions that have a namespace open are counted in a hash table by its id, in which an entry stays
- * until the namespace is removed: at most as many as a store can have. */
-#include "names.h"
+ * Sessions that have a namespace open are counted in a hash table by its id, in which an entry
+ * stays until the namespace is removed: at most as many as a store can have. */
+#include "census.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -35,26 +35,27 @@ struct use {
         uint64_t closed_ms;
 };
 
-struct names {
+struct census {
         const struct store *store;
         uint16_t hidden;
-        struct names_limits limits;
+        struct census_limits limits;
         struct log_ratelimit lines;
 
         uint64_t version; /* of the store's list that the counts are of */
         bool counted;
         unsigned count, n_hidden;
-        unsigned tenants[NAMES_MAX_TENANTS];
+        uint32_t highest_id; /* of all that were ever counted */
+        unsigned tenants[CENSUS_MAX_TENANTS];
         struct user_count users[BUCKETS];
 
         struct use uses[BUCKETS];
         unsigned n_uses;
-        uint64_t removed, refused[NAMES_SCOPES];
+        uint64_t removed, refused[CENSUS_SCOPES];
 };
 
-int names_new(struct names **ret, const struct store *store, uint16_t hidden)
+int census_new(struct census **ret, const struct store *store, uint16_t hidden)
 {
-        struct names *n = calloc(1, sizeof(*n));
+        struct census *n = calloc(1, sizeof(*n));
 
         if (!n)
                 return -ENOMEM;
@@ -65,15 +66,15 @@ int names_new(struct names **ret, const struct store *store, uint16_t hidden)
         return 0;
 }
 
-struct names *names_free(struct names *n)
+struct census *census_free(struct census *n)
 {
         free(n);
         return NULL;
 }
 
-void names_set_limits(struct names *n, const struct names_limits *limits)
+void census_set_limits(struct census *n, const struct census_limits *limits)
 {
-        assert(limits->n_tenants <= NAMES_MAX_TENANTS);
+        assert(limits->n_tenants <= CENSUS_MAX_TENANTS);
         n->limits = *limits;
         n->counted = false;
 }
@@ -88,17 +89,16 @@ static unsigned bucket_of(uint32_t a, uint32_t b)
 }
 
 /* The user's, or the free one that would be its. */
-static struct user_count *user_find(struct names *n, uint16_t tenant, uint32_t uid)
+static struct user_count *user_find(struct census *n, uint16_t tenant, uint32_t uid)
 {
         unsigned i = bucket_of(tenant, uid);
 
-        while (n->users[i].count > 0 &&
-               (n->users[i].uid != uid || n->users[i].tenant != tenant))
+        while (n->users[i].count > 0 && (n->users[i].uid != uid || n->users[i].tenant != tenant))
                 i = (i + 1) % BUCKETS;
         return &n->users[i];
 }
 
-static int tenant_index(const struct names *n, uint16_t store_tenant)
+static int tenant_index(const struct census *n, uint16_t store_tenant)
 {
         for (unsigned i = 0; i < n->limits.n_tenants; i++)
                 if (n->limits.tenants[i].store_tenant == store_tenant)
@@ -108,10 +108,11 @@ static int tenant_index(const struct names *n, uint16_t store_tenant)
 
 static bool count_one(void *userdata, const struct store_namespace *ns)
 {
-        struct names *n = userdata;
+        struct census *n = userdata;
         struct user_count *user;
         int tenant;
 
+        n->highest_id = MAX(n->highest_id, ns->id);
         if (ns->tenant == n->hidden) {
                 n->n_hidden++;
                 return true;
@@ -129,7 +130,7 @@ static bool count_one(void *userdata, const struct store_namespace *ns)
         return true;
 }
 
-static void count_all(struct names *n)
+static void count_all(struct census *n)
 {
         uint64_t version = store_namespaces_version(n->store);
 
@@ -145,46 +146,46 @@ static void count_all(struct names *n)
 
 /* --- limits --- */
 
-static unsigned store_most(const struct names *n)
+static unsigned store_most(const struct census *n)
 {
         return STORE_MAX_NAMESPACES - n->n_hidden;
 }
 
-static unsigned tenant_most(const struct names *n, unsigned i)
+static unsigned tenant_most(const struct census *n, unsigned i)
 {
         unsigned most = n->limits.tenants[i].most;
 
         return most ? most : MAX(store_most(n) / n->limits.n_tenants, 1u);
 }
 
-static unsigned user_most(const struct names *n, int tenant)
+static unsigned user_most(const struct census *n, int tenant)
 {
         unsigned of_tenant = tenant >= 0 ? tenant_most(n, (unsigned)tenant) : store_most(n);
 
         if (n->limits.user)
                 return MIN(n->limits.user, of_tenant);
-        return MIN(MAX(of_tenant / 2, 1u), (unsigned)NAMES_USER_AUTO);
+        return MIN(MAX(of_tenant / 2, 1u), (unsigned)CENSUS_USER_AUTO);
 }
 
 static bool is_near(unsigned has, unsigned most)
 {
-        return (uint64_t)has * 100 >= (uint64_t)most * NAMES_WARN_PERCENT;
+        return (uint64_t)has * 100 >= (uint64_t)most * CENSUS_WARN_PERCENT;
 }
 
-bool names_may_make(struct names *n, uint16_t store_tenant, uint32_t uid, struct names_use *ret)
+bool census_may_make(struct census *n, uint16_t store_tenant, uint32_t uid, struct census_use *ret)
 {
-        struct names_use uses[3];
+        struct census_use uses[3];
         int tenant;
 
         count_all(n);
         tenant = tenant_index(n, store_tenant);
-        uses[0] = (struct names_use){ NAMES_USER, user_find(n, store_tenant, uid)->count,
-                                      user_most(n, tenant) };
-        uses[1] = (struct names_use){ NAMES_TENANT, 0, 1 };
+        uses[0] = (struct census_use){ CENSUS_USER, user_find(n, store_tenant, uid)->count,
+                                       user_most(n, tenant) };
+        uses[1] = (struct census_use){ CENSUS_TENANT, 0, 1 };
         if (tenant >= 0)
-                uses[1] = (struct names_use){ NAMES_TENANT, n->tenants[tenant],
-                                              tenant_most(n, (unsigned)tenant) };
-        uses[2] = (struct names_use){ NAMES_STORE, n->count, store_most(n) };
+                uses[1] = (struct census_use){ CENSUS_TENANT, n->tenants[tenant],
+                                               tenant_most(n, (unsigned)tenant) };
+        uses[2] = (struct census_use){ CENSUS_STORE, n->count, store_most(n) };
         for (unsigned i = 0; i < ARRAY_SIZE(uses); i++)
                 if (uses[i].has >= uses[i].most) {
                         n->refused[uses[i].scope]++;
@@ -194,12 +195,18 @@ bool names_may_make(struct names *n, uint16_t store_tenant, uint32_t uid, struct
         return true;
 }
 
-void names_count_refusal(struct names *n, enum names_scope scope)
+uint32_t census_highest_id(struct census *n)
+{
+        count_all(n);
+        return n->highest_id;
+}
+
+void census_count_refusal(struct census *n, enum census_scope scope)
 {
         n->refused[scope]++;
 }
 
-static void warn(struct names *n, const char *whose, unsigned has, unsigned most, const char *key)
+static void warn(struct census *n, const char *whose, unsigned has, unsigned most, const char *key)
 {
         uint32_t held_back;
 
@@ -215,7 +222,7 @@ static bool has_come_near(unsigned has, unsigned most)
         return has > 0 && is_near(has, most) && !is_near(has - 1, most);
 }
 
-void names_made(struct names *n, uint16_t store_tenant, uint32_t uid)
+void census_made(struct census *n, uint16_t store_tenant, uint32_t uid)
 {
         unsigned user;
         char whose[96];
@@ -238,7 +245,7 @@ void names_made(struct names *n, uint16_t store_tenant, uint32_t uid)
                 warn(n, "the store", n->count, store_most(n), "more it cannot have");
 }
 
-void names_log_started(struct names *n)
+void census_log_started(struct census *n)
 {
         char whose[96];
 
@@ -255,7 +262,7 @@ void names_log_started(struct names *n)
 /* --- sessions --- */
 
 /* The namespace's, or the free one that would be its. */
-static struct use *use_find(const struct names *n, uint32_t id)
+static struct use *use_find(const struct census *n, uint32_t id)
 {
         unsigned i = bucket_of(0, id);
 
@@ -264,7 +271,7 @@ static struct use *use_find(const struct names *n, uint32_t id)
         return (struct use *)&n->uses[i];
 }
 
-int names_ref(struct names *n, uint32_t id)
+int census_ref(struct census *n, uint32_t id)
 {
         struct use *use = use_find(n, id);
 
@@ -278,7 +285,7 @@ int names_ref(struct names *n, uint32_t id)
         return 0;
 }
 
-void names_unref(struct names *n, uint32_t id)
+void census_unref(struct census *n, uint32_t id)
 {
         struct use *use = use_find(n, id);
 
@@ -287,12 +294,12 @@ void names_unref(struct names *n, uint32_t id)
                 use->closed_ms = clock_unix_ms();
 }
 
-unsigned names_sessions(const struct names *n, uint32_t id)
+unsigned census_sessions(const struct census *n, uint32_t id)
 {
         return use_find(n, id)->sessions;
 }
 
-uint64_t names_last_used_ms(const struct names *n, uint32_t id)
+uint64_t census_last_used_ms(const struct census *n, uint32_t id)
 {
         const struct use *use = use_find(n, id);
 
@@ -300,7 +307,7 @@ uint64_t names_last_used_ms(const struct names *n, uint32_t id)
 }
 
 /* What lies behind the freed bucket moves up, so that a search still ends at a free one. */
-static void use_forget(struct names *n, struct use *use)
+static void use_forget(struct census *n, struct use *use)
 {
         unsigned hole = (unsigned)(use - n->uses), i = hole;
 
@@ -321,7 +328,7 @@ static void use_forget(struct names *n, struct use *use)
         }
 }
 
-void names_removed(struct names *n, uint32_t id)
+void census_removed(struct census *n, uint32_t id)
 {
         struct use *use = use_find(n, id);
 
@@ -334,10 +341,10 @@ void names_removed(struct names *n, uint32_t id)
 
 /* --- what is seen --- */
 
-void names_get_stats(struct names *n, struct names_stats *ret)
+void census_get_stats(struct census *n, struct census_stats *ret)
 {
         count_all(n);
-        *ret = (struct names_stats){
+        *ret = (struct census_stats){
                 .count = n->count,
                 .most = store_most(n),
                 .store_near = is_near(n->count, store_most(n)),
@@ -352,27 +359,27 @@ void names_get_stats(struct names *n, struct names_stats *ret)
                                            user_most(n, tenant_index(n, n->users[i].tenant)));
 }
 
-bool names_get_tenant(struct names *n, uint16_t store_tenant, struct names_use *ret)
+bool census_get_tenant(struct census *n, uint16_t store_tenant, struct census_use *ret)
 {
         int i = tenant_index(n, store_tenant);
 
         if (i < 0)
                 return false;
         count_all(n);
-        *ret = (struct names_use){ NAMES_TENANT, n->tenants[i], tenant_most(n, (unsigned)i) };
+        *ret = (struct census_use){ CENSUS_TENANT, n->tenants[i], tenant_most(n, (unsigned)i) };
         return true;
 }
 
-struct names_use names_get_user(struct names *n, uint16_t store_tenant, uint32_t uid)
+struct census_use census_get_user(struct census *n, uint16_t store_tenant, uint32_t uid)
 {
         count_all(n);
-        return (struct names_use){ NAMES_USER, user_find(n, store_tenant, uid)->count,
-                                   user_most(n, tenant_index(n, store_tenant)) };
+        return (struct census_use){ CENSUS_USER, user_find(n, store_tenant, uid)->count,
+                                    user_most(n, tenant_index(n, store_tenant)) };
 }
 
 struct selection {
         uint16_t hidden;
-        struct names_largest *ret;
+        struct census_largest *ret;
         int only;
 };
 
@@ -384,7 +391,7 @@ static bool is_larger(const struct store_namespace *a, const struct store_namesp
 static bool select_one(void *userdata, const struct store_namespace *ns)
 {
         const struct selection *selection = userdata;
-        struct names_largest *l = selection->ret;
+        struct census_largest *l = selection->ret;
         unsigned i;
 
         if (ns->tenant == selection->hidden ||
@@ -393,9 +400,9 @@ static bool select_one(void *userdata, const struct store_namespace *ns)
         l->count++;
         l->chunks += ns->chunks;
         l->bytes += ns->bytes;
-        if (l->n == NAMES_SHOWN && !is_larger(ns, &l->list[NAMES_SHOWN - 1]))
+        if (l->n == CENSUS_SHOWN && !is_larger(ns, &l->list[CENSUS_SHOWN - 1]))
                 return true;
-        if (l->n < NAMES_SHOWN)
+        if (l->n < CENSUS_SHOWN)
                 l->n++;
         for (i = l->n - 1; i > 0 && is_larger(ns, &l->list[i - 1]); i--)
                 l->list[i] = l->list[i - 1];
@@ -403,8 +410,9 @@ static bool select_one(void *userdata, const struct store_namespace *ns)
         return true;
 }
 
-void names_get_largest(const struct names *n, int only, struct names_largest *ret)
+void census_get_largest(const struct census *n, int only, struct census_largest *ret)
 {
-        *ret = (struct names_largest){ 0 };
-        store_namespaces_walk(n->store, true, select_one, &(struct selection){ n->hidden, ret, only });
+        *ret = (struct census_largest){ 0 };
+        store_namespaces_walk(n->store, true, select_one,
+                              &(struct selection){ n->hidden, ret, only });
 }

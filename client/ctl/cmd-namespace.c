@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvcachectl namespace: which there are, what is known of one, and the end of one. */
+#include <errno.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "commands.h"
+#include "common.h"
+#include "checked.h"
+#include "human.h"
+#include "namespaces.h"
+#include "table.h"
+
+enum { OPTION_TENANT = OPTION_LONG, OPTION_PURGE, OPTION_LIMIT };
+
+static const struct option_row namespace_options[] = {
+        { OPTION_TENANT, "tenant", "TENANT",
+          "of this tenant; one that is not yours is for admins" },
+        { OPTION_LIMIT, "limit", "N", "ls: the N largest" },
+        { OPTION_PURGE, "purge", NULL, "rm: what it holds, too" },
+        { 0 },
+};
+
+struct arguments {
+        const char *tenant, *name;
+        uint64_t limit;
+        bool purge;
+};
+
+/* --- all of them --- */
+
+static int compare_sizes(const void *a, const void *b)
+{
+        const struct kvcache_namespace_info *x = a, *y = b;
+
+        if (x->stored_bytes != y->stored_bytes)
+                return x->stored_bytes < y->stored_bytes ? 1 : -1;
+        return strcmp(x->name, y->name);
+}
+
+int namespaces_fetch(struct ctl *ctl, const char *what, const char *tenant,
+                     struct kvcache_namespace_info **ret, size_t *ret_n)
+{
+        enum { PAGE = 128 };
+        _cleanup_(freep) struct kvcache_namespace_info *list = NULL;
+        uint64_t cursor = 0;
+        size_t n = 0;
+
+        do {
+                void *p = reallocarray(list, n + PAGE, sizeof(*list));
+                int r;
+
+                if (!p)
+                        return complain_memory();
+                list = p;
+                r = kvcache_namespace_list(ctl->kv, tenant, &cursor, list + n, PAGE);
+                if (r < 0)
+                        return complain_call(ctl, r, what);
+                n += (size_t)r;
+        } while (cursor != 0);
+        qsort(list, n, sizeof(*list), compare_sizes);
+        *ret = TAKE_PTR(list);
+        *ret_n = n;
+        return EXIT_OK;
+}
+
+static cJSON *to_json(const struct kvcache_namespace_info *ns)
+{
+        cJSON *o = cJSON_CreateObject();
+
+        cJSON_AddStringToObject(o, "name", ns->name);
+        cJSON_AddStringToObject(o, "tenant", ns->tenant);
+        cJSON_AddNumberToObject(o, "chunks", (double)ns->chunks);
+        cJSON_AddNumberToObject(o, "bytes", (double)ns->stored_bytes);
+        cJSON_AddNumberToObject(o, "chunk_bytes", (double)ns->chunk_bytes);
+        if (ns->owner == UINT32_MAX)
+                cJSON_AddNullToObject(o, "owner");
+        else
+                cJSON_AddNumberToObject(o, "owner", ns->owner);
+        cJSON_AddNumberToObject(o, "sessions", ns->sessions);
+        cJSON_AddNumberToObject(o, "created_unix_ms", (double)ns->created_ms);
+        cJSON_AddNumberToObject(o, "last_used_unix_ms", (double)ns->last_used_ms);
+        cJSON_AddNumberToObject(o, "fingerprint_crc32c", ns->fingerprint_crc32c);
+        cJSON_AddBoolToObject(o, "may_remove", ns->may_remove);
+        return o;
+}
+
+enum { OWNER_BYTES = 64 };
+
+static void format_owner(uint32_t owner, char ret[static OWNER_BYTES])
+{
+        const struct passwd *user = owner == UINT32_MAX ? NULL : getpwuid(owner);
+
+        if (owner == UINT32_MAX)
+                snprintf(ret, OWNER_BYTES, "-");
+        else if (user)
+                snprintf(ret, OWNER_BYTES, "%s", user->pw_name);
+        else
+                snprintf(ret, OWNER_BYTES, "%u", owner);
+}
+
+static void format_last_use(const struct kvcache_namespace_info *ns, char ret[static HUMAN_BYTES])
+{
+        if (ns->sessions > 0)
+                strcpy(ret, "now");
+        else if (ns->last_used_ms > 0)
+                human_time(ns->last_used_ms, ret);
+        else
+                strcpy(ret, "-");
+}
+
+int namespaces_list(struct ctl *ctl, const char *what, const char *tenant, uint64_t limit)
+{
+        _cleanup_(freep) struct kvcache_namespace_info *list = NULL;
+        _cleanup_(text_table_freep) struct text_table *table = NULL;
+        bool several = false;
+        size_t n = 0, shown;
+        int r;
+
+        r = namespaces_fetch(ctl, what, tenant, &list, &n);
+        if (r)
+                return r;
+        shown = n < limit ? n : (size_t)limit;
+        if (ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+                cJSON *array = cJSON_AddArrayToObject(object, "namespaces");
+
+                for (size_t i = 0; i < shown; i++)
+                        cJSON_AddItemToArray(array, to_json(&list[i]));
+                cJSON_AddNumberToObject(object, "count", (double)n);
+                return print_json(object);
+        }
+        for (size_t i = 0; i < n; i++)
+                several = several || strcmp(list[i].tenant, list[0].tenant) != 0;
+        table = text_table_new("lrrrlrll");
+        text_table_row(table, "namespace", "chunks", "bytes", "chunk size", "owner", "sessions",
+                       "made", "last used");
+        for (size_t i = 0; i < shown; i++) {
+                const struct kvcache_namespace_info *ns = &list[i];
+                char name[sizeof(ns->name) + sizeof(ns->tenant) + 1], chunks[HUMAN_BYTES],
+                        bytes[HUMAN_BYTES], each[HUMAN_BYTES] = "-", owner[OWNER_BYTES],
+                                            sessions[HUMAN_BYTES], made[HUMAN_BYTES],
+                                            used[HUMAN_BYTES];
+
+                snprintf(name, sizeof(name), "%s%s%s", several ? ns->tenant : "",
+                         several ? ":" : "", ns->name);
+                human_count(ns->chunks, chunks);
+                human_bytes(ns->stored_bytes, bytes);
+                if (ns->chunk_bytes)
+                        human_bytes(ns->chunk_bytes, each);
+                format_owner(ns->owner, owner);
+                human_count(ns->sessions, sessions);
+                human_time(ns->created_ms, made);
+                format_last_use(ns, used);
+                text_table_row(table, name, chunks, bytes, each, owner, sessions, made, used);
+        }
+        text_table_print(table, "", stdout);
+        if (shown < n) {
+                char more[HUMAN_BYTES];
+
+                human_count(n - shown, more);
+                printf("... and %s more\n", more);
+        }
+        return EXIT_OK;
+}
+
+static int list_all(struct ctl *ctl, const struct arguments *a)
+{
+        return namespaces_list(ctl, "namespace ls", a->tenant, a->limit);
+}
+
+/* --- one --- */
+
+static int complain_namespace(struct ctl *ctl, int r, const char *what, const char *name)
+{
+        if (r == -ENOENT)
+                return complain(EXIT_NOT_FOUND, "%s: no namespace '%s'", what, name);
+        return complain_call(ctl, r, what);
+}
+
+static void print_line(const char *label, const char *text)
+{
+        printf("%-12s  ", label);
+        print_safe(text, stdout);
+        putchar('\n');
+}
+
+static int stat_one(struct ctl *ctl, const struct arguments *a)
+{
+        _cleanup_(freep) char *fingerprint = NULL;
+        struct kvcache_namespace_info ns;
+        char text[HUMAN_BYTES], owner[OWNER_BYTES], crc[16];
+        char *line, *rest;
+        int r;
+
+        r = kvcache_namespace_stat(ctl->kv, a->name, a->tenant, &ns, &fingerprint);
+        if (r < 0)
+                return complain_namespace(ctl, r, "namespace stat", a->name);
+        if (ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = to_json(&ns);
+
+                cJSON_AddStringToObject(object, "fingerprint", fingerprint);
+                return print_json(object);
+        }
+        print_line("namespace", ns.name);
+        print_line("tenant", ns.tenant);
+        human_count(ns.chunks, text);
+        print_line("chunks", text);
+        human_bytes(ns.stored_bytes, text);
+        print_line("bytes", text);
+        if (ns.chunk_bytes)
+                human_bytes(ns.chunk_bytes, text);
+        print_line("chunk size", ns.chunk_bytes ? text : "not declared");
+        format_owner(ns.owner, owner);
+        print_line("owner", ns.owner == UINT32_MAX ? "not known: an admin may remove it" : owner);
+        human_count(ns.sessions, text);
+        print_line("sessions", text);
+        human_time(ns.created_ms, text);
+        print_line("made", text);
+        format_last_use(&ns, text);
+        print_line("last used", strcmp(text, "-") == 0 ? "not since the daemon started" : text);
+        snprintf(crc, sizeof(crc), "%08x", ns.fingerprint_crc32c);
+        print_line("fingerprint", *fingerprint ? crc : "empty");
+        for (line = strtok_r(fingerprint, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+                print_line("", line);
+        return EXIT_OK;
+}
+
+static int remove_one(struct ctl *ctl, const struct arguments *a)
+{
+        uint64_t dropped = 0;
+        char text[HUMAN_BYTES];
+        int r;
+
+        r = kvcache_namespace_remove(ctl->kv, a->name, a->tenant, a->purge ? KVCACHE_PURGE : 0,
+                                     &dropped);
+        if (r < 0)
+                return complain_namespace(ctl, r, "namespace rm", a->name);
+        if (ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+
+                cJSON_AddStringToObject(object, "removed", a->name);
+                cJSON_AddNumberToObject(object, "dropped", (double)dropped);
+                return print_json(object);
+        }
+        human_count(dropped, text);
+        print_safe(a->name, stdout);
+        if (a->purge)
+                printf(": removed, with %s chunk%s\n", text, dropped == 1 ? "" : "s");
+        else
+                puts(": removed");
+        return EXIT_OK;
+}
+
+static const struct action {
+        const char *name;
+        bool named;
+        int (*run)(struct ctl *ctl, const struct arguments *a);
+} actions[] = {
+        { "ls", false, list_all },
+        { "stat", true, stat_one },
+        { "rm", true, remove_one },
+};
+
+static int run_namespace(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        struct arguments a = { .limit = UINT64_MAX };
+        const struct action *action = NULL;
+        const char *argument, *wanted;
+        unsigned long long limit;
+        bool limited = false;
+        int r, first;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                switch (r) {
+                case OPTION_TENANT:
+                        a.tenant = argument;
+                        break;
+                case OPTION_LIMIT:
+                        if (!option_count(ctl, "limit", argument, 1, UINT64_MAX, &limit))
+                                return ctl->exit_status;
+                        a.limit = limit;
+                        limited = true;
+                        break;
+                case OPTION_PURGE:
+                        a.purge = true;
+                        break;
+                }
+        if (r < 0)
+                return ctl->exit_status;
+        wanted = first < argc ? argv[first] : "ls";
+        for (size_t i = 0; i < ARRAY_SIZE(actions); i++)
+                if (strcmp(actions[i].name, wanted) == 0)
+                        action = &actions[i];
+        if (!action)
+                return usage_error(self, "'%s': there are ls, stat and rm", wanted);
+        if (argc - first != (action->named ? 2 : first < argc))
+                return usage_error(self,
+                                   action->named ? "'namespace %s' needs one namespace"
+                                                 : "'namespace %s' takes no argument",
+                                   action->name);
+        if (a.purge && action->run != remove_one)
+                return usage_error(self, "--purge is for 'namespace rm'");
+        if (limited && action->run != list_all)
+                return usage_error(self, "--limit is for 'namespace ls'");
+        a.name = action->named ? argv[first + 1] : NULL;
+        ctl->request_timeout_ms = LONG_CALL_MS;
+        r = ctl_connect(ctl);
+        return r ? r : action->run(ctl, &a);
+}
+
+const struct command command_namespace = {
+        .name = "namespace",
+        .arguments = "ls | stat NS | rm NS",
+        .summary = "the namespaces that exist: list them, look at one, remove one",
+        .help = "ls: all of your tenant, for admins of all tenants, the largest first. stat: one,\n"
+                "with its fingerprint. rm: removes one that is empty, so that it counts against\n"
+                "no limit any more; for the user who made it, and for admins. It may not be open\n"
+                "in another session. With --purge what it holds is forgotten first, for good.",
+        .options = namespace_options,
+        .run = run_namespace,
+};

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The namespaces that exist, seen from outside the store: how many a user, a tenant and the store
+ * have and may have (rule R10), how many sessions have one open, and the largest of them.
+ *
+ * A namespace belongs to the user who made it, for as long as it exists: limits hold over
+ * reconnects and restarts. Loop thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/log.h"
+#include "store/store.h"
+
+enum {
+        CENSUS_MAX_TENANTS = 16,
+        CENSUS_USER_AUTO =
+                512,       /* limits.uid_namespaces: auto; half of its tenant's if that is less */
+        CENSUS_SHOWN = 20, /* of the largest: in the status, in metrics */
+        CENSUS_WARN_PERCENT = 80,
+};
+
+struct census;
+
+/* Whose limit it is. */
+enum census_scope { CENSUS_SESSION, CENSUS_USER, CENSUS_TENANT, CENSUS_STORE, CENSUS_SCOPES };
+
+struct census_tenant {
+        uint16_t store_tenant;
+        const char *name; /* borrowed */
+        unsigned most;    /* 0: an equal share of what a store can have */
+};
+
+struct census_limits {
+        unsigned user; /* 0: auto */
+        struct census_tenant tenants[CENSUS_MAX_TENANTS];
+        unsigned n_tenants;
+};
+
+/* `hidden`: namespaces of the tenant of this number are nothing that users see. */
+int census_new(struct census **ret, const struct store *store, uint16_t hidden);
+struct census *census_free(struct census *n);
+void census_set_limits(struct census *n, const struct census_limits *limits);
+
+/* What `scope` has, and may have. */
+struct census_use {
+        enum census_scope scope;
+        unsigned has, most;
+};
+/* May this user have one more? False: `ret` is what stands against it, and the refusal is counted.
+ */
+bool census_may_make(struct census *n, uint16_t store_tenant, uint32_t uid, struct census_use *ret);
+void census_count_refusal(struct census *n, enum census_scope scope);
+/* No namespace that was there at this call, or is not any more, has, or had, a higher id. */
+uint32_t census_highest_id(struct census *n);
+/* One was made: logs a warning where that has brought user, tenant or store to CENSUS_WARN_PERCENT
+ * of its limit. */
+void census_made(struct census *n, uint16_t store_tenant, uint32_t uid);
+/* One was removed. */
+void census_removed(struct census *n, uint32_t id);
+/* Those of the start, in one line, if the store or a tenant has so many. */
+void census_log_started(struct census *n);
+
+/* A session opened it, and closed it. 0, -ENOMEM. */
+int census_ref(struct census *n, uint32_t id);
+void census_unref(struct census *n, uint32_t id);
+unsigned census_sessions(const struct census *n, uint32_t id);
+/* Unix time: now while a session has it open, else when the last one closed it; 0: not since the
+ * start. */
+uint64_t census_last_used_ms(const struct census *n, uint32_t id);
+
+struct census_stats {
+        unsigned count,
+                most; /* of the store; those that keep tenants' numbers are not among them */
+        unsigned tenants_near, users_near; /* at CENSUS_WARN_PERCENT of their limit */
+        bool store_near;
+        uint64_t removed;
+        uint64_t refused[CENSUS_SCOPES];
+};
+void census_get_stats(struct census *n, struct census_stats *ret);
+/* False: it is not one of those in the limits. */
+bool census_get_tenant(struct census *n, uint16_t store_tenant, struct census_use *ret);
+struct census_use census_get_user(struct census *n, uint16_t store_tenant, uint32_t uid);
+
+struct census_largest {
+        struct store_namespace list[CENSUS_SHOWN]; /* by bytes, the largest first */
+        unsigned n;
+        unsigned count;         /* of all */
+        uint64_t chunks, bytes; /* of all */
+};
+/* `only`: of the tenant of this number; -1: of all. */
+void census_get_largest(const struct census *n, int only, struct census_largest *ret);
