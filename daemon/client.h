@@ -67,7 +67,7 @@ struct dispatch_env {
         struct tally tally;            /* freed by dispatch_fini() */
         uint64_t impossible_tallies;   /* readings of a client's page that were cut */
         struct dispatch_blocks blocks; /* given back by dispatch_fini() */
-        struct log_ratelimit quota_lines;
+        struct log_ratelimit quota_lines, region_lines;
         struct donation_stats donated;
         uint64_t lane_max;
         uint64_t wait_ms;          /* for room, where a request names no timeout */

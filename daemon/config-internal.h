@@ -125,8 +125,6 @@ static inline bool config_bit(const uint64_t bits[static 2], unsigned i)
         return bits[i / 64] >> (i % 64) & 1;
 }
 
-/* "1.5 GiB": for sentences; rounds. */
-void config_human_bytes(uint64_t bytes, char ret[static 32]);
 /* "64GiB", "4097": exact. */
 void config_exact_bytes(uint64_t bytes, char ret[static 32]);
 void config_exact_ms(uint64_t ms, char ret[static 32]);

@@ -40,20 +40,6 @@ void config_exact_ms(uint64_t ms, char ret[static 32])
         snprintf(ret, 32, "%llu%s", (unsigned long long)ms, unit);
 }
 
-void config_human_bytes(uint64_t bytes, char ret[static 32])
-{
-        static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
-        double value = (double)bytes;
-        unsigned i = 0;
-
-        for (; value >= 1023.95 && i + 1 < ARRAY_SIZE(units); i++)
-                value /= 1024;
-        if (value == (double)(uint64_t)value)
-                snprintf(ret, 32, "%llu %s", (unsigned long long)value, units[i]);
-        else
-                snprintf(ret, 32, "%.1f %s", value, units[i]);
-}
-
 /* May stand without quotes: libyaml reads it as this very text. */
 static bool is_plain(const char *text, bool in_list)
 {

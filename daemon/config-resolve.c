@@ -20,6 +20,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/units.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "config-internal.h"
@@ -160,19 +161,19 @@ static void resolve_pool(struct config *c, void (*say)(const char *text))
         bool limited;
         uint64_t available = config_available_memory("", &limited), quarter = available / 4;
         const char *what = limited ? "its control group allows" : "are available";
-        char chosen[32], all[32];
+        char chosen[UNITS_TEXT], all[UNITS_TEXT];
 
-        config_human_bytes(available, all);
+        units_bytes(available, all);
         if (!take_auto(c, "memory.pool")) {
                 if (c->memory.pool > available) {
-                        config_human_bytes(c->memory.pool, chosen);
+                        units_bytes(c->memory.pool, chosen);
                         tell(say, "memory.pool is %s, but only %s of memory %s: it cannot fill",
                              chosen, all, what);
                 }
                 return;
         }
         c->memory.pool = MAX(round_down(MIN(quarter, pool_most), 2 * MIB), pool_least);
-        config_human_bytes(c->memory.pool, chosen);
+        units_bytes(c->memory.pool, chosen);
         if (quarter > pool_most)
                 tell(say, "memory.pool is %s: %s of memory %s, and auto takes no more", chosen, all,
                      what);
@@ -185,7 +186,7 @@ static void resolve_tenants(struct config *c, void (*say)(const char *text))
 {
         bool limited;
         uint64_t available = config_available_memory("", &limited), all = c->memory.pool;
-        char chosen[32], total[32];
+        char chosen[UNITS_TEXT], total[UNITS_TEXT];
 
         for (unsigned i = 0; i < c->n_tenants; i++) {
                 struct config_tenant *t = &c->tenants[i];
@@ -198,7 +199,7 @@ static void resolve_tenants(struct config *c, void (*say)(const char *text))
                 if (t->pool == 0) {
                         t->pool = MAX(round_down(c->memory.pool / 4, 2 * MIB), pool_least);
                         config_bit_set(t->automatic, row, true);
-                        config_human_bytes(t->pool, chosen);
+                        units_bytes(t->pool, chosen);
                         tell(say, "the pool of tenant %s is %s: a quarter of memory.pool", t->name,
                              chosen);
                 }
@@ -206,8 +207,8 @@ static void resolve_tenants(struct config *c, void (*say)(const char *text))
                         all = UINT64_MAX;
         }
         if (c->n_tenants > 0 && all > available) {
-                config_human_bytes(all, chosen);
-                config_human_bytes(available, total);
+                units_bytes(all, chosen);
+                units_bytes(available, total);
                 tell(say,
                      "the pools of all tenants are %s, but only %s of memory %s: they cannot fill",
                      chosen, total, limited ? "its control group allows" : "are available");
@@ -275,7 +276,7 @@ static int resolve_limit(struct config *c, void (*say)(const char *text),
 {
         uint64_t devices[CONFIG_MAX_PATHS], free_bytes = 0, bytes,
                                             least = limit_least * c->store.path.n;
-        char chosen[32], all[32], where[320];
+        char chosen[UNITS_TEXT], all[UNITS_TEXT], where[320];
         unsigned n_devices = 0, missing = 0;
         bool automatic = take_auto(c, "store.limit");
 
@@ -311,10 +312,10 @@ static int resolve_limit(struct config *c, void (*say)(const char *text),
                 snprintf(where, sizeof(where), "at %.240s", c->store.path.items[0]);
         else
                 snprintf(where, sizeof(where), "on %u file systems", n_devices);
-        config_human_bytes(free_bytes, all);
+        units_bytes(free_bytes, all);
         if (!automatic) {
                 if (c->store.limit > free_bytes) {
-                        config_human_bytes(c->store.limit, chosen);
+                        units_bytes(c->store.limit, chosen);
                         tell(say,
                              "store.limit is %s, but only %s are free %s: the store stops growing "
                              "when the file "
@@ -326,14 +327,14 @@ static int resolve_limit(struct config *c, void (*say)(const char *text),
         c->store.limit = round_down(MIN(free_bytes / 2, limit_most), MIB);
         if (c->store.limit < least) {
                 c->store.limit = 0;
-                config_human_bytes(least, chosen);
+                units_bytes(least, chosen);
                 return config_fail(ret_error, -ENOSPC,
                                    "store.limit: only %s are free %s, and the smallest store takes "
                                    "%s of twice as much; "
                                    "make room, or set store.path or store.limit",
                                    all, where, chosen);
         }
-        config_human_bytes(c->store.limit, chosen);
+        units_bytes(c->store.limit, chosen);
         if (free_bytes / 2 > limit_most)
                 tell(say, "store.limit is %s: %s are free %s, and auto takes no more", chosen, all,
                      where);
@@ -461,7 +462,7 @@ static void resolve_workers(struct config *c, void (*say)(const char *text))
 
 int config_resolve(struct config *c, void (*say)(const char *text), struct config_error *ret_error)
 {
-        char chosen[32];
+        char chosen[UNITS_TEXT];
         int r;
 
         r = resolve_socket(c, say, ret_error);
@@ -485,7 +486,7 @@ int config_resolve(struct config *c, void (*say)(const char *text), struct confi
         resolve_workers(c, say);
         if (take_auto(c, "limits.leased_bytes")) {
                 c->limits.leased_bytes = c->memory.pool / 4;
-                config_human_bytes(c->limits.leased_bytes, chosen);
+                units_bytes(c->limits.leased_bytes, chosen);
                 tell(say, "limits.leased_bytes is %s: a quarter of the pool", chosen);
         }
         return config_check(c, ret_error);

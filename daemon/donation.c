@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/units.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "client.h"
@@ -173,16 +174,25 @@ void donations_end(struct client *client)
 static void on_registered(struct kio_region *io)
 {
         struct donation *d = container_of(io, struct donation, io);
+        char registered[UNITS_TEXT], all[UNITS_TEXT];
+        uint32_t held_back;
 
         d->registered_bytes = io->registered_bytes;
         d->client->env->donated.registered_bytes += d->registered_bytes;
-        if (io->result < 0 && io->result != -EOPNOTSUPP)
-                log_notice("tenant %s: %llu of %llu bytes of donated memory are registered with "
-                           "the rings: %s; I/O to the rest is slower",
-                           tenants_name(d->client->env->tenants, d->client->env->tenant),
-                           (unsigned long long)io->registered_bytes, (unsigned long long)io->bytes,
-                           io->result == -ENOMEM ? "RLIMIT_MEMLOCK allows no more"
-                                                 : strerror(-io->result));
+        if (io->result >= 0 || io->result == -EOPNOTSUPP)
+                return;
+        d->client->env->donated.refused++;
+        if (log_ratelimit_pass(&d->client->env->region_lines, &held_back))
+                log_warning("tenant %s: the I/O rings registered %s of a client's %s of donated "
+                            "memory: %s; I/O to the rest costs more CPU",
+                            tenants_name(d->client->env->tenants, d->client->env->tenant),
+                            units_bytes(io->registered_bytes, registered),
+                            units_bytes(io->bytes, all),
+                            io->result == -ENOMEM
+                                    ? "RLIMIT_MEMLOCK is too small (LimitMEMLOCK=infinity in the "
+                                      "unit, or \"ulimit -l unlimited\")"
+                            : io->result == -ENOSPC ? "the table of the rings is full"
+                                                    : strerror(-io->result));
 }
 
 static int run_open(struct kio_request *req)

@@ -42,4 +42,5 @@ void *donation_at(const struct client *client, uint32_t number, uint64_t offset,
 /* Of all clients. */
 struct donation_stats {
         uint64_t regions, registered_bytes;
+        uint64_t refused; /* regions that the rings do not register, or not all of */
 };

@@ -4,9 +4,11 @@
 
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 #include <cjson/cJSON.h>
 
+#include "base/units.h"
 #include "checked.h"
 
 enum { PAGE_DEPTH = 8 };
@@ -27,12 +29,21 @@ static void page_text(FILE *out, const char *text)
         }
 }
 
+static bool ends_with(const char *text, const char *end)
+{
+        size_t n = strlen(text), m = strlen(end);
+
+        return n > m && memcmp(text + n - m, end, m + 1) == 0;
+}
+
 /* "pool_used_bytes" as "pool used": the value carries the unit. */
 static void page_name(FILE *out, const char *name, bool drop_unit)
 {
         size_t n = strlen(name);
 
-        if (drop_unit) {
+        if (ends_with(name, "_unix_ms")) {
+                n -= strlen("_unix_ms");
+        } else if (drop_unit) {
                 const char *last = strrchr(name, '_');
 
                 if (last)
@@ -45,25 +56,12 @@ static void page_name(FILE *out, const char *name, bool drop_unit)
         }
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-        size_t n = strlen(text), m = strlen(end);
-
-        return n > m && memcmp(text + n - m, end, m + 1) == 0;
-}
-
 static void page_bytes(FILE *out, double bytes)
 {
-        static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB" };
-        unsigned u = 0;
-        double x = bytes;
+        char text[UNITS_TEXT];
 
-        while (fabs(x) >= 1024 && u + 1 < ARRAY_SIZE(units)) {
-                x /= 1024;
-                u++;
-        }
-        fprintf(out, "<span title=\"%.0f bytes\">%.*f %s</span>", bytes,
-                u == 0 || x == floor(x) ? 0 : 1, x, units[u]);
+        fprintf(out, "<span title=\"%.0f bytes\">%s</span>", bytes,
+                bytes >= 0 && bytes < 1.8e19 ? units_bytes((uint64_t)bytes, text) : "–");
 }
 
 static void page_seconds(FILE *out, double s)
@@ -99,6 +97,36 @@ static void page_number(FILE *out, double x)
                 fprintf(out, "%s%c", i > 0 && (n - i) % 3 == 0 ? "&#8239;" : "", digits[i]);
 }
 
+/* Names that are there for who reads them in older versions: the other one says it better. */
+static bool is_older_name(const cJSON *item)
+{
+        static const struct {
+                const char *name, *better;
+        } names[] = { { "used_bytes", "reserved_bytes" }, { "payload_bytes", "live_bytes" } };
+
+        for (size_t i = 0; item->string && i < ARRAY_SIZE(names); i++)
+                if (strcmp(item->string, names[i].name) == 0)
+                        for (const cJSON *o = item; o; o = o->next)
+                                if (o->string && strcmp(o->string, names[i].better) == 0)
+                                        return true;
+        return false;
+}
+
+static void page_time(FILE *out, double unix_ms)
+{
+        time_t t = (time_t)(unix_ms / 1e3);
+        char text[32];
+        struct tm tm;
+
+        if (unix_ms <= 0)
+                fputs("never", out);
+        else if (unix_ms < 1e15 && gmtime_r(&t, &tm) &&
+                 strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S UTC", &tm) > 0)
+                fputs(text, out);
+        else
+                fprintf(out, "%.0f", unix_ms);
+}
+
 /* What the number is, told by its name: "used_bytes", "bytes", "bytes_put"; "uptime_seconds". */
 static bool is_bytes(const char *name)
 {
@@ -119,7 +147,8 @@ static bool is_table(const cJSON *item)
 
 static void page_object(FILE *out, const cJSON *object, unsigned depth);
 
-static void page_value(FILE *out, const cJSON *item, unsigned depth)
+/* `of_bytes`: it belongs to an object of bytes, "stored_bytes": {"used": 1, "limit": 2}. */
+static void page_value(FILE *out, const cJSON *item, bool of_bytes, unsigned depth)
 {
         const char *name = item && item->string ? item->string : "";
 
@@ -133,7 +162,9 @@ static void page_value(FILE *out, const cJSON *item, unsigned depth)
                 fputs("–", out);
         else if (strcmp(name, "pid") == 0)
                 fprintf(out, "%.0f", item->valuedouble);
-        else if (is_bytes(name))
+        else if (ends_with(name, "_unix_ms") || strcmp(name, "last_pass_ms") == 0)
+                page_time(out, item->valuedouble);
+        else if (is_bytes(name) || of_bytes)
                 page_bytes(out, item->valuedouble);
         else if (ends_with(name, "_seconds"))
                 page_seconds(out, item->valuedouble);
@@ -150,6 +181,8 @@ static void page_table(FILE *out, const cJSON *array, unsigned depth)
 
         fputs("<table>\n<tr>", out);
         cJSON_ArrayForEach(column, array->child) {
+                if (is_older_name(column))
+                        continue;
                 fputs("<th>", out);
                 page_name(out, column->string, names_its_unit(column));
                 fputs("</th>", out);
@@ -158,9 +191,11 @@ static void page_table(FILE *out, const cJSON *array, unsigned depth)
         cJSON_ArrayForEach(row, array) {
                 fputs("<tr>", out);
                 cJSON_ArrayForEach(column, array->child) {
+                        if (is_older_name(column))
+                                continue;
                         fputs("<td>", out);
                         page_value(out, cJSON_GetObjectItemCaseSensitive(row, column->string),
-                                   depth);
+                                   false, depth);
                         fputs("</td>", out);
                 }
                 fputs("</tr>\n", out);
@@ -188,6 +223,8 @@ static void page_object(FILE *out, const cJSON *object, unsigned depth)
                         continue;
                 if (cJSON_IsString(item) && !item->valuestring[0])
                         continue; /* "reason": none */
+                if (is_older_name(item))
+                        continue;
                 if (!table)
                         fputs("<table>\n", out);
                 table = true;
@@ -198,7 +235,7 @@ static void page_object(FILE *out, const cJSON *object, unsigned depth)
                         fputs("</th>", out);
                 }
                 fputs("<td>", out);
-                page_value(out, item, depth);
+                page_value(out, item, object->string && is_bytes(object->string), depth);
                 fputs("</td></tr>\n", out);
         }
         if (table)
@@ -218,7 +255,24 @@ static void page_object(FILE *out, const cJSON *object, unsigned depth)
         }
 }
 
-void http_page(FILE *out, const char *status, bool ready, const char *why_not)
+/* Each line of what /readyz says; of those that are not fine, as such. */
+static void page_readiness(FILE *out, bool ready, const char *said)
+{
+        const char *text = said ? said : ready ? "ready" : "not ready: no reason given";
+
+        for (bool fine = ready; *text; fine = false) {
+                int n = (int)strcspn(text, "\n");
+                char line[1024];
+
+                snprintf(line, sizeof(line), "%.*s", n, text);
+                fprintf(out, "<p%s>", fine ? "" : " class=\"no\"");
+                page_text(out, line);
+                fputs("</p>\n", out);
+                text += n + (text[n] != '\0');
+        }
+}
+
+void http_page(FILE *out, const char *status, bool ready, const char *said)
 {
         cJSON *json = status ? cJSON_Parse(status) : NULL;
 
@@ -237,16 +291,10 @@ void http_page(FILE *out, const char *status, bool ready, const char *why_not)
               "th:first-child{min-width:11rem}\n"
               "td{font-variant-numeric:tabular-nums;overflow-wrap:anywhere}\n"
               "nav a{margin-right:1rem} .no{color:#c33}\n"
-              "</style></head><body>\n<h1>kvcache-daemon</h1>\n<p>",
+              "</style></head><body>\n<h1>kvcache-daemon</h1>\n",
               out);
-        if (ready) {
-                fputs("Ready.", out);
-        } else {
-                fputs("<span class=\"no\">Not ready: ", out);
-                page_text(out, why_not ? why_not : "no reason given");
-                fputs("</span>", out);
-        }
-        fputs("</p>\n<nav><a href=\"/status\">status (JSON)</a><a "
+        page_readiness(out, ready, said);
+        fputs("<nav><a href=\"/status\">status (JSON)</a><a "
               "href=\"/metrics\">metrics</a>"
               "<a href=\"/healthz\">health</a><a href=\"/readyz\">readiness</a></nav>\n",
               out);

@@ -6,5 +6,5 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* `status`: JSON, or NULL where it could not be had. `why_not`: why it is not ready, or NULL. */
-void http_page(FILE *out, const char *status, bool ready, const char *why_not);
+/* `status`: JSON, or NULL where it could not be had. `said`: what /readyz says, or NULL. */
+void http_page(FILE *out, const char *status, bool ready, const char *said);

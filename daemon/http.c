@@ -338,30 +338,31 @@ static void reply_status(struct http *h, struct evhttp_request *req)
 }
 
 static void reply_probe(struct http *h, struct evhttp_request *req,
-                        bool (*probe)(void *userdata, const char **ret_why_not))
+                        bool (*probe)(void *userdata, const char **ret_text), const char *yes,
+                        const char *no)
 {
-        const char *why_not = NULL;
-        bool fine = probe(h->params.userdata, &why_not);
+        const char *text = NULL;
+        bool fine = probe(h->params.userdata, &text);
 
         reply_text(h, req, fine ? HTTP_OK : HTTP_SERVUNAVAIL,
-                   why_not ? why_not
-                   : fine  ? "ok"
-                           : "no");
+                   text   ? text
+                   : fine ? yes
+                          : no);
 }
 
 static void reply_page(struct http *h, struct evhttp_request *req)
 {
         _cleanup_(freep) char *status = NULL;
-        const char *why_not = NULL;
+        const char *said = NULL;
         struct text t = {};
         char *text = NULL;
         size_t n;
         bool ready;
 
         status = status_text(h, &n);
-        ready = h->params.is_ready(h->params.userdata, &why_not);
+        ready = h->params.is_ready(h->params.userdata, &said);
         if (text_open(&t)) {
-                http_page(t.file, status, ready, why_not);
+                http_page(t.file, status, ready, said);
                 text = text_close(&t);
         }
         evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Security-Policy",
@@ -387,9 +388,9 @@ static void handle_request(struct evhttp_request *req, void *userdata)
         } else if (strcmp(path, "/status") == 0) {
                 reply_status(h, req);
         } else if (strcmp(path, "/healthz") == 0) {
-                reply_probe(h, req, h->params.is_healthy);
+                reply_probe(h, req, h->params.is_healthy, "ok", "not healthy");
         } else if (strcmp(path, "/readyz") == 0) {
-                reply_probe(h, req, h->params.is_ready);
+                reply_probe(h, req, h->params.is_ready, "ready", "not ready");
         } else {
                 reply_text(h, req, HTTP_NOTFOUND,
                            "not found; there are /, /status, /metrics, /healthz and /readyz");

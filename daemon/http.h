@@ -25,8 +25,10 @@ struct http_params {
 
         void (*print_metrics)(void *userdata, bool openmetrics, FILE *out);
         void (*print_status)(void *userdata, FILE *out); /* JSON */
-        bool (*is_ready)(void *userdata, const char **ret_why_not);
-        bool (*is_healthy)(void *userdata, const char **ret_text); /* what is said either way */
+        /* What /readyz and /healthz say, either way, in lines without a newline at the end; NULL: one
+         * word. Borrowed until the next call. */
+        bool (*is_ready)(void *userdata, const char **ret_text);
+        bool (*is_healthy)(void *userdata, const char **ret_text);
         void *userdata;
 };
 

@@ -114,7 +114,8 @@ static void on_finding(void *userdata, const struct store_finding *finding)
                     finding->error ? strerror(-finding->error) : "do not match their checksum",
                     ns ? ns->name : "", key);
         if (held_back > 0)
-                log_warning("%" PRIu32 " more of these were not told one by one", held_back);
+                log_warning("%" PRIu32 " similar line%s held back", held_back,
+                            held_back == 1 ? " was" : "s were");
 }
 
 static void on_path(void *userdata, unsigned i, enum store_path_event event, const char *text)
@@ -123,15 +124,20 @@ static void on_path(void *userdata, unsigned i, enum store_path_event event, con
         const char *path = store_path(s->store, i);
         uint32_t held_back;
 
+        const char *rest = store_paths_up(s->store)
+                                   ? ""
+                                   : "; no path of the store is in use: nothing is written to disk";
+
         switch (event) {
         case STORE_PATH_IS_BYPASSED:
                 log_error("store path %s is bypassed: %s; its chunks are misses until \"kvcachectl "
                           "device resume %s\" or a restart%s",
-                          path, text, path,
-                          store_paths_up(s->store) ? "" : "; no path is left: nothing is stored");
+                          path, text, path, rest);
                 break;
         case STORE_PATH_IS_SUSPENDED:
-                log_notice("store path %s is suspended", path);
+                log_notice("store path %s is suspended by an admin: its chunks are misses until "
+                           "\"kvcachectl device resume %s\" or a restart%s",
+                           path, path, rest);
                 break;
         case STORE_PATH_IS_RESUMED:
                 log_notice("store path %s is used again", path);
@@ -285,6 +291,7 @@ static int start_tenant(struct server *s, unsigned tenant)
         env->census = s->census;
         env->lookups = s->lookups;
         env->quota_lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(1);
+        env->region_lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(4);
         env->lane_max = s->config->memory.lane;
         env->wait_ms = s->config->limits.wait_ms;
         env->report = status_report;

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/units.h"
 #include "build-config.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -27,6 +28,7 @@
 enum {
         STATUS_LINE_MS = 10000,
         TICK_MS = 1000,
+        WORKERS_STUCK_MS = 10000,
         POLL_MS = 100,
 };
 
@@ -64,6 +66,7 @@ static uint64_t caches_pending(const struct server *s)
 
 static void begin_drain(struct server *s)
 {
+        char chunks[UNITS_TEXT], most[UNITS_TEXT];
         struct cache_stats cache;
 
         if (s->draining)
@@ -79,14 +82,15 @@ static void begin_drain(struct server *s)
                 cache_stop(s->env[i].cache);
         populate_stop(s->populate);
         cache = cache_stats(s);
-        notify_stopping("writing %" PRIu64 " chunks that are not on disk yet",
-                        cache.unwritten_chunks);
-        if (cache.unwritten_chunks)
-                log_info("stopping: writing %" PRIu64
-                         " chunks that are not on disk yet, for at most %" PRIu64 " s",
-                         cache.unwritten_chunks, s->config->limits.drain_ms / 1000);
-        else
+        if (cache.unwritten_chunks) {
+                units_count(cache.unwritten_chunks, "chunk", chunks);
+                units_ms(s->config->limits.drain_ms, most);
+                notify_stopping("writing %s not on disk yet", chunks);
+                log_info("stopping: writing %s not on disk yet, for at most %s", chunks, most);
+        } else {
+                notify_stopping("every chunk is on disk");
                 log_info("stopping");
+        }
         event_add(s->drain,
                   &(struct timeval){
                           .tv_sec = (time_t)(s->config->limits.drain_ms / 1000),
@@ -136,6 +140,7 @@ static void on_hangup(evutil_socket_t fd, short what, void *userdata)
         struct server *s = userdata;
         struct config_error error = {};
         struct config next;
+        char settings[UNITS_TEXT];
         unsigned changed;
 
         if (s->draining)
@@ -149,10 +154,34 @@ static void on_hangup(evutil_socket_t fd, short what, void *userdata)
                 changed = config_reload(s->config, &next, say_info);
                 apply_reloadable(s);
                 s->sources.config_reloads++;
-                log_info("reload: %u settings changed", changed);
+                log_info("reload: %s changed", units_count(changed, "setting", settings));
         }
         config_fini(&next);
         notify_ready();
+}
+
+/* For /healthz and the watchdog. Asked in one place only: what kio_is_alive() says is since it was
+ * asked before. */
+static void look_at_workers(struct server *s)
+{
+        uint64_t now = clock_mono_ns(), stuck_ns;
+        char since[UNITS_TEXT];
+
+        if (kio_is_alive(s->io)) {
+                if (s->sources.workers_stuck_ns)
+                        log_notice("every worker thread makes progress again");
+                s->workers_alive_ns = now;
+                s->sources.workers_stuck_ns = 0;
+                return;
+        }
+        stuck_ns = now - s->workers_alive_ns;
+        if (stuck_ns < WORKERS_STUCK_MS * UINT64_C(1000000))
+                return;
+        if (!s->sources.workers_stuck_ns)
+                log_error("a worker thread has made no progress for %s: /healthz says so, and the "
+                          "watchdog is not fed",
+                          units_ms(stuck_ns / 1000000, since));
+        s->sources.workers_stuck_ns = stuck_ns;
 }
 
 /* Fed only while the loop turns (it runs this) and every worker makes progress. */
@@ -160,7 +189,7 @@ static void on_watchdog(evutil_socket_t fd, short what, void *userdata)
 {
         struct server *s = userdata;
 
-        if (kio_is_alive(s->io))
+        if (!s->sources.workers_stuck_ns)
                 notify_watchdog();
 }
 
@@ -168,6 +197,7 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
 {
         struct server *s = userdata;
 
+        look_at_workers(s);
         store_tick(s->store);
         if (s->lookups)
                 lookups_tick(s->lookups, clock_mono_ns());
@@ -176,11 +206,14 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
 static void on_status_line(evutil_socket_t fd, short what, void *userdata)
 {
         struct server *s = userdata;
+        static struct status_health health; /* large; one thread */
         struct sessions_stats sessions;
         struct store_stats store;
         char hits[64] = "";
         double ratio;
         const char *of;
+        char clients[UNITS_TEXT], chunks[UNITS_TEXT], live[UNITS_TEXT], reserved[UNITS_TEXT],
+                limit[UNITS_TEXT];
 
         sessions_count_lookups(s->sessions);
         of = status_hit_ratio(s->env, &ratio);
@@ -188,9 +221,13 @@ static void on_status_line(evutil_socket_t fd, short what, void *userdata)
                 snprintf(hits, sizeof(hits), ", %.1f %% of keys found (%s)", 100 * ratio, of);
         sessions_get_stats(s->sessions, &sessions);
         store_get_stats(s->store, &store);
-        notify_status("%" PRIu64 " clients, %" PRIu64 " chunks on disk, %.1f of %.1f GiB%s",
-                      sessions.open, store.chunks, (double)store.used_bytes / (1 << 30),
-                      (double)store.limit / (1 << 30), hits);
+        status_get_health(&s->sources, &health);
+        notify_status(
+                "%s%s; %s, %s on disk: %s live, %s reserved of %s%s", health.state,
+                health.n > 0 ? ", degraded (see \"kvcachectl status\")" : "",
+                units_count(sessions.open, "client", clients),
+                units_count(store.chunks, "chunk", chunks), units_bytes(store.payload_bytes, live),
+                units_bytes(store.used_bytes, reserved), units_bytes(store.limit, limit), hits);
 }
 
 static uint64_t available_memory(void *userdata)
@@ -208,12 +245,30 @@ static void on_slab(void *userdata, unsigned pool)
 static void on_short_of_memory(void *userdata)
 {
         struct server *s = userdata;
+        char populated[UNITS_TEXT], all[UNITS_TEXT];
         struct pool_stats pool;
 
         status_collect_pools(s->env, &pool);
-        log_warning("the host is short of memory: the pool stays at %" PRIu64 " of %" PRIu64
-                    " MiB for now",
-                    pool.populated_bytes >> 20, pool.bytes >> 20);
+        log_warning("the host is short of memory: the pool stays at %s of %s for now",
+                    units_bytes(pool.populated_bytes, populated), units_bytes(pool.bytes, all));
+}
+
+/* What it costs, and what helps; I/O by threads registers nothing, which is no refusal. */
+static void on_registration_refused(void *userdata)
+{
+        const struct server *s = userdata;
+        struct kio_info io;
+
+        kio_get_info(s->io, &io);
+        if (io.registration_error < 0)
+                log_warning("the memory pool is not registered with the I/O rings: %s; reads and "
+                            "writes cost more CPU%s",
+                            io.registered_reason,
+                            io.registration_error == -ENOMEM
+                                    ? "; raise the limit to more than the pool times io.workers "
+                                      "(LimitMEMLOCK=infinity in the unit, or \"ulimit -l "
+                                      "unlimited\")"
+                                    : "");
 }
 
 static int add_events(struct server *s)
@@ -229,6 +284,7 @@ static int add_events(struct server *s)
         s->watchdog = event_new(s->base, -1, EV_PERSIST, on_watchdog, s);
         s->status_line = event_new(s->base, -1, EV_PERSIST, on_status_line, s);
         s->drain = evtimer_new(s->base, on_drain_late, s);
+        s->workers_alive_ns = clock_mono_ns();
         s->tick = event_new(s->base, -1, EV_PERSIST, on_tick, s);
         if (!s->done || !s->wait || !s->term || !s->interrupt || !s->hangup || !s->watchdog ||
             !s->status_line || !s->drain || !s->tick)
@@ -307,12 +363,13 @@ static bool is_settled(const struct server *s)
 static void close_all(struct server *s)
 {
         struct cache_stats cache = cache_stats(s);
+        char chunks[UNITS_TEXT], bytes[UNITS_TEXT];
 
         if (cache.unwritten_chunks)
-                log_warning("stopping: the time to write is over (limits.drain): %" PRIu64
-                            " accepted chunks, %" PRIu64
-                            " MiB, are lost unless their writes still end",
-                            cache.unwritten_chunks, cache.unwritten_bytes >> 20);
+                log_warning("stopping: the time to write is over (limits.drain): %s accepted, "
+                            "%s in all, will be lost unless the writes under way still end",
+                            units_count(cache.unwritten_chunks, "chunk", chunks),
+                            units_bytes(cache.unwritten_bytes, bytes));
         sessions_stop(s->sessions);
         store_stop(s->store);
         while (!is_settled(s)) {
@@ -392,6 +449,7 @@ static int start(struct server *s)
                 .available = available_memory,
                 .on_slab = on_slab,
                 .on_short = on_short_of_memory,
+                .on_refused = on_registration_refused,
                 .userdata = s,
         };
         struct pool *pools[CONFIG_MAX_TENANTS];
@@ -438,6 +496,7 @@ static int start(struct server *s)
         r = populate_start(&s->populate, s->base, &populate);
         if (r < 0)
                 return server_fail(r, "memory pool", NULL);
+        s->sources.populate = s->populate;
         return 0;
 }
 
@@ -452,8 +511,10 @@ int server_run(const struct server_params *params)
                 .full = LOG_RATELIMIT_INIT(1),
                 .findings = LOG_RATELIMIT_INIT(10),
         };
-        int status = start(&s);
+        int status;
 
+        notify_status("starting: opening the store and reading its tables; nothing is served yet");
+        status = start(&s);
         if (status == 0) {
                 s.sources.ready = true;
                 status_log_started(&s.sources);

@@ -60,6 +60,16 @@ const char *stats_resource_name(unsigned resource)
         return resource_value(NULL, resource);
 }
 
+VALUES(registered_value, "pool", "region");
+VALUES(degradation_value, "store_offline", "path_failed", "path_hung", "path_suspended",
+       "path_resuming", "path_full", "io_fallback", "io_buffered", "io_unregistered",
+       "pool_short", "http_off");
+
+const char *stats_degradation_name(enum stats_degradation reason)
+{
+        return degradation_value(NULL, reason);
+}
+
 static const char *tenant_value(const struct stats *s, unsigned i)
 {
         if (!s)

@@ -36,6 +36,24 @@ enum {
 };
 enum { STATS_ERROR_READ, STATS_ERROR_WRITE, STATS_ERROR_SYNC, STATS_STORE_ERRORS };
 
+/* Why the daemon is degraded. */
+enum stats_degradation {
+        STATS_DEGRADED_STORE_OFFLINE,
+        STATS_DEGRADED_PATH_FAILED,
+        STATS_DEGRADED_PATH_HUNG,
+        STATS_DEGRADED_PATH_SUSPENDED,
+        STATS_DEGRADED_PATH_RESUMING,
+        STATS_DEGRADED_PATH_FULL,
+        STATS_DEGRADED_IO_FALLBACK,
+        STATS_DEGRADED_IO_BUFFERED,
+        STATS_DEGRADED_IO_UNREGISTERED,
+        STATS_DEGRADED_POOL_SHORT,
+        STATS_DEGRADED_HTTP_OFF,
+        STATS_DEGRADATIONS
+};
+
+enum { STATS_REGISTERED_POOL, STATS_REGISTERED_REGION, STATS_REGISTERED };
+
 enum { STATS_TENANTS = 16, STATS_TENANT_NAME = 64 };
 enum { STATS_RESOURCES = 11 }; /* by enum tenant_thing */
 enum { STATS_PATHS = 16, STATS_PATH_NAME = 256 };
@@ -74,6 +92,8 @@ void stats_print_openmetrics(const struct stats *s, FILE *out);
 void stats_print_json(const struct stats *s, FILE *out);
 /* A Markdown table of all metrics, for the documentation. */
 void stats_print_documentation(FILE *out);
+/* "path_suspended": the label of kvcache_degraded. */
+const char *stats_degradation_name(enum stats_degradation reason);
 
 /* As the label says it: "lane_bytes". */
 const char *stats_resource_name(unsigned resource);

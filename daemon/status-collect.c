@@ -61,6 +61,7 @@ void status_collect_pools(const struct dispatch_env *env, struct pool_stats *ret
                 ret->populated_bytes += p.populated_bytes;
                 ret->huge_bytes += p.huge_bytes;
                 ret->used_bytes += p.used_bytes;
+                ret->payload_bytes += p.payload_bytes;
                 ret->pinned_bytes += p.pinned_bytes;
                 ret->leased_bytes += p.leased_bytes;
                 ret->chunks += p.chunks;
@@ -126,6 +127,8 @@ static void collect_traffic(const struct dispatch_env *env, struct stats *s)
                 s->get_bytes[STATS_FORM_MAP] += (double)t->get_bytes_map;
                 s->get_bytes[STATS_FORM_INTO] += (double)t->get_bytes_into;
                 s->donated_regions += (double)env->all[k].donated.regions;
+                s->registrations_refused[STATS_REGISTERED_REGION] +=
+                        (double)env->all[k].donated.refused;
                 s->donated_registered_bytes += (double)env->all[k].donated.registered_bytes;
         }
 
@@ -265,6 +268,7 @@ static void collect_pool(const struct dispatch_env *env, struct stats *s)
         s->pool_populated_bytes = (double)p.populated_bytes;
         s->pool_huge_bytes = (double)p.huge_bytes;
         s->pool_used_bytes = (double)p.used_bytes;
+        s->pool_live_bytes = (double)p.payload_bytes;
         s->pool_leased_bytes = (double)p.leased_bytes;
         s->pool_chunks = (double)p.chunks;
         s->pool_evictions = (double)p.evictions;
@@ -295,7 +299,9 @@ static void collect_store(const struct store *store, struct stats *s)
         store_get_stats(store, &st);
         s->store_limit_bytes = (double)st.limit;
         s->store_used_bytes = (double)st.used_bytes;
+        s->store_reserved_bytes = (double)st.used_bytes;
         s->store_payload_bytes = (double)st.payload_bytes;
+        s->store_live_bytes = (double)st.payload_bytes;
         s->store_chunks = (double)st.chunks;
         s->store_entries_max = (double)st.entries_max;
         s->store_segments = (double)st.segments;
@@ -336,8 +342,9 @@ static void collect_store(const struct store *store, struct stats *s)
         s->recovery_seconds = (double)st.recover_ms / 1e3;
 }
 
-static void collect_paths(const struct store *store, struct stats *s)
+static void collect_paths(const struct status_sources *from, struct stats *s)
 {
+        const struct store *store = from->env->store;
         struct store_path_stats p;
 
         for (unsigned i = 0; i < STATS_PATHS && store_get_path_stats(store, i, &p); i++) {
@@ -349,6 +356,13 @@ static void collect_paths(const struct store *store, struct stats *s)
                             *name == 0x7f)
                                 *name = '?';
                 s->path_bypassed[i] = p.state != STORE_PATH_UP;
+                s->path_up[i] = p.state == STORE_PATH_UP;
+                s->path_failed[i] = p.state == STORE_PATH_BYPASSED && !p.hung;
+                s->path_hung[i] = p.state == STORE_PATH_BYPASSED && p.hung;
+                s->path_suspended[i] = p.state == STORE_PATH_SUSPENDED;
+                s->path_resuming[i] = p.state == STORE_PATH_RESUMING;
+                s->path_state_since[i] =
+                        (double)(p.since_ms ?: from->started_unix_ms) / 1e3;
                 s->path_bypasses[i] = (double)p.bypasses;
                 s->path_read_errors[i] = (double)p.stats.read_errors;
                 s->path_write_errors[i] = (double)p.stats.write_errors;
@@ -356,6 +370,7 @@ static void collect_paths(const struct store *store, struct stats *s)
                 s->path_full[i] = p.full;
                 s->path_full_refusals[i] = (double)p.full_refusals;
                 s->path_limit_bytes[i] = (double)p.stats.limit;
+                s->path_live_bytes[i] = (double)p.stats.payload_bytes;
                 s->path_used_bytes[i] = (double)p.stats.used_bytes;
                 s->path_chunks[i] = (double)p.stats.chunks;
                 s->path_written_bytes[i] =
@@ -367,7 +382,11 @@ static void collect_paths(const struct store *store, struct stats *s)
 
 static void collect_io(const struct kio *io, struct stats *s)
 {
+        struct kio_info info;
         struct kio_stats k;
+
+        kio_get_info(io, &info);
+        s->registrations_refused[STATS_REGISTERED_POOL] = (double)info.registrations_refused;
 
         kio_get_stats(io, &k);
         for (unsigned i = 0; i < STATS_IO_OPS; i++) {
@@ -389,6 +408,7 @@ static void collect_io(const struct kio *io, struct stats *s)
 void status_collect(const struct status_sources *from, const struct dispatch_env *only,
                     struct stats *ret)
 {
+        static struct status_health health; /* large; one thread */
         struct store_stats store;
         struct kio_info io;
         char number[16];
@@ -407,7 +427,10 @@ void status_collect(const struct status_sources *from, const struct dispatch_env
 
         ret->start_time = (double)from->started_unix_ms / 1e3;
         ret->uptime = (double)(clock_mono_ns() - from->started_ns) / 1e9;
-        ret->ready = from->ready && !from->draining;
+        status_get_health(from, &health);
+        ret->ready = health.ready;
+        for (unsigned i = 0; i < health.n; i++)
+                ret->degraded[health.degraded[i].reason]++;
         ret->config_reloads = (double)from->config_reloads;
         collect_traffic(from->env, ret);
         collect_sessions(from, ret);
@@ -417,7 +440,7 @@ void status_collect(const struct status_sources *from, const struct dispatch_env
         collect_pool(from->env, ret);
         collect_lookups(from->env->lookups, ret);
         collect_store(from->env->store, ret);
-        collect_paths(from->env->store, ret);
+        collect_paths(from, ret);
         collect_io(from->env->io, ret);
         if (from->http) {
                 struct http_stats http;

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "build-config.h"
 #include "checked.h"
 #include "config.h"
@@ -110,13 +111,14 @@ static void add_pool(cJSON *root, const struct dispatch_env *env, const struct s
         cJSON_AddNumberToObject(o, "bytes", s->pool_bytes);
         cJSON_AddNumberToObject(o, "populated_bytes", s->pool_populated_bytes);
         cJSON_AddNumberToObject(o, "used_bytes", s->pool_used_bytes);
+        cJSON_AddNumberToObject(o, "live_bytes", s->pool_live_bytes);
         cJSON_AddNumberToObject(o, "chunks", s->pool_chunks);
         cJSON_AddNumberToObject(o, "leased_bytes", s->pool_leased_bytes);
         cJSON_AddNumberToObject(o, "unwritten_bytes", s->pool_unwritten_bytes);
         cJSON_AddNumberToObject(o, "slab_bytes", (double)pool_slab_bytes(env->pool));
         cJSON_AddNumberToObject(o, "huge_bytes", s->pool_huge_bytes);
         cJSON_AddStringToObject(o, "huge_pages",
-                                !pool_uses_huge_pages(env->pool)                  ? "off"
+                                !pool_uses_huge_pages(env->pool)                ? "off"
                                 : s->pool_huge_bytes == s->pool_populated_bytes ? "all"
                                 : s->pool_huge_bytes > 0                        ? "some"
                                                                                 : "none");
@@ -138,34 +140,25 @@ static void add_lookups(cJSON *root, const struct status_sources *from, const st
         cJSON_AddNumberToObject(o, "failed_builds", s->lookup_failed);
 }
 
-static const char *status_path_state(enum store_path_state state)
-{
-        static const char *const names[STORE_PATH_STATE_END] = {
-                [STORE_PATH_UP] = "up",
-                [STORE_PATH_BYPASSED] = "bypassed",
-                [STORE_PATH_SUSPENDED] = "suspended",
-                [STORE_PATH_RESUMING] = "resuming",
-        };
-
-        return names[state];
-}
-
-static void add_paths(cJSON *o, const struct store *store)
+static void add_paths(cJSON *o, const struct status_sources *from)
 {
         cJSON *list = cJSON_AddArrayToObject(o, "paths");
         struct store_path_stats p;
 
-        for (unsigned i = 0; store_get_path_stats(store, i, &p); i++) {
+        for (unsigned i = 0; store_get_path_stats(from->env->store, i, &p); i++) {
                 cJSON *one = cJSON_CreateObject(), *errors;
 
                 cJSON_AddStringToObject(one, "path", p.path);
-                cJSON_AddStringToObject(one, "state", status_path_state(p.state));
+                cJSON_AddStringToObject(one, "state", status_path_state(&p));
                 cJSON_AddStringToObject(one, "reason", p.reason);
-                cJSON_AddNumberToObject(one, "since_unix_ms", (double)p.since_ms);
+                cJSON_AddNumberToObject(one, "since_unix_ms",
+                                        (double)(p.since_ms ?: from->started_unix_ms));
                 cJSON_AddNumberToObject(one, "bypasses", (double)p.bypasses);
                 cJSON_AddNumberToObject(one, "limit_bytes", (double)p.stats.limit);
                 cJSON_AddNumberToObject(one, "used_bytes", (double)p.stats.used_bytes);
+                cJSON_AddNumberToObject(one, "reserved_bytes", (double)p.stats.used_bytes);
                 cJSON_AddNumberToObject(one, "payload_bytes", (double)p.stats.payload_bytes);
+                cJSON_AddNumberToObject(one, "live_bytes", (double)p.stats.payload_bytes);
                 cJSON_AddNumberToObject(one, "chunks", (double)p.stats.chunks);
                 cJSON_AddNumberToObject(one, "segments", (double)p.stats.segments);
                 cJSON_AddBoolToObject(one, "full", p.full);
@@ -181,17 +174,19 @@ static void add_paths(cJSON *o, const struct store *store)
         }
 }
 
-static void add_store(cJSON *root, const struct store *store, const struct store_stats *st)
+static void add_store(cJSON *root, const struct status_sources *from, const struct store_stats *st)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "store");
         cJSON *paths = cJSON_AddArrayToObject(o, "path");
         const char *path;
 
-        for (unsigned i = 0; (path = store_path(store, i)); i++)
+        for (unsigned i = 0; (path = store_path(from->env->store, i)); i++)
                 cJSON_AddItemToArray(paths, cJSON_CreateString(path));
         cJSON_AddNumberToObject(o, "limit_bytes", (double)st->limit);
         cJSON_AddNumberToObject(o, "used_bytes", (double)st->used_bytes);
+        cJSON_AddNumberToObject(o, "reserved_bytes", (double)st->used_bytes);
         cJSON_AddNumberToObject(o, "payload_bytes", (double)st->payload_bytes);
+        cJSON_AddNumberToObject(o, "live_bytes", (double)st->payload_bytes);
         cJSON_AddNumberToObject(o, "chunks", (double)st->chunks);
         cJSON_AddNumberToObject(o, "slots", (double)st->slots);
         cJSON_AddNumberToObject(o, "entries_max", (double)st->entries_max);
@@ -201,7 +196,7 @@ static void add_store(cJSON *root, const struct store *store, const struct store
         cJSON_AddNumberToObject(o, "recovered_chunks", (double)st->recovered_chunks);
         cJSON_AddBoolToObject(o, "clean_start", st->clean_start);
         cJSON_AddBoolToObject(o, "bypassed", st->bypassed);
-        add_paths(o, store);
+        add_paths(o, from);
 }
 
 static void add_scrub(cJSON *root, const struct config *config, const struct store_stats *st)
@@ -251,6 +246,26 @@ static void add_totals(cJSON *root, const struct dispatch_env *env, const struct
         cJSON_AddNumberToObject(o, "crc_failures", s->crc_failures);
 }
 
+static void add_health(cJSON *root, const struct status_sources *from)
+{
+        static struct status_health health; /* large; one thread */
+        cJSON *list;
+
+        status_get_health(from, &health);
+        cJSON_AddBoolToObject(root, "ready", health.ready);
+        cJSON_AddStringToObject(root, "state", health.state);
+        cJSON_AddStringToObject(root, "health", health.n > 0 ? "degraded" : "ok");
+        list = cJSON_AddArrayToObject(root, "degraded");
+        for (unsigned i = 0; i < health.n; i++) {
+                cJSON *o = cJSON_CreateObject();
+
+                cJSON_AddStringToObject(o, "reason",
+                                        stats_degradation_name(health.degraded[i].reason));
+                cJSON_AddStringToObject(o, "text", health.degraded[i].text);
+                cJSON_AddItemToArray(list, o);
+        }
+}
+
 static void print_status(const struct status_sources *from, const struct dispatch_env *only,
                          const struct status_namespaces *scope, FILE *out)
 {
@@ -270,13 +285,13 @@ static void print_status(const struct status_sources *from, const struct dispatc
         cJSON_AddNumberToObject(root, "pid", getpid());
         cJSON_AddStringToObject(root, "instance", instance);
         cJSON_AddNumberToObject(root, "uptime_seconds", s.uptime);
-        cJSON_AddBoolToObject(root, "ready", from->ready && !from->draining);
+        add_health(root, from);
         cJSON_AddStringToObject(root, "socket", from->config->listen.socket);
         cJSON_AddStringToObject(root, "http", from->http ? http_address(from->http) : "off");
         add_io(root, from->env->io, &store);
         add_pool(root, from->env, &s);
         add_lookups(root, from, &s);
-        add_store(root, from->env->store, &store);
+        add_store(root, from, &store);
         add_scrub(root, from->config, &store);
         sessions = cJSON_AddObjectToObject(root, "sessions");
         cJSON_AddNumberToObject(sessions, "connections", s.sessions);
@@ -353,63 +368,42 @@ void status_report(void *userdata, const struct client *client, enum wire_report
                 stats_print_prometheus(&stats, out);
 }
 
-bool status_is_ready(void *userdata, const char **ret_why_not)
-{
-        const struct status_sources *from = userdata;
-
-        *ret_why_not = from->draining ? "stopping" : "starting";
-        return from->ready && !from->draining;
-}
-
-bool status_is_healthy(void *userdata, const char **ret_why_not)
-{
-        const struct status_sources *from = userdata;
-        struct store_stats store;
-
-        store_get_stats(from->env->store, &store);
-        if (store.bypassed) {
-                *ret_why_not = from->config->store.path.n > 1
-                                       ? "all paths of the store are bypassed"
-                                       : "the store's device failed and is bypassed";
-                return false;
-        }
-        if (store_paths_up(from->env->store) < from->config->store.path.n)
-                *ret_why_not = "ok, but a path of the store is bypassed";
-        return true;
-}
-
 void status_log_started(const struct status_sources *from)
 {
         const struct dispatch_env *env = from->env;
         struct store_stats store;
         struct kio_info io;
-        char others[64] = "";
+        char others[64] = "", workers[UNITS_TEXT], chunks[UNITS_TEXT], took[UNITS_TEXT],
+             limit[UNITS_TEXT], largest[UNITS_TEXT], pool[UNITS_TEXT];
 
         store_get_stats(env->store, &store);
         kio_get_info(env->io, &io);
-        log_info("I/O: %s, %u workers of depth %u%s%s%s%s", io.backend, io.workers, io.depth,
-                 io.ring_flags[0] ? ", " : "", io.ring_flags, io.reason[0] ? "; " : "", io.reason);
+        log_info("I/O: %s, %s of depth %u%s%s%s%s", io.backend,
+                 units_count(io.workers, "worker", workers), io.depth, io.ring_flags[0] ? ", " : "",
+                 io.ring_flags, io.reason[0] ? "; " : "", io.reason);
         if (!store.direct)
                 log_notice("O_DIRECT is not used: %s", store.direct_reason);
         if (from->config->store.path.n > 1)
                 snprintf(others, sizeof(others), " and %zu more (%u of %zu paths in use)",
                          (size_t)from->config->store.path.n - 1, store_paths_up(env->store),
                          (size_t)from->config->store.path.n);
-        log_info("store: %s%s, %" PRIu64 " chunks found in %" PRIu64
-                 " ms%s, limit %.1f GiB, largest chunk %" PRIu64 " KiB",
-                 store_path(env->store, 0), others, store.recovered_chunks, store.recover_ms,
-                 store.clean_start ? "" : " (not closed cleanly)", (double)store.limit / (1 << 30),
-                 MIN(pool_slab_bytes(env->pool), store_max_chunk(env->store)) >> 10);
+        log_info(
+                "store: %s%s, %s found in %s%s, limit %s, largest chunk %s",
+                store_path(env->store, 0), others,
+                units_count(store.recovered_chunks, "chunk", chunks),
+                units_ms(store.recover_ms, took), store.clean_start ? "" : " (not closed cleanly)",
+                units_bytes(store.limit, limit),
+                units_bytes(MIN(pool_slab_bytes(env->pool), store_max_chunk(env->store)), largest));
         if (store.skipped_pages)
-                log_warning("store: %" PRIu64
-                            " damaged table pages were left out: what only they named is gone",
-                            store.skipped_pages);
+                log_warning("store: %s damaged and skipped: chunks that only %s named are lost",
+                            units_count(store.skipped_pages, "table page", chunks),
+                            store.skipped_pages == 1 ? "it" : "they");
         for (unsigned i = 1; i < env->n_all; i++)
-                log_info("tenant %s: number %u in the store, memory pool %" PRIu64 " MiB",
+                log_info("tenant %s: number %u in the store, memory pool %s",
                          tenants_name(env->tenants, i), env->all[i].store_tenant,
-                         pool_bytes(env->all[i].pool) >> 20);
+                         units_bytes(pool_bytes(env->all[i].pool), pool));
         census_log_started(env->census);
-        log_info("ready: socket %s, metrics %s, memory pool %" PRIu64 " MiB",
-                 from->config->listen.socket, from->http ? http_address(from->http) : "off",
-                 pool_bytes(env->pool) >> 20);
+        log_info("ready: socket %s, HTTP %s, memory pool %s", from->config->listen.socket,
+                 from->http ? http_address(from->http) : "off",
+                 units_bytes(pool_bytes(env->pool), pool));
 }

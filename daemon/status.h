@@ -17,7 +17,9 @@ struct config;
 struct dispatch_env;
 struct pool_stats;
 struct http;
+struct populate;
 struct sessions;
+struct store_path_stats;
 
 /* The parts; http may be NULL. */
 struct status_sources {
@@ -26,8 +28,10 @@ struct status_sources {
         struct sessions *sessions;
         const struct http *http;
         uint64_t started_unix_ms, started_ns;
+        const struct populate *populate;
         uint64_t config_reloads;
-        bool ready, draining;
+        uint64_t workers_stuck_ns; /* for how long some worker has not advanced; 0: they do */
+        bool ready, draining;      /* ready: it has started */
         const uint8_t *instance; /* WIRE_INSTANCE_BYTES */
 };
 
@@ -38,11 +42,31 @@ void status_print_status(
         FILE *out); /* one JSON object; numbers are bytes, counts or seconds as the names say */
 /* Of other tenants than the client's, and of what only they can have, an admin alone is told. */
 void status_report(void *userdata, const struct client *client, enum wire_report what, FILE *out);
-bool status_is_ready(void *userdata, const char **ret_why_not);
-bool status_is_healthy(void *userdata, const char **ret_why_not);
 
 /* The lines of a start: what it runs on, what it found. */
 void status_log_started(const struct status_sources *from);
+
+/* --- status-health.c --- */
+
+enum { STATUS_TEXT = 512, STATUS_DEGRADED_MAX = 24 };
+
+struct status_health {
+        const char *state; /* "starting", "ready", "offline": no path of the store is in use,
+                              "stopping" */
+        bool ready;
+        unsigned n;
+        struct {
+                enum stats_degradation reason;
+                char text[STATUS_TEXT];
+        } degraded[STATUS_DEGRADED_MAX];
+};
+void status_get_health(const struct status_sources *from, struct status_health *ret);
+/* "up", "bypassed", "hung", "suspended", "resuming". */
+const char *status_path_state(const struct store_path_stats *p);
+/* For http. What /readyz says begins with "ready" or "not ready: ", with a line for each thing that is
+ * degraded; /healthz is "ok" as long as loop and workers run. The text stays until the next call. */
+bool status_is_ready(void *userdata, const char **ret_text);
+bool status_is_healthy(void *userdata, const char **ret_text);
 
 /* --- status-collect.c --- */
 

@@ -45,22 +45,25 @@ static int device_ls(struct ctl *ctl)
                 return status;
         if (ctl->json)
                 return print_json(paths);
-        table = text_table_new("llrrrr");
-        text_table_row(table, "PATH", "STATE", "USED", "LIMIT", "CHUNKS", "ERRORS");
+        table = text_table_new("llrrrrrl");
+        text_table_row(table, "PATH", "STATE", "LIVE", "RESERVED", "LIMIT", "CHUNKS", "ERRORS",
+                       "SINCE");
         cJSON_ArrayForEach(path, paths) {
                 const cJSON *errors = cJSON_GetObjectItemCaseSensitive(path, "errors");
-                char used[HUMAN_BYTES], limit[HUMAN_BYTES], chunks[HUMAN_BYTES],
-                        failed[HUMAN_BYTES];
+                char live[HUMAN_BYTES], reserved[HUMAN_BYTES], limit[HUMAN_BYTES],
+                        chunks[HUMAN_BYTES], failed[HUMAN_BYTES], since[HUMAN_BYTES];
 
-                human_bytes(answer_count_of(path, "used_bytes"), used);
+                human_bytes(answer_count_of(path, "payload_bytes"), live);
+                human_bytes(answer_count_of(path, "used_bytes"), reserved);
+                human_time(answer_count_of(path, "since_unix_ms"), since);
                 human_bytes(answer_count_of(path, "limit_bytes"), limit);
                 human_count(answer_count_of(path, "chunks"), chunks);
                 human_count(answer_count_of(errors, "read") +
                                     answer_count_of(errors, "write") +
                                     answer_count_of(errors, "sync"),
                             failed);
-                text_table_row(table, answer_text(path, "path"), answer_text(path, "state"), used,
-                               limit, chunks, failed);
+                text_table_row(table, answer_text(path, "path"), answer_text(path, "state"), live,
+                               reserved, limit, chunks, failed, since);
         }
         text_table_print(table, "", stdout);
         text_table_free(table);

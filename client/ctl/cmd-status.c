@@ -127,12 +127,21 @@ static void print_head(cJSON *status)
 {
         char version[64], text[512], up[HUMAN_BYTES] = "";
         bool ready = true, has_ready = take_bool(status, "ready", &ready);
+        _cleanup_(cJSON_Deletep) cJSON *degraded =
+                cJSON_DetachItemFromObjectCaseSensitive(status, "degraded");
+        char state[32], health[32];
         double seconds, pid;
+        cJSON *one;
 
         take_text(status, "version", version, sizeof(version));
         printf("kvcache-daemon %s", version);
-        if (has_ready)
-                printf(", %s", ready ? "ready" : "starting: not ready yet");
+        if (take_text(status, "state", state, sizeof(state)))
+                printf(", %s%s", strcmp(state, "ready") == 0 || !has_ready || ready ? "" : "not ready: ",
+                       state);
+        else if (has_ready)
+                printf(", %s", ready ? "ready" : "not ready");
+        if (take_text(status, "health", health, sizeof(health)) && strcmp(health, "ok") != 0)
+                printf(", %s", health);
         if (take_number(status, "uptime_seconds", &seconds)) {
                 human_seconds(seconds, up);
                 printf(", up %s", up);
@@ -146,6 +155,11 @@ static void print_head(cJSON *status)
                 line("http", "%s", text);
         if (take_text(status, "instance", text, sizeof(text)))
                 line("instance", "%s", text);
+        cJSON_ArrayForEach(one, degraded)
+        {
+                if (take_text(one, "text", text, sizeof(text)))
+                        line("DEGRADED", "%s", text);
+        }
 }
 
 /* "yes" or "no", and why. */
@@ -195,7 +209,7 @@ static void print_pool(cJSON *status)
         char chunks[HUMAN_BYTES], leased[HUMAN_BYTES], unwritten[HUMAN_BYTES],
                 populated[HUMAN_BYTES];
         uint64_t bytes, n;
-        double populated_bytes;
+        double populated_bytes, live;
         char huge[64];
 
         if (!pool)
@@ -203,6 +217,10 @@ static void print_pool(cJSON *status)
         puts("\nMemory");
         bytes = take_count(pool, "bytes");
         print_use("used", take_count(pool, "used_bytes"), bytes);
+        if (take_number(pool, "live_bytes", &live)) {
+                human_bytes(answer_count(live), populated);
+                line("live", "%s of chunks; slots are larger", populated);
+        }
         if (take_number(pool, "populated_bytes", &populated_bytes) &&
             answer_count(populated_bytes) < bytes) {
                 human_bytes(answer_count(populated_bytes), populated);
@@ -295,27 +313,36 @@ static void print_scrub(cJSON *store)
         print_rest(scrub);
 }
 
-/* How each path is, where that says more than its name: it is one of several, or aside. */
-static bool print_paths(cJSON *states)
+/* How each path is, where that says more than its name: it is one of several, or not in use.
+ * `ret_offline`: chunks that lie on those. */
+static bool print_paths(cJSON *states, uint64_t *ret_offline)
 {
         int n = cJSON_GetArraySize(states);
         cJSON *one;
 
         cJSON_ArrayForEach(one, states)
         {
-                char used[HUMAN_BYTES], limit[HUMAN_BYTES], path[512], state[64], reason[512];
+                char live[HUMAN_BYTES], reserved[HUMAN_BYTES], limit[HUMAN_BYTES], path[512],
+                        state[64], reason[512], since[HUMAN_BYTES];
 
                 if (!take_text(one, "path", path, sizeof(path)) ||
                     !take_text(one, "state", state, sizeof(state)))
                         return false;
                 if (!take_text(one, "reason", reason, sizeof(reason)))
                         reason[0] = '\0';
-                human_bytes(take_count(one, "used_bytes"), used);
+                human_bytes(take_count(one, "payload_bytes"), live);
+                human_bytes(take_count(one, "used_bytes"), reserved);
                 human_bytes(take_count(one, "limit_bytes"), limit);
+                human_time(take_count(one, "since_unix_ms"), since);
                 if (strcmp(state, "up") != 0)
-                        line("path", "%s: %s%s%s", path, state, reason[0] ? ": " : "", reason);
+                        *ret_offline += take_count(one, "chunks");
+                if (strcmp(state, "up") != 0 && strncmp(reason, state, strlen(state)) == 0)
+                        line("path", "%s: %s, since %s", path, reason, since);
+                else if (strcmp(state, "up") != 0)
+                        line("path", "%s: %s since %s%s%s", path, state, since,
+                             reason[0] ? ": " : "", reason);
                 else if (n > 1)
-                        line("path", "%s: %s of %s", path, used, limit);
+                        line("path", "%s: %s live, %s reserved of %s", path, live, reserved, limit);
                 else
                         line("path", "%s", path);
         }
@@ -326,9 +353,9 @@ static void print_store(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *store = take_object(status, "store");
         _cleanup_(cJSON_Deletep) cJSON *paths = NULL, *states = NULL;
-        char payload[HUMAN_BYTES], chunks[HUMAN_BYTES], most[HUMAN_BYTES], segment[HUMAN_BYTES];
+        char reserved[HUMAN_BYTES], all[HUMAN_BYTES], away[HUMAN_BYTES], chunks[HUMAN_BYTES], most[HUMAN_BYTES], segment[HUMAN_BYTES];
         const cJSON *path;
-        uint64_t segments, segments_max, used, limit, bypassed;
+        uint64_t segments, segments_max, used, limit, bypassed, offline = 0;
         bool is_bypassed;
 
         if (!store)
@@ -336,7 +363,7 @@ static void print_store(cJSON *status)
         puts("\nStore");
         paths = cJSON_DetachItemFromObjectCaseSensitive(store, "path");
         states = cJSON_DetachItemFromObjectCaseSensitive(store, "paths");
-        if (!print_paths(states))
+        if (!print_paths(states, &offline))
                 cJSON_ArrayForEach(path, paths)
                 {
                         char text[512];
@@ -348,22 +375,33 @@ static void print_store(cJSON *status)
                 line("path", "%s", paths->valuestring);
         limit = take_count(store, "limit_bytes");
         used = take_count(store, "used_bytes");
-        print_use("used", used, limit);
-        human_bytes(take_count(store, "payload_bytes"), payload);
+        print_use("live", take_count(store, "payload_bytes"), limit);
+        human_bytes(used, reserved);
+        human_bytes(limit, all);
+        line("reserved", "%s of %s: chunks, room ahead of them, tables", reserved, all);
+        cJSON_DeleteItemFromObjectCaseSensitive(store, "reserved_bytes");
+        cJSON_DeleteItemFromObjectCaseSensitive(store, "live_bytes");
         human_count(take_count(store, "chunks"), chunks);
         human_count(take_count(store, "entries_max"), most);
-        line("chunks", "%s of at most %s, %s of payload", chunks, most, payload);
+        if (offline > 0) {
+                human_count(offline, away);
+                line("chunks", "%s of at most %s; %s of them on paths that are not in use", chunks,
+                     most, away);
+        } else {
+                line("chunks", "%s of at most %s", chunks, most);
+        }
         segments = take_count(store, "segments");
         segments_max = take_count(store, "segments_max");
         human_bytes(take_count(store, "segment_bytes"), segment);
-        line("segments", "%llu of at most %llu, %s each", (unsigned long long)segments,
+        line("segments", "%llu of at most %llu, %s each or less", (unsigned long long)segments,
              (unsigned long long)segments_max, segment);
         if (take_bool(store, "bypassed", &is_bypassed))
                 bypassed = is_bypassed;
         else
                 bypassed = take_count(store, "bypassed");
         if (bypassed)
-                line("BYPASSED", "a device failed: what is on it is a miss; see the daemon's log");
+                line("OFFLINE", "no path is in use: every look-up on disk is a miss, and no put "
+                                "reaches the disk");
         print_scrub(store);
         print_rest(store);
 }

@@ -44,6 +44,7 @@ struct kio {
         int registration_result, registration_error;
         char registered_reason[256];
         bool registered_any; /* a piece was, on all rings */
+        uint64_t registrations_refused;
         void (*registered)(void *userdata, int r);
         void *registered_userdata;
 
@@ -382,6 +383,7 @@ static void kio_registration_complete(struct kio_request *req)
                 io->registration_result = r;
         if (--io->registering > 0)
                 return;
+        io->registrations_refused += io->registration_result < 0;
         if (io->registration_result < 0 && io->registration_error == 0) {
                 const char *text = registration_text(-io->registration_result);
 
@@ -446,6 +448,8 @@ void kio_get_info(const struct kio *io, struct kio_info *ret)
                                      !io->registered_any && io->registration_error == 0 ?
                                      "nothing has been registered yet" :
                                      io->registered_reason,
+                .registration_error = registers ? io->registration_error : 0,
+                .registrations_refused = registers ? io->registrations_refused : 0,
                 .workers = io->n_workers,
                 .depth = io->depth,
         };

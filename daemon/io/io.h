@@ -204,6 +204,8 @@ struct kio_info {
         const char *ring_flags; /* "SINGLE_ISSUER|DEFER_TASKRUN|...", "" for posix */
         bool registered; /* does I/O use registered buffers, for what has been registered so far? */
         const char *registered_reason; /* why not; "" */
+        int registration_error;        /* of the first piece of the pool that was refused; 0: none */
+        uint64_t registrations_refused; /* pieces of the pool */
         unsigned workers, depth;
 };
 

@@ -223,6 +223,7 @@ static void table_insert(struct pool *p, uint32_t chunk)
         p->chunks[chunk].next = *bucket;
         *bucket = chunk + 1;
         p->stats.chunks++;
+        p->stats.payload_bytes += p->chunks[chunk].length;
 }
 
 static void table_remove(struct pool *p, uint32_t chunk)
@@ -235,6 +236,7 @@ static void table_remove(struct pool *p, uint32_t chunk)
         }
         *at = p->chunks[chunk].next;
         p->stats.chunks--;
+        p->stats.payload_bytes -= p->chunks[chunk].length;
 }
 
 /* --- who must leave --- */

@@ -49,6 +49,7 @@ struct pool_stats {
         uint64_t bytes, populated_bytes;
         uint64_t huge_bytes;   /* of these, in huge pages */
         uint64_t used_bytes;   /* slots in use */
+        uint64_t payload_bytes; /* sum of the lengths of the chunks */
         uint64_t pinned_bytes; /* slots that cannot be evicted now */
         uint64_t leased_bytes; /* slots with at least one lease */
         uint64_t chunks, evictions, evicted_bytes, slab_moves;

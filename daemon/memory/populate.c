@@ -23,7 +23,7 @@ struct populate {
         uint64_t done;     /* bytes of the slab under way */
         uint64_t offset, bytes;
         uint64_t step_huge, huge; /* in huge pages: of this step, of the steps of the slab before */
-        bool short_of_memory, stopped;
+        bool short_of_memory, refused, stopped;
 };
 
 DEFINE_CLEANUP(struct populate *, populate_free);
@@ -50,7 +50,11 @@ static void on_registered(void *userdata, int r)
 {
         struct populate *p = userdata;
 
-        /* A ring that may not register it uses it unregistered; kio_get_info() says so. */
+        /* A ring that may not register it uses it unregistered; kio_get_info() says why. */
+        if (r < 0 && !p->refused) {
+                p->refused = true;
+                p->params.on_refused(p->params.userdata);
+        }
         next_pool(p);
         next_step(p);
 }
@@ -145,6 +149,11 @@ int populate_start(struct populate **ret, struct event_base *base,
         *ret = p;
         next_step(TAKE_PTR(p));
         return 0;
+}
+
+bool populate_is_short(const struct populate *p)
+{
+        return p->short_of_memory;
 }
 
 void populate_stop(struct populate *p)

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <event2/event.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct pool;
@@ -20,11 +21,14 @@ struct populate_params {
         uint64_t (*available)(void *userdata);       /* bytes available on this host now */
         void (*on_slab)(void *userdata, unsigned pool); /* there is more room in it */
         void (*on_short)(void *userdata); /* the reserve is reached: once each time it stops */
+        void (*on_refused)(void *userdata); /* the rings do not register the pool: once */
         void *userdata;
 };
 
 int populate_start(struct populate **ret, struct event_base *base,
                    const struct populate_params *params);
+/* Does the pool wait for the host to have memory for the rest of it? */
+bool populate_is_short(const struct populate *p);
 /* Nothing new is begun; free when the io is drained. */
 void populate_stop(struct populate *p);
 struct populate *populate_free(struct populate *p);

@@ -273,7 +273,7 @@ void store_suspend(struct store *s, struct store_device *req)
                 p->device = req;
                 s->waiting++;
                 p->suspending = true;
-                health_set_state(p, STORE_PATH_SUSPENDED, "suspended by an admin");
+                health_set_state(p, STORE_PATH_SUSPENDED, STORE_SUSPENDED_BY_HAND);
         }
 }
 

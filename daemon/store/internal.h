@@ -288,6 +288,9 @@ struct segment *segment_new(struct volume *v, uint32_t number);
 struct segment *segment_free(struct segment *seg);
 uint64_t segment_bytes_for(uint64_t limit, uint64_t wished);
 uint64_t volume_charged(const struct volume *v);
+/* How many data files there are or can be. Some are smaller than the others, cut to fit a limit as
+ * it was: so the limit alone does not say. */
+uint64_t segments_max(const struct volume *v);
 uint64_t segments_next_bytes(const struct volume *v);
 uint32_t ring_pages_for(uint64_t slots);
 /* The slab has been cut for its class: for a size, and for a tenant. What may have been another

@@ -146,6 +146,17 @@ uint64_t segments_next_bytes(const struct volume *v)
         return next_bytes(v, 0);
 }
 
+uint64_t segments_max(const struct volume *v)
+{
+        uint64_t charged = volume_charged(v), each = segment_charge(v->segment_bytes);
+        uint64_t room = v->params.limit > charged ? v->params.limit - charged : 0;
+        uint64_t there = v->n_segments - v->n_retired + (v->formatting != NULL);
+
+        /* The last one takes what is left. */
+        return MIN(there + room / each + (room % each >= segment_charge(MIN_CUT_SEGMENT)),
+                   MAX(there, (uint64_t)DISK_SEGMENTS_MAX));
+}
+
 /* --- making files --- */
 
 /* Worker. */

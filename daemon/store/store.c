@@ -487,6 +487,7 @@ bool store_get_path_stats(const struct store *s, unsigned i, struct store_path_s
                 .reason = p->reason,
                 .since_ms = p->since_ms,
                 .bypasses = p->bypasses,
+                .hung = p->hung,
                 .oldest_ns = s->io ? kio_oldest(s->io, i + 1) : 0,
                 .stats = { .limit = p->limit, .direct_reason = "" },
         };

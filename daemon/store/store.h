@@ -75,6 +75,9 @@ enum store_path_state {
         STORE_PATH_STATE_END,
 };
 
+/* The reason of a path that was up when it was suspended; of another one it is why it was not. */
+#define STORE_SUSPENDED_BY_HAND "suspended by an admin"
+
 enum store_path_event {
         STORE_PATH_IS_BYPASSED,
         STORE_PATH_IS_SUSPENDED,
@@ -438,7 +441,8 @@ struct store_stats {
         uint64_t limit, used_bytes;     /* used: what the files occupy, as du sees it */
         uint64_t payload_bytes;         /* sum of the lengths of what is stored */
         uint64_t chunks, entries_max;
-        uint64_t slots, segments, segment_bytes, segments_max;
+        uint64_t slots, segments, segment_bytes;
+        uint64_t segments_max; /* those there are, and what the limit has room for */
         uint64_t index_bytes;           /* memory of index, slabs, eviction and table bookkeeping */
         uint64_t table_pages, table_pages_written, table_entries_written, table_entries_carried;
         uint64_t puts, gets, drops, purges, evictions, evicted_bytes;
@@ -471,6 +475,8 @@ struct store_path_stats {
         const char *reason;     /* of being bypassed; "" */
         uint64_t since_ms;      /* of the state, Unix time; 0: the start */
         uint64_t bypasses;      /* by itself or by hand, since the start */
+        bool hung;              /* bypassed since its device did not answer; while `pending` it
+                                   still does not */
         bool full;              /* its file system is: it does not grow */
         uint64_t full_refusals; /* growths and writes refused for that */
         uint64_t pending;       /* requests and operations not completed */

@@ -37,8 +37,7 @@ void volume_get_stats(const struct volume *v, struct store_stats *ret)
         ret->slots = v->cut_slots;
         ret->segments = v->n_segments - v->n_retired;
         ret->segment_bytes = v->segment_bytes;
-        ret->segments_max =
-                MIN(v->params.limit / v->segment_bytes + 1, (uint64_t)DISK_SEGMENTS_MAX);
+        ret->segments_max = segments_max(v);
         ret->index_bytes = index_bytes(v->index) + (uint64_t)index_high(v->index) * (12 + 4) +
                            v->cut_slots * 4 + table_bytes(v->table);
         ret->table_pages = table_pages(v->table);

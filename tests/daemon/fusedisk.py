@@ -4,7 +4,8 @@
     python3 fusedisk.py MOUNT-POINT BACKING-FILE SWITCH
 
 passes reads and writes on to the backing file. While the file SWITCH exists, those that it names ("read", "write", or
-both) fail with EIO, and, if it names "flush", whoever closes the file waits until we end. Speaks the kernel's protocol itself over /dev/fuse, so it needs no library; it needs root. It runs
+both) fail with EIO; if it names "hang", reads and writes wait until the file is gone; and, if it names "flush", whoever
+closes the file waits until we end. Speaks the kernel's protocol itself over /dev/fuse, so it needs no library; it needs root. It runs
 in a process of its own, since whoever uses the file system waits for it in the kernel. Prints "ready" when mounted;
 SIGTERM ends it and takes the mount away.
 """
@@ -12,6 +13,7 @@ SIGTERM ends it and takes the mount away.
 import ctypes
 import errno
 import os
+import select
 import signal
 import stat
 import struct
@@ -20,6 +22,7 @@ import sys
 LOOKUP, FORGET, GETATTR, SETATTR, OPEN, READ, WRITE, STATFS, RELEASE, FSYNC = 1, 2, 3, 4, 14, 15, 16, 17, 18, 20
 FLUSH, INIT, OPENDIR, READDIR, RELEASEDIR, ACCESS, INTERRUPT, DESTROY, BATCH_FORGET = 25, 26, 27, 28, 29, 34, 36, 38, 42
 ROOT, DISK = 1, 2
+LATER = "later"
 MAX_WRITE = 1 << 20
 DIRECT_IO = 1                     # of an open file: no page cache between the loop device and us
 BIG_WRITES, MAX_PAGES = 1 << 5, 1 << 22
@@ -57,6 +60,8 @@ class Disk:
             return struct.pack("<QII", 3600, 0, 0) + attributes(node, size)
         if op in (OPEN, OPENDIR):
             return struct.pack("<QIi", 0, DIRECT_IO if op == OPEN else 0, 0)
+        if op in (READ, WRITE, FSYNC) and self.fails("hang"):
+            return LATER
         if op == READ:
             offset, count = struct.unpack_from("<QI", body, 8)
             return errno.EIO if self.fails("read") else os.pread(self.fd, count, offset)
@@ -78,6 +83,23 @@ class Disk:
         return errno.ENOSYS
 
 
+def reply(fd, disk, request):
+    """False: not now."""
+    _, op, unique, node = struct.unpack_from("<IIQQ", request)
+    answer = disk.answer(op, node, request[40:])
+    if answer is LATER:
+        return False
+    if answer is None:
+        return True
+    error, data = (-answer, b"") if isinstance(answer, int) else (0, answer)
+    try:
+        os.write(fd, struct.pack("<IiQ", 16 + len(data), error, unique) + data)
+    except OSError as e:
+        if e.errno != errno.ENOENT:  # whoever asked is gone
+            raise
+    return True
+
+
 def main(mount_point, backing, switch):
     disk = Disk(backing, switch)
     fd = os.open("/dev/fuse", os.O_RDWR)
@@ -92,7 +114,12 @@ def main(mount_point, backing, switch):
 
     signal.signal(signal.SIGTERM, end)
     print("ready", flush=True)
+    waiting = []
     while True:
+        if waiting:
+            if not select.select([fd], [], [], 0.05)[0]:
+                waiting = [request for request in waiting if not reply(fd, disk, request)]
+                continue
         try:
             request = os.read(fd, MAX_WRITE + 65536)
         except OSError as e:
@@ -101,16 +128,8 @@ def main(mount_point, backing, switch):
             if e.errno in (errno.ENOENT, errno.EINTR, errno.EAGAIN):
                 continue
             raise
-        _, op, unique, node = struct.unpack_from("<IIQQ", request)
-        answer = disk.answer(op, node, request[40:])
-        if answer is None:
-            continue
-        error, data = (-answer, b"") if isinstance(answer, int) else (0, answer)
-        try:
-            os.write(fd, struct.pack("<IiQ", 16 + len(data), error, unique) + data)
-        except OSError as e:
-            if e.errno != errno.ENOENT:  # whoever asked is gone
-                raise
+        if not reply(fd, disk, request):
+            waiting.append(request)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,8 @@ def disk(disks):
 def two(make_daemon, disks):
     paths = [str(disk.mount / "store") for disk in disks]
     daemon = make_daemon(settings={"store.path": ",".join(paths), "store.limit": "192MiB", "memory.pool": "16MiB",
-                                   "store.prewrite": "off"})
+                                   "store.prewrite": "off", "io.hang": "1s"})
+    daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"
     daemon.paths = paths
     yield daemon
     disks[1].heal()
@@ -159,6 +160,12 @@ def test_a_disk_that_returns_EIO_is_bypassed_the_other_path_serves_and_it_resume
         assert good["state"] == "up" and bad["state"] == "bypassed"
         assert "error_budget" in bad["reason"] and bad["errors"]["read"] > 0
         assert daemon.metric(f'kvcache_path_bypassed{{path="{daemon.paths[1]}"}}') == 1
+        assert daemon.metric(f'kvcache_path_failed{{path="{daemon.paths[1]}"}}') == 1
+        assert daemon.metric(f'kvcache_path_hung{{path="{daemon.paths[1]}"}}') == 0
+        assert daemon.http("/healthz")[0] == 200
+        status, _, body = daemon.http("/readyz")
+        assert status == 200 and f"degraded: store path {daemon.paths[1]} is bypassed: ".encode() in body
+        assert b"error_budget" in body
         assert daemon.metric(f'kvcache_path_read_errors_total{{path="{daemon.paths[1]}"}}') == bad["errors"]["read"]
         assert daemon.log().count(f"store path {daemon.paths[1]} is bypassed") == 1
         assert {r.status for r in put_all(c, ns, during, ack=Ack.WRITTEN).values()} == {Status.OK}
@@ -183,6 +190,36 @@ def test_a_disk_that_returns_EIO_is_bypassed_the_other_path_serves_and_it_resume
     daemon.restart(kill=True)
     with daemon.client() as c:
         assert len(from_disk(c, c.namespace("n"), after)) == len(after)
+
+
+def test_a_device_that_hangs_is_called_hung_not_failed(two, disk):
+    daemon = two.start()
+    name = daemon.paths[1]
+    pairs = items("hang", 100, 40 * KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        put_all(c, ns, pairs, ack=Ack.WRITTEN)
+        on_good = paths_of(daemon)[0]["chunks"]
+        disk.fail("hang")
+        assert len(from_disk(c, ns, pairs)) == on_good
+        bad = wait_until(lambda: next((p for p in paths_of(daemon) if p["state"] == "hung"), None), "the path is hung")
+        assert bad["path"] == name and "has not come back for 1 s" in bad["reason"] and bad["errors"]["read"] == 0
+        told = f"store path {name} is hung: an operation has not come back for 1 s (io.hang)"
+        assert daemon.http("/healthz")[0::2] == (200, b"ok\n"), "a device that hangs is not a process that does"
+        assert daemon.http("/readyz")[0::2] == (200, f"ready\ndegraded: {told}\n".encode())
+        assert daemon.metric(f'kvcache_path_hung{{path="{name}"}}') == 1
+        assert daemon.metric(f'kvcache_path_failed{{path="{name}"}}') == 0
+        assert daemon.metric('kvcache_degraded{reason="path_hung"}') == 1
+        listed = ctl("device", "ls", daemon=daemon, check=0).stdout
+        assert [line.split()[1] for line in listed.splitlines()[1:3]] == ["up", "hung"]
+        assert "fail" not in listed and told in ctl("status", daemon=daemon, check=0).stdout
+        disk.heal()
+        wait_until(lambda: paths_of(daemon)[1]["pending"] == 0, "what was at the device is back")
+        assert paths_of(daemon)[1]["state"] == "bypassed"
+        assert b"its device answers again: resume the path" in daemon.http("/readyz")[2]
+        wait_until(lambda: c.device("resume", 1, check=False) is True, "the path is resumed")
+        assert daemon.http("/readyz")[0::2] == (200, b"ready\n")
+        assert daemon.metric(f'kvcache_path_hung{{path="{name}"}}') == 0
 
 
 def test_writes_that_fail_go_to_the_other_path(two, disk):

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP: what is served, to whom, and that slow or many visitors do no harm."""
 
+import contextlib
+import ctypes
 import json
 import os
+import pathlib
 import re
 import shutil
+import signal
 import socket
 import stat
 import subprocess
+import threading
 import time
 import urllib.request
 
@@ -61,6 +66,126 @@ def test_pages(web):
     assert metrics["kvcache_puts_total"] == 20 and metrics['kvcache_hits_total{tier="disk"}'] == 5
     assert metrics["kvcache_misses_total"] == 1
     assert metrics['kvcache_request_duration_seconds_count{op="PUT"}'] == 3
+
+
+def test_ready_and_nothing_else_is_what_a_sound_daemon_says(web):
+    wait_until(lambda: web.status()["pool"]["populated_bytes"] == 32 << 20, "the pool is populated")
+    assert web.http("/healthz")[0::2] == (200, b"ok\n")
+    expected = b"ready\n"
+    if not web.status()["io"]["direct"] or web.status()["io"]["backend"] == "posix":
+        pytest.skip("this machine degrades it")
+    assert web.http("/readyz")[0::2] == (200, expected)
+    status = web.status()
+    assert (status["ready"], status["state"], status["health"], status["degraded"]) == (True, "ready", "ok", [])
+    assert sum(v for n, v in web.metrics().items() if n.startswith("kvcache_degraded{")) == 0
+    page = web.http("/")[2].decode()
+    assert "<p>ready</p>" in page and "starting" not in page
+
+
+@pytest.mark.parametrize("leg", harness.LEGS, ids=lambda leg: leg.name)
+def test_what_a_machine_does_not_give_is_degraded_and_named(make_daemon, leg):
+    if leg.why_not():
+        pytest.skip(leg.why_not())
+    daemon = make_daemon(leg)
+    daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"
+    io = daemon.start().populated_status()["io"]
+    reasons = {d["reason"]: d["text"] for d in daemon.status()["degraded"]}
+    if leg.name == "seccomp":
+        assert "io_fallback" in reasons and io["reason"] in reasons["io_fallback"]
+    if leg.name == "posix":
+        assert "io_fallback" not in reasons and "io_unregistered" not in reasons, "it was asked for"
+    if leg.name == "memlock":
+        assert "RLIMIT_MEMLOCK" in reasons["io_unregistered"]
+        warned = [line for line in daemon.log().splitlines() if " warning: " in line and "RLIMIT_MEMLOCK" in line]
+        assert len(warned) == 1 and "ulimit -l" in warned[0] and "LimitMEMLOCK=" in warned[0]
+        assert daemon.metric('kvcache_io_registrations_refused_total{memory="pool"}') > 0
+    else:
+        assert daemon.metric('kvcache_io_registrations_refused_total{memory="pool"}') == 0
+    assert ("io_buffered" in reasons) == (not io["direct"])
+    body = daemon.http("/readyz")[2].decode().splitlines()
+    assert body == ["ready"] + [f"degraded: {text}" for text in reasons.values()]
+    assert daemon.http("/healthz")[0::2] == (200, b"ok\n")
+
+
+@contextlib.contextmanager
+def workers_held(daemon):
+    """No thread of the I/O runs meanwhile; the loop does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long] * 4
+    SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+    held = []
+    try:
+        for t in map(int, os.listdir(f"/proc/{daemon.pid}/task")):
+            if not re.fullmatch(r"kio-.*\n", pathlib.Path(f"/proc/{daemon.pid}/task/{t}/comm").read_text()):
+                continue
+            if libc.ptrace(SEIZE, t, 0, 0) != 0:
+                pytest.skip(f"this machine lets nobody hold a thread: {os.strerror(ctypes.get_errno())}")
+            held.append(t)
+            assert libc.ptrace(INTERRUPT, t, 0, 0) == 0
+            os.waitpid(t, WALL)
+        yield
+    finally:
+        for t in held:
+            libc.ptrace(DETACH, t, 0, 0)
+
+
+@pytest.fixture
+def one_worker(make_daemon):
+    daemon = make_daemon(settings={"io.workers": 1, "io.backend": "posix", "store.prewrite": "off"})
+    daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"
+    daemon.start().populated_status()  # which is a call that counts as one to a device
+    return daemon
+
+
+def test_stopping_is_said_while_it_stops(one_worker):
+    with one_worker.client() as c:
+        ns = c.namespace("n")
+        with workers_held(one_worker):
+            put = threading.Thread(target=lambda: c.put(ns, items("stop", 1, 1000), ack=Ack.WRITTEN))
+            put.start()
+            wait_until(lambda: one_worker.metric("kvcache_io_queued") + one_worker.metric("kvcache_pool_unwritten_bytes"),
+                       "the put waits for the worker")
+            one_worker.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: one_worker.http("/readyz")[0] == 503, "it is not ready")
+            assert one_worker.http("/readyz")[2] == b"not ready: stopping\n"
+            assert one_worker.http("/healthz")[0::2] == (200, b"ok\n")
+            said = json.loads(one_worker.http("/status")[2])
+            assert (said["ready"], said["state"]) == (False, "stopping")
+            assert "not ready: stopping" in one_worker.http("/")[2].decode()
+        put.join()
+    assert one_worker.wait_exit() == 0
+
+
+def test_a_worker_that_does_not_advance_is_what_healthz_is_for(one_worker):
+    with one_worker.client() as c:
+        with workers_held(one_worker):
+            # A path is synced by a thread for calls, which was idle: it does not take what it is given.
+            suspending = threading.Thread(target=lambda: c.device("suspend"))
+            suspending.start()
+            wait_until(lambda: one_worker.http("/healthz")[0] == 503, "it is not alive", 25)
+            assert b"a worker thread has made no progress for 1" in one_worker.http("/healthz")[2]
+            assert one_worker.log().count("a worker thread has made no progress") == 1
+        suspending.join()
+        wait_until(lambda: one_worker.http("/healthz")[0::2] == (200, b"ok\n"), "it is alive again")
+        assert "every worker thread makes progress again" in one_worker.log()
+
+
+def test_live_reserved_and_limit_are_told_apart(web):
+    with web.client() as c:
+        c.put(c.namespace("n"), items("live", 10, 10000), ack=Ack.WRITTEN)
+    status, metrics = web.status(), web.metrics()
+    store, pool, path = status["store"], status["pool"], status["store"]["paths"][0]
+    for said in (store, path):
+        assert said["live_bytes"] == said["payload_bytes"] == 100000
+        assert said["live_bytes"] < said["reserved_bytes"] == said["used_bytes"] <= said["limit_bytes"]
+    assert pool["live_bytes"] == 100000 < pool["used_bytes"] < pool["bytes"]
+    assert metrics["kvcache_store_live_bytes"] == metrics["kvcache_pool_live_bytes"] == 100000
+    assert metrics[f'kvcache_path_live_bytes{{path="{path["path"]}"}}'] == 100000
+    assert abs(metrics["kvcache_store_reserved_bytes"] - web.disk_usage()) < 4 << 20
+    said = harness.ctl("status", daemon=web, check=0).stdout
+    assert re.search(r"^  live +97\.7 KiB of 128 MiB ", said, re.M)
+    assert re.search(r"^  reserved +[\d.]+ [KM]iB of 128 MiB: ", said, re.M)
+    assert re.search(r"^  live +97\.7 KiB of chunks", said, re.M)
 
 
 def test_what_is_not_there_and_what_is_not_done(web):

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -145,10 +146,23 @@ def test_with_the_only_path_suspended_puts_live_in_the_pool(make):
         c.namespace("another")
         assert daemon.metric("kvcache_put_pool_only_total") == 10
         assert daemon.metric("kvcache_store_bypassed") == 1
-        status, _, body = daemon.http("/healthz")
-        assert status == 503 and b"bypassed" in body
+        assert daemon.http("/healthz")[0::2] == (200, b"ok\n"), "the process works"
+        status, _, body = daemon.http("/readyz")
+        assert status == 503 and body.decode().splitlines() == [
+            "not ready: no path of the store is in use; chunks live in memory only",
+            "degraded: no path of the store is in use: nothing is written to disk or read from it",
+            f"degraded: store path {daemon.paths[0]} is suspended by an admin"]
+        status = daemon.status()
+        assert (status["ready"], status["state"], status["health"]) == (False, "offline", "degraded")
+        assert [d["reason"] for d in status["degraded"]] == ["store_offline", "path_suspended"]
+        assert daemon.metric("kvcache_ready") == 0
+        said = ctl("status", daemon=daemon, check=0).stdout
+        assert ", not ready: offline, degraded," in said and "OFFLINE" in said
+        assert "10 of them on paths that are not in use" in said and "failed" not in said
         assert c.device("resume")
-        assert daemon.http("/healthz")[0] == 200
+        assert daemon.http("/healthz")[0::2] == (200, b"ok\n")
+        assert daemon.http("/readyz")[0::2] == (200, b"ready\n")
+        assert daemon.metric("kvcache_ready") == 1
         assert get_all(c, ns, [k for k, _ in pairs]) == dict(pairs)
         assert {r.status for r in put_all(c, ns, items("written", 3, 5000), ack=Ack.WRITTEN).values()} == {Status.OK}
 
@@ -162,8 +176,21 @@ def test_kvcachectl_device(make):
     listed = json.loads(ctl("--json", "device", "ls", daemon=daemon, check=0).stdout)
     assert [p["state"] for p in listed] == ["up", "suspended"]
     assert "suspended by an admin" in ctl("device", "ls", daemon=daemon, check=0).stdout
-    assert daemon.http("/healthz")[0] == 200 and b"bypassed" in daemon.http("/healthz")[2]
-    assert metric(daemon, "path_bypassed", daemon.paths[1]) == 1
+    assert daemon.http("/healthz")[0::2] == (200, b"ok\n")
+    told = f"store path {daemon.paths[1]} is suspended by an admin"
+    assert daemon.http("/readyz")[0::2] == (200, f"ready\ndegraded: {told}\n".encode())
+    status = daemon.status()
+    assert status["degraded"] == [{"reason": "path_suspended", "text": told}]
+    assert (status["ready"], status["state"], status["health"]) == (True, "ready", "degraded")
+    assert daemon.metric('kvcache_degraded{reason="path_suspended"}') == 1
+    states = ("up", "suspended", "failed", "hung", "resuming", "bypassed")
+    for path, true in ((daemon.paths[0], {"up"}), (daemon.paths[1], {"suspended", "bypassed"})):
+        assert {s for s in states if metric(daemon, f"path_{s}", path)} == true
+        assert metric(daemon, "path_state_since_timestamp_seconds", path) == pytest.approx(time.time(), abs=600)
+    said = ctl("status", daemon=daemon, check=0).stdout
+    assert f"DEGRADED          {told}\n" in said and f"{daemon.paths[1]}: suspended by an admin, since 20" in said
+    page = daemon.http("/")[2].decode()
+    assert told in page and "fail" not in page.replace("full refusals", "").replace("failures", "").replace("failed builds", "")
     assert daemon.metric("kvcache_store_bypassed") == 0
     said = json.loads(ctl("--json", "device", "suspend", "1", daemon=daemon, check=0).stdout)
     assert said == {"path": daemon.paths[1], "state": "suspended", "changed": False}
@@ -220,6 +247,8 @@ def test_a_path_that_cannot_be_opened_is_told_of_and_can_be_resumed(make):
         pass
     daemon.start()
     assert f"store path {daemon.paths[1]} is bypassed" in daemon.log()
+    assert metric(daemon, "path_failed", daemon.paths[1]) == 1 and metric(daemon, "path_hung", daemon.paths[1]) == 0
+    assert f"degraded: store path {daemon.paths[1]} is bypassed: " in daemon.http("/readyz")[2].decode()
     with daemon.client() as c:
         ns = c.namespace("n")
         found = get_all(c, ns, [k for k, _ in pairs])

@@ -63,7 +63,9 @@ def need_systemd(daemon):
 def test_ready_reloading_stopping(make_daemon, manager):
     daemon = need_systemd(make_daemon(env={"NOTIFY_SOCKET": manager.path}))
     daemon.spawn()
+    assert manager.next() == ["STATUS=starting: opening the store and reading its tables; nothing is served yet"]
     assert "READY=1" in manager.next()
+    assert manager.next_with("STATUS=")[0].startswith("STATUS=ready")
     daemon.answers()
     daemon.process.send_signal(signal.SIGHUP)
     reloading = manager.next_with("RELOADING=1")

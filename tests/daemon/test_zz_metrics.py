@@ -17,6 +17,8 @@ ROW = re.compile(r"^STATS_(\w+)\((\w+), \"(\w+)\"", re.M)
 
 # Metric: the unit test that makes the daemon's code count it, and how it looks at the count.
 ELSEWHERE = {
+    "path_hung": ("tests/daemon/test_disk_error.py", r"kvcache_path_hung\{\{"),
+    "path_resuming": ("tests/unit/test-paths.c", r"STORE_PATH_RESUMING"),
     "path_read_errors": ("tests/unit/test-store.c", r"\bread_errors\b"),
     "path_write_errors": ("tests/unit/test-store.c", r"\bwrite_errors\b"),
     "path_sync_errors": ("tests/unit/test-store.c", r"\bsync_errors\b"),

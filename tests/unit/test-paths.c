@@ -436,8 +436,14 @@ static int device(void (*act)(struct store *s, struct store_device *req), unsign
         struct device d = { .req = { .path = path, .complete = device_done } };
 
         act(t.s, &d.req);
-        if (!d.done)
+        if (!d.done) {
+                struct store_path_stats st;
+
+                assert_true(store_get_path_stats(t.s, path, &st));
+                assert_int_equal(st.state, act == store_resume ? STORE_PATH_RESUMING
+                                                               : STORE_PATH_SUSPENDED);
                 wait_for(&d.done);
+        }
         snprintf(t.text, sizeof(t.text), "%s", d.req.text);
         return d.req.result;
 }

@@ -2087,6 +2087,41 @@ static void a_lowered_limit_is_enforced_at_start_and_a_raised_one_used(void **st
         stop();
 }
 
+static void check_segments_max(void)
+{
+        struct store_stats s = stats();
+
+        assert_true(s.segments <= s.segments_max);
+        assert_true(s.segments_max <= s.limit / s.segment_bytes + s.segments);
+}
+
+/* The last data file takes what a limit leaves, and stays as small when the limit is raised: there are
+ * more of them than the limit has whole ones. */
+static void there_are_never_more_data_files_than_there_may_be(void **state)
+{
+        bool more_than_whole_ones = false;
+        struct store_stats s;
+
+        start_limit(64 * MIB);
+        check_segments_max();
+        put_range(0, 4000, 16384);
+        check_segments_max();
+        for (uint64_t i = 1; i <= 6; i++) {
+                stop();
+                start_limit(64 * MIB + i * MIB / 3);
+                check_segments_max();
+                put_range(10000 * i, 4000, 16384);
+                check_segments_max();
+                s = stats();
+                more_than_whole_ones =
+                        more_than_whole_ones || s.segments > s.limit / s.segment_bytes + 1;
+        }
+        /* What is full has all that it can have, but for a rest that is too small for a slot. */
+        assert_in_range(s.segments_max - s.segments, 0, 1);
+        assert_true(more_than_whole_ones);
+        stop();
+}
+
 static void a_lowered_limit_makes_a_large_ring_smaller(void **state)
 {
         uint64_t pages;
@@ -3080,6 +3115,7 @@ static const struct CMUnitTest tests[] = {
         TEST(bad_parameters_are_refused),
         TEST(the_smallest_store_works),
         TEST(a_lowered_limit_is_enforced_at_start_and_a_raised_one_used),
+        TEST(there_are_never_more_data_files_than_there_may_be),
         TEST(a_lowered_limit_makes_a_large_ring_smaller),
         TEST(a_little_too_much_costs_a_little),
         TEST(a_part_of_a_page_at_the_end_of_a_data_file_costs_nothing),
