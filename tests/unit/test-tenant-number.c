@@ -382,9 +382,12 @@ static void test_R10_a_limit_takes_the_tenants_own_coldest(void **state)
 static void test_R10_what_no_share_can_hold_waits_for_nobody(void **state)
 {
         uint32_t a = open_namespace(1, "n", ""), b = open_namespace(2, "n", "");
-        struct req held, large, after;
+        struct req first, held, large, after;
 
         store_set_tenant_limit(t.store, 1, LENGTH / 2);
+        begin_put(&first, 2, b, 0); /* its data file is its own from here on: no table write for that */
+        tiers_wait(&t, &first.done);
+        assert_int_equal(first.req.status, CACHE_OK);
         tiers_settle(&t);
         fault_set(&(struct fault_plan){
                 .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = 1 });
