@@ -195,6 +195,32 @@ def test_a_restarted_daemon_counts_anew(running):
             assert counts.lookups("client") == (200, 200)
 
 
+def test_a_removed_namespace_leaves_its_counts_to_the_tenant_alone(running):
+    daemon = running()
+    with daemon.client() as c, tally_of(c) as (_, write):
+        counts = Counts(daemon)
+        old = c.namespace("n")
+        kept = c.namespace("kept")
+        write(old, 30, 10)
+        write(kept, 5, 0)
+        c.namespace_remove("n")
+        assert counts.tenant() == (35, 45), "what was counted before the removal, though no report came between"
+        write(old, 31, 10)
+        assert counts.tenant() == (36, 46) and counts.of("lookup_impossible_counts") == 0
+        assert {n["name"] for n in daemon.status()["namespaces"]} == {"kept"}
+        # Another namespace of that name, and all numbers of the session in turn: none begins with another's counts.
+        for i in range(260):
+            number = c.namespace("n")
+            one = namespace(daemon, "n")
+            assert (one["lookup_keys"], one["lookup_found_keys"]) == (0, 0), number
+            write(number, 31 + i + 1, 10)
+            one = namespace(daemon, "n")
+            assert one["lookup_found_keys"] > 0
+            c.namespace_remove("n")
+        one = namespace(daemon, "kept")
+        assert (one["lookup_keys"], one["lookup_found_keys"]) == (5, 5)
+
+
 def test_who_does_not_count_is_counted(running):
     daemon = running()
     with daemon.client() as c:
