@@ -146,7 +146,9 @@ struct disk_namespaces {
         uint64_t set_missed;     /* 72  paths, by bit, that have missed some ... */
         uint64_t set_missed_at;  /* 80  ... by this epoch: one that knows of a lower one is emptied */
         uint64_t set_removed_at; /* 88  the last at which a namespace was removed */
-        uint8_t reserved[32];    /* 96 */
+        uint64_t set_emptied_at; /* 96  this path has been emptied for all that it had missed by this
+                                    epoch, plus 1; 0: written by a version that did not say */
+        uint8_t reserved[24];    /* 104 */
 };
 static_assert(sizeof(struct disk_namespaces) == 128, "disk format");
 static_assert(offsetof(struct disk_namespaces, purge_seq) == 48, "disk format");

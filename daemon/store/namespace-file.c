@@ -63,6 +63,7 @@ int64_t namespaces_build(struct namespaces *n, uint64_t generation)
                 .set_missed = n->set.missed,
                 .set_missed_at = n->set.missed_at,
                 .set_removed_at = n->set.removed_at,
+                .set_emptied_at = n->emptied_at,
         };
         memcpy(header->uuid, n->uuid, DISK_UUID_BYTES);
         p = (char *)(header + 1);
@@ -164,6 +165,7 @@ static int load(struct namespaces *n, const void *buf)
                                       .missed = h->set_missed,
                                       .missed_at = h->set_missed_at,
                                       .removed_at = h->set_removed_at };
+        n->emptied_at = h->set_emptied_at;
         n->bytes = h->bytes;
         return 0;
 }

@@ -16,6 +16,7 @@ struct namespaces {
         uint32_t next_id;
         uint64_t purge_seq;
         struct volume_set set;
+        uint64_t emptied_at; /* plus 1; 0: not known */
         struct namespaces_purges purges;
         uint64_t bytes;   /* of a file as of now */
         uint64_t reserve; /* of a file, allocated; more once it has been longer */

@@ -359,6 +359,19 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
         list_append(&n->opens_waiting, &req->node);
 }
 
+uint64_t namespaces_emptied_at(const struct namespaces *n)
+{
+        return n->emptied_at > 0 ? n->emptied_at - 1 : n->set.epoch;
+}
+
+void namespaces_note_emptied(struct namespaces *n, uint64_t epoch)
+{
+        if (n->emptied_at == epoch + 1)
+                return;
+        n->emptied_at = epoch + 1;
+        n->generation++;
+}
+
 void namespaces_note_set(struct namespaces *n, const struct volume_set *set)
 {
         if (memcmp(&n->set, set, sizeof(*set)) == 0)

@@ -192,6 +192,7 @@ int path_namespaces_snapshot(const struct store *s, struct path_snapshot **ret,
                 .namespaces = x->seen,
                 .n_namespaces = n,
                 .next_id = s->next_id,
+                .in_set = s->in_set,
                 .set = s->sum,
         };
         return 0;

@@ -12,12 +12,14 @@
  *      something, by the new epoch. What it misses further moves nothing: it is emptied already.
  *   2. A purge or a drop that somebody misses is answered when all paths that are up have the
  *      record on stable storage (note.c).
- *   3. A path that a record says to have missed something, by an epoch higher than its own, is
- *      emptied before it is used. No other is. One that was up when a crash came between its write
- *      and the others' is behind, too, but in no record, and keeps what it has.
- *   4. Whoever is to be used takes the whole record first, on stable storage; if that has moved
- *      meanwhile, again. So its own epoch is as high as that of any record about it, and what a
- *      record on some disk still says of it is void.
+ *   3. A path that a record says to have missed something, by an epoch higher than the one that it
+ *      was last emptied at, is emptied before it is used, and notes the epoch of the set as that.
+ * No other is. One that was up when a crash came between its write and the others' is behind, but
+ *      in no record, and keeps what it has.
+ *   4. A path takes the whole record, on stable storage, before it is used; if that has moved
+ *      meanwhile, again.
+ *   5. Paths that were aside when others went on, and are started without them, do not know what
+ *      the epoch is by now. They are emptied, and skip as many as nobody can have moved.
  *
  * The record with the highest epoch is the whole truth: it was written with all that was known. For
  * the case that a path comes back alone, its superblock says that it was aside, if that can still
@@ -35,6 +37,9 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "store/paths.h"
+
+/* It moves when a path goes offline. */
+#define EPOCHS_SKIPPED (UINT64_C(1) << 32)
 
 static uint64_t bit_of(unsigned index)
 {
@@ -229,7 +234,7 @@ void set_is_back(struct store *s, struct path *p)
 bool set_has_missed(const struct volume_set *set, struct volume *v)
 {
         return set->missed & bit_of(volume_superblock(v)->path_index) &&
-               set->missed_at > volume_set(v)->epoch;
+               set->missed_at > volume_emptied_at(v);
 }
 
 /* Of the removal of a namespace: then its list is replaced by that of the others. */
@@ -266,6 +271,8 @@ int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
         /* What was purged while it was away is not known here: the next start drops it. */
         if (r < 0 || s->params.as_is)
                 return r;
+        if (s->in_set && !witnessed)
+                s->sum.epoch += EPOCHS_SKIPPED;
         r = path_namespaces_snapshot(s, &copies, &join);
         if (r < 0)
                 return store_error(ret_error, r, "out of memory");

@@ -73,18 +73,22 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
         uint64_t charged = volume_charged(v),
                  room = v->params.limit > charged ? v->params.limit - charged : 0;
         struct disk_superblock *sb = &v->dir->superblock;
-        bool away = sb->away;
+        bool away = sb->away, empty;
         bool replace = join->empty && join->set.removed_at > namespaces_set(v->namespaces)->epoch;
         int r = replace ? 0 : volume_check_namespaces(v, join, ret_error);
 
         if (r < 0)
                 return r;
-        *ret_emptied = join->empty || (away && !join->witnessed);
-        if (*ret_emptied)
+        empty = join->empty || (away && !join->witnessed);
+        if (empty)
                 forget_all(v);
         if (replace)
                 drop_unknown(v, join);
-        *ret_emptied = *ret_emptied && v->stats.recovered_chunks > 0;
+        *ret_emptied = empty && v->stats.recovered_chunks > 0;
+        if (join->in_set)
+                namespaces_note_emptied(v->namespaces,
+                                        empty ? join->set.epoch
+                                              : namespaces_emptied_at(v->namespaces));
         namespaces_note_set(v->namespaces, &join->set);
         if (join->next_id > 0)
                 namespaces_reserve_id(v->namespaces, join->next_id - 1);
@@ -124,6 +128,11 @@ void volume_take_void(struct volume *v, const struct volume *earlier)
 uint32_t volume_next_id(const struct volume *v)
 {
         return namespaces_next_id(v->namespaces);
+}
+
+uint64_t volume_emptied_at(const struct volume *v)
+{
+        return namespaces_emptied_at(v->namespaces);
 }
 
 const struct volume_set *volume_set(const struct volume *v)

@@ -83,7 +83,7 @@ struct volume_set {
         uint64_t epoch;      /* of the set, that this path knows of */
         uint64_t missed;     /* paths, by the bit of their number in the set, that have missed
                                 something ... */
-        uint64_t missed_at;  /* ... by this epoch: one of them that knows of a lower one is emptied */
+        uint64_t missed_at;  /* ... by this epoch: one that was not emptied for that is emptied */
         uint64_t removed_at; /* the last at which a namespace was removed: the list of one that has
                                 missed something since is replaced */
 };
@@ -93,6 +93,7 @@ struct volume_join {
         const struct store_namespace *namespaces; /* of all */
         unsigned n_namespaces;
         uint32_t next_id;
+        bool in_set;
         struct volume_set set; /* that it is to know of */
         bool witnessed;      /* by a path that was never left aside */
         bool empty;          /* it has missed something */
@@ -105,6 +106,8 @@ int volume_check_namespaces(const struct volume *v, const struct volume_join *jo
                             char ret_error[static 512]);
 uint32_t volume_next_id(const struct volume *v);
 const struct volume_set *volume_set(const struct volume *v);
+/* The epoch by which it has been emptied for all that it had missed. */
+uint64_t volume_emptied_at(const struct volume *v);
 
 void volume_stop(struct volume *v);
 uint64_t volume_pending(const struct volume *v);

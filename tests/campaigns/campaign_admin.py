@@ -18,6 +18,7 @@ Faults are those of tests/lib/faulty-files.c: errors, writes that are done thoug
 """
 
 import contextlib
+import itertools
 import json
 import mmap
 import os
@@ -60,6 +61,14 @@ class Faults:
             self.map[i * RULE.size:(i + 1) * RULE.size] = RULE.pack(suffix.encode(), kind, count, ms)
 
 
+EVENTS = []                # of the life: what was done to paths, files and the daemon
+CLOCK = itertools.count()  # the order of all that happens
+
+
+def event(what):
+    EVENTS.append((next(CLOCK), what))
+
+
 class Record:
     """One key. `may`: versions, and None, that may be found; `owed`: it must be found once all paths are up."""
     __slots__ = ("may", "owed", "version", "story")
@@ -68,10 +77,13 @@ class Record:
         self.may, self.owed, self.version, self.story = {None}, False, 0, []
 
     def tell(self, what):
-        self.story = self.story[-24:] + [what]
+        self.story = self.story[-24:] + [(next(CLOCK), what)]
 
     def tale(self):
-        return "".join("\n    " + line for line in self.story)
+        """What happened to it, amid what happened to all."""
+        began = self.story[0][0] if self.story else 0
+        lines = sorted([(n, 1, what) for n, what in self.story] + [(n, 0, what) for n, what in EVENTS if n >= began])
+        return "".join(f"\n    {'' if about_it else '  '}{what}" for _, about_it, what in lines)
 
 
 class Session:
@@ -197,7 +209,10 @@ class Session:
         return tag, done
 
     def open(self, rng):
-        """Another name, or one that is there with another chunk size."""
+        """Another name, or one that is there with another chunk size. Not while a path is left out: paths that are used apart,
+        each with names of its own, are refused."""
+        if not self.campaign.is_complete():
+            return None
         name = f"s{self.number}/more{rng.randrange(20)}".encode()
         tag = self.client.submit(Op.NAMESPACE, kvwire.NAMESPACE.pack(rng.choice([0, 8192, 65536]), len(name), 0, 0) + name)
         return tag, lambda reply: None
@@ -255,6 +270,7 @@ class Campaign:
     def __init__(self, directory, seed, facts):
         rng = random.Random(f"admin {seed}")
         self.facts, self.number, self.directory = facts, 0, directory
+        EVENTS.clear()
         self.n_paths = rng.choice([1, 2, 2, 2, 3])
         self.is_full = rng.random() < 0.2
         self.names = [f"store-{'abc'[i]}" for i in range(self.n_paths)]
@@ -297,6 +313,7 @@ class Campaign:
 
     def configure(self, which):
         self.which = list(which)
+        event(f"configured: {[self.names[i] for i in self.which]}")
         self.daemon.settings["store.path"] = ",".join(f"{self.directory}/{self.names[i]}" for i in self.which)
         self.daemon.settings["store.limit"] = f"{(16 if self.is_full else 96) * len(self.which)}MiB"
 
@@ -322,6 +339,9 @@ class Campaign:
     def whole(self):
         """Must what is owed be found now?"""
         return not self.away and not self.is_full
+
+    def is_complete(self):
+        return len(self.which) == self.n_paths
 
     def miss_something(self):
         self.missed = self.missed or self.away
@@ -360,10 +380,11 @@ class Campaign:
     def device(self, rng, action, path):
         self.away = True
         self.facts.add("suspends" if action == SUSPEND else "resumes")
+        event(f"{'suspend' if action == SUSPEND else 'resume'} of {self.names[self.which[path]]}: paths are {self.states()}")
         return self.admin.submit(Op.DEVICE, struct.pack("<II", path, action))
 
     def round(self, rng, devices):
-        if rng.random() < 0.35 and len(devices) < 3:
+        if rng.random() < self.device_share and len(devices) < 3:
             devices.append(self.device(rng, rng.choice([SUSPEND, RESUME, RESUME]), rng.randrange(len(self.which))))
         begun = []
         for session in self.sessions:
@@ -388,17 +409,21 @@ class Campaign:
 
     def run(self, rng, left):
         devices, begun = [], []
+        self.device_share, fault_share = rng.choice([0, 0.06, 0.35]), rng.choice([0, 0.03, 0.12])
         for _ in range(rng.randint(4, 24)):
-            if rng.random() < 0.12:
+            if rng.random() < fault_share:
                 self.away = True
                 self.facts.add("faults")
-                self.faults.set(self.some_faults(rng))
+                rules = self.some_faults(rng)
+                event(f"faults: {rules}")
+                self.faults.set(rules)
             elif rng.random() < 0.1:
                 self.faults.set([])
             begun = self.round(rng, devices)
             self.collect(begun)
         end = rng.choice(["kill", "kill", "kill at work", "kill at work", "stop", "stop at work", "settle", "settle"])
         self.facts.add(end.replace(" ", "_"))
+        event(f"end: {end}: paths are {self.states()}")
         if end == "settle":
             self.settle(devices)
             end = rng.choice(["kill", "stop"])
@@ -413,13 +438,13 @@ class Campaign:
             self.stop_daemon(begun if end.endswith("at work") else ())
         self.faults.set([])
         self.end_clients()
-        if self.n_paths > 1 and len(self.which) == self.n_paths and rng.random() < 0.2:
+        if self.n_paths > 1 and self.is_complete() and rng.random() < 0.2:
             self.away = True
             self.facts.add("left_out")
             out = rng.randrange(self.n_paths)
             self.configure([i for i in range(self.n_paths) if i != out])
             self.start()
-        elif len(self.which) < self.n_paths:
+        elif not self.is_complete():
             self.configure(rng.sample(range(self.n_paths), self.n_paths))
             self.start()
         else:
@@ -443,7 +468,7 @@ class Campaign:
     def verify(self, where):
         """All paths that are configured are up."""
         try:
-            if len(self.which) == self.n_paths:
+            if self.is_complete():
                 states = self.states()
                 if set(states) != {"up"}:
                     raise Finding("wrong", f"{where}: paths are {states}\n{self.daemon.log()[-3000:]}")
