@@ -17,6 +17,7 @@ hostile     clients that mean harm, in every way the protocol and shared memory 
 flood       as many connections as runs, some of them busy: only quotas refuse, and a polite client waits little longer.
 slow        clients that trickle or never read, on the socket and over HTTP: a good client hardly notices.
 overload    ten times what the pool takes, for a second a run: bounded memory, every request answered, busy ones counted.
+cost        each operation at volume, unread, idle, half closed and killed: what is spent is covered by what is charged.
 restart     a store of five million entries is ready two seconds after kill -9.
 
 The last line is "campaign NAME: N runs, N wrong, N lost, N hung"; the exit status is 0 if nothing was found. The first
@@ -43,7 +44,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "daemon"))
 
 NAMES = {name: f"campaign_{name}" for name in ("kill", "admin", "clientkill", "settled", "parity", "filesystems", "restart",
-                                               "hostile", "flood", "slow", "overload")}
+                                               "hostile", "flood", "slow", "overload", "cost")}
 
 
 class Facts(dict):

@@ -262,6 +262,63 @@ test_R10_charges_end_at_the_limit_of_user_tenant_and_all_and_are_given_back(void
         tenants_free(t);
 }
 
+/* However many users take what they can, there is something left for one more; an admin may take
+ * that. */
+static void test_R10_users_share_what_is_left(void **state)
+{
+        enum { ALL = 64, USERS = 5 };
+        struct tenant_limits all = none, user = none;
+        struct tenant_params params = { .name = "default", .limits = none };
+        struct tenant_holder holders[USERS], second, admin;
+        uint64_t largest[TENANT_THINGS], before = ALL;
+        struct tenant_usage total;
+        struct tenants *t;
+        char error[256];
+
+        all.most[TENANT_REGIONS] = ALL;
+        user.shared[TENANT_REGIONS] = true;
+        assert_int_equal(tenants_new(&t, &params, 1, &(struct tenant_access){ 0 }, &all, &user,
+                                     error),
+                         0);
+        for (unsigned i = 0; i < USERS; i++) {
+                uint64_t n = 0;
+
+                assert_int_equal(tenant_holder_open(&holders[i], t, 0, 100 + i), 0);
+                while (tenant_charge(&holders[i], TENANT_REGIONS, 1) == 0)
+                        n++;
+                assert_int_equal(tenant_charge(&holders[i], TENANT_REGIONS, 1), TENANT_FULL);
+                assert_true(i == 0 ? n == ALL / 4 * 3 : i < 3 ? n > 0 && n < before : n <= before);
+                before = n;
+        }
+        /* Another connection of the same user has nothing more; too much at once is refused whole. */
+        assert_int_equal(tenant_holder_open(&second, t, 0, 100), 0);
+        assert_ptr_equal(second.user, holders[0].user);
+        assert_int_equal(tenant_user_uid(second.user), 100);
+        assert_int_equal(tenant_charge(&second, TENANT_REGIONS, 1), TENANT_FULL);
+        assert_int_equal(tenant_charge(&second, TENANT_REGIONS, UINT64_MAX), TENANT_FULL);
+
+        tenants_get_largest_user(t, largest);
+        assert_int_equal(largest[TENANT_REGIONS], ALL / 4 * 3);
+        assert_int_equal(largest[TENANT_CONNECTIONS], 2);
+        tenants_get_total(t, &total);
+        assert_true(total.refused[TENANT_REGIONS] > USERS);
+        assert_int_equal(tenant_holder_open(&admin, t, 0, 1), 0);
+        admin.admin = true;
+        assert_int_equal(tenant_charge(&admin, TENANT_REGIONS, ALL - total.used[TENANT_REGIONS]), 0);
+        assert_int_equal(tenant_charge(&admin, TENANT_REGIONS, 1), TENANT_FULL);
+        /* What must be kept is charged over the limit, and given back as all else. */
+        tenant_charge_anyway(&second, TENANT_REGIONS, 3);
+        tenants_get_total(t, &total);
+        assert_int_equal(total.used[TENANT_REGIONS], ALL + 3);
+        tenant_holder_close(&second);
+        tenant_holder_close(&admin);
+        for (unsigned i = 0; i < USERS; i++)
+                tenant_holder_close(&holders[i]);
+        tenants_get_total(t, &total);
+        assert_int_equal(total.used[TENANT_REGIONS], 0);
+        tenants_free(t);
+}
+
 static void test_R10_a_sum_that_overflows_is_over_the_limit(void **state)
 {
         struct tenants *t = three(&none, &none, &none);
@@ -290,6 +347,7 @@ int main(void)
                 cmocka_unit_test(the_first_tenant_that_matches_decides_and_default_comes_last),
                 cmocka_unit_test(
                         test_R10_charges_end_at_the_limit_of_user_tenant_and_all_and_are_given_back),
+                cmocka_unit_test(test_R10_users_share_what_is_left),
                 cmocka_unit_test(test_R10_a_sum_that_overflows_is_over_the_limit),
         };
 

@@ -1,0 +1,480 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cost: every operation at volume, by one user with many sessions that leave their replies unread, are idle, close one side,
+or are killed. What the daemon spends (memory, descriptors, CPU time) is bounded by what it says that it has charged; no user
+is over its limit; another user is served meanwhile; and all comes back.
+
+A run is one operation by one crowd of sessions. The limits are small, so that a crowd comes to them. The daemon's own
+account is its metrics (kvcache_resource_*); memory is what it has of its own (RssAnon: pool, lanes and lent memory are not
+in it), and descriptors are those in /proc/PID/fd.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import select
+import socket
+import struct
+import subprocess
+import time
+
+import campaign_clientkill
+import harness
+import kvwire
+from harness import MIB, items, key_of, slow
+from kvwire import Ack, Flag, Op, Status
+from oracle import Finding
+
+EVIL, GOOD = 20001, 20002
+CROWD = 24
+VOLUME = 200          # messages of each session, if it can send as many
+SETTINGS = {"limits.keys": 8192, "limits.request_memory": "8MiB", "limits.requests": 2048, "limits.unread_fds": 256,
+            "limits.lane_bytes": "64MiB", "limits.donated": "64MiB", "limits.connections": 256}
+# What may be spent for what is charged, and beyond it. The allocator rounds up and keeps some.
+A_CONNECTION = 24 << 10
+FACTOR, SLACK = 1.5, 4 << 20
+FDS_SLACK = 24
+CPU_A_REQUEST, CPU_A_KEY, CPU_SLACK = 2e-3, 50e-6, 1.0
+IDLE_SHARE = 0.2      # of a CPU, by sessions that nothing happens to
+
+
+def batch(op, ns, entries=(), pieces=b"", **how):
+    """A message of a batch as bytes."""
+    flags = how.pop("flags", 0) | (Flag.PIECES if pieces else 0)
+    body = kvwire.BATCH.pack(ns, len(entries), len(how.get("releases", ())), how.get("timeout_ms", 0), how.get("ack", 0),
+                             how.get("tiers", 0), len(pieces) // kvwire.PIECE.size, how.get("parent", kvwire.ROOT))
+    return frame(op, body + b"".join(entries) + pieces + b"".join(kvwire.LEASE.pack(*r) for r in how.get("releases", ())),
+                 flags)
+
+
+def frame(op, body=b"", flags=0):
+    return kvwire.HEADER.pack(kvwire.HEADER.size + len(body), op, flags, 7) + body
+
+
+# Each: (name, messages of a session: a function of (campaign, client, its namespace, rng) that yields messages, or pairs of
+# a message and descriptors).
+def pings(run, c, ns, rng):
+    while True:
+        yield frame(Op.PING, bytes(1024))
+
+
+def opens(run, c, ns, rng):
+    for i in range(1 << 30):
+        text = kvwire.fingerprint(**{f"k{i:09}": "x" * rng.choice([0, 3000])})
+        yield frame(Op.NAMESPACE, kvwire.NAMESPACE.pack(0, 6, len(text), 0) + b"common" + text)
+
+
+def lanes(run, c, ns, rng):
+    while True:
+        yield frame(Op.LANE, struct.pack("<Q", MIB))
+
+
+def puts(ack, size=200, n=64, lease=False):
+    def make(run, c, ns, rng):
+        for i in range(1 << 30):
+            keys = [key_of("put", id(c), ack, i, k) for k in range(n)]
+            yield batch(Op.PUT, ns, [kvwire.PUT_ENTRY.pack(k, 0, size, 0, 0) for k in keys], ack=ack,
+                        flags=Flag.LEASE if lease else 0, timeout_ms=600000)
+    return make
+
+
+def puts_of_what_is_there(run, c, ns, rng):
+    while True:
+        yield batch(Op.PUT, ns, [kvwire.PUT_ENTRY.pack(k, 0, 200, 0, 0) for k in run.keys], ack=Ack.DURABLE)
+
+
+def puts_of_pieces(run, c, ns, rng):
+    n = 4076
+    pieces = kvwire.PIECE.pack(0, 256, 0) * n
+    for i in range(1 << 30):
+        yield batch(Op.PUT, ns, [kvwire.PUT_ENTRY.pack(key_of("pieces", id(c), i), 0, n * 256, n, 0)], pieces,
+                    ack=rng.choice(list(Ack)), timeout_ms=600000)
+
+
+def gets(run, c, ns, rng):
+    while True:
+        yield batch(Op.GET, ns, [kvwire.GET_ENTRY.pack(k, 0, 0, 0, 0, 0) for k in run.keys])
+
+
+def gets_into(run, c, ns, rng):
+    while True:
+        yield batch(Op.GET, ns, [kvwire.GET_ENTRY.pack(k, 0, 0, 0, 4096, 0) for k in run.keys], flags=Flag.INTO)
+
+
+def releases(run, c, ns, rng):
+    while True:
+        yield batch(Op.RELEASE, 0, releases=[(rng.getrandbits(32), 1)] * 1000)
+
+
+def of_keys(op, n=1000, **how):
+    def make(run, c, ns, rng):
+        keys = [key_of("none", i) for i in range(n)] + run.keys[:24]
+        while True:
+            yield batch(op, ns, keys, **how)
+    return make
+
+
+def chains(run, c, ns, rng):
+    parent, n = kvwire.ROOT, rng.choice([1, 30, 1000, 1000])
+    for i in range(1 << 30):
+        keys = [key_of("chain", id(c), i, k) for k in range(n)]
+        yield batch(Op.TOUCH, ns, keys, flags=Flag.MORE, parent=parent)
+        parent = keys[-1]
+
+
+def lists(run, c, ns, rng):
+    while True:
+        yield frame(Op.LIST, kvwire.LIST.pack(ns, 1024, 0))
+
+
+def purges(run, c, ns, rng):
+    while True:
+        yield frame(Op.PURGE, struct.pack("<II", run.empty(c), 0))
+
+
+def reports(run, c, ns, rng):
+    while True:
+        yield frame(Op.REPORT, struct.pack("<II", rng.randrange(3), 0))
+
+
+def lookups(run, c, ns, rng):
+    while True:
+        yield frame(Op.LOOKUP)
+
+
+def lends(run, c, ns, rng):
+    while True:
+        yield frame(Op.DONATE, struct.pack("<QQ", 0, MIB)), [run.memory_fd]
+
+
+def takes_back(run, c, ns, rng):
+    while True:
+        yield frame(Op.DONATE, struct.pack("<QQ", 0, MIB)), [run.memory_fd]
+        yield frame(Op.WITHDRAW, struct.pack("<II", 1, 0))
+
+
+def administers(run, c, ns, rng):
+    while True:
+        yield frame(Op.VERIFY, struct.pack("<IIIIQ", 0, 0, 0, 4096, MIB))
+        yield frame(Op.DEVICE, struct.pack("<II", 0, 1))
+
+
+OPERATIONS = {
+    "PING": pings, "NAMESPACE": opens, "LANE": lanes, "PUT accepted": puts(Ack.ACCEPTED), "PUT written": puts(Ack.WRITTEN),
+    "PUT durable": puts(Ack.DURABLE), "PUT large": puts(Ack.WRITTEN, 1 << 18, 8), "PUT leased": puts(Ack.WRITTEN, lease=True),
+    "PUT there": puts_of_what_is_there, "PUT pieces": puts_of_pieces, "GET": gets, "GET into": gets_into,
+    "RELEASE": releases, "EXISTS": of_keys(Op.EXISTS), "MATCH": of_keys(Op.MATCH), "TOUCH": of_keys(Op.TOUCH),
+    "chains": chains, "STAT": of_keys(Op.STAT), "EVICT": of_keys(Op.EVICT, 100, tiers=3), "PREFETCH": of_keys(Op.PREFETCH),
+    "LIST": lists, "PURGE": purges, "REPORT": reports, "LOOKUP": lookups, "DONATE": lends, "WITHDRAW": takes_back,
+    "VERIFY, DEVICE": administers, "HELLO": None,
+}
+ENDINGS = ("read", "close", "shut down", "kill")
+
+
+class Campaign(campaign_clientkill.Campaign):
+    LIFE = len(OPERATIONS) * 4
+
+    def __init__(self, directory, seed, facts):
+        self.facts, self.number, self.monitor, self.children, self.memory = facts, 0, None, {}, None
+        settings = {"memory.pool": "32MiB", "store.limit": "128MiB", "log.level": "error", "listen.mode": "0666",
+                    "limits.handshake": "10min", **SETTINGS}
+        # The allocator gives back at once what is freed, as far as it can: what is counted is what the daemon keeps.
+        self.daemon = harness.Daemon(directory, campaign_clientkill.LEG, settings=known(settings),
+                                     env={"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "16384"})
+        self.daemon.start()
+        self.pairs = items("common", 64, 4096)
+        self.keys = [k for k, _ in self.pairs]
+        self.daemon.populated_status()
+        self.monitor = self.daemon.client(name="monitor", timeout=60 * slow())
+        self.fill()
+        self.memory_fd = os.memfd_create("lent", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.pwrite(self.memory_fd, bytes(MIB), 0)
+        fcntl.fcntl(self.memory_fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)
+        self.empties = {}
+        self.checks = False
+        for name in "STAT", "PUT written", "REPORT":  # what is allocated once is there now
+            self.run_one(name, "read", random.Random(0))
+        self.checks = True
+        self.quiet()
+        self.memory_before = self.own_memory()
+
+    def fill(self):
+        with self.daemon.client() as c:
+            c.lane(MIB)
+            harness.put_all(c, c.namespace("common"), self.pairs, ack=Ack.WRITTEN)
+
+    # --- what is spent, and what is charged ---
+
+    def own_memory(self):
+        with open(f"/proc/{self.daemon.pid}/status") as f:
+            return int(dict(line.split(":", 1) for line in f)["RssAnon"].split()[0]) << 10
+
+    def charged(self):
+        stats = json.loads(self.ask(kvwire.Report.STATS))
+        of = {}
+        for what in ("used", "largest_user", "user_limit", "limit"):
+            of[what] = stats.get(f"kvcache_resource_{what}", {})
+        self.requests = sum(stats["kvcache_requests_total"].values())
+        self.results = sum(stats["kvcache_key_results_total"].values())
+        return of
+
+    def used(self, account, name):
+        return account["used"].get(name, 0)
+
+    def quiet(self):
+        """What there is without the crowd, as soon as nothing changes any more."""
+        last = None
+        for _ in range(400):
+            now = (self.charged()["used"], self.daemon._fd_count())
+            if now == last:
+                return now
+            last = now
+            time.sleep(0.02)
+        raise Finding("hung", f"it never becomes quiet: {last}")
+
+    def check(self, what, memory_before, fds_before, charged_before):
+        """Once: is what is spent covered by what is charged? The charges are read before and after what they are compared
+        with, and the larger counts."""
+        if not self.checks:
+            return
+        first, memory, fds, second = self.charged(), self.own_memory(), self.daemon._fd_count(), self.charged()
+
+        def most(name):
+            return max(self.used(first, name), self.used(second, name)) - charged_before.get(name, 0)
+        more = memory - memory_before
+        allowed = (most("request_bytes") * FACTOR + most("connections") * A_CONNECTION + SLACK) * (3 if slow() > 1 else 1)
+        self.facts.add("most_kib_spent", more >> 10)
+        self.facts.add("most_kib_charged", int(most("request_bytes")) >> 10)
+        if more > allowed:
+            raise Finding("wrong", f"{what}: {more >> 10} KiB of memory more than before, {int(most('request_bytes')) >> 10} KiB "
+                          f"are charged, and {most('connections'):.0f} connections")
+        more = fds - fds_before
+        allowed = most("connections") + most("unread_fds") + most("lanes") + most("regions") + FDS_SLACK
+        self.facts.add("most_fds_spent", more)
+        if more > allowed:
+            raise Finding("wrong", f"{what}: {more} descriptors more than before, {allowed:.0f} are charged")
+        for account in first, second:
+            for name, limit in account["user_limit"].items():
+                if isinstance(limit, (int, float)) and account["largest_user"][name] > limit * 1.25 + 65536 * (
+                        name == "request_bytes") * CROWD:
+                    raise Finding("wrong", f"{what}: a user has {account['largest_user'][name]:.0f} {name} of {limit:.0f}")
+
+    # --- the crowd ---
+
+    def client(self, uid, **how):
+        if os.geteuid() != 0:
+            return self.daemon.client(**how)
+        os.seteuid(uid)
+        try:
+            return self.daemon.client(**how)
+        finally:
+            os.seteuid(0)
+
+    def raw(self):
+        if os.geteuid() == 0:
+            os.seteuid(EVIL)
+        try:
+            return self.daemon.raw()
+        finally:
+            if os.geteuid() != 0 and os.getuid() == 0:
+                os.seteuid(0)
+
+    def empty(self, c):
+        return self.empties[id(c)]
+
+    def gather(self, name):
+        crowd = []
+        for _ in range(CROWD):
+            if name == "HELLO":
+                s = self.raw()
+                s.setblocking(False)
+                crowd.append(s)
+                continue
+            c = self.client(EVIL, name="crowd", timeout=20 * slow())
+            ns = c.namespace("common")
+            self.empties[id(c)] = c.namespace("empty")
+            if name not in ("LANE",):
+                with contextlib.suppress(kvwire.Refused):  # some of them come to the limit
+                    c.lane(MIB)
+            crowd.append((c, ns))
+        return crowd
+
+    def pump(self, name, crowd, rng, checks):
+        """Sends until the sockets take no more, or VOLUME is reached. `checks` is called now and then."""
+        hello = kvwire.HEADER.pack(64, Op.HELLO, 0, 1) + kvwire.HELLO.pack(kvwire.MAGIC, 1, 1, 0, b"crowd")
+        if name == "HELLO":
+            for s in crowd:
+                with contextlib.suppress(OSError):
+                    s.send(hello)
+            checks()
+            return
+        sources = [[c.sock, OPERATIONS[name](self, c, ns, rng), 0, None] for c, ns in crowd]
+        until = time.monotonic() + 1.5 * slow()
+        checked = 0.0
+        while sources and time.monotonic() < until:
+            sent = 0
+            for source in list(sources):
+                message = source[3] or next(source[1])
+                data, fds = message if isinstance(message, tuple) else (message, ())
+                try:
+                    if fds:
+                        socket.send_fds(source[0], [data], fds)
+                    else:
+                        source[0].send(data)
+                    source[2], source[3] = source[2] + 1, None
+                    sent += 1
+                except BlockingIOError:
+                    source[3] = message
+                except OSError:
+                    sources.remove(source)
+                    continue
+                if source[2] >= VOLUME:
+                    sources.remove(source)
+            if time.monotonic() - checked > 0.2:
+                checks()
+                checked = time.monotonic()
+            if not sent and sources:
+                _, writable, _ = select.select([], [s[0] for s in sources], [], 0.05)
+                if not writable and time.monotonic() > until - 1.2 * slow():
+                    break
+        checks()
+
+    def another_is_served(self, what):
+        if os.geteuid() != 0:
+            return
+        try:
+            with self.client(GOOD, name="good", timeout=10 * slow()) as c:
+                ns = c.namespace("good")
+                c.lane(65536)
+                c.report()
+                key = key_of("good", self.number)
+                result, = c.put(ns, [(key, b"good" * 100)], ack=Ack.WRITTEN, timeout_ms=int(8000 * slow()))
+                if result.status not in (Status.OK, Status.EXISTS):
+                    raise Finding("wrong", f"{what}: the put of another user is answered {result.status.name}")
+                result, = c.get(ns, [key], timeout_ms=int(8000 * slow()))
+                if result.status != Status.OK or result.data != b"good" * 100:
+                    raise Finding("wrong", f"{what}: the get of another user is answered {result.status.name}")
+                if not isinstance(c.donate(self.memory_fd, 4096), int):
+                    raise Finding("wrong", f"{what}: another user may not lend memory")
+        except kvwire.ReplyTimeout as e:
+            raise Finding("hung", f"{what}: another user: {e}") from None
+        except (kvwire.WireError, OSError) as e:
+            raise Finding("wrong", f"{what}: another user: {type(e).__name__}: {e}") from None
+
+    def end_crowd(self, crowd, ending):
+        socks = [c if isinstance(c, socket.socket) else c[0].sock for c in crowd]
+        if ending == "shut down":
+            for s in socks:
+                with contextlib.suppress(OSError):
+                    s.shutdown(socket.SHUT_WR)
+        while ending == "read":
+            readable, _, _ = select.select(socks, [], [], 0.1)
+            if not readable:
+                break
+            for s in readable:
+                try:
+                    data, fds, _, _ = socket.recv_fds(s, 65536, 8)
+                except OSError:
+                    data, fds = b"", []
+                for fd in fds:
+                    os.close(fd)
+                if not data:
+                    socks.remove(s)
+        if ending == "shut down":  # for a while they are there, with what they have not read
+            self.quiet()
+        for c in crowd:
+            c.close() if isinstance(c, socket.socket) else c[0].close()
+        self.empties.clear()
+
+    def run_one(self, name, ending, rng):
+        what = f"{name}, then {ending}"
+        before, fds_before = self.quiet()
+        memory_before = self.own_memory()
+        cpu_before = self.daemon.cpu_seconds()
+        self.charged()
+        requests, results = self.requests, self.results
+        crowd = self.gather(name)
+        try:
+            self.pump(name, crowd, rng, lambda: self.check(what, memory_before, fds_before, before))
+            self.another_is_served(what)
+            self.check(what, memory_before, fds_before, before)
+            self.charged()
+            spent = self.daemon.cpu_seconds() - cpu_before
+            allowed = ((self.requests - requests) * CPU_A_REQUEST + (self.results - results) * CPU_A_KEY + CPU_SLACK) * slow()
+            if spent > allowed:
+                raise Finding("wrong", f"{what}: {spent:.1f} s of CPU for {self.requests - requests} requests and "
+                              f"{self.results - results} keys")
+            self.idle(what)
+        finally:
+            self.end_crowd(crowd, ending)
+        return before, fds_before
+
+    def idle(self, what):
+        """Sessions that are not read cost no time."""
+        for _ in range(40):
+            cpu = self.daemon.cpu_seconds()
+            time.sleep(0.2)
+            if self.daemon.cpu_seconds() - cpu < 0.2 * IDLE_SHARE * slow() + 0.02:
+                return
+        raise Finding("hung", f"{what}: the daemon is busy although nothing is asked")
+
+    def run(self, rng, left):
+        names = list(OPERATIONS)
+        name = names[self.number % len(names)]
+        ending = ENDINGS[(self.number + self.number // len(names)) % len(ENDINGS)]
+        self.facts.add(ending)
+        if ending == "kill":
+            before, fds_before = self.run_killed(name, rng)
+        else:
+            before, fds_before = self.run_one(name, ending, rng)
+        what = f"{name}, then {ending}"
+        try:
+            harness.wait_until(lambda: self.quiet()[0] == before, lambda: f"{before} again; it is {self.quiet()[0]}", 20)
+            harness.wait_until(lambda: self.daemon._fd_count() <= fds_before + 2,
+                               lambda: f"{fds_before} descriptors again; they are {self.daemon._fd_count()}", 20)
+        except AssertionError as e:
+            raise Finding("lost", f"{what}: {e}") from None
+        if self.own_memory() - self.memory_before > (3 * SLACK) * (3 if slow() > 1 else 1):
+            raise Finding("lost", f"{what}: {(self.own_memory() - self.memory_before) >> 10} KiB of memory do not come back")
+        if name.startswith("EVICT"):
+            self.fill()
+        return 1
+
+    def run_killed(self, name, rng):
+        """The crowd is a process of its own, which is killed."""
+        before, fds_before = self.quiet()
+        memory_before = self.own_memory()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.monitor = None
+                self.pump(name, self.gather(name), rng, lambda: None)
+                while True:
+                    time.sleep(60)
+            finally:
+                os._exit(0)
+        try:
+            until = time.monotonic() + rng.uniform(0.3, 1.5) * slow()
+            while time.monotonic() < until:
+                self.check(f"{name}, then kill", memory_before, fds_before, before)
+                time.sleep(0.05)
+            self.another_is_served(f"{name}, then kill")
+        finally:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+        return before, fds_before
+
+    def end(self):
+        os.close(self.memory_fd)
+        self.monitor.close()
+        try:
+            self.daemon.stop()
+        except AssertionError as e:
+            raise Finding("wrong", str(e)) from None
+
+
+def known(settings):
+    """Without the keys that this daemon does not know: one from before is not to fail for them."""
+    keys = subprocess.run([harness.DAEMON, "--help"], capture_output=True, text=True, check=True).stdout.split()
+    return {k: v for k, v in settings.items() if k in keys}
