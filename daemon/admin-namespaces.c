@@ -146,8 +146,17 @@ void admin_namespaces(struct client *client, const struct wire_namespaces *msg,
                 .max = msg->max,
         };
         const struct store_namespace *ns = NULL;
+        enum wire_status status;
         size_t bytes = 0;
 
+        /* The reply may have to wait for its reader. */
+        status = client_charge_request(client, sizeof(out));
+        if (status != WIRE_OK) {
+                client_reply(client, &msg->hdr, received_ns, status, 0, 0, client_refusal(status),
+                             NULL, 0);
+                return;
+        }
+        client_uncharge_request(client, sizeof(out));
         if (msg->name_length > 0) {
                 if (tenant != TENANT_NUMBERS)
                         ns = store_namespace_find(store, tenant, name, msg->name_length);
@@ -197,7 +206,7 @@ static void refuse(struct removal *op, enum wire_status status, uint32_t value, 
                    const char *text)
 {
         client_reply(op->client, &op->hdr, op->received_ns, status, value, value64, text, NULL, 0);
-        free(op);
+        admin_operation_free(op->client, op, sizeof(*op));
 }
 
 static void refuse_not_empty(struct removal *op, uint64_t chunks)
@@ -250,7 +259,7 @@ static void on_removed(struct store_namespace_remove *store)
                 forget(op);
                 client_reply(op->client, &op->hdr, op->received_ns, WIRE_OK, 0, op->dropped, NULL,
                              NULL, 0);
-                free(op);
+                admin_operation_free(op->client, op, sizeof(*op));
                 return;
         case STORE_MISS:
                 refuse(op, WIRE_NO_NAMESPACE, 0, 0, "there is no such namespace");
@@ -380,12 +389,9 @@ void admin_namespace_remove(struct client *client, const struct wire_namespace_r
                              "the daemon is stopping", NULL, 0);
                 return;
         }
-        op = calloc(1, sizeof(*op));
-        if (!op) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory", NULL,
-                             0);
+        op = admin_operation_new(client, &msg->hdr, received_ns, sizeof(*op));
+        if (!op)
                 return;
-        }
         op->client = client;
         op->of = env_of(env, tenant);
         op->hdr = msg->hdr;

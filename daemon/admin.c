@@ -115,10 +115,8 @@ void admin_list(struct client *client, const struct wire_list *msg, uint64_t rec
         client_answer(client, received_ns, &out.reply);
 }
 
-/* Memory for an operation that is kept until it is answered, charged to the client; NULL: refused,
- * and answered. */
-static void *operation_new(struct client *client, const struct wire_hdr *hdr, uint64_t received_ns,
-                           size_t bytes)
+void *admin_operation_new(struct client *client, const struct wire_hdr *hdr, uint64_t received_ns,
+                          size_t bytes)
 {
         enum wire_status status = client_charge_request(client, bytes);
         void *op = NULL;
@@ -134,7 +132,7 @@ static void *operation_new(struct client *client, const struct wire_hdr *hdr, ui
         return NULL;
 }
 
-static void operation_free(struct client *client, void *op, size_t bytes)
+void admin_operation_free(struct client *client, void *op, size_t bytes)
 {
         client_uncharge_request(client, bytes);
         free(op);
@@ -157,7 +155,7 @@ static void on_purged(struct store_purge *store)
         client_reply(p->client, &p->hdr, p->received_ns,
                        store->result == 0 ? WIRE_OK : WIRE_FAILED, 0, store->dropped, text, NULL,
                        0);
-        operation_free(p->client, p, sizeof(*p));
+        admin_operation_free(p->client, p, sizeof(*p));
 }
 
 void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t received_ns)
@@ -176,7 +174,7 @@ void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t r
                                "this session has not opened that namespace", NULL, 0);
                 return;
         }
-        p = operation_new(client, &msg->hdr, received_ns, sizeof(*p));
+        p = admin_operation_new(client, &msg->hdr, received_ns, sizeof(*p));
         if (!p)
                 return;
         p->client = client;
@@ -235,7 +233,7 @@ static void on_verified(struct store_verify *store)
         else
                 client_reply(v->client, &v->hdr, v->received_ns, WIRE_SHUTDOWN, 0, 0,
                                "the daemon is stopping", NULL, 0);
-        operation_free(v->client, v, sizeof(*v));
+        admin_operation_free(v->client, v, sizeof(*v));
 }
 
 void admin_verify(struct client *client, const struct wire_verify *msg, uint64_t received_ns)
@@ -249,7 +247,7 @@ void admin_verify(struct client *client, const struct wire_verify *msg, uint64_t
                                "verifying the store needs an admin", NULL, 0);
                 return;
         }
-        v = operation_new(client, &msg->hdr, received_ns, sizeof(*v));
+        v = admin_operation_new(client, &msg->hdr, received_ns, sizeof(*v));
         if (!v)
                 return;
         v->client = client;
@@ -277,7 +275,7 @@ void admin_verify(struct client *client, const struct wire_verify *msg, uint64_t
                 text = "too much is being verified already";
                 break;
         }
-        operation_free(client, v, sizeof(*v));
+        admin_operation_free(client, v, sizeof(*v));
         client_reply(client, &msg->hdr, received_ns, status, 0, 0, text, NULL, 0);
 }
 
@@ -300,7 +298,7 @@ static void on_device(struct store_device *store)
         client_reply(d->client, &d->hdr, d->received_ns, status, 0,
                        store->result == STORE_EXISTS,
                        store->text[0] ? store->text : "the device failed", NULL, 0);
-        operation_free(d->client, d, sizeof(*d));
+        admin_operation_free(d->client, d, sizeof(*d));
 }
 
 void admin_device(struct client *client, const struct wire_device *msg, uint64_t received_ns)
@@ -317,7 +315,7 @@ void admin_device(struct client *client, const struct wire_device *msg, uint64_t
                                "the store has no path of that number", NULL, 0);
                 return;
         }
-        d = operation_new(client, &msg->hdr, received_ns, sizeof(*d));
+        d = admin_operation_new(client, &msg->hdr, received_ns, sizeof(*d));
         if (!d)
                 return;
         d->client = client;

@@ -128,6 +128,16 @@ def lists(run, c, ns, rng):
         yield frame(Op.LIST, kvwire.LIST.pack(ns, 1024, 0))
 
 
+def namespaces(run, c, ns, rng):
+    while True:
+        yield frame(Op.NAMESPACES, kvwire.NAMESPACES.pack(0, 64, 0, 0, 0))
+
+
+def removes(run, c, ns, rng):
+    while True:
+        yield frame(Op.NAMESPACE_REMOVE, kvwire.NAMESPACE_REMOVE.pack(6, 0, 0, 0) + b"absent")
+
+
 def purges(run, c, ns, rng):
     while True:
         yield frame(Op.PURGE, struct.pack("<II", run.empty(c), 0))
@@ -166,7 +176,8 @@ OPERATIONS = {
     "PUT there": puts_of_what_is_there, "PUT pieces": puts_of_pieces, "GET": gets, "GET into": gets_into,
     "RELEASE": releases, "EXISTS": of_keys(Op.EXISTS), "MATCH": of_keys(Op.MATCH), "TOUCH": of_keys(Op.TOUCH),
     "chains": chains, "STAT": of_keys(Op.STAT), "EVICT": of_keys(Op.EVICT, 100, tiers=3), "PREFETCH": of_keys(Op.PREFETCH),
-    "LIST": lists, "PURGE": purges, "REPORT": reports, "LOOKUP": lookups, "DONATE": lends, "WITHDRAW": takes_back,
+    "LIST": lists,
+    "NAMESPACES": namespaces, "NAMESPACE_REMOVE": removes, "PURGE": purges, "REPORT": reports, "LOOKUP": lookups, "DONATE": lends, "WITHDRAW": takes_back,
     "VERIFY, DEVICE": administers, "HELLO": None,
 }
 ENDINGS = ("read", "close", "shut down", "kill")
@@ -215,6 +226,7 @@ class Campaign(campaign_clientkill.Campaign):
         of = {}
         for what in ("used", "largest_user", "user_limit", "limit"):
             of[what] = stats.get(f"kvcache_resource_{what}", {})
+        of["used"] = dict(of["used"], descriptors_closing=stats.get("kvcache_descriptors_closing", 0))
         self.requests = sum(stats["kvcache_requests_total"].values())
         self.results = sum(stats["kvcache_key_results_total"].values())
         return of
@@ -250,7 +262,8 @@ class Campaign(campaign_clientkill.Campaign):
             raise Finding("wrong", f"{what}: {more >> 10} KiB of memory more than before, {int(most('request_bytes')) >> 10} KiB "
                           f"are charged, and {most('connections'):.0f} connections")
         more = fds - fds_before
-        allowed = most("connections") + most("unread_fds") + most("lanes") + most("regions") + FDS_SLACK
+        allowed = most("connections") + most("unread_fds") + most("lanes") + most("regions") + \
+            most("descriptors_closing") + FDS_SLACK
         self.facts.add("most_fds_spent", more)
         if more > allowed:
             raise Finding("wrong", f"{what}: {more} descriptors more than before, {allowed:.0f} are charged")
@@ -476,5 +489,5 @@ class Campaign(campaign_clientkill.Campaign):
 
 def known(settings):
     """Without the keys that this daemon does not know: one from before is not to fail for them."""
-    keys = subprocess.run([harness.DAEMON, "--help"], capture_output=True, text=True, check=True).stdout.split()
-    return {k: v for k, v in settings.items() if k in keys}
+    keys = subprocess.run([harness.DAEMON, "--help"], capture_output=True, text=True, check=True).stdout
+    return {k: v for k, v in settings.items() if f"  {k}=" in keys}
