@@ -30,8 +30,10 @@ struct reader {
         const unsigned char *text;
         size_t length;
         yaml_parser_t parser;
-        yaml_event_t event; /* the one that is looked at */
-        bool has_event;
+        yaml_event_t event;     /* the one that is looked at */
+        bool has_event, broken; /* the parser goes no further */
+        unsigned depth;         /* mappings and lists that are open */
+        uint64_t events;
         size_t line_of[CONFIG_MAX_ROWS]; /* where a key was given first; 0: not yet */
         struct {
                 char name[MAX_NAME];
@@ -105,20 +107,35 @@ static int fail_parser(struct reader *r)
                        p->context ? p->context : "", hint);
 }
 
+/* The next event, whatever it is. */
+static int next_event(struct reader *r)
+{
+        yaml_event_t *e = &r->event;
+
+        if (r->has_event)
+                yaml_event_delete(e);
+        r->has_event = false;
+        if (!yaml_parser_parse(&r->parser, e)) {
+                r->broken = true;
+                return fail_parser(r);
+        }
+        r->has_event = true;
+        r->events++;
+        r->depth += e->type == YAML_MAPPING_START_EVENT || e->type == YAML_SEQUENCE_START_EVENT;
+        r->depth -= e->type == YAML_MAPPING_END_EVENT || e->type == YAML_SEQUENCE_END_EVENT;
+        return 0;
+}
+
 /* The next event. Refuses what no place allows. */
 static int advance(struct reader *r)
 {
         const char *anchor = NULL, *tag = NULL;
         yaml_event_t *e = &r->event;
         char quoted[CONFIG_QUOTED];
+        int ret = next_event(r);
 
-        if (r->has_event)
-                yaml_event_delete(e);
-        r->has_event = false;
-        if (!yaml_parser_parse(&r->parser, e))
-                return fail_parser(r);
-        r->has_event = true;
-
+        if (ret < 0)
+                return ret;
         switch (e->type) {
         case YAML_ALIAS_EVENT:
                 return fail_at(
@@ -148,6 +165,27 @@ static int advance(struct reader *r)
                 return fail_at(r, e->start_mark, "tags (%s) are not supported; leave it out",
                                config_quote(tag, quoted));
         return 0;
+}
+
+/* Something of a pair, or of an entry of a list, is wrong. Where all errors are wanted it is noted,
+ * and what is left of the pair or entry is skipped: to where `depth` collections are open. `key`:
+ * the event that was the pair's key; 0: an entry has none. */
+static int recover(struct reader *r, unsigned depth, uint64_t key, int ret)
+{
+        if (ret != -EINVAL || r->broken)
+                return ret;
+        ret = config_note(r->ret_error, ret);
+        if (ret < 0)
+                return ret;
+        if (r->events == key) {
+                while (ret == 0 && r->depth > depth)
+                        ret = next_event(r);
+                if (ret == 0)
+                        ret = next_event(r); /* the value's first */
+        }
+        while (ret == 0 && r->depth > depth)
+                ret = next_event(r);
+        return ret;
 }
 
 static const char *scalar(const struct reader *r)
@@ -248,6 +286,14 @@ static int read_list(struct reader *r, void *object, const struct config_row *ro
         return ret;
 }
 
+static struct config_place place_at(yaml_mark_t mark, bool broken)
+{
+        return (struct config_place){ .from = CONFIG_FROM_FILE,
+                                      .line = (uint32_t)mark.line + 1,
+                                      .column = (uint32_t)mark.column + 1,
+                                      .broken = broken };
+}
+
 /* The value of the key `name`, which stands at `key`; the event is the value's first. */
 static int read_value(struct reader *r, const char *name, yaml_mark_t key)
 {
@@ -259,6 +305,7 @@ static int read_value(struct reader *r, const char *name, yaml_mark_t key)
         ret = note_row(r, (unsigned)row, name, key);
         if (ret < 0)
                 return ret;
+        r->c->place[row] = place_at(mark, true);
         switch (r->event.type) {
         case YAML_SCALAR_EVENT:
                 ret = check_whole(r);
@@ -275,9 +322,11 @@ static int read_value(struct reader *r, const char *name, yaml_mark_t key)
                                        "indentation there",
                                        name);
                 ret = config_assign(r->c, (unsigned)row, scalar(r), false, why);
+                r->c->place[row].broken = ret < 0;
                 return ret == -EINVAL ? fail_at(r, mark, "%s", why) : ret;
         case YAML_SEQUENCE_START_EVENT:
                 ret = read_list(r, r->c, &config_rows[row]);
+                r->c->place[row].broken = ret < 0;
                 if (ret == 0)
                         config_note_given(r->c, (unsigned)row);
                 return ret;
@@ -312,142 +361,168 @@ static int read_tenant_value(struct reader *r, struct config_tenant *t, unsigned
                 if (ret == -EINVAL)
                         return fail_at(r, mark, "%s", why);
         }
-        if (ret == 0)
+        if (ret == 0) {
+                t->place[row] = place_at(mark, false);
                 config_bit_set(t->given, row, true);
+        }
         return ret;
 }
 
-/* An entry of `tenants`, whose mapping began; up to and with its end. */
+/* A key of a tenant, which is the event, and its value. `line_of`: where each was given before. */
+static int read_tenant_pair(struct reader *r, struct config_tenant *t,
+                            size_t line_of[static CONFIG_MAX_TENANT_ROWS])
+{
+        yaml_mark_t key = r->event.start_mark;
+        char quoted[CONFIG_QUOTED];
+        struct config_meant meant;
+        unsigned row;
+        int ret;
+
+        if (r->event.type != YAML_SCALAR_EVENT)
+                return fail_at(r, key, "a key must be plain text, not a %s",
+                               r->event.type == YAML_MAPPING_START_EVENT ? "mapping" : "list");
+        ret = check_whole(r);
+        if (ret < 0)
+                return ret;
+        meant = config_meant_init(scalar(r));
+        for (row = 0; row < config_n_tenant_rows; row++) {
+                const char *name = strchr(config_tenant_rows[row].name, '.') + 1;
+
+                if (strcmp(name, scalar(r)) == 0)
+                        break;
+                config_meant_try(&meant, scalar(r), name);
+        }
+        if (row == config_n_tenant_rows)
+                return fail_at(r, key, "unknown key %s of a tenant%s%s%s",
+                               config_quote(scalar(r), quoted),
+                               meant.text ? "; did you mean \"" : "", meant.text ? meant.text : "",
+                               meant.text ? "\"?" : "");
+        if (line_of[row] > 0)
+                return fail_at(r, key, "\"%s\" is given twice; first at line %zu",
+                               config_tenant_rows[row].name, line_of[row]);
+        line_of[row] = key.line + 1;
+        ret = advance(r);
+        return ret < 0 ? ret : read_tenant_value(r, t, row, key);
+}
+
+/* An entry of `tenants`, whose mapping began; up to and with its end. One with an error is none. */
 static int read_tenant(struct reader *r)
 {
-        yaml_mark_t start = r->event.start_mark, key;
-        size_t line_of[CONFIG_MAX_ROWS] = { 0 };
-        char why[CONFIG_WHY], quoted[CONFIG_QUOTED];
+        yaml_mark_t start = r->event.start_mark;
+        size_t line_of[CONFIG_MAX_TENANT_ROWS] = { 0 };
+        unsigned depth = r->depth, before = r->ret_error->n;
+        char why[CONFIG_WHY];
         struct config_tenant *t;
         int ret = config_tenant_add(r->c, &t);
 
         if (ret < 0)
                 return ret;
         for (;;) {
-                struct config_meant meant;
-                unsigned row;
+                uint64_t key;
 
                 ret = advance(r);
-                if (ret < 0)
-                        return ret;
-                if (r->event.type == YAML_MAPPING_END_EVENT)
+                key = r->events;
+                if (ret == 0 && r->event.type == YAML_MAPPING_END_EVENT)
                         break;
-                key = r->event.start_mark;
-                if (r->event.type != YAML_SCALAR_EVENT)
-                        return fail_at(r, key, "a key must be plain text, not a %s",
-                                       r->event.type == YAML_MAPPING_START_EVENT ? "mapping"
-                                                                                 : "list");
-                ret = check_whole(r);
-                if (ret < 0)
-                        return ret;
-                meant = config_meant_init(scalar(r));
-                for (row = 0; row < config_n_tenant_rows; row++) {
-                        const char *name = strchr(config_tenant_rows[row].name, '.') + 1;
-
-                        if (strcmp(name, scalar(r)) == 0)
-                                break;
-                        config_meant_try(&meant, scalar(r), name);
-                }
-                if (row == config_n_tenant_rows)
-                        return fail_at(r, key, "unknown key %s of a tenant%s%s%s",
-                                       config_quote(scalar(r), quoted),
-                                       meant.text ? "; did you mean \"" : "",
-                                       meant.text ? meant.text : "", meant.text ? "\"?" : "");
-                if (line_of[row] > 0)
-                        return fail_at(r, key, "\"%s\" is given twice; first at line %zu",
-                                       config_tenant_rows[row].name, line_of[row]);
-                line_of[row] = key.line + 1;
-                ret = advance(r);
                 if (ret == 0)
-                        ret = read_tenant_value(r, t, row, key);
+                        ret = read_tenant_pair(r, t, line_of);
+                if (ret < 0)
+                        ret = recover(r, depth, key, ret);
                 if (ret < 0)
                         return ret;
         }
-        if (config_tenant_check(r->c, t, why) < 0)
-                return fail_at(r, start, "%s", why);
-        return 0;
+        if (r->ret_error->n == before && config_tenant_check(r->c, t, why) < 0)
+                ret = config_note(r->ret_error, fail_at(r, start, "%s", why));
+        if (ret == 0 && r->ret_error->n > before)
+                config_tenant_drop(r->c);
+        return ret;
 }
 
 /* `tenants`, whose list began; up to and with its end. */
 static int read_tenants(struct reader *r)
 {
+        unsigned depth = r->depth;
         int ret;
 
         for (;;) {
                 ret = advance(r);
-                if (ret < 0 || r->event.type == YAML_SEQUENCE_END_EVENT)
-                        return ret;
-                if (r->event.type != YAML_MAPPING_START_EVENT)
-                        return fail_at(r, r->event.start_mark,
-                                       "a tenant is a mapping: \"- name: research\", and its other "
-                                       "keys below");
-                ret = read_tenant(r);
+                if (ret == 0 && r->event.type == YAML_SEQUENCE_END_EVENT)
+                        return 0;
+                if (ret == 0)
+                        ret = r->event.type == YAML_MAPPING_START_EVENT
+                                      ? read_tenant(r)
+                                      : fail_at(r, r->event.start_mark,
+                                                "a tenant is a mapping: \"- name: research\", and "
+                                                "its other keys below");
+                if (ret < 0)
+                        ret = recover(r, depth, 0, ret);
                 if (ret < 0)
                         return ret;
         }
+}
+
+static int read_mapping(struct reader *r, const char *section);
+
+/* A key of `section`, which is the event, and its value. */
+static int read_pair(struct reader *r, const char *section)
+{
+        char name[MAX_NAME], why[CONFIG_WHY], quoted[CONFIG_QUOTED];
+        yaml_mark_t key = r->event.start_mark;
+        int ret;
+
+        if (r->event.type != YAML_SCALAR_EVENT)
+                return fail_at(r, key, "a key must be plain text, not a %s",
+                               r->event.type == YAML_MAPPING_START_EVENT ? "mapping" : "list");
+        ret = check_whole(r);
+        if (ret < 0)
+                return ret;
+        if (*scalar(r) == '\0')
+                return fail_at(r, key, "an empty key");
+        if (snprintf(name, sizeof(name), "%s%s%s", section, *section ? "." : "", scalar(r)) >=
+            MAX_NAME)
+                return fail_at(r, key, "unknown key %s", config_quote(scalar(r), quoted));
+
+        if (config_row_find(name) < 0 && !config_is_section(name)) {
+                config_say_unknown(name, why);
+                return fail_at(r, key, "%s", why);
+        }
+        ret = advance(r);
+        if (ret < 0)
+                return ret;
+        if (!config_is_section(name))
+                return read_value(r, name, key);
+        ret = note_section(r, name, key);
+        if (ret < 0)
+                return ret;
+        if (r->event.type == YAML_SCALAR_EVENT && is_null(r))
+                return 0; /* all of its keys are commented out */
+        if (r->event.type == YAML_SEQUENCE_START_EVENT && strcmp(name, "tenants") == 0)
+                return read_tenants(r);
+        if (r->event.type != YAML_MAPPING_START_EVENT)
+                return fail_at(r, r->event.start_mark,
+                               "\"%s\" is a section: its keys go below it, indented, as \"key: "
+                               "value\"",
+                               name);
+        return read_mapping(r, name);
 }
 
 /* The pairs of the mapping that began; up to and with its end. `section` is "" for the whole file.
  */
 static int read_mapping(struct reader *r, const char *section)
 {
-        char name[MAX_NAME], why[CONFIG_WHY], quoted[CONFIG_QUOTED];
-        yaml_mark_t key;
+        unsigned depth = r->depth;
+        uint64_t key;
         int ret;
 
         for (;;) {
                 ret = advance(r);
-                if (ret < 0 || r->event.type == YAML_MAPPING_END_EVENT)
-                        return ret;
-                key = r->event.start_mark;
-                if (r->event.type != YAML_SCALAR_EVENT)
-                        return fail_at(r, key, "a key must be plain text, not a %s",
-                                       r->event.type == YAML_MAPPING_START_EVENT ? "mapping"
-                                                                                 : "list");
-                ret = check_whole(r);
+                key = r->events;
+                if (ret == 0 && r->event.type == YAML_MAPPING_END_EVENT)
+                        return 0;
+                if (ret == 0)
+                        ret = read_pair(r, section);
                 if (ret < 0)
-                        return ret;
-                if (*scalar(r) == '\0')
-                        return fail_at(r, key, "an empty key");
-                if (snprintf(name, sizeof(name), "%s%s%s", section, *section ? "." : "",
-                             scalar(r)) >= MAX_NAME)
-                        return fail_at(r, key, "unknown key %s", config_quote(scalar(r), quoted));
-
-                if (config_row_find(name) < 0 && !config_is_section(name)) {
-                        config_say_unknown(name, why);
-                        return fail_at(r, key, "%s", why);
-                }
-                ret = advance(r);
-                if (ret < 0)
-                        return ret;
-                if (!config_is_section(name)) {
-                        ret = read_value(r, name, key);
-                        if (ret < 0)
-                                return ret;
-                        continue;
-                }
-                ret = note_section(r, name, key);
-                if (ret < 0)
-                        return ret;
-                if (r->event.type == YAML_SCALAR_EVENT && is_null(r))
-                        continue; /* all of its keys are commented out */
-                if (r->event.type == YAML_SEQUENCE_START_EVENT && strcmp(name, "tenants") == 0) {
-                        ret = read_tenants(r);
-                        if (ret < 0)
-                                return ret;
-                        continue;
-                }
-                if (r->event.type != YAML_MAPPING_START_EVENT)
-                        return fail_at(r, r->event.start_mark,
-                                       "\"%s\" is a section: its keys go below it, indented, as "
-                                       "\"key: value\"",
-                                       name);
-                ret = read_mapping(r, name);
+                        ret = recover(r, depth, key, ret);
                 if (ret < 0)
                         return ret;
         }
@@ -498,6 +573,8 @@ int config_load_text(struct config *c, const char *name, const char *text, size_
         };
         int ret;
 
+        snprintf(c->file, sizeof(c->file), "%s%s", strlen(name) > 160 ? "..." : "",
+                 strlen(name) > 160 ? name + strlen(name) - 160 : name);
         if (length > CONFIG_MAX_FILE)
                 return config_fail(ret_error, -EINVAL,
                                    "%.160s: larger than %d KiB: this is not a configuration file",
@@ -512,6 +589,10 @@ int config_load_text(struct config *c, const char *name, const char *text, size_
         yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
         yaml_parser_set_input_string(&r.parser, r.text, r.length);
         ret = read_stream(&r);
+        if (ret == -EINVAL) {
+                ret = config_note(ret_error, ret);
+                ret_error->broken = ret == 0 && r.broken;
+        }
         if (r.has_event)
                 yaml_event_delete(&r.event);
         yaml_parser_delete(&r.parser);

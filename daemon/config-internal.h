@@ -44,7 +44,7 @@ struct config_row {
         const char *help;
 };
 
-enum { CONFIG_MAX_ROWS = 128, CONFIG_WHY = 480 };
+enum { CONFIG_WHY = 480 };
 
 extern const struct config_row config_rows[];
 extern const unsigned config_n_rows;
@@ -73,6 +73,8 @@ void config_rows_fini(void *object, const struct config_row *rows, unsigned n);
 
 /* One more tenant, all "auto" and without a name. -ENOMEM. */
 int config_tenant_add(struct config *c, struct config_tenant **ret);
+/* The last one, which is not to be. */
+void config_tenant_drop(struct config *c);
 /* Is the entry, which is read whole, possible beside those before it? -EINVAL and why not. */
 int config_tenant_check(const struct config *c, const struct config_tenant *t,
                         char why[static CONFIG_WHY]);
@@ -107,6 +109,13 @@ int config_refuse(char why[static CONFIG_WHY], const char *fmt, ...)
 /* Sets the error; returns `r`. */
 int config_fail(struct config_error *ret_error, int r, const char *fmt, ...)
         __attribute__((format(printf, 3, 4)));
+
+/* "kvcache.yaml:3:8: ", "KVCACHE_STORE_LIMIT: ", or "" for a default and --set. Returns `ret`. */
+enum { CONFIG_WHERE = 320 };
+const char *config_where(const struct config *c, const char *name, char ret[static CONFIG_WHERE]);
+/* Of a row of config-tenant.def, by its number. */
+const char *config_tenant_where(const struct config *c, const struct config_tenant *t, unsigned row,
+                                char ret[static CONFIG_WHERE]);
 
 static inline void *config_member(const void *object, const struct config_row *row)
 {

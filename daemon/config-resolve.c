@@ -156,7 +156,8 @@ uint64_t config_available_memory(const char *root, bool *ret_limited)
         return MIN(available, limit);
 }
 
-static void resolve_pool(struct config *c, void (*say)(const char *text))
+static void resolve_pool(struct config *c, void (*say)(const char *text),
+                         void (*warn)(const char *text))
 {
         bool limited;
         uint64_t available = config_available_memory("", &limited), quarter = available / 4;
@@ -167,7 +168,7 @@ static void resolve_pool(struct config *c, void (*say)(const char *text))
         if (!take_auto(c, "memory.pool")) {
                 if (c->memory.pool > available) {
                         units_bytes(c->memory.pool, chosen);
-                        tell(say, "memory.pool is %s, but only %s of memory %s: it cannot fill",
+                        tell(warn, "memory.pool is %s, but only %s of memory %s: it cannot fill",
                              chosen, all, what);
                 }
                 return;
@@ -182,7 +183,8 @@ static void resolve_pool(struct config *c, void (*say)(const char *text))
                      what);
 }
 
-static void resolve_tenants(struct config *c, void (*say)(const char *text))
+static void resolve_tenants(struct config *c, void (*say)(const char *text),
+                            void (*warn)(const char *text))
 {
         bool limited;
         uint64_t available = config_available_memory("", &limited), all = c->memory.pool;
@@ -209,7 +211,7 @@ static void resolve_tenants(struct config *c, void (*say)(const char *text))
         if (c->n_tenants > 0 && all > available) {
                 units_bytes(all, chosen);
                 units_bytes(available, total);
-                tell(say,
+                tell(warn,
                      "the pools of all tenants are %s, but only %s of memory %s: they cannot fill",
                      chosen, total, limited ? "its control group allows" : "are available");
         }
@@ -272,11 +274,11 @@ int config_available_space(const char *path, uint64_t *ret_bytes, uint64_t *ret_
 }
 
 static int resolve_limit(struct config *c, void (*say)(const char *text),
-                         struct config_error *ret_error)
+                         void (*warn)(const char *text), struct config_error *ret_error)
 {
         uint64_t devices[CONFIG_MAX_PATHS], free_bytes = 0, bytes,
                                             least = limit_least * c->store.path.n;
-        char chosen[UNITS_TEXT], all[UNITS_TEXT], where[320];
+        char chosen[UNITS_TEXT], all[UNITS_TEXT], where[320], at[CONFIG_WHERE];
         unsigned n_devices = 0, missing = 0;
         bool automatic = take_auto(c, "store.limit");
 
@@ -290,12 +292,15 @@ static int resolve_limit(struct config *c, void (*say)(const char *text),
                         missing++; /* the store says so, and starts without it */
                         continue;
                 }
-                if (r < 0)
-                        return config_fail(ret_error, r, "store.path: %.240s: %s%s",
+                if (r < 0) {
+                        c->place[config_row_find("store.path")].broken = true;
+                        return config_fail(ret_error, r, "%sstore.path: %.240s: %s%s",
+                                           config_where(c, "store.path", at),
                                            c->store.path.items[i], strerror(-r),
                                            r == -EACCES || r == -EPERM
                                                    ? "; the daemon's user must own the directory"
                                                    : "");
+                }
                 for (j = 0; devices[j] != devices[n_devices]; j++)
                         ;
                 if (j < n_devices) /* shares a file system with one before */
@@ -316,7 +321,7 @@ static int resolve_limit(struct config *c, void (*say)(const char *text),
         if (!automatic) {
                 if (c->store.limit > free_bytes) {
                         units_bytes(c->store.limit, chosen);
-                        tell(say,
+                        tell(warn,
                              "store.limit is %s, but only %s are free %s: the store stops growing "
                              "when the file "
                              "system is full",
@@ -462,6 +467,12 @@ static void resolve_workers(struct config *c, void (*say)(const char *text))
 
 int config_resolve(struct config *c, void (*say)(const char *text), struct config_error *ret_error)
 {
+        return config_resolve_warning(c, say, say, ret_error);
+}
+
+int config_resolve_warning(struct config *c, void (*say)(const char *text),
+                           void (*warn)(const char *text), struct config_error *ret_error)
+{
         char chosen[UNITS_TEXT];
         int r;
 
@@ -471,7 +482,7 @@ int config_resolve(struct config *c, void (*say)(const char *text), struct confi
         r = resolve_path(c, say, ret_error);
         if (r < 0)
                 return r;
-        r = resolve_limit(c, say, ret_error);
+        r = resolve_limit(c, say, warn, ret_error);
         if (r < 0)
                 return r;
         if (take_auto(c, "store.entries")) {
@@ -481,8 +492,8 @@ int config_resolve(struct config *c, void (*say)(const char *text), struct confi
                      "store.entries is %llu: one for every 256 KiB of the limit, at least 1048576",
                      (unsigned long long)c->store.entries);
         }
-        resolve_pool(c, say);
-        resolve_tenants(c, say);
+        resolve_pool(c, say, warn);
+        resolve_tenants(c, say, warn);
         resolve_workers(c, say);
         if (take_auto(c, "limits.leased_bytes")) {
                 c->limits.leased_bytes = c->memory.pool / 4;

@@ -39,15 +39,16 @@ const struct config_row config_tenant_rows[] = {
         /* clang-format on */
 };
 const unsigned config_n_tenant_rows = ARRAY_SIZE(config_tenant_rows);
+static_assert(ARRAY_SIZE(config_tenant_rows) <= CONFIG_MAX_TENANT_ROWS, "each row has its place");
 
 typedef char *member_SOCKET, *member_HTTP, *member_CHOICE, *member_TENANT;
 typedef uint32_t member_MODE;
 typedef struct config_strings member_PATHS, member_NAMES;
 typedef uint64_t member_BYTES, member_COUNT, member_TIME;
 typedef bool member_SWITCH;
-#define ROW(type, section, key, member, ...)                                                    \
-        static_assert(__builtin_types_compatible_p(                                             \
-                              __typeof__(((struct config *)0)->section.member), member_##type), \
+#define ROW(type, section, key, member, ...)                                                       \
+        static_assert(__builtin_types_compatible_p(                                                \
+                              __typeof__(((struct config *)0)->section.member), member_##type),    \
                       #section "." #key " and its member are of different types");
 #include "config.def"
 #undef ROW
@@ -78,6 +79,70 @@ int config_fail(struct config_error *ret_error, int r, const char *fmt, ...)
         vsnprintf(ret_error->text, sizeof(ret_error->text), fmt, args);
         va_end(args);
         return r;
+}
+
+/* "store.limit" -> "KVCACHE_STORE_LIMIT" */
+static void variable_name(const char *name, char ret[static 64])
+{
+        size_t n = (size_t)snprintf(ret, 64, "KVCACHE_%s", name);
+
+        assert(n < 64);
+        for (char *p = ret; *p; p++)
+                *p = *p == '.' ? '_' : (char)toupper((unsigned char)*p);
+}
+
+int config_note(struct config_error *ret_error, int r)
+{
+        uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+
+        if (r >= 0 || r == -ENOMEM || !ret_error->each || ret_error->broken)
+                return r;
+        for (const char *p = ret_error->text; *p; p++)
+                hash = (hash ^ (unsigned char)*p) * UINT64_C(0x100000001b3);
+        for (unsigned i = 0; i < ret_error->n && i < ARRAY_SIZE(ret_error->noted); i++)
+                if (ret_error->noted[i] == hash)
+                        return 0;
+        if (ret_error->n < ARRAY_SIZE(ret_error->noted))
+                ret_error->noted[ret_error->n] = hash;
+        ret_error->n++;
+        ret_error->each(ret_error->userdata, ret_error->text);
+        return 0;
+}
+
+static void print_where(const struct config *c, const struct config_place *place, const char *name,
+                        char ret[static CONFIG_WHERE])
+{
+        char variable[64];
+
+        ret[0] = '\0';
+        switch (place->from) {
+        case CONFIG_FROM_NOWHERE:
+        case CONFIG_FROM_SET: /* which is in front of who reads the error */
+                break;
+        case CONFIG_FROM_FILE:
+                snprintf(ret, CONFIG_WHERE, "%s:%u:%u: ", c->file, place->line, place->column);
+                break;
+        case CONFIG_FROM_ENVIRONMENT:
+                variable_name(name, variable);
+                snprintf(ret, CONFIG_WHERE, "%s: ", variable);
+                break;
+        }
+}
+
+const char *config_where(const struct config *c, const char *name, char ret[static CONFIG_WHERE])
+{
+        int row = config_row_find(name);
+
+        assert(row >= 0);
+        print_where(c, &c->place[row], name, ret);
+        return ret;
+}
+
+const char *config_tenant_where(const struct config *c, const struct config_tenant *t, unsigned row,
+                                char ret[static CONFIG_WHERE])
+{
+        print_where(c, &t->place[row], "", ret);
+        return ret;
 }
 
 /* --- names of keys --- */
@@ -240,6 +305,11 @@ int config_tenant_add(struct config *c, struct config_tenant **ret)
         return 0;
 }
 
+void config_tenant_drop(struct config *c)
+{
+        config_rows_fini(&c->tenants[--c->n_tenants], config_tenant_rows, config_n_tenant_rows);
+}
+
 int config_tenant_check(const struct config *c, const struct config_tenant *t,
                         char why[static CONFIG_WHY])
 {
@@ -276,16 +346,6 @@ void config_uid_limits(const struct config *c, uint64_t *ret_connections, uint64
 }
 
 /* --- environment, --set --- */
-
-/* "store.limit" -> "KVCACHE_STORE_LIMIT" */
-static void variable_name(const char *name, char ret[static 64])
-{
-        size_t n = (size_t)snprintf(ret, 64, "KVCACHE_%s", name);
-
-        assert(n < 64);
-        for (char *p = ret; *p; p++)
-                *p = *p == '.' ? '_' : (char)toupper((unsigned char)*p);
-}
 
 int config_load_environment(struct config *c, char *const *variables,
                             void (*warn)(const char *text), struct config_error *ret_error)
@@ -337,8 +397,12 @@ int config_load_environment(struct config *c, char *const *variables,
                 if (equals[1] == '\0')
                         continue;
                 r = config_assign(c, (unsigned)row, equals + 1, true, why);
+                c->place[row] =
+                        (struct config_place){ .from = CONFIG_FROM_ENVIRONMENT, .broken = r < 0 };
                 if (r < 0)
-                        return config_fail(ret_error, r, "%s: %s", name, why);
+                        r = config_note(ret_error, config_fail(ret_error, r, "%s: %s", name, why));
+                if (r < 0)
+                        return r;
         }
         return 0;
 }
@@ -366,6 +430,7 @@ int config_set(struct config *c, const char *assignment, const char *origin,
                                    config_quote(assignment, quoted), why);
         }
         r = config_assign(c, (unsigned)row, equals + 1, true, why);
+        c->place[row] = (struct config_place){ .from = CONFIG_FROM_SET, .broken = r < 0 };
         if (r < 0)
                 return config_fail(ret_error, r, "%s %s: %s", origin,
                                    config_quote(assignment, quoted), why);
@@ -375,27 +440,38 @@ int config_set(struct config *c, const char *assignment, const char *origin,
 int config_check(const struct config *c, struct config_error *ret_error)
 {
         uint64_t n = MAX(c->store.path.n, 1u);
-        char a[32], b[32];
+        char a[32], b[32], where[CONFIG_WHERE];
+        int r = 0;
 
         if (c->store.limit != 0 && c->store.limit / n < 16 * MIB) {
                 config_exact_bytes(c->store.limit, a);
-                return config_fail(ret_error, -EINVAL,
-                                   "store.limit: %s for %u paths; each needs at least 16MiB", a,
-                                   (unsigned)n);
+                r = config_note(ret_error,
+                                config_fail(ret_error, -EINVAL,
+                                            "%sstore.limit: %s for %u paths; each needs at least "
+                                            "16MiB",
+                                            config_where(c, "store.limit", where), a, (unsigned)n));
+                if (r < 0)
+                        return r;
         }
         if (c->memory.pool != 0 && c->limits.leased_bytes > c->memory.pool) {
                 config_exact_bytes(c->limits.leased_bytes, a);
                 config_exact_bytes(c->memory.pool, b);
-                return config_fail(ret_error, -EINVAL,
-                                   "limits.leased_bytes: %s is more than memory.pool, which is %s",
-                                   a, b);
+                r = config_note(ret_error,
+                                config_fail(ret_error, -EINVAL,
+                                            "%slimits.leased_bytes: %s is more than memory.pool, "
+                                            "which is %s",
+                                            config_where(c, "limits.leased_bytes", where), a, b));
+                if (r < 0)
+                        return r;
         }
         if (strncmp(c->listen.http, "unix:", 5) == 0 &&
             strcmp(c->listen.http + 5, c->listen.socket) == 0)
-                return config_fail(ret_error, -EINVAL,
-                                   "listen.http: the same socket as listen.socket; clients and "
-                                   "HTTP need one each");
-        return 0;
+                r = config_note(ret_error,
+                                config_fail(ret_error, -EINVAL,
+                                            "%slisten.http: the same socket as listen.socket; "
+                                            "clients and HTTP need one each",
+                                            config_where(c, "listen.http", where)));
+        return r;
 }
 
 int config_load_all(struct config *c, const char *path, bool path_must_exist,
@@ -406,15 +482,19 @@ int config_load_all(struct config *c, const char *path, bool path_must_exist,
 
         if (path) {
                 r = config_load_file(c, path, ret_error);
-                if (r < 0 && (path_must_exist || (r != -ENOENT && r != -ENOTDIR)))
+                if (r < 0 && !path_must_exist && (r == -ENOENT || r == -ENOTDIR))
+                        r = 0;
+                r = config_note(ret_error, r);
+                if (r < 0)
                         return r;
         }
         r = config_load_environment(c, variables, warn, ret_error);
         for (unsigned i = 0; r == 0 && i < n_sets; i++)
-                r = config_set(c, sets[i], "--set", ret_error);
+                r = config_note(ret_error, config_set(c, sets[i], "--set", ret_error));
         if (r < 0)
                 return r;
-        return config_check(c, ret_error);
+        r = config_check(c, ret_error);
+        return r < 0 ? r : ret_error->n > 0 ? -EINVAL : 0;
 }
 
 bool config_given(const struct config *c, const char *name)

@@ -19,6 +19,8 @@ enum {
         CONFIG_MAX_NAMES = 64,
         CONFIG_MAX_TENANTS = 16, /* "default" included, whether it has an entry or not */
         CONFIG_TENANT_NAME = 63, /* bytes */
+        CONFIG_MAX_ROWS = 128,
+        CONFIG_MAX_TENANT_ROWS = 16,
 };
 
 enum config_choice_backend { CONFIG_BACKEND_AUTO, CONFIG_BACKEND_IO_URING, CONFIG_BACKEND_POSIX };
@@ -26,6 +28,18 @@ enum config_choice_backend { CONFIG_BACKEND_AUTO, CONFIG_BACKEND_IO_URING, CONFI
 struct config_strings {
         char **items;
         unsigned n;
+};
+
+/* Where a value was given, for errors that show only when all is read. */
+struct config_place {
+        enum {
+                CONFIG_FROM_NOWHERE, /* the default */
+                CONFIG_FROM_FILE,
+                CONFIG_FROM_ENVIRONMENT,
+                CONFIG_FROM_SET,
+        } from;
+        uint32_t line, column; /* of a file; from 1 */
+        bool broken;           /* what was given is refused, and it has its default */
 };
 
 /* An entry of `tenants`. 0 of a number: "auto", that is, no limit of its own. */
@@ -36,6 +50,7 @@ struct config_tenant {
         uint64_t connections, leases, leased_bytes, lane_bytes, donated, keys, namespaces,
                 stored_bytes;
         uint64_t given[2], automatic[2]; /* as in struct config, a bit a row of config-tenant.def */
+        struct config_place place[CONFIG_MAX_TENANT_ROWS];
 };
 
 struct config {
@@ -112,6 +127,8 @@ struct config {
         /* One bit a row of the table: keys that were given, rather than defaulted; and keys whose
          * "auto" config_resolve() replaced by what it chose. */
         uint64_t given[2], automatic[2];
+        struct config_place place[CONFIG_MAX_ROWS];
+        char file[256]; /* its name, as errors say it */
 };
 
 /* Where an error is, and what; a sentence with a hint where one helps: `unknown key "store.limt";
@@ -119,6 +136,14 @@ struct config {
 struct config_error {
         char text[640]; /* "kvcache.yaml:12:3: ..." , "--set store.limit=x: ...",
                            "KVCACHE_STORE_LIMIT: ..." */
+        /* Not NULL: gets every error, and reading goes on behind one where it can. Then `n` counts
+         * them, `broken` says that what follows an error could not be read at all, and what is
+         * returned is that of the first. */
+        void (*each)(void *userdata, const char *text);
+        void *userdata;
+        unsigned n;
+        bool broken;
+        uint64_t noted[32]; /* what was said is not said again: of the first ones, a hash */
 };
 
 void config_init(struct config *c); /* the defaults; -ENOMEM is fatal at start: aborts */
@@ -150,6 +175,14 @@ int config_load_all(struct config *c, const char *path, bool path_must_exist, ch
                     char *const *sets, unsigned n_sets, void (*warn)(const char *text),
                     struct config_error *ret_error);
 
+/* What this host must have: users and groups that are named, memory for the pools. Of a configuration
+ * that is resolved. 0, -EINVAL. */
+int config_check_host(const struct config *c, struct config_error *ret_error);
+/* Can the store and the sockets be made where they are to be? Looks only. 0, -EINVAL, -errno. A path
+ * of the store among several that is not usable is a `warn`: a start goes on without it. */
+int config_check_places(const struct config *c, void (*warn)(const char *text),
+                        struct config_error *ret_error);
+
 /* Fills in what "auto" means on this machine: socket path ($RUNTIME_DIRECTORY/kvcache.sock, which
  * is /run/kvcache/kvcache.sock in the unit and for root, else
  * $XDG_RUNTIME_DIR/kvcache/kvcache.sock, else /tmp/kvcache-UID/kvcache.sock), store path
@@ -158,9 +191,16 @@ int config_load_all(struct config *c, const char *path, bool path_must_exist, ch
  * sentence each. -ENOSPC: the file system has no room for the smallest store; -EINVAL: nowhere to
  * put it. Once done, does nothing when called again. */
 int config_resolve(struct config *c, void (*say)(const char *text), struct config_error *ret_error);
+/* The same, with what an admin should look at (a pool that cannot fill) told apart from choices. */
+int config_resolve_warning(struct config *c, void (*say)(const char *text),
+                           void (*warn)(const char *text), struct config_error *ret_error);
 
 /* What limits.uid_connections and limits.uid_keys are where they are "auto". */
 void config_uid_limits(const struct config *c, uint64_t *ret_connections, uint64_t *ret_keys);
+
+/* For who collects errors with `each` over several of these: what one of them returned, noted, is 0.
+ * -ENOMEM, and what makes going on senseless, stay. */
+int config_note(struct config_error *ret_error, int r);
 
 /* Was the key given by file, environment or --set? `name` is dotted. */
 bool config_given(const struct config *c, const char *name);

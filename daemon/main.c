@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/units.h"
 #include "build-config.h"
 #include "config.h"
 #include "server.h"
@@ -26,7 +27,7 @@ static void print_help(void)
                "  -c, --config FILE     read FILE instead of " DEFAULT_CONFIG ",\n"
                "                        which need not exist\n"
                "  -s, --set KEY=VALUE   override a key; may be repeated, lists are written a,b\n"
-               "      --check-config    say whether the configuration is right, and exit\n"
+               "      --check-config    name every error of the configuration, and exit\n"
                "      --print-config    print the configuration as it would be used, and exit\n"
                "  -h, --help            print this, and exit\n"
                "  -V, --version         print the version, and exit\n"
@@ -75,10 +76,10 @@ static int fail_config(int r, const struct config_error *error)
         switch (r) {
         case -EACCES:
         case -EPERM:
+        case -EROFS:
                 return EXIT_STATUS_PERMISSION;
         case -EIO:
         case -ENOSPC:
-        case -EROFS:
                 return EXIT_STATUS_IO;
         case -ENOMEM:
         case -EMFILE:
@@ -89,6 +90,39 @@ static int fail_config(int r, const struct config_error *error)
         }
 }
 
+static void say_error(void *userdata, const char *text)
+{
+        log_error("%s", text);
+}
+
+/* All that a start would refuse, each with where it is. What cannot be read at all hides the rest.
+ */
+static int check_all(const struct server_params *params)
+{
+        struct config_error error = { .each = say_error };
+        struct config *config = params->config;
+        char errors[UNITS_TEXT];
+        int r;
+
+        r = config_load_all(config, params->config_path, params->config_must_exist, environ,
+                            params->sets, params->n_sets, warn, &error);
+        if (!error.broken && r != -ENOMEM) {
+                r = config_note(&error, config_resolve_warning(config, NULL, warn, &error));
+                if (r == 0)
+                        r = config_check_host(config, &error);
+                if (r == 0)
+                        r = config_check_places(config, warn, &error);
+        }
+        if (r == -ENOMEM)
+                return fail_config(r, &error);
+        if (error.n > 0) {
+                log_error("the configuration is wrong: %s", units_count(error.n, "error", errors));
+                return EXIT_STATUS_CONFIG;
+        }
+        printf("configuration ok\n");
+        return finish_output();
+}
+
 static int run(const struct server_params *params, bool check, bool print)
 {
         struct config *config = params->config;
@@ -96,23 +130,24 @@ static int run(const struct server_params *params, bool check, bool print)
         enum log_level level;
         int r;
 
+        if (check)
+                return check_all(params);
         r = config_load_all(config, params->config_path, params->config_must_exist, environ,
                             params->sets, params->n_sets, warn, &error);
         if (r < 0)
                 return fail_config(r, &error);
-        if (check) {
-                printf("configuration ok\n");
-                return finish_output();
-        }
         if (log_level_from_name(config->log.level, &level) == 0)
                 log_set_level(level);
-        r = config_resolve(config, print ? NULL : say, &error);
+        r = config_resolve_warning(config, print ? NULL : say, print ? NULL : warn, &error);
         if (r < 0)
                 return fail_config(r, &error);
         if (print) {
                 config_print(config, stdout);
                 return finish_output();
         }
+        r = config_check_host(config, &error);
+        if (r < 0)
+                return fail_config(r, &error);
         return server_run(params);
 }
 

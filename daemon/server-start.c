@@ -26,6 +26,7 @@ static int exit_status_of(int r)
         switch (r) {
         case -EACCES:
         case -EPERM:
+        case -EROFS:
                 return EXIT_STATUS_PERMISSION;
         case -EBUSY:
         case -EADDRINUSE:
@@ -33,7 +34,6 @@ static int exit_status_of(int r)
                 return EXIT_STATUS_BUSY;
         case -EIO:
         case -ENOSPC:
-        case -EROFS:
         case -EDQUOT:
                 return EXIT_STATUS_IO;
         case -EPROTO:

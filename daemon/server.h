@@ -26,6 +26,6 @@ enum exit_status {
         EXIT_STATUS_STORE = 65, /* the store cannot be used: not one, damaged, another version */
         EXIT_STATUS_IO = 74,    /* I/O error, or the disk is full */
         EXIT_STATUS_BUSY = 75,  /* store or socket is in use by another daemon: try later */
-        EXIT_STATUS_PERMISSION = 77,
+        EXIT_STATUS_PERMISSION = 77, /* also: a file system is read-only */
         EXIT_STATUS_CONFIG = 78,
 };

@@ -112,9 +112,11 @@ int dir_sync(const struct dir *d)
         return fsync(d->fd) < 0 ? -errno : 0;
 }
 
+/* What stands in the way of a directory above it shows only at the last one: as that it is not there. */
 static int make_directories(const char *path)
 {
         _cleanup_(freep) char *copy = strdup(path);
+        int above = 0;
 
         if (!copy)
                 return -ENOMEM;
@@ -124,9 +126,13 @@ static int make_directories(const char *path)
                 char end = *p;
 
                 *p = '\0';
-                if (mkdir(copy, 0700) < 0 && errno != EEXIST &&
-                    (end == '\0' || (errno != EACCES && errno != EROFS)))
-                        return -errno;
+                if (mkdir(copy, 0700) < 0 && errno != EEXIST) {
+                        if (end == '\0')
+                                return errno == ENOENT && above < 0 ? above : -errno;
+                        if (errno != EACCES && errno != EROFS && errno != ENOENT)
+                                return -errno;
+                        above = above < 0 ? above : -errno;
+                }
                 if (end == '\0')
                         break;
                 *p = end;

@@ -10,7 +10,7 @@ import pytest
 
 import harness
 import kvwire
-from harness import KIB, MIB, items, put_all, wait_until
+from harness import KIB, MIB, PAGE, items, put_all, wait_until
 from kvwire import Ack, Status
 
 OK, FAILURE, USAGE, STORE, IO, BUSY, PERMISSION, CONFIG = 0, 1, 2, 65, 74, 75, 77, 78
@@ -115,6 +115,28 @@ def test_store_that_cannot_be_made(make_daemon):
     ends_with(daemon, PERMISSION, parent / "store")
 
 
+@pytest.mark.parametrize("below", ["", "store", "deep/er/store"])
+def test_store_on_a_file_system_that_is_read_only(make_daemon, below):
+    if not can_mount():
+        pytest.skip("cannot mount a file system")
+    daemon = make_daemon()
+    mount = daemon.directory / "ro"
+    mount.mkdir()
+    daemon.settings["store.path"] = mount / below
+    daemon.settings["store.limit"] = "64MiB"
+    daemon.prefix = ["unshare", "-m", "sh", "-c", f"mount -t tmpfs -o ro,size=1g none '{mount}' && exec \"$@\"", "sh"]
+    assert "Read-only file system" in ends_with(daemon, PERMISSION, mount / below)
+
+
+@pytest.mark.parametrize("below", ["", "store", "deep/er/store"])
+def test_store_in_a_directory_of_somebody_else(make_daemon, below):
+    daemon = make_daemon(unprivileged=True)
+    home = daemon.directory / "home"
+    home.mkdir(mode=0o555)
+    daemon.settings["store.path"] = home / below
+    assert "Permission denied" in ends_with(daemon, PERMISSION, home / below)
+
+
 def test_socket_directory_that_may_not_be_written(make_daemon):
     daemon = make_daemon(unprivileged=True)
     parent = daemon.directory / "locked"
@@ -183,6 +205,105 @@ def test_wrong_configuration_names_file_line_and_column(make_daemon, directory, 
     message = ends_with(make_daemon(config=path), CONFIG, where, *said)
     check = run("--config", str(path), "--check-config")
     assert check.returncode == CONFIG and message.split(" error: ", 1)[1] in check.stderr and check.stdout == ""
+
+
+def check_config(path, *more, env=None):
+    result = run("--config", str(path), *more, "--check-config", env=env)
+    lines = [line.split(" error: ", 1)[1] for line in result.stderr.splitlines() if " error: " in line]
+    return result, lines
+
+
+def test_check_config_names_every_error_with_its_place(directory):
+    path = directory / "wrong.yaml"
+    text = """\
+store:
+  limt: 1GiB
+  limit: 12 parsecs
+  segment: {a: [1, {b: 2}], c: 3}
+memory:
+  pool: 900TiB
+access:
+  users: [no-such-user, root]
+  admin_groups: no-such-group
+  groups: [[deep], x]
+tenants:
+  - name: a
+    users: [no-such-user-either]
+  - name: b
+    usrs: [x]
+    pool: 1
+  - nonsense
+  - [also, nonsense]
+  - name: c
+    users: [root]
+    groups: no-such-group-either
+io:
+  backend: windows
+  &anchor depth: 4
+  [a, b]: 3
+  workers: *alias
+log: 7
+eviction: {policy: [lru, [1]]}
+limits:
+  keys: 1
+"""
+    path.write_text(text)
+    result, lines = check_config(path, "--set", "no.such=key", "--set", "io.hang=never", env={"KVCACHE_LIMITS_WAIT": "soon"})
+    assert result.returncode == CONFIG and result.stdout == ""
+    wanted = [(2, 3, "store.limt"), (3, 10, "parsecs"), (4, 12, "store.segment"), (6, 9, "memory.pool"),
+              (8, 10, '"no-such-user"'), (9, 17, '"no-such-group"'), (10, 12, "access.groups"),
+              (13, 12, '"no-such-user-either"'), (15, 5, "usrs"), (16, 11, "tenants.pool"), (17, 5, "a tenant is a mapping"),
+              (18, 5, "a tenant is a mapping"), (21, 13, '"no-such-group-either"'), (23, 12, "io.backend"), (24, 3, "anchors"),
+              (25, 3, "plain text"), (26, 12, "aliases"), (27, 6, '"log" is a section'), (28, 26, "eviction.policy"),
+              (30, 9, "limits.keys")]
+    for line, column, said in wanted:
+        found = [x for x in lines if x.startswith(f"{path}:{line}:{column}: ") and said in x]
+        assert len(found) == 1, f"{line}:{column} {said} in {lines}"
+    for said in ('--set "no.such=key": unknown key', '--set "io.hang=never": io.hang', "KVCACHE_LIMITS_WAIT: limits.wait"):
+        assert sum(x.startswith(said) for x in lines) == 1, said
+    assert len(lines) == len(set(lines)) == len(wanted) + 4, lines
+    assert lines[-1] == f"the configuration is wrong: {len(wanted) + 3} errors"
+
+
+@pytest.mark.parametrize("text,place,said", [
+    ("access:\n  users: [no-such-user]\n", "2:10", "there is no user"),
+    ("access:\n  admin_users: [no-such-user]\n", "2:16", "there is no user"),
+    ("access:\n  groups: no-such-group\n", "2:11", "there is no group"),
+    ("tenants:\n- name: a\n  groups: [no-such-group]\n", "3:11", "there is no group"),
+    ("memory:\n  pool: 1TiB\n", "2:9", "machine's memory"),
+    ("tenants:\n- {name: a, users: [root], pool: 1TiB}\n", None, "with the pools of all tenants"),
+    ("memory:\n  pool: 10TiB\n", "2:9", "8MiB to 1TiB"),
+])
+def test_what_a_start_refuses_check_config_refuses_and_both_say_the_same(make_daemon, directory, text, place, said):
+    if "1TiB" in text and os.sysconf("SC_PHYS_PAGES") * PAGE >= 1 << 40:
+        pytest.skip("this machine has a TiB of memory")
+    path = directory / "wrong.yaml"
+    path.write_text(text)
+    result, lines = check_config(path)
+    assert result.returncode == CONFIG and len(lines) == 2 and lines[1] == "the configuration is wrong: 1 error"
+    assert said in lines[0] and (place is None or lines[0].startswith(f"{path}:{place}: "))
+    started = ends_with(make_daemon(config=path, settings={"memory.pool": None, "store.prewrite": "off"}), CONFIG, said)
+    assert place is None or f" error: {path}:{place}: " in started
+
+
+def test_check_config_looks_at_places_and_changes_nothing(directory):
+    (directory / "file").write_text("precious")
+    store, socket = directory / "deep/er/store", directory / "run/s"
+    def check(**settings):
+        sets = [word for key, value in settings.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
+        return check_config("/dev/null", *sets)
+    result, lines = check(store__path=store, listen__socket=socket)
+    assert (result.returncode, result.stdout, lines) == (OK, "configuration ok\n", [])
+    result, lines = check(store__path=directory / "file/store", listen__socket=directory / "none/deep/s",
+                          listen__http=f"unix:{directory / 'none/h'}")
+    assert result.returncode == CONFIG and len(lines) == 4
+    assert "store.path: " in lines[0] and "Not a directory" in lines[0]
+    assert "listen.socket: no socket can be made" in lines[1] and "listen.http: no socket can be made" in lines[2]
+    result, lines = check(store__path=store, listen__socket=directory / "file")
+    assert result.returncode == CONFIG and "is no socket" in lines[0]
+    result, lines = check(store__path=f"{store},{directory / 'file/x'}", listen__socket=socket)
+    assert result.returncode == OK and lines == [], "a start goes on without one of several"
+    assert sorted(p.name for p in directory.iterdir()) == ["file"]
 
 
 def test_missing_configuration_file(make_daemon, directory):

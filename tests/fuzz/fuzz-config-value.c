@@ -43,7 +43,7 @@ static void check_file(const struct config *c, int row)
 {
         const char *name = config_rows[row].name, *key = strchr(name, '.') + 1;
         _cleanup_(freep) char *value = config_format(c, &config_rows[row]), *text = NULL;
-        struct config_error error;
+        struct config_error error = {};
         struct config again;
 
         assert(value);

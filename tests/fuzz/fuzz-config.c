@@ -25,7 +25,7 @@ static void check_round_trip(const struct config *c)
 {
         _cleanup_(freep) char *first = NULL, *second = NULL;
         size_t first_size, second_size;
-        struct config_error error;
+        struct config_error error = {};
         struct config again;
 
         first = print(c, &first_size);
@@ -44,9 +44,20 @@ static void check_error(const struct config_error *error)
                 assert((unsigned char)*p >= 0x20 && *p != 0x7f);
 }
 
+static void note(void *userdata, const char *text)
+{
+        const struct config_error *first = userdata;
+
+        assert(text[0] != '\0');
+        /* The first is the one that ends a reading that stops at it. */
+        if (first->n == 0)
+                assert(strcmp(text, first->text) == 0);
+        ((struct config_error *)userdata)->n++;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-        struct config_error error = {};
+        struct config_error error = {}, all = { .each = note, .userdata = &error };
         struct config c;
 
         config_init(&c);
@@ -54,6 +65,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 check_round_trip(&c);
         else
                 check_error(&error);
+        config_fini(&c);
+
+        config_init(&c);
+        if (config_load_text(&c, "fuzz.yaml", (const char *)data, size, &all) == 0 && all.n == 0)
+                assert(error.text[0] == '\0');
+        else
+                assert(error.text[0] != '\0');
+        if (!all.broken)
+                check_round_trip(&c);
         config_fini(&c);
         return 0;
 }

@@ -560,7 +560,7 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "tenants:\n- name: a\n  name: b\n",
                   "t:3:3: \"tenants.name\" is given twice; first at line 2" },
                 { "tenants:\n- name: a\n  pool: 1KiB\n",
-                  "t:3:9: tenants.pool: \"1KiB\" is out of range: 8MiB to 16TiB, or auto" },
+                  "t:3:9: tenants.pool: \"1KiB\" is out of range: 8MiB to 1TiB, or auto" },
                 { "tenants:\n- name: a\n  users: [b, b]\n",
                   "t:3:10: tenants.users: \"b\" is listed twice" },
                 { "tenants:\n- name: a\n  users: {b: c}\n",
@@ -609,7 +609,7 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "t:1:16: store.segment: \"99999999999999999999GiB\" is out of range: 1MiB to "
                   "64GiB" },
                 { "memory.pool: 4MiB",
-                  "t:1:14: memory.pool: \"4MiB\" is out of range: 8MiB to 16TiB, or auto" },
+                  "t:1:14: memory.pool: \"4MiB\" is out of range: 8MiB to 1TiB, or auto" },
                 { "limits.wait: 30\n", "t:1:14: limits.wait: \"30\" has no unit; did you mean "
                                        "\"30s\"? Units are ms, s, min, h, d" },
                 { "limits:\n  wait: 30 seconds\n",
@@ -1353,6 +1353,51 @@ static void what_was_given_is_left_alone(void **state)
         assert_true(was_said("store.limit is 1 PiB, but only "));
 }
 
+static char first_noted[sizeof(error.text)];
+
+static void note(void *userdata, const char *text)
+{
+        if (++*(unsigned *)userdata == 1)
+                snprintf(first_noted, sizeof(first_noted), "%s", text);
+}
+
+/* Whatever is wrong where: reading on behind errors ends, finds one where reading that stops at it does,
+ * and the same first. */
+static void all_errors_are_noted_whatever_is_wrong(void **state)
+{
+        static const char right[] =
+                "store:\n  limit: 1GiB\n  path: [/a, /b]\n  prewrite: off\nmemory.pool: 64MiB\n"
+                "access:\n  users: [root, 12]\n  groups:\n  - root\n"
+                "tenants:\n- name: a\n  users: [root]\n  pool: 16MiB\n- {name: b, groups: root}\n"
+                "log: {level: info}\nio:\n  depth: 4\n";
+        static const char put_in[] = "x[]{}:,&*- \n\"!|#0";
+        char alone[sizeof(error.text)];
+        unsigned more_than_one = 0;
+
+        for (size_t at = 0; at < sizeof(right) - 1; at++)
+                for (size_t k = 0; k < sizeof(put_in); k++) {
+                        struct config_error all = { .each = note };
+                        char text[sizeof(right) + 1];
+                        unsigned noted = 0;
+                        size_t n;
+
+                        /* In its place, or, at the last, nothing. */
+                        n = (size_t)snprintf(text, sizeof(text), "%.*s%.*s%s", (int)at, right,
+                                             put_in[k] != '\0', &put_in[k], right + at + 1);
+                        (void)load(text);
+                        memcpy(alone, error.text, sizeof(alone));
+                        reset();
+                        all.userdata = &noted;
+                        (void)config_load_text(&config, "t", text, n, &all);
+                        assert_int_equal(all.n, noted);
+                        assert_int_equal(noted > 0, alone[0] != '\0');
+                        if (noted > 0)
+                                assert_string_equal(first_noted, alone);
+                        more_than_one += noted > 1;
+                }
+        assert_true(more_than_one > 50);
+}
+
 static void folders_that_cannot_be_are_refused(void **state)
 {
         char path[256], set[320], file[256];
@@ -1547,6 +1592,7 @@ int main(int argc, char **argv)
                 CASE(auto_becomes_a_choice_that_is_told),
                 CASE(what_was_given_is_left_alone),
                 CASE(folders_that_cannot_be_are_refused),
+                CASE(all_errors_are_noted_whatever_is_wrong),
                 CASE(own_files_count_as_free_space),
                 CASE(memory_is_what_the_strictest_says),
                 CASE(reload_takes_what_may_change_and_tells_the_rest),
