@@ -378,9 +378,9 @@ void status_log_started(const struct status_sources *from)
 
         store_get_stats(env->store, &store);
         kio_get_info(env->io, &io);
-        log_info("I/O: %s, %s of depth %u%s%s%s%s", io.backend,
-                 units_count(io.workers, "worker", workers), io.depth, io.ring_flags[0] ? ", " : "",
-                 io.ring_flags, io.reason[0] ? "; " : "", io.reason);
+        log_at(io.reason[0] ? LOG_LEVEL_NOTICE : LOG_LEVEL_INFO, "I/O: %s, %s of depth %u%s%s%s%s",
+               io.backend, units_count(io.workers, "worker", workers), io.depth,
+               io.ring_flags[0] ? ", " : "", io.ring_flags, io.reason[0] ? "; " : "", io.reason);
         if (!store.direct)
                 log_notice("O_DIRECT is not used: %s", store.direct_reason);
         if (from->config->store.path.n > 1)
