@@ -93,7 +93,9 @@ void answer_format_number(const char *name, double value, char ret[static HUMAN_
 {
         if (ends_with(name, "bytes") || ends_with(name, "bytes_total"))
                 human_bytes(answer_count(value), ret);
-        else if (ends_with(name, "start_time_seconds"))
+        else if (ends_with(name, "timestamp_seconds") && value <= 0)
+                snprintf(ret, HUMAN_BYTES, "never");
+        else if (ends_with(name, "start_time_seconds") || ends_with(name, "timestamp_seconds"))
                 human_time(answer_count(value * 1000), ret);
         else if (ends_with(name, "uptime_seconds"))
                 human_seconds(value, ret);

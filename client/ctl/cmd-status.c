@@ -219,7 +219,7 @@ static void print_pool(cJSON *status)
         print_use("used", take_count(pool, "used_bytes"), bytes);
         if (take_number(pool, "live_bytes", &live)) {
                 human_bytes(answer_count(live), populated);
-                line("live", "%s of chunks; slots are larger", populated);
+                line("live", "%s: the payload of its chunks, which take whole slots", populated);
         }
         if (take_number(pool, "populated_bytes", &populated_bytes) &&
             answer_count(populated_bytes) < bytes) {

@@ -34,7 +34,8 @@ CTL = BUILD / "client" / "ctl" / "kvcachectl"
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 PAGE = 4096
-STRANGER = 12345  # a uid, and a gid, that nobody has
+# A uid, and a gid, that nobody has; another one in each run, since RLIMIT_MEMLOCK is charged to the user.
+STRANGER = 300000 + os.getpid()
 
 SANITIZER_REPORT = re.compile(
     r"(ERROR: (Address|Leak|Thread|Memory)Sanitizer|WARNING: ThreadSanitizer|: runtime error: |Assertion .* failed)")

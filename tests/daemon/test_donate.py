@@ -177,6 +177,28 @@ def ok(results):
     return results
 
 
+# --- what the rings do not register ---
+
+def test_a_region_that_is_not_registered_is_logged_and_counted(make_daemon):
+    leg = next(leg for leg in harness.LEGS if leg.name == "memlock")
+    if leg.why_not():
+        pytest.skip(leg.why_not())
+    daemon = make_daemon(leg).start()
+    io = daemon.populated_status()["io"]
+    if io["backend"] == "posix":
+        pytest.skip("another daemon of this user has taken all of RLIMIT_MEMLOCK")
+
+    def told():
+        return [line for line in daemon.log().splitlines() if " warning: " in line and "donated memory" in line]
+
+    with daemon.client() as c, region_of(c, size=2 * MIB):
+        wait_until(told, "the refusal is logged")
+        line, = told()
+        assert "registered 0 B of a client's 2 MiB of donated memory" in line
+        assert "RLIMIT_MEMLOCK is too small" in line and "ulimit -l" in line and "LimitMEMLOCK=" in line
+        assert daemon.metric('kvcache_io_registrations_refused_total{memory="region"}') == 1
+
+
 # --- what is got is what was put ---
 
 @pytest.mark.parametrize("kind", ["memfd", "shm", "unlinked", "hugetlbfs"])

@@ -188,7 +188,7 @@ def test_live_reserved_and_limit_are_told_apart(web):
     said = harness.ctl("status", daemon=web, check=0).stdout
     assert re.search(r"^  live +97\.7 KiB of 128 MiB ", said, re.M)
     assert re.search(r"^  reserved +[\d.]+ [KM]iB of 128 MiB: ", said, re.M)
-    assert re.search(r"^  live +97\.7 KiB of chunks", said, re.M)
+    assert re.search(r"^  live +97\.7 KiB: the payload of its chunks", said, re.M)
 
 
 def test_what_is_not_there_and_what_is_not_done(web):
@@ -253,6 +253,9 @@ def test_busy_default_address_is_a_warning(make_daemon):
         daemon = make_daemon(settings={"listen.http": None}).start()
         assert daemon.status()["http"] == "off"
         assert any("9750" in line for line in daemon.log().splitlines() if " warning: " in line)
+        assert daemon.status()["degraded"] == [{"reason": "http_off", "text":
+                                                "nothing is served over HTTP: 127.0.0.1:9750 was in use at the start"}]
+        assert daemon.metric('kvcache_degraded{reason="http_off"}') == 1
         asked = make_daemon(settings={"listen.http": "127.0.0.1:9750"})
         assert asked.spawn().wait_exit() == 75
         assert "127.0.0.1:9750" in asked.log()

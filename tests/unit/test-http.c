@@ -272,6 +272,7 @@ static void health_and_readiness_say_why_not(void **state)
         assert_string_equal(body(fine), "ok\n");
         ready = ask("GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_code(ready, 200);
+        assert_string_equal(body(ready), "ready\n");
 
         fake.ready = false;
         not_ready = ask("GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n");
