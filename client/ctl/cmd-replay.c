@@ -296,8 +296,8 @@ static void report(const struct arguments *a, struct replay_result *result)
                 line("", "%s more were there already: another client came first", x);
         }
         if (n->blocks_vanished) {
-                human_count(n->blocks_vanished, x);
-                line("vanished", "%s blocks between match and get; they were put again", x);
+                human_things(n->blocks_vanished, "block", x);
+                line("vanished", "%s between match and get, put again", x);
         }
         human_bytes(n->bytes_got, x);
         human_bytes(n->bytes_put, y);
@@ -316,13 +316,13 @@ static void report(const struct arguments *a, struct replay_result *result)
         line("prefill saved", "about %s of %s tokens (%s), at %d tokens a block", x, y, z,
              WORKLOAD_BLOCK_TOKENS);
         if (n->busy) {
-                human_count(n->busy, x);
-                line("busy", "%s blocks found no room", x);
+                human_things(n->busy, "block", x);
+                line("busy", "%s found no room", x);
         }
         if (n->not_durable) {
-                human_count(n->not_durable, x);
+                human_things(n->not_durable, "block", x);
                 line("not durable",
-                     "%s blocks: this file system cannot promise that they survive power loss", x);
+                     "%s: this file system cannot promise that they survive power loss", x);
         }
         if (n->reconnects) {
                 human_count(n->reconnects, x);
@@ -361,13 +361,13 @@ static int announce(const struct arguments *a, const struct workload *w)
 
         if (workload_distinct(w, &distinct) < 0)
                 return complain_memory();
-        human_count(w->n_requests, requests);
-        human_count(w->n_ids, blocks);
+        human_things(w->n_requests, "request", requests);
+        human_things(w->n_ids, "block", blocks);
         human_count(distinct, distinct_text);
         human_bytes((uint64_t)distinct * a->block_bytes, bytes);
         printf("Replaying ");
         print_safe(a->trace ? a->trace : "synthetic chat sessions", stdout);
-        printf(": %s requests for %s blocks, %s of them distinct (%s)\n\n", requests, blocks,
+        printf(": %s for %s, %s of them distinct (%s)\n\n", requests, blocks,
                distinct_text, bytes);
         fflush(stdout);
         return EXIT_OK;

@@ -136,8 +136,7 @@ static void print_head(cJSON *status)
         take_text(status, "version", version, sizeof(version));
         printf("kvcache-daemon %s", version);
         if (take_text(status, "state", state, sizeof(state)))
-                printf(", %s%s", strcmp(state, "ready") == 0 || !has_ready || ready ? "" : "not ready: ",
-                       state);
+                printf(", %s%s", has_ready && !ready ? "not ready: " : "", state);
         else if (has_ready)
                 printf(", %s", ready ? "ready" : "not ready");
         if (take_text(status, "health", health, sizeof(health)) && strcmp(health, "ok") != 0)
@@ -306,8 +305,8 @@ static void print_scrub(cJSON *store)
                 line("scrub", "%s/s, every %s; %s%s; last pass ended %s", rate, interval,
                      running ? "now at " : "waits", running ? part : "", ended ? last : "never");
         human_count(failures, found);
-        human_count(take_count(scrub, "chunks"), checked);
-        line("read back", "%s chunks, %s dropped", checked, found);
+        human_things(take_count(scrub, "chunks"), "chunk", checked);
+        line("read back", "%s, %s dropped", checked, found);
         cJSON_DeleteItemFromObjectCaseSensitive(scrub, "passes");
         cJSON_DeleteItemFromObjectCaseSensitive(scrub, "bytes");
         print_rest(scrub);
@@ -417,15 +416,15 @@ static void print_sessions(cJSON *status)
                 return;
         puts("\nSessions");
         human_count(take_count(sessions, "connections"), connections);
-        human_count(take_count(sessions, "leases"), leases);
+        human_things(take_count(sessions, "leases"), "lease", leases);
         human_bytes(take_count(sessions, "lane_bytes"), lanes);
-        line("now", "%s connected, with %s leases and %s of lanes", connections, leases, lanes);
+        line("now", "%s connected, with %s and %s of lanes", connections, leases, lanes);
         n_regions = take_count(sessions, "donated_regions");
-        human_count(n_regions, regions);
+        human_things(n_regions, "region", regions);
         human_bytes(take_count(sessions, "donated_bytes"), donated);
         human_bytes(take_count(sessions, "donated_registered_bytes"), registered);
         if (n_regions > 0)
-                line("donated", "%s in %s regions, %s of it registered with the rings", donated,
+                line("donated", "%s in %s, %s of it registered with the rings", donated,
                      regions, registered);
         print_rest(sessions);
 }
@@ -615,28 +614,28 @@ static void print_totals(cJSON *status)
         if (!totals)
                 return;
         puts("\nSince it started");
-        human_count(take_count(totals, "puts"), a);
+        human_things(take_count(totals, "puts"), "chunk", a);
         human_bytes(take_count(totals, "bytes_put"), b);
-        line("put", "%s chunks, %s", a, b);
-        human_count(take_count(totals, "gets"), a);
-        human_bytes(take_count(totals, "bytes_got"), b);
-        line("got", "%s chunks, %s", a, b);
+        line("put", "%s, %s", a, b);
         memory = take_count(totals, "hits_memory");
         disk = take_count(totals, "hits_disk");
         misses = take_count(totals, "misses");
+        cJSON_DeleteItemFromObjectCaseSensitive(totals, "gets"); /* the sum of these */
+        human_things(memory + disk, "chunk", a);
+        human_bytes(take_count(totals, "bytes_got"), b);
+        line("got", "%s, %s", a, b);
         human_count(memory, a);
         human_count(disk, b);
         human_count(misses, c);
-        line("gets", "%s from memory, %s from disk; %s misses", a, b, c);
+        line("gets", "%s from memory, %s from disk; %s miss%s", a, b, c, misses == 1 ? "" : "es");
         print_hit_ratio(totals, memory + disk + misses, memory + disk);
         human_count(take_count(totals, "evictions"), a);
         line("evictions", "%s", a);
         failures = take_count(totals, "crc_failures");
         if (failures) {
-                human_count(failures, a);
+                human_things(failures, "chunk", a);
                 line("BAD CHECKSUM",
-                     "%s reads: the disk returned other bytes than were written; they were misses",
-                     a);
+                     "%s: the disk returned other bytes than were written; dropped, and misses", a);
         }
         print_rest(totals);
 }

@@ -60,6 +60,15 @@ void human_count(uint64_t n, char ret[static HUMAN_BYTES])
         ret[out] = '\0';
 }
 
+void human_things(uint64_t n, const char *noun, char ret[static HUMAN_BYTES])
+{
+        size_t used;
+
+        human_count(n, ret);
+        used = strlen(ret);
+        snprintf(ret + used, HUMAN_BYTES - used, " %s%s", noun, n == 1 ? "" : "s");
+}
+
 void human_ns(uint64_t ns, char ret[static HUMAN_BYTES])
 {
         static const char *const units[] = { "ns", "µs", "ms", "s" };

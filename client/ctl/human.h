@@ -12,6 +12,8 @@ enum { HUMAN_BYTES = 40 };
 void human_bytes(uint64_t bytes, char ret[static HUMAN_BYTES]);
 /* "182,790" */
 void human_count(uint64_t n, char ret[static HUMAN_BYTES]);
+/* "1 chunk", "182,790 chunks"; `noun` takes an s, and is at most 11 letters. */
+void human_things(uint64_t n, const char *noun, char ret[static HUMAN_BYTES]);
 /* "850 ns", "3.21 µs", "14 ms", "2.5 s" */
 void human_ns(uint64_t ns, char ret[static HUMAN_BYTES]);
 /* Two units at most: "4.2 s", "12 min 5 s", "3 d 4 h". */

@@ -97,8 +97,8 @@ void volume_note_error(struct volume *v, const char *what, int64_t r)
         if (++v->window_errors <= budget)
                 return;
         snprintf(reason, sizeof(reason),
-                 "more than %llu errors in a minute (store.error_budget), the last one %s: %s",
-                 (unsigned long long)budget, what, strerror((int)-r));
+                 "more than %llu error%s in a minute (store.error_budget), the last one %s: %s",
+                 (unsigned long long)budget, budget == 1 ? "" : "s", what, strerror((int)-r));
         volume_bypass(v, reason);
 }
 

@@ -217,6 +217,23 @@ def test_status_stats_config_and_ping(leg_daemon):
     assert said["count"] == 20 and 0 < said["min_us"] <= said["p50_us"] <= said["p99_us"] <= said["max_us"]
 
 
+def test_status_counts_in_grammar(make_daemon):
+    daemon = make_daemon(settings={"io.workers": 1}).start()
+    with daemon.client() as c:
+        ns = c.namespace("one")
+        (key, value), = pairs = items("one", 1, 1000)
+        c.put(ns, pairs, ack=Ack.WRITTEN)
+        assert c.value(ns, key) == value and c.value(ns, key_of("none")) is None
+        lease = c.get(ns, [key])[0].lease
+        said = ctl("status", daemon=daemon, check=OK).stdout
+        for line in ("put               1 chunk, 1000 B", "got               2 chunks, ",
+                     "gets              2 from memory, 0 from disk; 1 miss", "with 1 lease and "):
+            assert line in said, said
+        assert not re.search(r"\b1 (?!miss\b)\w+s\b", said), said
+        c.release([lease])
+    assert "1 worker of depth" in daemon.log() and "0 chunks found in" in daemon.log() and "limit 128 MiB" in daemon.log()
+
+
 def test_large_chunk_through_a_pipe(make_daemon):
     daemon = make_daemon(settings={"memory.pool": "64MiB", "store.limit": "512MiB"}).start()
     data = value_of(key_of("pipe"), 5000 * KIB)

@@ -45,6 +45,10 @@ static void counts_are_grouped_by_three(void **state)
         assert_text(human_count(1000, text_), "1,000");
         assert_text(human_count(182790, text_), "182,790");
         assert_text(human_count(UINT64_MAX, text_), "18,446,744,073,709,551,615");
+        assert_text(human_things(0, "chunk", text_), "0 chunks");
+        assert_text(human_things(1, "lease", text_), "1 lease");
+        assert_text(human_things(UINT64_MAX, "eleventhing", text_),
+                    "18,446,744,073,709,551,615 eleventhings");
 }
 
 static void times_have_the_unit_that_fits(void **state)
