@@ -32,8 +32,8 @@ struct direct {
         };
         /* put */
         struct kio_request crc;
+        struct store_write queued;
         struct list_node node;    /* in the cache's bucket */
-        struct list_node retry;   /* in cache.direct_retry */
         struct list_node waiters; /* puts of the same key */
         bool abandoned;           /* its device hangs: nobody joins it, and it is not counted */
 };
@@ -53,7 +53,6 @@ static struct direct *direct_new(struct cache *c, struct cache_request *req, uin
         d->cache = c;
         d->req = req;
         list_init(&d->node);
-        list_init(&d->retry);
         list_init(&d->waiters);
         if (length % DIRECT_ALIGNMENT != 0) {
                 d->tail = aligned_alloc(DIRECT_ALIGNMENT, DIRECT_ALIGNMENT);
@@ -67,6 +66,10 @@ static struct direct *direct_new(struct cache *c, struct cache_request *req, uin
 
 static void direct_free(struct direct *d)
 {
+        if (d->queued.user) {
+                d->cache->stats.direct_bytes -= d->queued.bytes;
+                cache_unwritten_end(d->cache, &d->queued);
+        }
         free(d->tail);
         free(d);
 }
@@ -152,6 +155,8 @@ static void on_put_abandoned(struct store_put *put)
         struct list_node *n;
 
         d->abandoned = true;
+        c->stats.direct_bytes -= d->queued.bytes;
+        cache_unwritten_end(c, &d->queued);
         put_leave(d, &waiters);
         while ((n = list_pop(&waiters)))
                 cache_finish(c, container_of(n, struct cache_request, node), CACHE_FAILED);
@@ -159,33 +164,19 @@ static void on_put_abandoned(struct store_put *put)
         cache_kick(c);
 }
 
-/* False: the store cannot take it now, and it waits for its next try. */
-static bool put_submit(struct direct *d)
+bool cache_direct_store(struct store_write *queued)
 {
+        struct direct *d = container_of(queued, struct direct, queued);
         struct cache *c = d->cache;
         int r = store_put(c->params.store, &d->put);
 
         if (r == 0)
                 return true;
         /* EXISTS: an older put of the key, evicted meanwhile, is still on its way to being dropped. */
-        if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0) {
-                list_append(&c->direct_retry, &d->retry);
+        if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0)
                 return false;
-        }
         put_end(d, r == STORE_EXISTS ? -EIO : r);
         return true;
-}
-
-void cache_retry_direct(struct cache *c)
-{
-        struct list_node again = LIST_INIT(again);
-        struct list_node *n;
-        unsigned refused = 0;
-
-        list_splice(&again, &c->direct_retry);
-        while (refused < CACHE_FAILED_TRIES && (n = list_pop(&again)))
-                refused += !put_submit(container_of(n, struct direct, retry));
-        list_splice(&c->direct_retry, &again);
 }
 
 static void on_checksum(struct kio_request *crc)
@@ -197,7 +188,7 @@ static void on_checksum(struct kio_request *crc)
                 return;
         }
         d->put.crc = crc->crc;
-        (void)put_submit(d);
+        cache_queue_write(d->cache, &d->queued);
 }
 
 bool cache_put_direct(struct cache *c, struct cache_request *req)
@@ -209,6 +200,12 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
         d = direct_new(c, req, req->length);
         if (!d)
                 return false;
+        if (cache_unwritten_begin(c, &d->queued, req->user, req->length) < 0) {
+                direct_free(d);
+                return false;
+        }
+        d->queued.direct = true;
+        c->stats.direct_bytes += req->length;
         d->put = (struct store_put){
                 .namespace_id = req->namespace_id,
                 .tenant = req->tenant,

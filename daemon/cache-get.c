@@ -196,7 +196,7 @@ enum cache_status cache_read_ahead(struct cache *c, uint32_t namespace_id, const
                 return CACHE_CANCELLED;
         /* Who waits for room comes first; gets have the most of it, and do not wait for the device
          * long behind these. */
-        if (!list_empty(&c->wait_gets) || !list_empty(&c->wait_puts) ||
+        if (c->n_waiting[KIND_GET] > 0 || c->n_waiting[KIND_PUT] > 0 ||
             c->n_ahead >= AHEAD_CHUNKS ||
             c->stats.ahead_bytes + info.length > MIN(pool_bytes(c->params.pool) / 4, AHEAD_BYTES))
                 return CACHE_BUSY;

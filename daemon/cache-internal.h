@@ -5,31 +5,62 @@
 
 #include "cache.h"
 
-enum { KIND_GET, KIND_PUT };
+enum { KIND_GET, KIND_PUT, KINDS };
 
 enum { CACHE_FAILED_TRIES = 16 }; /* of a turn, of each kind */
 
 enum waiting {
         WAITING_NOT,
-        WAITING_ROOM,  /* in wait_gets or wait_puts */
+        WAITING_ROOM,  /* in its user's queue */
         WAITING_FILL,  /* on a chunk, until its bytes are there; on a direct put */
         WAITING_WRITE, /* on a chunk, until the store has it */
         WAITING_SYNC,
 };
 
+enum { CACHE_USER_BUCKETS = 64 };
+
+/* A user with something that waits for room, or is on its way to the store. */
+struct cache_user {
+        struct list_node node;         /* in its bucket of cache.users */
+        uint32_t uid;
+        unsigned refs;                 /* what waits, and what is written */
+        bool putting;                  /* counted in cache_stats.putting_users */
+        uint64_t unwritten;            /* bytes, direct puts included */
+        struct list_node waits[KINDS]; /* struct cache_request, for room, in order */
+        struct list_node turn[KINDS];  /* in cache.waiting while it has some */
+        struct list_node stay;         /* of these, while others are tried: see let_in() */
+        struct list_node ready;        /* struct store_write, that the store was not asked yet */
+        struct list_node refused;      /* likewise, that it could not take */
+        struct list_node write_turn;   /* in cache.writers while it has either */
+        uint64_t in_store;             /* bytes that the store has been handed */
+};
+
+/* What is to be put into the store: of a write, or of a direct put. The bytes count against the
+ * budget from cache_unwritten_begin() to cache_unwritten_end(). */
+struct store_write {
+        struct list_node node;   /* of its user: ready or refused */
+        struct cache_user *user; /* NULL: it counts no more */
+        uint64_t bytes;
+        bool direct, in_store;
+};
+
 struct cache {
         struct cache_params params;
-        struct list_node wait_gets, wait_puts; /* for room, in order */
-        struct list_node retry;                /* writes that the store could not take yet */
+        struct list_node users[CACHE_USER_BUCKETS];
+        struct list_node waiting[KINDS]; /* users that wait for room, in turn */
+        uint64_t n_waiting[KINDS];       /* requests */
+        struct list_node writers;        /* users with writes that the store does not have, in turn */
+        uint64_t n_ready;                /* writes that the store was not asked yet */
+        uint64_t in_store_bytes, n_in_store;
         struct list_node dropping; /* writes whose chunk was evicted meanwhile, in that order */
         struct list_node settling;             /* who waits for those, in order */
         struct list_node direct_puts[256];     /* from clients' memory, by their key's hash */
-        struct list_node direct_retry;         /* as `retry` */
         uint64_t n_direct_puts;
         uint64_t evictions;                    /* of chunks being written, so far */
         uint64_t next_deadline_ns;             /* of those who wait for room; 0: nobody */
         uint64_t look_again_ns;                /* when somebody's patience ends; 0: nobody's */
-        uint64_t unwritten_limit;
+        uint64_t unwritten_limit, reserve;
+        uint64_t unwritten;                    /* bytes of all users, direct puts included */
         uint64_t pending;                      /* requests, fills and writes */
         uint64_t n_ahead;                      /* slots being filled by cache_read_ahead() */
         bool kicked, retry_now, stopping;
@@ -43,7 +74,7 @@ struct cache {
 struct write {
         struct kio_request copy;
         struct store_put store;
-        struct list_node node; /* in cache.retry */
+        struct store_write queued;
         struct cache *cache;
         struct cache_request *req; /* who is still to be answered; NULL: nobody */
         uint32_t chunk;
@@ -102,8 +133,8 @@ bool cache_get_try(struct cache *c, struct cache_request *req);
 enum cache_status cache_status_of_put(int result);
 /* The key is in the pool. */
 void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chunk);
-/* Writes that the store could not take: as many as it takes now, in order. */
-void cache_retry_writes(struct cache *c);
+/* Asks the store to take it. False: it cannot now. */
+bool cache_write_store(struct store_write *queued);
 
 /* --- cache-direct.c: false: by way of the pool, then --- */
 
@@ -115,13 +146,32 @@ bool cache_join_direct_put(struct cache *c, struct cache_request *req);
 /* Who waits for the put of the key that is under way so; NULL: none is. */
 struct list_node *cache_direct_put_waiters(struct cache *c, uint32_t namespace_id,
                                            const struct key *key, uint64_t hash);
-/* As cache_retry_writes(). */
-void cache_retry_direct(struct cache *c);
+/* As cache_write_store(). */
+bool cache_direct_store(struct store_write *queued);
+
+/* --- cache-user.c --- */
+
+/* The user, which is made if there is none yet; one reference more. NULL: no memory. */
+struct cache_user *cache_user_get(struct cache *c, uint32_t uid);
+/* NULL: it has nothing that waits or is written. */
+struct cache_user *cache_user_find(const struct cache *c, uint32_t uid);
+void cache_user_unref(struct cache_user *u);
+/* After what it waits for or writes has changed. */
+void cache_user_count(struct cache *c, struct cache_user *u);
+/* So many bytes are on their way to the store from now on. 0, -ENOMEM. */
+int cache_unwritten_begin(struct cache *c, struct store_write *w, uint32_t uid, uint64_t bytes);
+/* They are not, or their device hangs. Twice is harmless. */
+void cache_unwritten_end(struct cache *c, struct store_write *w);
+/* To the store: at once if it has little to do, else in turn with other users' writes. */
+void cache_queue_write(struct cache *c, struct store_write *w);
+/* Hands the store what it may have now, of the users in turn. */
+void cache_submit_writes(struct cache *c);
+bool cache_has_writes(const struct cache *c);
 
 /* --- cache-wait.c --- */
 
 void cache_wait_for_room(struct cache *c, struct cache_request *req);
-/* Are so many bytes accepted and not written that it must wait? */
+/* Are so many bytes on their way to the store that it must wait? */
 bool cache_over_budget(const struct cache *c, const struct cache_request *req);
 /* Must it let others go first, who have been waiting for room longer? */
 bool cache_others_first(const struct cache *c, const struct cache_request *req);

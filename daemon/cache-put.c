@@ -25,6 +25,7 @@ static void write_end(struct write *w)
                 c->stats.unwritten_bytes -= w->slot_bytes;
                 c->stats.unwritten_chunks--;
         }
+        cache_unwritten_end(c, &w->queued);
         c->pending--;
         cache_unpin(c, w->chunk);
         cache_kick(c);
@@ -125,6 +126,7 @@ static void on_write_abandoned(struct store_put *store)
         w->abandoned = true;
         c->stats.unwritten_bytes -= w->slot_bytes;
         c->stats.unwritten_chunks--;
+        cache_unwritten_end(c, &w->queued);
         pc->flags &= ~(uint32_t)POOL_WRITING;
         pc->tag = pack_ref(STORE_REF_NONE);
         if (w->drop)
@@ -144,9 +146,9 @@ static void on_write_abandoned(struct store_put *store)
         cache_kick(c);
 }
 
-/* False: the store cannot take it now, and it waits for its next try. */
-static bool write_submit(struct write *w)
+bool cache_write_store(struct store_write *queued)
 {
+        struct write *w = container_of(queued, struct write, queued);
         struct cache *c = w->cache;
         const struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
         int r;
@@ -160,10 +162,8 @@ static bool write_submit(struct write *w)
                 return true;
         /* EXISTS: an older put of the key, evicted meanwhile, is still on its way to being dropped.
          * Its bytes are not these, and even if it can be found already it is about to go. */
-        if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0) {
-                list_append(&c->retry, &w->node);
+        if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0)
                 return false;
-        }
         write_done(w, r == STORE_EXISTS ? -EIO : r);
         return true;
 }
@@ -211,7 +211,7 @@ static void on_copied(struct kio_request *copy)
                 uint32_t chunk = w->chunk;
 
                 pool_pin(c->params.pool, chunk);
-                (void)write_submit(w);
+                cache_queue_write(c, &w->queued);
                 cache_settle_waiters(c, chunk, WAITING_FILL, CACHE_OK);
                 if (req)
                         cache_finish_with(c, req, CACHE_OK, chunk);
@@ -230,7 +230,10 @@ static struct write *write_new(struct cache *c, uint32_t chunk, const struct cac
         w->cache = c;
         w->chunk = chunk;
         w->slot_bytes = pool_slot_bytes(c->params.pool, chunk);
-        list_init(&w->node);
+        if (cache_unwritten_begin(c, &w->queued, req->user, w->slot_bytes) < 0) {
+                free(w);
+                return NULL;
+        }
         list_init(&w->dropping);
         w->store = (struct store_put){
                 .namespace_id = req->namespace_id,
@@ -340,7 +343,7 @@ void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chun
         }
         w->told = true;
         cache_wait_on(c, req, chunk, WAITING_WRITE);
-        (void)write_submit(w);
+        cache_queue_write(c, &w->queued);
 }
 
 bool cache_put_try(struct cache *c, struct cache_request *req)
@@ -358,10 +361,12 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 finish_existing(c, req, POOL_NONE, ref);
                 return true;
         }
-        if (cache_join_direct_put(c, req) || cache_put_direct(c, req))
+        if (cache_join_direct_put(c, req))
                 return true;
         if (cache_others_first(c, req) || cache_over_budget(c, req))
                 return false;
+        if (cache_put_direct(c, req))
+                return true;
         r = pool_acquire(c->params.pool, req->namespace_id, &req->key, req->hash, req->length,
                          &chunk);
         if (r == POOL_FULL)
@@ -392,18 +397,6 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         };
         kio_submit(c->params.io, &w->copy, chunk);
         return true;
-}
-
-void cache_retry_writes(struct cache *c)
-{
-        struct list_node again = LIST_INIT(again);
-        struct list_node *n;
-        unsigned refused = 0;
-
-        list_splice(&again, &c->retry);
-        while (refused < CACHE_FAILED_TRIES && (n = list_pop(&again)))
-                refused += !write_submit(container_of(n, struct write, node));
-        list_splice(&c->retry, &again);
 }
 
 void cache_put(struct cache *c, struct cache_request *req)

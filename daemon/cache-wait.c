@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for room: who is let in when, who gives up; and what the cache does each turn. See
- * cache.c. */
+/* Waiting for room: which request is let in when, which gives up; and what the cache does each
+ * turn. Each user has a queue; see cache.h for what users have of each other, and cache.c. */
 #include "cache-internal.h"
 
 #include "base/clock.h"
@@ -14,150 +14,252 @@ enum {
 };
 #define PATIENCE_NS (PATIENCE_MS * UINT64_C(1000000))
 
+/* It waits no more; what becomes of it is the caller's. */
+static void stop_waiting(struct cache *c, struct cache_request *req)
+{
+        struct cache_user *u = req->waits_as;
+
+        req->waits_as = NULL;
+        list_unlink(&req->node);
+        c->n_waiting[req->kind]--;
+        if (list_empty(&u->waits[req->kind]))
+                list_unlink(&u->turn[req->kind]);
+        cache_user_count(c, u);
+        cache_user_unref(u);
+}
+
 void cache_wait_for_room(struct cache *c, struct cache_request *req)
 {
-        if (c->stopping || req->nowait) {
+        struct cache_user *u =
+                c->stopping || req->nowait ? NULL : cache_user_get(c, req->user);
+
+        if (!u) {
                 cache_finish(c, req, c->stopping ? CACHE_CANCELLED : CACHE_BUSY);
                 return;
         }
         c->stats.waited++;
         req->waiting = WAITING_ROOM;
+        req->waits_as = u;
         req->waits_since_ns = clock_mono_ns();
         if (c->look_again_ns == 0)
                 c->look_again_ns = req->waits_since_ns + PATIENCE_NS;
-        list_append(req->kind == KIND_GET ? &c->wait_gets : &c->wait_puts, &req->node);
+        list_append(&u->waits[req->kind], &req->node);
+        if (list_empty(&u->turn[req->kind]))
+                list_append(&c->waiting[req->kind], &u->turn[req->kind]);
+        c->n_waiting[req->kind]++;
+        cache_user_count(c, u);
         if (c->next_deadline_ns == 0 || req->deadline_ns < c->next_deadline_ns)
                 c->next_deadline_ns = req->deadline_ns;
 }
 
+/* A user within its share may use the reserve, too: so it is let in whatever the others have. */
 bool cache_over_budget(const struct cache *c, const struct cache_request *req)
 {
-        uint64_t unwritten = c->stats.unwritten_bytes;
+        const struct cache_user *u = cache_user_find(c, req->user);
+        uint64_t own = u ? u->unwritten : 0;
+        uint64_t users = c->stats.putting_users + !(u && u->putting);
+        bool within = own == 0 || own + req->length <= c->unwritten_limit / users;
 
-        return unwritten >= c->unwritten_limit ||
-               (req->length > c->unwritten_limit - unwritten && unwritten > 0);
+        return c->unwritten > 0 &&
+               c->unwritten + req->length > c->unwritten_limit + (within ? c->reserve : 0);
 }
 
 bool cache_others_first(const struct cache *c, const struct cache_request *req)
 {
-        const struct list_node *list = req->kind == KIND_GET ? &c->wait_gets : &c->wait_puts;
+        const struct cache_user *u;
+        const struct list_node *list;
 
         /* It is its turn: see let_in(). */
-        if (req->waiting == WAITING_ROOM || list_empty(list))
+        if (req->waiting == WAITING_ROOM || c->n_waiting[req->kind] == 0)
                 return false;
-        if ((c->kicked && !req->nowait) ||
-            (req->kind == KIND_PUT &&
-             cache_over_budget(c, container_of(list->next, struct cache_request, node))))
+        if (c->kicked && !req->nowait)
+                return true;
+        u = cache_user_find(c, req->user);
+        if (!u || list_empty(&u->waits[req->kind]))
+                return false;
+        list = &u->waits[req->kind];
+        if (req->kind == KIND_PUT &&
+            cache_over_budget(c, container_of(list->next, struct cache_request, node)))
                 return true;
         return clock_mono_ns() <
                container_of(list->prev, struct cache_request, node)->waits_since_ns + PATIENCE_NS;
 }
 
-/* `owner`: NULL is everybody. */
-static void cancel_in(struct cache *c, struct list_node *list, const void *owner)
+/* Those that wait and are to end so: moved to `ret`, which is to be passed to finish_all(). */
+static void pick(struct cache *c, unsigned kind, bool (*is_one)(const struct cache_request *, const void *),
+                 const void *what, struct list_node *ret)
 {
-        struct list_node gone = LIST_INIT(gone);
+        list_for_each_safe (&c->waiting[kind], i) {
+                struct cache_user *u = container_of(i, struct cache_user, turn[kind]);
+
+                u->refs++;
+                list_for_each_safe (&u->waits[kind], n) {
+                        struct cache_request *req = container_of(n, struct cache_request, node);
+
+                        if (!is_one(req, what))
+                                continue;
+                        stop_waiting(c, req);
+                        list_append(ret, n);
+                }
+                cache_user_unref(u);
+        }
+}
+
+static void finish_all(struct cache *c, struct list_node *requests, enum cache_status status)
+{
         struct list_node *n;
 
-        list_for_each_safe(list, node) {
-                if (owner && container_of(node, struct cache_request, node)->owner != owner)
-                        continue;
-                list_unlink(node);
-                list_append(&gone, node);
-        }
-        while ((n = list_pop(&gone)))
-                cache_finish(c, container_of(n, struct cache_request, node), CACHE_CANCELLED);
+        while ((n = list_pop(requests)))
+                cache_finish(c, container_of(n, struct cache_request, node), status);
+}
+
+static bool is_of(const struct cache_request *req, const void *owner)
+{
+        return !owner || req->owner == owner;
+}
+
+/* `owner`: NULL is everybody. */
+static void cancel(struct cache *c, const void *owner)
+{
+        struct list_node cancelled = LIST_INIT(cancelled);
+
+        for (unsigned kind = 0; kind < KINDS; kind++)
+                pick(c, kind, is_of, owner, &cancelled);
+        finish_all(c, &cancelled, CACHE_CANCELLED);
 }
 
 void cache_cancel(struct cache *c, const void *owner)
 {
-        cancel_in(c, &c->wait_gets, owner);
-        cancel_in(c, &c->wait_puts, owner);
+        cancel(c, owner);
 }
 
-/* Lets in as many as find room, from the front. */
-static void let_in(struct cache *c, struct list_node *list,
-                   bool (*try)(struct cache *, struct cache_request *), uint64_t now_ns)
+/* One round of let_in(). */
+struct round {
+        uint32_t no_room[CACHE_FAILED_TRIES]; /* lengths that the pool has none for */
+        unsigned n_no_room;
+        uint64_t now_ns;
+};
+
+/* The user's next one. False: the user is to wait for the next round. */
+static bool let_in_next(struct cache *c, struct cache_user *u, unsigned kind, struct round *round)
 {
-        struct list_node stay = LIST_INIT(stay);
-        struct list_node *n;
-        uint32_t no_room[CACHE_FAILED_TRIES]; /* lengths */
-        unsigned n_no_room = 0, looks = 0;
+        struct cache_request *req =
+                container_of(u->waits[kind].next, struct cache_request, node);
+        uint64_t patience_ns = req->waits_since_ns + PATIENCE_NS;
+        bool tried = false;
 
-        while (n_no_room < CACHE_FAILED_TRIES && looks++ < LOOKS && (n = list_pop(list))) {
-                struct cache_request *req = container_of(n, struct cache_request, node);
-                uint64_t patience_ns = req->waits_since_ns + PATIENCE_NS;
-                bool tried = false;
+        if (kind == KIND_PUT && cache_over_budget(c, req))
+                return false;
+        /* What there is no room for once, there is none for a second time. */
+        for (unsigned i = 0; i < round->n_no_room && !tried; i++)
+                tried = req->length == round->no_room[i];
+        if (!tried) {
+                uint32_t length;
 
-                /* What there is no room for once, there is none for a second time. */
-                for (unsigned i = 0; i < n_no_room && !tried; i++)
-                        tried = req->length == no_room[i];
-                if (!tried) {
-                        if (try(c, req))
-                                continue;
-                        no_room[n_no_room++] = req->length;
-                }
-                list_append(&stay, n);
-                if (req->kind == KIND_PUT && cache_over_budget(c, req))
-                        break;
-                if (now_ns < patience_ns) {
-                        if (c->look_again_ns == 0 || patience_ns < c->look_again_ns)
-                                c->look_again_ns = patience_ns;
-                        break;
-                }
+                stop_waiting(c, req); /* it may be freed when it is let in */
+                if (kind == KIND_GET ? cache_get_try(c, req) : cache_put_try(c, req))
+                        return true;
+                length = req->length;
+                if (round->n_no_room < CACHE_FAILED_TRIES)
+                        round->no_room[round->n_no_room++] = length;
+                req->waits_as = u;
+                u->refs++;
+                c->n_waiting[kind]++;
+        } else {
+                list_unlink(&req->node);
         }
-        list_splice(&stay, list);
-        list_splice(list, &stay);
+        list_append(&u->stay, &req->node);
+        if (round->now_ns >= patience_ns)
+                return true;
+        if (c->look_again_ns == 0 || patience_ns < c->look_again_ns)
+                c->look_again_ns = patience_ns;
+        return false;
 }
 
-static void expire(struct cache *c, struct list_node *list, uint64_t now_ns, uint64_t *next)
+/* Lets in as many as find room: of each user one after the other, users in turn. */
+static void let_in(struct cache *c, unsigned kind, uint64_t now_ns)
+{
+        struct list_node turn = LIST_INIT(turn), over = LIST_INIT(over), *n;
+        struct round round = { .now_ns = now_ns };
+        unsigned looks = 0;
+
+        list_splice(&turn, &c->waiting[kind]);
+        while (round.n_no_room < CACHE_FAILED_TRIES && looks++ < LOOKS && (n = list_pop(&turn))) {
+                struct cache_user *u = container_of(n, struct cache_user, turn[kind]);
+
+                bool goes_on;
+
+                u->refs++;
+                goes_on = let_in_next(c, u, kind, &round) && !list_empty(&u->waits[kind]);
+                list_unlink(n);
+                if (goes_on)
+                        list_append(&turn, n);
+                else if (!list_empty(&u->waits[kind]) || !list_empty(&u->stay))
+                        list_append(&over, n);
+                cache_user_unref(u);
+        }
+        /* Those that had their turn come behind those that had none. */
+        list_splice(&turn, &over);
+        while ((n = list_pop(&turn))) {
+                struct cache_user *u = container_of(n, struct cache_user, turn[kind]);
+
+                list_splice(&u->stay, &u->waits[kind]);
+                list_splice(&u->waits[kind], &u->stay);
+                list_append(&c->waiting[kind], n);
+        }
+}
+
+static bool is_late(const struct cache_request *req, const void *now_ns)
+{
+        return req->deadline_ns <= *(const uint64_t *)now_ns;
+}
+
+static void expire(struct cache *c, uint64_t now_ns)
 {
         struct list_node late = LIST_INIT(late);
-        struct list_node *n;
 
-        list_for_each_safe(list, node) {
-                struct cache_request *req = container_of(node, struct cache_request, node);
+        for (unsigned kind = 0; kind < KINDS; kind++)
+                pick(c, kind, is_late, &now_ns, &late);
+        c->next_deadline_ns = 0;
+        for (unsigned kind = 0; kind < KINDS; kind++)
+                list_for_each (&c->waiting[kind], i) {
+                        const struct cache_user *u =
+                                container_of(i, struct cache_user, turn[kind]);
 
-                if (req->deadline_ns <= now_ns) {
-                        list_unlink(node);
-                        list_append(&late, node);
-                } else if (*next == 0 || req->deadline_ns < *next) {
-                        *next = req->deadline_ns;
+                        list_for_each (&u->waits[kind], n) {
+                                uint64_t deadline_ns =
+                                        container_of(n, struct cache_request, node)->deadline_ns;
+
+                                if (c->next_deadline_ns == 0 || deadline_ns < c->next_deadline_ns)
+                                        c->next_deadline_ns = deadline_ns;
+                        }
                 }
-        }
-        while ((n = list_pop(&late)))
-                cache_finish(c, container_of(n, struct cache_request, node), CACHE_BUSY);
+        finish_all(c, &late, CACHE_BUSY);
 }
 
-static bool may_retry(const struct cache *c)
+static bool may_submit(const struct cache *c)
 {
         /* What the store could not take may have stood behind another cache's. */
-        return !(list_empty(&c->retry) && list_empty(&c->direct_retry)) && (c->retry_now || store_pending(c->params.store) == 0 ||
-                                          store_pending(c->params.store) != c->retry_pending);
+        return cache_has_writes(c) &&
+               (c->retry_now || store_pending(c->params.store) == 0 ||
+                store_pending(c->params.store) != c->retry_pending);
 }
 
 uint64_t cache_turn(struct cache *c, uint64_t now_ns)
 {
-        if (may_retry(c)) {
+        if (may_submit(c)) {
                 c->retry_now = false;
                 c->retry_pending = store_pending(c->params.store);
-                cache_retry_writes(c);
-                cache_retry_direct(c);
+                cache_submit_writes(c);
         }
-
         if (c->kicked || (c->look_again_ns != 0 && c->look_again_ns <= now_ns)) {
                 c->kicked = false;
                 c->look_again_ns = 0;
-                let_in(c, &c->wait_gets, cache_get_try, now_ns);
-                let_in(c, &c->wait_puts, cache_put_try, now_ns);
+                let_in(c, KIND_GET, now_ns);
+                let_in(c, KIND_PUT, now_ns);
         }
-        if (c->next_deadline_ns != 0 && c->next_deadline_ns <= now_ns) {
-                uint64_t next = 0;
-
-                expire(c, &c->wait_gets, now_ns, &next);
-                expire(c, &c->wait_puts, now_ns, &next);
-                c->next_deadline_ns = next;
-        }
+        if (c->next_deadline_ns != 0 && c->next_deadline_ns <= now_ns)
+                expire(c, now_ns);
         if (c->look_again_ns != 0 &&
             (c->next_deadline_ns == 0 || c->look_again_ns < c->next_deadline_ns))
                 return c->look_again_ns;
@@ -166,13 +268,11 @@ uint64_t cache_turn(struct cache *c, uint64_t now_ns)
 
 bool cache_has_work(const struct cache *c)
 {
-        return (c->kicked && !(list_empty(&c->wait_gets) && list_empty(&c->wait_puts))) ||
-               may_retry(c);
+        return (c->kicked && c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0) || may_submit(c);
 }
 
 void cache_stop(struct cache *c)
 {
         c->stopping = true;
-        cancel_in(c, &c->wait_gets, NULL);
-        cancel_in(c, &c->wait_puts, NULL);
+        cancel(c, NULL);
 }

@@ -31,15 +31,17 @@ int cache_new(struct cache **ret, const struct cache_params *params)
         if (!c)
                 return -ENOMEM;
         c->params = *params;
-        list_init(&c->wait_gets);
-        list_init(&c->wait_puts);
-        list_init(&c->retry);
+        for (unsigned i = 0; i < CACHE_USER_BUCKETS; i++)
+                list_init(&c->users[i]);
+        for (unsigned kind = 0; kind < KINDS; kind++)
+                list_init(&c->waiting[kind]);
+        list_init(&c->writers);
         list_init(&c->dropping);
         list_init(&c->settling);
-        list_init(&c->direct_retry);
         for (unsigned i = 0; i < ARRAY_SIZE(c->direct_puts); i++)
                 list_init(&c->direct_puts[i]);
         c->unwritten_limit = pool_bytes(params->pool) / 4;
+        c->reserve = MAX(c->unwritten_limit / 8, pool_slab_bytes(params->pool));
         *ret = c;
         return 0;
 }
@@ -49,6 +51,8 @@ struct cache *cache_free(struct cache *c)
         if (!c)
                 return NULL;
         assert(c->pending == 0 && c->n_direct_puts == 0);
+        for (unsigned i = 0; i < CACHE_USER_BUCKETS; i++)
+                assert(list_empty(&c->users[i]));
         free(c);
         return NULL;
 }
@@ -72,6 +76,7 @@ void cache_request_init(struct cache *c, struct cache_request *req, int kind)
         list_init(&req->node);
         req->kind = (uint8_t)kind;
         req->waiting = WAITING_NOT;
+        req->waits_as = NULL;
         req->chunk = POOL_NONE;
         req->tier = 0;
         req->direct = false;

@@ -7,8 +7,13 @@
  * A put copies into the pool (a worker does), is visible from there at once, and is written to the
  * store behind that. A get finds the chunk in the pool or reads it there; concurrent gets of one
  * key share one read. Where there is no room, a request waits until its deadline, or is answered
- * busy if it asked not to wait. Room is given out in order; but whoever cannot be helped for long,
- * since what it needs is leased, does not hold up those behind it. */
+ * busy if it asked not to wait. Users are served in turn, and what a user waits for does not hold
+ * up another; the requests of one user are served in order, but one that finds no room for long,
+ * since what it needs is leased, does not hold up those behind it.
+ *
+ * Bytes on their way to the store are budgeted: a quarter of the pool, of which each user that puts
+ * has an equal share. One alone may use all of it; a user below its share is let in even so, by
+ * way of a reserve of an eighth of the budget or one slab. */
 #pragma once
 
 #include <stdbool.h>
@@ -51,6 +56,7 @@ struct cache_request {
         const void *owner;     /* for cache_cancel() */
         uint32_t namespace_id;
         uint16_t tenant;
+        uint32_t user;         /* its uid: users are served in turn, and each has its share */
         struct key key;
         uint64_t hash;         /* cache_hash()'s */
         bool nowait;
@@ -81,6 +87,7 @@ struct cache_request {
         void (*complete)(struct cache_request *req);
 
         /* the cache's */
+        struct cache_user *waits_as; /* WAITING_ROOM: in this user's queue */
         uint64_t waits_since_ns;
         uint8_t kind, waiting;
 };
@@ -175,6 +182,9 @@ struct cache_stats {
         uint64_t puts, put_bytes, puts_existing, puts_by_ack[3];
         uint64_t busy, waited;
         uint64_t unwritten_bytes, unwritten_chunks; /* now */
+        uint64_t direct_bytes;    /* of direct puts under way now: of the same budget */
+        uint64_t queued_writes;   /* now: not handed to the store yet */
+        uint64_t putting_users;   /* now: that share the budget */
         uint64_t pool_only;       /* accepted puts whose write failed: gone with the pool */
         uint64_t shared_fills;    /* gets that joined another's read */
         /* Reads for gets to come, and how many chunks of theirs were asked for. */

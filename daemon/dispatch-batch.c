@@ -233,6 +233,7 @@ void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
         s->req.owner = b->client;
         s->req.namespace_id = b->head.namespace_id;
         s->req.tenant = b->client->env->store_tenant;
+        s->req.user = b->client->uid;
         s->req.key = *key;
         s->req.hash = batch_hash(b, i);
         s->req.nowait = (b->head.hdr.flags & WIRE_F_NOWAIT) || b->client->gone;

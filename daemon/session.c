@@ -589,8 +589,8 @@ void session_begin(struct session *s, struct dispatch_env *env, const struct ten
 
         r = client_init(&s->client, env, holds);
         s->client.id = id;
-        s->client.admin = admin;
         s->client.uid = s->peer.uid;
+        s->client.admin = admin;
         s->client.send = session_send;
         s->client.idle = session_idle;
         s->client.takes_fds = session_takes_fds;

@@ -38,6 +38,9 @@ void status_collect_cache(const struct dispatch_env *env, struct cache_stats *re
                 ret->waited += c.waited;
                 ret->unwritten_bytes += c.unwritten_bytes;
                 ret->unwritten_chunks += c.unwritten_chunks;
+                ret->direct_bytes += c.direct_bytes;
+                ret->queued_writes += c.queued_writes;
+                ret->putting_users += c.putting_users;
                 ret->pool_only += c.pool_only;
                 ret->shared_fills += c.shared_fills;
                 ret->read_ahead += c.read_ahead;
@@ -153,6 +156,9 @@ static void collect_traffic(const struct dispatch_env *env, struct stats *s)
         s->direct_fallbacks = (double)cache.direct_fallbacks;
         s->room_waits = (double)cache.waited;
         s->pool_unwritten_bytes = (double)cache.unwritten_bytes;
+        s->direct_unwritten_bytes = (double)cache.direct_bytes;
+        s->queued_writes = (double)cache.queued_writes;
+        s->putting_users = (double)cache.putting_users;
 }
 
 static double limit_of(uint64_t limit)

@@ -45,10 +45,13 @@ int __wrap_store_find(const struct store *s, uint32_t namespace_id, const struct
 struct req {
         struct cache_request req;
         bool done;
+        uint64_t nth;     /* to be done, of all */
         uint32_t length;  /* of what a get got */
         uint8_t version;  /* whose bytes they are */
         char *src;
 };
+
+static uint64_t completions;
 
 static struct key key_of(uint32_t n)
 {
@@ -81,6 +84,7 @@ static void completed(struct cache_request *req)
 
         assert_false(r->done);
         r->done = true;
+        r->nth = ++completions;
         memcpy(&n, req->key.bytes + 4, sizeof(n));
         if (req->chunk != POOL_NONE) {
                 r->length = pool_chunk(t.pool, req->chunk)->length;
@@ -1194,6 +1198,108 @@ static void puts_are_let_in_in_order(void **state)
                 expect(&r[i], CACHE_OK);
 }
 
+/* As put_bytes(), by this user. */
+static void put_as(uint32_t user, struct req *r, uint32_t n, enum cache_ack ack, uint32_t length,
+                   bool nowait)
+{
+        start(r, n);
+        r->src = malloc(length);
+        assert_non_null(r->src);
+        fill(r->src, n, 1, length);
+        r->req.user = user;
+        r->req.nowait = nowait;
+        r->req.memory = r->src;
+        r->req.length = length;
+        r->req.ack = ack;
+        cache_put(t.cache, &r->req);
+        kio_flush(t.io);
+}
+
+static void test_R16_one_users_unwritten_bytes_leave_another_its_share(void **state)
+{
+        enum { MANY = 16, N = 8 };
+        struct req first, r[MANY], other[N], too_much;
+        uint32_t large = (uint32_t)pool_slab_bytes(t.pool);
+
+        hold(KIO_WRITE, 1);
+        for (unsigned i = 0; i < 2; i++) {
+                put_as(1, &first, 50 + i, CACHE_ACCEPTED, large, false);
+                expect(&first, CACHE_OK);
+        }
+        assert_int_equal(stats().unwritten_bytes, pool_bytes(t.pool) / 4);
+        for (unsigned i = 0; i < MANY; i++)
+                put_as(1, &r[i], 100 + i, CACHE_WRITTEN, large, false);
+        tiers_turn(&t);
+
+        /* All of the budget is the first user's, and more of it waits: the other is let in even so,
+         * also when it does not wait, as long as it has no more than its half. */
+        for (unsigned i = 0; i < N; i++) {
+                put_as(2, &other[i], 200 + i, CACHE_ACCEPTED, SMALL, true);
+                expect(&other[i], CACHE_OK);
+        }
+        assert_int_equal(stats().putting_users, 2);
+        put_as(2, &too_much, 300, CACHE_ACCEPTED, large, true);
+        expect(&too_much, CACHE_BUSY);
+        put_as(1, &too_much, 301, CACHE_ACCEPTED, SMALL, true);
+        expect(&too_much, CACHE_BUSY);
+        assert_true(stats().unwritten_bytes <= pool_bytes(t.pool) / 4 + large);
+        release();
+        for (unsigned i = 0; i < MANY; i++)
+                expect(&r[i], CACHE_OK);
+}
+
+static void test_R16_users_that_wait_for_room_are_let_in_in_turn(void **state)
+{
+        enum { MANY = 12 };
+        uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
+        struct req many[MANY], one;
+        unsigned before = 0;
+
+        pin_every_slab(pinned, SLABS);
+        for (unsigned i = 0; i < MANY; i++)
+                put_as(1, &many[i], i, CACHE_WRITTEN, large, false);
+        put_as(2, &one, 100, CACHE_WRITTEN, large, false);
+        tiers_turn(&t);
+        unpin_all(pinned, SLABS);
+        tiers_wait(&t, &one.done);
+        for (unsigned i = 0; i < MANY; i++)
+                before += many[i].done;
+        assert_int_equal(one.req.status, CACHE_OK);
+        assert_in_range(before, 0, 4);
+        for (unsigned i = 0; i < MANY; i++)
+                expect(&many[i], CACHE_OK);
+}
+
+/* The store is handed a window's worth; what else was accepted waits, and a write of a user that
+ * has nothing there is the next. */
+static void test_R16_another_users_write_stands_behind_a_window_at_most(void **state)
+{
+        enum { MANY = 1200 };
+        static struct req r[MANY];
+        struct req other;
+
+        tiers_close(&t);
+        t.pool_bytes = 32 * MIB;
+        tiers_open(&t);
+        hold(KIO_WRITE, 1);
+        for (unsigned i = 0; i < MANY; i++) {
+                put_as(1, &r[i], i, CACHE_WRITTEN, 1000, false);
+                if (i % 100 == 99)
+                        tiers_turn(&t);
+        }
+        reap_copies(MANY);
+        put_as(2, &other, MANY, CACHE_WRITTEN, 1000, false);
+        reap_copies(MANY + 1);
+        assert_int_equal(stats().queued_writes, MANY + 1 - 1024);
+        release();
+        tiers_wait(&t, &other.done);
+        assert_int_equal(other.req.status, CACHE_OK);
+        for (unsigned i = 0; i < MANY; i++)
+                expect(&r[i], CACHE_OK);
+        assert_true(other.nth < r[MANY - 1].nth);
+        assert_int_equal(stats().queued_writes, 0);
+}
+
 static void a_small_one_does_not_overtake_a_large_one_that_just_came(void **state)
 {
         uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
@@ -1485,6 +1591,36 @@ static void many_puts_from_memory_that_is_gone_cost_one_try_each(void **state)
         assert_int_equal(stats().waited, 0);
 }
 
+static void test_R16_puts_from_shared_memory_are_in_the_same_budget(void **state)
+{
+        enum { LONG = 100 };
+        struct req direct[LONG], pooled;
+        unsigned under_way = 0;
+
+        share_both(0);
+        hold(KIO_WRITE, 1);
+        for (unsigned i = 0; i < LONG; i++) {
+                struct req *r = &direct[i];
+
+                start(r, 1000 + i);
+                r->req.memory = good.at;
+                r->req.region = (struct kio_region *)&good.region;
+                r->req.may_be_direct = true;
+                r->req.length = SMALL;
+                r->req.ack = CACHE_WRITTEN;
+                cache_put(t.cache, &r->req);
+                under_way += stats().direct_bytes == (i + 1ull) * SMALL;
+        }
+        assert_int_equal(under_way, pool_bytes(t.pool) / 4 / SMALL);
+        assert_int_equal(stats().waited, LONG - under_way);
+        put_as(2, &pooled, 1, CACHE_ACCEPTED, LENGTH, true);
+        expect(&pooled, CACHE_OK);
+        release();
+        for (unsigned i = 0; i < LONG; i++)
+                expect(&direct[i], CACHE_OK);
+        assert_int_equal(stats().direct_bytes, 0);
+}
+
 static void of_many_puts_the_first_that_can_succeeds(void **state)
 {
         static const unsigned right[] = { 0, 1, MANY / 2, MANY - 1 };
@@ -1724,6 +1860,10 @@ int main(int argc, char **argv)
                 TEST(a_wait_ends_at_its_deadline),
                 TEST(a_wait_that_is_cancelled_ends_and_others_do_not),
                 TEST(puts_are_let_in_in_order),
+                TEST(test_R16_one_users_unwritten_bytes_leave_another_its_share),
+                TEST(test_R16_users_that_wait_for_room_are_let_in_in_turn),
+                TEST(test_R16_another_users_write_stands_behind_a_window_at_most),
+                SHARED(test_R16_puts_from_shared_memory_are_in_the_same_budget),
                 TEST(a_small_one_does_not_overtake_a_large_one_that_just_came),
                 TEST(one_that_cannot_be_helped_does_not_hold_up_the_others),
                 TEST(a_hit_never_waits_for_those_that_need_room),
