@@ -334,6 +334,7 @@ int server_start_service(struct server *s)
                 .env = s->env,
                 .liveness_fd = s->liveness.handout_fd,
                 .handshake_ms = c->limits.handshake_ms,
+                .costly = &s->sources.loop[STATS_LOOP_COSTLY],
         };
         int r = start_lookups(s);
 

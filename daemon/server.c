@@ -349,6 +349,9 @@ static void run_loop(struct server *s)
                 sessions_poll_begins(s->sessions);
                 event_base_loop(s->base, EVLOOP_ONCE | (more ? EVLOOP_NONBLOCK : 0));
                 more = turn(s);
+                if (sessions_woken_ns(s->sessions))
+                        histogram_add(&s->sources.loop[STATS_LOOP_ITERATION],
+                                      clock_mono_ns() - sessions_woken_ns(s->sessions));
         }
 }
 

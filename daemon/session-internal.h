@@ -7,6 +7,8 @@
 #include "base/log.h"
 #include "disposal.h"
 
+enum { SESSIONS_USER_BUCKETS = 64 };
+
 enum session_state {
         SESSION_HANDSHAKE,
         SESSION_OPEN,
@@ -14,11 +16,32 @@ enum session_state {
         SESSION_GONE,  /* the peer has closed: waits for its requests to end */
 };
 
+/* A user with a session. */
+struct sessions_user {
+        struct list_node node;   /* in its bucket of sessions.users */
+        struct list_node turn;   /* in sessions.costly, while one of its sessions waits there */
+        struct list_node costly; /* struct session, in order */
+        struct list_node much;   /* likewise, with much to start: see sessions_turn() */
+        struct list_node much_turn;
+        uint32_t uid;
+        unsigned n_sessions;
+};
+
+/* A costly request that was read and not begun yet. */
+struct deferred {
+        uint64_t readable_ns;
+        int fds[WIRE_MAX_FDS]; /* -1: none */
+        struct wire_hdr hdr[];
+};
+
 struct session {
         struct client client;
         struct list_node node;   /* in sessions.all */
         struct list_node active; /* in sessions.active: to be looked at in this turn */
+        struct list_node costly; /* in its user's, while it has one deferred */
         struct sessions *sessions;
+        struct sessions_user *user;
+        struct deferred *deferred; /* NULL: none; while there is one, nothing more is read */
         enum session_state state;
         int fd;
         struct peer peer;
@@ -46,6 +69,8 @@ struct sessions {
         bool ticks;               /* it is pending */
         bool chains_open;         /* some may be */
         uint64_t chains_seen_ns;
+        struct list_node users[SESSIONS_USER_BUCKETS];
+        struct list_node costly; /* users with costly requests, in turn */
         struct disposals *disposals;
         unsigned n_unclosed;
         uint64_t next_id;
@@ -81,6 +106,16 @@ void session_begin(struct session *s, struct dispatch_env *env, const struct ten
                    bool admin);
 /* True if it has more to start. Frees it when it is over. */
 bool session_turn(struct session *s);
+/* Its deferred request: begins, with its answer now or later. */
+void session_begin_deferred(struct session *s);
+/* Of this uid, one session more; NULL: no memory. */
+struct sessions_user *sessions_user_get(struct sessions *all, uint32_t uid);
+void sessions_user_put(struct sessions_user *u);
+/* The session has a request deferred: its user's turn will come. */
+void sessions_defer(struct sessions *all, struct session *s);
+/* It has none any more. */
+void sessions_undefer(struct session *s);
+
 /* Our end: nothing is read, sent or leased any more; what is leased stays until the peer closes.
  * Without a lease there is nothing to wait for: session_turn() frees it. */
 void session_end(struct session *s, uint64_t *counter, const char *why);

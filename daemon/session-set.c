@@ -28,6 +28,8 @@ enum {
         CHAINS_MS = 1000,
         CHAIN_IDLE_MS = 5000,
         NS_PER_MS = 1000000,
+        COSTLY_NS = 500000, /* of a turn, for all costly requests; the last one begun may take it
+                               beyond */
 };
 
 /* --- what time brings: descriptors are read, chains are not continued --- */
@@ -143,6 +145,9 @@ int sessions_new(struct sessions **ret, const struct sessions_params *params)
         list_init(&s->active);
         list_init(&s->unread);
         list_init(&s->waiting);
+        list_init(&s->costly);
+        for (unsigned i = 0; i < SESSIONS_USER_BUCKETS; i++)
+                list_init(&s->users[i]);
         s->lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(LINES_BURST);
         s->closed_fd = epoll_create1(EPOLL_CLOEXEC);
         if (s->closed_fd < 0)
@@ -222,12 +227,98 @@ refuse:
         free(s);
 }
 
-/* Who wants little goes first; who wants much shares what is left of the turn in order, and then
- * the loop looks for more of the former. So a client that asks now and then does not wait for a
- * whole round of those that always do. */
+/* --- users --- */
+
+struct sessions_user *sessions_user_get(struct sessions *all, uint32_t uid)
+{
+        struct list_node *bucket = &all->users[uid % SESSIONS_USER_BUCKETS];
+        struct sessions_user *u;
+
+        list_for_each (bucket, n) {
+                u = container_of(n, struct sessions_user, node);
+                if (u->uid == uid) {
+                        u->n_sessions++;
+                        return u;
+                }
+        }
+        u = calloc(1, sizeof(*u));
+        if (!u)
+                return NULL;
+        u->uid = uid;
+        u->n_sessions = 1;
+        list_init(&u->turn);
+        list_init(&u->costly);
+        list_init(&u->much);
+        list_init(&u->much_turn);
+        list_append(bucket, &u->node);
+        return u;
+}
+
+void sessions_user_put(struct sessions_user *u)
+{
+        if (--u->n_sessions > 0)
+                return;
+        assert(list_empty(&u->costly) && list_empty(&u->much));
+        list_unlink(&u->node);
+        free(u);
+}
+
+void sessions_defer(struct sessions *all, struct session *s)
+{
+        list_append(&s->user->costly, &s->costly);
+        if (list_empty(&s->user->turn))
+                list_append(&all->costly, &s->user->turn);
+        all->stats.deferred++;
+}
+
+void sessions_undefer(struct session *s)
+{
+        list_unlink(&s->costly);
+        if (list_empty(&s->user->costly))
+                list_unlink(&s->user->turn);
+        s->sessions->stats.deferred--;
+}
+
+/* Begins costly requests, one of each user and then again, for so long as they may take. True: there
+ * is more to do at once. */
+static bool begin_deferred(struct sessions *all)
+{
+        uint64_t began_ns, now_ns;
+        struct list_node *n;
+        bool more = false;
+
+        if (list_empty(&all->costly))
+                return false;
+        began_ns = now_ns = clock_mono_ns();
+        while (now_ns - began_ns < COSTLY_NS && (n = list_pop(&all->costly))) {
+                struct sessions_user *u = container_of(n, struct sessions_user, turn);
+                struct session *s = container_of(u->costly.next, struct session, costly);
+
+                sessions_undefer(s);
+                if (!list_empty(&u->costly))
+                        list_append(&all->costly, n);
+                session_begin_deferred(s);
+                more |= session_turn(s); /* it reads again from here on */
+                now_ns = clock_mono_ns();
+        }
+        if (all->params.costly)
+                histogram_add(all->params.costly, now_ns - began_ns);
+        return more || !list_empty(&all->costly);
+}
+
+static void want_much(struct session *s, struct list_node *users)
+{
+        list_append(&s->user->much, &s->active);
+        if (list_empty(&s->user->much_turn))
+                list_append(users, &s->user->much_turn);
+}
+
+/* Who wants little goes first; who wants much shares what is left of the turn, users in turn and
+ * the sessions of each in order, and then the loop looks for more of the former. So a client that
+ * asks now and then does not wait for a whole round of those that always do. */
 bool sessions_turn(struct sessions *all)
 {
-        struct list_node turn = LIST_INIT(turn), later = LIST_INIT(later);
+        struct list_node turn = LIST_INIT(turn), users = LIST_INIT(users), left = LIST_INIT(left);
         struct list_node *n;
         uint64_t until_ns;
         bool more = false;
@@ -240,19 +331,28 @@ bool sessions_turn(struct sessions *all)
                 if (dispatch_is_small(&s->client))
                         more |= session_turn(s);
                 else
-                        list_append(&later, n);
+                        want_much(s, &users);
         }
         until_ns = clock_mono_ns() + TURN_NS;
-        while ((n = list_pop(&later))) {
-                more |= session_turn(container_of(n, struct session, active));
+        while ((n = list_pop(&users))) {
+                struct sessions_user *u = container_of(n, struct sessions_user, much_turn);
+                struct list_node *first = list_pop(&u->much);
+
+                u->n_sessions++; /* with its last session it is freed */
+                more |= session_turn(container_of(first, struct session, active));
+                if (!list_empty(&u->much))
+                        list_append(&users, n);
+                sessions_user_put(u);
                 if (clock_mono_ns() >= until_ns)
                         break;
         }
         /* In front of those that had their part of this turn. */
-        more |= !list_empty(&later);
-        list_splice(&later, &all->active);
-        list_splice(&all->active, &later);
-        return more;
+        while ((n = list_pop(&users)))
+                list_splice(&left, &container_of(n, struct sessions_user, much_turn)->much);
+        more |= !list_empty(&left);
+        list_splice(&left, &all->active);
+        list_splice(&all->active, &left);
+        return begin_deferred(all) || more;
 }
 
 void sessions_drain(struct sessions *all)
@@ -266,7 +366,7 @@ bool sessions_busy(const struct sessions *all)
         list_for_each(&all->all, n)
                 if (container_of(n, struct session, node)->client.inflight > 0)
                         return true;
-        return false;
+        return !list_empty(&all->costly);
 }
 
 void sessions_stop(struct sessions *all)
@@ -296,9 +396,14 @@ void sessions_woken(struct sessions *all)
         all->poll_ns = 0;
 }
 
+uint64_t sessions_woken_ns(const struct sessions *all)
+{
+        return all->poll_ns == 0 ? all->woken_ns : 0;
+}
+
 bool sessions_active(const struct sessions *all)
 {
-        return !list_empty(&all->active);
+        return !list_empty(&all->active) || !list_empty(&all->costly);
 }
 
 unsigned sessions_disposing(const struct sessions *all)

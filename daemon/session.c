@@ -123,6 +123,8 @@ static void drop_outgoing(struct session *s)
 static void session_free(struct session *s)
 {
         drop_outgoing(s);
+        if (s->user)
+                sessions_user_put(s->user);
         client_fini(&s->client);
         tenant_holder_close(&s->client.holds);
         if (s->readable)
@@ -142,12 +144,24 @@ static void session_free(struct session *s)
         free(s);
 }
 
+static void drop_deferred(struct session *s)
+{
+        struct deferred *d = TAKE_PTR(s->deferred);
+
+        if (!d)
+                return;
+        sessions_undefer(s);
+        dispose_all(s, d->fds, ARRAY_SIZE(d->fds));
+        free(d);
+}
+
 static void stop_events(struct session *s)
 {
         event_del(s->readable);
         event_del(s->writable);
         event_del(s->deadline);
         s->reading = false;
+        drop_deferred(s);
         drop_outgoing(s);
 }
 
@@ -451,6 +465,44 @@ static void hello(struct session *s, const struct wire_hello *msg)
         session_say(s, LOG_LEVEL_DEBUG, "session opened");
 }
 
+/* These take long, each for itself, or do things that do: they are begun at the end of a turn, for
+ * so long as they may take of it, users in turn (sessions_turn()). */
+static bool is_costly(unsigned op)
+{
+        return op == WIRE_NAMESPACE || op == WIRE_LANE || op == WIRE_DONATE || op == WIRE_LOOKUP ||
+               op == WIRE_LIST || op == WIRE_PURGE || op == WIRE_REPORT || op == WIRE_VERIFY ||
+               op == WIRE_DEVICE;
+}
+
+static void defer(struct session *s, const struct wire_hdr *hdr, size_t bytes, int *fds,
+                  unsigned n_fds)
+{
+        struct deferred *d = malloc(sizeof(*d) + bytes);
+
+        if (!d) {
+                session_end(s, &s->sessions->stats.ended_bad_frame,
+                            "out of memory for a request: session ended");
+                return;
+        }
+        d->readable_ns = received_ns(s);
+        memcpy(d->hdr, hdr, bytes);
+        for (unsigned i = 0; i < ARRAY_SIZE(d->fds); i++)
+                d->fds[i] = i < n_fds ? TAKE_FD(fds[i]) : -1;
+        s->deferred = d;
+        sessions_defer(s->sessions, s);
+}
+
+void session_begin_deferred(struct session *s)
+{
+        struct deferred *d = TAKE_PTR(s->deferred);
+
+        s->client.readable_ns = d->readable_ns;
+        dispatch_message(&s->client, d->hdr, d->fds);
+        s->client.readable_ns = 0;
+        dispose_all(s, d->fds, ARRAY_SIZE(d->fds));
+        free(d);
+}
+
 static void handle(struct session *s, size_t bytes, int *fds, unsigned n_fds)
 {
         const struct wire_hdr *hdr = &s->sessions->incoming.hdr;
@@ -469,6 +521,10 @@ static void handle(struct session *s, size_t bytes, int *fds, unsigned n_fds)
                 return;
         }
         session_settle_fds(s);
+        if (is_costly(hdr->op)) {
+                defer(s, hdr, bytes, fds, n_fds);
+                return;
+        }
         s->client.readable_ns = received_ns(s);
         if (hdr->op == WIRE_HELLO)
                 hello(s, (const struct wire_hello *)hdr);
@@ -481,15 +537,8 @@ static bool may_read(const struct session *s)
 {
         return list_empty(&s->waits) && (s->state == SESSION_OPEN || s->state == SESSION_HANDSHAKE) &&
                s->client.inflight < WIRE_MAX_INFLIGHT &&
-               s->client.keys_inflight < CLIENT_MAX_KEYS && list_empty(&s->out) &&
+               s->client.keys_inflight < CLIENT_MAX_KEYS && list_empty(&s->out) && !s->deferred &&
                list_empty(&s->client.unstarted) && !s->client.env->stopping;
-}
-
-/* One of these is as much as one session may ask of a loop turn. */
-static bool is_costly(unsigned op)
-{
-        return op == WIRE_NAMESPACE || op == WIRE_LANE || op == WIRE_DONATE || op == WIRE_LOOKUP ||
-               op == WIRE_LIST || op == WIRE_PURGE || op == WIRE_REPORT;
 }
 
 static void read_messages(struct session *s)
@@ -550,8 +599,6 @@ static void read_messages(struct session *s)
                 }
                 handle(s, (size_t)n, fds, n_fds);
                 dispose_all(s, fds, n_fds);
-                if (is_costly(s->sessions->incoming.hdr.op))
-                        return;
         }
 }
 
@@ -599,13 +646,15 @@ void session_begin(struct session *s, struct dispatch_env *env, const struct ten
         list_init(&s->active);
         list_init(&s->unread);
         list_init(&s->waits);
+        list_init(&s->costly);
         list_init(&s->out);
+        s->user = sessions_user_get(all, s->peer.uid);
         list_append(&all->all, &s->node);
         all->stats.open++;
         s->readable = event_new(base, s->fd, EV_READ | EV_PERSIST, on_readable, s);
         s->writable = event_new(base, s->fd, EV_WRITE, on_writable, s);
         s->deadline = evtimer_new(base, on_deadline, s);
-        if (r < 0 || !s->readable || !s->writable || !s->deadline ||
+        if (r < 0 || !s->user || !s->readable || !s->writable || !s->deadline ||
             epoll_ctl(all->closed_fd, EPOLL_CTL_ADD, s->fd,
                       &(struct epoll_event){ .events = EPOLLRDHUP | EPOLLET, .data.ptr = s }) < 0) {
                 session_free(s);
@@ -625,7 +674,7 @@ bool session_turn(struct session *s)
 
         if (!started) {
                 session_activate(s);
-        } else if (s->client.inflight == 0) {
+        } else if (s->client.inflight == 0 && !s->deferred) {
                 if (s->client.env->stopping && list_empty(&s->out))
                         session_end(s, &all->stats.ended_shutdown, NULL);
                 if (s->state == SESSION_ENDED && s->client.leases.count == 0) {

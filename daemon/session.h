@@ -20,6 +20,7 @@ struct sessions_params {
                             lasts */
         uint8_t instance[WIRE_INSTANCE_BYTES];
         uint64_t handshake_ms;
+        struct histogram *costly; /* how long costly requests took of a turn, ns; NULL: unknown */
 };
 
 struct sessions_stats {
@@ -30,6 +31,7 @@ struct sessions_stats {
         uint64_t counted, uncounted; /* that look keys up by themselves, as of the last count */
         uint64_t disposing;    /* descriptors that clients sent, not closed yet */
         uint64_t replies_held; /* with descriptors, until there was room for these */
+        uint64_t deferred; /* now: costly requests that wait for their user's turn */
 };
 
 int sessions_new(struct sessions **ret, const struct sessions_params *params);
@@ -41,6 +43,8 @@ void sessions_accept_take_fd(struct sessions *s, int fd);
 bool sessions_turn(struct sessions *s);
 /* The loop is about to look for what can be read: from when a request waits is told by this. */
 void sessions_poll_begins(struct sessions *s);
+/* When it had looked last, ns; 0: it has not since sessions_poll_begins(). */
+uint64_t sessions_woken_ns(const struct sessions *s);
 /* It has looked: the first of what it found is about to be dealt with. */
 void sessions_woken(struct sessions *s);
 /* Operations under way to close descriptors that clients sent: they may take for ever. */

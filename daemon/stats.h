@@ -53,6 +53,8 @@ enum stats_degradation {
 };
 
 enum { STATS_REGISTERED_POOL, STATS_REGISTERED_REGION, STATS_REGISTERED };
+/* What the loop did: all of an iteration but its sleep, and parts of it. */
+enum { STATS_LOOP_ITERATION, STATS_LOOP_COSTLY, STATS_LOOP_PURGE, STATS_LOOP_HTTP, STATS_LOOP };
 
 enum { STATS_TENANTS = 16, STATS_TENANT_NAME = 64 };
 enum { STATS_RESOURCES = 11 }; /* by enum tenant_thing */

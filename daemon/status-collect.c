@@ -195,6 +195,9 @@ static void collect_sessions(const struct status_sources *from, struct stats *s)
         s->lookup_counted = (double)sessions.counted;
         s->lookup_uncounted = (double)sessions.uncounted;
         s->sessions = (double)sessions.open;
+        s->deferred_requests = (double)sessions.deferred;
+        for (unsigned i = 0; i < STATS_LOOP; i++)
+                histogram_merge(&s->loop_duration[i], &from->loop[i]);
         s->sessions_accepted = (double)sessions.accepted;
         s->sessions_refused[STATS_REFUSED_LIMIT] = (double)sessions.refused_limit;
         s->sessions_refused[STATS_REFUSED_CREDENTIALS] = (double)sessions.refused_credentials;

@@ -1274,7 +1274,7 @@ static void test_R16_users_that_wait_for_room_are_let_in_in_turn(void **state)
  * has nothing there is the next. */
 static void test_R16_another_users_write_stands_behind_a_window_at_most(void **state)
 {
-        enum { MANY = 1200 };
+        enum { MANY = 2000 };
         static struct req r[MANY];
         struct req other;
 
