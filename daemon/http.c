@@ -12,6 +12,10 @@
  * one reply, "Connection: close": a connection that is kept would only wait for its deadline in
  * someone's place.
  *
+ * A page: its request waits on its conn until on_work() has made the page, at the earliest in the
+ * next iteration; all that wait for the same page then share one text. A request whose connection
+ * ends while it waits is evhttp's to free, or, if evhttp has parted the two, this file's.
+ *
  * Failures: running out of descriptors stops the listener for a moment instead of spinning. What a
  * client sends wrongly is answered by evhttp or costs its connection. */
 #include "http.h"
@@ -33,6 +37,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "base/clock.h"
 #include "base/list.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -42,6 +47,19 @@ enum {
         BACKLOG = 32,
         MAX_HEADERS = 8 * 1024, /* request line and headers, each */
         REARM_MS = 100,         /* after accept failed for want of descriptors or memory */
+        ACCEPTS_AT_ONCE = 4,    /* of an iteration */
+        ANSWERS_AT_ONCE = 4,
+        PAUSE_FACTOR = 19,      /* after a page that took so long, so many times that */
+};
+#define PAUSE_MAX_NS UINT64_C(1000000000)
+
+enum page { PAGE_HTML, PAGE_STATUS, PAGE_METRICS, PAGE_OPENMETRICS };
+
+/* What several replies send. */
+struct shared_text {
+        char *bytes;
+        size_t n;
+        unsigned refs;
 };
 
 struct conn {
@@ -51,14 +69,22 @@ struct conn {
         struct evhttp_connection *evcon; /* NULL until the turn after its accept */
         struct event *event;
         bool refused;
+        struct list_node waits;     /* in http.waiting or http.answering while there is `req` */
+        struct evhttp_request *req; /* for a page; NULL: none waits */
+        enum page page;
 };
 
 struct http {
         struct list_node node; /* in all_https */
         struct evhttp *evhttp;
         struct evconnlistener *listener; /* evhttp's, from evhttp_bind_listener() on */
-        struct event *rearm;
+        struct event *rearm, *work, *accept_again;
         struct list_node conns;
+        struct list_node waiting, answering; /* conns: for a page; for a reply with `text` */
+        struct shared_text *text;            /* NULL: nobody is being answered */
+        enum page page;                      /* of it */
+        uint64_t next_page_ns;
+        unsigned accepted;                   /* of this iteration */
         unsigned n_conns; /* without the refused */
         struct http_params params;
         struct http_stats stats;
@@ -81,6 +107,7 @@ static struct conn *conn_free(struct conn *c)
         if (!c)
                 return NULL;
         list_unlink(&c->node);
+        list_unlink(&c->waits);
         if (!c->refused)
                 c->http->n_conns--;
         if (c->event)
@@ -97,6 +124,8 @@ static void conn_closed(struct evhttp_connection *evcon, void *userdata)
         struct conn *c = userdata;
 
         assert(c->evcon == evcon);
+        if (c->req && !evhttp_request_get_connection(c->req))
+                evhttp_request_free(c->req);
         conn_free(c);
 }
 
@@ -153,10 +182,15 @@ static struct bufferevent *make_bev(struct event_base *base, void *userdata)
         struct conn *c;
 
         h->stats.connections++;
+        if (++h->accepted == ACCEPTS_AT_ONCE) {
+                evconnlistener_disable(h->listener);
+                evtimer_add(h->accept_again, &(struct timeval){ 0 });
+        }
         c = malloc(sizeof(*c));
         if (!c)
                 return NULL;
         *c = (struct conn){ .http = h, .refused = h->n_conns >= h->params.max_connections };
+        list_init(&c->waits);
         list_append(&h->conns, &c->node);
         if (!c->refused)
                 h->n_conns++;
@@ -174,6 +208,16 @@ static struct bufferevent *make_bev(struct event_base *base, void *userdata)
         bufferevent_incref(c->bev);
         event_active(c->event, EV_TIMEOUT, 0);
         return c->bev;
+}
+
+/* In the next iteration. */
+static void accept_again(evutil_socket_t fd, short what, void *userdata)
+{
+        struct http *h = userdata;
+
+        h->accepted = 0;
+        if (!evtimer_pending(h->rearm, NULL))
+                evconnlistener_enable(h->listener);
 }
 
 static void rearm_listener(evutil_socket_t fd, short what, void *userdata)
@@ -199,43 +243,67 @@ static void accept_failed(struct evconnlistener *listener, void *userdata)
 
 /* --- replies --- */
 
-static void free_text(const void *data, size_t bytes, void *userdata)
+static void text_unref(struct shared_text *text)
 {
-        free(userdata);
+        if (!text || --text->refs > 0)
+                return;
+        free(text->bytes);
+        free(text);
 }
 
-/* Swallows `text`; it may be NULL. */
-static void reply_take(struct http *h, struct evhttp_request *req, int code, const char *type,
-                       char *text, size_t bytes)
+static void free_text(const void *data, size_t bytes, void *userdata)
 {
+        text_unref(userdata);
+}
+
+/* `text` may be NULL: there was no memory for it. */
+static void reply(struct http *h, struct evhttp_request *req, int code, const char *type,
+                  struct shared_text *text)
+{
+        size_t bytes = text ? text->n : 0;
         struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
         struct evbuffer *body = evhttp_request_get_output_buffer(req);
         char length[24];
 
         h->stats.requests++;
-        if (!text) {
+        if (!text)
                 code = HTTP_INTERNAL;
-                bytes = 0;
-        }
         snprintf(length, sizeof(length), "%zu", bytes);
         evhttp_add_header(headers, "Content-Type", type);
         evhttp_add_header(headers, "Content-Length", length);
         evhttp_add_header(headers, "Cache-Control", "no-store");
         evhttp_add_header(headers, "X-Content-Type-Options", "nosniff");
         evhttp_add_header(headers, "Connection", "close");
-        if (bytes == 0 || evhttp_request_get_command(req) == EVHTTP_REQ_HEAD ||
-            evbuffer_add_reference(body, text, bytes, free_text, text) < 0)
-                free(text);
+        if (bytes > 0 && evhttp_request_get_command(req) != EVHTTP_REQ_HEAD) {
+                text->refs++;
+                if (evbuffer_add_reference(body, text->bytes, bytes, free_text, text) < 0)
+                        text_unref(text);
+        }
         evhttp_send_reply(req, code, NULL, NULL);
 }
 
-static void reply_text(struct http *h, struct evhttp_request *req, int code, const char *text)
+/* Swallows `bytes`. NULL: no memory, also if there were no bytes. */
+static struct shared_text *text_share(char *bytes, size_t n)
 {
-        char *copy;
-        int n = asprintf(&copy, "%s\n", text);
+        struct shared_text *text = bytes ? malloc(sizeof(*text)) : NULL;
 
-        reply_take(h, req, code, "text/plain; charset=utf-8", n < 0 ? NULL : copy,
-                   n < 0 ? 0 : (size_t)n);
+        if (!text) {
+                free(bytes);
+                return NULL;
+        }
+        *text = (struct shared_text){ .bytes = bytes, .n = n, .refs = 1 };
+        return text;
+}
+
+static void reply_text(struct http *h, struct evhttp_request *req, int code, const char *what)
+{
+        struct shared_text *text;
+        char *copy;
+        int n = asprintf(&copy, "%s\n", what);
+
+        text = text_share(n < 0 ? NULL : copy, n < 0 ? 0 : (size_t)n);
+        reply(h, req, code, "text/plain; charset=utf-8", text);
+        text_unref(text);
 }
 
 struct text {
@@ -298,11 +366,17 @@ static int accept_quality(const char *accept, const char *type)
         return best;
 }
 
-static void reply_metrics(struct http *h, struct evhttp_request *req)
+static enum page metrics_page(struct evhttp_request *req)
 {
         const char *accept = evhttp_find_header(evhttp_request_get_input_headers(req), "Accept");
         int wanted = accept_quality(accept, "application/openmetrics-text");
-        bool openmetrics = wanted > 0 && wanted >= accept_quality(accept, "text/plain");
+
+        return wanted > 0 && wanted >= accept_quality(accept, "text/plain") ? PAGE_OPENMETRICS
+                                                                            : PAGE_METRICS;
+}
+
+static struct shared_text *make_metrics(struct http *h, bool openmetrics)
+{
         struct text t;
         char *text = NULL;
 
@@ -310,10 +384,7 @@ static void reply_metrics(struct http *h, struct evhttp_request *req)
                 h->params.print_metrics(h->params.userdata, openmetrics, t.file);
                 text = text_close(&t);
         }
-        reply_take(h, req, HTTP_OK,
-                   openmetrics ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
-                               : "text/plain; version=0.0.4; charset=utf-8",
-                   text, t.n);
+        return text_share(text, t.n);
 }
 
 static char *status_text(struct http *h, size_t *ret_n)
@@ -329,14 +400,6 @@ static char *status_text(struct http *h, size_t *ret_n)
         return text;
 }
 
-static void reply_status(struct http *h, struct evhttp_request *req)
-{
-        size_t n;
-        char *text = status_text(h, &n);
-
-        reply_take(h, req, HTTP_OK, "application/json; charset=utf-8", text, n);
-}
-
 static void reply_probe(struct http *h, struct evhttp_request *req,
                         bool (*probe)(void *userdata, const char **ret_text), const char *yes,
                         const char *no)
@@ -350,7 +413,7 @@ static void reply_probe(struct http *h, struct evhttp_request *req,
                           : no);
 }
 
-static void reply_page(struct http *h, struct evhttp_request *req)
+static struct shared_text *make_html(struct http *h)
 {
         _cleanup_(freep) char *status = NULL;
         const char *said = NULL;
@@ -365,9 +428,111 @@ static void reply_page(struct http *h, struct evhttp_request *req)
                 http_page(t.file, status, ready, said);
                 text = text_close(&t);
         }
-        evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Security-Policy",
-                          "default-src 'none'; style-src 'unsafe-inline'");
-        reply_take(h, req, HTTP_OK, "text/html; charset=utf-8", text, t.n);
+        return text_share(text, t.n);
+}
+
+static struct shared_text *make_page(struct http *h, enum page page)
+{
+        size_t n;
+        char *status;
+
+        switch (page) {
+        case PAGE_HTML:
+                return make_html(h);
+        case PAGE_STATUS:
+                status = status_text(h, &n);
+                return text_share(status, n);
+        default:
+                return make_metrics(h, page == PAGE_OPENMETRICS);
+        }
+}
+
+static void reply_page(struct conn *c)
+{
+        static const char *const types[] = {
+                [PAGE_HTML] = "text/html; charset=utf-8",
+                [PAGE_STATUS] = "application/json; charset=utf-8",
+                [PAGE_METRICS] = "text/plain; version=0.0.4; charset=utf-8",
+                [PAGE_OPENMETRICS] =
+                        "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        };
+        struct evhttp_request *req = TAKE_PTR(c->req);
+
+        if (c->page == PAGE_HTML)
+                evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Security-Policy",
+                                  "default-src 'none'; style-src 'unsafe-inline'");
+        reply(c->http, req, HTTP_OK, types[c->page], c->http->text);
+}
+
+static void work_in(struct http *h, uint64_t ns)
+{
+        struct timeval in = { .tv_sec = (time_t)(ns / 1000000000),
+                              .tv_usec = (suseconds_t)(ns % 1000000000 / 1000) };
+
+        evtimer_add(h->work, &in);
+}
+
+/* Makes the page that the first waits for, for all that wait for it. */
+static void make_for_all(struct http *h)
+{
+        uint64_t began_ns = clock_mono_ns(), took_ns;
+
+        h->page = container_of(h->waiting.next, struct conn, waits)->page;
+        h->text = make_page(h, h->page);
+        took_ns = clock_mono_ns() - began_ns;
+        if (h->params.made)
+                histogram_add(h->params.made, took_ns);
+        h->next_page_ns = began_ns + took_ns + MIN(took_ns * PAUSE_FACTOR, PAUSE_MAX_NS);
+        list_for_each_safe (&h->waiting, n) {
+                if (container_of(n, struct conn, waits)->page != h->page)
+                        continue;
+                list_unlink(n);
+                list_append(&h->answering, n);
+        }
+}
+
+/* Once in an iteration while requests wait. */
+static void on_work(evutil_socket_t fd, short what, void *userdata)
+{
+        struct http *h = userdata;
+        struct list_node *n;
+
+        if (list_empty(&h->answering) && !list_empty(&h->waiting)) {
+                uint64_t now_ns = clock_mono_ns();
+
+                if (now_ns < h->next_page_ns) {
+                        work_in(h, h->next_page_ns - now_ns);
+                        return;
+                }
+                make_for_all(h);
+        }
+        for (unsigned i = 0; i < ANSWERS_AT_ONCE && (n = list_pop(&h->answering)); i++)
+                reply_page(container_of(n, struct conn, waits));
+        if (list_empty(&h->answering)) {
+                text_unref(h->text);
+                h->text = NULL;
+        }
+        if (!list_empty(&h->answering) || !list_empty(&h->waiting))
+                work_in(h, 0);
+}
+
+static void wait_for_page(struct http *h, struct evhttp_request *req, enum page page)
+{
+        const struct evhttp_connection *evcon = evhttp_request_get_connection(req);
+
+        list_for_each (&h->conns, n) {
+                struct conn *c = container_of(n, struct conn, node);
+
+                if (c->evcon != evcon || c->req)
+                        continue;
+                c->req = req;
+                c->page = page;
+                list_append(&h->waiting, &c->waits);
+                if (!evtimer_pending(h->work, NULL))
+                        work_in(h, 0);
+                return;
+        }
+        reply(h, req, HTTP_INTERNAL, "text/plain; charset=utf-8", NULL); /* see make_bev() */
 }
 
 /* Every request ends here. */
@@ -382,11 +547,11 @@ static void handle_request(struct evhttp_request *req, void *userdata)
                 evhttp_add_header(evhttp_request_get_output_headers(req), "Allow", "GET, HEAD");
                 reply_text(h, req, HTTP_BADMETHOD, "only GET and HEAD are answered here");
         } else if (!path || !*path || strcmp(path, "/") == 0) {
-                reply_page(h, req);
+                wait_for_page(h, req, PAGE_HTML);
         } else if (strcmp(path, "/metrics") == 0) {
-                reply_metrics(h, req);
+                wait_for_page(h, req, metrics_page(req));
         } else if (strcmp(path, "/status") == 0) {
-                reply_status(h, req);
+                wait_for_page(h, req, PAGE_STATUS);
         } else if (strcmp(path, "/healthz") == 0) {
                 reply_probe(h, req, h->params.is_healthy, "ok", "not healthy");
         } else if (strcmp(path, "/readyz") == 0) {
@@ -600,11 +765,16 @@ struct http *http_stop(struct http *h)
         list_unlink(&h->node);
         if (h->rearm)
                 event_free(h->rearm);
+        if (h->work)
+                event_free(h->work);
+        if (h->accept_again)
+                event_free(h->accept_again);
         if (h->evhttp)
                 evhttp_free(h->evhttp); /* the listener, and each connection with its conn */
         while (!list_empty(&h->conns))
                 conn_free(container_of(h->conns.next, struct conn,
                                        node)); /* those in their first turn */
+        text_unref(h->text);
         if (h->socket_path[0] && lstat(h->socket_path, &st) == 0 && st.st_dev == h->socket_dev &&
             st.st_ino == h->socket_ino)
                 unlink(h->socket_path);
@@ -630,6 +800,8 @@ int http_start(struct http **ret, struct event_base *base, const struct http_par
                 return -ENOMEM;
         *h = (struct http){ .params = *params };
         list_init(&h->conns);
+        list_init(&h->waiting);
+        list_init(&h->answering);
         list_append(&all_https, &h->node);
 
         if (params->inherited_fd >= 0) {
@@ -648,8 +820,10 @@ int http_start(struct http **ret, struct event_base *base, const struct http_par
         h->params.address = NULL; /* the caller's text: not kept */
 
         h->rearm = evtimer_new(base, rearm_listener, h);
+        h->work = evtimer_new(base, on_work, h);
+        h->accept_again = evtimer_new(base, accept_again, h);
         h->evhttp = evhttp_new(base);
-        if (!h->rearm || !h->evhttp || evutil_make_socket_nonblocking(fd) < 0 ||
+        if (!h->rearm || !h->work || !h->accept_again || !h->evhttp || evutil_make_socket_nonblocking(fd) < 0 ||
             evutil_make_socket_closeonexec(fd) < 0)
                 return -ENOMEM;
         evhttp_set_max_headers_size(h->evhttp, MAX_HEADERS);

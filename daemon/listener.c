@@ -105,6 +105,41 @@ static int make_directory(const char *path)
         return 0;
 }
 
+/* A user that may write to the directory can put a socket of its own in the place of this one, and
+ * so be the daemon for all clients. */
+static int check_directory(const char *path, char *ret_error)
+{
+        _cleanup_(freep) char *copy = strdup(path);
+        const char *directory;
+        struct stat st;
+
+        if (!copy)
+                return -ENOMEM;
+        directory = dirname(copy);
+        if (stat(directory, &st) < 0) {
+                int r = -errno;
+
+                snprintf(ret_error, 256, "listen.socket: %.100s: %s", directory, strerror(-r));
+                return r;
+        }
+        if (st.st_uid != 0 && st.st_uid != geteuid()) {
+                snprintf(ret_error, 256,
+                         "listen.socket: the directory %.100s belongs to user %u, who could replace "
+                         "the socket: it must belong to root or to user %u, who runs the daemon",
+                         directory, (unsigned)st.st_uid, (unsigned)geteuid());
+                return -EPERM;
+        }
+        if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) {
+                snprintf(ret_error, 256,
+                         "listen.socket: every user may write to the directory %.100s, and could "
+                         "replace the socket: take that away (chmod o-w) or set its sticky bit "
+                         "(chmod +t)",
+                         directory);
+                return -EPERM;
+        }
+        return 0;
+}
+
 static int bind_path(struct listener *l, char *ret_error)
 {
         const char *path = l->params.path;
@@ -128,6 +163,9 @@ static int bind_path(struct listener *l, char *ret_error)
                          strerror(-r));
                 return r;
         }
+        r = check_directory(path, ret_error);
+        if (r < 0)
+                return r;
         if (lstat(path, &st) == 0) {
                 if (!S_ISSOCK(st.st_mode)) {
                         snprintf(ret_error, 256, "listen.socket: %s exists and is not a socket",

@@ -382,6 +382,7 @@ int server_start_http(struct server *s)
                 .inherited_fd = s->inherited.http,
                 .max_connections = (unsigned)c->limits.http_connections,
                 .deadline_ms = c->limits.http_ms,
+                .made = &s->sources.loop[STATS_LOOP_HTTP],
                 .print_metrics = status_print_metrics,
                 .print_status = status_print_status,
                 .is_ready = status_is_ready,

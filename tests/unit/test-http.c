@@ -32,6 +32,7 @@ enum { PATIENCE_S = 20, BIG = 8 * 1024 * 1024 };
 static struct {
         bool ready, healthy, big;
         const char *status;
+        unsigned slow_ms; /* how long a status takes */
 } fake;
 
 static struct event_base *base;
@@ -46,8 +47,13 @@ static void print_metrics(void *userdata, bool openmetrics, FILE *out)
         fputs(openmetrics ? "# EOF\n" : "kvcache_ready 1\n", out);
 }
 
+static unsigned n_statuses; /* made so far */
+
 static void print_status(void *userdata, FILE *out)
 {
+        n_statuses++;
+        if (fake.slow_ms)
+                usleep(fake.slow_ms * 1000);
         fputs(fake.status, out);
 }
 
@@ -547,6 +553,72 @@ static unsigned open_fds(void)
         return n;
 }
 
+/* A slow page is made once for all that have come, and the loop then has time for others; a request
+ * that comes later gets a page of its own, never an older one. */
+static void test_R13_a_page_is_made_once_for_all_that_wait_and_seldom(void **state)
+{
+        enum { N = 6 };
+        uint64_t began_ns, turns = 0;
+        int fd[N], late;
+        char *text;
+
+        fake.slow_ms = 10;
+        n_statuses = 0;
+        for (unsigned i = 0; i < N; i++)
+                fd[i] = client();
+        WAIT_FOR(stats().connections == N);
+        for (unsigned i = 0; i < N; i++)
+                (void)!send(fd[i], "GET /status HTTP/1.1\r\n\r\n", 26, MSG_NOSIGNAL);
+        WAIT_FOR(stats().requests == N);
+        assert_in_range(n_statuses, 1, 2);
+        began_ns = clock_mono_ns();
+
+        fake.status = "{\"later\": true}";
+        late = client();
+        (void)!send(late, "GET /status HTTP/1.1\r\n\r\n", 26, MSG_NOSIGNAL);
+        while (stats().requests == N) {
+                turn();
+                turns++;
+        }
+        /* Nineteen times as long as the page before took, less what has passed by now. */
+        assert_true(clock_mono_ns() - began_ns > 100000000);
+        assert_true(turns > 10);
+        text = hear(late);
+        assert_non_null(strstr(text, "later"));
+        free(text);
+        for (unsigned i = 0; i < N; i++) {
+                text = hear(fd[i]);
+                assert_non_null(strstr(text, "used_bytes"));
+                free(text);
+        }
+        fake.slow_ms = 0;
+}
+
+/* Its client is gone, or its time is up, while its page is not made yet. */
+static void a_request_that_ends_while_it_waits_leaks_nothing(void **state)
+{
+        int first, second, third;
+
+        fake.slow_ms = 20;
+        first = client();
+        (void)!send(first, "GET /status HTTP/1.1\r\n\r\n", 26, MSG_NOSIGNAL);
+        WAIT_FOR(stats().requests == 1);
+        http_set_limits(http, 8, 100);
+        second = client();
+        third = client();
+        (void)!send(second, "GET /status HTTP/1.1\r\n\r\n", 26, MSG_NOSIGNAL);
+        (void)!send(third, "GET /status HTTP/1.1\r\n\r\n", 26, MSG_NOSIGNAL);
+        WAIT_FOR(stats().connections == 3);
+        for (unsigned i = 0; i < 20; i++)
+                turn();
+        close(second);
+        WAIT_FOR(stats().deadlines >= 1);
+        assert_int_equal(stats().requests, 1);
+        close(first);
+        close(third);
+        fake.slow_ms = 0;
+}
+
 static void clients_that_leave_in_every_state_leak_nothing(void **state)
 {
         static const char *const said[] = {
@@ -810,6 +882,8 @@ int main(void)
                 SERVED(a_client_that_does_not_read_is_cut_by_the_deadline),
                 SERVED(a_large_reply_comes_whole),
                 SERVED(connections_over_the_cap_are_refused_and_places_come_back),
+                SERVED(test_R13_a_page_is_made_once_for_all_that_wait_and_seldom),
+                SERVED(a_request_that_ends_while_it_waits_leaks_nothing),
                 SERVED(clients_that_leave_in_every_state_leak_nothing),
                 SERVED(stopping_closes_what_is_open),
                 SERVED(running_out_of_descriptors_does_not_spin),

@@ -249,6 +249,37 @@ static void an_inherited_descriptor_of_another_kind_is_refused(void **state)
         close(file);
 }
 
+/* Of which another user could take the socket away and put its own there. */
+static void a_directory_that_others_may_change_is_refused(void **state)
+{
+        struct listener *l = NULL;
+        char run[80];
+
+        snprintf(run, sizeof(run), "%s/run", t.dir);
+        assert_int_equal(mkdir(run, 0755), 0);
+        assert_int_equal(chmod(run, 0777), 0);
+        assert_int_equal(listen_on(&l, -1), -EPERM);
+        assert_non_null(strstr(t.error, "every user may write to the directory"));
+        assert_non_null(strstr(t.error, run));
+        assert_int_equal(access(t.path, F_OK), -1);
+
+        /* As of /tmp: others may make files there, and change none but their own. */
+        assert_int_equal(chmod(run, 01777), 0);
+        assert_int_equal(listen_on(&l, -1), 0);
+        l = listener_free(l);
+
+        if (geteuid() == 0) {
+                assert_int_equal(chmod(run, 0755), 0);
+                assert_int_equal(chown(run, 20001, 20001), 0);
+                assert_int_equal(listen_on(&l, -1), -EPERM);
+                assert_non_null(strstr(t.error, "belongs to user 20001"));
+                assert_int_equal(access(t.path, F_OK), -1);
+                assert_int_equal(chown(run, 0, 0), 0);
+        }
+        assert_int_equal(listen_on(&l, -1), 0);
+        l = listener_free(l);
+}
+
 static void a_path_that_is_too_long_is_refused(void **state)
 {
         struct listener *l = NULL;
@@ -302,6 +333,7 @@ int main(void)
                 TEST(it_leaves_the_file_of_a_successor_alone),
                 TEST(an_inherited_socket_is_used_as_it_is_and_its_file_kept),
                 TEST(an_inherited_descriptor_of_another_kind_is_refused),
+                TEST(a_directory_that_others_may_change_is_refused),
                 TEST(a_path_that_is_too_long_is_refused),
                 TEST(without_descriptors_it_pauses_and_goes_on),
         };
