@@ -471,7 +471,7 @@ static bool is_costly(unsigned op)
 {
         return op == WIRE_NAMESPACE || op == WIRE_LANE || op == WIRE_DONATE || op == WIRE_LOOKUP ||
                op == WIRE_LIST || op == WIRE_PURGE || op == WIRE_REPORT || op == WIRE_VERIFY ||
-               op == WIRE_DEVICE;
+               op == WIRE_DEVICE || op == WIRE_NAMESPACES || op == WIRE_NAMESPACE_REMOVE;
 }
 
 static void defer(struct session *s, const struct wire_hdr *hdr, size_t bytes, int *fds,
