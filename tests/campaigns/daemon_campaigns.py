@@ -15,6 +15,7 @@ parity      the same job on every way to do I/O gives the same answers.
 filesystems the same job on stores on several file systems, on loop devices.
 hostile     clients that mean harm, in every way the protocol and shared memory offer: no foreign byte, nothing ends.
 flood       as many connections as runs, some of them busy: only quotas refuse, and a polite client waits little longer.
+fairness    each operation at full tilt, by sixteen sessions of one user: another user's hits and puts hardly notice.
 slow        clients that trickle or never read, on the socket and over HTTP: a good client hardly notices.
 overload    ten times what the pool takes, for a second a run: bounded memory, every request answered, busy ones counted.
 cost        each operation at volume, unread, idle, half closed and killed: what is spent is covered by what is charged.
@@ -44,7 +45,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "daemon"))
 
 NAMES = {name: f"campaign_{name}" for name in ("kill", "admin", "clientkill", "settled", "parity", "filesystems", "restart",
-                                               "hostile", "flood", "slow", "overload", "cost")}
+                                               "hostile", "flood", "fairness", "slow", "overload", "cost")}
 
 
 class Facts(dict):

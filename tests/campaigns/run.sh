@@ -6,7 +6,7 @@
 # seed that shows it again; of "all" it is "campaigns: N passed, N failed, N skipped". tests/run.sh --campaign builds and comes here; each name is one line below.
 set -u
 
-campaigns='powerloss crashpoint misdirect bitflip nth-failure kill admin clientkill settled parity filesystems restart hostile flood slow overload cost fuzz'
+campaigns='powerloss crashpoint misdirect bitflip nth-failure kill admin clientkill settled parity filesystems restart hostile flood fairness slow overload cost fuzz'
 
 # What the specification asks of a long run, or what takes a day.
 long_count() {
@@ -25,6 +25,7 @@ long_count() {
         restart) echo 50 ;;
         hostile) echo 2800 ;;
         flood) echo 4000 ;;
+        fairness) echo 260 ;;
         slow) echo 500 ;;
         overload) echo 3600 ;;
         cost) echo 1000 ;;
@@ -94,7 +95,7 @@ program() {
 case $name in
 powerloss | crashpoint | misdirect | bitflip) program "$build/tests/campaigns/store-campaigns" "$name" ;;
 nth-failure) program "$build/tests/campaigns/store-campaigns-threads" "$name" ;;
-kill | admin | clientkill | settled | parity | filesystems | restart | hostile | flood | slow | overload | cost) program "$here/daemon_campaigns.py" "$name" --build "$build" ;;
+kill | admin | clientkill | settled | parity | filesystems | restart | hostile | flood | fairness | slow | overload | cost) program "$here/daemon_campaigns.py" "$name" --build "$build" ;;
 fuzz) program "$here/fuzz.sh" --build "$build" ;;
 *) wrong_usage "there is no campaign \"$name\"" ;;
 esac

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fairness: one user asks for one kind of operation at full tilt; another user hardly notices.
+
+A run is an operation, of OPERATIONS in turn: sixteen sessions of one user, eight requests in flight on each, in four
+processes. Another user's hits, one at a time: their p99 is at most five times that of an idle daemon and 2 ms more. The
+flood's own processes take the CPU as well, so the idle daemon is measured both alone and beside as many processes that
+are as busy and never connect, and the larger counts; these and the flood take turns, so that both see the same machine.
+No put of the other user is BUSY, whether it would wait or not: its share of the room is free all the time.
+
+The disk is the real one; for PUT the flood's chunks are many times what may be unwritten.
+"""
+
+import contextlib
+import os
+import signal
+import struct
+import sys
+import time
+
+import harness
+import kvwire
+from harness import KIB, key_of, slow, value_of
+from kvwire import Ack, Op, Status
+from oracle import Finding
+
+FLOOD, OTHER = 20001, 20002
+PROCESSES, SESSIONS, IN_FLIGHT = 4, 4, 8
+TIMES, NOISE = 5, 0.002
+SLICES, SECONDS = 4, 0.4
+CHUNKS = 20000  # of the store, so that walking it takes time
+OPERATIONS = ["PURGE", "LIST", "REPORT", "NAMESPACE", "PUT", "EXISTS", "GET", "EVICT", "PREFETCH", "MATCH", "TOUCH", "STAT", "PING"]
+
+
+@contextlib.contextmanager
+def user(uid):
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(uid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
+def p99(times):
+    return sorted(times)[int(len(times) * 0.99)]
+
+
+class Campaign:
+    LIFE = len(OPERATIONS)
+
+    def __init__(self, directory, seed, facts):
+        self.directory, self.facts, self.number, self.pids = directory, facts, 0, []
+        self.daemon = None
+        if os.geteuid() != 0:
+            print("campaign fairness: needs root: it acts as two users")
+            sys.exit(77)
+
+    def start(self):
+        self.daemon = harness.Daemon(self.directory, settings={
+            "memory.pool": "32MiB", "store.limit": "512MiB", "log.level": "error", "listen.mode": "0666",
+            "store.prewrite": "off"}).start()
+        with self.daemon.client(timeout=120 * slow()) as c:
+            ns = c.namespace("full", chunk_bytes=4096)
+            c.lane(4096)
+            for i in range(0, CHUNKS, 1000):
+                entries = [kvwire.PUT_ENTRY.pack(key_of("full", j), 0, 16, 0, 0) for j in range(i, i + 1000)]
+                c.wait(c.submit_batch(Op.PUT, ns, entries, ack=Ack.WRITTEN))
+        self.daemon.populated_status()
+        with user(OTHER):
+            self.other = self.daemon.client(name="other", timeout=60 * slow())
+        self.ns = self.other.namespace("other")
+        self.key, self.puts = key_of("other", 0), 0
+        harness.put_all(self.other, self.ns, [(self.key, value_of(self.key, 4 * KIB))], ack=Ack.WRITTEN)
+
+    # --- the flood ---
+
+    def message(self, op, c, ns, i):
+        """The body of one request, and its flags; `i` is another each time."""
+        keys = b"".join(key_of("full", (i * 64 + j) % CHUNKS) for j in range(64))
+        batch = {"EXISTS": Op.EXISTS, "MATCH": Op.MATCH, "TOUCH": Op.TOUCH, "STAT": Op.STAT, "EVICT": Op.EVICT,
+                 "PREFETCH": Op.PREFETCH}
+        if op == "PUT":
+            entries = [kvwire.PUT_ENTRY.pack(key_of("flood", os.getpid(), c.sock.fileno(), i, j), 0, 64 * KIB, 0, 0)
+                       for j in range(16)]
+            return c.submit_batch(Op.PUT, ns, entries, timeout_ms=600000)
+        if op == "GET":
+            return c.submit_batch(Op.GET, ns, [kvwire.GET_ENTRY.pack(keys[32 * j:32 * j + 32], 0, 0, 0, 0, 0) for j in range(64)])
+        if op in batch:
+            return c.submit_batch(batch[op], ns, [keys[32 * j:32 * j + 32] for j in range(64)], tiers=3 if op == "EVICT" else 0)
+        if op == "NAMESPACE":
+            name = b"empty"
+            return c.submit(Op.NAMESPACE, kvwire.NAMESPACE.pack(0, len(name), 0, 0) + name)
+        return c.submit(Op[op], {"PING": b"", "REPORT": bytes(8), "PURGE": struct.pack("<II", ns, 0),
+                                 "LIST": kvwire.LIST.pack(ns, 1024, 0)}[op])
+
+    def flood(self, op, ready):
+        os.setgroups([])
+        os.setgid(FLOOD)
+        os.setuid(FLOOD)
+        clients = []
+        for _ in range(SESSIONS):
+            c = self.daemon.client(name="flood", timeout=600)
+            ns = c.namespace("empty")
+            if op == "PUT":
+                c.lane(1 << 20)
+            clients.append((c, ns, []))
+        os.write(ready, b".")
+        i = 0
+        while True:
+            for c, ns, tags in clients:
+                while len(tags) < IN_FLIGHT:
+                    tags.append(self.message(op, c, ns, i := i + 1))
+                reply = c.wait(tags.pop(0), check=False)
+                for fd in getattr(reply, "fds", []):
+                    os.close(fd)
+
+    def busy(self, ready):
+        os.write(ready, b".")
+        keys = [key_of("busy", i) for i in range(64)]
+        while True:
+            for _ in range(64):
+                b"".join(kvwire.GET_ENTRY.pack(k, 0, 0, 0, 0, 0) for k in keys)
+
+    def spawn(self, work):
+        """So many processes that do it, when all are ready."""
+        pids, (said, ready) = [], os.pipe()
+        for _ in range(PROCESSES):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    harness.die_with_parent()
+                    os.nice(10)
+                    work(ready)
+                except BaseException as e:
+                    os.write(ready, repr(e).encode())
+                finally:
+                    os._exit(1)
+            pids.append(pid)
+        self.pids += pids
+        os.close(ready)
+        heard = b""
+        while len(heard) < PROCESSES and (part := os.read(said, 4096)):
+            heard += part
+        os.close(said)
+        if heard != b"." * PROCESSES:
+            raise Finding("wrong", f"the flood did not begin: {heard.decode(errors='replace')}")
+        return pids
+
+    def signal_all(self, pids, number):
+        for pid in pids:
+            os.kill(pid, number)
+
+    # --- the other user ---
+
+    def hits(self, seconds):
+        """Seconds that each took; now and then a put, which must be taken."""
+        times, until = [], time.monotonic() + seconds
+        while time.monotonic() < until or len(times) < 50:
+            began = time.perf_counter()
+            result = self.other.get(self.ns, [self.key])[0]
+            times.append(time.perf_counter() - began)
+            if result.status != Status.OK:
+                raise Finding("wrong", f"the other user's hit is {result.status.name}")
+            self.other.release([result.lease])
+            if len(times) % 8 == 0:
+                self.puts += 1
+                key = key_of("other put", self.puts)
+                put = self.other.put(self.ns, [(key, b"p" * 4 * KIB)], nowait=self.puts % 2 == 0)[0]
+                if put.status != Status.OK:
+                    raise Finding("hung", f"the other user's put is {put.status.name}")
+            time.sleep(0.0005)
+        return times
+
+    def run(self, rng, left):
+        if self.daemon is None:
+            self.start()
+        op = OPERATIONS[self.number % len(OPERATIONS)]
+        before = self.puts
+        alone, beside, amid = self.hits(SECONDS), [], []
+        quiet = self.spawn(self.busy)
+        self.signal_all(quiet, signal.SIGSTOP)
+        loud = self.spawn(lambda ready: self.flood(op, ready))
+        for _ in range(SLICES):
+            self.signal_all(loud, signal.SIGSTOP)
+            self.signal_all(quiet, signal.SIGCONT)
+            time.sleep(0.05)
+            beside += self.hits(SECONDS)
+            self.signal_all(quiet, signal.SIGSTOP)
+            self.signal_all(loud, signal.SIGCONT)
+            time.sleep(0.05)
+            amid += self.hits(SECONDS)
+        for pid in loud:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self.pids.remove(pid)
+                raise Finding("wrong", f"a process of the flood of {op} has ended")
+        self.end_processes()
+        idle, p = max(p99(alone), p99(beside)), p99(amid)
+        self.facts.add("hits", len(alone) + len(beside) + len(amid))
+        self.facts.add("puts", self.puts - before)
+        self.facts.add("most_p99_idle_ms", idle * 1e3)
+        self.facts.add(f"most_p99_{op}_ms", p * 1e3)
+        if p > TIMES * idle + NOISE * slow():
+            raise Finding("hung", f"beside sixteen sessions of another user with {op} a hit takes {p * 1e3:.1f} ms (p99), "
+                          f"{p99(alone) * 1e3:.1f} ms alone, {p99(beside) * 1e3:.1f} ms beside processes that never connect")
+        return 1
+
+    def end_processes(self):
+        self.signal_all(self.pids, signal.SIGKILL)
+        for pid in self.pids:
+            os.waitpid(pid, 0)
+        self.pids = []
+
+    def end(self):
+        self.other.close()
+        try:
+            self.daemon.stop()
+        except AssertionError as e:
+            raise Finding("wrong", str(e)) from None
+
+    def stop(self):
+        self.end_processes()
+        if self.daemon is not None:
+            self.daemon.clean_up()
