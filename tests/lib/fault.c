@@ -18,7 +18,7 @@ struct entry {
         struct list_node node;
         struct kio_request *req;
         struct kio_request shadow; /* of a short one */
-        int32_t result;            /* of a failed one */
+        int32_t result;            /* of a failed one; 0: it has its own */
         uint64_t due_ns;           /* of a held one; 0: never */
         uint64_t epoch;
 };
@@ -175,6 +175,13 @@ static int fault_push(struct kio_queue *base, struct kio_request *req)
                         e->result = -plan.error;
                         list_append(&q->failed, &e->node);
                         break;
+                case FAULT_LIES:
+                        e->shadow = *req;
+                        e->result = -plan.error;
+                        list_append(&q->shadowed, &e->node);
+                        r = q->inner->ops->push(q->inner, &e->shadow);
+                        req->registered = e->shadow.registered;
+                        break;
                 case FAULT_SHORT: {
                         uint64_t rest = req->length - req->progress;
 
@@ -182,6 +189,7 @@ static int fault_push(struct kio_queue *base, struct kio_request *req)
                         e->shadow.length =
                                 req->progress +
                                 (plan.short_bytes ? MIN(plan.short_bytes, rest) : rest / 2);
+                        e->result = 0;
                         list_append(&q->shadowed, &e->node);
                         r = q->inner->ops->push(q->inner, &e->shadow);
                         req->registered = e->shadow.registered;
@@ -220,7 +228,7 @@ static uint64_t fault_hand_over(struct fault_queue *q)
         pthread_mutex_lock(&fault.lock);
         epoch = fault.epoch;
         pthread_mutex_unlock(&fault.lock);
-        list_for_each_safe(&q->held, n) {
+        list_for_each_safe (&q->held, n) {
                 struct entry *e = container_of(n, struct entry, node);
 
                 if (e->epoch != epoch || (e->due_ns > 0 && e->due_ns <= now)) {
@@ -281,12 +289,14 @@ static unsigned fault_reap(struct kio_queue *base, struct kio_done *ret, unsigne
                 unsigned n = q->inner->ops->reap(q->inner, ret + n_ret, max - n_ret);
 
                 for (unsigned i = n_ret; i < n_ret + n; i++)
-                        list_for_each_safe(&q->shadowed, node) {
+                        list_for_each_safe (&q->shadowed, node) {
                                 struct entry *e = container_of(node, struct entry, node);
 
                                 if (ret[i].req != &e->shadow)
                                         continue;
                                 ret[i].req = e->req;
+                                if (e->result < 0)
+                                        ret[i].result = e->result;
                                 list_unlink(&e->node);
                                 list_append(&q->unused, &e->node);
                         }
@@ -353,14 +363,14 @@ void fault_release(void)
 {
         pthread_mutex_lock(&fault.lock);
         fault.epoch++;
-        list_for_each(&fault.queues, n)
+        list_for_each (&fault.queues, n)
                 fault_wake(&container_of(n, struct fault_queue, registered)->base);
         pthread_mutex_unlock(&fault.lock);
 }
 
 static bool fault_all_at_gate(void)
 {
-        list_for_each(&fault.queues, n)
+        list_for_each (&fault.queues, n)
                 if (!container_of(n, struct fault_queue, registered)->at_gate)
                         return false;
         return true;
@@ -370,7 +380,7 @@ void fault_gate_close(void)
 {
         pthread_mutex_lock(&fault.lock);
         fault.gate_closed = true;
-        list_for_each(&fault.queues, n)
+        list_for_each (&fault.queues, n)
                 fault_wake(&container_of(n, struct fault_queue, registered)->base);
         while (!fault_all_at_gate())
                 pthread_cond_wait(&fault.gate, &fault.lock);

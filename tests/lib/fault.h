@@ -8,6 +8,7 @@
 
 enum fault_kind {
         FAULT_ERROR, /* fails with `error`, moves nothing */
+        FAULT_LIES,  /* is done, and fails with `error` all the same */
         FAULT_SHORT, /* moves `short_bytes` of what was asked, half if 0, and says so */
         FAULT_LATE,  /* reaches the device `late_ns` later */
         FAULT_NEVER, /* is held until fault_release() */

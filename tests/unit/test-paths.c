@@ -440,8 +440,8 @@ static int device(void (*act)(struct store *s, struct store_device *req), unsign
                 struct store_path_stats st;
 
                 assert_true(store_get_path_stats(t.s, path, &st));
-                assert_int_equal(st.state, act == store_resume ? STORE_PATH_RESUMING
-                                                               : STORE_PATH_SUSPENDED);
+                assert_int_equal(st.state,
+                                 act == store_resume ? STORE_PATH_RESUMING : STORE_PATH_SUSPENDED);
                 wait_for(&d.done);
         }
         snprintf(t.text, sizeof(t.text), "%s", d.req.text);
@@ -856,13 +856,13 @@ static void verify(unsigned path)
 /* Counts only go up, whatever becomes of a path. */
 static void assert_no_less(const struct store_stats *before, const struct store_stats *after)
 {
-#define NO_LESS(member)                                                             \
-        do {                                                                        \
-                assert_true(before->member > 0);                                    \
-                if (after->member < before->member)                                 \
-                        fail_msg(#member " went from %llu to %llu",                 \
-                                 (unsigned long long)before->member,                \
-                                 (unsigned long long)after->member);                \
+#define NO_LESS(member)                                                                            \
+        do {                                                                                       \
+                assert_true(before->member > 0);                                                   \
+                if (after->member < before->member)                                                \
+                        fail_msg(#member " went from %llu to %llu",                                \
+                                 (unsigned long long)before->member,                               \
+                                 (unsigned long long)after->member);                               \
         } while (0)
         NO_LESS(puts);
         NO_LESS(payload_bytes_written);
@@ -987,6 +987,184 @@ static void what_was_dropped_while_a_path_was_away_never_comes_back(void **state
         stop();
         start("01");
         assert_int_equal(get(i), STORE_MISS);
+        stop();
+}
+
+/* The resume is under way until a turn. */
+static void what_is_dropped_or_purged_during_a_resume_does_not_come_back(void **state)
+{
+        struct device d = { .req = { .path = 1, .complete = device_done } };
+        struct put settling = { .req = { .complete = put_done } };
+        struct purge p = { .req = { .complete = purge_done } };
+        uint64_t i;
+
+        start("01");
+        put_range(0, MANY);
+        i = first_on(1);
+        assert_int_equal(device(store_suspend, 1), 0);
+        store_resume(t.s, &d.req);
+        assert_int_equal(stats_of(1).state, STORE_PATH_RESUMING);
+        assert_int_equal(drop(i), 0);
+        store_settle_drops(t.s, &settling.req);
+        wait_for(&settling.done);
+        wait_for(&d.done);
+        assert_int_equal(settling.req.result, 0);
+        assert_int_equal(d.req.result, 0);
+        assert_int_equal(get(i), STORE_MISS);
+        assert_int_equal(put(i), 0);
+        put_range(MANY, MANY);
+        stop();
+        start("01");
+        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 0);
+        assert_int_equal(get(i), 0);
+        assert_int_equal(count_hits(MANY, MANY), MANY);
+
+        assert_int_equal(device(store_suspend, 1), 0);
+        d.done = false;
+        store_resume(t.s, &d.req);
+        p.req.namespace_id = t.ns;
+        store_purge(t.s, &p.req);
+        wait_for(&p.done);
+        wait_for(&d.done);
+        assert_int_equal(p.req.result, 0);
+        assert_int_equal(d.req.result, 0);
+        assert_int_equal(count_hits(0, 2 * MANY), 0);
+        put_range(0, MANY);
+        stop();
+        start("01");
+        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 0);
+        assert_int_equal(count_hits(0, MANY), MANY);
+        stop();
+}
+
+static void a_drop_of_nothing_costs_no_path_what_it_has(void **state)
+{
+        struct device d = { .req = { .path = 1, .complete = device_done } };
+
+        start("01");
+        put_range(0, MANY);
+        assert_int_equal(device(store_suspend, 1), 0);
+        assert_int_equal(drop(MANY), STORE_MISS);
+        store_resume(t.s, &d.req);
+        assert_int_equal(drop(MANY), STORE_MISS);
+        assert_int_equal(settle_drops(), 0);
+        wait_for(&d.done);
+        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 0);
+        assert_int_equal(count_hits(0, MANY), MANY);
+        stop();
+        start("01");
+        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 0);
+        assert_int_equal(count_hits(0, MANY), MANY);
+        stop();
+        start("0");
+        assert_int_equal(drop(MANY), STORE_MISS);
+        assert_int_equal(settle_drops(), 0);
+        stop();
+        start("01");
+        assert_int_equal(count_hits(0, MANY), MANY);
+        stop();
+}
+
+/* Each has purged something that the other has missed, whatever the epochs of both are. */
+static void paths_that_were_used_apart_bring_back_nothing(void **state)
+{
+        start("01");
+        put_range(0, MANY);
+        assert_int_equal(device(store_suspend, 1), 0);
+        assert_int_equal(drop(first_on(0)), 0);
+        assert_int_equal(purge(), 0);
+        put_range(MANY, MANY);
+        stop();
+        start("1");
+        assert_int_equal(count_hits(0, 2 * MANY), 0);
+        put_range(2 * MANY, 20);
+        assert_int_equal(purge(), 0);
+        put_range(3 * MANY, 20);
+        stop();
+        start("01");
+        assert_int_equal(count_hits(0, 3 * MANY), 0);
+        assert_int_equal(count_hits(3 * MANY, 20), 20);
+        stop();
+        start("0");
+        stop();
+        start("0");
+        put_range(4 * MANY, 20);
+        assert_int_equal(purge(), 0);
+        stop();
+        start("1");
+        assert_int_equal(purge(), 0);
+        stop();
+        start("10");
+        assert_int_equal(count_hits(0, 5 * MANY), 0);
+        stop();
+}
+
+/* The device says that a write of the table failed; it did not. */
+static void lie_about_the_table(unsigned path)
+{
+        settle();
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
+                                        .path = path + 1,
+                                        .kind = FAULT_LIES,
+                                        .error = EIO,
+                                        .first = 2 }); /* the first is the payload's */
+}
+
+static void what_failed_and_was_written_all_the_same_is_not_found(void **state)
+{
+        start("0");
+        put_range(0, 20);
+        lie_about_the_table(0);
+        assert_true(put(100) != 0);
+        assert_int_equal(fault_hits(), 1);
+        assert_int_equal(stats_of(0).state, STORE_PATH_BYPASSED);
+        settle();
+        assert_int_equal(device(store_resume, 0), 0);
+        assert_int_equal(get(100), STORE_MISS);
+        assert_int_equal(count_hits(0, 20), 20);
+        assert_int_equal(put(100), 0);
+        lie_about_the_table(0);
+        assert_true(put(101) != 0);
+        fault_set(NULL);
+        stop();
+        start("0");
+        assert_int_equal(get(101), STORE_MISS);
+        assert_int_equal(count_hits(0, 20), 20);
+        assert_int_equal(get(100), 0);
+        assert_int_equal(put(101), 0);
+        stop();
+
+        start("0");
+        lie_about_the_table(0);
+        assert_true(put(102) != 0);
+        fault_set(NULL);
+        assert_int_equal(
+                store_forget(t.s, t.ns, &(struct key){ .bytes = { 102, [31] = 1 } },
+                             store_hash(t.s, t.ns, &(struct key){ .bytes = { 102, [31] = 1 } })),
+                STORE_MISS);
+        stop();
+        start("0");
+        assert_int_equal(get(102), STORE_MISS);
+        stop();
+}
+
+static void what_was_put_elsewhere_after_a_lie_can_be_dropped(void **state)
+{
+        uint64_t i = 1000;
+
+        start("01");
+        put_range(0, MANY);
+        lie_about_the_table(0);
+        while (stats_of(0).state == STORE_PATH_UP)
+                assert_int_equal(put(i++), 0);
+        settle();
+        fault_set(NULL);
+        assert_int_equal(get(i - 1), 0);
+        assert_int_equal(drop(i - 1), 0);
+        assert_int_equal(settle_drops(), 0);
+        assert_int_equal(device(store_resume, 0), 0);
+        assert_int_equal(get(i - 1), STORE_MISS);
+        assert_int_equal(put(i - 1), 0);
         stop();
 }
 
@@ -1429,10 +1607,8 @@ static void test_R15_a_suspend_does_not_wait_for_a_device_that_hangs(void **stat
         t.hang_ms = 200;
         start("0");
         settle();
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
-                                        .kind = FAULT_NEVER,
-                                        .first = 1,
-                                        .count = FAULT_FOR_EVER });
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
         assert_int_equal(put_begin(&p, 1, t.bufs[0]), 0);
         wait_hits(1);
         store_suspend(t.s, &d.req);
@@ -1502,6 +1678,11 @@ int main(int argc, char **argv)
                 TEST(suspending_waits_for_what_was_begun),
                 TEST(what_was_purged_while_a_path_was_away_never_comes_back),
                 TEST(what_was_dropped_while_a_path_was_away_never_comes_back),
+                TEST(what_is_dropped_or_purged_during_a_resume_does_not_come_back),
+                TEST(a_drop_of_nothing_costs_no_path_what_it_has),
+                TEST(paths_that_were_used_apart_bring_back_nothing),
+                TEST(what_failed_and_was_written_all_the_same_is_not_found),
+                TEST(what_was_put_elsewhere_after_a_lie_can_be_dropped),
                 TEST(with_all_paths_aside_no_drop_is_answered_as_one_for_good),
                 TEST(no_drop_is_settled_before_the_note_of_it_is_written),
                 TEST(a_note_that_failed_is_written_for_the_next_who_asks),
