@@ -8,9 +8,13 @@
  * relative to the directory, without following links.
  *
  * The superblock has four copies, one a page, each with its own CRC; the highest generation that is
- * whole counts, and one whole copy is enough. It is written in two halves with a sync between. A
- * new one comes into place by rename, so a crash while a store is made leaves a directory that
- * counts as empty. */
+ * whole counts, and one whole copy is enough. It is written in two halves with a sync between,
+ * never first in the only half that is known to be whole: after a write that failed, that is not
+ * always the second. A new one comes into place by rename, so a crash while a store is made leaves
+ * a directory that counts as empty.
+ *
+ * A FIFO, device, socket, folder or link in the place of a file is refused without waiting for
+ * it. */
 #include "store/dir.h"
 
 #include <dirent.h>
@@ -92,19 +96,46 @@ int dir_allocate(int fd, uint64_t bytes)
         return ftruncate(fd, (off_t)bytes) < 0 ? -errno : 0;
 }
 
+/* Of a FIFO that no process has open, open() would wait. io_uring answers EAGAIN instead of waiting
+ * for a file with O_NONBLOCK, so that is taken away again. */
+static int open_regular(const struct dir *d, const char *name, int flags)
+{
+        _cleanup_(closep) int fd =
+                openat(d->fd, name, flags | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK, 0600);
+        struct stat st;
+        int r = fd < 0 ? -errno : 0;
+
+        if (r < 0) {
+                if (r != -EEXIST && fstatat(d->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    !S_ISREG(st.st_mode))
+                        return -EMEDIUMTYPE;
+                return r;
+        }
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode))
+                return -EMEDIUMTYPE;
+        flags = fcntl(fd, F_GETFL);
+        if (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0)
+                return -errno;
+        r = fd;
+        fd = -1;
+        return r;
+}
+
 int dir_open_file(const struct dir *d, const char *name, int flags)
 {
-        int fd = openat(d->fd, name, flags | O_CLOEXEC | O_NOFOLLOW | (d->direct ? O_DIRECT : 0),
-                        0600);
-
-        return fd < 0 ? -errno : fd;
+        return open_regular(d, name, flags | (d->direct ? O_DIRECT : 0));
 }
 
 int dir_open_buffered(const struct dir *d, const char *name)
 {
-        int fd = openat(d->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        return open_regular(d, name, O_RDONLY);
+}
 
-        return fd < 0 ? -errno : fd;
+const char *dir_strerror(int r)
+{
+        return r == -EMEDIUMTYPE ? "it is not a regular file" : strerror(-r);
 }
 
 int dir_sync(const struct dir *d)
@@ -206,9 +237,9 @@ static int take_lock(struct dir *d, int held_fd, uint32_t wait_ms)
                 d->lock_fd = fcntl(held_fd, F_DUPFD_CLOEXEC, 3);
                 return d->lock_fd < 0 ? -errno : 0;
         }
-        d->lock_fd = openat(d->fd, NAME_LOCK, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        d->lock_fd = open_regular(d, NAME_LOCK, O_RDWR | O_CREAT);
         if (d->lock_fd < 0)
-                return -errno;
+                return d->lock_fd;
         while (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0) {
                 uint64_t now = clock_mono_ns();
 
@@ -260,7 +291,7 @@ static int read_some(int fd, void *buf, size_t bytes)
         return 0;
 }
 
-static int write_superblock_to(int fd, struct disk_superblock *sb)
+static int write_superblock_to(int fd, struct disk_superblock *sb, unsigned *good)
 {
         _cleanup_(freep) struct disk_superblock *copies =
                 aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS * DISK_PAGE);
@@ -273,19 +304,25 @@ static int write_superblock_to(int fd, struct disk_superblock *sb)
         sb->crc = disk_superblock_crc(sb);
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
                 copies[i] = *sb;
+        /* The first fails: the other still has what was there before. The second fails: the first
+         * has what is to be there, and the next write begins with the second. */
+        const unsigned order[2] = { *good == 1, *good != 1 };
+
         for (unsigned i = 0; i < 2; i++) {
-                r = write_all(fd, (char *)copies + i * half, half, i * half);
+                *good &= ~(1u << order[i]);
+                r = write_all(fd, (char *)copies + order[i] * half, half, order[i] * half);
+                if (r == 0 && fdatasync(fd) < 0)
+                        r = -errno;
                 if (r < 0)
-                        return r;
-                if (fdatasync(fd) < 0)
-                        return -errno;
+                        return i == 0 ? r : 0;
+                *good = i == 0 ? 1u << order[i] : 3u;
         }
         return 0;
 }
 
 int dir_write_superblock(struct dir *d)
 {
-        return write_superblock_to(d->superblock_fd, &d->superblock);
+        return write_superblock_to(d->superblock_fd, &d->superblock, &d->superblock_good);
 }
 
 static int make_superblock(struct dir *d, const uint8_t *set, unsigned index, unsigned count)
@@ -305,11 +342,13 @@ static int make_superblock(struct dir *d, const uint8_t *set, unsigned index, un
                 memcpy(d->superblock.set, set, DISK_UUID_BYTES);
         if (getrandom(d->superblock.uuid, DISK_UUID_BYTES, 0) != DISK_UUID_BYTES)
                 return -EIO;
-        fd = openat(d->fd, NAME_SUPERBLOCK_NEW, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
-                    0600);
+        unlinkat(d->fd, NAME_SUPERBLOCK_NEW, 0);
+        fd = open_regular(d, NAME_SUPERBLOCK_NEW, O_RDWR | O_CREAT);
         if (fd < 0)
-                return -errno;
-        r = write_superblock_to(fd, &d->superblock);
+                return fd;
+        r = write_superblock_to(fd, &d->superblock, &d->superblock_good);
+        if (r == 0 && d->superblock_good != 3)
+                r = -EIO;
         if (r < 0)
                 return r;
         if (renameat(d->fd, NAME_SUPERBLOCK_NEW, d->fd, NAME_SUPERBLOCK) < 0)
@@ -331,7 +370,7 @@ static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
         r = fd < 0 ? fd : read_some(fd, copies, DISK_SUPERBLOCKS * DISK_PAGE);
         if (r < 0)
                 return store_error(ret_error, r, "%s/" NAME_SUPERBLOCK ": cannot read: %s", d->path,
-                                   strerror(-r));
+                                   dir_strerror(r));
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++) {
                 const struct disk_superblock *sb = &copies[i];
 
@@ -364,6 +403,9 @@ static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
                                    ": says that it is path %u of a store of %u: damaged",
                                    d->path, best->path_index + 1u, best->path_count);
         d->superblock = *best;
+        for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
+                if (memcmp(&copies[i], best, sizeof(*best)) == 0)
+                        d->superblock_good |= 1u << i / (DISK_SUPERBLOCKS / 2);
         return 0;
 }
 
@@ -425,7 +467,15 @@ static int open_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
         if (d->superblock_fd < 0)
                 return store_error(ret_error, d->superblock_fd,
                                    "%s/" NAME_SUPERBLOCK ": cannot open: %s", d->path,
-                                   strerror(-d->superblock_fd));
+                                   dir_strerror(d->superblock_fd));
+        /* A process that was killed before its sync may have left the newest copies in the page
+         * cache alone: before the others are written over, they are on the disk. */
+        if (d->superblock_good != 3 && fdatasync(d->superblock_fd) < 0) {
+                int r = -errno;
+
+                return store_error(ret_error, r, "%s/" NAME_SUPERBLOCK ": cannot sync: %s", d->path,
+                                   strerror(-r));
+        }
         return 0;
 }
 
@@ -436,7 +486,7 @@ int dir_make(struct dir *d, const uint8_t *set, unsigned index, unsigned count,
 
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot make a store: %s", d->path,
-                                   strerror(-r));
+                                   dir_strerror(r));
         return open_superblock(d, ret_error);
 }
 
@@ -479,7 +529,7 @@ int dir_open(struct dir **ret, const struct dir_params *params,
                                    d->path);
         if (r < 0)
                 return store_error(ret_error, r, "%s/" NAME_LOCK ": cannot lock: %s", d->path,
-                                   strerror(-r));
+                                   dir_strerror(r));
         /* Another daemon may have made the store between the first look and the lock. */
         r = look(d, &content);
         if (r < 0)

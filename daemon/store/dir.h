@@ -15,6 +15,7 @@ struct dir {
         int lock_fd;
         int superblock_fd;
         struct disk_superblock superblock; /* as on disk */
+        unsigned superblock_good; /* halves that hold it for certain, by bit */
         bool fresh;                        /* there is nothing yet, or it was made just now */
         bool direct;                       /* files are opened with O_DIRECT */
         char direct_reason[128];           /* why not; "" */
@@ -41,15 +42,18 @@ int dir_make(struct dir *d, const uint8_t *set, unsigned index, unsigned count,
 /* Releases the lock. */
 struct dir *dir_close(struct dir *d);
 
-/* A file of this directory for I/O: O_DIRECT if that is in use. Returns the descriptor or -errno.
- */
+/* A file of this directory for I/O: O_DIRECT if that is in use. Returns the descriptor or -errno;
+ * -EMEDIUMTYPE: what is there is no regular file. It never waits, whatever is there. */
 int dir_open_file(const struct dir *d, const char *name, int flags);
 /* The same for reading through the page cache. */
 int dir_open_buffered(const struct dir *d, const char *name);
+/* strerror(), which does not know what these functions mean by -EMEDIUMTYPE. */
+const char *dir_strerror(int r);
 /* Makes names durable. */
 int dir_sync(const struct dir *d);
 
-/* Writes d->superblock, with its generation raised: two copies, synced, then the other two. */
+/* Writes d->superblock, with its generation raised: two copies, synced, then the other two; first
+ * those that are not known to be whole. 0: it is on stable storage, in two copies at least. */
 int dir_write_superblock(struct dir *d);
 
 enum { DIR_SEGMENT_NAME_BYTES = 16 };

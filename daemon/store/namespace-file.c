@@ -268,7 +268,7 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
 
                 if (fd < 0 && fd != -ENOENT) {
                         r = store_error(ret_error, fd, "%s/%s: cannot open: %s", dir->path,
-                                        names[i], strerror(-fd));
+                                        names[i], dir_strerror(fd));
                         break;
                 } else if (fd >= 0) {
                         /* An unreadable copy is a damaged one. */
@@ -302,7 +302,7 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
                 r = n->fds[i] < 0 ? n->fds[i] : dir_allocate(n->fds[i], n->reserve);
                 if (r < 0)
                         return store_error(ret_error, r, "%s/%s: cannot make: %s", dir->path,
-                                           names[i], strerror(-r));
+                                           names[i], dir_strerror(r));
         }
         *ret_lost = !best && !dir->fresh;
         if (n->durable == 0 || !namespaces_at_rest(n)) {

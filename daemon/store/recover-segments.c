@@ -40,7 +40,7 @@ static int open_segment(struct recovery *rec, uint32_t number)
         if (fstat(seg->fd, &st) < 0)
                 return -errno;
         seg->bytes = round_down((uint64_t)st.st_size, DISK_PAGE);
-        if (!S_ISREG(st.st_mode) || seg->bytes == 0) {
+        if (seg->bytes == 0) {
                 /* A crash while it was made. */
                 close(seg->fd);
                 seg->fd = -1;
@@ -88,7 +88,7 @@ int recover_open_segments(struct recovery *rec)
 
                         dir_segment_name(i, name);
                         return store_error(rec->error, r, "%s/%s: cannot open: %s", v->path, name,
-                                           strerror(-r));
+                                           dir_strerror(r));
                 }
                 rec->scans[i].bytes = v->segments[i]->fd >= 0 ? v->segments[i]->bytes : 0;
         }

@@ -31,7 +31,8 @@ enum { HUGE_BYTES = 2 * 1024 * 1024 };
 
 int recover_fail(struct recovery *rec, int r, const char *what)
 {
-        return store_error(rec->error, r, "%s: %s: %s", rec->v->path, what, strerror(-r));
+        return store_error(rec->error, r, "%s: %s: %s", rec->v->path, what,
+                           dir_strerror(r));
 }
 
 void *recover_huge_alloc(uint64_t bytes)

@@ -767,6 +767,60 @@ static void without_a_path_nothing_is_removed(void **state)
         stop();
 }
 
+static void remove_dir(unsigned i)
+{
+        char command[300];
+
+        snprintf(command, sizeof(command), "rm -r '%s'", t.dirs[i]);
+        assert_int_equal(system(command), 0);
+}
+
+static void replace_file(unsigned dir, const char *name, unsigned kind)
+{
+        char path[PATH_MAX], target[PATH_MAX];
+
+        snprintf(path, sizeof(path), "%s/%s", t.dirs[dir], name);
+        assert_true(unlink(path) == 0 || rmdir(path) == 0);
+        switch (kind) {
+        case 0:
+                assert_int_equal(mkfifo(path, 0600), 0);
+                break;
+        case 1:
+                assert_int_equal(mkdir(path, 0700), 0);
+                break;
+        case 2:
+                snprintf(target, sizeof(target), "%s/%s", t.dirs[0], name);
+                assert_int_equal(symlink(target, path), 0);
+                break;
+        default:
+                assert_int_equal(mknod(path, S_IFSOCK | 0600, 0), 0);
+        }
+}
+
+/* Whatever lies in the place of a file of a path costs that path, and no time. */
+static void what_is_no_file_costs_its_path_only(void **state)
+{
+        static const char *const names[] = { "superblock",   "LOCK",  "namespaces.0",
+                                             "namespaces.1", "table", "segment-0000" };
+
+        start("01");
+        put_range(0, MANY);
+        stop();
+        for (unsigned i = 0; i < ARRAY_SIZE(names); i++)
+                for (unsigned kind = 0; kind < 4; kind++) {
+                        copy_dir(1, 2);
+                        replace_file(2, names[i], kind);
+                        refused("2", -EMEDIUMTYPE, "it is not a regular file");
+                        start("02");
+                        assert_int_equal(stats_of(1).state, STORE_PATH_BYPASSED);
+                        assert_non_null(strstr(stats_of(1).reason, "it is not a regular file"));
+                        assert_true(count_hits(0, MANY) > 0);
+                        assert_int_equal(device(store_resume, 1), -EMEDIUMTYPE);
+                        stop();
+                        remove_dir(2);
+                }
+}
+
 /* --- by hand --- */
 
 static void a_suspended_path_is_a_miss_and_comes_back_whole(void **state)
@@ -1674,6 +1728,7 @@ int main(int argc, char **argv)
                 TEST(what_is_removed_while_a_path_is_away_does_not_come_back_with_it),
                 TEST(a_removal_that_one_path_cannot_write_costs_that_path),
                 TEST(without_a_path_nothing_is_removed),
+                TEST(what_is_no_file_costs_its_path_only),
                 TEST(what_is_counted_of_a_path_goes_on_when_it_is_resumed),
                 TEST(suspending_waits_for_what_was_begun),
                 TEST(what_was_purged_while_a_path_was_away_never_comes_back),
