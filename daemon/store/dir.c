@@ -351,9 +351,12 @@ static int make_superblock(struct dir *d, const uint8_t *set, unsigned index, un
                 r = -EIO;
         if (r < 0)
                 return r;
-        if (renameat(d->fd, NAME_SUPERBLOCK_NEW, d->fd, NAME_SUPERBLOCK) < 0)
-                return -errno;
-        return dir_sync(d);
+        r = renameat(d->fd, NAME_SUPERBLOCK_NEW, d->fd, NAME_SUPERBLOCK) < 0 ? -errno : dir_sync(d);
+        if (r < 0)
+                d->half_made =
+                        (unlinkat(d->fd, NAME_SUPERBLOCK, 0) < 0 && errno != ENOENT) ||
+                        dir_sync(d) < 0;
+        return r;
 }
 
 static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
@@ -367,6 +370,8 @@ static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
         if (!copies)
                 return store_error(ret_error, -ENOMEM, "out of memory");
         fd = dir_open_buffered(d, NAME_SUPERBLOCK);
+        if (fd >= 0) /* what the kernel could not write it may still show */
+                posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
         r = fd < 0 ? fd : read_some(fd, copies, DISK_SUPERBLOCKS * DISK_PAGE);
         if (r < 0)
                 return store_error(ret_error, r, "%s/" NAME_SUPERBLOCK ": cannot read: %s", d->path,

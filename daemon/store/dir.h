@@ -17,6 +17,7 @@ struct dir {
         struct disk_superblock superblock; /* as on disk */
         unsigned superblock_good; /* halves that hold it for certain, by bit */
         bool fresh;                        /* there is nothing yet, or it was made just now */
+        bool half_made; /* dir_make() failed, but the superblock may be there */
         bool direct;                       /* files are opened with O_DIRECT */
         char direct_reason[128];           /* why not; "" */
         bool can_sync;                     /* false where nothing survives power loss */

@@ -249,6 +249,14 @@ void health_rest_when_quiet(struct path *p)
         call(p, run_rest, rested);
 }
 
+void health_stop(struct path *p)
+{
+        if (!p->suspending)
+                return;
+        p->suspending = p->resting = false;
+        device_done(p, -ECANCELED, "the daemon is stopping");
+}
+
 static void answer(struct store_device *req, int result, const char *text)
 {
         req->result = result;

@@ -23,6 +23,8 @@
 #include "cleanup.h"
 #include "store/namespace-internal.h"
 
+enum { READ_TRIES = 3 };
+
 DEFINE_CLEANUP(struct namespaces *, namespaces_free);
 
 static int grow_buffer(struct namespaces *n, uint64_t bytes)
@@ -170,7 +172,7 @@ static int load(struct namespaces *n, const void *buf)
         return 0;
 }
 
-static int read_file(int fd, void **ret, uint64_t *ret_bytes)
+static int read_once(int fd, void **ret, uint64_t *ret_bytes)
 {
         _cleanup_(freep) char *buf = NULL;
         uint64_t done = 0, bytes;
@@ -178,6 +180,8 @@ static int read_file(int fd, void **ret, uint64_t *ret_bytes)
 
         if (fstat(fd, &st) < 0)
                 return -errno;
+        /* What the kernel could not write it may still show. */
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
         /* Nothing that we write is larger than this. */
         bytes = MIN((uint64_t)st.st_size,
                     sizeof(struct disk_namespaces) +
@@ -200,6 +204,16 @@ static int read_file(int fd, void **ret, uint64_t *ret_bytes)
         *ret = TAKE_PTR(buf);
         *ret_bytes = done;
         return 0;
+}
+
+/* What passes must not make the older copy the one that counts. */
+static int read_file(int fd, void **ret, uint64_t *ret_bytes)
+{
+        int r = -EIO;
+
+        for (unsigned tries = 0; r < 0 && r != -ENOMEM && tries < READ_TRIES; tries++)
+                r = read_once(fd, ret, ret_bytes);
+        return r;
 }
 
 static int write_file(int fd, const char *buf, int64_t bytes)

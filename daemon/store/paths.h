@@ -318,3 +318,5 @@ int health_leave_out(struct path *p, int r, char ret_error[static STORE_ERROR_BY
 /* In store_drain(): it was bypassed; it is being suspended. */
 void health_tell_news(struct path *p);
 void health_rest_when_quiet(struct path *p);
+/* The store stops: a suspend that is not over by now is not waited for. */
+void health_stop(struct path *p);

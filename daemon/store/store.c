@@ -148,6 +148,7 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
                         r = volume_make(p->volume, s->in_set ? s->set : NULL, s->set_count,
                                         s->set_count + 1, p->error);
                         if (r < 0) {
+                                s->set_count += volume_is_half_made(p->volume);
                                 r = health_leave_out(p, r, ret_error);
                                 if (r < 0)
                                         return r;
@@ -302,8 +303,10 @@ void store_stop(struct store *s)
                 return;
         s->stopping = true;
         for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_has_volume(s, i))
+                if (path_has_volume(s, i)) {
+                        health_stop(&s->paths[i]);
                         volume_stop(s->paths[i].volume);
+                }
         if (s->open)
                 store_drain(s);
 }

@@ -117,6 +117,11 @@ int volume_make(struct volume *v, const uint8_t *set, unsigned index, unsigned c
         return r;
 }
 
+bool volume_is_half_made(const struct volume *v)
+{
+        return v->dir->half_made;
+}
+
 struct disk_superblock *volume_superblock(struct volume *v)
 {
         return &v->dir->superblock;
@@ -221,6 +226,10 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
                 return store_error(ret_error, r, "out of memory");
         scrub_set(v->scrub, &v->params.scrub);
         namespaces_set_io(v->namespaces, io, v->kio_path, namespaces_progress, v);
+        /* What a process that was killed has written may be in the page cache alone. */
+        for (uint32_t i = 0; !v->stats.clean_start && i < v->n_segments; i++)
+                if (v->segments[i]->fd >= 0)
+                        sync_mark_dirty(v->segments[i]);
         v->open = true;
         return 0;
 }

@@ -60,6 +60,8 @@ int volume_probe_fd(const struct volume *v);
 bool volume_is_fresh(const struct volume *v);
 int volume_make(struct volume *v, const uint8_t *set, unsigned index, unsigned count,
                 char ret_error[static 512]);
+/* It failed, but may be found made: its number is to be given to no other. */
+bool volume_is_half_made(const struct volume *v);
 /* As read or made; volume_open() writes it, and the functions below. */
 struct disk_superblock *volume_superblock(struct volume *v);
 int volume_write_superblock(struct volume *v);
