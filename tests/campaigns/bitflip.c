@@ -132,7 +132,7 @@ static void read_table(void)
                         uint32_t k;
 
                         memcpy(&k, e->key.bytes, sizeof(k));
-                        if (k >= CAMPAIGN_KEYS)
+                        if (k >= CAMPAIGN_KEYS || disk_entry_is_handover(e))
                                 continue;
                         page_of[k][i] = 1;
                         if (e->seq < best[k].seq ||

@@ -848,7 +848,7 @@ static void execute(struct waiting *w)
                                   : NULL; /* a sync has none */
         struct file *f = file_of(req->fd);
         ssize_t n = (ssize_t)length;
-        bool ours;
+        bool ours, truthful = sim.fault == SIM_READ_RIGHT;
 
         if (whole && req->op == KIO_WRITE)
                 gather(req, whole, false);
@@ -859,7 +859,7 @@ static void execute(struct waiting *w)
                         spoil_reads(req, buf, (uint64_t)n);
                 if (n == (ssize_t)length && whole)
                         gather(req, whole, true);
-                if (n == (ssize_t)length && sim.read_watch && sim.fault == SIM_READ_RIGHT)
+                if (n == (ssize_t)length && sim.read_watch && truthful)
                         show_read(req);
                 break;
         case KIO_WRITE:
