@@ -181,16 +181,13 @@ static void label_of(const struct dispatch_env *env, const struct store_namespac
         }
 }
 
-void status_collect_namespaces(const struct dispatch_env *env,
-                               const struct status_namespaces *scope, struct stats *s)
+void status_collect_namespace_limits(const struct dispatch_env *env,
+                                     const struct status_namespaces *scope, struct stats *s)
 {
-        static struct census_largest largest;
-        struct tally_keys lookups, gets;
         struct census_stats stats;
         int only = tenant_seen(scope->viewer);
 
         census_get_stats(env->census, &stats);
-        census_get_largest(env->census, only, &largest);
         s->namespaces = stats.count;
         s->namespaces_most = stats.most;
         s->namespaces_removed = (double)stats.removed;
@@ -209,6 +206,16 @@ void status_collect_namespaces(const struct dispatch_env *env,
                 s->tenant_namespaces[i] = use.has;
                 s->tenant_namespaces_limit[i] = use.most;
         }
+}
+
+void status_collect_namespaces(const struct dispatch_env *env,
+                               const struct status_namespaces *scope, struct stats *s)
+{
+        static struct census_largest largest;
+        struct tally_keys lookups, gets;
+
+        status_collect_namespace_limits(env, scope, s);
+        census_get_largest(env->census, tenant_seen(scope->viewer), &largest);
         strcpy(s->namespace_names[STATS_NAMESPACES], "other");
         s->namespace_chunks[STATS_NAMESPACES] = (double)largest.chunks;
         s->namespace_bytes[STATS_NAMESPACES] = (double)largest.bytes;

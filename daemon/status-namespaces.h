@@ -19,7 +19,9 @@ struct status_namespaces {
 /* Members "namespaces" and "namespace_usage" of the status. */
 void status_add_namespaces(cJSON *root, const struct dispatch_env *env,
                            const struct status_namespaces *scope);
-/* The metrics by namespace, and those of the limits. */
+/* The metrics of the limits, and those by namespace. */
+void status_collect_namespace_limits(const struct dispatch_env *env,
+                                     const struct status_namespaces *scope, struct stats *s);
 void status_collect_namespaces(const struct dispatch_env *env,
                                const struct status_namespaces *scope, struct stats *s);
 /* The name of the tenant with this number in the store. */

@@ -276,7 +276,7 @@ static void print_status(const struct status_sources *from, const struct dispatc
         char *text;
 
         status_collect(from, only, &s);
-        status_collect_namespaces(from->env, scope, &s);
+        status_collect_namespace_limits(from->env, scope, &s);
         store_get_stats(from->env->store, &store);
         for (unsigned i = 0; i < WIRE_INSTANCE_BYTES; i++)
                 snprintf(instance + 2 * i, 3, "%02x", from->instance[i]);

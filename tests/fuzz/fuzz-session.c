@@ -351,6 +351,40 @@ static void say_withdraw(int fd)
         say(fd, &msg, sizeof(msg), false);
 }
 
+/* Names of one letter: the same few are opened, listed and removed by all. */
+static void say_of_namespaces(int fd)
+{
+        uint32_t x = take(1);
+        struct {
+                union {
+                        struct wire_namespace open;
+                        struct wire_namespaces list;
+                        struct wire_namespace_remove remove;
+                } head;
+                char name[2];
+        } msg = { 0 };
+        size_t head;
+
+        if (x % 3 == 0) {
+                head = sizeof(msg.head.open);
+                msg.head.open.hdr.op = WIRE_NAMESPACE;
+                msg.head.open.name_length = 1;
+        } else if (x % 3 == 1) {
+                head = sizeof(msg.head.list);
+                msg.head.list.hdr.op = WIRE_NAMESPACES;
+                msg.head.list.max = 1;
+                msg.head.list.name_length = 1;
+        } else {
+                head = sizeof(msg.head.remove);
+                msg.head.remove.hdr.op = WIRE_NAMESPACE_REMOVE;
+                msg.head.remove.hdr.flags = x & 128 ? WIRE_F_PURGE : 0;
+                msg.head.remove.name_length = 1;
+        }
+        msg.head.open.hdr.len = (uint32_t)head + 1;
+        ((char *)&msg)[head] = (char)('a' + (x >> 2) % 4);
+        say(fd, &msg, head + 1, false);
+}
+
 static void say_lookup(int fd)
 {
         struct wire_hdr msg = { .len = sizeof(msg),
@@ -519,7 +553,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         }
                         break;
                 case 1:
-                        hang_up(fd);
+                        if (x & 128)
+                                say_of_namespaces(*fd);
+                        else
+                                hang_up(fd);
                         break;
                 case 2:
                         if (*fd >= 0)

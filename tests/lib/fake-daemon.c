@@ -369,7 +369,7 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
         m.result.lane_max = d->o.lane_max;
         m.result.features = (d->o.lookup ? WIRE_FEATURE_LOOKUP : 0) |
                             (d->o.tally ? WIRE_FEATURE_TALLY : 0) |
-                            (d->o.is_old ? 0 : WIRE_FEATURE_PREFETCH);
+                            (d->o.is_old ? 0 : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES);
         memcpy(m.result.instance, d->instance, sizeof(d->instance));
         d->sessions[session].hello = true;
 
@@ -528,6 +528,77 @@ static void do_verify(struct fake_daemon *d, unsigned session, const struct wire
                    NULL, 0);
 }
 
+/* One result, with the fingerprint if it was asked for by its name. */
+static size_t print_namespace(const struct fake_daemon *d, unsigned i, bool named, uint8_t *to)
+{
+        size_t name = strlen(d->namespaces[i].name),
+               fingerprint = named ? strlen(d->namespaces[i].fingerprint) : 0,
+               bytes = (sizeof(struct wire_namespace_info) + name + 4 + fingerprint + 7) & ~7ul;
+        struct wire_namespace_info *info = (struct wire_namespace_info *)to;
+
+        memset(to, 0, bytes);
+        *info = (struct wire_namespace_info){ .bytes = (uint16_t)bytes,
+                                              .name_length = (uint8_t)name,
+                                              .tenant_length = 4,
+                                              .fingerprint_length = (uint16_t)fingerprint,
+                                              .flags = WIRE_NAMESPACE_MAY_REMOVE,
+                                              .owner = 1000 + i,
+                                              .sessions = i,
+                                              .chunks = d->n_chunks };
+        memcpy(info + 1, d->namespaces[i].name, name);
+        memcpy((char *)(info + 1) + name, "fake", 4);
+        memcpy((char *)(info + 1) + name + 4, d->namespaces[i].fingerprint, fingerprint);
+        return bytes;
+}
+
+static void do_namespaces(struct fake_daemon *d, unsigned session, const struct wire_namespaces *n)
+{
+        static _Alignas(8) uint8_t buf[WIRE_MAX_MESSAGE];
+        struct wire_reply *reply = (struct wire_reply *)buf;
+        size_t bytes = sizeof(*reply);
+        unsigned i;
+
+        memset(reply, 0, sizeof(*reply));
+        for (i = (unsigned)n->cursor; i < d->n_namespaces && reply->count < n->max; i++) {
+                const char *name = d->namespaces[i].name;
+
+                if (!*name || (n->name_length > 0 && (strlen(name) != n->name_length ||
+                                                      memcmp(name, n + 1, n->name_length) != 0)))
+                        continue;
+                bytes += print_namespace(d, i, n->name_length > 0, buf + bytes);
+                reply->count++;
+        }
+        if (n->name_length > 0 && reply->count == 0) {
+                refuse(d, session, &n->hdr, WIRE_NO_NAMESPACE, "there is no such namespace");
+                return;
+        }
+        reply->value64 = n->name_length == 0 && i < d->n_namespaces ? i : 0;
+        send_reply(d, session, &n->hdr, buf, bytes, NULL, 0);
+}
+
+static void do_remove(struct fake_daemon *d, unsigned session,
+                      const struct wire_namespace_remove *n)
+{
+        struct wire_reply reply = { 0 };
+
+        for (unsigned i = 0; i < d->n_namespaces; i++) {
+                char *name = d->namespaces[i].name;
+
+                if (strlen(name) != n->name_length || memcmp(name, n + 1, n->name_length) != 0)
+                        continue;
+                if (d->n_chunks > 0 && !(n->hdr.flags & WIRE_F_PURGE)) {
+                        refuse(d, session, &n->hdr, WIRE_NOT_EMPTY, "it has chunks");
+                        return;
+                }
+                *name = '\0';
+                reply.value64 = d->n_chunks;
+                d->n_chunks = 0;
+                send_reply(d, session, &n->hdr, &reply, sizeof(reply), NULL, 0);
+                return;
+        }
+        refuse(d, session, &n->hdr, WIRE_NO_NAMESPACE, "there is no such namespace");
+}
+
 static void do_report(struct fake_daemon *d, unsigned session, const struct wire_hdr *request)
 {
         static const char text[] = "{\"state\": \"fake\"}";
@@ -575,6 +646,12 @@ static void do_request(struct fake_daemon *d, unsigned session, const void *msg,
                 break;
         case WIRE_VERIFY:
                 do_verify(d, session, msg);
+                break;
+        case WIRE_NAMESPACES:
+                do_namespaces(d, session, msg);
+                break;
+        case WIRE_NAMESPACE_REMOVE:
+                do_remove(d, session, msg);
                 break;
         case WIRE_LOOKUP:
                 reply.value64 = d->lookup_bytes;

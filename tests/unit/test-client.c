@@ -541,6 +541,126 @@ static void test_verify_walks_and_says_what_is_wrong(void **state)
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
 }
 
+static void test_namespaces_are_listed_page_by_page_and_removed(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_namespace_options o = { .size = sizeof(o), .fingerprint = "a=b\n" };
+        struct kvcache_namespace_info list[2], one;
+        char *fingerprint = NULL, name[8];
+        uint64_t cursor = 0, dropped = 0;
+        unsigned seen = 0;
+        uint32_t handle;
+
+        start(f, NULL);
+        for (unsigned i = 0; i < 5; i++) {
+                snprintf(name, sizeof(name), "many-%u", i);
+                o.name = name;
+                assert_int_equal(kvcache_namespace_open(f->kv, &o, &handle), 0);
+        }
+        do {
+                int n = kvcache_namespace_list(f->kv, NULL, &cursor, list, 2);
+
+                assert_true(n > 0);
+                for (int i = 0; i < n; i++, seen++) {
+                        assert_string_equal(list[i].tenant, "fake");
+                        assert_int_equal(list[i].owner, 1000 + seen);
+                        assert_int_equal(list[i].may_remove, 1);
+                }
+        } while (cursor != 0);
+        assert_int_equal(seen, 6); /* and that of the rig */
+        assert_string_equal(list[1].name, "many-4");
+
+        assert_int_equal(kvcache_namespace_stat(f->kv, "many-2", "fake", &one, &fingerprint), 0);
+        assert_string_equal(one.name, "many-2");
+        assert_string_equal(fingerprint, "a=b\n");
+        free(fingerprint);
+        assert_int_equal(kvcache_namespace_stat(f->kv, "many-9", NULL, &one, NULL), -ENOENT);
+
+        put_one(f, 1, 10);
+        assert_int_equal(kvcache_namespace_remove(f->kv, "many-4", NULL, 0, NULL), -ENOTEMPTY);
+        assert_non_null(strstr(kvcache_error(f->kv), "it has chunks"));
+        assert_int_equal(
+                kvcache_namespace_remove(f->kv, "many-4", NULL, KVCACHE_PURGE, &dropped), 0);
+        assert_int_equal(dropped, 1);
+        assert_int_equal(kvcache_namespace_remove(f->kv, "many-4", NULL, 0, NULL), -ENOENT);
+        /* A handle of it opens it anew. */
+        assert_int_equal(kvcache_purge(f->kv, handle, NULL), 0);
+        assert_int_equal(kvcache_namespace_stat(f->kv, "many-4", NULL, &one, NULL), 0);
+
+        assert_int_equal(kvcache_namespace_list(f->kv, "", &cursor, list, 2), -EINVAL);
+        assert_int_equal(kvcache_namespace_list(f->kv, NULL, NULL, list, 2), -EINVAL);
+        assert_int_equal(kvcache_namespace_list(f->kv, NULL, &cursor, list, 0), -EINVAL);
+        assert_int_equal(kvcache_namespace_stat(f->kv, "a\n", NULL, &one, NULL), -EINVAL);
+        assert_int_equal(kvcache_namespace_stat(f->kv, NULL, NULL, &one, NULL), -EINVAL);
+        assert_int_equal(kvcache_namespace_remove(f->kv, "", NULL, 0, NULL), -EINVAL);
+        assert_int_equal(kvcache_namespace_remove(f->kv, "a", NULL, 2, NULL), -EINVAL);
+}
+
+enum { LIE_NONE, LIE_BYTES, LIE_LESS, LIE_NAME, LIE_NUL, LIE_COUNT, LIE_REST, LIE_END };
+static int list_lie;
+
+static size_t lie_of_namespaces(struct fake_daemon *d, const struct wire_hdr *request,
+                                struct wire_reply *reply, size_t bytes)
+{
+        struct wire_namespace_info *info = (struct wire_namespace_info *)(reply + 1);
+
+        if (request->op != WIRE_NAMESPACES)
+                return bytes;
+        switch (list_lie) {
+        case LIE_BYTES:
+                info->bytes = UINT16_MAX;
+                break;
+        case LIE_LESS:
+                info->bytes = sizeof(*info);
+                break;
+        case LIE_NAME:
+                info->name_length = 255;
+                break;
+        case LIE_NUL:
+                *(char *)(info + 1) = '\0';
+                break;
+        case LIE_COUNT:
+                reply->count++;
+                break;
+        case LIE_REST:
+                reply->count = 0;
+                break;
+        }
+        return bytes;
+}
+
+static void test_a_malformed_list_of_namespaces_is_refused(void **state)
+{
+        struct rig *f = *state;
+        struct fake_options o = { .reply = lie_of_namespaces };
+        struct kvcache_namespace_info list[4];
+        uint64_t cursor;
+
+        start(f, &o);
+        for (int i = LIE_NONE; i < LIE_END; i++) {
+                fake_daemon_lock(f->d);
+                list_lie = i;
+                fake_daemon_unlock(f->d);
+                cursor = 0;
+                assert_int_equal(kvcache_namespace_list(f->kv, NULL, &cursor, list, 4),
+                                 i == LIE_NONE ? 1 : -EBADMSG);
+        }
+}
+
+static void test_an_old_daemon_is_not_asked_for_namespaces(void **state)
+{
+        struct rig *f = *state;
+        struct fake_options o = { .is_old = true };
+        struct kvcache_namespace_info one;
+        uint64_t cursor = 0;
+
+        start(f, &o);
+        assert_int_equal(kvcache_namespace_list(f->kv, NULL, &cursor, &one, 1), -EOPNOTSUPP);
+        assert_int_equal(kvcache_namespace_stat(f->kv, "a", NULL, &one, NULL), -EOPNOTSUPP);
+        assert_int_equal(kvcache_namespace_remove(f->kv, "a", NULL, 0, NULL), -EOPNOTSUPP);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+}
+
 static void test_senseless_requests_are_refused_whole_and_senseless_keys_alone(void **state)
 {
         struct rig *f = *state;
@@ -1912,6 +2032,9 @@ int main(void)
                 TEST(connect_takes_the_socket_of_the_environment),
                 TEST(calls_without_a_handle_are_refused),
                 TEST(verify_walks_and_says_what_is_wrong),
+                TEST(namespaces_are_listed_page_by_page_and_removed),
+                TEST(a_malformed_list_of_namespaces_is_refused),
+                TEST(an_old_daemon_is_not_asked_for_namespaces),
                 TEST(namespace_mismatch_names_the_field),
                 TEST(what_was_put_is_got),
                 TEST(releases_ride_and_end_once),

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How many namespaces each may have, who has one open, and the largest: exact over any order of
+ * makes, removals, opens and closes. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "census.h"
+#include "checked.h"
+
+enum { HIDDEN = UINT16_MAX };
+
+/* The store's list. */
+static struct store_namespace list[STORE_MAX_NAMESPACES];
+static unsigned n_list;
+static uint64_t version;
+static uint32_t next_id;
+static struct census *census;
+
+void __wrap_store_namespaces_walk(const struct store *s, bool counted,
+                                  bool (*each)(void *userdata, const struct store_namespace *ns),
+                                  void *userdata);
+uint64_t __wrap_store_namespaces_version(const struct store *s);
+
+void __wrap_store_namespaces_walk(const struct store *s, bool counted,
+                                  bool (*each)(void *userdata, const struct store_namespace *ns),
+                                  void *userdata)
+{
+        for (unsigned i = 0; i < n_list; i++)
+                if (!each(userdata, &list[i]))
+                        return;
+}
+
+uint64_t __wrap_store_namespaces_version(const struct store *s)
+{
+        return version;
+}
+
+static void make(uint16_t tenant, uint32_t owner, unsigned count)
+{
+        for (unsigned i = 0; i < count; i++) {
+                assert_true(n_list < STORE_MAX_NAMESPACES);
+                list[n_list++] = (struct store_namespace){
+                        .id = ++next_id, .tenant = tenant, .owner = owner, .bytes = next_id % 1000
+                };
+        }
+        version++;
+}
+
+static void drop_last(unsigned count)
+{
+        n_list -= count;
+        version++;
+}
+
+static int setup(void **state)
+{
+        n_list = 0;
+        next_id = 0;
+        return census_new(&census, NULL, HIDDEN);
+}
+
+static int teardown(void **state)
+{
+        census = census_free(census);
+        return 0;
+}
+
+static void limit(unsigned user, unsigned n_tenants, unsigned most)
+{
+        struct census_limits limits = { .user = user, .n_tenants = n_tenants };
+
+        for (unsigned i = 0; i < n_tenants; i++)
+                limits.tenants[i] = (struct census_tenant){ .store_tenant = (uint16_t)(10 * i),
+                                                            .name = "t",
+                                                            .most = i == 0 ? most : 0 };
+        census_set_limits(census, &limits);
+}
+
+/* -1: it may. */
+static int refused_by(uint16_t tenant, uint32_t uid)
+{
+        struct census_use use;
+
+        return census_may_make(census, tenant, uid, &use) ? -1 : (int)use.scope;
+}
+
+static void the_limits_of_user_tenant_and_store_hold(void **state)
+{
+        struct census_stats stats;
+
+        limit(3, 2, 5);
+        assert_int_equal(refused_by(0, 1), -1);
+        make(0, 1, 3);
+        assert_int_equal(refused_by(0, 1), CENSUS_USER);
+        assert_int_equal(refused_by(0, 2), -1);
+        assert_int_equal(refused_by(10, 1), -1); /* a user counts in each tenant by itself */
+        make(0, 2, 1);
+        make(0, STORE_NO_OWNER, 1);
+        assert_int_equal(refused_by(0, 2), CENSUS_TENANT);
+        assert_int_equal(refused_by(10, 2), -1);
+        drop_last(2);
+        assert_int_equal(refused_by(0, 2), -1);
+        limit(4, 2, 5); /* after a reload */
+        assert_int_equal(refused_by(0, 1), -1);
+
+        make(77, STORE_NO_OWNER, STORE_MAX_NAMESPACES - n_list - 4);
+        make(HIDDEN, STORE_NO_OWNER, 4);
+        assert_int_equal(refused_by(10, 9), CENSUS_STORE);
+        census_get_stats(census, &stats);
+        assert_int_equal(stats.count, STORE_MAX_NAMESPACES - 4);
+        assert_int_equal(stats.most, STORE_MAX_NAMESPACES - 4);
+        assert_true(stats.store_near);
+        assert_int_equal(stats.refused[CENSUS_USER], 1);
+        assert_int_equal(stats.refused[CENSUS_TENANT], 1);
+        assert_int_equal(stats.refused[CENSUS_STORE], 1);
+}
+
+static void by_default_each_has_a_share(void **state)
+{
+        struct census_use use;
+
+        for (unsigned n = 1; n <= CENSUS_MAX_TENANTS; n++) {
+                limit(0, n, 0);
+                assert_true(census_get_tenant(census, 0, &use));
+                assert_int_equal(use.most, STORE_MAX_NAMESPACES / n);
+                use = census_get_user(census, 0, 1);
+                assert_int_equal(use.most, MIN((unsigned)STORE_MAX_NAMESPACES / n / 2, 512u));
+        }
+        assert_false(census_get_tenant(census, 5, &use));
+        limit(0, 1, 1); /* who is alone may have one */
+        assert_int_equal(refused_by(0, 1), -1);
+}
+
+static void who_is_near_a_limit_is_counted(void **state)
+{
+        struct census_stats stats;
+
+        limit(10, 2, 20);
+        make(0, 1, 7);
+        census_get_stats(census, &stats);
+        assert_int_equal(stats.users_near, 0);
+        make(0, 1, 1);
+        make(0, 2, 8);
+        census_get_stats(census, &stats);
+        assert_int_equal(stats.users_near, 2);
+        assert_int_equal(stats.tenants_near, 1);
+        assert_false(stats.store_near);
+}
+
+static void sessions_are_counted_whatever_the_order(void **state)
+{
+        enum { IDS = 6000, LIVE = STORE_MAX_NAMESPACES };
+        static unsigned sessions[IDS + 1];
+        static bool known[IDS + 1];
+        unsigned n_known = 0, seed = 5;
+
+        memset(sessions, 0, sizeof(sessions));
+        memset(known, 0, sizeof(known));
+        for (unsigned i = 0; i < 300000; i++) {
+                uint32_t id;
+
+                seed = seed * 1103515245 + 12345;
+                id = 1 + (seed >> 8) % IDS;
+                switch (seed >> 30) {
+                case 0:
+                case 1:
+                        if (!known[id] && n_known == LIVE) {
+                                assert_int_equal(census_ref(census, id), -ENOMEM);
+                                break;
+                        }
+                        assert_int_equal(census_ref(census, id), 0);
+                        sessions[id]++;
+                        n_known += !known[id];
+                        known[id] = true;
+                        break;
+                case 2:
+                        if (sessions[id] > 0) {
+                                census_unref(census, id);
+                                sessions[id]--;
+                        }
+                        break;
+                default:
+                        for (; sessions[id] > 0; sessions[id]--)
+                                census_unref(census, id);
+                        census_removed(census, id);
+                        n_known -= known[id];
+                        known[id] = false;
+                }
+                assert_int_equal(census_sessions(census, id), sessions[id]);
+                if (i % 5000 == 0)
+                        for (uint32_t k = 1; k <= IDS; k++)
+                                assert_int_equal(census_sessions(census, k), sessions[k]);
+        }
+}
+
+static void the_largest_come_in_order_and_all_are_in_the_sums(void **state)
+{
+        static struct census_largest l;
+        uint64_t bytes = 0;
+
+        limit(0, 1, 0);
+        make(0, 1, 1500);
+        make(7, 1, 30);
+        make(HIDDEN, 1, 3);
+        for (unsigned i = 0; i < 1530; i++)
+                bytes += list[i].bytes;
+        census_get_largest(census, -1, &l);
+        assert_int_equal(l.n, CENSUS_SHOWN);
+        assert_int_equal(l.count, 1530);
+        assert_true(l.bytes == bytes);
+        assert_int_equal(l.list[0].bytes, 999);
+        for (unsigned i = 1; i < l.n; i++)
+                assert_true(l.list[i - 1].bytes >= l.list[i].bytes);
+        census_get_largest(census, 7, &l);
+        assert_int_equal(l.count, 30);
+        for (unsigned i = 0; i < l.n; i++)
+                assert_int_equal(l.list[i].tenant, 7);
+}
+
+static void the_highest_id_is_not_forgotten(void **state)
+{
+        make(0, 1, 10);
+        assert_int_equal(census_highest_id(census), 10);
+        drop_last(5);
+        assert_int_equal(census_highest_id(census), 10);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        const struct CMUnitTest tests[] = {
+                TEST(the_limits_of_user_tenant_and_store_hold),
+                TEST(by_default_each_has_a_share),
+                TEST(who_is_near_a_limit_is_counted),
+                TEST(sessions_are_counted_whatever_the_order),
+                TEST(the_largest_come_in_order_and_all_are_in_the_sums),
+                TEST(the_highest_id_is_not_forgotten),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
