@@ -7,8 +7,9 @@
  * are woken once for all that was submitted.
  *
  * The end (SIGTERM, SIGINT): nothing new is accepted or read, what was asked before is answered,
- * what was accepted is written; then everybody is closed. A failure at start is one line and an
- * exit status; after that only a signal ends the loop. */
+ * what was accepted is written, for at most limits.drain; then everybody is closed, and operations
+ * of a device that hangs are waited for for io.hang, not longer. A failure at start is one line and
+ * an exit status; after that only a signal ends the loop. */
 #include "server-internal.h"
 
 #include <errno.h>
@@ -362,7 +363,34 @@ static bool is_settled(const struct server *s)
                kio_pending(s->io) <= sessions_disposing(s->sessions);
 }
 
-/* Everybody is closed, and every operation ends, but those that a client may hold up. */
+/* What a device does not answer in io.hang is left behind, with the store as a crash would leave it:
+ * not marked clean, and for the next start to recover. The lock stays for as long as the kernel has
+ * the operations. */
+static void leave_behind(struct server *s)
+{
+        char count[UNITS_TEXT];
+
+        log_error("stopping: %s to a device did not come back within %" PRIu64
+                  " s (io.hang): not waiting any longer; the store is not marked clean, and the next "
+                  "start recovers it",
+                  units_count(MAX(kio_pending(s->io), UINT64_C(1)), "operation", count),
+                  s->config->io.hang_ms / 1000);
+        http_stop(s->http);
+        _exit(EXIT_STATUS_IO);
+}
+
+/* The same, while the store is closed, which blocks. */
+static void on_close_late(int number)
+{
+        static const char text[] =
+                "stopping: a device hangs while the store is closed: not waiting any longer; the next "
+                "start recovers it\n";
+
+        (void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+        _exit(EXIT_STATUS_IO);
+}
+
+/* Everybody is closed, and every operation ends, but those that a client or a device may hold up. */
 static void close_all(struct server *s)
 {
         struct cache_stats cache = cache_stats(s);
@@ -375,11 +403,17 @@ static void close_all(struct server *s)
                             units_bytes(cache.unwritten_bytes, bytes));
         sessions_stop(s->sessions);
         store_stop(s->store);
+        s->drain_late = false;
+        event_add(s->drain, &(struct timeval){
+                                    .tv_sec = (time_t)(s->config->io.hang_ms / 1000),
+                                    .tv_usec = (suseconds_t)(s->config->io.hang_ms % 1000 * 1000) });
         while (!is_settled(s)) {
                 bool more = turn(s);
 
                 if (is_settled(s))
                         break;
+                if (s->drain_late)
+                        leave_behind(s);
                 event_base_loop(s->base, EVLOOP_ONCE | (more ? EVLOOP_NONBLOCK : 0));
         }
 }
@@ -417,8 +451,14 @@ static void server_fini(struct server *s)
         s->lookups = lookups_free(s->lookups);
         for (unsigned i = 0; i < s->n_env; i++)
                 cache_free(s->env[i].cache);
-        if (s->store)
+        if (s->store) {
+                if (s->draining) {
+                        signal(SIGALRM, on_close_late);
+                        alarm((unsigned)(s->config->io.hang_ms / 1000));
+                }
                 close_store(s);
+                alarm(0);
+        }
         if (held_up) {
                 log_warning("a descriptor that a client sent cannot be closed: not waiting for it");
                 _exit(EXIT_SUCCESS);

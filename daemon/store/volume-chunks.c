@@ -8,7 +8,7 @@
 #include "prefetch.h"
 #include "store/internal.h"
 
-enum { LIST_LOOKS = 64 };
+enum { LIST_LOOKS = 16 };
 
 uint64_t volume_max_chunk(const struct volume *v)
 {
@@ -130,8 +130,11 @@ unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cu
 {
         uint64_t i = *cursor, high = index_high(v->index);
         uint64_t end = MIN(high, i < high ? i + (uint64_t)max * LIST_LOOKS : high);
+        const struct namespace *ns = namespaces_get(v->namespaces, namespace_id);
         unsigned n = 0;
 
+        if (!ns || ns->seen.chunks == 0)
+                i = end = high;
         for (; i < end && n < max; i++) {
                 const struct chunk *c = volume_chunk_at(v, (uint32_t)i);
 

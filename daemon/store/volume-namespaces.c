@@ -66,13 +66,14 @@ void volume_namespace_remove(struct volume *v, struct store_purge *req,
 
 void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set)
 {
+        bool walk = req->all || (req->namespace_id != 0 &&
+                                 !volume_namespace_is_empty(v, req->namespace_id));
+
         req->dropped = 0;
         list_init(&req->node);
-        for (uint32_t i = 0; i < index_high(v->index); i++) {
+        for (uint32_t i = 0; walk && i < index_high(v->index); i++) {
                 const struct chunk *c = volume_chunk_at(v, i);
 
-                if (!req->all && req->namespace_id == 0)
-                        break; /* nobody's: only the count is noted */
                 if (!(c->flags & CHUNK_LINKED) ||
                     (!req->all && c->namespace_id != req->namespace_id))
                         continue;

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A disk whose writes do not come back, by LD_PRELOAD, for io.backend posix: while the file HANG_SWITCH
+ * names is there, a write of a data file (segment-*) waits. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static void wait_for_switch(int fd)
+{
+        char link[64], path[PATH_MAX];
+        ssize_t n;
+
+        snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+        n = readlink(link, path, sizeof(path) - 1);
+        if (n < 0)
+                return;
+        path[n] = '\0';
+        while (strstr(path, "/segment-") && access(getenv("HANG_SWITCH"), F_OK) == 0)
+                usleep(10000);
+}
+
+#define SEEN __attribute__((visibility("default")))
+
+/* The library is built for large files, so these are pwrite64 and pwritev64, as of the daemon. */
+SEEN ssize_t pwrite(int fd, const void *buf, size_t bytes, off_t offset)
+{
+        wait_for_switch(fd);
+        return syscall(SYS_pwrite64, fd, buf, bytes, (long)offset);
+}
+
+SEEN ssize_t pwritev(int fd, const struct iovec *v, int n, off_t offset)
+{
+        wait_for_switch(fd);
+        return syscall(SYS_pwritev, fd, v, n, (long)offset, 0L);
+}

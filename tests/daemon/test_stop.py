@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stop beside a device that does not answer: bounded, said, and as safe as a kill."""
+
+import signal
+import time
+
+import pytest
+
+from harness import BUILD, KIB, items, put_all, slow, wait_until
+from kvwire import Ack, Status
+
+
+@pytest.fixture
+def hangs(make_daemon, directory):
+    """A daemon whose writes wait while the switch is there."""
+    if slow() > 1:
+        pytest.skip("a sanitizer's library must be the first that is loaded")
+    switch = directory / "hang"
+    daemon = make_daemon(settings={"io.backend": "posix", "io.hang": "1s", "limits.drain": "1s", "store.prewrite": "off"},
+                         env={"LD_PRELOAD": str(BUILD / "tests/daemon/hang.so"), "HANG_SWITCH": str(switch)})
+    return daemon.start(), switch
+
+
+def test_R15_a_stop_does_not_wait_for_a_device_that_hangs(hangs):
+    daemon, switch = hangs
+    before, after = items("before", 20, 40 * KIB), items("after", 20, 40 * KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        put_all(c, ns, before, ack=Ack.WRITTEN)
+        switch.touch()
+        put_all(c, ns, after, ack=Ack.ACCEPTED)
+        wait_until(lambda: "has not come back for 1 s" in c.report(), "the path is called hung")
+    began = time.monotonic()
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.wait_exit() == 74
+    assert time.monotonic() - began < 15
+    assert "did not come back within 1 s (io.hang): not waiting any longer; the store is not marked clean" in daemon.log()
+
+    switch.unlink()
+    daemon.start()
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        for key, value in before:
+            result = c.get(ns, [key])[0]
+            assert result.status == Status.OK and result.data == value, "what was written is lost"
+            c.release([result.lease])
+
+
+def test_a_stop_waits_for_a_device_that_answers_in_time(hangs):
+    daemon, switch = hangs
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        switch.touch()
+        pairs = items("late", 5, 40 * KIB)
+        put_all(c, ns, pairs, ack=Ack.ACCEPTED)
+    daemon.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "stopping: writing" in daemon.log(), "it stops")
+    switch.unlink()
+    assert daemon.wait_exit() == 0
+    daemon.start()
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        assert all(c.get(ns, [key])[0].status == Status.OK for key, _ in pairs)
