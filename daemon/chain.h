@@ -13,28 +13,28 @@
 #include "cache.h"
 #include "client.h"
 
-/* The places of one message's keys: `places` is the message's to fill in. */
+/* The places of one message's keys, to be filled in: a stretch of its chain's, or the message's own.
+ */
 struct chain_part {
-        struct list_node node;
         struct chain *chain; /* NULL: this is all of it */
+        struct cache_place *places;
         uint32_t n;
-        uint32_t room;        /* for places */
-        bool answered;
-        struct cache_place places[];
 };
 
+/* With places of its own. */
 static inline size_t chain_part_bytes(uint32_t n)
 {
         return sizeof(struct chain_part) + n * sizeof(struct cache_place);
 }
 
 /* The part for a message of `b->count` keys, of which `last` is the last: of the chain that it
- * continues, or of a new one. If the message is all of its chain, which most are, or if there is no
- * memory to keep it, the part lies in `room`, chain_part_bytes() of the caller's until
+ * continues, or of a new one. It lies in `room`, chain_part_bytes() of the caller's until
  * chain_part_end(). */
 struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
                               const struct key *last, uint64_t now_ns, void *room);
-/* The message is answered: the part is the chain's, or gone. */
+/* The message is answered. */
 void chain_part_end(struct cache *cache, struct chain_part *part);
 /* No message continues what is open. */
 void chain_close(struct client *client);
+/* No chain is there. */
+void chain_fini(struct chain_spares *spares);

@@ -48,6 +48,13 @@ struct dispatch_blocks {
         unsigned n_unused, n;
 };
 
+/* Places of chains, to be used again: chain.c's. */
+enum { CHAIN_SPARES = 16 };
+struct chain_spares {
+        void *unused[CHAIN_SPARES];
+        unsigned n;
+};
+
 /* What the clients of a tenant share. Each tenant has its own; `all` is the array of them, by the
  * tenant's number in tenant.h. */
 struct dispatch_env {
@@ -67,6 +74,7 @@ struct dispatch_env {
         struct tally tally;            /* freed by dispatch_fini() */
         uint64_t impossible_tallies;   /* readings of a client's page that were cut */
         struct dispatch_blocks blocks; /* given back by dispatch_fini() */
+        struct chain_spares chain_spares; /* and these */
         struct log_ratelimit quota_lines, region_lines;
         struct donation_stats donated;
         uint64_t lane_max;

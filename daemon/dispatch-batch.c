@@ -19,27 +19,36 @@ enum {
         ALIGNMENT = 16,
 };
 
-/* One that is used again, or one of its own. A sanitizer shall see the end of each. */
+/* One that is used again, or one of its own. A sanitizer sees the end of each, and a use of one that
+ * is in no use. */
 static void *block_take(struct dispatch_blocks *blocks, size_t bytes, bool *ret_again)
 {
-        void *block;
+        char *block;
 
-        *ret_again = bytes <= BLOCK_BYTES && !SANITIZES_ADDRESSES &&
-                     (blocks->n_unused > 0 || blocks->n < DISPATCH_BLOCKS);
-        if (*ret_again && blocks->n_unused > 0)
-                return blocks->unused[--blocks->n_unused];
-        block = malloc(*ret_again ? (size_t)BLOCK_BYTES : bytes);
-        if (*ret_again && block)
+        *ret_again = bytes <= BLOCK_BYTES && (blocks->n_unused > 0 || blocks->n < DISPATCH_BLOCKS);
+        if (!*ret_again)
+                return malloc(bytes);
+        if (blocks->n_unused > 0) {
+                block = blocks->unused[--blocks->n_unused];
+        } else {
+                block = malloc(BLOCK_BYTES);
+                if (!block)
+                        return NULL;
                 blocks->n++;
+        }
+        SANITIZERS_ALLOW(block, bytes);
+        SANITIZERS_FORBID(block + bytes, BLOCK_BYTES - bytes);
         return block;
 }
 
 static void block_release(struct dispatch_blocks *blocks, void *block, bool again)
 {
-        if (again)
-                blocks->unused[blocks->n_unused++] = block;
-        else
+        if (!again) {
                 free(block);
+                return;
+        }
+        SANITIZERS_FORBID(block, BLOCK_BYTES);
+        blocks->unused[blocks->n_unused++] = block;
 }
 
 void dispatch_fini(struct dispatch_env *env)
@@ -48,6 +57,7 @@ void dispatch_fini(struct dispatch_env *env)
         while (env->blocks.n_unused > 0)
                 free(env->blocks.unused[--env->blocks.n_unused]);
         env->blocks.n = 0;
+        chain_fini(&env->chain_spares);
         tally_fini(&env->tally);
 }
 

@@ -10,7 +10,7 @@
 enum {
         MAX_REGIONS = 16384, /* a quarter of the mappings that a process may have */
         BYTES_OF_A_KEY = 1024, /* of limits.request_memory */
-        REQUEST_MEMORY_MIN = 4 << 20,
+        REQUEST_MEMORY_MIN = 2 << 20,
         UNREAD_FDS_MIN = 64,
 };
 

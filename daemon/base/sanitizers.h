@@ -14,6 +14,16 @@
 #define SANITIZES_ADDRESSES 0
 #endif
 
+/* For memory that is kept to be used again: what nothing may touch until then. */
+#if SANITIZES_ADDRESSES
+#include <sanitizer/asan_interface.h>
+#define SANITIZERS_FORBID(p, bytes) ASAN_POISON_MEMORY_REGION(p, bytes)
+#define SANITIZERS_ALLOW(p, bytes)  ASAN_UNPOISON_MEMORY_REGION(p, bytes)
+#else
+#define SANITIZERS_FORBID(p, bytes) ((void)(p), (void)(bytes))
+#define SANITIZERS_ALLOW(p, bytes)  ((void)(p), (void)(bytes))
+#endif
+
 #if defined(__SANITIZE_THREAD__) || SANITIZERS_CLANG(thread_sanitizer)
 #define SANITIZES_THREADS 1
 #else
