@@ -199,14 +199,15 @@ static int check_socket_place(const struct config *c, const char *key, const cha
         _cleanup_(freep) char *copy = strdup(path);
         char at[PATH_MAX], where[CONFIG_WHERE], *directory;
         struct stat st;
+        bool there;
         int r;
 
         if (!copy)
                 return config_fail(ret_error, -ENOMEM, "out of memory");
         directory = dirname(copy);
         r = check_directory(directory, at);
-        if (r == 0 && strcmp(at, directory) != 0 &&
-            (!makes_directory || strcmp(at, dirname(directory)) != 0))
+        there = r == 0 && strcmp(at, directory) == 0;
+        if (r == 0 && !there && (!makes_directory || strcmp(at, dirname(directory)) != 0))
                 r = -ENOENT;
         if (r < 0)
                 return config_fail(
@@ -214,6 +215,16 @@ static int check_socket_place(const struct config *c, const char *key, const cha
                         config_where(c, key, where), key, path, at,
                         r == -ENOENT ? "the directories below it are missing" : strerror(-r),
                         hint_for(r));
+        /* As a start has it. Root may look on behalf of the user that is to run the daemon. */
+        if (makes_directory && there && stat(at, &st) == 0 &&
+            (((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) ||
+             (geteuid() != 0 && st.st_uid != 0 && st.st_uid != geteuid())))
+                return config_fail(
+                        ret_error, -EPERM,
+                        "%s%s: other users may change the directory %.108s, and could "
+                        "replace the socket; it must belong to root or the daemon's user, "
+                        "without o+w or with its sticky bit",
+                        config_where(c, key, where), key, at);
         if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
                 return config_fail(ret_error, -EEXIST,
                                    "%s%s: %.108s is there and is no socket; remove it, or choose "

@@ -301,6 +301,12 @@ def test_check_config_looks_at_places_and_changes_nothing(directory):
     assert "listen.socket: no socket can be made" in lines[1] and "listen.http: no socket can be made" in lines[2]
     result, lines = check(store__path=store, listen__socket=directory / "file")
     assert result.returncode == CONFIG and "is no socket" in lines[0]
+    open_to_all = directory / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    result, lines = check(store__path=store, listen__socket=open_to_all / "s")
+    assert result.returncode == CONFIG and "could replace the socket" in lines[0]
+    open_to_all.rmdir()
     result, lines = check(store__path=f"{store},{directory / 'file/x'}", listen__socket=socket)
     assert result.returncode == OK and lines == [], "a start goes on without one of several"
     assert sorted(p.name for p in directory.iterdir()) == ["file"]
