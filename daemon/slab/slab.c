@@ -192,7 +192,7 @@ static void classes_init(struct slabs *s)
         class_add(s, s->slab_bytes);
 }
 
-int slabs_declare_class(struct slabs *s, uint64_t bytes)
+static int declare(struct slabs *s, uint64_t bytes, unsigned max_sizes, unsigned max_classes)
 {
         unsigned at;
 
@@ -203,15 +203,20 @@ int slabs_declare_class(struct slabs *s, uint64_t bytes)
         at = class_position(s, bytes);
         if (s->classes[s->by_size[at]].bytes == bytes)
                 return 0;
-        if (s->n_sizes == SLAB_MAX_SIZES || s->n_classes == SLAB_MAX_CLASSES)
+        if (s->n_sizes >= max_sizes || s->n_classes >= max_classes)
                 return -ENOSPC;
         class_add(s, bytes);
         return 0;
 }
 
-int slabs_class_of(struct slabs *s, uint16_t group, uint64_t bytes)
+int slabs_declare_class(struct slabs *s, uint64_t bytes)
 {
-        int class = slabs_class_for(s, bytes);
+        return declare(s, bytes, SLAB_DECLARED_SIZES, SLAB_ASKED_CLASSES);
+}
+
+/* The group's class of the size of this one, which is made if there may be so many. */
+static int find_or_make(struct slabs *s, uint16_t group, int class, unsigned max_classes)
+{
         unsigned made;
 
         while (class >= 0 && s->classes[class].group != group) {
@@ -219,13 +224,33 @@ int slabs_class_of(struct slabs *s, uint16_t group, uint64_t bytes)
                         class = s->classes[class].sibling;
                         continue;
                 }
-                if (s->n_classes == SLAB_MAX_CLASSES)
+                if (s->n_classes >= max_classes)
                         return -ENOSPC;
                 made = class_new(s, group, s->classes[class].bytes);
                 s->classes[class].sibling = (uint16_t)made;
                 class = (int)made;
         }
         return class;
+}
+
+int slabs_class_of(struct slabs *s, uint16_t group, uint64_t bytes)
+{
+        int best = find_or_make(s, group, slabs_class_for(s, bytes), SLAB_ASKED_CLASSES);
+
+        if (best != -ENOSPC)
+                return best;
+        for (int i = slabs_group_first(s, group); i >= 0; i = slabs_group_next(s, (unsigned)i))
+                if (s->classes[i].bytes >= bytes &&
+                    (best < 0 || s->classes[i].bytes < s->classes[best].bytes))
+                        best = i;
+        return best;
+}
+
+int slabs_class_restore(struct slabs *s, uint16_t group, uint64_t bytes)
+{
+        int r = declare(s, bytes, SLAB_MAX_SIZES, SLAB_MAX_CLASSES);
+
+        return r < 0 ? r : find_or_make(s, group, slabs_class_for(s, bytes), SLAB_MAX_CLASSES);
 }
 
 uint16_t slabs_class_group(const struct slabs *s, unsigned class)

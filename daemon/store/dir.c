@@ -301,6 +301,7 @@ static int write_superblock_to(int fd, struct disk_superblock *sb, unsigned *goo
         if (!copies)
                 return -ENOMEM;
         sb->generation++;
+        sb->ceiling_generation = sb->generation;
         sb->crc = disk_superblock_crc(sb);
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
                 copies[i] = *sb;
@@ -411,6 +412,8 @@ static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
                 if (memcmp(&copies[i], best, sizeof(*best)) == 0)
                         d->superblock_good |= 1u << i / (DISK_SUPERBLOCKS / 2);
+        if (best->ceiling_generation != best->generation)
+                d->superblock.seq_ceiling = d->superblock.page_ceiling = 0;
         return 0;
 }
 

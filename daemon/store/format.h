@@ -62,7 +62,13 @@ struct disk_superblock {
         uint32_t void_position;  /* 132  a write of the table failed, and may have been done all the
                                     same: from this page on ... */
         uint32_t void_pages;     /* 136  ... so many are to be erased before the table is read */
-        uint8_t reserved[3956];  /* 140 */
+        uint8_t reserved0[116];  /* 140 */
+        uint64_t seq_ceiling;    /* 256  no sequence has been given that is higher, nor is one before this
+                                    has been raised; 0: not kept */
+        uint64_t page_ceiling;   /* 264  the same of the sequences of table pages */
+        uint64_t ceiling_generation; /* 272  that of this copy, or the two are as an older daemon, which
+                                    does not raise them, has found them */
+        uint8_t reserved[3816];  /* 280 */
 };
 static_assert(sizeof(struct disk_superblock) == DISK_PAGE, "disk format");
 static_assert(offsetof(struct disk_superblock, uuid) == 40, "disk format");
@@ -70,6 +76,8 @@ static_assert(offsetof(struct disk_superblock, clean) == 92, "disk format");
 static_assert(offsetof(struct disk_superblock, away) == 124, "disk format");
 static_assert(offsetof(struct disk_superblock, unsynced) == 128, "disk format");
 static_assert(offsetof(struct disk_superblock, void_position) == 132, "disk format");
+static_assert(offsetof(struct disk_superblock, seq_ceiling) == 256, "disk format");
+static_assert(offsetof(struct disk_superblock, ceiling_generation) == 272, "disk format");
 #define DISK_SUPERBLOCK_MAGIC "KVCSTORE"
 
 /* An entry of this namespace, which no chunk is in, records a hand-over: from its epoch on the segment

@@ -14,6 +14,7 @@
  *   room.c               slots: acquire, evict, move slabs between classes; removing chunks
  *   segment.c            data files: format ahead, prewrite, retire; what the limit allows; ring
  *                        growth
+ *   sequence.c           how far sequences may go before the superblock says so
  *   sync.c               durability: one pass of fdatasync for all who wait
  *   scrub.c              reading back: the background pass, and on request
  *   namespace.c          the list of namespaces; namespace-file.c: what of it is on disk
@@ -118,6 +119,12 @@ struct volume {
         struct namespaces *namespaces;
         struct scrub *scrub;
         uint64_t seq;            /* the last one given */
+
+        /* sequence.c */
+        uint64_t seq_ceiling, page_ceiling; /* that the superblock has on the disk */
+        uint64_t next_seq_ceiling, next_page_ceiling; /* that are on their way there */
+        bool raising;
+        uint64_t raise_again_at; /* after a failure: from this sequence on */
 
         /* segment.c */
         struct segment **segments;
@@ -233,6 +240,7 @@ enum volume_mark {
         MARK_AWAY = 2,     /* others go on without it */
         MARK_COUNT = 4,    /* mark_count: numbers that the set has given out */
         MARK_VOID = 8,     /* void_position and void_pages */
+        MARK_CEILINGS = 16, /* sequence.c */
 };
 void mark_want(struct volume *v, unsigned marks);
 
@@ -315,6 +323,17 @@ void ring_turn(struct volume *v);
 void ring_use_growth(struct volume *v);
 /* Its slab is empty: takes it out of use for good. */
 void segment_retire(struct volume *v, uint32_t slab);
+
+/* sequence.c */
+/* Reserves sequences in the superblock that is about to be written; `done`: or none, as no more are
+ * given before the next start. */
+void sequence_reserve(struct volume *v, bool done);
+/* That superblock has been written. */
+void sequence_reserved(struct volume *v);
+/* So it has, or not, as a mark. */
+void sequence_marked(struct volume *v, int r);
+/* Raises the ceilings in time. A volume that cannot is bypassed before it reaches them. */
+void sequence_turn(struct volume *v);
 
 /* sync.c */
 void sync_turn(struct volume *v);

@@ -15,6 +15,10 @@
  * start, and what is purged or written from now on must be newer than all it says. */
 #define RECOVER_UNREAD_GAP (UINT64_C(1) << 40)
 
+/* A page with a higher sequence is no page: no store has come that far, and pages behind it would not be
+ * valid. */
+#define RECOVER_PAGE_SEQUENCE_MAX (UINT64_C(1) << 62)
+
 /* What the ring says about one segment, by its newest entry. */
 struct segment_scan {
         uint64_t epoch;

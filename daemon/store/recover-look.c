@@ -409,6 +409,25 @@ static int look_sorted(struct recovery *rec)
         return r < 0 ? r : follow_plan(rec, look_at_page);
 }
 
+/* What has not been seen may say more than what has. The superblock knows how much, unless an older
+ * daemon was at the store, or damage: then it is estimated. */
+static void go_on_from(struct recovery *rec, bool early)
+{
+        const struct disk_superblock *sb = &rec->v->dir->superblock;
+        bool known = sb->seq_ceiling > 0 && rec->max_seq <= sb->seq_ceiling &&
+                     rec->max_sequence <= sb->page_ceiling;
+
+        if (!early && !rec->unread)
+                return;
+        if (known) {
+                rec->max_seq = sb->seq_ceiling;
+                rec->max_sequence = MAX(rec->max_sequence, rec->unread ? sb->page_ceiling : 0);
+                return;
+        }
+        rec->max_seq += rec->unread ? RECOVER_UNREAD_GAP : UNSEEN_GAP;
+        rec->max_sequence += rec->unread ? RECOVER_UNREAD_GAP : 0;
+}
+
 int recover_look(struct recovery *rec)
 {
         int r = OUT_OF_ORDER;
@@ -420,13 +439,8 @@ int recover_look(struct recovery *rec)
         gone_fini(&rec->gone);
         if (r < 0)
                 return recover_fail(rec, r, "reading the table");
-        if (r == ALL_IS_SAID)
-                rec->max_seq += UNSEEN_GAP;
         rec->max_sequence = rec->newest.sequence;
-        if (rec->unread) {
-                rec->max_seq += RECOVER_UNREAD_GAP;
-                rec->max_sequence += RECOVER_UNREAD_GAP;
-        }
+        go_on_from(rec, r == ALL_IS_SAID);
         return 0;
 }
 

@@ -160,10 +160,9 @@ static int cut_segment(struct recovery *rec, uint32_t number)
         uint64_t bytes = (uint64_t)rec->scans[number].slot_pages * DISK_PAGE;
         int class, r;
 
-        slabs_declare_class(v->slabs, bytes);
-        class = slabs_class_of(v->slabs, tenant, bytes);
-        if (class < 0 || slabs_class_bytes(v->slabs, (unsigned)class) != bytes)
-                return -EINVAL;
+        class = slabs_class_restore(v->slabs, tenant, bytes);
+        if (class < 0)
+                return class;
         r = slabs_assign(v->slabs, number, (unsigned)class);
         if (r < 0)
                 return r;
@@ -221,6 +220,10 @@ int recover_take_places(struct recovery *rec)
                         prefetch_place(v, ahead[(done + FETCH_AHEAD / 2) % FETCH_AHEAD], 1);
                 take_place(rec, ahead[done % FETCH_AHEAD]);
         }
+        /* What is on the disk has its sizes by now. What is declared comes after it, and shares one where
+         * there is no room for more. */
+        for (unsigned n = 0; n < namespaces_count(v->namespaces); n++)
+                slabs_declare_class(v->slabs, namespaces_at(v->namespaces, n)->seen.chunk_bytes);
         v->stats.recovered_chunks = v->chunks;
         return 0;
 }

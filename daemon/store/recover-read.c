@@ -110,7 +110,8 @@ void recover_block_check(const struct recovery *rec, struct block *b)
 
                 if (i + 1 < b->n)
                         recover_prefetch_page(p + 1);
-                c->valid = disk_page_valid(p, uuid, b->first + i);
+                c->valid = disk_page_valid(p, uuid, b->first + i) &&
+                           p->sequence <= RECOVER_PAGE_SEQUENCE_MAX;
                 c->entries = 0;
                 for (unsigned j = 0; c->valid && !rec->shallow && j < p->count; j++) {
                         const struct disk_entry *e = &p->entries[j];
@@ -212,6 +213,7 @@ int recover_open_ring(struct recovery *rec)
 {
         struct volume *v = rec->v;
         struct stat st;
+        uint64_t most;
         int r;
 
         unlinkat(v->dir->fd, RECOVER_TABLE_NEW, 0);
@@ -220,9 +222,14 @@ int recover_open_ring(struct recovery *rec)
                 return recover_fail(rec, v->table_fd, "cannot open the file \"" RECOVER_TABLE "\"");
         if (fstat(v->table_fd, &st) < 0)
                 return recover_fail(rec, -errno, "cannot look at the file \"" RECOVER_TABLE "\"");
-        rec->pages =
-                (uint32_t)MIN(MAX((uint64_t)st.st_size / DISK_PAGE, (uint64_t)STORE_RING_MIN_PAGES),
-                              (uint64_t)TABLE_MAX_PAGES - 1);
+        /* A ring has never been larger than the slots of a whole store need. What lies behind that is no
+         * table's, and would be allocated. */
+        most = ring_pages_for(MAX(v->dir->superblock.limit, v->params.limit) / DISK_PAGE);
+        if ((uint64_t)st.st_size > most * DISK_PAGE && !v->params.as_is &&
+            ftruncate(v->table_fd, (off_t)(most * DISK_PAGE)) < 0)
+                return recover_fail(rec, -errno, "cannot cut the file \"" RECOVER_TABLE "\"");
+        rec->pages = (uint32_t)MIN(
+                MAX((uint64_t)st.st_size / DISK_PAGE, (uint64_t)STORE_RING_MIN_PAGES), most);
         r = dir_allocate(v->table_fd, (uint64_t)rec->pages * DISK_PAGE);
         if (r == 0 && fdatasync(v->table_fd) < 0)
                 r = -errno;

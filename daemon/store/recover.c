@@ -87,8 +87,6 @@ static int add_slabs(struct recovery *rec)
         r = slabs_new(&v->slabs, DISK_SEGMENTS_MAX, v->slab_bytes);
         if (r < 0)
                 return recover_fail(rec, r, "making the slot allocator");
-        for (unsigned i = 0; i < namespaces_count(v->namespaces); i++)
-                slabs_declare_class(v->slabs, namespaces_at(v->namespaces, i)->seen.chunk_bytes);
         for (uint32_t i = 0; i < v->n_segments; i++) {
                 struct segment *seg = v->segments[i];
 
@@ -236,7 +234,8 @@ static int recover_all(struct recovery *rec)
                 return r;
 
         v->seq = MAX(rec->max_seq, namespaces_max_seq(v->namespaces));
-        if (v->seq > CHUNK_SEQ_MAX - RECOVER_UNREAD_GAP)
+        if (v->seq > CHUNK_SEQ_MAX - RECOVER_UNREAD_GAP ||
+            rec->max_sequence > RECOVER_PAGE_SEQUENCE_MAX - RECOVER_UNREAD_GAP)
                 return store_error(rec->error, -EOVERFLOW,
                                    "%s: no sequence numbers are left: make the store anew", v->path);
         if (rec->names_lost) {

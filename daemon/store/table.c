@@ -478,6 +478,11 @@ uint64_t table_pages_written(const struct table *t)
         return t->written;
 }
 
+uint64_t table_next_sequence(const struct table *t)
+{
+        return t->next_sequence;
+}
+
 int table_grow(struct table *t, uint32_t pages, uint64_t synced)
 {
         void *p;

@@ -102,6 +102,7 @@ bool table_is_dirty(const struct table *t); /* something completed since the las
  * once more. -ENOMEM. */
 int table_grow(struct table *t, uint32_t pages, uint64_t synced);
 uint64_t table_pages_written(const struct table *t);
+uint64_t table_next_sequence(const struct table *t); /* of the next page that is written */
 
 uint32_t table_pages(const struct table *t);
 /* Live entries it can hold and still take new ones at a bearable cost. */

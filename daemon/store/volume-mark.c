@@ -25,6 +25,8 @@ static void marked(struct kio_request *req)
         v->operations--;
         v->marks_flying = 0;
         submit_marks(v);
+        if (marks & MARK_CEILINGS)
+                sequence_marked(v, (int)req->result);
         if (marks & MARK_VOID)
                 put_table_is_void(v, (int)req->result);
         volume_progress(v);
@@ -44,6 +46,8 @@ static void submit_marks(struct volume *v)
                 sb->away = 1;
         if (v->marks_flying & MARK_COUNT)
                 sb->path_count = v->mark_count;
+        if (v->marks_flying & MARK_CEILINGS)
+                sequence_reserve(v, false);
         if (v->marks_flying & MARK_VOID) {
                 sb->void_position = v->void_position;
                 sb->void_pages = v->void_pages;

@@ -215,6 +215,7 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
         v->dir->superblock.segment_bytes = v->segment_bytes;
         v->dir->superblock.clean = 0;
         v->dir->superblock.unsynced = 0;
+        sequence_reserve(v, false);
         r = dir_write_superblock(v->dir);
         if (r == 0)
                 r = dir_sync(v->dir);
@@ -225,6 +226,7 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
         if (r < 0)
                 return store_error(ret_error, r, "out of memory");
         scrub_set(v->scrub, &v->params.scrub);
+        sequence_reserved(v);
         namespaces_set_io(v->namespaces, io, v->kio_path, namespaces_progress, v);
         /* What a process that was killed has written may be in the page cache alone. */
         for (uint32_t i = 0; !v->stats.clean_start && i < v->n_segments; i++)

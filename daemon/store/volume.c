@@ -62,6 +62,7 @@ void volume_turn(struct volume *v)
                 ring_turn(v);
                 table_kick(v);
                 sync_turn(v);
+                sequence_turn(v);
                 scrub_turn(v->scrub, clock_mono_ns());
                 drops_settle(v);
         } while (drain(v));
@@ -156,6 +157,7 @@ static int close_clean(struct volume *v)
         if (r < 0)
                 return r;
         v->dir->superblock.clean = 1;
+        sequence_reserve(v, true);
         return dir_write_superblock(v->dir);
 }
 

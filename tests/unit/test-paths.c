@@ -582,8 +582,10 @@ static void a_store_of_one_path_carries_no_trace_of_sets(void **state)
         fd = open(name, O_RDONLY);
         assert_int_equal(read(fd, &sb, sizeof(sb)), sizeof(sb));
         close(fd);
-        for (const uint8_t *p = sb.set; p < (uint8_t *)(&sb + 1); p++)
+        for (const uint8_t *p = sb.set; p < (uint8_t *)&sb.seq_ceiling; p++)
                 assert_int_equal(*p, 0);
+        for (unsigned i = 0; i < sizeof(sb.reserved); i++)
+                assert_int_equal(sb.reserved[i], 0);
         assert_int_equal(sb.path_index, 0);
         assert_int_equal(sb.path_count, 1);
 }

@@ -189,7 +189,7 @@ static void a_full_table_of_classes_falls_back_to_the_shared_ones(void **state)
         while ((r = slabs_declare_class(s, bytes)) == 0)
                 bytes += SLAB_GRAIN;
         assert_int_equal(r, -ENOSPC);
-        assert_int_equal(slabs_class_count(s), SLAB_MAX_SIZES);
+        assert_int_equal(slabs_class_count(s), SLAB_DECLARED_SIZES);
         assert_int_equal(slabs_class_bytes(s, class_of(s, bytes)), 36 * MIB);
         /* What is in the table stays declared. */
         assert_int_equal(slabs_declare_class(s, bytes - SLAB_GRAIN), 0);
@@ -241,10 +241,40 @@ static void a_full_table_of_groups_is_said(void **state)
         for (unsigned group = 1; r >= 0 && group < UINT16_MAX; group++)
                 r = slabs_class_of(s, (uint16_t)group, 4096);
         assert_int_equal(r, -ENOSPC);
-        assert_int_equal(slabs_class_count(s), SLAB_MAX_CLASSES);
+        assert_int_equal(slabs_class_count(s), SLAB_ASKED_CLASSES);
         assert_true(slabs_class_of(s, 1, 4096) >= 0);
         assert_int_equal(slabs_class_of(s, 1, 8192), -ENOSPC);
         assert_int_equal(slabs_declare_class(s, 33 * MIB), -ENOSPC);
+        /* What a group has takes smaller ones, too. */
+        r = slabs_class_restore(s, 1, MIB);
+        assert_true(r >= 0);
+        assert_int_equal(slabs_class_of(s, 1, 8192), r);
+        assert_int_equal(slabs_class_of(s, 1, MIB + 1), -ENOSPC);
+        assert_int_equal(slabs_class_of(s, 2, 8192), -ENOSPC);
+}
+
+static void what_is_restored_has_its_class_whatever_is_declared(void **state)
+{
+        _cleanup_(slabs_freep) struct slabs *s = make(1, 64 * MIB, 64 * MIB);
+        const uint64_t odd = 777 * SLAB_GRAIN;
+        unsigned n = 0;
+        int class;
+
+        for (uint64_t bytes = 32 * MIB; slabs_declare_class(s, bytes) == 0;)
+                bytes += SLAB_GRAIN;
+        assert_int_equal(slabs_declare_class(s, odd), -ENOSPC);
+        for (uint16_t group = 0; group < 3; group++) {
+                class = slabs_class_restore(s, group, odd);
+                assert_true(class >= 0);
+                assert_int_equal(slabs_class_bytes(s, (unsigned)class), odd);
+                assert_int_equal(slabs_class_group(s, (unsigned)class), group);
+                assert_int_equal(slabs_class_of(s, group, odd), class);
+        }
+        assert_int_equal(slabs_class_restore(s, 0, 65 * MIB), -E2BIG);
+        while ((class = slabs_class_restore(s, 5, 8 * MIB + n * SLAB_GRAIN)) >= 0)
+                n++;
+        assert_int_equal(class, -ENOSPC);
+        assert_in_range(n, SLAB_MAX_SIZES - SLAB_DECLARED_SIZES - 1, SLAB_MAX_SIZES);
 }
 
 static void a_space_holds_exactly_what_fits_and_no_place_twice(void **state)
@@ -616,6 +646,7 @@ int main(void)
                 cmocka_unit_test(a_full_table_of_classes_falls_back_to_the_shared_ones),
                 cmocka_unit_test(a_slab_has_slots_of_one_group_only),
                 cmocka_unit_test(a_full_table_of_groups_is_said),
+                cmocka_unit_test(what_is_restored_has_its_class_whatever_is_declared),
                 cmocka_unit_test(a_space_holds_exactly_what_fits_and_no_place_twice),
                 cmocka_unit_test(slabs_are_cut_in_order_and_slots_given_in_order),
                 cmocka_unit_test(a_released_slot_is_found_again),

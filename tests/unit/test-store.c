@@ -1851,6 +1851,145 @@ static void a_sequence_has_52_bits_and_no_more_are_given(void **state)
         expect_refused(-EOVERFLOW, "no sequence numbers are left");
 }
 
+/* --- how far sequences go --- */
+
+static struct disk_superblock superblock(void)
+{
+        struct disk_superblock sb;
+        int fd = file_of("superblock", O_RDONLY);
+
+        assert_int_equal(pread(fd, &sb, sizeof(sb), 0), sizeof(sb));
+        close(fd);
+        return sb;
+}
+
+static void table_is_bad_at(off_t offset)
+{
+        struct stat st;
+        int fd = file_of("table", O_RDONLY);
+
+        assert_int_equal(fstat(fd, &st), 0);
+        close(fd);
+        reads_of.table = st.st_ino;
+        reads_of.bad = offset;
+}
+
+static void start_only(void)
+{
+        struct store_params params = params_of(64 * MIB);
+        char error[512] = "";
+
+        params.prewrite = false;
+        if (try_open(&params, error) < 0)
+                fail_msg("open: %s", error);
+}
+
+/* As a kill leaves it: what the superblock said at the start. */
+static void stop_as_killed(const struct disk_superblock *sb)
+{
+        int fd;
+
+        stop();
+        fd = file_of("superblock", O_RDWR);
+        for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
+                assert_int_equal(pwrite(fd, sb, sizeof(*sb), i * DISK_PAGE), sizeof(*sb));
+        close(fd);
+}
+
+/* However often a page cannot be read and however the daemon ends, a start takes a bounded number of
+ * sequences: 2^32 of them fit, where 4,096 did. */
+static void starts_with_a_damaged_table_do_not_use_up_sequences(void **state)
+{
+        const unsigned starts = 100;
+        struct disk_superblock first, sb;
+
+        start_limit(64 * MIB);
+        put_range(0, 300, 5000);
+        stop();
+        first = superblock();
+        assert_true(first.seq_ceiling > 300 && first.seq_ceiling < 10000);
+        table_is_bad_at(DISK_PAGE);
+        for (unsigned i = 0; i < starts; i++) {
+                start_only();
+                sb = superblock();
+                if (i % 2)
+                        stop_as_killed(&sb);
+                else
+                        stop();
+                assert_true(reads_of.failed > 0);
+        }
+        reads_of.table = 0;
+        sb = superblock();
+        assert_true(sb.seq_ceiling > first.seq_ceiling);
+        assert_true((sb.seq_ceiling - first.seq_ceiling) / starts <= UINT64_C(1) << 20);
+        assert_true((sb.page_ceiling - first.page_ceiling) / starts <= UINT64_C(1) << 20);
+        /* With all of it readable nothing is left out. */
+        start_limit(64 * MIB);
+        stop();
+        assert_true(superblock().seq_ceiling <= sb.seq_ceiling + 10);
+}
+
+/* What an unreadable page may say is below what is given from then on: a purge covers it. */
+static void what_could_not_be_read_is_older_than_a_later_purge(void **state)
+{
+        struct disk_superblock sb;
+
+        start_limit(64 * MIB);
+        put_range(0, 300, 5000);
+        sb = superblock();
+        stop_as_killed(&sb);
+        table_is_bad_at(DISK_PAGE);
+        start_limit(64 * MIB);
+        assert_true(reads_of.failed > 0);
+        assert_true(purge(true) <= 300);
+        stop();
+        reads_of.table = 0;
+        start_limit(64 * MIB);
+        assert_int_equal(count_present(0, 300), 0);
+        stop();
+}
+
+static void rewrite_superblocks(void (*change)(struct disk_superblock *sb), unsigned first,
+                                unsigned n);
+
+static void as_an_older_daemon(struct disk_superblock *sb)
+{
+        sb->generation++;
+}
+
+static void what_an_older_daemon_left_in_the_superblock_is_not_believed(void **state)
+{
+        start_limit(64 * MIB);
+        put_range(0, 300, 5000);
+        stop();
+        rewrite_superblocks(as_an_older_daemon, 0, DISK_SUPERBLOCKS);
+        table_is_bad_at(DISK_PAGE);
+        start_only();
+        reads_of.table = 0;
+        assert_true(superblock().seq_ceiling > UINT64_C(1) << 40);
+        stop();
+}
+
+/* A table that claims more than a store of this limit can have. */
+static void a_table_that_is_too_large_is_cut_and_not_allocated(void **state)
+{
+        struct stat st;
+        int fd;
+
+        start_limit(64 * MIB);
+        put_range(0, 100, 5000);
+        stop();
+        fd = file_of("table", O_RDWR);
+        assert_int_equal(ftruncate(fd, (off_t)1 << 40), 0);
+        start_limit(64 * MIB);
+        assert_int_equal(count_present(0, 100), 100);
+        assert_int_equal(fstat(fd, &st), 0);
+        close(fd);
+        assert_true((uint64_t)st.st_size <= 64 * MIB / 8);
+        assert_true(du() <= 64 * MIB);
+        stop();
+}
+
 static void rewrite_superblocks(void (*change)(struct disk_superblock *sb), unsigned first,
                                 unsigned n)
 {
@@ -2524,6 +2663,57 @@ static void test_R1_a_handover_whose_record_fails_bypasses_the_path(void **state
         stop();
 }
 
+static int declare_size(unsigned n, uint64_t bytes)
+{
+        char name[16];
+        struct store_namespace_open req = {
+                .name = name,
+                .fingerprint = "f",
+                .fingerprint_length = 1,
+                .chunk_bytes = bytes,
+                .complete = ns_complete,
+        };
+
+        snprintf(name, sizeof(name), "other-%u", n);
+        req.name_length = (uint16_t)strlen(name);
+        store_namespace_open(t.s, &req);
+        turn(ns_done, &req);
+        return req.result;
+}
+
+/* Sizes that lie on the disk, declared or not, come before those that are only declared; also where the
+ * largest segment is larger than it was, and more sizes are shared. */
+static void what_is_stored_outlives_any_number_of_declared_sizes(void **state)
+{
+        struct store_params params = params_of(1024 * MIB);
+        const uint32_t lengths[] = { 777 * 4096, 333 * 4096, 5000, 123 * 4096 + 1 };
+
+        params.prewrite = false;
+        start(&params);
+        assert_int_equal(declare_size(0, 777 * 4096), 0);
+        assert_int_equal(declare_size(1, 333 * 4096), 0);
+        for (unsigned i = 0; i < ARRAY_SIZE(lengths); i++)
+                assert_int_equal(put(i, lengths[i]), 0);
+        become(3);
+        assert_int_equal(put(9, 333 * 4096), 0);
+        settle();
+        stop();
+        for (unsigned round = 0; round < 3; round++) {
+                params.limit = (1 + round) * 1024 * MIB;
+                t.tenant = 0;
+                start(&params);
+                for (unsigned i = 0; i < ARRAY_SIZE(lengths); i++)
+                        assert_int_equal(get(i, lengths[i]), 0);
+                become(3);
+                assert_int_equal(get(9, 333 * 4096), 0);
+                t.tenant = 0;
+                for (unsigned n = 0; n < 450; n++) /* also anew, so that 0 and 1 declare others */
+                        assert_int_equal(declare_size(n, 4096 * (1000 + n + 450 * round)), 0);
+                settle();
+                stop();
+        }
+}
+
 static void a_store_of_one_tenant_hands_nothing_over(void **state)
 {
         struct store_params params = params_of(8 * MIB);
@@ -3106,6 +3296,10 @@ static const struct CMUnitTest tests[] = {
         TEST(damage_at_random_gives_misses_and_never_a_wrong_byte),
         TEST(a_drop_counts_wherever_the_ring_has_it),
         TEST(a_sequence_has_52_bits_and_no_more_are_given),
+        TEST(starts_with_a_damaged_table_do_not_use_up_sequences),
+        TEST(what_could_not_be_read_is_older_than_a_later_purge),
+        TEST(what_an_older_daemon_left_in_the_superblock_is_not_believed),
+        TEST(a_table_that_is_too_large_is_cut_and_not_allocated),
         TEST(an_unknown_format_is_refused),
         TEST(one_superblock_of_four_is_enough),
         TEST(a_foreign_directory_is_refused_and_untouched),
@@ -3130,6 +3324,7 @@ static const struct CMUnitTest tests[] = {
         TEST(test_R1_a_file_that_cannot_be_handed_over_is_not_used),
         TEST(test_R1_a_handover_whose_record_fails_bypasses_the_path),
         TEST(a_store_of_one_tenant_hands_nothing_over),
+        TEST(what_is_stored_outlives_any_number_of_declared_sizes),
         TEST(a_failed_table_write_bypasses_the_path),
         TEST(a_read_error_is_counted_and_a_miss),
         TEST(odd_chunks_come_from_and_go_to_memory_of_their_length),
