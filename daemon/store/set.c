@@ -240,9 +240,13 @@ bool set_has_missed(const struct volume_set *set, struct volume *v)
 /* Of the removal of a namespace: then its list is replaced by that of the others. */
 static bool has_missed_removal(const struct store *s, const struct path *p)
 {
+        struct store_stats stats = { 0 };
+
+        volume_get_stats(p->volume, &stats);
         for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_is_up(s, i) && p->missed &&
-                    volume_set(s->paths[i].volume)->removed_at > volume_set(p->volume)->epoch)
+                if (path_is_up(s, i) && (p->missed || stats.chunks == 0) &&
+                    volume_set(s->paths[i].volume)->removed_at >
+                            volume_set(p->volume)->removed_at)
                         return true;
         return false;
 }

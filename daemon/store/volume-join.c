@@ -74,7 +74,8 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
                  room = v->params.limit > charged ? v->params.limit - charged : 0;
         struct disk_superblock *sb = &v->dir->superblock;
         bool away = sb->away, empty;
-        bool replace = join->empty && join->set.removed_at > namespaces_set(v->namespaces)->epoch;
+        bool replace = (join->empty || v->chunks == 0) &&
+                       join->set.removed_at > namespaces_set(v->namespaces)->removed_at;
         int r = replace ? 0 : volume_check_namespaces(v, join, ret_error);
 
         if (r < 0)
