@@ -21,6 +21,7 @@ enum {
         CAMPAIGN_NAMESPACES = 8,
         CAMPAIGN_TENANTS = 3,
         CAMPAIGN_SLOTS = 24,
+        CAMPAIGN_VOLUMES = 3,
         CAMPAIGN_ROOM = 64 * 1024, /* of a buffer */
         CAMPAIGN_HANG_S = 60,
 };
@@ -56,9 +57,14 @@ struct item {
 
 struct world {
         char dir[256];
+        /* Of the store, one of them `dir`. With several, what lies on one that is offline is a miss,
+         * and an older version of a key may come back with it. */
+        char dirs[CAMPAIGN_VOLUMES][280];
+        unsigned volumes;
         const struct kio_backend *backend;
         uint64_t limit, random;
         uint32_t max_length; /* of what is put */
+        bool long_fingerprints;
         bool prewrite, lockstep; /* lockstep: on the sim, no operation ends but by world_step() */
 
         struct kio *io;
@@ -67,8 +73,11 @@ struct world {
         struct {
                 bool asked, answered;
                 uint32_t id; /* 0: not seen yet */
+                bool removed; /* for good, and not asked for since */
         } namespaces[CAMPAIGN_NAMESPACES];
+        bool in_doubt; /* what is read may be in the page cache alone */
         unsigned puts_busy, others_busy;
+        uint64_t removals; /* answered with 0 */
         uint64_t hits, misses;
 };
 extern struct world world;
@@ -78,6 +87,8 @@ bool chance(uint64_t one_in);
 
 /* A folder in memory, removed at the end of the program. */
 void world_init(const struct kio_backend *backend);
+/* How many volumes the store has from now on; world_init() makes it one. */
+void world_set_volumes(unsigned n);
 void world_wipe(void); /* all files go, and all that the oracle knows */
 /* 0; -errno with a text. */
 int world_open(char error[static 512]);
@@ -106,6 +117,10 @@ void world_put_some(uint32_t k, uint32_t keys, uint32_t durable_in);
 int world_drop(uint32_t k);
 bool world_purge(int n); /* -1: everything. False: one is under way */
 bool world_sync(void);
+/* Removes a namespace, which is not purged for it. False: one is under way, or it is not there. */
+bool world_remove(unsigned n);
+/* Suspends or resumes a volume; false: one is under way. The answer counts for nothing. */
+bool world_device(unsigned volume, bool resume);
 /* The version whose record the store holds under the key, by length and CRC; 0: none. */
 uint32_t world_version(uint32_t k);
 /* Reads it and checks every byte. The version; 0: a miss. *ret_error (may be NULL): store_get()'s,
@@ -132,4 +147,5 @@ int campaign_powerloss(uint64_t count, uint64_t *seed);
 int campaign_crashpoint(uint64_t count, uint64_t *seed);
 int campaign_misdirect(uint64_t count, uint64_t *seed);
 int campaign_bitflip(uint64_t count, uint64_t *seed);
+int campaign_succession(uint64_t count, uint64_t *seed);
 int campaign_nth_failure(uint64_t count, uint64_t *seed);

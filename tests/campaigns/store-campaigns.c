@@ -19,6 +19,7 @@ static const struct {
         { "crashpoint", campaign_crashpoint, 4000 },
         { "misdirect", campaign_misdirect, 1000 },
         { "bitflip", campaign_bitflip, 10000 },
+        { "succession", campaign_succession, 4000 },
         { "nth-failure", campaign_nth_failure, 500 },
 };
 

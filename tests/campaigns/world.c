@@ -48,9 +48,9 @@ void campaign_note(const char *fmt, ...)
         va_end(ap);
 }
 
-static void remove_files(void)
+static void remove_files_of(const char *dir)
 {
-        DIR *d = opendir(world.dir);
+        DIR *d = opendir(dir);
 
         for (struct dirent *e; d && (e = readdir(d));)
                 if (e->d_name[0] != '.')
@@ -59,12 +59,30 @@ static void remove_files(void)
                 closedir(d);
 }
 
+static void remove_files(void)
+{
+        for (unsigned i = 0; i < CAMPAIGN_VOLUMES; i++)
+                if (world.dirs[i][0])
+                        remove_files_of(world.dirs[i]);
+}
+
 static void remove_folder(void)
 {
-        if (!world.dir[0])
-                return;
         remove_files();
-        rmdir(world.dir);
+        for (unsigned i = 0; i < CAMPAIGN_VOLUMES; i++)
+                if (world.dirs[i][0])
+                        rmdir(world.dirs[i]);
+}
+
+void world_set_volumes(unsigned n)
+{
+        for (unsigned i = 1; i < n; i++)
+                if (!world.dirs[i][0]) {
+                        snprintf(world.dirs[i], sizeof(world.dirs[i]), "%s.%u", world.dir, i);
+                        if (mkdir(world.dirs[i], 0700) < 0)
+                                campaign_fail(VERDICT_HUNG, "%s cannot be made", world.dirs[i]);
+                }
+        world.volumes = n;
 }
 
 _Noreturn void campaign_fail(enum verdict verdict, const char *fmt, ...)
@@ -173,6 +191,8 @@ void world_init(const struct kio_backend *backend)
         }
         if (!pool || !world.dir[0])
                 campaign_fail(VERDICT_HUNG, "no memory, or no folder to work in");
+        snprintf(world.dirs[0], sizeof(world.dirs[0]), "%s", world.dir);
+        world.volumes = 1;
         world.backend = backend;
         world.io = kio_stop(world.io);
         if (kio_start_with(&world.io, &params, backend, error) < 0)
@@ -207,6 +227,18 @@ static struct {
         uint32_t versions[CAMPAIGN_KEYS];
 } syncing;
 
+static struct {
+        struct store_namespace_remove req;
+        bool busy, answered;
+        unsigned n;
+        uint32_t shut[CAMPAIGN_KEYS];
+} removal;
+
+static struct {
+        struct store_device req;
+        bool busy;
+} device;
+
 /* Raised when requests are forgotten: their answers count for nothing any more. */
 static bool deaf;
 
@@ -224,11 +256,11 @@ void world_drop_requests(void)
 
 int world_open(char error[static 512])
 {
-        const char *paths[] = { world.dir };
+        const char *paths[CAMPAIGN_VOLUMES] = { world.dirs[0], world.dirs[1], world.dirs[2] };
         struct store_params params = {
                 .paths = paths,
-                .n_paths = 1,
-                .limit = world.limit,
+                .n_paths = world.volumes,
+                .limit = world.limit * world.volumes,
                 .segment_bytes = 1 << 20,
                 .entries = 2048,
                 .prewrite = world.prewrite,
@@ -247,7 +279,7 @@ int world_open(char error[static 512])
         }
         for (unsigned i = 0; i < CAMPAIGN_NAMESPACES; i++)
                 openings[i].busy = false;
-        purge.busy = syncing.busy = false;
+        purge.busy = syncing.busy = removal.busy = device.busy = false;
         world.puts_busy = world.others_busy = 0;
         deaf = false;
         r = store_prepare(&world.s, &params, error);
@@ -441,6 +473,18 @@ static struct key key_of(uint32_t k)
 
 /* --- namespaces --- */
 
+/* Of the name, and so long that a list of all takes several sectors. */
+static const char *fingerprint_of(const char *name)
+{
+        static char text[512];
+        size_t length = world.long_fingerprints ? sizeof(text) - 1 : strlen(name) - 4;
+
+        for (size_t i = 0; i < length; i++)
+                text[i] = name[4 + i % (strlen(name) - 4)];
+        text[length] = '\0';
+        return text;
+}
+
 static void opened(struct store_namespace_open *req)
 {
         struct opening *o = container_of(req, struct opening, req);
@@ -464,21 +508,22 @@ void world_open_namespace(unsigned n)
 {
         struct opening *o = &openings[n];
 
-        if (o->busy)
+        if (o->busy || (removal.busy && removal.n == n))
                 return;
         snprintf(o->name, sizeof(o->name), "namespace-%u", n);
         o->req = (struct store_namespace_open){
                 .tenant = (uint16_t)(n % CAMPAIGN_TENANTS),
                 .name = o->name,
                 .name_length = (uint16_t)strlen(o->name),
-                .fingerprint = o->name + 4,
-                .fingerprint_length = (uint16_t)(strlen(o->name) - 4),
+                .fingerprint = fingerprint_of(o->name),
+                .fingerprint_length = (uint16_t)strlen(fingerprint_of(o->name)),
                 .chunk_bytes = n % 4 == 3 ? world.max_length : 0,
                 .complete = opened,
         };
         o->busy = true;
         world.others_busy++;
         world.namespaces[n].asked = true;
+        world.namespaces[n].removed = false;
         store_namespace_open(world.s, &o->req);
 }
 
@@ -496,8 +541,11 @@ static void verify_namespaces(void)
                         if (strcmp(ns->name, name) != 0)
                                 continue;
                         found = true;
-                        if (strcmp(ns->fingerprint, name + 4) != 0 || ns->tenant != n % CAMPAIGN_TENANTS)
+                        if (strcmp(ns->fingerprint, fingerprint_of(name)) != 0 || ns->tenant != n % CAMPAIGN_TENANTS)
                                 campaign_fail(VERDICT_WRONG, "namespace %u has changed", n);
+                        if (world.namespaces[n].removed)
+                                campaign_fail(VERDICT_WRONG, "namespace %u was removed and is back",
+                                              n);
                         if (!world.namespaces[n].asked ||
                             (world.namespaces[n].answered && ns->id != world.namespaces[n].id))
                                 campaign_fail(VERDICT_WRONG, "namespace %u came as %u", n, ns->id);
@@ -619,6 +667,64 @@ bool world_purge(int n)
         return true;
 }
 
+static void removed(struct store_namespace_remove *req)
+{
+        unsigned n = removal.n;
+
+        removal.busy = false;
+        if (deaf)
+                return;
+        world.others_busy--;
+        if (req->result > 0) { /* it was left as it is */
+                world.namespaces[n].answered = removal.answered;
+                return;
+        }
+        world.namespaces[n].id = 0;
+        if (req->result != 0)
+                return;
+        world.removals++;
+        world.namespaces[n].asked = false;
+        world.namespaces[n].removed = true;
+        for (uint32_t k = n; k < CAMPAIGN_KEYS; k += CAMPAIGN_NAMESPACES)
+                world.items[k].purged = world.items[k].shut = removal.shut[k];
+}
+
+bool world_remove(unsigned n)
+{
+        if (removal.busy || openings[n].busy || world.namespaces[n].id == 0)
+                return false;
+        removal.busy = true;
+        removal.n = n;
+        removal.answered = world.namespaces[n].answered;
+        world.others_busy++;
+        /* Until it is answered it may be there or not. */
+        world.namespaces[n].answered = false;
+        for (uint32_t k = n; k < CAMPAIGN_KEYS; k += CAMPAIGN_NAMESPACES)
+                removal.shut[k] = world.items[k].version;
+        removal.req = (struct store_namespace_remove){ .id = world.namespaces[n].id,
+                                                       .complete = removed };
+        store_namespace_remove(world.s, &removal.req);
+        return true;
+}
+
+static void device_done(struct store_device *req)
+{
+        device.busy = false;
+        if (!deaf)
+                world.others_busy--;
+}
+
+bool world_device(unsigned volume, bool resume)
+{
+        if (device.busy)
+                return false;
+        device.busy = true;
+        world.others_busy++;
+        device.req = (struct store_device){ .path = volume, .complete = device_done };
+        (resume ? store_resume : store_suspend)(world.s, &device.req);
+        return true;
+}
+
 static void synced(struct store_put *req)
 {
         syncing.busy = false;
@@ -637,7 +743,9 @@ bool world_sync(void)
         syncing.busy = true;
         world.others_busy++;
         for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
-                syncing.versions[k] = world.items[k].written;
+                syncing.versions[k] = world.volumes == 1 || world_version(k) == world.items[k].written
+                                              ? world.items[k].written
+                                              : 0; /* on a volume that is offline */
         syncing.req = (struct store_put){ .complete = synced };
         store_sync(world.s, &syncing.req);
         return true;
@@ -868,24 +976,34 @@ static void verify_one(uint32_t k, uint32_t version)
 {
         struct item *item = &world.items[k];
 
+        /* The volume that was asked may have an entry of which a failed write left no more; then
+         * it is dropped, and the next look-up asks the others. */
+        for (unsigned i = 1; i < world.volumes && item->must && version == 0; i++)
+                version = world_get(k, NULL);
         if (item->must && version == 0)
                 is_lost(k);
-        if (item->must && version != item->must)
+        if (item->must && version != item->must && world.volumes == 1)
                 campaign_fail(VERDICT_WRONG, "key %u: version %u was the last, and is %u now", k,
                               item->must, version);
-        if (version && version == item->failed)
+        if (version && version == item->failed && world.volumes == 1)
                 campaign_fail(VERDICT_WRONG, "key %u: version %u, whose put had failed", k,
                               version);
-        if (version && version <= item->gone)
+        if (version && version <= item->gone && world.volumes == 1)
                 campaign_fail(VERDICT_WRONG,
                               "key %u: version %u, which an earlier start did not find", k,
                               version);
-        item->gone = version ? version - 1 : item->version;
+        /* What says so may be in the page cache alone. */
+        if (!world.in_doubt)
+                item->gone = version ? version - 1 : item->version;
         if (version)
                 world.hits++;
         else
                 world.misses++;
-        item->stable = item->written = version;
+        if (!world.in_doubt)
+                item->stable = version;
+        else if (item->stable != version)
+                item->stable = 0;
+        item->written = version;
         item->shut = item->purged;
         item->failed = 0;
 }

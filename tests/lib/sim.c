@@ -29,19 +29,21 @@
 
 #include "checked.h"
 
-enum { NAME_BYTES = 64, PAGE = 4096, MAGIC_EXT4 = 0xef53 };
+enum { NAME_BYTES = 64, DIRS = 4, PAGE = 4096, MAGIC_EXT4 = 0xef53 };
 #define EPOCH_MS UINT64_C(1700000000000)
 
 /* A write that no sync covers. */
 struct record {
         uint64_t serial; /* of its completion */
         uint64_t offset, length;
+        bool dropped; /* a sync that was to cover it has failed */
         uint8_t *old; /* NULL: it had not completed when the power failed */
         uint8_t *new;
 };
 
 struct file {
         char name[NAME_BYTES]; /* the last one it had */
+        unsigned dir;
         dev_t dev;
         ino_t ino;
         int fd;
@@ -60,6 +62,7 @@ struct change {
 
 struct name {
         char name[NAME_BYTES];
+        unsigned dir;
         struct change *changes; /* the first is the stable one, the last is what is so now */
         unsigned n, room;
 };
@@ -68,7 +71,8 @@ struct waiting {
         struct waiting *next;
         struct sim_queue *queue;
         struct kio_request *req;
-        struct file *file; /* of a sync: NULL: the directory */
+        struct file *file; /* of a sync; NULL: of a directory, or of neither */
+        int dir;
         uint64_t serial, size; /* when it came */
         int32_t result;
 };
@@ -89,11 +93,14 @@ struct range {
 
 static struct {
         pthread_mutex_t lock;
-        bool active, dead;
-        char dir[4096];
-        int dir_fd, event_fd;
-        dev_t dev;
-        ino_t ino;
+        bool active, dead, holds_clock;
+        struct {
+                int fd;
+                dev_t dev;
+                ino_t ino;
+        } dirs[DIRS];
+        unsigned n_dirs;
+        int event_fd;
         uint64_t random, serial, clock_ms, die_after;
 
         struct file **files;
@@ -112,11 +119,12 @@ static struct {
 
         sim_watch *watch;
         sim_read_watch *read_watch;
+        sim_faults *faults;
 
         bool pretends_disk, fail_reads_only;
         uint64_t calls, fail_first, fail_count, calls_failed;
         int fail_error;
-} sim = { .lock = PTHREAD_MUTEX_INITIALIZER, .idle = PTHREAD_COND_INITIALIZER, .dir_fd = -1, .event_fd = -1 };
+} sim = { .lock = PTHREAD_MUTEX_INITIALIZER, .idle = PTHREAD_COND_INITIALIZER, .event_fd = -1 };
 
 /* The calls themselves. */
 int __real_openat64(int dir, const char *path, int flags, ...);
@@ -201,11 +209,16 @@ static uint64_t size_of(const struct file *f)
         return (uint64_t)st.st_size;
 }
 
-static bool is_dir(int fd)
+/* The number of the simulated directory; -1: it is none. */
+static int dir_of(int fd)
 {
         struct stat st;
 
-        return sim.active && fstat(fd, &st) == 0 && st.st_ino == sim.ino && st.st_dev == sim.dev;
+        if (sim.active && fstat(fd, &st) == 0)
+                for (unsigned i = 0; i < sim.n_dirs; i++)
+                        if (st.st_ino == sim.dirs[i].ino && st.st_dev == sim.dirs[i].dev)
+                                return (int)i;
+        return -1;
 }
 
 /* NULL: it is not simulated. */
@@ -230,7 +243,7 @@ static void forget_records(struct file *f)
         f->n_records = 0;
 }
 
-static struct file *file_add(const char *name, int fd)
+static struct file *file_add(unsigned dir, const char *name, int fd)
 {
         struct file *f = must(calloc(1, sizeof(*f)));
         struct stat st;
@@ -240,6 +253,7 @@ static struct file *file_add(const char *name, int fd)
         f->dev = st.st_dev;
         f->ino = st.st_ino;
         f->fd = fd;
+        f->dir = dir;
         snprintf(f->name, sizeof(f->name), "%s", name);
         f->is_payload = strncmp(name, "segment-", 8) == 0;
         sim.files = must(realloc(sim.files, (sim.n_files + 1) * sizeof(struct file *)));
@@ -247,14 +261,15 @@ static struct file *file_add(const char *name, int fd)
         return f;
 }
 
-static struct name *name_get(const char *text)
+static struct name *name_get(unsigned dir, const char *text)
 {
         struct name *n;
 
         for (unsigned i = 0; i < sim.n_names; i++)
-                if (strcmp(sim.names[i]->name, text) == 0)
+                if (sim.names[i]->dir == dir && strcmp(sim.names[i]->name, text) == 0)
                         return sim.names[i];
         n = must(calloc(1, sizeof(*n)));
+        n->dir = dir;
         snprintf(n->name, sizeof(n->name), "%s", text);
         sim.names = must(realloc(sim.names, (sim.n_names + 1) * sizeof(struct name *)));
         sim.names[sim.n_names++] = n;
@@ -295,9 +310,9 @@ static void forget_all(void)
 }
 
 /* What is in the directory is what is stable. */
-static int take_stock(void)
+static int take_stock_of(unsigned dir)
 {
-        int fd = __real_openat64(sim.dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        int fd = __real_openat64(sim.dirs[dir].fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         DIR *d = fd < 0 ? NULL : fdopendir(fd);
         struct dirent *e;
 
@@ -309,11 +324,11 @@ static int take_stock(void)
 
                 if (e->d_name[0] == '.')
                         continue;
-                fd = __real_openat64(sim.dir_fd, e->d_name, O_RDWR | O_CLOEXEC);
+                fd = __real_openat64(sim.dirs[dir].fd, e->d_name, O_RDWR | O_CLOEXEC);
                 if (fd < 0)
                         continue;
-                n = name_get(e->d_name);
-                f = file_add(e->d_name, fd);
+                n = name_get(dir, e->d_name);
+                f = file_add(dir, e->d_name, fd);
                 f->stable_size = size_of(f);
                 n->changes[0].file = f;
         }
@@ -321,7 +336,25 @@ static int take_stock(void)
         return 0;
 }
 
+static int take_stock(void)
+{
+        int r = 0;
+
+        for (unsigned i = 0; i < sim.n_dirs && r == 0; i++)
+                r = take_stock_of(i);
+        return r;
+}
+
 /* --- changes --- */
+
+/* How it is to fail; then *ret_error is what is to be said. */
+static enum sim_fault fault_of(const char *operation, unsigned dir, const char *file,
+                               int *ret_error)
+{
+        return sim.active && !sim.dead && sim.faults
+                       ? sim.faults(operation, dir, file, ret_error)
+                       : SIM_FAULT_NONE;
+}
 
 static void die(void);
 
@@ -383,13 +416,60 @@ static void file_write(struct file *f, const void *buf, uint64_t length, uint64_
         write_whole(f->fd, buf, length, offset);
 }
 
+/* As a write that fails on its way: each sector is there or not. */
+static void file_tear(struct file *f, const uint8_t *buf, uint64_t length, uint64_t offset)
+{
+        for (uint64_t at = 0; at < length;) {
+                uint64_t n = MIN(SIM_SECTOR - (offset + at) % SIM_SECTOR, length - at);
+
+                if (draw(2))
+                        file_write(f, buf + at, n, offset + at);
+                at += n;
+        }
+}
+
+static void file_write_fault(struct file *f, enum sim_fault fault, const uint8_t *buf,
+                             uint64_t length, uint64_t offset)
+{
+        if (fault == SIM_FAULT_TORN)
+                file_tear(f, buf, length, offset);
+        else if (fault == SIM_FAULT_DONE)
+                file_write(f, buf, length, offset);
+        changed();
+}
+
+/* Has a write since, that is covered, replaced some of it? Then the rest does not matter either. */
+static bool is_replaced(const struct file *f, unsigned i, uint64_t serial)
+{
+        const struct record *r = &f->records[i];
+
+        for (unsigned j = i + 1; j < f->n_records; j++) {
+                const struct record *later = &f->records[j];
+
+                if (later->serial <= serial && !later->dropped &&
+                    later->offset < r->offset + r->length &&
+                    r->offset < later->offset + later->length)
+                        return true;
+        }
+        return false;
+}
+
+static void sync_dropped(struct file *f)
+{
+        for (unsigned i = 0; f && i < f->n_records; i++)
+                f->records[i].dropped = true;
+}
+
 /* All of the file that was completed up to then is stable. */
 static void file_synced(struct file *f, uint64_t serial, uint64_t size)
 {
         unsigned kept = 0;
 
+        for (unsigned i = 0; i < f->n_records; i++)
+                if (f->records[i].dropped && is_replaced(f, i, serial))
+                        f->records[i].dropped = false;
         for (unsigned i = 0; i < f->n_records; i++) {
-                if (f->records[i].serial > serial) {
+                if (f->records[i].serial > serial || f->records[i].dropped) {
                         f->records[kept++] = f->records[i];
                         continue;
                 }
@@ -400,12 +480,14 @@ static void file_synced(struct file *f, uint64_t serial, uint64_t size)
         f->stable_size = size;
 }
 
-static void names_synced(uint64_t serial)
+static void names_synced(unsigned dir, uint64_t serial)
 {
         for (unsigned i = 0; i < sim.n_names; i++) {
                 struct name *n = sim.names[i];
                 unsigned last = 0;
 
+                if (n->dir != dir)
+                        continue;
                 for (unsigned j = 1; j < n->n; j++)
                         if (n->changes[j].serial <= serial)
                                 last = j;
@@ -415,7 +497,7 @@ static void names_synced(uint64_t serial)
         }
 }
 
-static void sync_now(struct file *f)
+static void sync_now(struct file *f, int dir)
 {
         /* The power may fail before it is through. */
         if (sim.die_after == 1 && draw(2) == 0) {
@@ -425,7 +507,7 @@ static void sync_now(struct file *f)
         if (f)
                 file_synced(f, sim.serial, size_of(f));
         else
-                names_synced(sim.serial);
+                names_synced((unsigned)dir, sim.serial);
         changed();
 }
 
@@ -454,7 +536,8 @@ int __wrap_openat64(int dir, const char *path, int flags, ...)
         struct name *n;
         va_list ap;
         bool makes;
-        int fd, own;
+        int fd, own, number, error = 0;
+        enum sim_fault fault = SIM_FAULT_NONE;
 
         if (call_fails(false))
                 return -1;
@@ -462,19 +545,27 @@ int __wrap_openat64(int dir, const char *path, int flags, ...)
         if (flags & (O_CREAT | __O_TMPFILE))
                 mode = va_arg(ap, mode_t);
         va_end(ap);
-        if (!(flags & O_CREAT) || !is_dir(dir))
+        number = dir_of(dir);
+        if (!(flags & O_CREAT) || number < 0)
                 return __real_openat64(dir, path, flags, mode);
 
         lock();
-        n = name_get(path);
+        n = name_get((unsigned)number, path);
         if (name_now(n) && flags & O_EXCL) {
                 unlock();
                 errno = EEXIST;
                 return -1;
         }
         makes = !name_now(n) || flags & O_TRUNC;
-        if (makes)
+        if (makes) {
                 reached("open", path, false);
+                fault = fault_of("open", (unsigned)number, path, &error);
+        }
+        if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
+                unlock();
+                errno = error;
+                return -1;
+        }
         if (sim.dead) {
                 fd = __real_openat64(dir, path, flags & ~(O_CREAT | O_TRUNC | O_EXCL), mode);
                 if (fd < 0)
@@ -492,12 +583,17 @@ int __wrap_openat64(int dir, const char *path, int flags, ...)
         if (fd >= 0 && !name_now(n)) {
                 own = __real_openat64(dir, path, O_RDWR | O_CLOEXEC);
                 assert(own >= 0);
-                name_set(n, file_add(path, own), ++sim.serial);
+                name_set(n, file_add((unsigned)number, path, own), ++sim.serial);
                 changed();
         }
         if (makes)
                 reached("open", path, true);
         unlock();
+        if (fault == SIM_FAULT_DONE && fd >= 0) {
+                close(fd);
+                errno = error;
+                return -1;
+        }
         return fd;
 }
 
@@ -530,7 +626,7 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t bytes, off_t offset)
                 return n;
         lock();
         if (sim.start_name[0] != '\0' && file_of(fd) &&
-            file_of(fd) == name_now(name_get(sim.start_name)))
+            file_of(fd) == name_now(name_get(0, sim.start_name)))
                 spoil_pages(buf, (uint64_t)n);
         unlock();
         return n;
@@ -540,11 +636,21 @@ ssize_t __wrap_pwrite64(int fd, const void *buf, size_t bytes, off_t offset)
 {
         struct file *f;
         bool dead;
+        enum sim_fault fault = SIM_FAULT_NONE;
+        int error = 0;
 
         if (call_fails(false))
                 return -1;
         lock();
         f = file_of(fd);
+        if (f && bytes > 0)
+                fault = fault_of("write", f->dir, f->name, &error);
+        if (fault != SIM_FAULT_NONE) {
+                file_write_fault(f, fault, buf, bytes, (uint64_t)offset);
+                unlock();
+                errno = error;
+                return -1;
+        }
         if (f && bytes > 0 && reached("write", f->name, false))
                 record_add(f, (uint64_t)offset, bytes, buf); /* on its way */
         dead = sim.dead;
@@ -561,19 +667,34 @@ static int wrapped_sync(int fd, int (*real)(int fd))
 {
         struct file *f;
         bool ours;
+        enum sim_fault fault = SIM_FAULT_NONE;
+        int dir, error = 0;
 
         if (call_fails(false))
                 return -1;
         lock();
         f = file_of(fd);
-        ours = f || is_dir(fd);
+        dir = f ? (int)f->dir : dir_of(fd);
+        ours = dir >= 0;
+        if (ours)
+                fault = fault_of("sync", (unsigned)dir, f ? f->name : "directory", &error);
+        if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
+                sync_dropped(f);
+                unlock();
+                errno = error;
+                return -1;
+        }
         if (ours)
                 reached("sync", f ? f->name : "directory", false);
         if (ours && !sim.dead) {
-                sync_now(f);
+                sync_now(f, dir);
                 reached("sync", f ? f->name : "directory", true);
         }
         unlock();
+        if (fault == SIM_FAULT_DONE) {
+                errno = error;
+                return -1;
+        }
         return ours ? 0 : real(fd);
 }
 
@@ -590,12 +711,20 @@ int __wrap_fsync(int fd)
 int __wrap_fallocate64(int fd, int mode, off_t offset, off_t length)
 {
         struct file *f;
-        int r = 0;
+        enum sim_fault fault = SIM_FAULT_NONE;
+        int r = 0, error = 0;
 
         if (call_fails(false))
                 return -1;
         lock();
         f = file_of(fd);
+        if (f)
+                fault = fault_of("allocate", f->dir, f->name, &error);
+        if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
+                unlock();
+                errno = error;
+                return -1;
+        }
         if (f)
                 reached("allocate", f->name, false);
         if (!sim.dead || !f) {
@@ -608,18 +737,30 @@ int __wrap_fallocate64(int fd, int mode, off_t offset, off_t length)
                         reached("allocate", f->name, true);
         }
         unlock();
+        if (fault == SIM_FAULT_DONE && r == 0) {
+                errno = error;
+                r = -1;
+        }
         return r;
 }
 
 int __wrap_ftruncate64(int fd, off_t length)
 {
         struct file *f;
-        int r = 0;
+        enum sim_fault fault = SIM_FAULT_NONE;
+        int r = 0, error = 0;
 
         if (call_fails(false))
                 return -1;
         lock();
         f = file_of(fd);
+        if (f)
+                fault = fault_of("truncate", f->dir, f->name, &error);
+        if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
+                unlock();
+                errno = error;
+                return -1;
+        }
         if (f)
                 reached("truncate", f->name, false);
         if (!sim.dead || !f) {
@@ -632,54 +773,83 @@ int __wrap_ftruncate64(int fd, off_t length)
                 }
         }
         unlock();
+        if (fault == SIM_FAULT_DONE && r == 0) {
+                errno = error;
+                r = -1;
+        }
         return r;
 }
 
 int __wrap_renameat(int from_dir, const char *from, int to_dir, const char *to)
 {
-        int r = 0;
+        enum sim_fault fault = SIM_FAULT_NONE;
+        int r = 0, error = 0, dir = dir_of(from_dir);
 
         if (call_fails(false))
                 return -1;
         lock();
-        if (!is_dir(from_dir) || !is_dir(to_dir)) {
+        if (dir >= 0 && dir == dir_of(to_dir))
+                fault = fault_of("rename", (unsigned)dir, to, &error);
+        if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
+                unlock();
+                errno = error;
+                return -1;
+        }
+        if (dir < 0 || dir != dir_of(to_dir)) {
                 r = __real_renameat(from_dir, from, to_dir, to);
         } else if (!sim.dead && !reached("rename", to, false)) {
                 r = __real_renameat(from_dir, from, to_dir, to);
                 if (r == 0) {
-                        struct file *f = name_now(name_get(from));
+                        struct file *f = name_now(name_get((unsigned)dir, from));
 
                         snprintf(f->name, sizeof(f->name), "%s", to);
 
                         sim.serial++; /* one change of two names */
-                        name_set(name_get(from), NULL, sim.serial);
-                        name_set(name_get(to), f, sim.serial);
+                        name_set(name_get((unsigned)dir, from), NULL, sim.serial);
+                        name_set(name_get((unsigned)dir, to), f, sim.serial);
                         changed();
                         reached("rename", to, true);
                 }
         }
         unlock();
+        if (fault == SIM_FAULT_DONE && r == 0) {
+                errno = error;
+                r = -1;
+        }
         return r;
 }
 
 int __wrap_unlinkat(int dir, const char *path, int flags)
 {
-        int r = 0;
+        enum sim_fault fault = SIM_FAULT_NONE;
+        int r = 0, error = 0, number = dir_of(dir);
 
         if (call_fails(false))
                 return -1;
         lock();
-        if (!is_dir(dir)) {
+        if (number >= 0 && name_now(name_get((unsigned)number, path)))
+                fault = fault_of("unlink", (unsigned)number, path, &error);
+        if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
+                unlock();
+                errno = error;
+                return -1;
+        }
+        if (number < 0) {
                 r = __real_unlinkat(dir, path, flags);
-        } else if (!sim.dead && !(name_now(name_get(path)) && reached("unlink", path, false))) {
+        } else if (!sim.dead &&
+                   !(name_now(name_get((unsigned)number, path)) && reached("unlink", path, false))) {
                 r = __real_unlinkat(dir, path, flags);
                 if (r == 0) {
-                        name_set(name_get(path), NULL, ++sim.serial);
+                        name_set(name_get((unsigned)number, path), NULL, ++sim.serial);
                         changed();
                         reached("unlink", path, true);
                 }
         }
         unlock();
+        if (fault == SIM_FAULT_DONE && r == 0) {
+                errno = error;
+                r = -1;
+        }
         return r;
 }
 
@@ -706,7 +876,8 @@ ssize_t __wrap_getrandom(void *buf, size_t bytes, unsigned flags)
 
 int __wrap_clock_gettime(clockid_t which, struct timespec *ret)
 {
-        if (which != CLOCK_REALTIME || !sim.active)
+        if (!sim.active || (which != CLOCK_REALTIME &&
+                            (which != CLOCK_MONOTONIC || !sim.holds_clock)))
                 return __real_clock_gettime(which, ret);
         *ret = (struct timespec){ .tv_sec = (time_t)(sim.clock_ms / 1000),
                                   .tv_nsec = (long)(sim.clock_ms % 1000 * 1000000) };
@@ -848,7 +1019,9 @@ static void execute(struct waiting *w)
                                   : NULL; /* a sync has none */
         struct file *f = file_of(req->fd);
         ssize_t n = (ssize_t)length;
-        bool ours, truthful = sim.fault == SIM_READ_RIGHT;
+        bool truthful = sim.fault == SIM_READ_RIGHT;
+        enum sim_fault fault = SIM_FAULT_NONE;
+        int error = 0;
 
         if (whole && req->op == KIO_WRITE)
                 gather(req, whole, false);
@@ -863,6 +1036,14 @@ static void execute(struct waiting *w)
                         show_read(req);
                 break;
         case KIO_WRITE:
+                if (f && length > 0)
+                        fault = fault_of("write", f->dir, f->name, &error);
+                if (fault != SIM_FAULT_NONE) {
+                        file_write_fault(f, fault, buf, length, offset);
+                        errno = error;
+                        n = -1;
+                        break;
+                }
                 if (f && length > 0 && reached("write", f->name, false))
                         record_add(f, offset, length, buf); /* on its way */
                 if (sim.dead)
@@ -877,21 +1058,31 @@ static void execute(struct waiting *w)
                 break;
         default:
                 n = 0;
-                ours = w->file || is_dir(req->fd);
-                if (ours)
-                        reached("sync", w->file ? w->file->name : "directory", false);
+                if (w->dir < 0) {
+                        if (!sim.dead)
+                                n = __real_fdatasync(req->fd);
+                        break;
+                }
+                fault = fault_of("sync", (unsigned)w->dir, w->file ? w->file->name : "directory",
+                                 &error);
+                if (fault != SIM_FAULT_NONE) {
+                        errno = error;
+                        n = -1;
+                }
+                if (fault == SIM_FAULT_NOTHING || fault == SIM_FAULT_TORN) {
+                        sync_dropped(w->file);
+                        break;
+                }
+                reached("sync", w->file ? w->file->name : "directory", false);
                 if (sim.dead)
                         break;
-                if (ours) {
-                        if (w->file)
-                                file_synced(w->file, w->serial, w->size);
-                        else
-                                names_synced(w->serial);
-                        changed();
-                        reached("sync", w->file ? w->file->name : "directory", true);
-                } else {
-                        n = __real_fdatasync(req->fd);
-                }
+                if (w->file)
+                        file_synced(w->file, w->serial, w->size);
+                else
+                        names_synced((unsigned)w->dir, w->serial);
+                changed();
+                reached("sync", w->file ? w->file->name : "directory", true);
+                errno = error;
         }
         w->result = n < 0 ? -errno : (int32_t)n;
         free(whole);
@@ -926,6 +1117,7 @@ static int sim_push(struct kio_queue *base, struct kio_request *req)
                 w->file = file_of(req->fd);
                 w->serial = sim.serial;
                 w->size = w->file ? size_of(w->file) : 0;
+                w->dir = w->file ? (int)w->file->dir : dir_of(req->fd);
         }
         if (sim.dead || !(sim.hold & 1u << req->op)) {
                 note_for_swap(req);
@@ -1054,30 +1246,41 @@ const struct kio_backend *sim_backend(void)
 
 /* --- what the test does with it --- */
 
+int sim_add_dir(const char *dir)
+{
+        unsigned i = sim.n_dirs;
+        struct stat st;
+
+        assert(i < DIRS);
+        sim.dirs[i].fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (sim.dirs[i].fd < 0 || fstat(sim.dirs[i].fd, &st) < 0)
+                return -errno;
+        sim.dirs[i].dev = st.st_dev;
+        sim.dirs[i].ino = st.st_ino;
+        sim.n_dirs++;
+        return take_stock_of(i);
+}
+
 int sim_start(const char *dir, uint64_t seed)
 {
-        struct stat st;
         int r;
 
         assert(!sim.active);
-        snprintf(sim.dir, sizeof(sim.dir), "%s", dir);
-        sim.dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (sim.dir_fd < 0 || fstat(sim.dir_fd, &st) < 0)
-                return -errno;
+        sim.n_dirs = 0;
         if (sim.event_fd < 0)
                 sim.event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-        sim.dev = st.st_dev;
-        sim.ino = st.st_ino;
         sim.random = seed;
         sim.serial = 1;
         sim.clock_ms = EPOCH_MS;
         sim.die_after = 0;
         sim.dead = false;
         sim.watch = NULL;
+        sim.faults = NULL;
+        sim.holds_clock = false;
         sim.hold = 0;
         sim_set_reads(SIM_READ_RIGHT, 0);
         sim.start_name[0] = '\0';
-        r = take_stock();
+        r = sim_add_dir(dir);
         sim.active = r == 0;
         return r;
 }
@@ -1088,8 +1291,8 @@ void sim_stop(void)
         lock();
         sim.active = false;
         forget_all();
-        close(sim.dir_fd);
-        sim.dir_fd = -1;
+        while (sim.n_dirs > 0)
+                close(sim.dirs[--sim.n_dirs].fd);
         unlock();
 }
 
@@ -1124,6 +1327,11 @@ void sim_advance_ms(uint64_t ms)
         lock();
         sim.clock_ms += ms;
         unlock();
+}
+
+void sim_hold_clock(void)
+{
+        sim.holds_clock = true;
 }
 
 void sim_hold(unsigned ops)
@@ -1253,6 +1461,13 @@ void sim_set_read_watch(sim_read_watch *watch)
 {
         lock();
         sim.read_watch = watch;
+        unlock();
+}
+
+void sim_set_faults(sim_faults *faults)
+{
+        lock();
+        sim.faults = faults;
         unlock();
 }
 
@@ -1444,10 +1659,10 @@ int sim_power_loss(void)
 
                 if (f == name_now(n))
                         continue;
-                __real_unlinkat(sim.dir_fd, n->name, 0);
+                __real_unlinkat(sim.dirs[n->dir].fd, n->name, 0);
                 if (f) {
-                        int fd = __real_openat64(sim.dir_fd, n->name, O_RDWR | O_CREAT | O_CLOEXEC,
-                                                 0600);
+                        int fd = __real_openat64(sim.dirs[n->dir].fd, n->name,
+                                                 O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 
                         assert(fd >= 0);
                         copy_to(fd, f);
@@ -1463,6 +1678,47 @@ int sim_power_loss(void)
 }
 
 /* --- kill --- */
+
+void sim_end_process(void)
+{
+        lock();
+        assert(sim.active && !sim.held);
+        sim.dead = false;
+        sim.die_after = 0;
+        sim.watch = NULL;
+        for (unsigned i = 0; i < sim.n_files; i++) {
+                struct file *f = sim.files[i];
+                unsigned n = f->n_records, torn = 0;
+                struct record *records = must(calloc(n + 1, sizeof(*records)));
+
+                /* Those that were on their way are the last; each is there, in part there, or not. */
+                for (unsigned k = n; k-- > 0 && !f->records[k].old;)
+                        records[torn++] = f->records[--f->n_records];
+                while (torn-- > 0) {
+                        const struct record *r = &records[torn];
+
+                        if (draw(3) == 0)
+                                file_write(f, r->new, r->length, r->offset);
+                        else if (draw(2))
+                                file_tear(f, r->new, r->length, r->offset);
+                        free(r->new);
+                }
+                free(records);
+        }
+        unlock();
+}
+
+bool sim_has_dropped(void)
+{
+        bool any = false;
+
+        lock();
+        for (unsigned i = 0; i < sim.n_files; i++)
+                for (unsigned j = 0; j < sim.files[i]->n_records; j++)
+                        any = any || sim.files[i]->records[j].dropped;
+        unlock();
+        return any;
+}
 
 int sim_kill(void)
 {

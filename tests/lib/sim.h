@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A disk that loses its power. One directory is simulated: its files are real (put it on tmpfs), so
+/* A disk that loses its power. One directory, or a few, are simulated: their files are real (put them on tmpfs), so
  * that they can be opened and read as ever, and beside them is kept what a power loss may undo.
  * Whatever is decided by chance comes from one seed.
  *
@@ -26,11 +26,15 @@ uint64_t sim_draw(uint64_t *state);
 /* All that is in the directory counts as stable. One at a time, and not while a store in it is
  * open. */
 int sim_start(const char *dir, uint64_t seed);
+/* Another directory of the same disk, after sim_start(). */
+int sim_add_dir(const char *dir);
 void sim_stop(void);
 /* From now on, without any simulation, a store on tmpfs takes it for a disk. */
 void sim_pretend_disk(void);
 /* Seconds that time() and the like may see do not pass by themselves, from sim_start() on. */
 void sim_advance_ms(uint64_t ms);
+/* Nor does CLOCK_MONOTONIC from here on, until sim_stop(): for programs without threads. */
+void sim_hold_clock(void);
 
 const struct kio_backend *sim_backend(void);
 /* Operations of these kinds (1u << KIO_WRITE | ...) wait at the device until they are completed one
@@ -58,12 +62,32 @@ bool sim_is_dead(void);
  * NULL: nobody. */
 typedef bool sim_watch(const char *operation, const char *file, bool after);
 void sim_set_watch(sim_watch *watch);
+
+/* How an operation that changes a file or a name fails. */
+enum sim_fault {
+        SIM_FAULT_NONE,
+        SIM_FAULT_NOTHING, /* nothing has happened */
+        SIM_FAULT_TORN,    /* of a write some sectors are in the file; else nothing has happened */
+        SIM_FAULT_DONE,    /* it was done, and is said to have failed */
+};
+/* Is asked before each such operation, as sim_watch names them, of the directory with this number,
+ * and may make it fail with *ret_error. What a failed sync was to cover no later sync covers: the
+ * kernel has dropped it. Called as a watch is. NULL: nothing fails. */
+typedef enum sim_fault sim_faults(const char *operation, unsigned dir, const char *file,
+                                  int *ret_error);
+void sim_set_faults(sim_faults *faults);
 /* Leaves on the disk one of the states that it may be in, and that is stable then. Everything is
  * closed. 0, -errno. */
 int sim_power_loss(void);
 /* The same for a kill -9 of the program: all that was completed is there, and of what stood at the
  * device none, all or some sectors. */
 int sim_kill(void);
+/* A kill -9, or a stop, after which the page cache lives on: what no sync has covered stays in doubt
+ * until a power loss. */
+void sim_end_process(void);
+/* Is there something that a failed sync was to cover? The page cache has it, the disk perhaps never
+ * will. */
+bool sim_has_dropped(void);
 
 /* Reads through the backend that do not bring what was asked for. */
 enum sim_read_fault {

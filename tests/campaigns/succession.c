@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* succession: operations on files and names fail one after the other, over several lives of a store
+ * of one, two or three volumes: nothing done, some sectors written, or all done though an error is
+ * said; writes, syncs, files made, renamed, shortened, removed; of the superblock, the namespaces,
+ * the table, the directory, now and then a data file. Between the faults is ordinary work: names
+ * opened and removed, puts, purges, evictions, volumes suspended and resumed. A life ends with a
+ * stop, a kill or a power loss, with whatever stood at the device torn. One run is one such life.
+ *
+ * Wrong: a byte that nobody put, a purged version, a removed name. Lost: what was answered
+ * `durable` (with a kill or a stop, `written`) and was neither evicted nor dropped since; a
+ * namespace that was open; a store that does not open once nothing fails any more. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "campaign.h"
+#include "checked.h"
+#include "sim.h"
+
+enum { STATES_OF_A_STORE = 24, KEYS = 320 };
+
+/* What is to fail, and how soon. */
+static struct {
+        uint64_t random;
+        const char *file; /* names that begin so; "": any but data files */
+        unsigned left, one_in;
+        int dir; /* of this one alone; -1: of any */
+        bool as_done;
+        char last[96];
+} faults;
+
+static struct {
+        uint64_t starts_refused, starts_without, starts_cut, stops, kills, losses, faults, resumes;
+} tally;
+
+/* What has to be there counts on the page cache. */
+static bool fragile;
+
+static enum sim_fault fail_some(const char *operation, unsigned dir, const char *file,
+                                int *ret_error)
+{
+        static const enum sim_fault kinds[] = { SIM_FAULT_NOTHING, SIM_FAULT_TORN, SIM_FAULT_DONE };
+        bool is_data = strncmp(file, "segment-", 8) == 0;
+        uint64_t x;
+
+        if (faults.left == 0 || (faults.dir >= 0 && dir != (unsigned)faults.dir) ||
+            strncmp(file, faults.file, strlen(faults.file)) != 0)
+                return SIM_FAULT_NONE;
+        x = sim_draw(&faults.random);
+        if (x % faults.one_in != 0 || (is_data && faults.file[0] == '\0' && x >> 32 & 7))
+                return SIM_FAULT_NONE;
+        x = sim_draw(&faults.random);
+        faults.left--;
+        tally.faults++;
+        snprintf(faults.last, sizeof(faults.last), "%s of %u/%s", operation, dir, file);
+        *ret_error = x % 4 == 0 ? ENOSPC : EIO;
+        return faults.as_done ? SIM_FAULT_DONE : kinds[x / 4 % ARRAY_SIZE(kinds)];
+}
+
+static void arm(void)
+{
+        static const char *const files[] = { "",           "",      "namespaces", "namespaces.0",
+                                             "superblock", "table", "directory" };
+
+        faults.random = sim_draw(&world.random);
+        faults.file = files[draw(ARRAY_SIZE(files))];
+        faults.left = (unsigned)(1 + draw(chance(4) ? 12 : 3));
+        faults.one_in = (unsigned)(1 + draw(chance(2) ? 4 : 60));
+        faults.dir = chance(2) ? -1 : (int)draw(world.volumes);
+        faults.as_done = chance(4);
+        sim_set_faults(fail_some);
+}
+
+static void disarm(void)
+{
+        sim_set_faults(NULL);
+}
+
+static void ignore(uint32_t k, uint32_t version)
+{
+}
+
+static void work(void)
+{
+        uint64_t steps = 1 + draw(chance(4) ? 160 : 40);
+        unsigned lag = (unsigned)draw(chance(2) ? 3 : CAMPAIGN_SLOTS);
+        uint32_t durable_in = (uint32_t)(1 + draw(4));
+        uint64_t range = chance(3) ? 340 : 1000; /* of what is done; first the names and purges */
+
+        for (uint64_t i = 0; i < steps; i++) {
+                uint32_t k = (uint32_t)draw(KEYS);
+                unsigned n = (unsigned)draw(CAMPAIGN_NAMESPACES);
+                uint64_t x = draw(chance(4) ? 1000 : range);
+
+                if (i % 16 == 15 && chance(3))
+                        arm();
+                if (x < 120) {
+                        /* While a volume is offline the others may give a name an id that it
+                         * gives to another when it is used without them. */
+                        if (store_paths_up(world.s) == world.volumes)
+                                world_open_namespace(n);
+                } else if (x < 180) {
+                        if (chance(2) && world_purge((int)n))
+                                world_turn();
+                        world_remove(n);
+                } else if (x < 250) {
+                        world_drop(k);
+                } else if (x < 330) {
+                        world_purge((int)n);
+                } else if (x < 340) {
+                        world_purge(-1);
+                } else if (x < 380) {
+                        /* Nor of what a volume that was resumed finds in the page cache. */
+                        if (!sim_has_dropped())
+                                world_sync();
+                } else if (x < 420) {
+                        sim_advance_ms(draw(chance(2) ? 100 : 12000));
+                } else if (x < 440) {
+                        world_device((unsigned)draw(world.volumes), false);
+                } else if (x < 500 && store_paths_up(world.s) < world.volumes) {
+                        tally.resumes += world_device((unsigned)draw(world.volumes), true);
+                } else {
+                        world_put_some(k, KEYS, durable_in);
+                }
+                world_turn();
+                while (sim_held() > lag)
+                        world_step();
+                for (uint64_t j = draw(3); j > 0 && world_step(); j--)
+                        ;
+        }
+        if (chance(4))
+                world_settle();
+}
+
+/* The store is taken down without a word reaching the disk; what is left is the disk. */
+static void die(bool by_kill)
+{
+        int r;
+
+        sim_die();
+        disarm();
+        world_drop_requests();
+        sim_hold(0);
+        if (world.s)
+                world_close();
+        if (by_kill) {
+                sim_end_process();
+                world.in_doubt = true;
+                tally.kills++;
+                return;
+        }
+        r = sim_power_loss();
+        world.in_doubt = false;
+        if (r < 0)
+                campaign_fail(VERDICT_HUNG, "the disk's state cannot be made: %s", strerror(-r));
+        tally.losses++;
+}
+
+static void start_again(const char *when)
+{
+        char error[512] = "";
+        int r;
+
+        disarm();
+        r = world_open(error);
+        if (r < 0)
+                campaign_fail(VERDICT_LOST, "the store does not open %s (%s): %s", when,
+                              faults.last, error);
+        if (store_paths_up(world.s) < world.volumes)
+                campaign_fail(VERDICT_LOST, "%u of %u volumes are up %s (%s)",
+                              store_paths_up(world.s), world.volumes, when, faults.last);
+}
+
+/* Opened, with all its volumes. */
+static void start(void)
+{
+        char error[512] = "";
+        uint64_t before = tally.faults;
+        int r;
+
+        faults.last[0] = '\0';
+        sim_hold(0);
+        for (unsigned tries = chance(2) ? 1 + (unsigned)draw(3) : 0; tries > 0; tries--) {
+                arm();
+                if (chance(4))
+                        sim_die_after(1 + draw(16));
+                r = world_open(error);
+                sim_die_after(0);
+                disarm();
+                if (sim_is_dead()) {
+                        tally.starts_cut++;
+                        die(fragile || chance(2));
+                        continue;
+                }
+                if (r < 0) {
+                        if (tally.faults == before)
+                                campaign_fail(VERDICT_LOST, "the store does not open: %s", error);
+                        tally.starts_refused++;
+                        continue;
+                }
+                if (store_paths_up(world.s) == world.volumes)
+                        return;
+                tally.starts_without++;
+                if (chance(2)) {
+                        world_settle();
+                        world_close();
+                } else {
+                        die(fragile || chance(2));
+                }
+        }
+        start_again(tally.faults > before ? "after faults" : "though nothing has failed");
+}
+
+static void one_life(void)
+{
+        uint64_t x, resumes = tally.resumes;
+
+        world.prewrite = chance(8);
+        start();
+        sim_hold(1u << KIO_WRITE | 1u << KIO_SYNC);
+        world_verify();
+        /* No sync can be had any more of what one has lost. */
+        for (uint32_t k = 0; sim_has_dropped() && k < CAMPAIGN_KEYS; k++)
+                world.items[k].written = 0;
+        fragile = false;
+        for (unsigned n = 0; n < CAMPAIGN_NAMESPACES / 2; n++)
+                if (chance(2))
+                        world_open_namespace(n);
+        world_turn();
+        if (chance(2))
+                world_settle();
+        if (chance(8) == 0)
+                arm();
+        work();
+        /* A volume that was resumed may have the record of a chunk whose slot another one has taken
+         * meanwhile: it is found, and a miss. */
+        if (tally.resumes > resumes) {
+                world_settle();
+                world_get_all(ignore);
+        }
+        x = draw(8);
+        if (x < 2) {
+                if (chance(2))
+                        disarm();
+                world_settle();
+                world_note_must(true);
+                tally.stops++;
+                fragile = world.in_doubt = true;
+                world_close();
+                disarm();
+                sim_hold(0);
+        } else {
+                bool by_kill = x < 5;
+
+                fragile = by_kill;
+                world_note_must(by_kill);
+                die(by_kill);
+        }
+        campaign_count(1);
+}
+
+int campaign_succession(uint64_t count, uint64_t *seed)
+{
+        world.lockstep = world.long_fingerprints = true;
+        for (uint64_t done = 0; done < count; ++*seed) {
+                world.random = *seed;
+                fragile = world.in_doubt = false;
+                world_init(sim_backend()); /* nothing is left of the store before */
+                world_set_volumes((unsigned)(1 + *seed % CAMPAIGN_VOLUMES));
+                world_wipe();
+                if (sim_start(world.dir, sim_draw(&world.random)) < 0)
+                        campaign_fail(VERDICT_HUNG, "%s cannot be simulated", world.dir);
+                for (unsigned i = 1; i < world.volumes; i++)
+                        if (sim_add_dir(world.dirs[i]) < 0)
+                                campaign_fail(VERDICT_HUNG, "%s cannot be simulated",
+                                              world.dirs[i]);
+                sim_hold_clock();
+                world.max_length = chance(2) ? 4096 : 8192;
+                world.limit = ((uint64_t)4 + draw(2)) << 20;
+                for (unsigned i = 0; i < STATES_OF_A_STORE && done < count; i++, done++)
+                        one_life();
+                sim_stop();
+        }
+        campaign_note("%llu faults; %llu starts refused, %llu without a volume, %llu cut off; "
+                      "%llu stops, %llu kills, %llu power losses; %llu resumes, %llu removals, "
+                      "%llu chunks read back",
+                      (unsigned long long)tally.faults, (unsigned long long)tally.starts_refused,
+                      (unsigned long long)tally.starts_without,
+                      (unsigned long long)tally.starts_cut, (unsigned long long)tally.stops,
+                      (unsigned long long)tally.kills, (unsigned long long)tally.losses,
+                      (unsigned long long)tally.resumes, (unsigned long long)world.removals,
+                      (unsigned long long)world.hits);
+        return campaign_end();
+}
