@@ -72,12 +72,12 @@ enum kvcache_tier {
 struct kvcache; /* a connection, its mappings, and what is in flight */
 
 struct kvcache_options {
-        uint32_t size;            /* sizeof(struct kvcache_options) */
-        uint32_t flags;           /* KVCACHE_POPULATE, KVCACHE_NO_LOOKUP */
-        const char *socket_path;  /* NULL: $KVCACHE_SOCKET, else the default path */
+        uint32_t size;           /* sizeof(struct kvcache_options) */
+        uint32_t flags;          /* KVCACHE_POPULATE, KVCACHE_NO_LOOKUP */
+        const char *socket_path; /* NULL: $KVCACHE_SOCKET, else the default path */
         const char
                 *client_name; /* for the daemon's log, at most 31 bytes; NULL: the program's name */
-        int connect_timeout_ms;   /* 0: 5,000 */
+        int connect_timeout_ms; /* 0: 5,000 */
         int request_timeout_ms; /* of blocking calls, and of requests that name none; 0: 30,000,
                                    which a purge, a verify or a device call may need more than */
         uint64_t lane_bytes; /* of the lane, at most what the daemon allows; 0: as much as that */
@@ -108,11 +108,11 @@ struct kvcache_info {
         uint32_t protocol_version;
         uint64_t pool_bytes;
         uint64_t max_chunk_bytes;
-        uint64_t lane_bytes;      /* of this handle's lane; 0: none yet */
-        uint64_t reconnects;      /* how often this handle has connected anew */
-        uint8_t instance[16];     /* of the daemon: another value, another process */
-        uint64_t lookup_bytes;    /* of the look-up index that is mapped now; 0: none is */
-        uint64_t lookups_local;   /* keys that this handle has answered from it */
+        uint64_t lane_bytes;    /* of this handle's lane; 0: none yet */
+        uint64_t reconnects;    /* how often this handle has connected anew */
+        uint8_t instance[16];   /* of the daemon: another value, another process */
+        uint64_t lookup_bytes;  /* of the look-up index that is mapped now; 0: none is */
+        uint64_t lookups_local; /* keys that this handle has answered from it */
 };
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret);
 
@@ -208,9 +208,9 @@ enum kvcache_op {
         KVCACHE_OP_TOUCH = 6,
         KVCACHE_OP_EVICT = 7,
         KVCACHE_OP_STAT = 8,
-        /* From disk to the pool, for a get that will come; the answer does not wait for it. Per key:
-         * KVCACHE_OK: it is there or on its way; KVCACHE_MISS; KVCACHE_BUSY: there is no room now,
-         * or enough is on its way; KVCACHE_TOO_LARGE; KVCACHE_SHUTDOWN. A quarter of the pool,
+        /* From disk to the pool, for a get that will come; the answer does not wait for it. Per
+         * key: KVCACHE_OK: it is there or on its way; KVCACHE_MISS; KVCACHE_BUSY: there is no room
+         * now, or enough is on its way; KVCACHE_TOO_LARGE; KVCACHE_SHUTDOWN. A quarter of the pool,
          * 128 MiB or 1,024 chunks are on their way at most. */
         KVCACHE_OP_PREFETCH = 9,
 };
@@ -244,16 +244,16 @@ struct kvcache_entry {
 };
 
 struct kvcache_result {
-        int status;            /* enum kvcache_status */
+        int status;     /* enum kvcache_status */
         uint32_t tiers; /* GET: where it came from; EXISTS, STAT: where it is (enum kvcache_tier) */
         uint64_t length;       /* GET, GET_INTO: bytes got; PUT, STAT: of the chunk */
         uint64_t chunk_length; /* GET, GET_INTO: of the whole chunk */
         const void *
                 data; /* GET, PUT with KVCACHE_KEEP_LEASE: in the pool, read-only, until released */
         struct kvcache_lease lease; /* generation 0: none */
-        uint64_t created_ms;   /* STAT */
-        uint32_t crc32c;       /* STAT */
-        uint32_t leases;       /* STAT */
+        uint64_t created_ms;        /* STAT */
+        uint32_t crc32c;            /* STAT */
+        uint32_t leases;            /* STAT */
 };
 
 enum {
@@ -267,12 +267,12 @@ enum {
 };
 
 struct kvcache_request {
-        uint32_t size;           /* sizeof(struct kvcache_request) */
+        uint32_t size; /* sizeof(struct kvcache_request) */
         enum kvcache_op op;
         uint32_t namespace_handle;
         uint32_t flags;
-        enum kvcache_ack ack;    /* PUT */
-        uint32_t tiers;          /* EVICT: KVCACHE_TIER_MEMORY or KVCACHE_TIER_ALL; 0: all */
+        enum kvcache_ack ack; /* PUT */
+        uint32_t tiers;       /* EVICT: KVCACHE_TIER_MEMORY or KVCACHE_TIER_ALL; 0: all */
         const struct kvcache_entry *entries; /* read during the call only */
         const struct kvcache_key *keys; /* instead of entries for GET (whole chunks), EXISTS, MATCH,
                                            TOUCH, EVICT, STAT, PREFETCH */
@@ -280,13 +280,13 @@ struct kvcache_request {
         const struct kvcache_key *parent; /* the key before the first; NULL: the first is a root */
         struct kvcache_result *results; /* `count` of them, the caller's; written at completion. May
                                            be NULL for MATCH, TOUCH and PREFETCH */
-        int timeout_ms;          /* 0: the handle's; then the key's status is KVCACHE_PENDING */
-        uint64_t user_data;      /* comes back with the completion */
+        int timeout_ms;     /* 0: the handle's; then the key's status is KVCACHE_PENDING */
+        uint64_t user_data; /* comes back with the completion */
 };
 
 struct kvcache_completion {
         uint64_t user_data;
-        uint64_t value;  /* MATCH */
+        uint64_t value; /* MATCH */
         int error; /* 0, or -errno of the request as a whole; each result has a status in any case
                     */
         enum kvcache_op op;
@@ -336,8 +336,8 @@ int kvcache_call(struct kvcache *kv, const struct kvcache_request *request, uint
 struct kvcache_namespace_info {
         char name[256];
         char tenant[64];
-        uint32_t owner;    /* user id of who made it; UINT32_MAX: not known */
-        uint32_t sessions; /* that have it open */
+        uint32_t owner;                /* user id of who made it; UINT32_MAX: not known */
+        uint32_t sessions;             /* that have it open */
         uint64_t chunks, stored_bytes; /* on disk */
         uint64_t chunk_bytes;          /* declared; 0: none */
         uint64_t created_ms;           /* Unix time */
@@ -348,12 +348,13 @@ struct kvcache_namespace_info {
         uint64_t reserved[4];
 };
 /* Up to `max` namespaces; `tenant`: those of this one; NULL: of the own one, or, of an admin, of
- * all. Start with *cursor = 0; at the end it is 0 again. Returns how many. -EOPNOTSUPP: the daemon is
- * too old for this. */
+ * all. Start with *cursor = 0; at the end it is 0 again. Returns how many. -EOPNOTSUPP: the daemon
+ * is too old for this. */
 int kvcache_namespace_list(struct kvcache *kv, const char *tenant, uint64_t *cursor,
                            struct kvcache_namespace_info *ret, size_t max);
-/* One by its name; `tenant`: NULL: the own one. `ret_fingerprint` (may be NULL) gets its text, to be
- * freed by the caller with free(). -ENOENT: there is none, or none that this client may know of. */
+/* One by its name; `tenant`: NULL: the own one. `ret_fingerprint` (may be NULL) gets its text, to
+ * be freed by the caller with free(). -ENOENT: there is none, or none that this client may know of.
+ */
 int kvcache_namespace_stat(struct kvcache *kv, const char *name, const char *tenant,
                            struct kvcache_namespace_info *ret, char **ret_fingerprint);
 enum {
@@ -361,9 +362,9 @@ enum {
 };
 /* Removes a namespace; on stable storage when this returns. For the user who made it, and for
  * admins: -EACCES. `ret_dropped` (may be NULL): chunks that were purged with it. -ENOENT: as above;
- * -ENOTEMPTY: it holds chunks; -EBUSY: other sessions have it open, or something of it is under way;
- * kvcache_error() says which. A handle that has it open opens it anew, and so may make it again, when
- * it is next used. */
+ * -ENOTEMPTY: it holds chunks; -EBUSY: other sessions have it open, or something of it is under
+ * way; kvcache_error() says which. A handle that has it open opens it anew, and so may make it
+ * again, when it is next used. */
 int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *tenant,
                              uint32_t flags, uint64_t *ret_dropped);
 

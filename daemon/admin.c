@@ -39,7 +39,7 @@ void admin_report(struct client *client, const struct wire_report_request *msg,
 
         if (msg->what == WIRE_REPORT_CONFIG && !client->admin) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
-                               "the configuration is for admins", NULL, 0);
+                             "the configuration is for admins", NULL, 0);
                 return;
         }
         if (!client->takes_fds(client, 1)) {
@@ -56,7 +56,7 @@ void admin_report(struct client *client, const struct wire_report_request *msg,
         }
         if (fd < 0) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0,
-                               "no memory or descriptors for the report", NULL, 0);
+                             "no memory or descriptors for the report", NULL, 0);
                 return;
         }
         client_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &fd, 1);
@@ -76,7 +76,7 @@ void admin_list(struct client *client, const struct wire_list *msg, uint64_t rec
 
         if (ns == 0) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
-                               "this session has not opened that namespace", NULL, 0);
+                             "this session has not opened that namespace", NULL, 0);
                 return;
         }
         /* The reply may have to wait for its reader. */
@@ -152,9 +152,8 @@ static void on_purged(struct store_purge *store)
 
         snprintf(text, sizeof(text), "gone from memory, but not synced to disk: %s",
                  strerror(store->result < 0 ? -store->result : EIO));
-        client_reply(p->client, &p->hdr, p->received_ns,
-                       store->result == 0 ? WIRE_OK : WIRE_FAILED, 0, store->dropped, text, NULL,
-                       0);
+        client_reply(p->client, &p->hdr, p->received_ns, store->result == 0 ? WIRE_OK : WIRE_FAILED,
+                     0, store->dropped, text, NULL, 0);
         admin_operation_free(p->client, p, sizeof(*p));
 }
 
@@ -166,12 +165,12 @@ void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t r
 
         if (all && !client->admin) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
-                               "purging every namespace needs an admin", NULL, 0);
+                             "purging every namespace needs an admin", NULL, 0);
                 return;
         }
         if (!all && ns == 0) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
-                               "this session has not opened that namespace", NULL, 0);
+                             "this session has not opened that namespace", NULL, 0);
                 return;
         }
         p = admin_operation_new(client, &msg->hdr, received_ns, sizeof(*p));
@@ -229,10 +228,10 @@ static void on_verified(struct store_verify *store)
                 client_answer(v->client, v->received_ns, &out.reply);
         else if (store->result == STORE_BYPASSED)
                 client_reply(v->client, &v->hdr, v->received_ns, WIRE_FAILED, 0, 0,
-                               "this path of the store is bypassed", NULL, 0);
+                             "this path of the store is bypassed", NULL, 0);
         else
                 client_reply(v->client, &v->hdr, v->received_ns, WIRE_SHUTDOWN, 0, 0,
-                               "the daemon is stopping", NULL, 0);
+                             "the daemon is stopping", NULL, 0);
         admin_operation_free(v->client, v, sizeof(*v));
 }
 
@@ -244,7 +243,7 @@ void admin_verify(struct client *client, const struct wire_verify *msg, uint64_t
 
         if (!client->admin) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
-                               "verifying the store needs an admin", NULL, 0);
+                             "verifying the store needs an admin", NULL, 0);
                 return;
         }
         v = admin_operation_new(client, &msg->hdr, received_ns, sizeof(*v));
@@ -295,9 +294,8 @@ static void on_device(struct store_device *store)
                 status = WIRE_OK;
         else if (store->result == STORE_BUSY)
                 status = WIRE_BUSY;
-        client_reply(d->client, &d->hdr, d->received_ns, status, 0,
-                       store->result == STORE_EXISTS,
-                       store->text[0] ? store->text : "the device failed", NULL, 0);
+        client_reply(d->client, &d->hdr, d->received_ns, status, 0, store->result == STORE_EXISTS,
+                     store->text[0] ? store->text : "the device failed", NULL, 0);
         admin_operation_free(d->client, d, sizeof(*d));
 }
 
@@ -307,12 +305,12 @@ void admin_device(struct client *client, const struct wire_device *msg, uint64_t
 
         if (!client->admin) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
-                               "suspending and resuming needs an admin", NULL, 0);
+                             "suspending and resuming needs an admin", NULL, 0);
                 return;
         }
         if (!store_path(client->env->store, msg->path)) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
-                               "the store has no path of that number", NULL, 0);
+                             "the store has no path of that number", NULL, 0);
                 return;
         }
         d = admin_operation_new(client, &msg->hdr, received_ns, sizeof(*d));

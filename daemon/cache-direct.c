@@ -6,13 +6,14 @@
  * Get: the store reads to where the bytes are wanted, and verifies them there. Who comes while that
  * is under way reads into the pool, and others share that.
  *
- * Neither tells its own client anything before the device has answered, however long it takes: until
- * then the memory is not the client's (rule R17). Others that wait for the put are told that it
- * failed once the device hangs.
+ * Neither tells its own client anything before the device has answered, however long it takes:
+ * until then the memory is not the client's (rule R17). Others that wait for the put are told that
+ * it failed once the device hangs.
  *
  * Failures: a client that writes there meanwhile makes the checksum wrong. Of a put that shows when
- * the chunk is read, and is a miss. Of a get it is no evidence against the chunk: that is read again,
- * by way of the pool. Memory that is not there any more fails the request, and nothing else. */
+ * the chunk is read, and is a miss. Of a get it is no evidence against the chunk: that is read
+ * again, by way of the pool. Memory that is not there any more fails the request, and nothing else.
+ */
 #include "cache-internal.h"
 
 #include <errno.h>
@@ -25,7 +26,7 @@ enum { DIRECT_ALIGNMENT = 4096 };
 struct direct {
         struct cache *cache;
         struct cache_request *req;
-        void *tail;               /* for what is not a whole block; NULL: there is none */
+        void *tail; /* for what is not a whole block; NULL: there is none */
         union {
                 struct store_put put;
                 struct store_get get;
@@ -40,8 +41,7 @@ struct direct {
 
 static bool may_be_direct(const struct cache_request *req)
 {
-        return req->may_be_direct && req->region &&
-               (uintptr_t)req->memory % DIRECT_ALIGNMENT == 0;
+        return req->may_be_direct && req->region && (uintptr_t)req->memory % DIRECT_ALIGNMENT == 0;
 }
 
 static struct direct *direct_new(struct cache *c, struct cache_request *req, uint32_t length)
@@ -86,7 +86,7 @@ struct list_node *cache_direct_put_waiters(struct cache *c, uint32_t namespace_i
 {
         if (c->n_direct_puts == 0)
                 return NULL;
-        list_for_each(bucket_of(c, hash), n) {
+        list_for_each (bucket_of(c, hash), n) {
                 struct direct *d = container_of(n, struct direct, node);
 
                 if (d->req->namespace_id == namespace_id && key_equal(&d->req->key, key))
@@ -172,7 +172,8 @@ bool cache_direct_store(struct store_write *queued)
 
         if (r == 0)
                 return true;
-        /* EXISTS: an older put of the key, evicted meanwhile, is still on its way to being dropped. */
+        /* EXISTS: an older put of the key, evicted meanwhile, is still on its way to being dropped.
+         */
         if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0)
                 return false;
         put_end(d, r == STORE_EXISTS ? -EIO : r);

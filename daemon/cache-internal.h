@@ -21,7 +21,7 @@ enum { CACHE_USER_BUCKETS = 64 };
 
 /* A user with something that waits for room, or is on its way to the store. */
 struct cache_user {
-        struct list_node node;         /* in its bucket of cache.users */
+        struct list_node node; /* in its bucket of cache.users */
         uint32_t uid;
         unsigned refs;                 /* what waits, and what is written */
         bool putting;                  /* counted in cache_stats.putting_users */
@@ -49,20 +49,20 @@ struct cache {
         struct list_node users[CACHE_USER_BUCKETS];
         struct list_node waiting[KINDS]; /* users that wait for room, in turn */
         uint64_t n_waiting[KINDS];       /* requests */
-        struct list_node writers;        /* users with writes that the store does not have, in turn */
-        uint64_t n_ready;                /* writes that the store was not asked yet */
+        struct list_node writers; /* users with writes that the store does not have, in turn */
+        uint64_t n_ready;         /* writes that the store was not asked yet */
         uint64_t in_store_bytes, n_in_store;
         struct list_node dropping; /* writes whose chunk was evicted meanwhile, in that order */
-        struct list_node settling;             /* who waits for those, in order */
-        struct list_node direct_puts[256];     /* from clients' memory, by their key's hash */
+        struct list_node settling; /* who waits for those, in order */
+        struct list_node direct_puts[256]; /* from clients' memory, by their key's hash */
         uint64_t n_direct_puts;
-        uint64_t evictions;                    /* of chunks being written, so far */
-        uint64_t next_deadline_ns;             /* of those who wait for room; 0: nobody */
-        uint64_t look_again_ns;                /* when somebody's patience ends; 0: nobody's */
+        uint64_t evictions;        /* of chunks being written, so far */
+        uint64_t next_deadline_ns; /* of those who wait for room; 0: nobody */
+        uint64_t look_again_ns;    /* when somebody's patience ends; 0: nobody's */
         uint64_t unwritten_limit, reserve;
-        uint64_t unwritten;                    /* bytes of all users, direct puts included */
-        uint64_t pending;                      /* requests, fills and writes */
-        uint64_t n_ahead;                      /* slots being filled by cache_read_ahead() */
+        uint64_t unwritten; /* bytes of all users, direct puts included */
+        uint64_t pending;   /* requests, fills and writes */
+        uint64_t n_ahead;   /* slots being filled by cache_read_ahead() */
         bool kicked, retry_now, stopping;
         bool lost_eviction;     /* of a chunk whose write hangs, since the last who asked */
         uint64_t retry_pending; /* of the store, when it was tried last */
@@ -79,7 +79,7 @@ struct write {
         struct cache_request *req; /* who is still to be answered; NULL: nobody */
         uint32_t chunk;
         uint64_t slot_bytes;
-        bool told;  /* somebody was answered "accepted": it stays in the pool if its write fails */
+        bool told; /* somebody was answered "accepted": it stays in the pool if its write fails */
         uint64_t drop; /* evicted while it was being written: the number of that eviction; 0: it was
                           was not */
         bool abandoned; /* its device hangs: nobody waits for it, and it is not counted */

@@ -197,7 +197,7 @@ static void on_copied(struct kio_request *copy)
                 req = NULL;
         }
         /* Puts of the same key wait for the write from here on: it may end, and fail, at once. */
-        list_for_each(&pc->waiters, n) {
+        list_for_each (&pc->waiters, n) {
                 struct cache_request *other = container_of(n, struct cache_request, node);
 
                 if (other->kind == KIND_PUT && other->ack == CACHE_ACCEPTED)
@@ -264,7 +264,7 @@ static void on_synced(struct store_put *store)
         struct cache *c = s->cache;
         int result = store->result;
         uint32_t chunk = s->chunk;
-        enum cache_status status = result == 0                 ? CACHE_EXISTS
+        enum cache_status status = result == 0                   ? CACHE_EXISTS
                                    : result == STORE_NOT_DURABLE ? CACHE_NOT_DURABLE
                                                                  : CACHE_FAILED;
 

@@ -30,8 +30,7 @@ static void stop_waiting(struct cache *c, struct cache_request *req)
 
 void cache_wait_for_room(struct cache *c, struct cache_request *req)
 {
-        struct cache_user *u =
-                c->stopping || req->nowait ? NULL : cache_user_get(c, req->user);
+        struct cache_user *u = c->stopping || req->nowait ? NULL : cache_user_get(c, req->user);
 
         if (!u) {
                 cache_finish(c, req, c->stopping ? CACHE_CANCELLED : CACHE_BUSY);
@@ -86,8 +85,9 @@ bool cache_others_first(const struct cache *c, const struct cache_request *req)
 }
 
 /* Those that wait and are to end so: moved to `ret`, which is to be passed to finish_all(). */
-static void pick(struct cache *c, unsigned kind, bool (*is_one)(const struct cache_request *, const void *),
-                 const void *what, struct list_node *ret)
+static void pick(struct cache *c, unsigned kind,
+                 bool (*is_one)(const struct cache_request *, const void *), const void *what,
+                 struct list_node *ret)
 {
         list_for_each_safe (&c->waiting[kind], i) {
                 struct cache_user *u = container_of(i, struct cache_user, turn[kind]);
@@ -143,8 +143,7 @@ struct round {
 /* The user's next one. False: the user is to wait for the next round. */
 static bool let_in_next(struct cache *c, struct cache_user *u, unsigned kind, struct round *round)
 {
-        struct cache_request *req =
-                container_of(u->waits[kind].next, struct cache_request, node);
+        struct cache_request *req = container_of(u->waits[kind].next, struct cache_request, node);
         uint64_t patience_ns = req->waits_since_ns + PATIENCE_NS;
         bool tried = false;
 
@@ -223,8 +222,7 @@ static void expire(struct cache *c, uint64_t now_ns)
         c->next_deadline_ns = 0;
         for (unsigned kind = 0; kind < KINDS; kind++)
                 list_for_each (&c->waiting[kind], i) {
-                        const struct cache_user *u =
-                                container_of(i, struct cache_user, turn[kind]);
+                        const struct cache_user *u = container_of(i, struct cache_user, turn[kind]);
 
                         list_for_each (&u->waits[kind], n) {
                                 uint64_t deadline_ns =
@@ -240,9 +238,8 @@ static void expire(struct cache *c, uint64_t now_ns)
 static bool may_submit(const struct cache *c)
 {
         /* What the store could not take may have stood behind another cache's. */
-        return cache_has_writes(c) &&
-               (c->retry_now || store_pending(c->params.store) == 0 ||
-                store_pending(c->params.store) != c->retry_pending);
+        return cache_has_writes(c) && (c->retry_now || store_pending(c->params.store) == 0 ||
+                                       store_pending(c->params.store) != c->retry_pending);
 }
 
 uint64_t cache_turn(struct cache *c, uint64_t now_ns)

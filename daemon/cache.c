@@ -107,7 +107,7 @@ void cache_finish(struct cache *c, struct cache_request *req, enum cache_status 
 }
 
 void cache_finish_with(struct cache *c, struct cache_request *req, enum cache_status status,
-                        uint32_t chunk)
+                       uint32_t chunk)
 {
         req->chunk = chunk;
         req->place = cache_place_of(c, chunk);
@@ -115,8 +115,7 @@ void cache_finish_with(struct cache *c, struct cache_request *req, enum cache_st
         cache_finish(c, req, status);
 }
 
-void cache_wait_on(struct cache *c, struct cache_request *req, uint32_t chunk,
-                    enum waiting waiting)
+void cache_wait_on(struct cache *c, struct cache_request *req, uint32_t chunk, enum waiting waiting)
 {
         struct list_node *waiters = &pool_chunk(c->params.pool, chunk)->waiters;
 
@@ -182,7 +181,7 @@ static void settle_failed_fill(struct cache *c, struct pool_chunk *pc)
 }
 
 void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
-                           enum cache_status status)
+                          enum cache_status status)
 {
         struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
         struct list_node settled = LIST_INIT(settled);
@@ -192,7 +191,7 @@ void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
                 settle_failed_fill(c, pc);
                 return;
         }
-        list_for_each_safe(&pc->waiters, node) {
+        list_for_each_safe (&pc->waiters, node) {
                 struct cache_request *req = container_of(node, struct cache_request, node);
 
                 if (req->waiting != which)

@@ -56,15 +56,15 @@ struct cache_request {
         const void *owner;     /* for cache_cancel() */
         uint32_t namespace_id;
         uint16_t tenant;
-        uint32_t user;         /* its uid: users are served in turn, and each has its share */
+        uint32_t user; /* its uid: users are served in turn, and each has its share */
         struct key key;
-        uint64_t hash;         /* cache_hash()'s */
+        uint64_t hash; /* cache_hash()'s */
         bool nowait;
-        uint64_t deadline_ns;  /* CLOCK_MONOTONIC; for waiting for room */
+        uint64_t deadline_ns; /* CLOCK_MONOTONIC; for waiting for room */
 
         /* put: where the bytes are; get: where the caller will want them, or nowhere. A client's:
          * it may change, or not be there any more. */
-        void *memory;              /* `room` bytes; stays the cache's until complete() */
+        void *memory;               /* `room` bytes; stays the cache's until complete() */
         const struct iovec *pieces; /* instead of `memory`: they are `room` bytes together */
         uint32_t room;
         struct kio_region *region; /* that `memory` lies in; or NULL */
@@ -75,14 +75,14 @@ struct cache_request {
 
         /* put */
         struct key parent;
-        uint32_t length;       /* get: the chunk's, out, if it was direct */
+        uint32_t length; /* get: the chunk's, out, if it was direct */
         enum cache_ack ack;
 
         /* Set at completion. On CACHE_OK (and on CACHE_EXISTS, if it is in the pool) `chunk` is
          * pinned: the caller unpins it. */
         enum cache_status status;
-        uint32_t chunk;        /* POOL_NONE: not in the pool, nothing pinned */
-        uint32_t tier;         /* get: where it came from */
+        uint32_t chunk; /* POOL_NONE: not in the pool, nothing pinned */
+        uint32_t tier;  /* get: where it came from */
         struct cache_place place;
         void (*complete)(struct cache_request *req);
 
@@ -107,8 +107,9 @@ void cache_get(struct cache *c, struct cache_request *req);
 uint32_t cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
                             uint64_t hash, struct cache_place *ret_place);
 /* From disk to the pool, for a get that will come; nobody is told of the end. CACHE_OK: it is there
- * or on its way; CACHE_MISS; CACHE_BUSY: there is no room without waiting, or a quarter of the pool,
- * 128 MiB or 1,024 chunks are on their way like this; CACHE_TOO_LARGE; CACHE_CANCELLED. `ret_place` as of cache_find(). */
+ * or on its way; CACHE_MISS; CACHE_BUSY: there is no room without waiting, or a quarter of the
+ * pool, 128 MiB or 1,024 chunks are on their way like this; CACHE_TOO_LARGE; CACHE_CANCELLED.
+ * `ret_place` as of cache_find(). */
 enum cache_status cache_read_ahead(struct cache *c, uint32_t namespace_id, const struct key *key,
                                    uint64_t hash, struct cache_place *ret_place);
 void cache_put(struct cache *c, struct cache_request *req);
@@ -122,9 +123,9 @@ unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *ke
                     struct cache_place *ret_place, struct store_chunk *ret_info);
 /* Recency of both tiers. */
 void cache_touch(struct cache *c, const struct cache_place *place);
-/* For many keys in a row, whatever is done with them, and many places to be touched: their memory is
- * fetched together. Step 0 for each of a few, a little later step 1, a little later the call. What
- * is in the pool is not looked for in the store, so that is fetched only if asked for. */
+/* For many keys in a row, whatever is done with them, and many places to be touched: their memory
+ * is fetched together. Step 0 for each of a few, a little later step 1, a little later the call.
+ * What is in the pool is not looked for in the store, so that is fetched only if asked for. */
 void cache_prefetch(const struct cache *c, uint64_t hash, bool of_store, unsigned step);
 void cache_prefetch_touch(const struct cache *c, const struct cache_place *place, unsigned step);
 
@@ -137,7 +138,7 @@ enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const stru
  * call, what was on its way to the store then included. result: 0, or STORE_BYPASSED: it may come
  * back. */
 struct cache_settle {
-        struct list_node node;   /* the cache's, as all but complete and result */
+        struct list_node node; /* the cache's, as all but complete and result */
         struct store_put store;
         struct cache *cache;
         uint64_t evictions;
@@ -182,14 +183,14 @@ struct cache_stats {
         uint64_t puts, put_bytes, puts_existing, puts_by_ack[3];
         uint64_t busy, waited;
         uint64_t unwritten_bytes, unwritten_chunks; /* now */
-        uint64_t direct_bytes;    /* of direct puts under way now: of the same budget */
-        uint64_t queued_writes;   /* now: not handed to the store yet */
-        uint64_t putting_users;   /* now: that share the budget */
-        uint64_t pool_only;       /* accepted puts whose write failed: gone with the pool */
-        uint64_t shared_fills;    /* gets that joined another's read */
+        uint64_t direct_bytes;  /* of direct puts under way now: of the same budget */
+        uint64_t queued_writes; /* now: not handed to the store yet */
+        uint64_t putting_users; /* now: that share the budget */
+        uint64_t pool_only;     /* accepted puts whose write failed: gone with the pool */
+        uint64_t shared_fills;  /* gets that joined another's read */
         /* Reads for gets to come, and how many chunks of theirs were asked for. */
         uint64_t read_ahead, read_ahead_bytes, read_ahead_used;
-        uint64_t ahead_bytes;     /* in the pool, of such reads under way now */
+        uint64_t ahead_bytes; /* in the pool, of such reads under way now */
         /* Bytes that went between disk and clients' memory, and reads of these that were done again
          * by way of the pool. */
         uint64_t put_bytes_direct, get_bytes_direct, direct_fallbacks;

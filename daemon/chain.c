@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chain is open while another message may continue it: the client's last one said so, and the next
- * one names its last key as its parent. It is touched, and freed, once it is not open and every
- * message of it is answered. */
+/* A chain is open while another message may continue it: the client's last one said so, and the
+ * next one names its last key as its parent. It is touched, and freed, once it is not open and
+ * every message of it is answered. */
 #include "chain.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ struct chain {
         struct list_node stretches; /* root first */
         unsigned unanswered;        /* messages under way */
         uint32_t keys;
-        bool open;                  /* another message may continue it */
+        bool open; /* another message may continue it */
 };
 
 static void touch(struct cache *cache, const struct cache_place *places, uint32_t n)
@@ -86,10 +86,9 @@ static struct stretch *stretch_add(struct chain *ch, uint32_t n)
 /* Places for a message of `n` keys. NULL: as stretch_add(). */
 static struct cache_place *places_take(struct chain *ch, uint32_t n)
 {
-        struct stretch *stretch =
-                list_empty(&ch->stretches)
-                        ? NULL
-                        : container_of(ch->stretches.prev, struct stretch, node);
+        struct stretch *stretch = list_empty(&ch->stretches)
+                                          ? NULL
+                                          : container_of(ch->stretches.prev, struct stretch, node);
         struct cache_place *places;
 
         if (!stretch || n > stretch->room - stretch->n)

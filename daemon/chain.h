@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chains of keys, as long as they are under way: the places of all their keys are kept, over as many
- * messages as a chain has (a GET of what is there and a PUT of the rest are one), and touched from
- * its end to its root when the last of them is answered. What is kept is charged to the client's
- * user; where that is at its limit a chain is touched in parts, and no message is refused for it.
- * Loop thread. */
+/* Chains of keys, as long as they are under way: the places of all their keys are kept, over as
+ * many messages as a chain has (a GET of what is there and a PUT of the rest are one), and touched
+ * from its end to its root when the last of them is answered. What is kept is charged to the
+ * client's user; where that is at its limit a chain is touched in parts, and no message is refused
+ * for it. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,7 +13,8 @@
 #include "cache.h"
 #include "client.h"
 
-/* The places of one message's keys, to be filled in: a stretch of its chain's, or the message's own.
+/* The places of one message's keys, to be filled in: a stretch of its chain's, or the message's
+ * own.
  */
 struct chain_part {
         struct chain *chain; /* NULL: this is all of it */

@@ -94,10 +94,11 @@ void client_uncharge_request(struct client *client, uint64_t bytes)
 
 const char *client_refusal(enum wire_status status)
 {
-        return status == WIRE_BUSY ? "all clients together have too many requests in flight, or too "
-                                     "much memory is kept for them"
-                                   : "this user or tenant has too many requests in flight, or too "
-                                     "much memory is kept for them";
+        return status == WIRE_BUSY
+                       ? "all clients together have too many requests in flight, or too "
+                         "much memory is kept for them"
+                       : "this user or tenant has too many requests in flight, or too "
+                         "much memory is kept for them";
 }
 
 /* After leases were given back. */
@@ -115,7 +116,7 @@ enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire
 
         if (status == WIRE_OK)
                 status = client_charge(client, TENANT_LEASED_BYTES,
-                                pool_slot_bytes(client->env->pool, chunk));
+                                       pool_slot_bytes(client->env->pool, chunk));
         if (status != WIRE_OK) {
                 settle_leases(client);
                 return status;

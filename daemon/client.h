@@ -25,7 +25,7 @@
 
 enum {
         CLIENT_MAX_NAMESPACES = 256,
-        CLIENT_MAX_KEYS = 8 * 1024,  /* in flight: with more, no more of its messages are read */
+        CLIENT_MAX_KEYS = 8 * 1024, /* in flight: with more, no more of its messages are read */
 };
 
 /* Counted for all clients of a tenant together. */
@@ -34,7 +34,7 @@ struct traffic {
         uint64_t keys[WIRE_OP_END];
         uint64_t results[WIRE_STATUS_END];
         uint64_t get_bytes_map, get_bytes_into;
-        uint64_t chains_split; /* touched in parts */
+        uint64_t chains_split;                 /* touched in parts */
         struct histogram latency[WIRE_OP_END]; /* ns, from when it could be read to its reply */
 };
 
@@ -69,16 +69,16 @@ struct dispatch_env {
         struct kio *io;
         struct tenants *tenants;
         struct census *census;
-        struct lookups *lookups;   /* of all tenants; NULL: there is to be none */
+        struct lookups *lookups; /* of all tenants; NULL: there is to be none */
         struct traffic traffic;
-        struct tally tally;            /* freed by dispatch_fini() */
-        uint64_t impossible_tallies;   /* readings of a client's page that were cut */
-        struct dispatch_blocks blocks; /* given back by dispatch_fini() */
+        struct tally tally;               /* freed by dispatch_fini() */
+        uint64_t impossible_tallies;      /* readings of a client's page that were cut */
+        struct dispatch_blocks blocks;    /* given back by dispatch_fini() */
         struct chain_spares chain_spares; /* and these */
         struct log_ratelimit quota_lines, region_lines;
         struct donation_stats donated;
         uint64_t lane_max;
-        uint64_t wait_ms;          /* for room, where a request names no timeout */
+        uint64_t wait_ms; /* for room, where a request names no timeout */
         bool stopping;
         /* What `client` may see of it. */
         void (*report)(void *userdata, const struct client *client, enum wire_report what,
@@ -98,34 +98,34 @@ struct client {
         uint64_t readable_ns;       /* when the message that is dispatched could be read; 0: now */
         uid_t uid;
         bool admin;
-        bool gone;            /* nothing is sent any more, nothing is leased any more */
+        bool gone; /* nothing is sent any more, nothing is leased any more */
 
         struct lease_holder leases;
         struct lane lane;
         struct donations donations;
         uint32_t namespaces[CLIENT_MAX_NAMESPACES]; /* the store's, 0: removed; the client's number
                                                        is one more than the place */
-        unsigned n_namespaces;    /* places that are, or were, in use */
-        unsigned open_namespaces; /* that are */
-        unsigned opening;         /* NAMESPACE messages that are not answered */
-        struct tally_page page;   /* what it has looked up by itself */
-        bool looks_up;            /* it may: the look-up index was handed to it */
+        unsigned n_namespaces;                      /* places that are, or were, in use */
+        unsigned open_namespaces;                   /* that are */
+        unsigned opening;                           /* NAMESPACE messages that are not answered */
+        struct tally_page page;                     /* what it has looked up by itself */
+        bool looks_up;                              /* it may: the look-up index was handed to it */
 
-        unsigned inflight;    /* messages not answered yet */
-        uint32_t keys_inflight; /* of these */
+        unsigned inflight;          /* messages not answered yet */
+        uint32_t keys_inflight;     /* of these */
         struct list_node unstarted; /* batches whose keys are not all started, in order */
         struct list_node lookups;   /* of struct lookup_wait: LOOKUPs that are not answered */
-        struct chain *chain;  /* the one that the next message may continue */
+        struct chain *chain;        /* the one that the next message may continue */
         struct key chain_last;
-        uint64_t chain_ns;    /* when its latest message came */
+        uint64_t chain_ns; /* when its latest message came */
 
         void (*send)(struct client *client, const void *msg, size_t bytes, const int *fds,
                      unsigned n_fds);
         void (*idle)(struct client *client); /* inflight fell; the client itself stays until the
                                                 turn's end */
-        /* May it be sent so many descriptors, in the reply that comes next? Not if it, or its user, leaves
-         * many replies with descriptors unread: those count against the daemon's limit until they
-         * are read. */
+        /* May it be sent so many descriptors, in the reply that comes next? Not if it, or its user,
+         * leaves many replies with descriptors unread: those count against the daemon's limit until
+         * they are read. */
         bool (*takes_fds)(struct client *client, unsigned n);
         void (*chain_opened)(struct client *client);
 };
@@ -153,7 +153,8 @@ void client_answer(struct client *client, uint64_t received_ns, const struct wir
 
 /* OK, or what a charge that was refused is answered with. */
 enum wire_status client_charge(struct client *client, enum tenant_thing what, uint64_t amount);
-/* A request that is kept until it is answered, and `bytes` of memory with it: as client_charge(). */
+/* A request that is kept until it is answered, and `bytes` of memory with it: as client_charge().
+ */
 enum wire_status client_charge_request(struct client *client, uint64_t bytes);
 /* Before its answer, which ends the charge for the request itself. */
 void client_uncharge_request(struct client *client, uint64_t bytes);

@@ -316,8 +316,7 @@ static int resolve_limit(struct config *c, void (*say)(const char *text),
         if (c->store.path.n == 1)
                 snprintf(where, sizeof(where), "at %.240s", c->store.path.items[0]);
         else
-                snprintf(where, sizeof(where), "on %s",
-                         units_count(n_devices, "file system", at));
+                snprintf(where, sizeof(where), "on %s", units_count(n_devices, "file system", at));
         units_bytes(free_bytes, all);
         if (!automatic) {
                 if (c->store.limit > free_bytes) {

@@ -546,9 +546,8 @@ int config_assign_list_to(void *object, const struct config_row *row, char *cons
                 return config_refuse(why, "%s: at most %u entries", row->name, (unsigned)row->most);
         for (unsigned i = 0; i < n; i++) {
                 if (!text_is_clean(items[i]))
-                        return config_refuse(why,
-                                             "%s: %s is not one line of UTF-8 text",
-                                             row->name, config_quote(items[i], quoted));
+                        return config_refuse(why, "%s: %s is not one line of UTF-8 text", row->name,
+                                             config_quote(items[i], quoted));
                 r = row->type == CONFIG_PATHS ? check_path(row, items[i], why)
                                               : check_name(row, items[i], why);
                 if (r < 0)
@@ -667,8 +666,8 @@ int config_assign_to(void *object, const struct config_row *row, const char *tex
         int r = -EINVAL;
 
         if (!text_is_clean(text))
-                return config_refuse(why, "%s: %s is not one line of UTF-8 text",
-                                     row->name, config_quote(text, quoted));
+                return config_refuse(why, "%s: %s is not one line of UTF-8 text", row->name,
+                                     config_quote(text, quoted));
 
         switch (row->type) {
         case CONFIG_SOCKET:

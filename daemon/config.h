@@ -57,15 +57,15 @@ struct config {
         struct {
                 char *socket; /* listen.socket: path; "" decides by who runs it (see config_resolve)
                                */
-                char *http;         /* listen.http: "127.0.0.1:9750", "unix:/path", "off" */
-                uint32_t mode;      /* listen.mode: octal permissions of the socket */
+                char *http;   /* listen.http: "127.0.0.1:9750", "unix:/path", "off" */
+                uint32_t mode; /* listen.mode: octal permissions of the socket */
         } listen;
         struct {
                 struct config_strings path; /* store.path: one or a list; empty: decided */
-                uint64_t limit; /* store.limit: bytes; 0 (auto): min(1/2 of free space, 64 GiB) */
-                uint64_t segment;   /* store.segment: bytes of a data file, wished */
-                uint64_t entries;   /* store.entries; 0 (auto) */
-                bool prewrite;      /* store.prewrite */
+                uint64_t limit;   /* store.limit: bytes; 0 (auto): min(1/2 of free space, 64 GiB) */
+                uint64_t segment; /* store.segment: bytes of a data file, wished */
+                uint64_t entries; /* store.entries; 0 (auto) */
+                bool prewrite;    /* store.prewrite */
                 uint64_t error_budget;      /* store.error_budget: of a path in a minute */
                 uint64_t reserve;           /* store.reserve: bytes; 0 (auto) */
                 uint64_t scrub_rate;        /* store.scrub_rate: bytes a second; 0: none */
@@ -74,19 +74,19 @@ struct config {
         struct {
                 uint64_t pool; /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB)
                                 */
-                char *huge_pages;   /* memory.huge_pages: auto | off */
-                uint64_t lane;      /* memory.lane: largest lane of a session; <= 64 MiB */
-                bool lookup_index;  /* memory.lookup_index */
+                char *huge_pages;  /* memory.huge_pages: auto | off */
+                uint64_t lane;     /* memory.lane: largest lane of a session; <= 64 MiB */
+                bool lookup_index; /* memory.lookup_index */
         } memory;
         struct {
-                char *backend;      /* io.backend: auto | io_uring | posix */
-                uint64_t workers;   /* io.workers; 0 (auto) */
-                uint64_t depth;     /* io.depth: operations in flight a worker */
-                bool direct;        /* io.direct: auto (try) | off */
-                uint64_t hang_ms;   /* io.hang */
+                char *backend;    /* io.backend: auto | io_uring | posix */
+                uint64_t workers; /* io.workers; 0 (auto) */
+                uint64_t depth;   /* io.depth: operations in flight a worker */
+                bool direct;      /* io.direct: auto (try) | off */
+                uint64_t hang_ms; /* io.hang */
         } io;
         struct {
-                char *policy;       /* eviction.policy: lru */
+                char *policy; /* eviction.policy: lru */
         } eviction;
         struct {
                 struct config_strings admin_users,
@@ -96,29 +96,28 @@ struct config {
                                                         anyone the socket's mode lets in */
         } access;
         struct {
-                uint64_t connections;       /* limits.connections */
-                uint64_t lane_bytes;        /* limits.lane_bytes: of all; 0 (auto): 1/2 of what is
-                                               available */
-                uint64_t donated;           /* limits.donated: of all; 0 (auto): 3/4 of the machine */
-                uint64_t keys;              /* limits.keys: of requests in flight, of all */
-                uint64_t requests;          /* limits.requests: in flight, of all */
-                uint64_t request_memory;    /* limits.request_memory: of all; 0 (auto): by `keys` */
+                uint64_t connections;    /* limits.connections */
+                uint64_t lane_bytes;     /* limits.lane_bytes: of all; 0 (auto): 1/2 of what is
+                                            available */
+                uint64_t donated;        /* limits.donated: of all; 0 (auto): 3/4 of the machine */
+                uint64_t keys;           /* limits.keys: of requests in flight, of all */
+                uint64_t requests;       /* limits.requests: in flight, of all */
+                uint64_t request_memory; /* limits.request_memory: of all; 0 (auto): by `keys` */
                 uint64_t unread_fds; /* limits.unread_fds: of all; 0 (auto): 1/2 of RLIMIT_NOFILE */
                 /* limits.uid_*: of one user; 0 (auto): see config_uid_limits() */
                 uint64_t uid_connections, uid_leases, uid_leased_bytes, uid_lane_bytes, uid_donated,
-                        uid_keys, uid_requests, uid_request_memory, uid_unread_fds,
-                        uid_namespaces;
-                uint64_t leases;            /* limits.leases: of a connection, count */
+                        uid_keys, uid_requests, uid_request_memory, uid_unread_fds, uid_namespaces;
+                uint64_t leases;       /* limits.leases: of a connection, count */
                 uint64_t leased_bytes; /* limits.leased_bytes: of a connection; 0 (auto): pool/4 */
-                uint64_t handshake_ms;      /* limits.handshake: from accept to HELLO */
+                uint64_t handshake_ms; /* limits.handshake: from accept to HELLO */
                 uint64_t wait_ms; /* limits.wait: how long a request may wait for room when it names
                                      no timeout */
                 uint64_t drain_ms; /* limits.drain: at SIGTERM, for what is not on disk yet */
-                uint64_t http_connections;  /* limits.http_connections */
+                uint64_t http_connections; /* limits.http_connections */
                 uint64_t http_ms; /* limits.http: absolute deadline of an HTTP connection */
         } limits;
         struct {
-                char *level;        /* log.level */
+                char *level; /* log.level */
         } log;
 
         struct config_tenant *tenants; /* in file order */
@@ -175,11 +174,11 @@ int config_load_all(struct config *c, const char *path, bool path_must_exist, ch
                     char *const *sets, unsigned n_sets, void (*warn)(const char *text),
                     struct config_error *ret_error);
 
-/* What this host must have: users and groups that are named, memory for the pools. Of a configuration
- * that is resolved. 0, -EINVAL. */
+/* What this host must have: users and groups that are named, memory for the pools. Of a
+ * configuration that is resolved. 0, -EINVAL. */
 int config_check_host(const struct config *c, struct config_error *ret_error);
-/* Can the store and the sockets be made where they are to be? Looks only. 0, -EINVAL, -errno. A path
- * of the store among several that is not usable is a `warn`: a start goes on without it. */
+/* Can the store and the sockets be made where they are to be? Looks only. 0, -EINVAL, -errno. A
+ * path of the store among several that is not usable is a `warn`: a start goes on without it. */
 int config_check_places(const struct config *c, void (*warn)(const char *text),
                         struct config_error *ret_error);
 
@@ -198,8 +197,8 @@ int config_resolve_warning(struct config *c, void (*say)(const char *text),
 /* What limits.uid_connections and limits.uid_keys are where they are "auto". */
 void config_uid_limits(const struct config *c, uint64_t *ret_connections, uint64_t *ret_keys);
 
-/* For who collects errors with `each` over several of these: what one of them returned, noted, is 0.
- * -ENOMEM, and what makes going on senseless, stay. */
+/* For who collects errors with `each` over several of these: what one of them returned, noted, is
+ * 0. -ENOMEM, and what makes going on senseless, stay. */
 int config_note(struct config_error *ret_error, int r);
 
 /* Was the key given by file, environment or --set? `name` is dotted. */

@@ -19,8 +19,8 @@ enum {
         ALIGNMENT = 16,
 };
 
-/* One that is used again, or one of its own. A sanitizer sees the end of each, and a use of one that
- * is in no use. */
+/* One that is used again, or one of its own. A sanitizer sees the end of each, and a use of one
+ * that is in no use. */
 static void *block_take(struct dispatch_blocks *blocks, size_t bytes, bool *ret_again)
 {
         char *block;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A key of a GET: mapped, which is a lease on its chunk in the pool, or into the client's memory. */
+/* A key of a GET: mapped, which is a lease on its chunk in the pool, or into the client's memory.
+ */
 #include <errno.h>
 
 #include "dispatch-internal.h"

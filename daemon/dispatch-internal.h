@@ -63,8 +63,7 @@ static inline uint32_t slot_index(const struct slot *s)
 /* dispatch-batch.c */
 /* The message and its entries copied, and all zero: a reply, slots if it surely needs them. Charged
  * to the client. OK; QUOTA, BUSY: there is no memory for it, or not for this client. */
-enum wire_status batch_new(struct client *client, const struct wire_batch *msg,
-                           struct batch **ret);
+enum wire_status batch_new(struct client *client, const struct wire_batch *msg, struct batch **ret);
 /* Slots for the keys of a batch that turns out to need them. False: there is no memory. */
 bool batch_add_slots(struct batch *b);
 void batch_free(struct batch *b);

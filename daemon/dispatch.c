@@ -95,12 +95,12 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
         client->env->traffic.keys[op] += msg->count;
         if (msg->count > 0 && ns == 0) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, stale, 0,
-                               "this session has not opened that namespace", NULL, 0);
+                             "this session has not opened that namespace", NULL, 0);
                 return;
         }
         if (msg->count > 0 && op == WIRE_PUT && client->env->stopping) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_SHUTDOWN, stale, 0,
-                               "the daemon is stopping", NULL, 0);
+                             "the daemon is stopping", NULL, 0);
                 return;
         }
         if (msg->count == 0) {
@@ -110,10 +110,10 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
         status = client_charge(client, TENANT_KEYS, msg->count);
         if (status != WIRE_OK) {
                 client_reply(client, &msg->hdr, received_ns, status, stale, 0,
-                               status == WIRE_BUSY
-                                       ? "all clients together have too many keys in flight"
-                                       : "this user or tenant has too many keys in flight",
-                               NULL, 0);
+                             status == WIRE_BUSY
+                                     ? "all clients together have too many keys in flight"
+                                     : "this user or tenant has too many keys in flight",
+                             NULL, 0);
                 return;
         }
 
@@ -121,7 +121,7 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
         if (status != WIRE_OK) {
                 tenant_uncharge(&client->holds, TENANT_KEYS, msg->count);
                 client_reply(client, &msg->hdr, received_ns, status, stale, 0,
-                               client_refusal(status), NULL, 0);
+                             client_refusal(status), NULL, 0);
                 return;
         }
         b->head.namespace_id = ns;

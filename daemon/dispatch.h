@@ -16,8 +16,8 @@ enum {
 };
 
 /* One message that wire_check_request() has passed, other than HELLO, with as many descriptors as
- * wire_request_fds() says. `msg` is the caller's again afterwards, and so are the descriptors that are
- * not -1 then. */
+ * wire_request_fds() says. `msg` is the caller's again afterwards, and so are the descriptors that
+ * are not -1 then. */
 void dispatch_message(struct client *client, const void *msg, int *fds);
 /* Starts up to DISPATCH_KEYS_PER_TURN keys of what was dispatched; of a client that is gone, none.
  * True if all are started. */

@@ -98,7 +98,7 @@ static void on_closed(struct kio_request *call)
         d->n_files -= !it->memory;
         d->n_memory -= it->memory;
         free(it);
-        list_for_each(&d->all, n) {
+        list_for_each (&d->all, n) {
                 struct disposal *next = container_of(n, struct disposal, node);
 
                 if (next->refused)
@@ -131,7 +131,7 @@ bool disposals_may_add(const struct disposals *d, uid_t uid)
 
         if (d->n_files < OF_A_USER && d->n_memory < OF_A_USER)
                 return true;
-        list_for_each(&d->all, n) {
+        list_for_each (&d->all, n) {
                 const struct disposal *it = container_of(n, struct disposal, node);
 
                 files += it->uid == uid && !it->memory;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A donation's life: DONATE charges for it and has it checked and mapped by a thread for calls ->
  * it has its number, the reply goes out, and the rings register it behind that -> WITHDRAW or the
- * client's end makes it unusable -> with its last use the rings let go of it -> it is unmapped, by a
- * thread for calls -> uncharged, freed, and the reply to WITHDRAW goes out. */
+ * client's end makes it unusable -> with its last use the rings let go of it -> it is unmapped, by
+ * a thread for calls -> uncharged, freed, and the reply to WITHDRAW goes out. */
 #include "donation.h"
 
 #include <assert.h>
@@ -19,7 +19,7 @@
 
 enum {
         DONATION_PATH = KIO_PATHS_MAX - 3, /* io's: no device of the store has it */
-        REGISTERED_MIN = 1 << 20, /* a smaller one is not worth a ring's buffer */
+        REGISTERED_MIN = 1 << 20,          /* a smaller one is not worth a ring's buffer */
 };
 static_assert((int)DONATION_PATH > (int)STORE_MAX_PATHS, "the store numbers its paths from 1 on");
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The regions that a client has donated, by number: DONATE and WITHDRAW, and where a key's place is.
+/* The regions that a client has donated, by number: DONATE and WITHDRAW, and where a key's place
+ * is.
  *
  * A region is mapped and then registered with the rings, piece by piece; it can be used as soon as
  * it is mapped. Whoever names it keeps it by donations_use(). Withdrawn, it may not be named any

@@ -180,7 +180,8 @@ static void page_table(FILE *out, const cJSON *array, unsigned depth)
         const cJSON *row, *column;
 
         fputs("<table>\n<tr>", out);
-        cJSON_ArrayForEach(column, array->child) {
+        cJSON_ArrayForEach(column, array->child)
+        {
                 if (is_older_name(column))
                         continue;
                 fputs("<th>", out);
@@ -188,9 +189,11 @@ static void page_table(FILE *out, const cJSON *array, unsigned depth)
                 fputs("</th>", out);
         }
         fputs("</tr>\n", out);
-        cJSON_ArrayForEach(row, array) {
+        cJSON_ArrayForEach(row, array)
+        {
                 fputs("<tr>", out);
-                cJSON_ArrayForEach(column, array->child) {
+                cJSON_ArrayForEach(column, array->child)
+                {
                         if (is_older_name(column))
                                 continue;
                         fputs("<td>", out);
@@ -218,7 +221,8 @@ static void page_object(FILE *out, const cJSON *object, unsigned depth)
                 page_table(out, object, depth);
                 return;
         }
-        cJSON_ArrayForEach(item, object) {
+        cJSON_ArrayForEach(item, object)
+        {
                 if (depth == 0 && (cJSON_IsObject(item) || is_table(item)))
                         continue;
                 if (cJSON_IsString(item) && !item->valuestring[0])
@@ -244,7 +248,8 @@ static void page_object(FILE *out, const cJSON *object, unsigned depth)
                 fputs("–", out);
         if (depth > 0)
                 return;
-        cJSON_ArrayForEach(item, object) {
+        cJSON_ArrayForEach(item, object)
+        {
                 if (!cJSON_IsObject(item) && !is_table(item))
                         continue;
                 fputs("<section><h2>", out);

@@ -49,7 +49,7 @@ enum {
         REARM_MS = 100,         /* after accept failed for want of descriptors or memory */
         ACCEPTS_AT_ONCE = 4,    /* of an iteration */
         ANSWERS_AT_ONCE = 4,
-        PAUSE_FACTOR = 19,      /* after a page that took so long, so many times that */
+        PAUSE_FACTOR = 19, /* after a page that took so long, so many times that */
 };
 #define PAUSE_MAX_NS UINT64_C(1000000000)
 
@@ -84,8 +84,8 @@ struct http {
         struct shared_text *text;            /* NULL: nobody is being answered */
         enum page page;                      /* of it */
         uint64_t next_page_ns;
-        unsigned accepted;                   /* of this iteration */
-        unsigned n_conns; /* without the refused */
+        unsigned accepted; /* of this iteration */
+        unsigned n_conns;  /* without the refused */
         struct http_params params;
         struct http_stats stats;
         char address[160];
@@ -231,7 +231,7 @@ static void accept_failed(struct evconnlistener *listener, void *userdata)
 {
         struct timeval soon = { .tv_usec = REARM_MS * 1000 };
 
-        list_for_each(&all_https, n) {
+        list_for_each (&all_https, n) {
                 struct http *h = container_of(n, struct http, node);
 
                 if (h->listener != listener)
@@ -407,10 +407,7 @@ static void reply_probe(struct http *h, struct evhttp_request *req,
         const char *text = NULL;
         bool fine = probe(h->params.userdata, &text);
 
-        reply_text(h, req, fine ? HTTP_OK : HTTP_SERVUNAVAIL,
-                   text   ? text
-                   : fine ? yes
-                          : no);
+        reply_text(h, req, fine ? HTTP_OK : HTTP_SERVUNAVAIL, text ? text : fine ? yes : no);
 }
 
 static struct shared_text *make_html(struct http *h)
@@ -453,8 +450,7 @@ static void reply_page(struct conn *c)
                 [PAGE_HTML] = "text/html; charset=utf-8",
                 [PAGE_STATUS] = "application/json; charset=utf-8",
                 [PAGE_METRICS] = "text/plain; version=0.0.4; charset=utf-8",
-                [PAGE_OPENMETRICS] =
-                        "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                [PAGE_OPENMETRICS] = "application/openmetrics-text; version=1.0.0; charset=utf-8",
         };
         struct evhttp_request *req = TAKE_PTR(c->req);
 
@@ -823,8 +819,8 @@ int http_start(struct http **ret, struct event_base *base, const struct http_par
         h->work = evtimer_new(base, on_work, h);
         h->accept_again = evtimer_new(base, accept_again, h);
         h->evhttp = evhttp_new(base);
-        if (!h->rearm || !h->work || !h->accept_again || !h->evhttp || evutil_make_socket_nonblocking(fd) < 0 ||
-            evutil_make_socket_closeonexec(fd) < 0)
+        if (!h->rearm || !h->work || !h->accept_again || !h->evhttp ||
+            evutil_make_socket_nonblocking(fd) < 0 || evutil_make_socket_closeonexec(fd) < 0)
                 return -ENOMEM;
         evhttp_set_max_headers_size(h->evhttp, MAX_HEADERS);
         evhttp_set_max_body_size(h->evhttp, 0);

@@ -8,8 +8,8 @@
  * ignores SIGPIPE.
  *
  * However many ask, the loop spends little on them: a page is made once for all requests that have
- * come by then, never from an older one, and making pages takes a twentieth of the time at most: the
- * next one waits. A few connections are accepted, and a few replies sent, in an iteration. */
+ * come by then, never from an older one, and making pages takes a twentieth of the time at most:
+ * the next one waits. A few connections are accepted, and a few replies sent, in an iteration. */
 #pragma once
 
 #include <event2/event.h>
@@ -31,8 +31,8 @@ struct http_params {
 
         void (*print_metrics)(void *userdata, bool openmetrics, FILE *out);
         void (*print_status)(void *userdata, FILE *out); /* JSON */
-        /* What /readyz and /healthz say, either way, in lines without a newline at the end; NULL: one
-         * word. Borrowed until the next call. */
+        /* What /readyz and /healthz say, either way, in lines without a newline at the end; NULL:
+         * one word. Borrowed until the next call. */
         bool (*is_ready)(void *userdata, const char **ret_text);
         bool (*is_healthy)(void *userdata, const char **ret_text);
         struct histogram *made; /* how long pages took, ns; NULL: not counted */

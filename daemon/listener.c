@@ -123,10 +123,11 @@ static int check_directory(const char *path, char *ret_error)
                 return r;
         }
         if (st.st_uid != 0 && st.st_uid != geteuid()) {
-                snprintf(ret_error, 256,
-                         "listen.socket: the directory %.100s belongs to user %u, who could replace "
-                         "the socket: it must belong to root or to user %u, who runs the daemon",
-                         directory, (unsigned)st.st_uid, (unsigned)geteuid());
+                snprintf(
+                        ret_error, 256,
+                        "listen.socket: the directory %.100s belongs to user %u, who could replace "
+                        "the socket: it must belong to root or to user %u, who runs the daemon",
+                        directory, (unsigned)st.st_uid, (unsigned)geteuid());
                 return -EPERM;
         }
         if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) {

@@ -11,8 +11,8 @@ struct listener;
 
 struct listener_params {
         const char *path;
-        uint32_t mode;      /* of the socket file */
-        int inherited_fd;   /* -1: bind `path` */
+        uint32_t mode;                                 /* of the socket file */
+        int inherited_fd;                              /* -1: bind `path` */
         void (*on_connection)(void *userdata, int fd); /* the callee's from then on */
         void (*on_exhausted)(void *userdata,
                              int error); /* accept is out of something; says when it stops */

@@ -17,8 +17,8 @@ struct namespace_open {
         struct client *client;
         struct wire_hdr hdr;
         uint64_t received_ns;
-        bool makes; /* there was none of this name */
-        uint64_t charged; /* bytes of memory */
+        bool makes;          /* there was none of this name */
+        uint64_t charged;    /* bytes of memory */
         uint32_t highest_id; /* before it was made */
 };
 
@@ -105,7 +105,8 @@ static bool may_open(struct client *client, const struct wire_namespace *msg, ui
                                      NULL, 0);
                         return false;
                 }
-        } else if (existing || census_may_make(census, client->env->store_tenant, client->uid, &use)) {
+        } else if (existing ||
+                   census_may_make(census, client->env->store_tenant, client->uid, &use)) {
                 return true;
         }
         quota_text(&use, client, text);
@@ -154,18 +155,18 @@ static void on_namespace(struct store_namespace_open *store)
                 if (ns->chunk_bytes)
                         pool_declare(client->env->pool, ns->chunk_bytes);
                 client_reply(client, &hdr, received_ns, WIRE_OK, number, ns->chunk_bytes, NULL,
-                               NULL, 0);
+                             NULL, 0);
         } else if (result == STORE_MISMATCH) {
                 client_reply(client, &hdr, received_ns, WIRE_MISMATCH, 0, 0, text, NULL, 0);
         } else if (result == STORE_MISS) {
                 client_reply(client, &hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
-                               "there is no such namespace", NULL, 0);
+                             "there is no such namespace", NULL, 0);
         } else if (result == -ENOSPC) {
                 census_count_refusal(client->env->census, CENSUS_STORE);
                 client_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0,
-                               "the store has no room for another namespace: an admin can remove "
-                               "some (kvcachectl namespace rm)",
-                               NULL, 0);
+                             "the store has no room for another namespace: an admin can remove "
+                             "some (kvcachectl namespace rm)",
+                             NULL, 0);
         } else {
                 snprintf(text, sizeof(text), "the namespace could not be written: %s",
                          strerror(result < 0 ? -result : EIO));
@@ -174,7 +175,7 @@ static void on_namespace(struct store_namespace_open *store)
 }
 
 void opening_namespace(struct client *client, const struct wire_namespace *msg,
-                               uint64_t received_ns)
+                       uint64_t received_ns)
 {
         const char *name = (const char *)(msg + 1), *fingerprint = name + msg->name_length;
         struct dispatch_env *env = client->env;
@@ -186,11 +187,11 @@ void opening_namespace(struct client *client, const struct wire_namespace *msg,
         if (wire_fingerprint_check(fingerprint, msg->fingerprint_length) < 0 ||
             memchr(name, '\0', msg->name_length)) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
-                               memchr(name, '\0', msg->name_length)
-                                       ? "the namespace's name has a NUL byte"
-                                       : "the fingerprint is not canonical: lines key=value, "
-                                         "sorted by key, each ended by a newline",
-                               NULL, 0);
+                             memchr(name, '\0', msg->name_length)
+                                     ? "the namespace's name has a NUL byte"
+                                     : "the fingerprint is not canonical: lines key=value, "
+                                       "sorted by key, each ended by a newline",
+                             NULL, 0);
                 return;
         }
         existing = store_namespace_find(env->store, env->store_tenant, name, msg->name_length);
@@ -205,8 +206,8 @@ void opening_namespace(struct client *client, const struct wire_namespace *msg,
         op = calloc(1, bytes);
         if (!op) {
                 client_uncharge_request(client, bytes);
-                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory",
-                               NULL, 0);
+                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory", NULL,
+                             0);
                 return;
         }
         op->client = client;
@@ -242,12 +243,12 @@ void opening_lane(struct client *client, const struct wire_lane *msg, uint64_t r
 
         if (client->lane.base) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
-                               "this session has its lane already", NULL, 0);
+                             "this session has its lane already", NULL, 0);
                 return;
         }
         if (bytes > env->lane_max) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_TOO_LARGE, 0, env->lane_max,
-                               "a lane of that size is over memory.lane", NULL, 0);
+                             "a lane of that size is over memory.lane", NULL, 0);
                 return;
         }
         if (!client->takes_fds(client, 1)) {
@@ -264,10 +265,10 @@ void opening_lane(struct client *client, const struct wire_lane *msg, uint64_t r
         }
         if (status != WIRE_OK) {
                 client_reply(client, &msg->hdr, received_ns, status, 0, 0,
-                               status == WIRE_BUSY
-                                       ? "all lanes together are at limits.lane_bytes"
-                                       : "the lanes of this user or tenant are at their limit",
-                               NULL, 0);
+                             status == WIRE_BUSY
+                                     ? "all lanes together are at limits.lane_bytes"
+                                     : "the lanes of this user or tenant are at their limit",
+                             NULL, 0);
                 return;
         }
         r = lane_open(&client->lane, bytes);
@@ -275,11 +276,10 @@ void opening_lane(struct client *client, const struct wire_lane *msg, uint64_t r
                 tenant_uncharge(&client->holds, TENANT_LANE_BYTES, bytes);
                 tenant_uncharge(&client->holds, TENANT_LANES, 1);
                 client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, strerror(-r), NULL,
-                               0);
+                             0);
                 return;
         }
-        client_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &client->lane.fd,
-                       1);
+        client_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &client->lane.fd, 1);
 }
 
 /* --- the look-up index --- */

@@ -42,7 +42,7 @@ struct server {
         struct status_sources sources;
         uint8_t instance[WIRE_INSTANCE_BYTES];
         struct notify_sockets inherited;
-        uint64_t lane_bytes_auto; /* half of the memory that was available at start */
+        uint64_t lane_bytes_auto;  /* half of the memory that was available at start */
         uint64_t workers_alive_ns; /* when all workers were last seen to advance */
         bool draining, drain_late;
         struct log_ratelimit exhausted, findings, full;

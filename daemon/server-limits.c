@@ -8,7 +8,7 @@
 #include "checked.h"
 
 enum {
-        MAX_REGIONS = 16384, /* a quarter of the mappings that a process may have */
+        MAX_REGIONS = 16384,   /* a quarter of the mappings that a process may have */
         BYTES_OF_A_KEY = 1024, /* of limits.request_memory */
         REQUEST_MEMORY_MIN = 2 << 20,
         UNREAD_FDS_MIN = 64,
@@ -94,10 +94,11 @@ struct tenant_limits server_user_limits(const struct server *s)
         const struct config *c = s->config;
         struct tenant_limits all = server_all_limits(s);
         struct tenant_limits limits = { .most = {
-                [TENANT_LEASES] = or_none(c->limits.uid_leases),
-                [TENANT_LEASED_BYTES] = or_none(c->limits.uid_leased_bytes),
-                [TENANT_LANES] = TENANT_NO_LIMIT,
-        } };
+                                                [TENANT_LEASES] = or_none(c->limits.uid_leases),
+                                                [TENANT_LEASED_BYTES] =
+                                                        or_none(c->limits.uid_leased_bytes),
+                                                [TENANT_LANES] = TENANT_NO_LIMIT,
+                                        } };
         const struct {
                 enum tenant_thing what;
                 uint64_t configured;
@@ -142,7 +143,7 @@ struct lease_limits server_lease_limits(const struct server *s, unsigned tenant)
 static void apply_names_limits(struct server *s)
 {
         struct census_limits limits = { .user = (unsigned)s->config->limits.uid_namespaces,
-                                       .n_tenants = s->n_env };
+                                        .n_tenants = s->n_env };
 
         for (unsigned i = 0; i < s->n_env; i++)
                 limits.tenants[i] = (struct census_tenant){

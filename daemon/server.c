@@ -363,18 +363,19 @@ static bool is_settled(const struct server *s)
                kio_pending(s->io) <= sessions_disposing(s->sessions);
 }
 
-/* What a device does not answer in io.hang is left behind, with the store as a crash would leave it:
- * not marked clean, and for the next start to recover. The lock stays for as long as the kernel has
- * the operations. */
+/* What a device does not answer in io.hang is left behind, with the store as a crash would leave
+ * it: not marked clean, and for the next start to recover. The lock stays for as long as the kernel
+ * has the operations. */
 static void leave_behind(struct server *s)
 {
         char count[UNITS_TEXT];
 
-        log_error("stopping: %s to a device did not come back within %" PRIu64
-                  " s (io.hang): not waiting any longer; the store is not marked clean, and the next "
-                  "start recovers it",
-                  units_count(MAX(kio_pending(s->io), UINT64_C(1)), "operation", count),
-                  s->config->io.hang_ms / 1000);
+        log_error(
+                "stopping: %s to a device did not come back within %" PRIu64
+                " s (io.hang): not waiting any longer; the store is not marked clean, and the next "
+                "start recovers it",
+                units_count(MAX(kio_pending(s->io), UINT64_C(1)), "operation", count),
+                s->config->io.hang_ms / 1000);
         http_stop(s->http);
         _exit(EXIT_STATUS_IO);
 }
@@ -382,15 +383,16 @@ static void leave_behind(struct server *s)
 /* The same, while the store is closed, which blocks. */
 static void on_close_late(int number)
 {
-        static const char text[] =
-                "stopping: a device hangs while the store is closed: not waiting any longer; the next "
-                "start recovers it\n";
+        static const char text[] = "stopping: a device hangs while the store is closed: not "
+                                   "waiting any longer; the next "
+                                   "start recovers it\n";
 
         (void)!write(STDERR_FILENO, text, sizeof(text) - 1);
         _exit(EXIT_STATUS_IO);
 }
 
-/* Everybody is closed, and every operation ends, but those that a client or a device may hold up. */
+/* Everybody is closed, and every operation ends, but those that a client or a device may hold up.
+ */
 static void close_all(struct server *s)
 {
         struct cache_stats cache = cache_stats(s);
@@ -404,9 +406,9 @@ static void close_all(struct server *s)
         sessions_stop(s->sessions);
         store_stop(s->store);
         s->drain_late = false;
-        event_add(s->drain, &(struct timeval){
-                                    .tv_sec = (time_t)(s->config->io.hang_ms / 1000),
-                                    .tv_usec = (suseconds_t)(s->config->io.hang_ms % 1000 * 1000) });
+        event_add(s->drain, &(struct timeval){ .tv_sec = (time_t)(s->config->io.hang_ms / 1000),
+                                               .tv_usec = (suseconds_t)(s->config->io.hang_ms %
+                                                                        1000 * 1000) });
         while (!is_settled(s)) {
                 bool more = turn(s);
 

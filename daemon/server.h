@@ -12,7 +12,7 @@ struct server_params {
         const char *config_path; /* NULL: none. What a reload reads again */
         char **sets;             /* --set, in order: a reload applies them again */
         unsigned n_sets;
-        bool config_must_exist;  /* --config named the file */
+        bool config_must_exist; /* --config named the file */
 };
 
 /* The process's exit status: enum exit_status. */

@@ -66,8 +66,8 @@ struct sessions {
         struct list_node unread;  /* who has been sent descriptors, the one seen last at the end */
         struct list_node waiting; /* who wants to send some, or to be closed without any unread */
         struct event *tick;
-        bool ticks;               /* it is pending */
-        bool chains_open;         /* some may be */
+        bool ticks;       /* it is pending */
+        bool chains_open; /* some may be */
         uint64_t chains_seen_ns;
         struct list_node users[SESSIONS_USER_BUCKETS];
         struct list_node costly; /* users with costly requests, in turn */

@@ -66,7 +66,7 @@ static bool close_idle_chains(struct sessions *all, uint64_t now_ns)
 {
         bool open = false;
 
-        list_for_each(&all->all, n) {
+        list_for_each (&all->all, n) {
                 struct client *client = &container_of(n, struct session, node)->client;
 
                 if (client->chain &&
@@ -90,8 +90,7 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
                 session_retry(container_of(turn.next, struct session, waits));
         list_splice(&turn, &all->waiting); /* those that wait again come after the others */
         list_splice(&all->waiting, &turn);
-        if (all->chains_open &&
-            now_ns - all->chains_seen_ns >= CHAINS_MS * (uint64_t)NS_PER_MS) {
+        if (all->chains_open && now_ns - all->chains_seen_ns >= CHAINS_MS * (uint64_t)NS_PER_MS) {
                 all->chains_seen_ns = now_ns;
                 all->chains_open = close_idle_chains(all, now_ns);
         }
@@ -113,7 +112,7 @@ static void on_disposed(void *userdata)
 
         if (all->n_unclosed == 0)
                 return;
-        list_for_each(&all->all, n) {
+        list_for_each (&all->all, n) {
                 struct session *s = container_of(n, struct session, node);
 
                 if (s->unclosed)
@@ -279,8 +278,8 @@ void sessions_undefer(struct session *s)
         s->sessions->stats.deferred--;
 }
 
-/* Begins costly requests, one of each user and then again, for so long as they may take. True: there
- * is more to do at once. */
+/* Begins costly requests, one of each user and then again, for so long as they may take. True:
+ * there is more to do at once. */
 static bool begin_deferred(struct sessions *all)
 {
         uint64_t began_ns, now_ns;
@@ -357,13 +356,13 @@ bool sessions_turn(struct sessions *all)
 
 void sessions_drain(struct sessions *all)
 {
-        list_for_each(&all->all, n)
+        list_for_each (&all->all, n)
                 session_activate(container_of(n, struct session, node));
 }
 
 bool sessions_busy(const struct sessions *all)
 {
-        list_for_each(&all->all, n)
+        list_for_each (&all->all, n)
                 if (container_of(n, struct session, node)->client.inflight > 0)
                         return true;
         return !list_empty(&all->costly);
@@ -371,7 +370,7 @@ bool sessions_busy(const struct sessions *all)
 
 void sessions_stop(struct sessions *all)
 {
-        list_for_each_safe(&all->all, n) {
+        list_for_each_safe (&all->all, n) {
                 struct session *s = container_of(n, struct session, node);
 
                 session_end(s, &all->stats.ended_shutdown, NULL);

@@ -261,8 +261,8 @@ static void hold_reply(struct session *s)
         session_wait_for_fds(s);
 }
 
-/* What could not be sent stays, and is tried again: once the socket takes more, or, where the kernel
- * lets the daemon's user have no more descriptors on their way, in a while. */
+/* What could not be sent stays, and is tried again: once the socket takes more, or, where the
+ * kernel lets the daemon's user have no more descriptors on their way, in a while. */
 static void wait_to_send(struct session *s, int r)
 {
         if (r == -ETOOMANYREFS) {
@@ -436,8 +436,8 @@ static void hello(struct session *s, const struct wire_hello *msg)
                 snprintf(text, sizeof(text),
                          "this daemon speaks protocol versions %d to %d, the client %u to %u",
                          WIRE_VERSION_MIN, WIRE_VERSION_MAX, msg->version_min, msg->version_max);
-                client_reply(&s->client, &msg->hdr, received_ns(s), WIRE_VERSION, 0, 0, text,
-                               NULL, 0);
+                client_reply(&s->client, &msg->hdr, received_ns(s), WIRE_VERSION, 0, 0, text, NULL,
+                             0);
                 session_end(s, &s->sessions->stats.refused_handshake, text);
                 return;
         }
@@ -535,7 +535,8 @@ static void handle(struct session *s, size_t bytes, int *fds, unsigned n_fds)
 
 static bool may_read(const struct session *s)
 {
-        return list_empty(&s->waits) && (s->state == SESSION_OPEN || s->state == SESSION_HANDSHAKE) &&
+        return list_empty(&s->waits) &&
+               (s->state == SESSION_OPEN || s->state == SESSION_HANDSHAKE) &&
                s->client.inflight < WIRE_MAX_INFLIGHT &&
                s->client.keys_inflight < CLIENT_MAX_KEYS && list_empty(&s->out) && !s->deferred &&
                list_empty(&s->client.unstarted) && !s->client.env->stopping;

@@ -29,9 +29,9 @@ struct sessions_stats {
         uint64_t ended_closed, ended_bad_frame, ended_timeout, ended_shutdown;
         uint64_t lines_held_back;
         uint64_t counted, uncounted; /* that look keys up by themselves, as of the last count */
-        uint64_t disposing;    /* descriptors that clients sent, not closed yet */
-        uint64_t replies_held; /* with descriptors, until there was room for these */
-        uint64_t deferred; /* now: costly requests that wait for their user's turn */
+        uint64_t disposing;          /* descriptors that clients sent, not closed yet */
+        uint64_t replies_held;       /* with descriptors, until there was room for these */
+        uint64_t deferred;           /* now: costly requests that wait for their user's turn */
 };
 
 int sessions_new(struct sessions **ret, const struct sessions_params *params);

@@ -34,12 +34,12 @@ static const char *status_value(const struct stats *s, unsigned i)
         return i < WIRE_STATUS_END ? wire_status_name(i) : NULL;
 }
 
-#define VALUES(function, ...)                                                \
-        static const char *function(const struct stats *s, unsigned i)       \
-        {                                                                    \
-                static const char *const names[] = { __VA_ARGS__ };          \
-                return i < ARRAY_SIZE(names) ? names[i] : NULL;              \
-        }                                                                    \
+#define VALUES(function, ...)                                                                      \
+        static const char *function(const struct stats *s, unsigned i)                             \
+        {                                                                                          \
+                static const char *const names[] = { __VA_ARGS__ };                                \
+                return i < ARRAY_SIZE(names) ? names[i] : NULL;                                    \
+        }                                                                                          \
         struct values_semicolon
 
 VALUES(tier_value, "memory", "disk");
@@ -53,8 +53,8 @@ VALUES(written_value, "payload", "table", "prewrite");
 VALUES(loop_value, "iteration", "costly", "purge", "http");
 VALUES(store_error_value, "read", "write", "sync");
 VALUES(namespace_scope_value, "session", "user", "tenant", "store");
-VALUES(resource_value, "connections", "leases", "leased_bytes", "lanes", "lane_bytes", "donated_bytes",
-       "regions", "keys", "requests", "request_bytes", "unread_fds");
+VALUES(resource_value, "connections", "leases", "leased_bytes", "lanes", "lane_bytes",
+       "donated_bytes", "regions", "keys", "requests", "request_bytes", "unread_fds");
 
 const char *stats_resource_name(unsigned resource)
 {
@@ -63,8 +63,8 @@ const char *stats_resource_name(unsigned resource)
 
 VALUES(registered_value, "pool", "region");
 VALUES(degradation_value, "store_offline", "path_failed", "path_hung", "path_suspended",
-       "path_resuming", "path_full", "io_fallback", "io_buffered", "io_unregistered",
-       "pool_short", "http_off");
+       "path_resuming", "path_full", "io_fallback", "io_buffered", "io_unregistered", "pool_short",
+       "http_off");
 
 const char *stats_degradation_name(enum stats_degradation reason)
 {
@@ -145,7 +145,10 @@ static const struct {
 };
 
 static const char *const kind_names[] = {
-        [GAUGE] = "gauge", [COUNTER] = "counter", [HISTOGRAM] = "histogram", [INFO] = "info",
+        [GAUGE] = "gauge",
+        [COUNTER] = "counter",
+        [HISTOGRAM] = "histogram",
+        [INFO] = "info",
 };
 
 static double row_number(const struct row *row, const struct stats *s, unsigned i)

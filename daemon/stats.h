@@ -68,10 +68,10 @@ struct stats {
         char tenant_names[STATS_TENANTS][STATS_TENANT_NAME];
         char path_names[STATS_PATHS][STATS_PATH_NAME];
         char namespace_names[STATS_NAMESPACE_SERIES][STATS_NAMESPACE_NAME];
-#define STATS_GAUGE(member, name, unit, help)             double member;
-#define STATS_COUNTER(member, name, unit, help)           double member;
-#define STATS_COUNTER_BY(member, name, unit, label, values, n, help) double member[n];
-#define STATS_GAUGE_BY(member, name, unit, label, values, n, help)   double member[n];
+#define STATS_GAUGE(member, name, unit, help)                          double member;
+#define STATS_COUNTER(member, name, unit, help)                        double member;
+#define STATS_COUNTER_BY(member, name, unit, label, values, n, help)   double member[n];
+#define STATS_GAUGE_BY(member, name, unit, label, values, n, help)     double member[n];
 #define STATS_HISTOGRAM_BY(member, name, unit, label, values, n, help) struct histogram member[n];
 #define STATS_INFO(member, name, help)                                 char member[512]; /* label text: a="b",c="d"; escaped */
 #include "stats.def"

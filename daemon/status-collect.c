@@ -370,8 +370,7 @@ static void collect_paths(const struct status_sources *from, struct stats *s)
                 s->path_hung[i] = p.state == STORE_PATH_BYPASSED && p.hung;
                 s->path_suspended[i] = p.state == STORE_PATH_SUSPENDED;
                 s->path_resuming[i] = p.state == STORE_PATH_RESUMING;
-                s->path_state_since[i] =
-                        (double)(p.since_ms ?: from->started_unix_ms) / 1e3;
+                s->path_state_since[i] = (double)(p.since_ms ?: from->started_unix_ms) / 1e3;
                 s->path_bypasses[i] = (double)p.bypasses;
                 s->path_read_errors[i] = (double)p.stats.read_errors;
                 s->path_write_errors[i] = (double)p.stats.write_errors;

@@ -33,7 +33,7 @@ struct status_sources {
         uint64_t workers_stuck_ns; /* for how long some worker has not advanced; 0: they do */
         bool ready, draining;      /* ready: it has started */
         struct histogram loop[STATS_LOOP]; /* ns */
-        const uint8_t *instance; /* WIRE_INSTANCE_BYTES */
+        const uint8_t *instance;           /* WIRE_INSTANCE_BYTES */
 };
 
 /* `userdata` of these is a struct status_sources: callbacks for http and dispatch. */
@@ -64,8 +64,9 @@ struct status_health {
 void status_get_health(const struct status_sources *from, struct status_health *ret);
 /* "up", "bypassed", "hung", "suspended", "resuming". */
 const char *status_path_state(const struct store_path_stats *p);
-/* For http. What /readyz says begins with "ready" or "not ready: ", with a line for each thing that is
- * degraded; /healthz is "ok" as long as loop and workers run. The text stays until the next call. */
+/* For http. What /readyz says begins with "ready" or "not ready: ", with a line for each thing that
+ * is degraded; /healthz is "ok" as long as loop and workers run. The text stays until the next
+ * call. */
 bool status_is_ready(void *userdata, const char **ret_text);
 bool status_is_healthy(void *userdata, const char **ret_text);
 

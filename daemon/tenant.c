@@ -353,11 +353,15 @@ void tenant_holder_close(struct tenant_holder *h)
 const char *tenant_thing_name(enum tenant_thing what)
 {
         static const char *const names[] = {
-                [TENANT_CONNECTIONS] = "connections",   [TENANT_LEASES] = "leases",
-                [TENANT_LEASED_BYTES] = "leased bytes", [TENANT_LANES] = "lanes",
-                [TENANT_LANE_BYTES] = "lane bytes",     [TENANT_DONATED_BYTES] = "donated bytes",
+                [TENANT_CONNECTIONS] = "connections",
+                [TENANT_LEASES] = "leases",
+                [TENANT_LEASED_BYTES] = "leased bytes",
+                [TENANT_LANES] = "lanes",
+                [TENANT_LANE_BYTES] = "lane bytes",
+                [TENANT_DONATED_BYTES] = "donated bytes",
                 [TENANT_REGIONS] = "donated regions",
-                [TENANT_KEYS] = "keys in flight",       [TENANT_REQUESTS] = "requests in flight",
+                [TENANT_KEYS] = "keys in flight",
+                [TENANT_REQUESTS] = "requests in flight",
                 [TENANT_REQUEST_BYTES] = "bytes of memory for requests",
                 [TENANT_UNREAD_FDS] = "descriptors in unread replies",
         };

@@ -44,7 +44,7 @@ enum tenant_thing {
         TENANT_LANE_BYTES,
         TENANT_DONATED_BYTES, /* of regions, however much of them is used */
         TENANT_REGIONS,       /* donated ones: each takes a mapping */
-        TENANT_KEYS, /* of requests that are not answered yet */
+        TENANT_KEYS,          /* of requests that are not answered yet */
         TENANT_REQUESTS,      /* not answered yet */
         TENANT_REQUEST_BYTES, /* memory kept for requests, unsent replies and open chains */
         TENANT_UNREAD_FDS,    /* in replies that the peer has not been seen to have read */
@@ -55,9 +55,9 @@ enum tenant_thing {
 
 struct tenant_limits {
         uint64_t most[TENANT_THINGS];
-        /* Of a user's limits: besides `most`, it holds at most TENANT_SHARE times what is left of the
-         * limit of all. So however many users take what they can, there is something left for one
-         * more. That does not hold for admins, who are trusted with more than that. */
+        /* Of a user's limits: besides `most`, it holds at most TENANT_SHARE times what is left of
+         * the limit of all. So however many users take what they can, there is something left for
+         * one more. That does not hold for admins, who are trusted with more than that. */
         bool shared[TENANT_THINGS];
 };
 
@@ -118,8 +118,8 @@ void tenant_uncharge(struct tenant_holder *h, enum tenant_thing what, uint64_t a
 /* Uncharges what is over `used`: for what is released somewhere else. */
 void tenant_settle(struct tenant_holder *h, enum tenant_thing what, uint64_t used);
 
-/* The user that a connection is charged to: the same pointer for all connections of one uid, as long
- * as it has one. */
+/* The user that a connection is charged to: the same pointer for all connections of one uid, as
+ * long as it has one. */
 uid_t tenant_user_uid(const struct tenant_user *user);
 
 /* "connections", "lane bytes": for messages. */

@@ -29,14 +29,14 @@ static inline uint64_t round_down(uint64_t n, uint64_t to)
 /* Each argument is evaluated once; they nest. */
 #define CHECKED_PASTE_(a, b) a##b
 #define CHECKED_PASTE(a, b)  CHECKED_PASTE_(a, b)
-#define CHECKED_PICK(a, b, op, name_a, name_b)       \
-        ({                                           \
-                __typeof__(a) name_a = (a);          \
-                __typeof__(b) name_b = (b);          \
-                name_a op name_b ? name_a : name_b;  \
+#define CHECKED_PICK(a, b, op, name_a, name_b)                                                     \
+        ({                                                                                         \
+                __typeof__(a) name_a = (a);                                                        \
+                __typeof__(b) name_b = (b);                                                        \
+                name_a op name_b ? name_a : name_b;                                                \
         })
-#define CHECKED_PICK_UNIQUE(a, b, op, n) \
+#define CHECKED_PICK_UNIQUE(a, b, op, n)                                                           \
         CHECKED_PICK(a, b, op, CHECKED_PASTE(pick_a_, n), CHECKED_PASTE(pick_b_, n))
-#define MIN(a, b) CHECKED_PICK_UNIQUE(a, b, <, __COUNTER__)
-#define MAX(a, b) CHECKED_PICK_UNIQUE(a, b, >, __COUNTER__)
+#define MIN(a, b)     CHECKED_PICK_UNIQUE(a, b, <, __COUNTER__)
+#define MAX(a, b)     CHECKED_PICK_UNIQUE(a, b, >, __COUNTER__)
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))

@@ -9,13 +9,12 @@
 #define _cleanup_(f) __attribute__((cleanup(f)))
 
 /* Defines `funcp(type **)`, the form that _cleanup_() wants, from `func(type *)`. */
-#define DEFINE_CLEANUP(type, func)                   \
-        __attribute__((unused))                      \
-        static inline void func##p(type *p)          \
-        {                                            \
-                if (*p)                              \
-                        func(*p);                    \
-        }                                            \
+#define DEFINE_CLEANUP(type, func)                                                                 \
+        __attribute__((unused)) static inline void func##p(type *p)                                \
+        {                                                                                          \
+                if (*p)                                                                            \
+                        func(*p);                                                                  \
+        }                                                                                          \
         struct cleanup_semicolon_##func
 
 static inline void freep(void *p)
@@ -29,16 +28,16 @@ static inline void closep(int *fd)
                 close(*fd);
 }
 
-#define TAKE_PTR(p)                                  \
-        ({                                           \
-                __typeof__(p) take_ptr_ = (p);       \
-                (p) = NULL;                          \
-                take_ptr_;                           \
+#define TAKE_PTR(p)                                                                                \
+        ({                                                                                         \
+                __typeof__(p) take_ptr_ = (p);                                                     \
+                (p) = NULL;                                                                        \
+                take_ptr_;                                                                         \
         })
 
-#define TAKE_FD(fd)                                  \
-        ({                                           \
-                int take_fd_ = (fd);                 \
-                (fd) = -1;                           \
-                take_fd_;                            \
+#define TAKE_FD(fd)                                                                                \
+        ({                                                                                         \
+                int take_fd_ = (fd);                                                               \
+                (fd) = -1;                                                                         \
+                take_fd_;                                                                          \
         })

@@ -23,13 +23,13 @@ ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MA
 enum { FDPASS_TAKE_MAX = 253 };
 /* The same, for a peer that is not trusted: to let go of a descriptor can take as long as whoever
  * serves the file behind it likes, also if it is the kernel that drops it. So whatever came is in
- * ret_fds, also with an error, for the caller to dispose of. Without `take_fds` the caller knows from
- * fdpass_brings() that there are none. */
+ * ret_fds, also with an error, for the caller to dispose of. Without `take_fds` the caller knows
+ * from fdpass_brings() that there are none. */
 ssize_t fdpass_take(int sock, void *buf, size_t room, bool take_fds,
                     int ret_fds[static FDPASS_TAKE_MAX], unsigned *ret_n_fds);
 /* Does the next message bring descriptors? It stays where it is. */
 bool fdpass_brings(int sock);
-/* As fdpass_recv(), but waits for a message: for as long as the socket's SO_RCVTIMEO says, then -EAGAIN, or
- * until a signal, -EINTR. On a socket that is O_NONBLOCK it does not. */
+/* As fdpass_recv(), but waits for a message: for as long as the socket's SO_RCVTIMEO says, then
+ * -EAGAIN, or until a signal, -EINTR. On a socket that is O_NONBLOCK it does not. */
 ssize_t fdpass_wait(int sock, void *buf, size_t room, int ret_fds[static WIRE_MAX_FDS],
                     unsigned *ret_n_fds);

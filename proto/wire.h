@@ -19,14 +19,14 @@ enum {
         WIRE_MAGIC = 0x3143564b, /* "KVC1" */
 
         WIRE_MAX_MESSAGE = 64 * 1024,
-        WIRE_MAX_KEYS = 1024,       /* of one message */
-        WIRE_MAX_RELEASES = 1024,   /* of one message, as far as they fit */
-        WIRE_MAX_INFLIGHT = 64,     /* messages of one session not yet answered */
+        WIRE_MAX_KEYS = 1024,     /* of one message */
+        WIRE_MAX_RELEASES = 1024, /* of one message, as far as they fit */
+        WIRE_MAX_INFLIGHT = 64,   /* messages of one session not yet answered */
         WIRE_MAX_FDS = 4,
-        WIRE_MAX_NAME = 255,        /* namespace */
+        WIRE_MAX_NAME = 255, /* namespace */
         WIRE_MAX_FINGERPRINT = 4096,
         WIRE_MAX_PING = 1024,
-        WIRE_MAX_TEXT = 1024,       /* what a refusal says */
+        WIRE_MAX_TEXT = 1024, /* what a refusal says */
         WIRE_CLIENT_NAME = 32,
         WIRE_INSTANCE_BYTES = 16,
 };
@@ -35,7 +35,7 @@ enum {
 enum { WIRE_REPLY = 0x8000 };
 
 enum wire_op {
-        WIRE_HELLO = 1,     /* first, once */
+        WIRE_HELLO = 1, /* first, once */
         WIRE_PING = 2,
         WIRE_NAMESPACE = 3, /* open by name and fingerprint */
         WIRE_LANE = 4,      /* make this session's lane; reply carries its fd */
@@ -49,15 +49,15 @@ enum wire_op {
         WIRE_STAT = 12,
         WIRE_LIST = 13,
         WIRE_PURGE = 14,
-        WIRE_REPORT = 15,   /* a text about the daemon; reply carries a memfd */
-        WIRE_VERIFY = 16,   /* read a stretch of a segment back; admin only */
-        WIRE_DEVICE = 17,   /* suspend or resume a path of the store; admin only */
-        WIRE_DONATE = 18,   /* lend memory of the client's; request carries its fd */
-        WIRE_WITHDRAW = 19, /* take it back */
-        WIRE_LOOKUP = 20,   /* the tenant's look-up index (lookup.h); reply carries its fd, and
-                               the tally's */
-        WIRE_PREFETCH = 21, /* disk to pool, for gets that will come; the reply does not wait */
-        WIRE_NAMESPACES = 22,       /* the namespaces that exist, or one of them */
+        WIRE_REPORT = 15,     /* a text about the daemon; reply carries a memfd */
+        WIRE_VERIFY = 16,     /* read a stretch of a segment back; admin only */
+        WIRE_DEVICE = 17,     /* suspend or resume a path of the store; admin only */
+        WIRE_DONATE = 18,     /* lend memory of the client's; request carries its fd */
+        WIRE_WITHDRAW = 19,   /* take it back */
+        WIRE_LOOKUP = 20,     /* the tenant's look-up index (lookup.h); reply carries its fd, and
+                                 the tally's */
+        WIRE_PREFETCH = 21,   /* disk to pool, for gets that will come; the reply does not wait */
+        WIRE_NAMESPACES = 22, /* the namespaces that exist, or one of them */
         WIRE_NAMESPACE_REMOVE = 23, /* ends one, by its name */
         WIRE_OP_END,
 };
@@ -115,10 +115,10 @@ enum wire_tier {
 };
 
 enum wire_report {
-        WIRE_REPORT_STATUS = 0, /* JSON, as /status */
-        WIRE_REPORT_STATS = 1,  /* JSON: every metric */
+        WIRE_REPORT_STATUS = 0,  /* JSON, as /status */
+        WIRE_REPORT_STATS = 1,   /* JSON: every metric */
         WIRE_REPORT_METRICS = 2, /* Prometheus text */
-        WIRE_REPORT_CONFIG = 3, /* YAML: the configuration in force; admin only */
+        WIRE_REPORT_CONFIG = 3,  /* YAML: the configuration in force; admin only */
         WIRE_REPORT_END,
 };
 
@@ -162,8 +162,8 @@ struct wire_batch {
         uint8_t ack;           /* 28  PUT: enum wire_ack; others: zero */
         uint8_t tiers;         /* 29  EVICT: enum wire_tier, memory or all; others: zero */
         uint16_t pieces;       /* 30  with WIRE_F_PIECES; else zero */
-        struct key parent; /* 32  PUT, GET, TOUCH, PREFETCH: key before the first; zero: the first is a root;
-                              others: zero */
+        struct key parent; /* 32  PUT, GET, TOUCH, PREFETCH: key before the first; zero: the first
+                              is a root; others: zero */
 };
 static_assert(sizeof(struct wire_batch) == 64, "wire format");
 
@@ -305,11 +305,11 @@ static_assert(sizeof(struct wire_device) == 24, "wire format");
  * message's end, no NUL) that says why. */
 struct wire_reply {
         struct wire_hdr hdr;
-        uint16_t status; /* 16  enum wire_status, of the message as a whole */
-        uint16_t count;  /* 18  results that follow */
-        uint32_t value;  /* 20  NAMESPACE: id; DONATE: region; MATCH: keys of the leading run;
-                            NAMESPACES: how many there are; NAMESPACE_REMOVE, BUSY: sessions
-                            that have it open; batches else: stale releases */
+        uint16_t status;  /* 16  enum wire_status, of the message as a whole */
+        uint16_t count;   /* 18  results that follow */
+        uint32_t value;   /* 20  NAMESPACE: id; DONATE: region; MATCH: keys of the leading run;
+                             NAMESPACES: how many there are; NAMESPACE_REMOVE, BUSY: sessions
+                             that have it open; batches else: stale releases */
         uint64_t value64; /* 24  LANE, LOOKUP: bytes; LIST, NAMESPACES: next cursor, 0 at the end;
                              REPORT: bytes of the text; PURGE, NAMESPACE_REMOVE: chunks dropped,
                              NOT_EMPTY: chunks there are; NAMESPACE: declared chunk bytes in
@@ -334,9 +334,9 @@ static_assert(sizeof(struct wire_hello_result) == 64, "wire format");
 
 /* What a daemon may offer beyond the version. Bits. */
 enum wire_feature {
-        WIRE_FEATURE_LOOKUP = 1 << 0,   /* LOOKUP */
-        WIRE_FEATURE_PREFETCH = 1 << 1, /* PREFETCH */
-        WIRE_FEATURE_TALLY = 1 << 2,    /* LOOKUP with WIRE_F_TALLY */
+        WIRE_FEATURE_LOOKUP = 1 << 0,     /* LOOKUP */
+        WIRE_FEATURE_PREFETCH = 1 << 1,   /* PREFETCH */
+        WIRE_FEATURE_TALLY = 1 << 2,      /* LOOKUP with WIRE_F_TALLY */
         WIRE_FEATURE_NAMESPACES = 1 << 3, /* NAMESPACES, NAMESPACE_REMOVE */
 };
 
@@ -367,8 +367,8 @@ struct wire_get_result {
         uint32_t length;         /*  4  bytes leased or copied */
         struct wire_lease lease; /*  8 */
         uint64_t offset; /* 16  in the pool, of the range's first byte; zero with WIRE_F_INTO */
-        uint32_t chunk_length;   /* 24 */
-        uint32_t reserved;       /* 28 */
+        uint32_t chunk_length; /* 24 */
+        uint32_t reserved;     /* 28 */
 };
 static_assert(sizeof(struct wire_get_result) == 32, "wire format");
 
@@ -419,9 +419,8 @@ struct wire_namespace_info {
         uint32_t reserved;           /* 60 */
 };
 static_assert(sizeof(struct wire_namespace_info) == 64, "wire format");
-static_assert(WIRE_MAX_NAMESPACES *
-                              (sizeof(struct wire_namespace_info) + WIRE_MAX_NAME +
-                               WIRE_MAX_TENANT + 7) +
+static_assert(WIRE_MAX_NAMESPACES * (sizeof(struct wire_namespace_info) + WIRE_MAX_NAME +
+                                     WIRE_MAX_TENANT + 7) +
                               sizeof(struct wire_reply) <=
                       WIRE_MAX_MESSAGE,
               "a page of them fits in a message");
@@ -437,9 +436,9 @@ struct wire_verify_result {
         uint64_t mismatched;   /* 32  not what was put: dropped */
         uint64_t unreadable;   /* 40  refused by the device: dropped */
         uint64_t skipped;      /* 48  not read, for want of memory and the like: still there */
-        uint32_t gave_up; /* 56  1: many in a row could not be read, so the device is at fault; the
-                             rest of the stretch was not looked at */
-        uint32_t reserved;     /* 60 */
+        uint32_t gave_up;  /* 56  1: many in a row could not be read, so the device is at fault; the
+                              rest of the stretch was not looked at */
+        uint32_t reserved; /* 60 */
 };
 static_assert(sizeof(struct wire_verify_result) == 64, "wire format");
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `device`: the paths of the daemon's store, how each of them is, and leaving one aside or taking it
- * back by hand. What there is comes from the status report; the two actions are calls of their own,
- * for admins. */
+/* `device`: the paths of the daemon's store, how each of them is, and leaving one aside or taking
+ * it back by hand. What there is comes from the status report; the two actions are calls of their
+ * own, for admins. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -48,7 +48,8 @@ static int device_ls(struct ctl *ctl)
         table = text_table_new("llrrrrrl");
         text_table_row(table, "PATH", "STATE", "LIVE", "RESERVED", "LIMIT", "CHUNKS", "ERRORS",
                        "SINCE");
-        cJSON_ArrayForEach(path, paths) {
+        cJSON_ArrayForEach(path, paths)
+        {
                 const cJSON *errors = cJSON_GetObjectItemCaseSensitive(path, "errors");
                 char live[HUMAN_BYTES], reserved[HUMAN_BYTES], limit[HUMAN_BYTES],
                         chunks[HUMAN_BYTES], failed[HUMAN_BYTES], since[HUMAN_BYTES];
@@ -58,8 +59,7 @@ static int device_ls(struct ctl *ctl)
                 human_time(answer_count_of(path, "since_unix_ms"), since);
                 human_bytes(answer_count_of(path, "limit_bytes"), limit);
                 human_count(answer_count_of(path, "chunks"), chunks);
-                human_count(answer_count_of(errors, "read") +
-                                    answer_count_of(errors, "write") +
+                human_count(answer_count_of(errors, "read") + answer_count_of(errors, "write") +
                                     answer_count_of(errors, "sync"),
                             failed);
                 text_table_row(table, answer_text(path, "path"), answer_text(path, "state"), live,
@@ -67,7 +67,8 @@ static int device_ls(struct ctl *ctl)
         }
         text_table_print(table, "", stdout);
         text_table_free(table);
-        cJSON_ArrayForEach(path, paths) {
+        cJSON_ArrayForEach(path, paths)
+        {
                 if (answer_text(path, "reason")[0])
                         printf("%s: %s\n", answer_text(path, "path"), answer_text(path, "reason"));
                 if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(path, "full")))

@@ -181,7 +181,7 @@ static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *user
                 human_time(results[i].created_ms, created);
                 snprintf(leases, sizeof(leases), "%u", results[i].leases);
                 text_table_row(out->table, hex, length, tiers_text(results[i].tiers), created, crc,
-                          leases);
+                               leases);
         }
         return EXIT_OK;
 }

@@ -367,8 +367,7 @@ static int announce(const struct arguments *a, const struct workload *w)
         human_bytes((uint64_t)distinct * a->block_bytes, bytes);
         printf("Replaying ");
         print_safe(a->trace ? a->trace : "synthetic chat sessions", stdout);
-        printf(": %s for %s, %s of them distinct (%s)\n\n", requests, blocks,
-               distinct_text, bytes);
+        printf(": %s for %s, %s of them distinct (%s)\n\n", requests, blocks, distinct_text, bytes);
         fflush(stdout);
         return EXIT_OK;
 }

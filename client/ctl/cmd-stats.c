@@ -157,7 +157,8 @@ static void add_metric(struct metrics *m, const cJSON *metric)
         }
         if (add_distribution(m, metric->string, "", metric))
                 return;
-        cJSON_ArrayForEach(part, metric) {
+        cJSON_ArrayForEach(part, metric)
+        {
                 if (cJSON_IsNumber(part)) {
                         add_number(m, metric->string, part->string, part);
                 } else if (!cJSON_IsObject(part) ||
@@ -182,9 +183,7 @@ static void print_metrics(const cJSON *stats, bool all)
         };
         const cJSON *metric;
 
-        cJSON_ArrayForEach(metric, stats)
-                if (metric->string)
-                        add_metric(&m, metric);
+        cJSON_ArrayForEach(metric, stats) if (metric->string) add_metric(&m, metric);
         if (m.any_text) {
                 text_table_print(texts, "", stdout);
                 putchar('\n');

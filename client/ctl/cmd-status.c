@@ -82,7 +82,8 @@ static void print_rest(const cJSON *object)
 {
         const cJSON *item;
 
-        cJSON_ArrayForEach(item, object) {
+        cJSON_ArrayForEach(item, object)
+        {
                 char label[64], text[1024];
 
                 if (cJSON_IsString(item) && !*item->valuestring)
@@ -352,7 +353,8 @@ static void print_store(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *store = take_object(status, "store");
         _cleanup_(cJSON_Deletep) cJSON *paths = NULL, *states = NULL;
-        char reserved[HUMAN_BYTES], all[HUMAN_BYTES], away[HUMAN_BYTES], chunks[HUMAN_BYTES], most[HUMAN_BYTES], segment[HUMAN_BYTES];
+        char reserved[HUMAN_BYTES], all[HUMAN_BYTES], away[HUMAN_BYTES], chunks[HUMAN_BYTES],
+                most[HUMAN_BYTES], segment[HUMAN_BYTES];
         const cJSON *path;
         uint64_t segments, segments_max, used, limit, bypassed, offline = 0;
         bool is_bypassed;
@@ -424,8 +426,8 @@ static void print_sessions(cJSON *status)
         human_bytes(take_count(sessions, "donated_bytes"), donated);
         human_bytes(take_count(sessions, "donated_registered_bytes"), registered);
         if (n_regions > 0)
-                line("donated", "%s in %s, %s of it registered with the rings", donated,
-                     regions, registered);
+                line("donated", "%s in %s, %s of it registered with the rings", donated, regions,
+                     registered);
         print_rest(sessions);
 }
 
@@ -465,8 +467,8 @@ static void print_tenants(cJSON *status)
         if (!cJSON_IsArray(tenants) || cJSON_GetArraySize(tenants) < 2)
                 return;
         puts("\nTenants");
-        text_table_row(table, "name", "pool", "stored", "connections", "leased", "lanes",
-                       "donated", "keys in flight", "refused");
+        text_table_row(table, "name", "pool", "stored", "connections", "leased", "lanes", "donated",
+                       "keys in flight", "refused");
         cJSON_ArrayForEach(tenant, tenants)
         {
                 char name[80], refused[HUMAN_BYTES];
@@ -553,7 +555,8 @@ static void print_namespaces(cJSON *status)
                 return;
         }
         text_table_row(table, "name", "chunks", "bytes", "chunk size", "fingerprint");
-        cJSON_ArrayForEach(namespace, namespaces) {
+        cJSON_ArrayForEach(namespace, namespaces)
+        {
                 char name[300], tenant[64], fingerprint[200], chunks[HUMAN_BYTES],
                         bytes[HUMAN_BYTES], each[HUMAN_BYTES];
                 double chunk_bytes;

@@ -30,8 +30,8 @@ enum exit_status {
 struct ctl {
         const char *socket_path; /* --socket */
         bool json;
-        bool debug; /* --debug: tell more, on stderr */
-        int exit_status; /* of option_next() */
+        bool debug;             /* --debug: tell more, on stderr */
+        int exit_status;        /* of option_next() */
         int request_timeout_ms; /* 0: the library's; set before ctl_connect() */
         struct kvcache *kv;
 };

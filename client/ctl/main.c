@@ -12,12 +12,10 @@
 #include "build-config.h"
 
 static const struct command *const commands[] = {
-        &command_status,  &command_ping,     &command_stats,  &command_config,
-        &command_put,     &command_get,      &command_exists, &command_stat,
-        &command_ls,      &command_prefetch, &command_evict,  &command_purge,
-        &command_namespace,
-        &command_device,  &command_verify,   &command_replay, &command_plan,
-        &command_profile, &command_kvcache,  &command_iosize,
+        &command_status, &command_ping,   &command_stats,     &command_config,  &command_put,
+        &command_get,    &command_exists, &command_stat,      &command_ls,      &command_prefetch,
+        &command_evict,  &command_purge,  &command_namespace, &command_device,  &command_verify,
+        &command_replay, &command_plan,   &command_profile,   &command_kvcache, &command_iosize,
 };
 
 static void print_help(void)

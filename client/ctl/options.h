@@ -9,7 +9,7 @@
 struct ctl;
 
 struct option_row {
-        int id; /* a letter, or OPTION_LONG + n for one without; 0 ends the table */
+        int id;               /* a letter, or OPTION_LONG + n for one without; 0 ends the table */
         const char *name;     /* shorter than OPTION_NAME_BYTES */
         const char *argument; /* its name in --help; NULL: takes none; "[NAME]": =NAME or none */
         const char *help;     /* newlines start a new line */

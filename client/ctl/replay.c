@@ -135,9 +135,8 @@ bool replay_parse_evictions(const char *stats_json, uint64_t *ret)
                                 return true;
                         }
                 }
-                cJSON_ArrayForEach(item, metric)
-                        if (cJSON_IsNumber(item))
-                                total += item->valuedouble;
+                cJSON_ArrayForEach(item, metric) if (cJSON_IsNumber(item)) total +=
+                        item->valuedouble;
         } else {
                 return false;
         }

@@ -18,6 +18,6 @@ struct text_table *text_table_free(struct text_table *t);
 DEFINE_CLEANUP(struct text_table *, text_table_free);
 /* One text a column; NULL is empty. The first row may be a heading. */
 void text_table_add(struct text_table *t, const char *const *cells);
-#define text_table_row(t, ...) \
+#define text_table_row(t, ...)                                                                     \
         text_table_add((t), (const char *const[TABLE_MAX_COLUMNS]){ __VA_ARGS__ })
 void text_table_print(const struct text_table *t, const char *indent, FILE *out);

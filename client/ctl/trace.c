@@ -151,7 +151,8 @@ static int read_ids(struct trace *t, const cJSON *object, size_t *ret_n, char *r
                 return malformed(t, ret_error, "\"hash_ids\" is missing");
         if (!cJSON_IsArray(array))
                 return malformed(t, ret_error, "\"hash_ids\" is not an array");
-        cJSON_ArrayForEach(item, array) {
+        cJSON_ArrayForEach(item, array)
+        {
                 if (!is_count(item) || item->valuedouble != floor(item->valuedouble))
                         return malformed(
                                 t, ret_error,

@@ -21,8 +21,8 @@ struct namespace
         char *fingerprint; /* NULL: not compared */
         uint64_t chunk_bytes;
         uint32_t flags;
-        uint32_t id;      /* the daemon's */
-        uint64_t session; /* that gave the id; another one: to be opened again */
+        uint32_t id;         /* the daemon's */
+        uint64_t session;    /* that gave the id; another one: to be opened again */
         uint64_t lookup_map; /* whose secret this is; another one: to be made anew */
         struct key_secret lookup_secret;
 };
@@ -64,7 +64,7 @@ struct kvcache {
         size_t n_async;               /* in either, to be drained by the user */
         int64_t next_deadline;        /* none of `requests` is due before */
 
-        uint64_t lookup_maps; /* there have been */
+        uint64_t lookup_maps;   /* there have been */
         uint64_t lookups_local; /* keys answered from them */
 
         int epoll_fd, timer_fd;

@@ -20,9 +20,9 @@ struct control {
         uint32_t value;
         uint64_t value64;
         uint16_t count;
-        void *payload; /* what follows the reply's head is copied here */
+        void *payload;        /* what follows the reply's head is copied here */
         size_t payload_bytes; /* its room; then what was copied */
-        int fd; /* -1, or a descriptor that is the caller's */
+        int fd;               /* -1, or a descriptor that is the caller's */
 };
 
 struct message {

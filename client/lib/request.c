@@ -419,8 +419,7 @@ int kvcache_drain(struct kvcache *kv, struct kvcache_completion *ret, size_t max
                 deadline = timeout_ms == 0 ? 0 : handle_deadline(timeout_ms, 0);
 
         /* With completions at hand and nothing on its way there is nothing to look for. */
-        if (TAILQ_EMPTY(&kv->ready) || !TAILQ_EMPTY(&kv->requests) ||
-            !TAILQ_EMPTY(&kv->queue)) {
+        if (TAILQ_EMPTY(&kv->ready) || !TAILQ_EMPTY(&kv->requests) || !TAILQ_EMPTY(&kv->queue)) {
                 message_check_idle(kv);
                 (void)message_flow(kv);
                 request_expire(kv, handle_now_ns());

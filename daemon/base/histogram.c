@@ -90,8 +90,8 @@ uint64_t histogram_at_most(const struct histogram *h, uint64_t edge)
 {
         uint64_t seen = 0;
 
-        /* Not h->count where `max` is below the edge: what comes later may lie above the edge in the
-         * bucket that it cuts, and this would fall. */
+        /* Not h->count where `max` is below the edge: what comes later may lie above the edge in
+         * the bucket that it cuts, and this would fall. */
         for (unsigned i = 0; i < HISTOGRAM_BUCKETS && bucket_edge(i) <= edge; i++)
                 seen += h->buckets[i];
         return seen;

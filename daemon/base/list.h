@@ -10,9 +10,12 @@ struct list_node {
         struct list_node *prev, *next;
 };
 
-#define LIST_INIT(name) { &(name), &(name) }
+#define LIST_INIT(name)                                                                            \
+        {                                                                                          \
+                &(name), &(name)                                                                   \
+        }
 
-#define container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 static inline void list_init(struct list_node *n)
 {

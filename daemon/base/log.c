@@ -171,11 +171,11 @@ static int write_journal(enum log_level level, const char *file, int line, const
         char fields[10][LOG_MAX_LINE + 32];
         int n = 0;
 
-#define FIELD(...)                                                                     \
-        do {                                                                           \
-                iov[n].iov_len = append(fields[n], sizeof(fields[n]), 0, __VA_ARGS__); \
-                iov[n].iov_base = fields[n];                                           \
-                n++;                                                                   \
+#define FIELD(...)                                                                                 \
+        do {                                                                                       \
+                iov[n].iov_len = append(fields[n], sizeof(fields[n]), 0, __VA_ARGS__);             \
+                iov[n].iov_base = fields[n];                                                       \
+                n++;                                                                               \
         } while (0)
         FIELD("MESSAGE=%s", message);
         FIELD("PRIORITY=%d", (int)level);

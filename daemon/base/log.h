@@ -38,10 +38,10 @@ void log_set_context(const struct log_context *c);
 void log_write(enum log_level level, const char *file, int line, const char *func, const char *fmt,
                ...) __attribute__((format(printf, 5, 6)));
 
-#define log_at(level, ...)                                                                    \
-        do {                                                                                  \
-                if (log_enabled(level))                                                       \
-                        log_write((level), __FILE__, __LINE__, __func__, __VA_ARGS__);        \
+#define log_at(level, ...)                                                                         \
+        do {                                                                                       \
+                if (log_enabled(level))                                                            \
+                        log_write((level), __FILE__, __LINE__, __func__, __VA_ARGS__);             \
         } while (0)
 #define log_error(...)   log_at(LOG_LEVEL_ERROR, __VA_ARGS__)
 #define log_warning(...) log_at(LOG_LEVEL_WARNING, __VA_ARGS__)
@@ -57,6 +57,9 @@ struct log_ratelimit {
         uint32_t held_back;
         uint64_t refilled_ns;
 };
-#define LOG_RATELIMIT_INIT(n) { .burst = (n), .tokens = (n) }
+#define LOG_RATELIMIT_INIT(n)                                                                      \
+        {                                                                                          \
+                .burst = (n), .tokens = (n)                                                        \
+        }
 /* May a line go out now? Sets *ret_held_back to how many did not since the last that did. */
 bool log_ratelimit_pass(struct log_ratelimit *r, uint32_t *ret_held_back);

@@ -52,8 +52,8 @@ static inline unsigned kio_add_pieces(const struct kio_request *req, uint64_t fr
 {
         for (uint64_t bytes; left > 0; from += bytes, left -= bytes) {
                 bool in_body = from < req->body;
-                char *at = in_body ? (char *)req->buf + from
-                                   : (char *)req->tail + (from - req->body);
+                char *at =
+                        in_body ? (char *)req->buf + from : (char *)req->tail + (from - req->body);
 
                 bytes = in_body ? MIN(left, req->body - from) : left;
                 if (n > 0 && (char *)pieces[n - 1].iov_base + pieces[n - 1].iov_len == at)
@@ -73,7 +73,7 @@ static inline unsigned kio_rest(const struct kio_request *req, struct iovec *ret
 
         if (!req->parts)
                 return kio_add_pieces(req, req->progress, left, ret, 0);
-        list_for_each(req->parts, i) {
+        list_for_each (req->parts, i) {
                 const struct kio_request *part = kio_request_of(i);
                 uint64_t bytes = MIN(left, part->length);
 

@@ -97,7 +97,8 @@ int guard_install(void)
 int guard_call(void (*f)(void *userdata), void *userdata)
 {
         if (sigsetjmp(guard_jump, 0) != 0) {
-                /* ThreadSanitizer has forgotten by itself what it ignores: a handler begins anew. */
+                /* ThreadSanitizer has forgotten by itself what it ignores: a handler begins anew.
+                 */
                 pthread_sigmask(SIG_SETMASK, &guard_mask, NULL);
                 return -EFAULT;
         }

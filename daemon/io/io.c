@@ -444,10 +444,10 @@ void kio_get_info(const struct kio *io, struct kio_info *ret)
                 .reason = io->reason,
                 .ring_flags = io->ring_flags,
                 .registered = registers && io->registered_any && io->registration_error == 0,
-                .registered_reason = !registers ? "POSIX I/O registers no memory" :
-                                     !io->registered_any && io->registration_error == 0 ?
-                                     "nothing has been registered yet" :
-                                     io->registered_reason,
+                .registered_reason = !registers ? "POSIX I/O registers no memory"
+                                     : !io->registered_any && io->registration_error == 0
+                                             ? "nothing has been registered yet"
+                                             : io->registered_reason,
                 .registration_error = registers ? io->registration_error : 0,
                 .registrations_refused = registers ? io->registrations_refused : 0,
                 .workers = io->n_workers,

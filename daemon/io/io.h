@@ -106,12 +106,12 @@ struct kio_request {
         struct list_node *parts; /* the requests that this one is made up of; NULL: none */
         struct iovec *pieces;    /* of what was pushed last: own_pieces, or the parts' */
         struct iovec own_pieces[2];
-        uint32_t attempts;       /* in a row without progress */
-        int32_t failure;         /* of a read, while what it brought is wiped */
+        uint32_t attempts; /* in a row without progress */
+        int32_t failure;   /* of a read, while what it brought is wiped */
         bool wiping;
-        uint32_t registered;     /* did the last transfer use a registered buffer? */
-        bool stuck;              /* is it at a device that hangs? */
-        bool along;              /* did it go along in the operation of another, its neighbour? */
+        uint32_t registered; /* did the last transfer use a registered buffer? */
+        bool stuck;          /* is it at a device that hangs? */
+        bool along;          /* did it go along in the operation of another, its neighbour? */
 };
 
 struct kio;
@@ -204,7 +204,7 @@ struct kio_info {
         const char *ring_flags; /* "SINGLE_ISSUER|DEFER_TASKRUN|...", "" for posix */
         bool registered; /* does I/O use registered buffers, for what has been registered so far? */
         const char *registered_reason; /* why not; "" */
-        int registration_error;        /* of the first piece of the pool that was refused; 0: none */
+        int registration_error; /* of the first piece of the pool that was refused; 0: none */
         uint64_t registrations_refused; /* pieces of the pool */
         unsigned workers, depth;
 };
@@ -215,10 +215,10 @@ struct kio_stats {
         uint64_t joined[KIO_OP_END]; /* requests that went along in a neighbour's operation */
         uint64_t bytes[KIO_OP_END];
         uint64_t errors[KIO_OP_END]; /* failed; of neighbours in one, one, and then each */
-        uint64_t resubmitted;      /* short transfers and retries */
-        uint64_t wiped;            /* reads that failed, or their check, whose bytes were wiped */
-        uint64_t registered_ops;   /* reads and writes that used a registered buffer */
-        uint64_t inflight;         /* now, reads and writes, all workers */
+        uint64_t resubmitted;        /* short transfers and retries */
+        uint64_t wiped;              /* reads that failed, or their check, whose bytes were wiped */
+        uint64_t registered_ops;     /* reads and writes that used a registered buffer */
+        uint64_t inflight;           /* now, reads and writes, all workers */
         uint64_t inflight_time_ns; /* integral of inflight over time: / busy_time_ns = mean depth */
         uint64_t busy_time_ns;     /* time with at least one read or write in flight, summed over
                                       workers */

@@ -55,7 +55,7 @@ static struct kio_request *find_neighbour(const struct kio_request *req, struct 
 {
         unsigned left = JOINT_WINDOW;
 
-        list_for_each(ready, n) {
+        list_for_each (ready, n) {
                 if (is_neighbour(req, kio_request_of(n)))
                         return kio_request_of(n);
                 if (--left == 0)

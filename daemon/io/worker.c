@@ -187,7 +187,7 @@ static uint64_t worker_find_hanging(struct worker *w, uint64_t now)
                         continue;
                 }
                 w->hanging |= 1u << path;
-                list_for_each(&w->in_flight[path], n) {
+                list_for_each (&w->in_flight[path], n) {
                         struct kio_request *req = kio_request_of(n);
 
                         req->stuck = true;
@@ -224,7 +224,7 @@ static void worker_put_back(struct worker *w, struct list_node *parts)
 static void worker_count_begun(struct worker *w, const struct kio_request *req)
 {
         if (req->parts)
-                list_for_each(req->parts, n)
+                list_for_each (req->parts, n)
                         counter_add(&w->begun, 1); /* none has been tried before */
         else if (req->progress == 0 && req->attempts == 0)
                 counter_add(&w->begun, 1);
@@ -353,7 +353,7 @@ static void worker_settle_parts(struct worker *w, struct kio_request *req, int32
         if (!all) {
                 if (result < 0 && result != -EINTR && result != -EAGAIN)
                         counter_add(&w->errors[op], 1);
-                list_for_each(&parts, i) {
+                list_for_each (&parts, i) {
                         kio_request_of(i)->attempts = 1;
                         counter_add(&w->resubmitted, 1);
                 }

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 struct backing {
-        int fd;      /* read-only, for handing out; -1: none */
+        int fd; /* read-only, for handing out; -1: none */
         void *base;
         uint64_t bytes;
 };

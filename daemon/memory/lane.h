@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 struct lane {
-        int fd;     /* -1: none */
+        int fd; /* -1: none */
         void *base;
         uint64_t bytes;
 };

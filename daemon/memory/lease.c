@@ -37,7 +37,7 @@ struct entry {
         uint32_t chunk;
         uint32_t generation;
         uint32_t pair;
-        uint32_t prev, next; /* of its holder's, or of the free ones (next) */
+        uint32_t prev, next;         /* of its holder's, or of the free ones (next) */
         struct lease_holder *holder; /* NULL: free */
         uint64_t bytes;
 };
@@ -48,7 +48,7 @@ struct leases {
         struct entry *entries; /* mmap: touched as it fills */
         uint32_t max, high_water, free;
         uint64_t count, bytes;
-        struct pair *pairs;    /* mmap: touched as it fills */
+        struct pair *pairs;     /* mmap: touched as it fills */
         uint32_t *pair_buckets; /* mmap; so many that a bit mask finds one */
         uint32_t n_pair_buckets, pairs_high_water, free_pair;
         uint64_t secret; /* of the buckets' hash */
@@ -214,9 +214,9 @@ int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, stru
                 return LEASE_FULL;
         pair = first ? 0 : pair_find(l, user, chunk);
         left = l->limits.bytes_all - MIN(of_all, l->limits.bytes_all);
-        if (l->limits.shared && !h->admin && ((pair == 0 && !within_share(user->bytes + bytes, left)) ||
-                                 l->count == l->max ||
-                                 !within_share(user->count + UINT64_C(1), l->max - l->count - 1)))
+        if (l->limits.shared && !h->admin &&
+            ((pair == 0 && !within_share(user->bytes + bytes, left)) || l->count == l->max ||
+             !within_share(user->count + UINT64_C(1), l->max - l->count - 1)))
                 return LEASE_FULL;
         if (l->free != LEASE_NONE) {
                 id = l->free;

@@ -33,9 +33,9 @@ struct lease_holder {
 };
 
 struct lease_limits {
-        uint32_t count;      /* of a connection */
-        uint64_t bytes;      /* of a connection */
-        uint64_t bytes_all;  /* distinct bytes that all connections lease */
+        uint32_t count;     /* of a connection */
+        uint64_t bytes;     /* of a connection */
+        uint64_t bytes_all; /* distinct bytes that all connections lease */
         /* Of `bytes_all`, and of all leases that there may be, a user has at most LEASE_SHARE times
          * what is left, so that there is something left for one more user. A chunk that several of
          * its connections lease counts once. */

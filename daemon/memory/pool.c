@@ -42,7 +42,7 @@ struct pool {
 
         struct pool_chunk *chunks; /* mmap: only what is used is there */
         uint32_t max_chunks, high_water, free_chunk;
-        uint32_t *buckets;         /* mmap too */
+        uint32_t *buckets; /* mmap too */
         uint32_t bucket_mask;
 
         uint32_t evicted_since_look[SLAB_MAX_CLASSES];

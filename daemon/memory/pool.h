@@ -34,12 +34,12 @@ struct pool_chunk {
         uint32_t length;
         uint32_t crc;
         uint32_t slab, slot;
-        uint32_t next;       /* in its bucket, or of the free records */
+        uint32_t next; /* in its bucket, or of the free records */
         uint32_t generation;
         uint32_t pins;
-        uint32_t leases;     /* of the pins */
+        uint32_t leases; /* of the pins */
         uint32_t flags;
-        uint64_t tag;        /* the cache's own: where the store has it */
+        uint64_t tag;             /* the cache's own: where the store has it */
         struct list_node waiters; /* the cache's: who waits for the fill, or for the write */
 };
 
@@ -47,11 +47,11 @@ struct pool;
 
 struct pool_stats {
         uint64_t bytes, populated_bytes;
-        uint64_t huge_bytes;   /* of these, in huge pages */
-        uint64_t used_bytes;   /* slots in use */
+        uint64_t huge_bytes;    /* of these, in huge pages */
+        uint64_t used_bytes;    /* slots in use */
         uint64_t payload_bytes; /* sum of the lengths of the chunks */
-        uint64_t pinned_bytes; /* slots that cannot be evicted now */
-        uint64_t leased_bytes; /* slots with at least one lease */
+        uint64_t pinned_bytes;  /* slots that cannot be evicted now */
+        uint64_t leased_bytes;  /* slots with at least one lease */
         uint64_t chunks, evictions, evicted_bytes, slab_moves;
 };
 
@@ -60,7 +60,7 @@ struct pool_stats {
 int pool_new(struct pool **ret, uint64_t bytes, const char *policy);
 struct pool *pool_free(struct pool *p);
 
-int pool_fd(const struct pool *p);            /* read-only; borrowed */
+int pool_fd(const struct pool *p); /* read-only; borrowed */
 void *pool_base(const struct pool *p);
 uint64_t pool_bytes(const struct pool *p);
 uint64_t pool_slab_bytes(const struct pool *p); /* also the largest chunk */
@@ -102,7 +102,7 @@ void pool_drop(struct pool *p, uint32_t chunk);
 void pool_pin(struct pool *p, uint32_t chunk);
 /* True if that was the last pin: a slot may have become free or evictable. */
 bool pool_unpin(struct pool *p, uint32_t chunk);
-void pool_lease(struct pool *p, uint32_t chunk);   /* a pin that counts as a lease */
+void pool_lease(struct pool *p, uint32_t chunk); /* a pin that counts as a lease */
 bool pool_unlease(struct pool *p, uint32_t chunk);
 
 /* Recency. A chunk of another generation is left alone. */

@@ -20,7 +20,7 @@ struct populate {
         struct pool **pools;
         unsigned pool;        /* whose slab is under way */
         unsigned first_piece; /* of that pool */
-        uint64_t done;     /* bytes of the slab under way */
+        uint64_t done;        /* bytes of the slab under way */
         uint64_t offset, bytes;
         uint64_t step_huge, huge; /* in huge pages: of this step, of the steps of the slab before */
         bool short_of_memory, refused, stopped;

@@ -17,10 +17,10 @@ struct populate_params {
         struct pool *const *pools; /* in the order in which the kio counts their pieces; copied */
         unsigned n_pools;
         struct kio *io;
-        uint64_t reserve_bytes;                      /* of available memory: left alone */
-        uint64_t (*available)(void *userdata);       /* bytes available on this host now */
+        uint64_t reserve_bytes;                         /* of available memory: left alone */
+        uint64_t (*available)(void *userdata);          /* bytes available on this host now */
         void (*on_slab)(void *userdata, unsigned pool); /* there is more room in it */
-        void (*on_short)(void *userdata); /* the reserve is reached: once each time it stops */
+        void (*on_short)(void *userdata);   /* the reserve is reached: once each time it stops */
         void (*on_refused)(void *userdata); /* the rings do not register the pool: once */
         void *userdata;
 };

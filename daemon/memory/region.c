@@ -52,8 +52,7 @@ static int check_seals(int fd, const struct stat *st, const char **ret_wrong)
         return seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE) ? -EINVAL : 0;
 }
 
-int region_open(struct region *ret, int fd, uint64_t offset, uint64_t bytes,
-                const char **ret_wrong)
+int region_open(struct region *ret, int fd, uint64_t offset, uint64_t bytes, const char **ret_wrong)
 {
         int flags = fcntl(fd, F_GETFL);
         struct statfs fs;

@@ -20,9 +20,9 @@ struct region {
 /* Is it a descriptor of a memfd or of a file on tmpfs or hugetlbfs? */
 bool region_is_memory(int fd);
 
-/* Checks the file, and maps [offset, offset + bytes). The descriptor stays the caller's and may be closed
- * afterwards. 0; -EINVAL: not as it must be, and *ret_wrong, a static text, says what; -errno: it
- * cannot be mapped. */
+/* Checks the file, and maps [offset, offset + bytes). The descriptor stays the caller's and may be
+ * closed afterwards. 0; -EINVAL: not as it must be, and *ret_wrong, a static text, says what;
+ * -errno: it cannot be mapped. */
 int region_open(struct region *ret, int fd, uint64_t offset, uint64_t bytes,
                 const char **ret_wrong);
 void region_close(struct region *r);

@@ -17,7 +17,8 @@
 enum {
         SLAB_GRAIN = 4096, /* slots and slabs are multiples of it */
         SLAB_MAX_SLABS = 16384,
-        SLAB_DECLARED_SIZES = 512, /* with more, shared and exact ones together, none can be declared */
+        SLAB_DECLARED_SIZES =
+                512, /* with more, shared and exact ones together, none can be declared */
         SLAB_MAX_SIZES = 2 * SLAB_DECLARED_SIZES,
         SLAB_ASKED_CLASSES = 16 * SLAB_DECLARED_SIZES, /* with more, no group gets another */
         SLAB_MAX_CLASSES = SLAB_ASKED_CLASSES + SLAB_MAX_SIZES + SLAB_DECLARED_SIZES,
@@ -50,11 +51,12 @@ int slabs_add(struct slabs *s, uint64_t bytes);
  * keeps its index. `bytes` is at least 1 and at most slab_bytes, or -E2BIG. */
 int slabs_declare_class(struct slabs *s, uint64_t bytes);
 int slabs_class_for(const struct slabs *s, uint64_t bytes); /* class index, or -E2BIG */
-/* The same for a group. When the table of classes is full, the smallest of the group's own that holds
- * them; -ENOSPC if it has none. */
+/* The same for a group. When the table of classes is full, the smallest of the group's own that
+ * holds them; -ENOSPC if it has none. */
 int slabs_class_of(struct slabs *s, uint16_t group, uint64_t bytes);
-/* For recovery: the group's class of exactly this size, a multiple of the grain. What is declared, or
- * asked for, leaves room in the tables for all that a space can have been cut into. -E2BIG, -ENOSPC.
+/* For recovery: the group's class of exactly this size, a multiple of the grain. What is declared,
+ * or asked for, leaves room in the tables for all that a space can have been cut into. -E2BIG,
+ * -ENOSPC.
  */
 int slabs_class_restore(struct slabs *s, uint16_t group, uint64_t bytes);
 uint16_t slabs_class_group(const struct slabs *s, unsigned class);

@@ -143,7 +143,8 @@ int dir_sync(const struct dir *d)
         return fsync(d->fd) < 0 ? -errno : 0;
 }
 
-/* What stands in the way of a directory above it shows only at the last one: as that it is not there. */
+/* What stands in the way of a directory above it shows only at the last one: as that it is not
+ * there. */
 static int make_directories(const char *path)
 {
         _cleanup_(freep) char *copy = strdup(path);
@@ -354,9 +355,8 @@ static int make_superblock(struct dir *d, const uint8_t *set, unsigned index, un
                 return r;
         r = renameat(d->fd, NAME_SUPERBLOCK_NEW, d->fd, NAME_SUPERBLOCK) < 0 ? -errno : dir_sync(d);
         if (r < 0)
-                d->half_made =
-                        (unlinkat(d->fd, NAME_SUPERBLOCK, 0) < 0 && errno != ENOENT) ||
-                        dir_sync(d) < 0;
+                d->half_made = (unlinkat(d->fd, NAME_SUPERBLOCK, 0) < 0 && errno != ENOENT) ||
+                               dir_sync(d) < 0;
         return r;
 }
 

@@ -15,9 +15,9 @@ struct dir {
         int lock_fd;
         int superblock_fd;
         struct disk_superblock superblock; /* as on disk */
-        unsigned superblock_good; /* halves that hold it for certain, by bit */
+        unsigned superblock_good;          /* halves that hold it for certain, by bit */
         bool fresh;                        /* there is nothing yet, or it was made just now */
-        bool half_made; /* dir_make() failed, but the superblock may be there */
+        bool half_made;                    /* dir_make() failed, but the superblock may be there */
         bool direct;                       /* files are opened with O_DIRECT */
         char direct_reason[128];           /* why not; "" */
         bool can_sync;                     /* false where nothing survives power loss */

@@ -4,8 +4,9 @@
  *
  * What does not match is read once more, since a bus or a buffer may have been at fault; then it is
  * dropped, with a tombstone, counted, and a miss. The same for a read that the device refuses. A
- * chunk that is dropped or purged while it is read is a miss too. What a read has brought that fails,
- * or fails its check, is wiped before anything else is done: clients see the memory it goes to.
+ * chunk that is dropped or purged while it is read is a miss too. What a read has brought that
+ * fails, or fails its check, is wiped before anything else is done: clients see the memory it goes
+ * to.
  *
  * What was read into memory that a client shares (foreign) proves nothing against the chunk if it
  * does not match, as the client may have written there too; nor does memory that is not there
@@ -136,9 +137,9 @@ bool volume_is_reading(const struct volume *v, struct store_ref ref)
 
 void gets_abandon(struct volume *v)
 {
-        list_for_each_safe(&v->gets_flying, n) {
+        list_for_each_safe (&v->gets_flying, n) {
                 struct store_get *req = container_of(n, struct store_get, node);
-                void (*abandon)(struct store_get *req) = req->abandon;
+                void (*abandon)(struct store_get * req) = req->abandon;
 
                 req->abandon = NULL;
                 if (abandon)

@@ -152,7 +152,8 @@ void index_populate(const struct index *ix, uint32_t from, uint32_t to)
 
 void index_unpopulate(const struct index *ix)
 {
-        pages_unpopulate(&ix->chunks[ix->high], (uint64_t)(ix->max - ix->high) * sizeof(struct chunk));
+        pages_unpopulate(&ix->chunks[ix->high],
+                         (uint64_t)(ix->max - ix->high) * sizeof(struct chunk));
 }
 
 /* One more bucket, for what of another belongs there now. */
@@ -209,8 +210,7 @@ void index_unlink(struct index *ix, uint32_t i)
 uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct key *key,
                     uint64_t hash)
 {
-        for (uint32_t i = *bucket_of(ix, (uint32_t)hash); i != 0;
-             i = ix->chunks[i - 1].next) {
+        for (uint32_t i = *bucket_of(ix, (uint32_t)hash); i != 0; i = ix->chunks[i - 1].next) {
                 const struct chunk *c = &ix->chunks[i - 1];
 
                 if (c->namespace_id == namespace_id && key_equal(&c->key, key))

@@ -43,7 +43,7 @@ enum {
         STORE_MIN_SEGMENT = 1024 * 1024,
         STORE_RING_MIN_PAGES = 64,
         STORE_RING_STEP_PAGES = 16, /* it grows by multiples of this */
-        STORE_RING_ENTRIES = 3, /* a slot */
+        STORE_RING_ENTRIES = 3,     /* a slot */
         STORE_SEGMENTS_AHEAD = 2,
         STORE_AHEAD_PART = 3, /* of the limit; but not more than STORE_AHEAD_MAX */
         STORE_PREWRITE_BYTES = 1024 * 1024,
@@ -62,18 +62,18 @@ struct table_work {
 struct segment {
         struct volume *volume;
         uint32_t number;
-        int fd;                  /* -1: there is no file, and its slab is nobody's */
-        uint64_t bytes;          /* of payload */
-        uint64_t charged;        /* against the limit */
+        int fd;           /* -1: there is no file, and its slab is nobody's */
+        uint64_t bytes;   /* of payload */
+        uint64_t charged; /* against the limit */
         uint64_t
                 prewritten; /* up to here it has been written once; `bytes`: wholly, or not to be */
-        bool prewriting;         /* zeros are on their way to it: puts wait */
-        int tenant;              /* whose bytes are in it; SEGMENT_ZERO, SEGMENT_UNKNOWN */
-        bool handing_over;       /* to this tenant, which is not on the disk yet: puts wait */
-        bool to_wipe;            /* with that, as it has bytes of another */
-        int handover;            /* what came of the last one; 0, -errno */
+        bool prewriting;    /* zeros are on their way to it: puts wait */
+        int tenant;         /* whose bytes are in it; SEGMENT_ZERO, SEGMENT_UNKNOWN */
+        bool handing_over;  /* to this tenant, which is not on the disk yet: puts wait */
+        bool to_wipe;       /* with that, as it has bytes of another */
+        int handover;       /* what came of the last one; 0, -errno */
         bool dirty, sync_wanted, syncing;
-        uint64_t epoch;          /* seq when it was cut into slots of slot_bytes; 0: never yet */
+        uint64_t epoch; /* seq when it was cut into slots of slot_bytes; 0: never yet */
         uint64_t slot_bytes;
         struct list_node waiting; /* puts, for the write of zeros or the hand-over to end */
         struct list_node dirty_node;
@@ -97,8 +97,8 @@ struct volume {
         unsigned number;   /* among the store's paths */
         unsigned kio_path; /* what kio knows it by */
         bool open, stopping, bypassed;
-        bool abandoned;    /* its device hangs */
-        char reason[192];  /* of being bypassed */
+        bool abandoned;   /* its device hangs */
+        char reason[192]; /* of being bypassed */
 
         /* volume-mark.c: enum volume_mark */
         unsigned marks_wanted, marks_flying;
@@ -118,32 +118,32 @@ struct volume {
         struct table *table;
         struct namespaces *namespaces;
         struct scrub *scrub;
-        uint64_t seq;            /* the last one given */
+        uint64_t seq; /* the last one given */
 
         /* sequence.c */
-        uint64_t seq_ceiling, page_ceiling; /* that the superblock has on the disk */
+        uint64_t seq_ceiling, page_ceiling;           /* that the superblock has on the disk */
         uint64_t next_seq_ceiling, next_page_ceiling; /* that are on their way there */
         bool raising;
         uint64_t raise_again_at; /* after a failure: from this sequence on */
 
         /* segment.c */
         struct segment **segments;
-        uint32_t n_segments;     /* with retired ones; slabs_added() of them can be used */
+        uint32_t n_segments; /* with retired ones; slabs_added() of them can be used */
         uint32_t n_retired;
-        uint64_t segment_bytes;  /* of the next one */
-        uint64_t slab_bytes;     /* of the largest one */
+        uint64_t segment_bytes; /* of the next one */
+        uint64_t slab_bytes;    /* of the largest one */
         uint64_t max_chunk;
         uint64_t segments_charged;
         uint64_t no_room_for; /* the limit has none for another segment of slots of at least this
                                  size */
-        uint64_t no_room_until_ns; /* the file system was full: no new files before this */
+        uint64_t no_room_until_ns;  /* the file system was full: no new files before this */
         struct segment *formatting; /* being made; NULL: none is */
         struct kio_request format_io, prewrite_io, grow_io;
         struct segment *prewriting;
         uint64_t quiet_from_ns; /* when prewriting may go on; 0: the path is in use */
         void *zeros;
         struct tenant_room *tenants; /* by number, all that there can be; touched as they come */
-        uint64_t cut_slots;      /* in segments that have a class */
+        uint64_t cut_slots;          /* in segments that have a class */
         uint64_t used_slots;
         uint64_t pins;
         uint32_t class_evictions[SLAB_MAX_CLASSES]; /* since its slabs were last compared with
@@ -151,38 +151,39 @@ struct volume {
 
         int table_fd;
         uint64_t table_charged;
-        uint32_t growing_pages;  /* what the ring's file is being grown to; 0: it is not */
-        uint64_t growth_zeroed;  /* bytes of the file; past its end: not begun */
-        uint64_t growth_synced;  /* pages of the table that the last sync of it has covered */
-        bool growth_done;        /* waits for the table to be at rest */
+        uint32_t growing_pages; /* what the ring's file is being grown to; 0: it is not */
+        uint64_t growth_zeroed; /* bytes of the file; past its end: not begun */
+        uint64_t growth_synced; /* pages of the table that the last sync of it has covered */
+        bool growth_done;       /* waits for the table to be at rest */
 
         /* sync.c */
         struct list_node dirty_segments;
         struct list_node sync_waiting, sync_flying; /* struct store_put */
         unsigned sync_outstanding;
-        bool sync_failed;        /* once: nothing is believed any more */
+        bool sync_failed; /* once: nothing is believed any more */
         struct kio_request table_sync_io, names_sync_io;
-        bool names_dirty;        /* files were made since the directory was synced */
+        bool names_dirty; /* files were made since the directory was synced */
 
         struct kio_request table_io;
-        int table_error;         /* of the write that failed, while that is being marked */
-        uint32_t void_position, void_pages; /* of that write */
-        struct list_node slot_waiting;  /* struct store_put, in order */
+        int table_error; /* of the write that failed, while that is being marked */
+        uint32_t void_position, void_pages;        /* of that write */
+        struct list_node slot_waiting;             /* struct store_put, in order */
         struct list_node gets_flying, puts_flying; /* at the device; puts until they are in the
                                                       table */
-        struct list_node done_puts, done_gets; /* complete() is due */
+        struct list_node done_puts, done_gets;     /* complete() is due */
 
         struct kio_request nudge_io; /* does nothing, and completes */
         bool nudged;
 
-        uint64_t requests;       /* of callers, not completed */
-        uint64_t operations;     /* own, not completed */
-        uint64_t tombstones;     /* queued */
-        uint64_t drops_begun, drops_over; /* asked for, and their tombstones, in the table's order */
-        bool drops_lost;         /* one of them could not be written: only after a bypass */
-        bool purge_lost;         /* a purge could not, since the last who asked */
-        uint64_t purges_failed;  /* that purge_lost knows of */
-        uint64_t evicted;        /* left out of the index without a tombstone: may be on disk */
+        uint64_t requests;   /* of callers, not completed */
+        uint64_t operations; /* own, not completed */
+        uint64_t tombstones; /* queued */
+        uint64_t drops_begun,
+                drops_over;     /* asked for, and their tombstones, in the table's order */
+        bool drops_lost;        /* one of them could not be written: only after a bypass */
+        bool purge_lost;        /* a purge could not, since the last who asked */
+        uint64_t purges_failed; /* that purge_lost knows of */
+        uint64_t evicted;       /* left out of the index without a tombstone: may be on disk */
         struct list_node drops_waiting; /* struct store_put, in order */
 
         uint64_t payload_bytes, chunks;
@@ -236,10 +237,10 @@ int volume_check_space(const struct volume *v, uint64_t bytes);
 
 /* volume-mark.c */
 enum volume_mark {
-        MARK_UNSYNCED = 1, /* a sync has failed */
-        MARK_AWAY = 2,     /* others go on without it */
-        MARK_COUNT = 4,    /* mark_count: numbers that the set has given out */
-        MARK_VOID = 8,     /* void_position and void_pages */
+        MARK_UNSYNCED = 1,  /* a sync has failed */
+        MARK_AWAY = 2,      /* others go on without it */
+        MARK_COUNT = 4,     /* mark_count: numbers that the set has given out */
+        MARK_VOID = 8,      /* void_position and void_pages */
         MARK_CEILINGS = 16, /* sequence.c */
 };
 void mark_want(struct volume *v, unsigned marks);
@@ -302,8 +303,8 @@ uint64_t segments_max(const struct volume *v);
 uint64_t segments_next_bytes(const struct volume *v);
 uint32_t ring_pages_for(uint64_t slots);
 /* The slab has been cut for its class: for a size, and for a tenant. What may have been another
- * tenant's is handed over before anything is written to it: recorded in the table, filled with zeros,
- * both synced. */
+ * tenant's is handed over before anything is written to it: recorded in the table, filled with
+ * zeros, both synced. */
 void segment_note_cut(struct volume *v, uint32_t slab);
 /* The record of the hand-over, and what came of its write. */
 void handover_entry(const struct segment *seg, struct disk_entry *ret);

@@ -21,8 +21,8 @@ struct namespaces {
         uint64_t bytes;   /* of a file as of now */
         uint64_t reserve; /* of a file, allocated; more once it has been longer */
 
-        uint64_t generation; /* of what is in memory */
-        uint64_t durable;    /* of what is synced in one file at least */
+        uint64_t generation;                 /* of what is in memory */
+        uint64_t durable;                    /* of what is synced in one file at least */
         uint64_t good[DISK_NAMESPACE_FILES]; /* what the file holds, synced; 0: not known */
         uint64_t retry_ns, retry_pause_ns;   /* after a failed write; 0: none has failed since */
         int fds[DISK_NAMESPACE_FILES];

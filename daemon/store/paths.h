@@ -143,15 +143,16 @@ struct store {
         struct key_secret home; /* not secret: made of the set's uuid, to be the same each time */
         unsigned set_count;     /* numbers given to its paths */
         struct volume_set sum;  /* what all are to write down */
-        uint64_t noted_at; /* up to this one of sum.missed_at the paths that are up have it on disk */
-        uint64_t missed;        /* since this start: paths by the bit of their number in the set */
+        uint64_t noted_at; /* up to this one of sum.missed_at the paths that are up have it on disk
+                            */
+        uint64_t missed;   /* since this start: paths by the bit of their number in the set */
         struct note note;
 
         struct path_namespace **namespaces; /* ascending by id */
         unsigned n_namespaces, namespaces_room;
         struct names names;
         uint32_t next_id, reused_id; /* the last that was given a second time */
-        uint64_t changes; /* of namespaces */
+        uint64_t changes;            /* of namespaces */
         uint64_t purges;
 
         struct tenant_limit *tenant_limits;

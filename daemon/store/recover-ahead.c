@@ -49,7 +49,8 @@ static bool check_next(struct recovery *rec)
 {
         struct block *b;
 
-        rec->checking = MAX(rec->checking, rec->taken); /* some were wanted before their turn came */
+        rec->checking =
+                MAX(rec->checking, rec->taken); /* some were wanted before their turn came */
         if (rec->checking == rec->read)
                 return false;
         b = block_at(rec, rec->checking++);
@@ -87,7 +88,8 @@ void recover_ahead_start(struct recovery *rec)
         while (blocks && rec->n_readers < READERS &&
                pthread_create(&rec->readers[rec->n_readers], NULL, reader_run, rec) == 0)
                 rec->n_readers++;
-        rec->has_checker = rec->n_readers > 0 && pthread_create(&rec->checker, NULL, checker_run, rec) == 0;
+        rec->has_checker =
+                rec->n_readers > 0 && pthread_create(&rec->checker, NULL, checker_run, rec) == 0;
 }
 
 void recover_ahead_stop(struct recovery *rec)

@@ -30,7 +30,9 @@ static bool has_room(const struct gone *g, uint64_t n)
 static int grow(struct gone *g)
 {
         uint64_t n = g->n < MANY ? g->n + 1 : MAX(g->n + 1, g->likely);
-        struct gone larger = { .n = g->n, .room = MAX(g->room, (uint64_t)FIRST_ROOM), .likely = g->likely };
+        struct gone larger = { .n = g->n,
+                               .room = MAX(g->room, (uint64_t)FIRST_ROOM),
+                               .likely = g->likely };
 
         while (!has_room(&larger, n))
                 larger.room *= 2;

@@ -15,8 +15,8 @@
  * start, and what is purged or written from now on must be newer than all it says. */
 #define RECOVER_UNREAD_GAP (UINT64_C(1) << 40)
 
-/* A page with a higher sequence is no page: no store has come that far, and pages behind it would not be
- * valid. */
+/* A page with a higher sequence is no page: no store has come that far, and pages behind it would
+ * not be valid. */
 #define RECOVER_PAGE_SEQUENCE_MAX (UINT64_C(1) << 62)
 
 /* What the ring says about one segment, by its newest entry. */
@@ -27,7 +27,7 @@ struct segment_scan {
         uint16_t tenant;
         uint64_t *hashes; /* of each slot, of its newest entry's key; 0: it has no entry. NULL: no
                              slot has one */
-        uint64_t bytes; /* of the file; 0: there is none */
+        uint64_t bytes;   /* of the file; 0: there is none */
 };
 
 /* Where these arrays lie: large pieces, since there are many. */
@@ -46,7 +46,7 @@ struct gone {
 /* What of a page may be read. */
 struct check {
         bool valid;
-        uint32_t entries; /* a bit for each that is valid */
+        uint32_t entries;                   /* a bit for each that is valid */
         uint64_t hashes[DISK_PAGE_ENTRIES]; /* of their keys; not 0 */
 };
 static_assert(DISK_PAGE_ENTRIES <= 32, "a bit each");
@@ -59,7 +59,7 @@ struct block {
         bool unread;       /* the device has refused one */
         bool zeros;        /* all of `pages` */
         bool checked;
-        bool busy;         /* somebody is at it */
+        bool busy; /* somebody is at it */
 };
 
 /* Some pages of a block, to be looked at from the highest to the lowest. */
@@ -90,7 +90,7 @@ struct recovery {
         uint64_t *sequences; /* of each page; 0: not valid; TABLE_STALE */
         struct arena *arenas;
         struct gone gone;
-        bool unread;         /* the device has refused a page */
+        bool unread; /* the device has refused a page */
 
         /* The threads beside; recover-ahead.c. */
         pthread_t readers[READERS], checker, populator;
@@ -101,7 +101,7 @@ struct recovery {
         bool ending, populated;
         struct block ahead[READ_AHEAD];
         uint32_t reading, read, checking, taken; /* turns of the plan */
-        uint32_t expected; /* records of the index that need memory */
+        uint32_t expected;                       /* records of the index that need memory */
 
         struct disk_page newest; /* sequence: 0: there is none */
         bool newest_is_sure;     /* not the newest of what has been seen: of all */
@@ -111,7 +111,7 @@ struct recovery {
         uint32_t likely;         /* records there will be, or fewer */
         uint64_t superseded;     /* entries beside these, or fewer */
         uint64_t max_seq, max_sequence;
-        bool names_lost;         /* what the namespaces were is not known */
+        bool names_lost; /* what the namespaces were is not known */
         struct segment_scan *scans;
         uint32_t n_scans;
         uint32_t unheard_segments; /* that have no entry yet */

@@ -212,8 +212,8 @@ static const uint64_t *slot_of(const struct recovery *rec, const struct disk_ent
                        : NULL;
 }
 
-/* Step 0: slots and keys that are gone. Steps 1 and 2: index_prefetch()'s 0 and 1, where the slot is
- * nobody's yet. */
+/* Step 0: slots and keys that are gone. Steps 1 and 2: index_prefetch()'s 0 and 1, where the slot
+ * is nobody's yet. */
 static void prefetch_entries(const struct recovery *rec, uint32_t at, unsigned step)
 {
         const struct disk_page *page = &rec->block.pages[at];
@@ -263,9 +263,9 @@ static bool note_page(struct recovery *rec, uint32_t page)
         return false;
 }
 
-/* Every slot there is has been heard of: what is older can put nothing into the index. But pages that
- * a crash left must be found, or they would pass for whole at the next start; and somebody may want
- * to know of all damage, or of all namespaces. */
+/* Every slot there is has been heard of: what is older can put nothing into the index. But pages
+ * that a crash left must be found, or they would pass for whole at the next start; and somebody may
+ * want to know of all damage, or of all namespaces. */
 static bool is_all_said(const struct recovery *rec)
 {
         return rec->unheard_segments == 0 && rec->unheard_slots == 0 && rec->newest_is_sure &&

@@ -22,9 +22,9 @@ struct age {
         uint32_t chunk;
 };
 
-/* Records are in the order of the pages from the newest back, which is nearly that of the puts: then
- * seconds descend, and the last one's records come first, in their order. Where that is not so there
- * is an array. */
+/* Records are in the order of the pages from the newest back, which is nearly that of the puts:
+ * then seconds descend, and the last one's records come first, in their order. Where that is not so
+ * there is an array. */
 struct order {
         const struct volume *v;
         uint32_t run, at, end; /* the second's records are [run, end), and [run, at) are done */
@@ -220,8 +220,8 @@ int recover_take_places(struct recovery *rec)
                         prefetch_place(v, ahead[(done + FETCH_AHEAD / 2) % FETCH_AHEAD], 1);
                 take_place(rec, ahead[done % FETCH_AHEAD]);
         }
-        /* What is on the disk has its sizes by now. What is declared comes after it, and shares one where
-         * there is no room for more. */
+        /* What is on the disk has its sizes by now. What is declared comes after it, and shares one
+         * where there is no room for more. */
         for (unsigned n = 0; n < namespaces_count(v->namespaces); n++)
                 slabs_declare_class(v->slabs, namespaces_at(v->namespaces, n)->seen.chunk_bytes);
         v->stats.recovered_chunks = v->chunks;

@@ -129,7 +129,7 @@ struct glance {
 struct guess {
         uint64_t sequence; /* the highest seen; 0: none */
         uint32_t page;
-        bool damaged;      /* something could not be read, or is not whole */
+        bool damaged;           /* something could not be read, or is not whole */
         struct glance *glances; /* by block */
 };
 

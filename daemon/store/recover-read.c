@@ -222,8 +222,8 @@ int recover_open_ring(struct recovery *rec)
                 return recover_fail(rec, v->table_fd, "cannot open the file \"" RECOVER_TABLE "\"");
         if (fstat(v->table_fd, &st) < 0)
                 return recover_fail(rec, -errno, "cannot look at the file \"" RECOVER_TABLE "\"");
-        /* A ring has never been larger than the slots of a whole store need. What lies behind that is no
-         * table's, and would be allocated. */
+        /* A ring has never been larger than the slots of a whole store need. What lies behind that
+         * is no table's, and would be allocated. */
         most = ring_pages_for(MAX(v->dir->superblock.limit, v->params.limit) / DISK_PAGE);
         if ((uint64_t)st.st_size > most * DISK_PAGE && !v->params.as_is &&
             ftruncate(v->table_fd, (off_t)(most * DISK_PAGE)) < 0)

@@ -2,8 +2,8 @@
 /* Start: from the files to the index. Blocks; runs once, before there is any other I/O.
  *
  * The ring is gone through once, from its newest page to its oldest (recover-look.c; recover-plan.c
- * finds the way, recover-read.c reads it). What comes to lie in the index then is live, but for what
- * a lowered limit takes away, and recover-places.c gives it its place.
+ * finds the way, recover-read.c reads it). What comes to lie in the index then is live, but for
+ * what a lowered limit takes away, and recover-places.c gives it its place.
  *
  * A page counts if its CRC, the store's uuid and its position are right, an entry if its own CRC is
  * and its place exists: damage costs the entries it hit. A page that a crash left unwritten amid
@@ -31,8 +31,7 @@ enum { HUGE_BYTES = 2 * 1024 * 1024 };
 
 int recover_fail(struct recovery *rec, int r, const char *what)
 {
-        return store_error(rec->error, r, "%s: %s: %s", rec->v->path, what,
-                           dir_strerror(r));
+        return store_error(rec->error, r, "%s: %s: %s", rec->v->path, what, dir_strerror(r));
 }
 
 void *recover_huge_alloc(uint64_t bytes)
@@ -121,8 +120,7 @@ static int erase_stale(struct recovery *rec)
         rec->block.n = 0;
         for (uint32_t i = 0; i < rec->pages; i++)
                 if (rec->sequences[i] == TABLE_STALE &&
-                    pwrite(rec->v->table_fd, zeros, DISK_PAGE, (off_t)i * DISK_PAGE) !=
-                            DISK_PAGE)
+                    pwrite(rec->v->table_fd, zeros, DISK_PAGE, (off_t)i * DISK_PAGE) != DISK_PAGE)
                         return errno ? -errno : -EIO;
         return 0;
 }
@@ -237,7 +235,8 @@ static int recover_all(struct recovery *rec)
         if (v->seq > CHUNK_SEQ_MAX - RECOVER_UNREAD_GAP ||
             rec->max_sequence > RECOVER_PAGE_SEQUENCE_MAX - RECOVER_UNREAD_GAP)
                 return store_error(rec->error, -EOVERFLOW,
-                                   "%s: no sequence numbers are left: make the store anew", v->path);
+                                   "%s: no sequence numbers are left: make the store anew",
+                                   v->path);
         if (rec->names_lost) {
                 namespaces_purge_all(v->namespaces, v->seq);
                 r = namespaces_write_now(v->namespaces);

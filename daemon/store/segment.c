@@ -384,9 +384,8 @@ static void prewrite_turn(struct volume *v)
 void segments_turn(struct volume *v)
 {
         uint32_t ahead = slabs_free_count(v->slabs) + v->n_segments - slabs_added(v->slabs);
-        uint64_t wanted = v->params.prewrite
-                                  ? MIN(v->params.limit / STORE_AHEAD_PART, STORE_AHEAD_MAX)
-                                  : 0;
+        uint64_t wanted =
+                v->params.prewrite ? MIN(v->params.limit / STORE_AHEAD_PART, STORE_AHEAD_MAX) : 0;
 
         if (ahead < STORE_SEGMENTS_AHEAD || ahead * v->segment_bytes < wanted)
                 segments_format_next(v, 0);

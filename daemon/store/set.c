@@ -245,8 +245,7 @@ static bool has_missed_removal(const struct store *s, const struct path *p)
         volume_get_stats(p->volume, &stats);
         for (unsigned i = 0; i < s->n_paths; i++)
                 if (path_is_up(s, i) && (p->missed || stats.chunks == 0) &&
-                    volume_set(s->paths[i].volume)->removed_at >
-                            volume_set(p->volume)->removed_at)
+                    volume_set(s->paths[i].volume)->removed_at > volume_set(p->volume)->removed_at)
                         return true;
         return false;
 }

@@ -85,8 +85,8 @@ static void new_shares(struct store *s)
 
 void shares_give_out(struct store *s)
 {
-        uint64_t entries = s->params.entries ? s->params.entries
-                                             : volume_auto_entries(s->params.limit);
+        uint64_t entries =
+                s->params.entries ? s->params.entries : volume_auto_entries(s->params.limit);
 
         if (s->params.as_is && s->n_paths == 1)
                 s->params.limit = volume_superblock(s->paths[0].volume)->limit;

@@ -25,9 +25,9 @@
 struct store;
 
 enum store_answer {
-        STORE_MISS = 1,        /* not there (any more), or it failed its check and is dropped */
-        STORE_EXISTS = 2,      /* put: the key is present or being written */
-        STORE_FULL = 3,        /* put: not even eviction makes room now: everything is pinned */
+        STORE_MISS = 1,   /* not there (any more), or it failed its check and is dropped */
+        STORE_EXISTS = 2, /* put: the key is present or being written */
+        STORE_FULL = 3,   /* put: not even eviction makes room now: everything is pinned */
         STORE_TOO_LARGE = 4,
         STORE_MISMATCH = 5,    /* namespace: another fingerprint */
         STORE_NOT_DURABLE = 6, /* put: written, but a sync failed or cannot be believed */
@@ -90,24 +90,24 @@ enum store_path_event {
 struct store_params {
         const char *const *paths;
         unsigned n_paths;
-        uint64_t limit;          /* bytes over all paths: payload, tables and all */
+        uint64_t limit;         /* bytes over all paths: payload, tables and all */
         uint64_t segment_bytes; /* wished: min(this, limit / 64), whole MiB, at least 1 MiB, at most
                                    16384 files */
-        uint64_t entries;        /* bound of the index; 0: max(limit / 256 KiB, 1 Mi) */
+        uint64_t entries;       /* bound of the index; 0: max(limit / 256 KiB, 1 Mi) */
         bool prewrite;
-        bool direct;             /* try O_DIRECT */
-        const char *policy;      /* eviction */
+        bool direct;              /* try O_DIRECT */
+        const char *policy;       /* eviction */
         uint64_t pool_slab_bytes; /* reads and writes come from buffers at most this large */
         struct key_secret secret;
-        uint32_t lock_wait_ms;    /* how long to wait for the lock; 0: 5000 */
-        uint32_t table_block; /* pages of a table that a start reads at a time; 0: what suits its
-                                 length. It finds the same with any */
+        uint32_t lock_wait_ms; /* how long to wait for the lock; 0: 5000 */
+        uint32_t table_block;  /* pages of a table that a start reads at a time; 0: what suits its
+                                  length. It finds the same with any */
         uint32_t error_budget; /* device errors of a path in a minute; one more bypasses it. 0: 16
                                 */
-        uint64_t hang_ms;         /* an operation of a path that takes longer bypasses it; 0: none
-                                     does */
-        uint64_t reserve;         /* of a file system, left free when a path grows; 0: 1 %, at most
-                                     1 GiB */
+        uint64_t hang_ms;      /* an operation of a path that takes longer bypasses it; 0: none
+                                  does */
+        uint64_t reserve;      /* of a file system, left free when a path grows; 0: 1 %, at most
+                                  1 GiB */
         /* Tells of a change of a path, once, on the loop thread, from store_open() on; it may not
          * call the store. `text`: why. NULL: nobody. */
         void (*on_path)(void *userdata, unsigned path, enum store_path_event event,
@@ -178,7 +178,7 @@ struct store_namespace_open {
         const char *fingerprint;
         uint16_t fingerprint_length;
         uint64_t chunk_bytes;
-        bool attach; /* must exist; an empty fingerprint matches any */
+        bool attach;         /* must exist; an empty fingerprint matches any */
         uint32_t owner;      /* of a namespace that is made */
         uint32_t id;         /* the store's */
         uint64_t created_ms; /* the store's */
@@ -194,7 +194,8 @@ struct store_namespace_open {
 void store_namespace_open(struct store *s, struct store_namespace_open *req);
 
 /* Takes a namespace that holds nothing off the list of every volume that is up. An id can be given
- * again later: nothing that was stored under it before is found in the namespace that has it then. */
+ * again later: nothing that was stored under it before is found in the namespace that has it then.
+ */
 struct store_namespace_remove {
         uint32_t id;
         /* 0: removed, on stable storage on every volume that is up. STORE_MISS: there is no such
@@ -222,7 +223,7 @@ uint64_t store_namespaces_version(const struct store *s);
 /* --- chunks --- */
 
 struct store_ref {
-        uint32_t index;      /* UINT32_MAX: none */
+        uint32_t index; /* UINT32_MAX: none */
         uint32_t generation;
 };
 #define STORE_REF_NONE ((struct store_ref){ .index = UINT32_MAX })
@@ -249,15 +250,15 @@ void store_prefetch(const struct store *s, uint64_t hash, unsigned step);
 void store_prefetch_touch(const struct store *s, struct store_ref ref, unsigned step);
 
 struct store_put {
-        struct kio_request io;   /* the store's */
-        struct list_node node;   /* the store's */
+        struct kio_request io; /* the store's */
+        struct list_node node; /* the store's */
         uint64_t store_private[6];
 
         uint32_t namespace_id;
         uint16_t tenant;
         struct key key;
         uint64_t hash;
-        struct key parent;       /* root: none */
+        struct key parent; /* root: none */
         /* Aligned to 4 KiB; readable up to the next 4 KiB boundary after length, or, with a `tail`,
          * for `length` bytes, of which those beyond whole 4 KiB blocks are taken from the tail. */
         const void *buf;
@@ -268,9 +269,9 @@ struct store_put {
         bool foreign;
         uint32_t length;
         uint32_t crc;
-        bool durable;            /* complete only after a sync */
-        uint32_t tried;          /* the store's: paths, by bit */
-        uint64_t purges;         /* the store's */
+        bool durable;    /* complete only after a sync */
+        uint32_t tried;  /* the store's: paths, by bit */
+        uint64_t purges; /* the store's */
 
         /* Set when store_put() returns 0: the place in the index, not visible to store_find() yet,
          * but in the eviction order: touch it with its chain. */
@@ -296,8 +297,8 @@ int store_put(struct store *s, struct store_put *req);
 void store_sync(struct store *s, struct store_put *req);
 
 struct store_get {
-        struct kio_request io;   /* the store's */
-        struct list_node node;   /* the store's */
+        struct kio_request io; /* the store's */
+        struct list_node node; /* the store's */
         uint64_t store_private[4];
 
         uint32_t namespace_id;
@@ -307,13 +308,13 @@ struct store_get {
          * the length, and nothing is written beyond that. */
         void *buf;
         uint32_t room;
-        void *tail;                /* as of a put */
+        void *tail; /* as of a put */
         struct kio_region *region;
         /* A client shares the memory of `buf`, and may write to it or take it away at any time: it
          * says nothing of the chunk then, which stays. Results -EFAULT, STORE_SUSPECT. */
         bool foreign;
 
-        uint32_t length;         /* of the chunk */
+        uint32_t length; /* of the chunk */
         uint32_t crc;
         struct store_ref ref;
 
@@ -402,15 +403,15 @@ struct store_verified {
 
 /* The same on request, for a stretch of one segment, as fast as background work may go. */
 struct store_verify {
-        struct list_node node;   /* the store's */
+        struct list_node node; /* the store's */
 
         unsigned path;
-        uint32_t segment, slot;  /* where to begin; 0 at first, then what next_* said */
-        uint32_t max_chunks;     /* ends behind the chunk that reaches one of these */
+        uint32_t segment, slot; /* where to begin; 0 at first, then what next_* said */
+        uint32_t max_chunks;    /* ends behind the chunk that reaches one of these */
         uint64_t max_bytes;
 
-        unsigned paths;          /* of the store */
-        uint32_t segments;       /* of this path: numbers are below */
+        unsigned paths;                   /* of the store */
+        uint32_t segments;                /* of this path: numbers are below */
         uint32_t next_segment, next_slot; /* next_segment == segments: that was the last one */
         struct store_verified found;
         /* 0; STORE_BYPASSED, -EIO (many in a row could not be read), -ECANCELED (the store stops):
@@ -438,12 +439,12 @@ void store_get_tenant(const struct store *s, uint16_t tenant, struct store_tenan
 /* --- what is seen from outside --- */
 
 struct store_stats {
-        uint64_t limit, used_bytes;     /* used: what the files occupy, as du sees it */
-        uint64_t payload_bytes;         /* sum of the lengths of what is stored */
+        uint64_t limit, used_bytes; /* used: what the files occupy, as du sees it */
+        uint64_t payload_bytes;     /* sum of the lengths of what is stored */
         uint64_t chunks, entries_max;
         uint64_t slots, segments, segment_bytes;
         uint64_t segments_max; /* those there are, and what the limit has room for */
-        uint64_t index_bytes;           /* memory of index, slabs, eviction and table bookkeeping */
+        uint64_t index_bytes;  /* memory of index, slabs, eviction and table bookkeeping */
         uint64_t table_pages, table_pages_written, table_entries_written, table_entries_carried;
         uint64_t puts, gets, drops, purges, evictions, evicted_bytes;
         uint64_t payload_bytes_written, table_bytes_written, prewrite_bytes_written, bytes_read;
@@ -456,12 +457,12 @@ struct store_stats {
         uint64_t handovers, handover_failures;
         /* Reading back, passes and requests together: read; looked at; dropped */
         uint64_t scrub_bytes, scrub_chunks, scrub_failures;
-        uint64_t scrub_passes, scrub_last_pass_ms; /* ended; when the last one did, Unix time */
+        uint64_t scrub_passes, scrub_last_pass_ms;    /* ended; when the last one did, Unix time */
         uint64_t scrub_segments_done, scrub_segments; /* of the pass under way; 0 of 0: none is */
-        uint64_t scrub_pinned;          /* chunks that are being read back now */
-        bool direct;                    /* O_DIRECT in use on all paths */
-        const char *direct_reason;      /* why not; "" */
-        bool clean_start;               /* was it closed properly? */
+        uint64_t scrub_pinned;                        /* chunks that are being read back now */
+        bool direct;                                  /* O_DIRECT in use on all paths */
+        const char *direct_reason;                    /* why not; "" */
+        bool clean_start;                             /* was it closed properly? */
         bool bypassed;
 };
 /* Sums over all paths that are open; what is counted of a path goes on counting when it is resumed.

@@ -447,7 +447,8 @@ void table_complete(struct table *t, int r)
         }
 
         for (uint32_t i = 0; i < k; i++)
-                assert(t->heads[first + i] == 0); /* what lay in these pages was history: the rule */
+                assert(t->heads[first + i] ==
+                       0); /* what lay in these pages was history: the rule */
         t->head = page_after(t, t->head, k);
         t->next_sequence += k;
         t->safe = t->safe - k + t->carried_pages;
@@ -497,7 +498,8 @@ int table_grow(struct table *t, uint32_t pages, uint64_t synced)
         t->heads_bytes = map_bytes(pages);
         t->pages = pages;
         /* From the begin of the file on, the pages have been written in a row. */
-        t->run_sequence = MAX(t->run_sequence, t->next_sequence - MIN(t->head, t->next_sequence - 1));
+        t->run_sequence =
+                MAX(t->run_sequence, t->next_sequence - MIN(t->head, t->next_sequence - 1));
         /* Behind the old end there is nothing, so at least as many pages are safe as before; a
          * wider window is wished for, and what it already has of that counts. */
         t->safe = MAX(t->safe, count_safe(t));

@@ -3,8 +3,8 @@
  * what became of them. Its owner does the I/O.
  *
  * It knows of each page which chunks have their live entry in it; everything else in the ring is
- * history. See table.c for the rule that keeps live entries from being overwritten. Memory: 4 bytes a
- * chunk, touched as they come, and 4 a page. */
+ * history. See table.c for the rule that keeps live entries from being overwritten. Memory: 4 bytes
+ * a chunk, touched as they come, and 4 a page. */
 #pragma once
 
 #include <stdbool.h>
@@ -48,10 +48,10 @@ struct table_stats {
 /* For a start, which knows the sequence of each page (0 or TABLE_STALE: not valid). The newest
  * page; UINT32_MAX: there is none. */
 uint32_t table_find_newest(const uint64_t *sequences, uint32_t pages);
-/* Is this one, with this sequence, of those that a crash or a power loss kept from being overwritten,
- * though newer ones were? Nothing in them is needed, and what they say may have been taken back by
- * a page that has been overwritten: they must not be read, and be erased before anything is
- * written. */
+/* Is this one, with this sequence, of those that a crash or a power loss kept from being
+ * overwritten, though newer ones were? Nothing in them is needed, and what they say may have been
+ * taken back by a page that has been overwritten: they must not be read, and be erased before
+ * anything is written. */
 bool table_is_stale(const struct disk_page *newest, uint32_t pages, uint32_t page,
                     uint64_t sequence);
 
@@ -69,10 +69,10 @@ uint32_t table_page_of(const struct table *t, uint32_t chunk);
 /* Some chunk that has its live entry in the page, or TABLE_NOWHERE. */
 uint32_t table_chunk_in(const struct table *t, uint32_t page);
 
-/* At start: the next page to write, and the sequence it gets. What lay in the newest page's `safe` next
- * ones was dead before the stop, evicted without a word on the disk, and must have been dropped.
- * -ENOSPC: the page at `head` holds live entries all the same (a damaged ring): drop their chunks
- * and call again. */
+/* At start: the next page to write, and the sequence it gets. What lay in the newest page's `safe`
+ * next ones was dead before the stop, evicted without a word on the disk, and must have been
+ * dropped. -ENOSPC: the page at `head` holds live entries all the same (a damaged ring): drop their
+ * chunks and call again. */
 int table_start(struct table *t, uint32_t head, uint64_t next_sequence);
 
 /* Entries are written in the order they are queued. */

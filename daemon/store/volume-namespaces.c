@@ -66,8 +66,8 @@ void volume_namespace_remove(struct volume *v, struct store_purge *req,
 
 void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set)
 {
-        bool walk = req->all || (req->namespace_id != 0 &&
-                                 !volume_namespace_is_empty(v, req->namespace_id));
+        bool walk = req->all ||
+                    (req->namespace_id != 0 && !volume_namespace_is_empty(v, req->namespace_id));
 
         req->dropped = 0;
         list_init(&req->node);

@@ -97,8 +97,8 @@ struct volume_join {
         uint32_t next_id;
         bool in_set;
         struct volume_set set; /* that it is to know of */
-        bool witnessed;      /* by a path that was never left aside */
-        bool empty;          /* it has missed something */
+        bool witnessed;        /* by a path that was never left aside */
+        bool empty;            /* it has missed something */
 };
 /* Blocks, as volume_open(). *ret_emptied: it had missed a purge. */
 int volume_join(struct volume *v, const struct volume_join *join, bool *ret_emptied,

@@ -2,10 +2,10 @@
 /* bitflip: every run turns one bit of a store and looks what became of its answers; then it is
  * turned back.
  *
- * Thirty-one runs of 32 turn a bit of the first data file, while the store is open, in an order that
- * comes to each bit once: with --count 8659209 all 8,388,608 have been turned. Under a chunk the
- * get is a miss, and the chunk is put anew; elsewhere no answer changes. The others turn a bit of
- * the table, the namespaces or the superblock of a closed store and open it: what a page of the
+ * Thirty-one runs of 32 turn a bit of the first data file, while the store is open, in an order
+ * that comes to each bit once: with --count 8659209 all 8,388,608 have been turned. Under a chunk
+ * the get is a miss, and the chunk is put anew; elsewhere no answer changes. The others turn a bit
+ * of the table, the namespaces or the superblock of a closed store and open it: what a page of the
  * table held may be a miss, all else is there, byte for byte. */
 #include <assert.h>
 #include <fcntl.h>

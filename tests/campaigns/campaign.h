@@ -5,8 +5,9 @@
  *
  * Keys are numbers; each belongs to one namespace and is put in versions, each with a length and
  * bytes of its own, so that whatever a get brings says which put it comes from, and a torn one is
- * nobody's. Namespaces are of several tenants, and each sector says whose: nothing that is read, be it a
- * hit, a miss or not even checked yet, may bring a sector of a tenant to memory of another's (R1). */
+ * nobody's. Namespaces are of several tenants, and each sector says whose: nothing that is read, be
+ * it a hit, a miss or not even checked yet, may bring a sector of a tenant to memory of another's
+ * (R1). */
 #pragma once
 
 #include <stdbool.h>
@@ -57,8 +58,8 @@ struct item {
 
 struct world {
         char dir[256];
-        /* Of the store, one of them `dir`. With several, what lies on one that is offline is a miss,
-         * and an older version of a key may come back with it. */
+        /* Of the store, one of them `dir`. With several, what lies on one that is offline is a
+         * miss, and an older version of a key may come back with it. */
         char dirs[CAMPAIGN_VOLUMES][280];
         unsigned volumes;
         const struct kio_backend *backend;
@@ -72,7 +73,7 @@ struct world {
         struct item items[CAMPAIGN_KEYS];
         struct {
                 bool asked, answered;
-                uint32_t id; /* 0: not seen yet */
+                uint32_t id;  /* 0: not seen yet */
                 bool removed; /* for good, and not asked for since */
         } namespaces[CAMPAIGN_NAMESPACES];
         bool in_doubt; /* what is read may be in the page cache alone */
@@ -112,7 +113,8 @@ void item_payload(uint32_t k, uint32_t version, void *buf);
 void world_open_namespace(unsigned n);
 int world_put(uint32_t k,
               bool durable); /* store_put()'s answer, or STORE_FULL while all slots are taken */
-/* One, or a few of neighbouring numbers below `keys` at once; each durable by one chance in so many. */
+/* One, or a few of neighbouring numbers below `keys` at once; each durable by one chance in so
+ * many. */
 void world_put_some(uint32_t k, uint32_t keys, uint32_t durable_in);
 int world_drop(uint32_t k);
 bool world_purge(int n); /* -1: everything. False: one is under way */

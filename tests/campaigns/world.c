@@ -305,8 +305,8 @@ static void wait_io(void)
                 return;
 }
 
-/* In lockstep nothing is submitted but to a worker that waits: or what goes to the device as one would
- * be a matter of who is faster. */
+/* In lockstep nothing is submitted but to a worker that waits: or what goes to the device as one
+ * would be a matter of who is faster. */
 static void flush_io(void)
 {
         kio_flush(world.io);
@@ -322,7 +322,8 @@ void world_close(void)
                 kio_reap(world.io);
                 if (store_pending(world.s) == 0)
                         break;
-                if (world.lockstep && kio_pending(world.io) == sim_held_requests() && sim_complete_one())
+                if (world.lockstep && kio_pending(world.io) == sim_held_requests() &&
+                    sim_complete_one())
                         continue;
                 wait_io();
         }
@@ -438,11 +439,12 @@ static void check_marks(const struct slot *p, bool after)
         if (after)
                 note_marks(p->get_buf, round_up(world.max_length, 4096));
         if (foreign_mark)
-                campaign_fail(VERDICT_WRONG,
-                              "bytes of tenant %llu %s memory of another (key %u was read for tenant "
-                              "%u)",
-                              (unsigned long long)foreign_mark - 1,
-                              after ? "stay in" : "come for a while to", p->k, item_tenant(p->k));
+                campaign_fail(
+                        VERDICT_WRONG,
+                        "bytes of tenant %llu %s memory of another (key %u was read for tenant "
+                        "%u)",
+                        (unsigned long long)foreign_mark - 1,
+                        after ? "stay in" : "come for a while to", p->k, item_tenant(p->k));
 }
 
 /* Each sector is of this put and this place alone, and says whose. */
@@ -541,7 +543,8 @@ static void verify_namespaces(void)
                         if (strcmp(ns->name, name) != 0)
                                 continue;
                         found = true;
-                        if (strcmp(ns->fingerprint, fingerprint_of(name)) != 0 || ns->tenant != n % CAMPAIGN_TENANTS)
+                        if (strcmp(ns->fingerprint, fingerprint_of(name)) != 0 ||
+                            ns->tenant != n % CAMPAIGN_TENANTS)
                                 campaign_fail(VERDICT_WRONG, "namespace %u has changed", n);
                         if (world.namespaces[n].removed)
                                 campaign_fail(VERDICT_WRONG, "namespace %u was removed and is back",
@@ -601,7 +604,8 @@ int world_put(uint32_t k, bool durable)
         p->k = k;
         p->version = item->version + 1;
         p->durable = durable;
-        memset(p->put_buf, 0, round_up(world.max_length, 4096)); /* a tenant's own, as the daemon's */
+        memset(p->put_buf, 0,
+               round_up(world.max_length, 4096)); /* a tenant's own, as the daemon's */
         item_payload(k, p->version, p->put_buf);
         p->put = (struct store_put){
                 .namespace_id = id,
@@ -743,9 +747,10 @@ bool world_sync(void)
         syncing.busy = true;
         world.others_busy++;
         for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
-                syncing.versions[k] = world.volumes == 1 || world_version(k) == world.items[k].written
-                                              ? world.items[k].written
-                                              : 0; /* on a volume that is offline */
+                syncing.versions[k] =
+                        world.volumes == 1 || world_version(k) == world.items[k].written
+                                ? world.items[k].written
+                                : 0; /* on a volume that is offline */
         syncing.req = (struct store_put){ .complete = synced };
         store_sync(world.s, &syncing.req);
         return true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A disk whose writes do not come back, by LD_PRELOAD, for io.backend posix: while the file HANG_SWITCH
- * names is there, a write of a data file (segment-*) waits. */
+/* A disk whose writes do not come back, by LD_PRELOAD, for io.backend posix: while the file
+ * HANG_SWITCH names is there, a write of a data file (segment-*) waits. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -37,8 +37,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { REGION = 256 << 10, MIB = 1 << 20, CLIENTS = 4, LANE = 1 << 20, FDS = 64, TURNS = 10000,
-       KEYS = 32 };
+enum {
+        REGION = 256 << 10,
+        MIB = 1 << 20,
+        CLIENTS = 4,
+        LANE = 1 << 20,
+        FDS = 64,
+        TURNS = 10000,
+        KEYS = 32
+};
 
 static struct tiers t;
 static struct {
@@ -154,7 +161,8 @@ static void check_lookups(void)
         lookup_namespace_secret(&view.secret, "a", 1, &secret);
         for (unsigned k = 0; k < KEYS; k++) {
                 struct key key = { .bytes = { 1, (uint8_t)k } };
-                unsigned truth = cache_find(t.cache, t.ns, &key, cache_hash(t.cache, t.ns, &key), NULL, NULL);
+                unsigned truth = cache_find(t.cache, t.ns, &key, cache_hash(t.cache, t.ns, &key),
+                                            NULL, NULL);
 
                 assert(lookup_find(&view, lookup_hash(&secret, &key)) == truth);
         }
@@ -397,8 +405,9 @@ static void say_lookup(int fd)
 /* A batch that makes sense as far as the input lets it. */
 static void say_batch(int fd)
 {
-        static const uint16_t ops[] = { WIRE_PUT,   WIRE_GET,   WIRE_RELEASE, WIRE_EXISTS, WIRE_MATCH,
-                                        WIRE_TOUCH, WIRE_EVICT, WIRE_STAT,    WIRE_PREFETCH };
+        static const uint16_t ops[] = { WIRE_PUT,    WIRE_GET,   WIRE_RELEASE,
+                                        WIRE_EXISTS, WIRE_MATCH, WIRE_TOUCH,
+                                        WIRE_EVICT,  WIRE_STAT,  WIRE_PREFETCH };
         static struct {
                 struct wire_batch head;
                 uint8_t bytes[32 * 64];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The I/O layer of io.h without threads: what is submitted is done in kio_reap(), on the thread that
- * calls it, so that a run costs no hand-over and repeats itself. What a device may do by chance,
- * the plan decides; or a backend, if kio_start_with() gets one: that one is never waited for, and
- * must have room for all that is submitted.
+/* The I/O layer of io.h without threads: what is submitted is done in kio_reap(), on the thread
+ * that calls it, so that a run costs no hand-over and repeats itself. What a device may do by
+ * chance, the plan decides; or a backend, if kio_start_with() gets one: that one is never waited
+ * for, and must have room for all that is submitted.
  *
  * Linked instead of daemon/io/io.c: it defines all of io.h but the checksums. */
 #pragma once

@@ -56,7 +56,7 @@ struct file {
 };
 
 struct change {
-        uint64_t serial; /* 0: stable */
+        uint64_t serial;   /* 0: stable */
         struct file *file; /* NULL: the name is not there */
 };
 
@@ -351,9 +351,8 @@ static int take_stock(void)
 static enum sim_fault fault_of(const char *operation, unsigned dir, const char *file,
                                int *ret_error)
 {
-        return sim.active && !sim.dead && sim.faults
-                       ? sim.faults(operation, dir, file, ret_error)
-                       : SIM_FAULT_NONE;
+        return sim.active && !sim.dead && sim.faults ? sim.faults(operation, dir, file, ret_error)
+                                                     : SIM_FAULT_NONE;
 }
 
 static void die(void);
@@ -836,8 +835,8 @@ int __wrap_unlinkat(int dir, const char *path, int flags)
         }
         if (number < 0) {
                 r = __real_unlinkat(dir, path, flags);
-        } else if (!sim.dead &&
-                   !(name_now(name_get((unsigned)number, path)) && reached("unlink", path, false))) {
+        } else if (!sim.dead && !(name_now(name_get((unsigned)number, path)) &&
+                                  reached("unlink", path, false))) {
                 r = __real_unlinkat(dir, path, flags);
                 if (r == 0) {
                         name_set(name_get((unsigned)number, path), NULL, ++sim.serial);
@@ -876,8 +875,8 @@ ssize_t __wrap_getrandom(void *buf, size_t bytes, unsigned flags)
 
 int __wrap_clock_gettime(clockid_t which, struct timespec *ret)
 {
-        if (!sim.active || (which != CLOCK_REALTIME &&
-                            (which != CLOCK_MONOTONIC || !sim.holds_clock)))
+        if (!sim.active ||
+            (which != CLOCK_REALTIME && (which != CLOCK_MONOTONIC || !sim.holds_clock)))
                 return __real_clock_gettime(which, ret);
         *ret = (struct timespec){ .tv_sec = (time_t)(sim.clock_ms / 1000),
                                   .tv_nsec = (long)(sim.clock_ms % 1000 * 1000000) };
@@ -964,7 +963,7 @@ static void spoil_reads(const struct kio_request *req, uint8_t *buf, uint64_t le
                 spoil_read(req, buf, length);
                 return;
         }
-        list_for_each(req->parts, i) {
+        list_for_each (req->parts, i) {
                 const struct kio_request *part = kio_request_of(i);
                 uint64_t of_part = MIN(part->length, length);
 
@@ -977,7 +976,7 @@ static void spoil_reads(const struct kio_request *req, uint8_t *buf, uint64_t le
 static void note_for_swap(const struct kio_request *req)
 {
         if (req->parts) {
-                list_for_each(req->parts, i)
+                list_for_each (req->parts, i)
                         note_for_swap(kio_request_of(i));
                 return;
         }
@@ -1360,7 +1359,7 @@ unsigned sim_held_requests(void)
                 if (!w->req->parts)
                         n++;
                 else
-                        list_for_each(w->req->parts, i)
+                        list_for_each (w->req->parts, i)
                                 n++;
         }
         unlock();
@@ -1572,8 +1571,8 @@ static void redo(const struct loss *loss, const struct file *f, unsigned file_nu
                 }
                 /* Sectors of the disk, not of the write. */
                 for (uint64_t at = 0; share > 0 && at < r->length;) {
-                        uint64_t n = share == 8 ? r->length
-                                                : SIM_SECTOR - (r->offset + at) % SIM_SECTOR;
+                        uint64_t n =
+                                share == 8 ? r->length : SIM_SECTOR - (r->offset + at) % SIM_SECTOR;
 
                         n = MIN(n, r->length - at);
                         if (share == 8 || draw(8) < share)
@@ -1691,7 +1690,8 @@ void sim_end_process(void)
                 unsigned n = f->n_records, torn = 0;
                 struct record *records = must(calloc(n + 1, sizeof(*records)));
 
-                /* Those that were on their way are the last; each is there, in part there, or not. */
+                /* Those that were on their way are the last; each is there, in part there, or not.
+                 */
                 for (unsigned k = n; k-- > 0 && !f->records[k].old;)
                         records[torn++] = f->records[--f->n_records];
                 while (torn-- > 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A disk that loses its power. One directory, or a few, are simulated: their files are real (put them on tmpfs), so
- * that they can be opened and read as ever, and beside them is kept what a power loss may undo.
- * Whatever is decided by chance comes from one seed.
+/* A disk that loses its power. One directory, or a few, are simulated: their files are real (put
+ * them on tmpfs), so that they can be opened and read as ever, and beside them is kept what a power
+ * loss may undo. Whatever is decided by chance comes from one seed.
  *
  * Two doors lead to it: the backend for kio_start_with(), and, since a store also makes, writes and
  * syncs files without any ring, the system calls themselves, which the program that links this must
@@ -82,8 +82,8 @@ int sim_power_loss(void);
 /* The same for a kill -9 of the program: all that was completed is there, and of what stood at the
  * device none, all or some sectors. */
 int sim_kill(void);
-/* A kill -9, or a stop, after which the page cache lives on: what no sync has covered stays in doubt
- * until a power loss. */
+/* A kill -9, or a stop, after which the page cache lives on: what no sync has covered stays in
+ * doubt until a power loss. */
 void sim_end_process(void);
 /* Is there something that a failed sync was to cover? The page cache has it, the disk perhaps never
  * will. */
@@ -102,8 +102,8 @@ enum sim_read_fault {
  * fault. */
 void sim_set_reads(enum sim_read_fault fault, uint64_t count);
 uint64_t sim_read_faults(void); /* since then */
-/* Sees the memory that a read through the backend has just come to, before anything is done with it, on
- * any thread; not what a fault of those above has spoilt. NULL: nobody. */
+/* Sees the memory that a read through the backend has just come to, before anything is done with
+ * it, on any thread; not what a fault of those above has spoilt. NULL: nobody. */
 typedef void sim_read_watch(const void *memory, uint64_t bytes);
 void sim_set_read_watch(sim_read_watch *watch);
 /* Reads by system call of the file of this name (NULL: none) get some of their pages swapped,

@@ -26,8 +26,8 @@ static void open_pool(struct tiers *t)
                 uint64_t offset = (uint64_t)pool_next_slab(t->pool) * pool_slab_bytes(t->pool),
                          huge;
 
-                assert_int_equal(
-                        pool_populate(t->pool, offset, pool_slab_bytes(t->pool), &huge), 0);
+                assert_int_equal(pool_populate(t->pool, offset, pool_slab_bytes(t->pool), &huge),
+                                 0);
                 assert_int_equal(pool_open_slab(t->pool, huge), 0);
         }
 }

@@ -45,9 +45,9 @@ int __wrap_store_find(const struct store *s, uint32_t namespace_id, const struct
 struct req {
         struct cache_request req;
         bool done;
-        uint64_t nth;     /* to be done, of all */
-        uint32_t length;  /* of what a get got */
-        uint8_t version;  /* whose bytes they are */
+        uint64_t nth;    /* to be done, of all */
+        uint32_t length; /* of what a get got */
+        uint8_t version; /* whose bytes they are */
         char *src;
 };
 
@@ -1049,7 +1049,6 @@ static void unpin_all(const uint32_t *pinned, unsigned n)
                 cache_unpin(t.cache, pinned[i]);
 }
 
-
 static void who_finds_no_room_waits_until_there_is_some(void **state)
 {
         uint32_t pinned[SLABS], large;
@@ -1502,7 +1501,8 @@ static void share(struct shared *m)
         assert_int_equal(ftruncate(m->fd, SMALL), 0);
         m->at = mmap(NULL, SMALL, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
         assert_ptr_not_equal(m->at, MAP_FAILED);
-        m->region = (struct kio_region){ .base = m->at, .bytes = SMALL, .complete = region_is_over };
+        m->region =
+                (struct kio_region){ .base = m->at, .bytes = SMALL, .complete = region_is_over };
         kio_region_register(t.io, &m->region);
         tiers_wait(&t, &m->over);
 }
@@ -1571,9 +1571,7 @@ static void put_many(unsigned right, enum cache_ack (*ack)(unsigned i), bool dir
         for (unsigned i = 0; i < MANY; i++)
                 put_shared(&many[i], i == right ? &good : &gone, ack(i), direct);
         for (unsigned i = 0; i < MANY; i++)
-                expect(&many[i], i < right    ? CACHE_FAULT
-                                 : i == right ? CACHE_OK
-                                              : CACHE_EXISTS);
+                expect(&many[i], i < right ? CACHE_FAULT : i == right ? CACHE_OK : CACHE_EXISTS);
         /* Each comes, and looks for itself once, or finds that another has it in hand. */
         assert_true(looks < UINT64_C(4) * MANY);
         assert_int_equal(tiers_of(1) & CACHE_DISK, right < MANY ? CACHE_DISK : 0);
@@ -1820,7 +1818,7 @@ static void traffic_with_failing_reads_and_writes_keeps_every_byte_right(void **
                                            .seed = 4 });
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name)   cmocka_unit_test_setup_teardown(name, setup, teardown)
 #define SHARED(name) cmocka_unit_test_setup_teardown(name, setup, teardown_shared)
 
 int main(int argc, char **argv)

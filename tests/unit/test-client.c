@@ -579,8 +579,8 @@ static void test_namespaces_are_listed_page_by_page_and_removed(void **state)
         put_one(f, 1, 10);
         assert_int_equal(kvcache_namespace_remove(f->kv, "many-4", NULL, 0, NULL), -ENOTEMPTY);
         assert_non_null(strstr(kvcache_error(f->kv), "it has chunks"));
-        assert_int_equal(
-                kvcache_namespace_remove(f->kv, "many-4", NULL, KVCACHE_PURGE, &dropped), 0);
+        assert_int_equal(kvcache_namespace_remove(f->kv, "many-4", NULL, KVCACHE_PURGE, &dropped),
+                         0);
         assert_int_equal(dropped, 1);
         assert_int_equal(kvcache_namespace_remove(f->kv, "many-4", NULL, 0, NULL), -ENOENT);
         /* A handle of it opens it anew. */

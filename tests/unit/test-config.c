@@ -995,9 +995,8 @@ static void printed_is_read_back_the_same(void **state)
         char why[CONFIG_WHY];
 
         assert_reads_back();
-        assert_int_equal(config_assign_list_to(&config,
-                                               &config_rows[config_row_find("store.path")], paths,
-                                               16, why),
+        assert_int_equal(config_assign_list_to(&config, &config_rows[config_row_find("store.path")],
+                                               paths, 16, why),
                          0);
         assert_reads_back();
         for (size_t i = 0; i < ARRAY_SIZE(sets); i++) {
@@ -1361,8 +1360,8 @@ static void note(void *userdata, const char *text)
                 snprintf(first_noted, sizeof(first_noted), "%s", text);
 }
 
-/* Whatever is wrong where: reading on behind errors ends, finds one where reading that stops at it does,
- * and the same first. */
+/* Whatever is wrong where: reading on behind errors ends, finds one where reading that stops at it
+ * does, and the same first. */
 static void all_errors_are_noted_whatever_is_wrong(void **state)
 {
         static const char right[] =

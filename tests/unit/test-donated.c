@@ -101,16 +101,16 @@ static struct kvcache_request request_of(struct rig *f, enum kvcache_op op,
         };
 }
 
-static int call(struct rig *f, enum kvcache_op op, const struct kvcache_entry *entries,
-                size_t n, struct kvcache_result *results)
+static int call(struct rig *f, enum kvcache_op op, const struct kvcache_entry *entries, size_t n,
+                struct kvcache_result *results)
 {
         struct kvcache_request q = request_of(f, op, entries, n, results);
 
         return kvcache_call(f->kv, &q, NULL);
 }
 
-static int submit(struct rig *f, enum kvcache_op op, const struct kvcache_entry *entries,
-                  size_t n, struct kvcache_result *results, int timeout_ms)
+static int submit(struct rig *f, enum kvcache_op op, const struct kvcache_entry *entries, size_t n,
+                  struct kvcache_result *results, int timeout_ms)
 {
         struct kvcache_request q = request_of(f, op, entries, n, results);
 

@@ -866,7 +866,7 @@ static void an_inherited_socket_is_checked_and_served(void **state)
 int main(void)
 {
 #define SERVED(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-#define ALONE(name) cmocka_unit_test_setup_teardown(name, setup_base, teardown)
+#define ALONE(name)  cmocka_unit_test_setup_teardown(name, setup_base, teardown)
         const struct CMUnitTest tests[] = {
                 SERVED(metrics_are_prometheus_text_unless_asked_otherwise),
                 SERVED(health_and_readiness_say_why_not),

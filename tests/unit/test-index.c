@@ -269,8 +269,7 @@ static void all_are_found_whether_room_was_made_first_or_not(void **state)
                         index_release(ix, at[n]);
                 }
                 for (uint64_t n = 0; n < CHUNKS; n++)
-                        assert_int_equal(find(ix, 1, n, hash_of(1, n)),
-                                         n % 2 ? at[n] : INDEX_NONE);
+                        assert_int_equal(find(ix, 1, n, hash_of(1, n)), n % 2 ? at[n] : INDEX_NONE);
                 assert_true(index_bytes(ix) <= CHUNKS * 81);
                 index_free(ix);
         }

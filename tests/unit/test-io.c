@@ -939,8 +939,9 @@ static bool rests_alive(void)
 static void test_R15_a_path_that_hangs_costs_itself_only(void **state)
 {
         _cleanup_(closep) int bad = -1, good = -1;
-        struct fault_plan never = { .kind = FAULT_NEVER, .one_fd = true, .first = 1,
-                                    .count = FAULT_FOR_EVER };
+        struct fault_plan never = {
+                .kind = FAULT_NEVER, .one_fd = true, .first = 1, .count = FAULT_FOR_EVER
+        };
         static struct kio_request stuck[4], late[4], other[8];
 
         skip_unless_possible();
@@ -1085,9 +1086,8 @@ static void test_R15_threads_that_hang_are_replaced(void **state)
 
         completed = 0;
         for (unsigned i = 0; i < 4; i++) {
-                let = (struct uffdio_zeropage){
-                        .range = { .start = (uintptr_t)missing + i * 4096, .len = 4096 }
-                };
+                let = (struct uffdio_zeropage){ .range = { .start = (uintptr_t)missing + i * 4096,
+                                                           .len = 4096 } };
                 assert_int_equal(ioctl(uffd, UFFDIO_ZEROPAGE, &let), 0);
         }
         wait_completed(4);
@@ -1960,8 +1960,8 @@ static void two_producers_and_a_loop_that_sleeps_never_stand_still(void **state)
                         list_init(&producers[i].nodes[k]);
                         atomic_store(&producers[i].busy[k], 0);
                 }
-                assert_int_equal(
-                        pthread_create(&threads[i], NULL, publish_for_ever, &producers[i]), 0);
+                assert_int_equal(pthread_create(&threads[i], NULL, publish_for_ever, &producers[i]),
+                                 0);
         }
         while (n < ALL) {
                 struct pollfd fd = { .fd = o.outbox.fd, .events = POLLIN };
@@ -1980,9 +1980,9 @@ static void two_producers_and_a_loop_that_sleeps_never_stand_still(void **state)
                                 for (unsigned k = 0; k < OUTBOX_PRODUCERS; k++)
                                         if (i >= producers[k].nodes &&
                                             i < producers[k].nodes + OUTBOX_NODES)
-                                                atomic_store(&producers[k]
-                                                                      .busy[i - producers[k].nodes],
-                                                             0);
+                                                atomic_store(
+                                                        &producers[k].busy[i - producers[k].nodes],
+                                                        0);
                 }
         }
         for (unsigned i = 0; i < OUTBOX_PRODUCERS; i++)

@@ -417,11 +417,13 @@ static void test_R10_a_users_leases_leave_room_for_another_user(void **state)
         assert_int_equal(n, CHUNKS / 4 * 3);
         /* Again, by another connection: it costs nothing more. */
         for (unsigned i = 0; i < n; i++)
-                assert_int_equal(lease_acquire(l, &greedy[(i + 1) % HOLDERS], chunks[i], &lease), 0);
+                assert_int_equal(lease_acquire(l, &greedy[(i + 1) % HOLDERS], chunks[i], &lease),
+                                 0);
         for (n = 0; lease_acquire(l, &second, chunks[CHUNKS - 1 - n], &lease) == 0;)
                 n++;
         assert_int_equal(n, 3);
-        /* What another one leases is its own, too; and it may have it although that is at its end. */
+        /* What another one leases is its own, too; and it may have it although that is at its end.
+         */
         assert_int_equal(lease_acquire(l, &second, chunks[0], &lease), LEASE_FULL);
         assert_int_equal(lease_acquire(l, &third, chunks[0], &lease), 0);
         /* One of two leases of a user ends: the chunk is the user's still. */

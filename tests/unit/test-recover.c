@@ -77,7 +77,7 @@ static struct {
         } cut[SEGMENTS_MAX];
         struct {
                 uint32_t key; /* + 1; 0: nobody's */
-        } slot[SLOTS_MAX]; /* by its first page */
+        } slot[SLOTS_MAX];    /* by its first page */
         struct {
                 struct disk_entry entry;
                 bool live;
@@ -156,7 +156,8 @@ static void queue(const struct disk_entry *e)
                         write_page();
 }
 
-/* Nothing is written. What is still queued stays so: a put that is evicted at once has its entry. */
+/* Nothing is written. What is still queued stays so: a put that is evicted at once has its entry.
+ */
 static void evict(uint32_t slot)
 {
         if (w.slot[slot].key == 0)
@@ -196,8 +197,7 @@ static void put(uint32_t n)
         /* Every other one to the slot whose turn it is, so that none stays unused for ever. */
         uint32_t place = (uint32_t)(chance(50) ? w.turn++ : random_below(SLOTS_MAX)),
                  segment = place / SEGMENT_PAGES % w.segments, size = w.cut[segment].slot_pages,
-                 at = place % SEGMENT_PAGES / size * size,
-                 slot = segment * SEGMENT_PAGES + at;
+                 at = place % SEGMENT_PAGES / size * size, slot = segment * SEGMENT_PAGES + at;
 
         if (w.key[n].live)
                 return;
@@ -363,8 +363,8 @@ static unsigned reckon(void)
                 n_valid++;
                 for (unsigned j = 0; j < disk[i].count; j++)
                         if (disk_entry_valid(&disk[i].entries[j], t.uuid))
-                                lines[n_lines++] = (struct line){ disk[i].entries[j],
-                                                                  disk[i].sequence, i };
+                                lines[n_lines++] =
+                                        (struct line){ disk[i].entries[j], disk[i].sequence, i };
         }
         for (size_t i = 0; i < n_lines; i++) {
                 const struct disk_entry *e = &lines[i].entry;
@@ -827,8 +827,8 @@ int main(int argc, char **argv)
                 cmocka_unit_test_setup_teardown(a_start_finds_what_the_rules_say, setup, teardown),
                 cmocka_unit_test_setup_teardown(a_large_ring_is_not_read_to_its_end, setup,
                                                 teardown),
-                cmocka_unit_test_setup_teardown(what_a_crash_left_is_found_behind_what_a_start_needs,
-                                                setup, teardown),
+                cmocka_unit_test_setup_teardown(
+                        what_a_crash_left_is_found_behind_what_a_start_needs, setup, teardown),
                 cmocka_unit_test_setup_teardown(pages_out_of_order_count_by_their_sequences, setup,
                                                 teardown),
                 cmocka_unit_test_setup_teardown(

@@ -120,9 +120,9 @@ static void test_R2_what_has_a_hole_is_refused_wherever_that_is(void **state)
                 int fd = memfd(MFD_ALLOW_SEALING, F_SEAL_SHRINK);
                 uint64_t at = holes[i] * PAGE;
 
-                assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                                           (off_t)at, PAGE),
-                                 0);
+                assert_int_equal(
+                        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, PAGE),
+                        0);
                 assert_refused(fd, 0, BYTES, "hole");
                 assert_refused(fd, at, PAGE, "hole");
                 /* Beside it as well: where the hole is, only the file's owner could be asked. */

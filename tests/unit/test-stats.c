@@ -59,8 +59,8 @@ static void fill(void)
         snapshot.key_results[WIRE_MISS] = 7;
         snapshot.hits[STATS_TIER_DISK] = 5;
         snapshot.io_busy_seconds = 0.1;
-        histogram_add(&snapshot.request_duration[WIRE_GET], 9000);       /* under the first edge */
-        histogram_add(&snapshot.request_duration[WIRE_GET], 300000);     /* 0.3 ms */
+        histogram_add(&snapshot.request_duration[WIRE_GET], 9000);        /* under the first edge */
+        histogram_add(&snapshot.request_duration[WIRE_GET], 300000);      /* 0.3 ms */
         histogram_add(&snapshot.request_duration[WIRE_GET], 20000000000); /* 20 s: over the last */
 }
 
@@ -325,7 +325,8 @@ static void the_json_parses_and_agrees_with_the_page(void **state)
         assert_true(member(get, "p50")->valuedouble >= 300e-6 &&
                     member(get, "p50")->valuedouble < 300e-6 * 1.126);
         assert_true(member(get, "p99")->valuedouble == 20);
-        cJSON_ArrayForEach(item, json) {
+        cJSON_ArrayForEach(item, json)
+        {
                 members++;
                 if (cJSON_IsNumber(item))
                         assert_true(sample(page, item->string) == item->valuedouble);

@@ -43,7 +43,7 @@ static struct {
         char dir[PATH_MAX];
         struct kio *io;
         struct store *s;
-        uint32_t ns; /* where keys go */
+        uint32_t ns;     /* where keys go */
         uint16_t tenant; /* whose that is */
         char *bufs[DEPTH];
         uint64_t most_used;
@@ -1120,8 +1120,7 @@ static void forge_next_id(uint32_t id)
 
                 assert_true(pread(fd, h, MIB, 0) >= (ssize_t)sizeof(*h));
                 h->next_id = id;
-                h->crc = kio_crc32c(&h->count,
-                                    h->bytes - offsetof(struct disk_namespaces, count));
+                h->crc = kio_crc32c(&h->count, h->bytes - offsetof(struct disk_namespaces, count));
                 assert_int_equal(pwrite(fd, h, sizeof(*h), 0), sizeof(*h));
                 free(h);
                 close(fd);
@@ -1896,8 +1895,8 @@ static void stop_as_killed(const struct disk_superblock *sb)
         close(fd);
 }
 
-/* However often a page cannot be read and however the daemon ends, a start takes a bounded number of
- * sequences: 2^32 of them fit, where 4,096 did. */
+/* However often a page cannot be read and however the daemon ends, a start takes a bounded number
+ * of sequences: 2^32 of them fit, where 4,096 did. */
 static void starts_with_a_damaged_table_do_not_use_up_sequences(void **state)
 {
         const unsigned starts = 100;
@@ -2234,8 +2233,8 @@ static void check_segments_max(void)
         assert_true(s.segments_max <= s.limit / s.segment_bytes + s.segments);
 }
 
-/* The last data file takes what a limit leaves, and stays as small when the limit is raised: there are
- * more of them than the limit has whole ones. */
+/* The last data file takes what a limit leaves, and stays as small when the limit is raised: there
+ * are more of them than the limit has whole ones. */
 static void there_are_never_more_data_files_than_there_may_be(void **state)
 {
         bool more_than_whole_ones = false;
@@ -2681,8 +2680,8 @@ static int declare_size(unsigned n, uint64_t bytes)
         return req.result;
 }
 
-/* Sizes that lie on the disk, declared or not, come before those that are only declared; also where the
- * largest segment is larger than it was, and more sizes are shared. */
+/* Sizes that lie on the disk, declared or not, come before those that are only declared; also where
+ * the largest segment is larger than it was, and more sizes are shared. */
 static void what_is_stored_outlives_any_number_of_declared_sizes(void **state)
 {
         struct store_params params = params_of(1024 * MIB);
@@ -2988,7 +2987,8 @@ static void test_R2_registered_memory_that_is_gone_kills_nobody(void **state)
         start_limit(64 * MIB);
         assert_int_equal(put(1, 65536), 0);
         assert_int_equal(put(2, 65536 + 1), 0);
-        f.region = (struct kio_region){ .base = f.at, .bytes = f.bytes, .complete = region_is_over };
+        f.region =
+                (struct kio_region){ .base = f.at, .bytes = f.bytes, .complete = region_is_over };
         kio_region_register(t.io, &f.region);
         turn(region_is_used, NULL);
         assert_int_equal(get_foreign(1, 65536), 0);
@@ -3082,8 +3082,8 @@ static uint64_t ask_ns(struct store_ref ref, unsigned questions)
                 for (unsigned i = 0; i < questions; i++)
                         assert_true(store_is_reading(t.s, ref));
                 clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
-                best = MIN(best, (uint64_t)((b.tv_sec - a.tv_sec) * 1000000000 + b.tv_nsec -
-                                            a.tv_nsec));
+                best = MIN(best,
+                           (uint64_t)((b.tv_sec - a.tv_sec) * 1000000000 + b.tv_nsec - a.tv_nsec));
         }
         return best;
 }

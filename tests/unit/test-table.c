@@ -150,8 +150,7 @@ static uint32_t survey(const struct disk_page *disk)
                 sequences[p] = disk_page_valid(&disk[p], uuid, p) ? disk[p].sequence : 0;
         newest = table_find_newest(sequences, t.pages);
         for (uint32_t p = 0; newest != UINT32_MAX && p < t.pages; p++)
-                if (sequences[p] != 0 &&
-                    table_is_stale(&disk[newest], t.pages, p, sequences[p]))
+                if (sequences[p] != 0 && table_is_stale(&disk[newest], t.pages, p, sequences[p]))
                         sequences[p] = TABLE_STALE;
         return newest;
 }
@@ -619,8 +618,8 @@ static void a_ring_grows_anywhere_in_its_round(void **state)
         }
 }
 
-/* Of the pages that were not synced, before a ring grew or after, any may be what they were. Where a
- * newer one is not, that must show. */
+/* Of the pages that were not synced, before a ring grew or after, any may be what they were. Where
+ * a newer one is not, that must show. */
 static void pages_that_were_lost_are_told_after_a_growth_as_well(void **state)
 {
         unsigned grown_unsynced = 0;
@@ -766,8 +765,7 @@ static void each_chunk_lies_in_one_page_or_nowhere(void **state)
 int main(void)
 {
         static const struct CMUnitTest tests[] = {
-                cmocka_unit_test(
-                        a_page_notices_an_entry_that_was_replaced_by_another_whole_one),
+                cmocka_unit_test(a_page_notices_an_entry_that_was_replaced_by_another_whole_one),
                 cmocka_unit_test(every_live_entry_lies_in_a_page_whenever_it_stops),
                 cmocka_unit_test(it_goes_on_after_each_of_many_torn_writes),
                 cmocka_unit_test(power_loss_keeps_what_was_synced),

@@ -175,10 +175,8 @@ static void test_R15_a_path_that_hangs_does_not_hold_up_the_start(void **state)
         tiers_close(&t);
         t.hang_ms = 200;
         tiers_open(&t);
-        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
-                                        .kind = FAULT_NEVER,
-                                        .first = 1,
-                                        .count = FAULT_FOR_EVER });
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
         if (tenant_numbers_assign(t.store, t.io, names, 1, &number, error) < 0)
                 fail_msg("%s", error);
         assert_int_equal(number, 1);
@@ -385,7 +383,8 @@ static void test_R10_what_no_share_can_hold_waits_for_nobody(void **state)
         struct req first, held, large, after;
 
         store_set_tenant_limit(t.store, 1, LENGTH / 2);
-        begin_put(&first, 2, b, 0); /* its data file is its own from here on: no table write for that */
+        begin_put(&first, 2, b,
+                  0); /* its data file is its own from here on: no table write for that */
         tiers_wait(&t, &first.done);
         assert_int_equal(first.req.status, CACHE_OK);
         tiers_settle(&t);

@@ -17,9 +17,7 @@
 
 enum { NOBODY = 65534 };
 
-static const struct tenant_limits none = {
-        { [0 ... TENANT_THINGS - 1] = TENANT_NO_LIMIT }
-};
+static const struct tenant_limits none = { { [0 ... TENANT_THINGS - 1] = TENANT_NO_LIMIT } };
 
 static struct tenants *tenants(const char *user, const char *group, const char *admin,
                                const char *admin_group)
@@ -277,9 +275,8 @@ static void test_R10_users_share_what_is_left(void **state)
 
         all.most[TENANT_REGIONS] = ALL;
         user.shared[TENANT_REGIONS] = true;
-        assert_int_equal(tenants_new(&t, &params, 1, &(struct tenant_access){ 0 }, &all, &user,
-                                     error),
-                         0);
+        assert_int_equal(
+                tenants_new(&t, &params, 1, &(struct tenant_access){ 0 }, &all, &user, error), 0);
         for (unsigned i = 0; i < USERS; i++) {
                 uint64_t n = 0;
 
@@ -290,7 +287,8 @@ static void test_R10_users_share_what_is_left(void **state)
                 assert_true(i == 0 ? n == ALL / 4 * 3 : i < 3 ? n > 0 && n < before : n <= before);
                 before = n;
         }
-        /* Another connection of the same user has nothing more; too much at once is refused whole. */
+        /* Another connection of the same user has nothing more; too much at once is refused whole.
+         */
         assert_int_equal(tenant_holder_open(&second, t, 0, 100), 0);
         assert_ptr_equal(second.user, holders[0].user);
         assert_int_equal(tenant_user_uid(second.user), 100);
@@ -304,7 +302,8 @@ static void test_R10_users_share_what_is_left(void **state)
         assert_true(total.refused[TENANT_REGIONS] > USERS);
         assert_int_equal(tenant_holder_open(&admin, t, 0, 1), 0);
         admin.admin = true;
-        assert_int_equal(tenant_charge(&admin, TENANT_REGIONS, ALL - total.used[TENANT_REGIONS]), 0);
+        assert_int_equal(tenant_charge(&admin, TENANT_REGIONS, ALL - total.used[TENANT_REGIONS]),
+                         0);
         assert_int_equal(tenant_charge(&admin, TENANT_REGIONS, 1), TENANT_FULL);
         /* What must be kept is charged over the limit, and given back as all else. */
         tenant_charge_anyway(&second, TENANT_REGIONS, 3);

@@ -101,8 +101,9 @@ static void open_namespace(union message *m, const char *name, const char *finge
         memcpy((char *)(&m->namespace + 1) + n, fingerprint, f);
 }
 
-static const unsigned batch_ops[] = { WIRE_PUT,   WIRE_GET,   WIRE_RELEASE, WIRE_EXISTS, WIRE_MATCH,
-                                      WIRE_TOUCH, WIRE_EVICT, WIRE_STAT,    WIRE_PREFETCH };
+static const unsigned batch_ops[] = { WIRE_PUT,    WIRE_GET,   WIRE_RELEASE,
+                                      WIRE_EXISTS, WIRE_MATCH, WIRE_TOUCH,
+                                      WIRE_EVICT,  WIRE_STAT,  WIRE_PREFETCH };
 
 /* Flags by op, written down a second time: the specification's table. */
 static unsigned flags_of(unsigned op)
@@ -416,8 +417,8 @@ static void fields_that_an_op_does_not_use_are_zero(void **state)
 {
         for (size_t i = 0; i < ARRAY_SIZE(batch_ops); i++) {
                 unsigned op = batch_ops[i];
-                bool parent = op == WIRE_PUT || op == WIRE_GET || op == WIRE_TOUCH ||
-                              op == WIRE_PREFETCH;
+                bool parent =
+                        op == WIRE_PUT || op == WIRE_GET || op == WIRE_TOUCH || op == WIRE_PREFETCH;
 
                 minimal(&m, op);
                 m.batch.pieces = 0x100;

@@ -36,31 +36,38 @@ enum {
 
 #define FILE_OPTIONS                                                                               \
         { OPTION_MODEL, "model", "FILE", "the model's architecture (conf/models)" },               \
-        { OPTION_MODEL_CONFIG, "model_config", "FILE", "a deployment (conf/deployments)" },        \
-        { OPTION_MODEL_CONFIGS, "model_configs", "GLOB",                                           \
-          "deployments, by a pattern; may be given again, and be\n"                                \
-          "followed by files" },                                                                   \
-        { OPTION_PP, "pp", "N", "instead of the file's strategy.pp_size" },                        \
-        { OPTION_TP, "tp", "N", "instead of strategy.tp_size" },                                   \
-        { OPTION_ISL, "isl", "TOKENS", "instead of runtime.isl" },                                 \
-        { OPTION_OSL, "osl", "TOKENS", "instead of runtime.osl (enters no formula)" },             \
-        { OPTION_NUM_REQUESTS, "num_requests", "N", "instead of runtime.num_requests" },           \
-        { OPTION_PAGE_SIZE, "page_size", "TOKENS", "instead of system.page_size" },                \
-        { OPTION_ACCESS_PATTERN, "access_pattern", "HOW",                                          \
-          "block or layer, instead of system.access_pattern" }
+                { OPTION_MODEL_CONFIG, "model_config", "FILE",                                     \
+                  "a deployment (conf/deployments)" },                                             \
+                { OPTION_MODEL_CONFIGS, "model_configs", "GLOB",                                   \
+                  "deployments, by a pattern; may be given again, and be\n"                        \
+                  "followed by files" },                                                           \
+                { OPTION_PP, "pp", "N", "instead of the file's strategy.pp_size" },                \
+                { OPTION_TP, "tp", "N", "instead of strategy.tp_size" },                           \
+                { OPTION_ISL, "isl", "TOKENS", "instead of runtime.isl" },                         \
+                { OPTION_OSL, "osl", "TOKENS", "instead of runtime.osl (enters no formula)" },     \
+                { OPTION_NUM_REQUESTS, "num_requests", "N", "instead of runtime.num_requests" },   \
+                { OPTION_PAGE_SIZE, "page_size", "TOKENS", "instead of system.page_size" },        \
+        {                                                                                          \
+                OPTION_ACCESS_PATTERN, "access_pattern", "HOW",                                    \
+                        "block or layer, instead of system.access_pattern"                         \
+        }
 
 #define PLACE_OPTIONS                                                                              \
         { OPTION_SOURCE, "source", "PLACE",                                                        \
           "file, memory or gpu (default: the file's system.source,\n"                              \
           "else file)" },                                                                          \
-        { OPTION_DESTINATION, "destination", "PLACE",                                              \
-          "file, memory or gpu (default: system.destination)" }
+        {                                                                                          \
+                OPTION_DESTINATION, "destination", "PLACE",                                        \
+                        "file, memory or gpu (default: system.destination)"                        \
+        }
 
 #define X(id, name, kind, number, text, in_2025_06, argument, help)                                \
         { OPTION_PARAMETER + KVBENCH_##id, name, argument, help },
 #define PARAMETER_OPTIONS                                                                          \
         KVBENCH_PARAMETERS(X)                                                                      \
-        { OPTION_GDS_FILEPATH, "gds_filepath", "DIR", "the same as --filepath" }
+        {                                                                                          \
+                OPTION_GDS_FILEPATH, "gds_filepath", "DIR", "the same as --filepath"               \
+        }
 
 const struct option_row kvbench_plan_options[] = {
         FILE_OPTIONS,

@@ -99,7 +99,10 @@ static const struct kvbench_family families[] = {
 };
 
 static const struct kvbench_key keys[] = {
-#define KEY(name) { #name, offsetof(struct kvbench_model, name) }
+#define KEY(name)                                                                                  \
+        {                                                                                          \
+#name, offsetof(struct kvbench_model, name)                                        \
+        }
         KEY(num_layers),
         KEY(num_query_heads),
         KEY(query_head_dimension),
