@@ -1101,7 +1101,7 @@ static bool comes_before(const struct kio_request *a, const struct kio_request *
                 return a->op < b->op;
         if (a->offset != b->offset)
                 return a->offset < b->offset;
-        return (uintptr_t)a < (uintptr_t)b;
+        return a->submitted_ns <= b->submitted_ns; /* several syncs of the table, say */
 }
 
 static int sim_push(struct kio_queue *base, struct kio_request *req)
