@@ -20,7 +20,6 @@ Faults are those of tests/lib/faulty-files.c: errors, writes that are done thoug
 import contextlib
 import itertools
 import json
-import mmap
 import os
 import random
 import signal
@@ -29,37 +28,17 @@ import time
 
 import harness
 import kvwire
+from faults import SYNC_FAILS, SYNC_IS_SLOW, WRITE_FAILS, WRITE_IS_SLOW, WRITE_LIES, Faults
 from harness import MIB, key_of, slow
 from kvwire import Ack, Flag, Op, Status, Tier
 from oracle import Finding, identify, size_of, value_of
 
-SHIM = harness.BUILD / "tests" / "campaigns" / "faulty-files.so"
 LEG = harness.Leg("campaign", settings={"io.backend": "posix"}, deprive=[harness.die_with_parent])
 PATIENCE = 30
 SUSPEND, RESUME = 1, 2
 USERS = [("t1", 20001), ("t1", 20002), ("t2", 20003)]
 NAMESPACES, KEYS = 2, 12
 ROOM = 4 * MIB
-
-WRITE_FAILS, WRITE_LIES, SYNC_FAILS, SYNC_IS_SLOW, WRITE_IS_SLOW = range(1, 6)
-RULE = struct.Struct("<52sIiI")
-RULES = 16
-
-
-class Faults:
-    """The rules that the shim follows: see faulty-files.c."""
-
-    def __init__(self, directory):
-        self.path = directory / "faults"
-        self.path.write_bytes(bytes(RULES * RULE.size))
-        with open(self.path, "r+b") as f:
-            self.map = mmap.mmap(f.fileno(), 0)
-
-    def set(self, rules):
-        self.map[:] = bytes(len(self.map))
-        for i, (suffix, kind, count, ms) in enumerate(rules):
-            self.map[i * RULE.size:(i + 1) * RULE.size] = RULE.pack(suffix.encode(), kind, count, ms)
-
 
 EVENTS = []                # of the life: what was done to paths, files and the daemon
 CLOCK = itertools.count()  # the order of all that happens
@@ -283,9 +262,7 @@ class Campaign:
         config.write_text("tenants:\n" + "".join(f"  - {{name: {t}, users: {u}, pool: 16MiB}}\n" for t, u in tenants.items())
                           if os.geteuid() == 0 else "")
         os.chmod(config, 0o644)
-        env = {"LD_PRELOAD": str(SHIM), "FAULTY_FILES": str(self.faults.path),
-               "ASAN_OPTIONS": "exitcode=99:detect_leaks=1:verify_asan_link_order=0"}
-        self.daemon = harness.Daemon(directory, LEG, config=config, env=env, settings={
+        self.daemon = harness.Daemon(directory, LEG, config=config, env=self.faults.environment(), settings={
             "listen.mode": "0666", "memory.pool": "16MiB", "io.workers": rng.randint(1, 2), "log.level": "notice",
             "store.prewrite": "off", "store.limit": f"{(16 if self.is_full else 96) * self.n_paths}MiB",
             "limits.wait": "10s", "store.error_budget": rng.choice([2, 16])})

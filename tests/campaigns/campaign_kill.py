@@ -5,6 +5,8 @@ A client process owns some namespaces and is the only one to change them, with u
 everybody's. It puts from its lane and from memory that it has donated, in whole pages or at odd places, in one piece or
 several, and gets into both. It checks every answer as it comes, and when the daemon is dead it hands over its book. The
 parent kills, starts again, and asks for every key.
+
+Every second run is one of several tenants in a store that is too small for them, on a daemon of its own: see tenants.py.
 """
 
 import fcntl
@@ -23,6 +25,7 @@ import kvwire
 from harness import KIB, MIB, die_with_parent, key_of, slow
 from kvwire import Ack, Flag, Op, Status, Tier
 from oracle import Finding, Record, identify, size_of, value_of
+from tenants import Tenants
 
 LEG = harness.Leg("campaign", deprive=[harness.die_with_parent])
 CLIENTS, NAMESPACES, KEYS = 4, 3, 20
@@ -361,11 +364,11 @@ class Child:
 
 
 class Campaign:
-    LIFE = 8
+    LIFE = 12
 
     def __init__(self, directory, seed, facts):
         rng = random.Random(f"{seed}")
-        self.facts, self.number = facts, 0
+        self.facts, self.number, self.directory, self.seed, self.tenants = facts, 0, directory, seed, None
         self.books = new_books()
         self.daemon = harness.Daemon(directory, LEG, settings={
             "store.limit": "192MiB", "memory.pool": rng.choice(["24MiB", "48MiB"]),
@@ -402,6 +405,10 @@ class Campaign:
             raise Finding("wrong", str(e)) from None
 
     def run(self, rng, left):
+        if self.number % 2 == 1 and os.geteuid() == 0:  # clients of several users
+            self.tenants = self.tenants or Tenants(self.directory / "tenants", self.seed, self.facts)
+            self.tenants.run(rng)
+            return 1
         vanish = rng.random() < 0.25
         soft = {None} if vanish else set()
         if vanish:
@@ -521,6 +528,8 @@ class Campaign:
         self.verify()
 
     def stop(self):
+        if self.tenants:
+            self.tenants.stop()
         process = self.daemon.process
         if process is not None:
             process.kill()

@@ -17,7 +17,7 @@ from harness import BUILD, SOURCE, slow
 LONG = os.environ.get("KVCACHE_TEST_LONG") == "1"
 
 
-@pytest.mark.parametrize("name, count, long_count", [("kill", 10, 200), ("admin", 30, 600), ("clientkill", 50, 2000), ("settled", 10, 100),
+@pytest.mark.parametrize("name, count, long_count", [("kill", 16, 200), ("admin", 30, 600), ("clientkill", 50, 2000), ("settled", 10, 100),
                                                      ("hostile", 28, 2800), ("flood", 64, 4000), ("fairness", 13, 130),
                                                      ("slow", 20, 500),
                                                      ("overload", 5, 60), ("cost", 30, 300), ("parity", 1, 20),

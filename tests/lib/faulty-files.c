@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,13 +26,15 @@
 
 enum { RULES = 16, SUFFIX_BYTES = 52 };
 
-/* Known to tests/campaigns/campaign_admin.py. */
+/* Known to tests/campaigns/faults.py. */
 enum kind {
         WRITE_FAILS = 1, /* with EIO, and nothing is written */
         WRITE_LIES = 2,  /* it is done, and EIO is said */
         SYNC_FAILS = 3,
         SYNC_IS_SLOW = 4, /* `ms` */
         WRITE_IS_SLOW = 5,
+        WRITE_KILLS = 6,      /* the last of `left`: the process is killed instead of it */
+        WRITE_THEN_KILLS = 7, /* ... and after it */
 };
 
 struct rule {
@@ -62,7 +65,7 @@ static int take(struct rule *r)
 
         while (left > 0)
                 if (atomic_compare_exchange_weak(&r->left, &left, left - 1))
-                        return 1;
+                        return left == 1 || (r->kind != WRITE_KILLS && r->kind != WRITE_THEN_KILLS);
         return 0;
 }
 
@@ -102,6 +105,13 @@ static void wait_ms(uint32_t ms)
         nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L }, NULL);
 }
 
+static void die(void)
+{
+        kill(getpid(), SIGKILL);
+        for (;;)
+                pause();
+}
+
 static ssize_t fail_with_eio(void)
 {
         errno = EIO;
@@ -113,11 +123,15 @@ static int begins(const struct rule *rule)
 {
         if (rule && rule->ms)
                 wait_ms(rule->ms);
+        if (rule && rule->kind == WRITE_KILLS)
+                die();
         return !rule || (rule->kind != WRITE_FAILS && rule->kind != SYNC_FAILS);
 }
 
 static ssize_t ends(const struct rule *rule, ssize_t done)
 {
+        if (rule && rule->kind == WRITE_THEN_KILLS)
+                die();
         return rule && rule->kind == WRITE_LIES ? fail_with_eio() : done;
 }
 
