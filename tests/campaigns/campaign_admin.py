@@ -14,6 +14,8 @@ What must hold, by an oracle outside of the daemon:
     what was answered `written` or `durable` is a hit once all paths are up, unless it was evicted or purged, or a path that
       was away has missed something and so came back empty; in a store that is full, unless there was no room
 
+    no memory that a client can see has bytes of another tenant: after each start, amid faults, once all is settled
+
 Faults are those of tests/lib/faulty-files.c: errors, writes that are done though EIO is said, slow syncs.
 """
 
@@ -28,10 +30,13 @@ import time
 
 import harness
 import kvwire
+import marks
+import oracle
 from faults import SYNC_FAILS, SYNC_IS_SLOW, WRITE_FAILS, WRITE_IS_SLOW, WRITE_LIES, Faults
 from harness import MIB, key_of, slow
 from kvwire import Ack, Flag, Op, Status, Tier
-from oracle import Finding, identify, size_of, value_of
+from marks import user
+from oracle import SIZES, Finding
 
 LEG = harness.Leg("campaign", settings={"io.backend": "posix"}, deprive=[harness.die_with_parent])
 PATIENCE = 30
@@ -39,6 +44,16 @@ SUSPEND, RESUME = 1, 2
 USERS = [("t1", 20001), ("t1", 20002), ("t2", 20003)]
 NAMESPACES, KEYS = 2, 12
 ROOM = 4 * MIB
+
+
+
+def identify(tenant, key, data):
+    """Whose bytes are these? The version; 0 if they are too short to say; None if they are no version's."""
+    if len(data) < 4:
+        return 0 if len(data) in SIZES else None
+    version, = struct.unpack_from("<I", data)
+    return version if data == marks.stamped(tenant, oracle.value_of(key, version)) else None
+
 
 EVENTS = []                # of the life: what was done to paths, files and the daemon
 CLOCK = itertools.count()  # the order of all that happens
@@ -74,7 +89,7 @@ class Session:
         self.client = None
 
     def connect(self):
-        with self.campaign.user(self.uid):
+        with user(self.uid):
             self.client = self.campaign.daemon.client(name=f"session {self.number}", timeout=PATIENCE * slow())
         self.client.lane(ROOM)
         self.ids = [None] * NAMESPACES
@@ -106,7 +121,7 @@ class Session:
             record.version += 1
             offers.append((key, record.version))
         ack = rng.choice([Ack.ACCEPTED, Ack.WRITTEN, Ack.WRITTEN, Ack.DURABLE])
-        entries = self.client.put_entries([(k, value_of(k, v)) for k, v in offers])
+        entries = self.client.put_entries([(k, marks.stamped(self.tenant, oracle.value_of(k, v))) for k, v in offers])
         tag = self.client.submit_batch(Op.PUT, number, entries, ack=ack, timeout_ms=10000)
 
         def done(reply):
@@ -223,16 +238,21 @@ class Session:
                 if record.owed and whole:
                     raise Finding("lost", f"{where}: a miss of what was stored: {key.hex()}{record.tale()}")
                 continue
-            version = identify(key, result.data)
+            version = identify(self.tenant, key, result.data)
             if version == 0:  # too short to say whose
                 if record.may == {None}:
                     raise Finding("wrong", f"{where}: a hit of what is gone: {key.hex()}{record.tale()}")
-            elif version not in record.may or result.data != value_of(key, version):
+            elif version not in record.may:
                 raise Finding("wrong", f"{where}: version {version}, allowed are {record.may}: {key.hex()}{record.tale()}")
             self.campaign.facts.add("hits")
         if leases:
             with contextlib.suppress(kvwire.SessionEnded):  # the daemon may be stopping; if not, the next request says so
                 self.client.release(leases)
+
+    def scan(self, where, everything=True):
+        others = {tenant for tenant, _ in USERS} - {self.tenant}
+        if os.geteuid() == 0:  # else all are of one tenant
+            marks.scan(self.client, self.tenant, others, (), everything, where, self.campaign.facts)
 
     def verify(self, where, whole):
         for n in range(NAMESPACES):
@@ -241,6 +261,7 @@ class Session:
             for i in range(0, len(keys), 4):
                 part = keys[i:i + 4]
                 self.check(n, part, self.client.get(number, part, timeout_ms=PATIENCE * 1000), where, whole)
+        self.scan(where)
 
 
 class Campaign:
@@ -271,22 +292,6 @@ class Campaign:
         self.start()
 
     # --- the daemon ---
-
-    @contextlib.contextmanager
-    def user(self, uid):
-        if os.geteuid() != 0:
-            yield
-            return
-        groups = os.getgroups()
-        os.setgroups([])
-        os.setegid(uid)
-        os.seteuid(uid)
-        try:
-            yield
-        finally:
-            os.seteuid(0)
-            os.setegid(0)
-            os.setgroups(groups)
 
     def configure(self, which):
         self.which = list(which)

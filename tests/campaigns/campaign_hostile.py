@@ -4,7 +4,8 @@ theirs, donated or not, that changes or goes while it is read or written. The da
 bytes, and no byte or name of another tenant reaches the attacker.
 
 Where the campaign may become other users, attacker and victim are of two tenants, and the victim's chunks carry a mark
-that is looked for in everything the attacker can see: its pool, its lane, what it has donated, each reply.
+that is looked for in everything the attacker can see: its pool, its lane, what it has donated, amid the attack and after
+it; then by a new session in the look-up index and reports, too (marks.py).
 """
 
 import contextlib
@@ -19,38 +20,21 @@ import struct
 import campaign_clientkill
 import harness
 import kvwire
+import marks
 from campaign_clientkill import COMMON
 from harness import KIB, MIB, items, slow
 from kvwire import Ack, Flag, Op, Status, Tier
+from marks import user
 from oracle import Finding
 
 MALLORY, VICTIM = 20010, 20011
-MARK = b"<this is nobody's but the victim's>"
-SECRET = [(harness.key_of("secret", i), (MARK * 600)[:20000]) for i in range(64)]
+SECRET = [(key, marks.value_of(key, 20000)) for key in (marks.key_of("victim", i) for i in range(64))]
 FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE = 1, 2, 16
 TENANTS = f"""tenants:
   - {{name: mallory, users: [{MALLORY}], pool: 16MiB, stored_bytes: 8MiB}}
   - {{name: victim, users: [{VICTIM}], pool: 16MiB}}
 """
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-@contextlib.contextmanager
-def user(uid):
-    """This process connects as that user, if it may become it."""
-    if os.geteuid() != 0:
-        yield
-        return
-    groups = os.getgroups()
-    os.setgroups([])
-    os.setegid(uid)
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
 
 
 def refused_by_kernel(what, call):
@@ -509,9 +493,22 @@ class Campaign(campaign_clientkill.Campaign):
     def look_for_the_mark(self, c):
         if os.geteuid() != 0:
             return  # attacker and victim are of one tenant
-        lent = getattr(c, "lent", [])
-        if any(m is not None and m.find(MARK) >= 0 for m in [c.pool, c.lane_map, *lent]):
+        memory = [c.pool, c.lane_map, *getattr(c, "lent", [])]
+        if any(m is not None and marks.find(m, ["victim"]) for m in memory):
             raise Finding("wrong", "the victim's bytes are where the attacker sees them")
+
+    def scan_anew(self, where):
+        """What a session that begins now sees, first and after it has asked for what is the victim's."""
+        if os.geteuid() != 0:
+            return
+        with user(MALLORY):
+            c = self.daemon.client(name="mallory", timeout=60 * slow())
+        with c:
+            c.lane(MIB)
+            marks.scan(c, "mallory", ["victim"], (), True, where, self.facts)
+            c.get(c.namespace("mine"), [key for key, _ in SECRET])
+            c.get_into(c.namespace("mine"), [key for key, _ in SECRET], 16000)
+            marks.scan(c, "mallory", ["victim"], (), False, where, self.facts)
 
     def check_victim(self):
         """All of its chunks are there, byte for byte."""
@@ -520,6 +517,8 @@ class Campaign(campaign_clientkill.Campaign):
             for (key, value), result in zip(part, self.victim.get_into(self.ns, [k for k, _ in part], 20000)):
                 if result.status != Status.OK or result.data != value:
                     raise Finding("wrong", f"the victim got {result}")
+            if not marks.find(self.victim.lane_read(0, MIB), ["victim"]):
+                raise Finding("wrong", "the scan does not see the victim's bytes where they are")
             self.looked_up += len(part)
             if not all(t & Tier.DISK for t in self.victim.exists(self.ns, [k for k, _ in part])):
                 raise Finding("lost", "the victim's chunks left the disk")
@@ -545,8 +544,11 @@ class Campaign(campaign_clientkill.Campaign):
             try:
                 attack(c, rng)
                 self.look_for_the_mark(c)
+                self.check_victim()  # its gets, too, leave nothing where the attacker sees it
+                self.look_for_the_mark(c)
             finally:
                 c.close()
+            self.scan_anew("afterwards")
             self.check_victim()
             self.check_counts()
             harness.wait_until(lambda: self.holdings() == self.before,

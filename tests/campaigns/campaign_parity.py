@@ -3,12 +3,14 @@
 
 The legs are those of the daemon tests, and io_uring without restrictions, then also without DEFER_TASKRUN and
 SINGLE_ISSUER: strace makes the first calls of io_uring_setup() of each thread fail there. A leg that this host does not have is named with its reason and counts for
-nothing. One run is one seed on all of them.
+nothing. One run is one seed on all of them. After it, a client of another tenant finds nothing of the job's in any memory
+that it can see (marks.py).
 """
 
 import shutil
 
 import harness
+import marks
 from job import SETTINGS, Job, differences
 from oracle import Finding
 
@@ -31,7 +33,8 @@ class Campaign:
     def on(self, leg):
         own = self.directory / leg.name.replace(" ", "-")
         own.mkdir(mode=0o755)
-        self.daemon = daemon = harness.Daemon(own, leg, SETTINGS)
+        config = marks.onlooker_config(own)
+        self.daemon = daemon = harness.Daemon(own, leg, dict(SETTINGS, **{"listen.mode": "0666"}), config=config)
         if leg in FEWER:
             daemon.prefix = ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=io_uring_setup", "-e",
                              f"inject=io_uring_setup:error=EINVAL:when=1..{FEWER[leg][1]}"]
@@ -44,6 +47,8 @@ class Campaign:
         leg.check(io)
         job = Job(self.seed, durable=not leg.base)
         seen = job.run(daemon)
+        if config:
+            marks.look_on(daemon, ["job"], job.keys(), leg.name, self.facts)
         daemon.clean_up()
         self.daemon = None
         if job.bad:

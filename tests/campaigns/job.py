@@ -10,7 +10,8 @@ import hashlib
 import random
 
 import kvwire
-from harness import KIB, MIB, key_of, value_of
+import marks
+from harness import KIB, MIB
 from kvwire import Ack, Status, Tier
 
 SIZES = [1, 511, 4095, 4096, 4097, 20000, 64 * KIB, 200000, MIB - 1, MIB]
@@ -34,10 +35,13 @@ class Job:
         self.seen.append((what, *answers))
 
     def key(self, i):
-        return key_of("job", i)
+        return marks.key_of("job", i)
 
     def value(self, i):
-        return value_of(self.key(i), SIZES[i % len(SIZES)])
+        return marks.value_of(self.key(i), SIZES[i % len(SIZES)])
+
+    def keys(self):
+        return [self.key(i) for i in range(KEYS)]
 
     def step(self, c, ns):
         rng = self.rng

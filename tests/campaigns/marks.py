@@ -5,13 +5,14 @@ the files of its reports, whatever the daemon has said of the lengths that are i
 """
 
 import contextlib
+import fcntl
 import hashlib
 import mmap
 import os
 import struct
 
 import kvwire
-from kvwire import Op, Report, Status
+from kvwire import Ack, Op, Report, Status, Tier
 from oracle import Finding
 
 SECTOR, MARK = 512, 16
@@ -107,3 +108,47 @@ def scan(client, tenant, others, regions=(), everything=True, where="", facts=No
         if facts is not None:
             facts.add("scanned_mib", len(memory) >> 20)
             facts.add("scans_that_saw_own_bytes", find(memory, [tenant]) is not None)
+
+
+ONLOOKER = 20031
+ONLOOKERS_TENANT = f"tenants:\n  - {{name: onlooker, users: [{ONLOOKER}], pool: 16MiB}}\n"
+
+
+def onlooker_config(directory):
+    """A configuration with a tenant besides the default one; None where this process cannot become its user."""
+    if os.geteuid() != 0:
+        return None
+    path = directory / "onlooker.yaml"
+    path.write_text(ONLOOKERS_TENANT)
+    os.chmod(path, 0o644)
+    return path
+
+
+def look_on(daemon, others, keys, where, facts):
+    """A client of the onlooker's: it puts and gets in each kind of memory there is, asks for others' `keys` too, and scans
+    all that it sees before and after."""
+    fd = os.memfd_create("onlooker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.pwrite(fd, bytes(1 << 20), 0)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)
+    with contextlib.closing(mmap.mmap(fd, 1 << 20)) as region:
+        try:
+            with user(ONLOOKER):
+                c = daemon.client(name="onlooker")
+            with c:
+                c.lane(1 << 20)
+                number = c.donate(fd, 1 << 20)
+                scan(c, "onlooker", others, [region], False, where, facts)
+                ns = c.namespace("onlooker")
+                own = [(key, value_of(key, n)) for n in (1000, 4096, 70000) for key in [key_of("onlooker", n)]]
+                c.put(ns, own, ack=Ack.WRITTEN)
+                names = [key for key, _ in own] + list(keys)[:32]
+                for get in (lambda: c.get(ns, names), lambda: c.get_into(ns, names, 28 << 10),
+                            lambda: c.get_to(ns, [(k, (i * 28672 + i % 2, 28000, number)) for i, k in enumerate(names)])):
+                    c.evict(ns, names, Tier.MEMORY)
+                    results = get()
+                    c.release([r.lease for r in results if r.lease])
+                    if any(r.status == Status.OK for r in results[len(own):]):
+                        raise Finding("wrong", f"{where}: a hit of another tenant's key")
+                scan(c, "onlooker", others, [region], True, where, facts)
+        finally:
+            os.close(fd)

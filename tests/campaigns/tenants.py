@@ -7,6 +7,7 @@ are, and scans all the memory that it can see for bytes of the others: while it 
 after each fault, and after a start on files whose content has been exchanged or cut. A hit is the right bytes.
 """
 
+import contextlib
 import fcntl
 import json
 import mmap
@@ -30,7 +31,7 @@ SIZES = [(1, 4096, 5000), (16 * KIB - 1, 16 * KIB), (62900, 64 * KIB), (64 * KIB
 ROOM = 4 * MIB   # of the lane, and of the registered region
 RECENT = 16 * MIB  # of what a tenant has put last is asked for again, and at most 600 keys
 PATIENCE = 20
-ENDS = ["kill", "kill", "kill at the table", "kill at the table", "kill after the table", "fault", "fault", "device", "stop",
+ENDS = ["kill", "kill", "kill at a write", "kill at a write", "kill after a write", "fault", "fault", "device", "stop",
         "exchange", "cut"]
 DAMAGES = ("exchange", "cut")
 SUSPEND = 1
@@ -244,8 +245,9 @@ class Tenants:
     def arm(self, rng, end):
         """What is to happen while files pass to the next tenant."""
         volume = rng.choice(self.volumes)
-        if end in ("kill at the table", "kill after the table"):
-            self.faults.set([(f"{volume}/table", WRITE_KILLS if end == "kill at the table" else WRITE_THEN_KILLS,
+        if end in ("kill at a write", "kill after a write"):
+            name = rng.choice(["table", "table", "table", f"segment-{rng.randrange(12):04x}"])
+            self.faults.set([(f"{volume}/{name}", WRITE_KILLS if end == "kill at a write" else WRITE_THEN_KILLS,
                               rng.randint(1, 5), 0)])
         elif end == "fault":
             name, kind = rng.choice([("table", WRITE_FAILS), ("table", WRITE_FAILS), ("table", WRITE_LIES),
@@ -321,16 +323,18 @@ class Tenants:
                 os.truncate(a, rng.choice([0, rng.randrange(os.path.getsize(a) // 512 + 1) * 512]))
 
     def run(self, rng):
-        end = rng.choice(ENDS if self.is_faulty else [e for e in ENDS if "table" not in e and e != "fault"])
+        end = rng.choice(ENDS if self.is_faulty else [e for e in ENDS if "write" not in e and e != "fault"])
         try:
             lives = self.work(rng, end)
             self.facts.add("end_" + end.replace(" ", "_"))
             if lives and end in ("fault", "device"):
                 self.ask(rng, f"amid a {end}")
-                self.resume()
-                self.ask(rng, f"after a {end} and a resume")
-                if rng.random() < 0.5:
-                    self.admin.verify_path(rng.randrange(len(self.volumes)))
+                if rng.random() < 0.6:
+                    self.resume()
+                    self.ask(rng, f"after a {end} and a resume")
+                if rng.random() < 0.3:
+                    with contextlib.suppress(kvwire.Refused):  # that volume is offline
+                        self.admin.verify_path(rng.randrange(len(self.volumes)))
                     for tenant in self.tenants:
                         tenant.scan("after a verify")
                 end = rng.choice(["kill", "stop"])
@@ -351,15 +355,19 @@ class Tenants:
         else:
             self.died()
             self.disconnect()
+            if rng.random() < 0.2:
+                self.daemon.spawn()
+                time.sleep(rng.uniform(0, 0.04) * slow())
+                self.died()
+                self.facts.add("killed_while_starting")
         self.start()
         try:
             self.ask(rng, f"after a {end}")
+            self.resume()
         except kvwire.ReplyTimeout as e:
             raise Finding("hung", f"after a {end}: {e}\n{self.daemon.log()[-3000:]}") from None
         except kvwire.WireError as e:
             raise Finding("wrong", f"after a {end}: {e}\n{self.daemon.log()[-3000:]}") from None
-        if end in DAMAGES:
-            self.resume()
 
     def stop(self):
         self.disconnect()
