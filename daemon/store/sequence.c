@@ -12,10 +12,15 @@
 
 #define RESERVE (UINT64_C(1) << 20)
 
+static uint64_t reserve_of(const struct volume *v)
+{
+        return v->params.sequence_reserve ? v->params.sequence_reserve : RESERVE;
+}
+
 void sequence_reserve(struct volume *v, bool done)
 {
         struct disk_superblock *sb = &v->dir->superblock;
-        uint64_t page = table_next_sequence(v->table), more = done ? 0 : RESERVE;
+        uint64_t page = table_next_sequence(v->table), more = done ? 0 : reserve_of(v);
 
         v->next_seq_ceiling = sb->seq_ceiling = MIN(v->seq + more, CHUNK_SEQ_MAX);
         v->next_page_ceiling = sb->page_ceiling = page + more;
@@ -34,26 +39,26 @@ void sequence_marked(struct volume *v, int r)
                 sequence_reserved(v);
                 return;
         }
-        v->raise_again_at = v->seq + RESERVE / 16;
+        v->raise_again_at = v->seq + reserve_of(v) / 16;
         v->stats.write_errors++;
         volume_note_error(v, "writing the superblock", r);
 }
 
 void sequence_turn(struct volume *v)
 {
-        uint64_t page = table_next_sequence(v->table);
+        uint64_t page = table_next_sequence(v->table), reserve = reserve_of(v);
 
         if (v->params.as_is || v->bypassed)
                 return;
-        /* Of what one turn of the loop can begin this leaves a thousand times as much. */
-        if (v->seq + RESERVE / 16 > v->seq_ceiling || page + RESERVE / 16 > v->page_ceiling) {
+        /* Of what one turn of the loop can begin RESERVE leaves a thousand times as much. */
+        if (v->seq + reserve / 16 > v->seq_ceiling || page + reserve / 16 > v->page_ceiling) {
                 volume_bypass(v, v->seq_ceiling == CHUNK_SEQ_MAX
                                          ? "no sequence numbers are left: make the store anew"
                                          : "the superblock cannot be written: no sequence numbers "
                                            "are left that it knows of");
                 return;
         }
-        if ((v->seq + RESERVE / 2 <= v->seq_ceiling && page + RESERVE / 2 <= v->page_ceiling) ||
+        if ((v->seq + reserve / 2 <= v->seq_ceiling && page + reserve / 2 <= v->page_ceiling) ||
             v->seq_ceiling == CHUNK_SEQ_MAX || v->raising || v->seq < v->raise_again_at)
                 return;
         v->raising = true;

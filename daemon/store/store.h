@@ -106,8 +106,10 @@ struct store_params {
                                 */
         uint64_t hang_ms;      /* an operation of a path that takes longer bypasses it; 0: none
                                   does */
-        uint64_t reserve;      /* of a file system, left free when a path grows; 0: 1 %, at most
-                                  1 GiB */
+        uint64_t sequence_reserve; /* how far ahead the ceilings of sequences are; 0: 2^20. At least
+                                      16 times what a turn of the loop begins */
+        uint64_t reserve;          /* of a file system, left free when a path grows; 0: 1 %, at most
+                                      1 GiB */
         /* Tells of a change of a path, once, on the loop thread, from store_open() on; it may not
          * call the store. `text`: why. NULL: nobody. */
         void (*on_path)(void *userdata, unsigned path, enum store_path_event event,

@@ -1969,6 +1969,94 @@ static void what_an_older_daemon_left_in_the_superblock_is_not_believed(void **s
         stop();
 }
 
+/* The file whose syncs fail; 0: none do. */
+static struct {
+        ino_t file;
+        unsigned failed;
+} syncs_of;
+
+int __real_fdatasync(int fd);
+int __wrap_fdatasync(int fd);
+
+int __wrap_fdatasync(int fd)
+{
+        ino_t file = __atomic_load_n(&syncs_of.file, __ATOMIC_RELAXED);
+        struct stat st;
+
+        if (file == 0 || fstat(fd, &st) < 0 || st.st_ino != file)
+                return __real_fdatasync(fd);
+        __atomic_add_fetch(&syncs_of.failed, 1, __ATOMIC_RELAXED);
+        errno = EIO;
+        return -1;
+}
+
+static void start_with_reserve(uint64_t sequences)
+{
+        struct store_params params = params_of(64 * MIB);
+
+        params.prewrite = false;
+        params.sequence_reserve = sequences;
+        start(&params);
+}
+
+/* Each put takes a sequence: without new ceilings the volume would be bypassed on the way. */
+static void ceilings_of_sequences_are_raised_while_it_runs(void **state)
+{
+        enum { RESERVED = 256, EACH = 8, PUTS = 80 * EACH };
+        struct disk_superblock sb;
+
+        start_with_reserve(RESERVED);
+        assert_true(superblock().seq_ceiling <= 2 * RESERVED);
+        for (unsigned i = 0; i < PUTS; i += EACH)
+                put_range(i, EACH, 500);
+        settle();
+        sb = superblock();
+        assert_true(sb.seq_ceiling > PUTS && sb.seq_ceiling <= PUTS + 2 * RESERVED);
+        assert_true(sb.page_ceiling > PUTS / EACH);
+        assert_false(stats().bypassed);
+        /* A start that does not see all of them goes on above them: a purge covers what it missed.
+         */
+        stop_as_killed(&sb);
+        table_is_bad_at(10 * DISK_PAGE);
+        start_with_reserve(RESERVED);
+        assert_true(reads_of.failed > 0);
+        assert_true(purge(true) <= PUTS);
+        stop();
+        reads_of.table = 0;
+        start_limit(64 * MIB);
+        assert_int_equal(count_present(0, PUTS), 0);
+        stop();
+}
+
+static void a_volume_that_cannot_raise_its_ceilings_is_bypassed_before_them(void **state)
+{
+        enum { RESERVED = 256 };
+        struct stat st;
+        uint64_t n = 0, ceiling, page_ceiling;
+        int r, fd;
+
+        start_with_reserve(RESERVED);
+        ceiling = superblock().seq_ceiling;
+        page_ceiling = superblock().page_ceiling;
+        fd = file_of("superblock", O_RDONLY);
+        assert_int_equal(fstat(fd, &st), 0);
+        close(fd);
+        syncs_of.failed = 0;
+        __atomic_store_n(&syncs_of.file, st.st_ino, __ATOMIC_RELAXED);
+        while ((r = put(n, 500)) == 0)
+                assert_true(++n < MIN(ceiling, page_ceiling));
+        assert_int_equal(r, STORE_BYPASSED);
+        assert_true(n > RESERVED / 4 && stats().bypassed);
+        assert_in_range(syncs_of.failed, 1, 16); /* it does not try again and again */
+        settle();
+        __atomic_store_n(&syncs_of.file, 0, __ATOMIC_RELAXED);
+        stop();
+        start_limit(64 * MIB);
+        assert_int_equal(count_present(0, n), n);
+        assert_int_equal(put(n, 500), 0);
+        stop();
+}
+
 /* A table that claims more than a store of this limit can have. */
 static void a_table_that_is_too_large_is_cut_and_not_allocated(void **state)
 {
@@ -3297,6 +3385,8 @@ static const struct CMUnitTest tests[] = {
         TEST(a_drop_counts_wherever_the_ring_has_it),
         TEST(a_sequence_has_52_bits_and_no_more_are_given),
         TEST(starts_with_a_damaged_table_do_not_use_up_sequences),
+        TEST(ceilings_of_sequences_are_raised_while_it_runs),
+        TEST(a_volume_that_cannot_raise_its_ceilings_is_bypassed_before_them),
         TEST(what_could_not_be_read_is_older_than_a_later_purge),
         TEST(what_an_older_daemon_left_in_the_superblock_is_not_believed),
         TEST(a_table_that_is_too_large_is_cut_and_not_allocated),
