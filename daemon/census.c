@@ -242,7 +242,7 @@ void census_made(struct census *n, uint16_t store_tenant, uint32_t uid)
                      "tenants.namespaces");
         }
         if (has_come_near(n->count, store_most(n)))
-                warn(n, "the store", n->count, store_most(n), "more it cannot have");
+                warn(n, "the store", n->count, store_most(n), "a fixed limit");
 }
 
 void census_log_started(struct census *n)
@@ -256,7 +256,7 @@ void census_log_started(struct census *n)
                         warn(n, whose, n->tenants[i], tenant_most(n, i), "tenants.namespaces");
                 }
         if (is_near(n->count, store_most(n)))
-                warn(n, "the store", n->count, store_most(n), "more it cannot have");
+                warn(n, "the store", n->count, store_most(n), "a fixed limit");
 }
 
 /* --- sessions --- */

@@ -2,6 +2,7 @@
 #include "client.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -58,6 +59,28 @@ void client_reply(struct client *client, const struct wire_hdr *request, uint64_
 
 /* --- quotas --- */
 
+/* What is at whose limit, and the key that sets it. */
+static void log_quota(const struct client *client, enum tenant_thing what, int r)
+{
+        const struct dispatch_env *env = client->env;
+        const char *key = tenant_thing_key(what), *tenant = tenants_name(env->tenants, env->tenant);
+        char where[64] = "";
+
+        if (key)
+                snprintf(where, sizeof(where), " (%s%s)",
+                         r == TENANT_QUOTA_USER ? "limits.uid_"
+                         : r == TENANT_QUOTA    ? "tenants."
+                                                : "limits.",
+                         key);
+        if (r == TENANT_QUOTA_USER)
+                log_notice("tenant %s: %s of user %u are at the limit of one user%s", tenant,
+                           tenant_thing_name(what), client->uid, where);
+        else
+                log_notice("tenant %s: %s are at the limit of %s%s", tenant,
+                           tenant_thing_name(what),
+                           r == TENANT_QUOTA ? "the tenant" : "all clients together", where);
+}
+
 enum wire_status client_charge(struct client *client, enum tenant_thing what, uint64_t amount)
 {
         struct dispatch_env *env = client->env;
@@ -67,11 +90,7 @@ enum wire_status client_charge(struct client *client, enum tenant_thing what, ui
         if (r == 0)
                 return WIRE_OK;
         if (log_ratelimit_pass(&env->quota_lines, &held_back))
-                log_notice("tenant %s: %s are at the limit of %s",
-                           tenants_name(env->tenants, env->tenant), tenant_thing_name(what),
-                           r == TENANT_QUOTA_USER ? "one user (limits.uid_*)"
-                           : r == TENANT_QUOTA    ? "the tenant (tenants)"
-                                                  : "all clients together (limits)");
+                log_quota(client, what, r);
         return r == TENANT_FULL ? WIRE_BUSY : WIRE_QUOTA;
 }
 

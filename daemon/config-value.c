@@ -565,19 +565,36 @@ int config_assign_list_to(void *object, const struct config_row *row, char *cons
         return strings_copy(config_member(object, row), items, n);
 }
 
-/* "a,b" -> a list; "" and "[]" are the empty one. */
+/* Cuts off blanks at both ends, in place. */
+static char *strip(char *text)
+{
+        size_t n;
+
+        text += strspn(text, " \t");
+        for (n = strlen(text); n > 0 && strchr(" \t", text[n - 1]); n--)
+                text[n - 1] = '\0';
+        return text;
+}
+
+/* "a,b", or "[a, b]" as in the file -> a list; "" and "[]" are the empty one. */
 static int assign_commas(void *object, const struct config_row *row, const char *text,
                          char why[static CONFIG_WHY])
 {
         _cleanup_(freep) char *copy = strdup(text);
         char *items[CONFIG_MAX_NAMES + 1], *rest = copy, *item;
+        size_t length = strlen(text);
+        bool brackets = length >= 2 && text[0] == '[' && text[length - 1] == ']';
         unsigned n = 0;
 
         if (!copy)
                 return -ENOMEM;
-        if (*text && strcmp(text, "[]") != 0)
+        if (brackets) {
+                copy[length - 1] = '\0';
+                rest = strip(copy + 1);
+        }
+        if (*rest)
                 while ((item = strsep(&rest, ",")) && n < ARRAY_SIZE(items))
-                        items[n++] = item;
+                        items[n++] = brackets ? strip(item) : item;
         return config_assign_list_to(object, row, items, n, why);
 }
 

@@ -147,7 +147,8 @@ static bool is_table(const cJSON *item)
 
 static void page_object(FILE *out, const cJSON *object, unsigned depth);
 
-/* `of_bytes`: it belongs to an object of bytes, "stored_bytes": {"used": 1, "limit": 2}. */
+/* `of_bytes`: it belongs to an object of bytes, "stored_bytes": {"used": 1, "limit": 2, "refused":
+ * 3}, of which "refused" counts requests. */
 static void page_value(FILE *out, const cJSON *item, bool of_bytes, unsigned depth)
 {
         const char *name = item && item->string ? item->string : "";
@@ -164,7 +165,7 @@ static void page_value(FILE *out, const cJSON *item, bool of_bytes, unsigned dep
                 fprintf(out, "%.0f", item->valuedouble);
         else if (ends_with(name, "_unix_ms") || strcmp(name, "last_pass_ms") == 0)
                 page_time(out, item->valuedouble);
-        else if (is_bytes(name) || of_bytes)
+        else if (is_bytes(name) || (of_bytes && strcmp(name, "refused") != 0))
                 page_bytes(out, item->valuedouble);
         else if (ends_with(name, "_seconds"))
                 page_seconds(out, item->valuedouble);

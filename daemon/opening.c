@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/units.h"
 #include "checked.h"
 #include "cleanup.h"
 
@@ -53,32 +54,35 @@ static void quota_text(const struct census_use *use, const struct client *client
                        char ret[static WIRE_MAX_TEXT])
 {
         static const char remedy[] = "remove some (kvcachectl namespace rm)";
+        char has[UNITS_TEXT];
+
+        units_count(use->has, "namespace", has);
 
         switch (use->scope) {
         case CENSUS_SESSION:
                 snprintf(ret, WIRE_MAX_TEXT,
-                         "this session has %u namespaces open, and may have %u: open the others in "
+                         "this session has %s open, and may have %u: open the others in "
                          "another session",
-                         use->has, use->most);
+                         has, use->most);
                 break;
         case CENSUS_USER:
                 snprintf(ret, WIRE_MAX_TEXT,
-                         "user %u has made %u namespaces, and may have %u "
+                         "user %u has made %s, and may have %u "
                          "(limits.uid_namespaces): %s, or have the limit raised",
-                         client->uid, use->has, use->most, remedy);
+                         client->uid, has, use->most, remedy);
                 break;
         case CENSUS_TENANT:
                 snprintf(ret, WIRE_MAX_TEXT,
-                         "tenant \"%s\" has %u namespaces, and may have %u (tenants.namespaces): "
+                         "tenant \"%s\" has %s, and may have %u (tenants.namespaces): "
                          "%s, or have the limit raised",
-                         tenants_name(client->env->tenants, client->env->tenant), use->has,
-                         use->most, remedy);
+                         tenants_name(client->env->tenants, client->env->tenant), has, use->most,
+                         remedy);
                 break;
         default:
                 snprintf(ret, WIRE_MAX_TEXT,
-                         "the store has %u namespaces, as many as it can have: an admin can "
+                         "the store has %s, as many as it can have: an admin can "
                          "remove some (kvcachectl namespace rm)",
-                         use->has);
+                         has);
                 break;
         }
 }

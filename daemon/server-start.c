@@ -405,6 +405,12 @@ int server_start_http(struct server *s)
                 server_fail(r, "listen.http", error);
                 return EXIT_STATUS_CONFIG;
         }
+        if (r == -EADDRINUSE && error[0]) {
+                size_t n = strlen(error);
+
+                snprintf(error + n, sizeof(error) - n,
+                         ": set listen.http to another address, or to off");
+        }
         return r < 0 ? server_fail(r, "listen.http", error) : 0;
 }
 

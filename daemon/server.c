@@ -368,14 +368,13 @@ static bool is_settled(const struct server *s)
  * has the operations. */
 static void leave_behind(struct server *s)
 {
-        char count[UNITS_TEXT];
+        char count[UNITS_TEXT], hang[UNITS_TEXT];
 
-        log_error(
-                "stopping: %s to a device did not come back within %" PRIu64
-                " s (io.hang): not waiting any longer; the store is not marked clean, and the next "
-                "start recovers it",
-                units_count(MAX(kio_pending(s->io), UINT64_C(1)), "operation", count),
-                s->config->io.hang_ms / 1000);
+        log_error("stopping: %s to a device did not come back within %s (io.hang): not waiting any "
+                  "longer; the store is not marked clean, and the next "
+                  "start recovers it",
+                  units_count(MAX(kio_pending(s->io), UINT64_C(1)), "operation", count),
+                  units_ms(s->config->io.hang_ms, hang));
         http_stop(s->http);
         _exit(EXIT_STATUS_IO);
 }

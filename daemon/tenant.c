@@ -369,6 +369,19 @@ const char *tenant_thing_name(enum tenant_thing what)
         return names[what];
 }
 
+const char *tenant_thing_key(enum tenant_thing what)
+{
+        static const char *const keys[TENANT_THINGS] = {
+                [TENANT_CONNECTIONS] = "connections",   [TENANT_LEASES] = "leases",
+                [TENANT_LEASED_BYTES] = "leased_bytes", [TENANT_LANE_BYTES] = "lane_bytes",
+                [TENANT_DONATED_BYTES] = "donated",     [TENANT_KEYS] = "keys",
+                [TENANT_REQUESTS] = "requests",         [TENANT_REQUEST_BYTES] = "request_memory",
+                [TENANT_UNREAD_FDS] = "unread_fds",
+        };
+
+        return keys[what];
+}
+
 unsigned tenants_count(const struct tenants *t)
 {
         return t->n;

@@ -124,6 +124,9 @@ uid_t tenant_user_uid(const struct tenant_user *user);
 
 /* "connections", "lane bytes": for messages. */
 const char *tenant_thing_name(enum tenant_thing what);
+/* Its key in the sections "limits", there also with "uid_" in front, and "tenants"; NULL: it has
+ * none. */
+const char *tenant_thing_key(enum tenant_thing what);
 
 struct tenant_usage {
         uint64_t used[TENANT_THINGS], most[TENANT_THINGS];

@@ -93,6 +93,22 @@ int complain_status(int status, const char *what)
                                 "%s: written, but this file system cannot promise that it survives "
                                 "power loss",
                                 what);
+        case KVCACHE_FAILED:
+                return complain(
+                        EXIT_REFUSED,
+                        "%s: the daemon could not write it to disk; \"kvcachectl device ls\" "
+                        "shows why",
+                        what);
+        case KVCACHE_BUSY:
+                return complain(EXIT_REFUSED, "%s: the daemon has no room now; try again", what);
+        case KVCACHE_QUOTA:
+                return complain(EXIT_REFUSED,
+                                "%s: a limit of this user or tenant is reached; \"kvcachectl "
+                                "status\" shows which",
+                                what);
+        case KVCACHE_TOO_LARGE:
+                return complain(EXIT_REFUSED,
+                                "%s: larger than the largest chunk that the daemon stores", what);
         default:
                 return complain(EXIT_REFUSED, "%s: the daemon answered %s", what,
                                 kvcache_status_name(status));

@@ -258,7 +258,7 @@ def test_busy_default_address_is_a_warning(make_daemon):
         assert daemon.metric('kvcache_degraded{reason="http_off"}') == 1
         asked = make_daemon(settings={"listen.http": "127.0.0.1:9750"})
         assert asked.spawn().wait_exit() == 75
-        assert "127.0.0.1:9750" in asked.log()
+        assert "127.0.0.1:9750" in asked.log() and "set listen.http to another address, or to off" in asked.log()
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9751", "myhost:9751", "[2001:db8::1]:9751", "nonsense", "127.0.0.1:99999",

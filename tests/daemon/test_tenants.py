@@ -285,7 +285,7 @@ def test_R10_a_tenants_limits_are_its_own_and_are_seen(make):
     assert "red" in shown and "blue" in shown
     assert daemon.metric('kvcache_tenant_leases{tenant="red"}') == 3
     assert daemon.metric('kvcache_tenant_quota_refusals_total{tenant="red"}') == red["refused"]
-    assert "are at the limit of the tenant" in daemon.log()
+    assert "tenant red: lane bytes are at the limit of the tenant (tenants.lane_bytes)" in daemon.log()
     first.close()
     wait_until(lambda: usage(daemon, "red")["leases"]["used"] == 0, "the leases are back")
     assert second.get(1, keys[:1])[0].status == Status.OK
@@ -303,6 +303,7 @@ def test_R10_a_users_limits_hold_in_whatever_tenant(make):
     put_all(a, a.namespace("n"), pairs, ack=Ack.WRITTEN)
     assert a.get(1, [pairs[0][0]])[0].status == Status.OK
     assert b.get(b.namespace("n"), [pairs[1][0]])[0].status == Status.QUOTA
+    assert f": leases of user {ALICE} are at the limit of one user (limits.uid_leases)" in daemon.log()
     put_all(c, c.namespace("n"), pairs, ack=Ack.WRITTEN)
     assert c.get(1, [pairs[1][0]])[0].status == Status.OK
     for s in (a, b, c):

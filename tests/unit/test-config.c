@@ -1246,6 +1246,40 @@ static void bad_assignment_is_an_error_that_shows_it(void **state)
         }
 }
 
+static void a_list_on_the_command_line_may_have_brackets(void **state)
+{
+        static const struct {
+                const char *text;
+                unsigned n;
+                const char *first, *last;
+        } good[] = {
+                { "/a,/b", 2, "/a", "/b" },
+                { "[/a,/b]", 2, "/a", "/b" },
+                { "[ /a b , /c ]", 2, "/a b", "/c" },
+                { "[/a]", 1, "/a", "/a" },
+                /* No list in brackets, but paths that have some. */
+                { "[/a", 1, "[/a", "[/a" },
+                { "/a]", 1, "/a]", "/a]" },
+                { "/[a],/b", 2, "/[a]", "/b" },
+                { "[/a],/b", 2, "[/a]", "/b" },
+        };
+        char text[64];
+
+        for (size_t i = 0; i < ARRAY_SIZE(good); i++) {
+                snprintf(text, sizeof(text), "store.path=%s", good[i].text);
+                if (config_set(&config, text, "--set", &error) < 0)
+                        fail_msg("%s", error.text);
+                assert_int_equal(config.store.path.n, good[i].n);
+                assert_string_equal(config.store.path.items[0], good[i].first);
+                assert_string_equal(config.store.path.items[good[i].n - 1], good[i].last);
+        }
+        assert_int_equal(config_set(&config, "store.path=[/a,,/b]", "--set", &error), -EINVAL);
+        assert_non_null(strstr(error.text, "a path cannot be empty"));
+        assert_int_equal(config_set(&config, "access.users=[]", "--set", &error), 0);
+        assert_int_equal(config_set(&config, "access.users=[ ]", "--set", &error), 0);
+        assert_int_equal(config.access.users.n, 0);
+}
+
 static void later_sources_win(void **state)
 {
         char path[256];
@@ -1586,6 +1620,7 @@ int main(int argc, char **argv)
                 CASE(bad_variable_is_an_error_that_names_it),
                 CASE(long_variable_is_not_taken_for_another),
                 CASE(bad_assignment_is_an_error_that_shows_it),
+                CASE(a_list_on_the_command_line_may_have_brackets),
                 CASE(later_sources_win),
                 CASE(keys_that_contradict_each_other_are_refused),
                 CASE(auto_becomes_a_choice_that_is_told),

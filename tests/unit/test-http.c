@@ -307,9 +307,13 @@ static void the_page_shows_the_status_and_escapes_it(void **state)
         assert_has(json, "Content-Type: application/json");
         assert_string_equal(body(json), fake.status);
 
+        /* Of things that are counted in bytes, refusals are requests all the same. */
+        fake.status = "{\"resources\": {\"lane_bytes\": {\"used\": 2048, \"refused\": 4096}}}";
         fake.ready = false;
         not_ready = ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_code(not_ready, 200);
+        assert_has(not_ready, "2 KiB");
+        assert_null(strstr(not_ready, "4 KiB"));
         assert_has(not_ready, "reading the &lt;tables&gt;");
 }
 
