@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/units.h"
 #include "checked.h"
 #include "tenant-number.h"
 
@@ -211,11 +212,11 @@ static void refuse(struct removal *op, enum wire_status status, uint32_t value, 
 
 static void refuse_not_empty(struct removal *op, uint64_t chunks)
 {
-        char text[160];
+        char text[160], counted[UNITS_TEXT];
 
         snprintf(text, sizeof(text),
-                 "the namespace has %llu chunk%s: evict them, or purge it first (--purge)",
-                 (unsigned long long)chunks, chunks == 1 ? "" : "s");
+                 "the namespace holds %s: evict or purge first (kvcachectl namespace rm --purge)",
+                 units_count(chunks, "chunk", counted));
         refuse(op, WIRE_NOT_EMPTY, 0, chunks, text);
 }
 
