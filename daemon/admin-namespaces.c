@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NAMESPACES and NAMESPACE_REMOVE.
  *
- * A namespace is removed by whoever made it or by an admin, while no other session has it open, and
- * when it is known to hold nothing: no chunk on any volume, none in memory that is still to be
- * written. The pool is searched for these a slice at a time, between which the loop does other
- * work. With WIRE_F_PURGE what it holds is purged first.
+ * A namespace is removed by the user that made it or by an admin, while no other session has it
+ * open, and when it is known to hold nothing: no chunk on any volume, none in memory that is still
+ * to be written. The pool is searched for these a slice at a time, between which the loop does
+ * other work. With WIRE_F_PURGE what it holds is purged first.
  *
  * Failures: what cannot be known to be empty, because a volume is offline, is removed only with a
  * purge. Without memory nothing is done. */

@@ -198,7 +198,8 @@ static void ask_again(struct cache *c)
         }
 }
 
-/* Of those with a write for the store the one that has the fewest bytes there; NULL: nobody has. */
+/* Of those with a write for the store the one that has the fewest bytes there; NULL: no user has
+ * one. */
 static struct cache_user *next_writer(struct cache *c)
 {
         struct cache_user *next = NULL;

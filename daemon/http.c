@@ -81,7 +81,7 @@ struct http {
         struct event *rearm, *work, *accept_again;
         struct list_node conns;
         struct list_node waiting, answering; /* conns: for a page; for a reply with `text` */
-        struct shared_text *text;            /* NULL: nobody is being answered */
+        struct shared_text *text;            /* NULL: no request is being answered */
         enum page page;                      /* of it */
         uint64_t next_page_ns;
         unsigned accepted; /* of this iteration */

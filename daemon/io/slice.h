@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What of a request is computed: a copy with its checksum, or the checksum of what was read. A
- * slice at a time, so that whoever does it can look after the device in between. Only io/ includes
+ * slice at a time, so that the worker can serve the device in between. Only io/ includes
  * this. */
 #pragma once
 

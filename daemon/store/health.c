@@ -156,7 +156,7 @@ static bool is_away(const struct path *p)
         return p->store->in_set && (p->store->up & ~(1u << p->number));
 }
 
-/* Nobody waits for it any more. */
+/* No request waits for it any more. */
 static void forget_path(struct path *p)
 {
         spread_forget_path(p->store, p->number);

@@ -10,7 +10,7 @@
  * alone.
  *
  * Failures: a file that cannot be read, or is not whole, is written anew from the other, now or, if
- * that fails, later; with neither whole the list is empty, and the caller is told. */
+ * that fails, later; with neither whole the list is empty, and the caller learns of it. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -6,7 +6,7 @@
  * be long after it is waited for.
  *
  * Failures: a record that a path which is up could not take is the answer to those who asked for
- * it; the next who asks has it written again. With no path up there is nobody to write it. */
+ * it; the next who asks has it written again. With no path up it is not written. */
 #include <errno.h>
 
 #include "store/paths.h"

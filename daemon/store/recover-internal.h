@@ -59,7 +59,7 @@ struct block {
         bool unread;       /* the device has refused one */
         bool zeros;        /* all of `pages` */
         bool checked;
-        bool busy; /* somebody is at it */
+        bool busy; /* a thread works on it */
 };
 
 /* Some pages of a block, to be looked at from the highest to the lowest. */

@@ -663,7 +663,7 @@ class Client:
         return entries, reply.value64, reply.value
 
     def namespaces(self, count=128, tenant=b""):
-        """All that this client is told of (6.22)."""
+        """All that the daemon lists for this client (6.22)."""
         cursor = 0
         while True:
             entries, cursor, _ = self.namespaces_page(cursor, count, tenant=tenant)

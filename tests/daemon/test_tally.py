@@ -331,4 +331,4 @@ def test_R9_each_tenant_counts_for_itself(make_daemon):
                 text = kvwire.Client(daemon.socket).report(kvwire.Report.METRICS)
             text = text.decode() if isinstance(text, bytes) else text
             assert 'kvcache_tenant_lookup_keys_total{tenant="blue"} 27' in text
-            assert 'tenant="red"' not in text, "of red's, blue is told nothing"
+            assert 'tenant="red"' not in text, "blue sees nothing of red's"
