@@ -343,6 +343,7 @@ int server_start_service(struct server *s)
         r = census_new(&s->census, s->store, TENANT_NUMBERS);
         if (r < 0)
                 return server_fail(r, "namespaces", NULL);
+        store_time_sweeps(s->store, &s->sources.loop[STATS_LOOP_PURGE]);
         for (unsigned i = 0; i < s->n_env; i++) {
                 r = start_tenant(s, i);
                 if (r != 0)

@@ -105,7 +105,7 @@ int volume_get(struct volume *v, struct store_get *req)
         uint32_t i = index_find(v->index, req->namespace_id, &req->key, req->hash);
         struct chunk *c;
 
-        if (i == INDEX_NONE || v->stopping || v->bypassed)
+        if (i == INDEX_NONE || v->stopping || v->bypassed || sweep_is_dead(v, i))
                 return STORE_MISS;
         c = volume_chunk_at(v, i);
         /* More than 2,000 reads of one chunk at once is nobody's need. */

@@ -179,11 +179,14 @@ struct volume {
         uint64_t operations; /* own, not completed */
         uint64_t tombstones; /* queued */
         uint64_t drops_begun,
-                drops_over;     /* asked for, and their tombstones, in the table's order */
-        bool drops_lost;        /* one of them could not be written: only after a bypass */
-        bool purge_lost;        /* a purge could not, since the last who asked */
-        uint64_t purges_failed; /* that purge_lost knows of */
-        uint64_t evicted;       /* left out of the index without a tombstone: may be on disk */
+                drops_over;      /* asked for, and their tombstones, in the table's order */
+        bool drops_lost;         /* one of them could not be written: only after a bypass */
+        bool purge_lost;         /* a purge could not, since the last who asked */
+        uint64_t purges_failed;  /* that purge_lost knows of */
+        struct list_node sweeps; /* struct store_purge, in order: sweep.c */
+        uint32_t n_sweeps, sweep_at;
+        struct store_purge *sweep_all; /* that counts what no purge of one namespace does */
+        uint64_t evicted; /* left out of the index without a tombstone: may be on disk */
         struct list_node drops_waiting; /* struct store_put, in order */
 
         uint64_t payload_bytes, chunks;
@@ -247,6 +250,15 @@ void mark_want(struct volume *v, unsigned marks);
 
 /* volume-chunks.c */
 struct store_chunk volume_describe(const struct chunk *c);
+
+/* sweep.c */
+/* Purged, and still in the index: it counts for nothing. */
+bool sweep_is_dead(const struct volume *v, uint32_t i);
+/* Drops it if it is. Is it in the index? */
+bool sweep_is_kept(struct volume *v, uint32_t i);
+/* What `req` purges, by a sequence that the namespaces have, leaves the index from now on; its
+ * completion waits for that. */
+void sweep_begin(struct volume *v, struct store_purge *req);
 
 /* put.c */
 void puts_abandon(struct volume *v);

@@ -19,7 +19,8 @@ struct namespace
         struct name_node node;
         uint64_t pending; /* puts of it that are in the index and not written yet */
         uint64_t purge_seq;
-        uint64_t generation; /* of the files, that holds it first */
+        uint64_t generation;       /* of the files, that holds it first */
+        struct store_purge *sweep; /* that counts its chunks as they are dropped; see sweep.c */
 };
 
 /* Reads both files, or makes them. `reserve_bytes`: what is allocated of each from the start.

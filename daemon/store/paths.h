@@ -166,6 +166,12 @@ struct store {
         uint64_t waiting; /* requests not answered, devices not completed */
         struct kio_request nudge_io;
         bool nudged;
+
+        /* sweep.c */
+        struct kio_request sweep_io;
+        struct histogram *sweep_times; /* NULL: nobody asked */
+        bool sweeping;                 /* sweep_io is under way */
+        unsigned sweep_path;           /* whose step is the next */
 };
 
 static inline bool path_is_up(const struct store *s, unsigned i)
@@ -249,6 +255,11 @@ void homes_set_thresholds(struct store *s);
 /* As volume_ops.home and .put_done; userdata is the store. */
 unsigned homes_of(const void *userdata, uint32_t namespace_id, const struct key *key);
 void homes_put_done(void *userdata, struct store_put *req);
+
+/* --- sweep.c --- */
+
+/* One step of dropping what was purged, and what makes the next turn come. */
+void store_sweep(struct store *s);
 
 /* --- spread.c --- */
 

@@ -7,7 +7,7 @@
  * parallel; their entries go to the ring, which writes all that queued up while its last write
  * flew.
  *
- * A purge takes a put in flight out of the index at once; the put then ends with -ECANCELED
+ * A purge takes a put in flight out of the index; the put then ends with -ECANCELED
  * wherever it is, and an entry that went out all the same is older than the purge. Drops do not see
  * puts in flight.
  *
@@ -93,7 +93,7 @@ static void payload_written(struct kio_request *io)
                 v->stats.payload_bytes_written += io->length;
                 if (v->full && clock_mono_ns() - v->full_ns > FULL_QUIET_NS)
                         volume_note_full(v, false);
-                if (!(c->flags & CHUNK_LINKED))
+                if (!sweep_is_kept(v, req->ref.index))
                         put_cancel(v, req, -ECANCELED);
                 else if (v->bypassed)
                         put_cancel(v, req, STORE_BYPASSED);
@@ -169,7 +169,7 @@ void put_serve_waiting(struct volume *v)
                 struct store_put *req = container_of(v->slot_waiting.next, struct store_put, node);
                 int r;
 
-                if (!(volume_chunk_at(v, req->ref.index)->flags & CHUNK_LINKED))
+                if (!sweep_is_kept(v, req->ref.index))
                         r = -ECANCELED;
                 else if (v->bypassed)
                         r = STORE_BYPASSED;
@@ -209,7 +209,8 @@ int volume_put(struct volume *v, struct store_put *req)
         ns = namespaces_get(v->namespaces, req->namespace_id);
         if (!ns)
                 return -EINVAL;
-        if (index_find(v->index, req->namespace_id, &req->key, req->hash) != INDEX_NONE)
+        i = index_find(v->index, req->namespace_id, &req->key, req->hash);
+        if (i != INDEX_NONE && sweep_is_kept(v, i))
                 return STORE_EXISTS;
         class = slabs_class_of(v->slabs, req->tenant, req->length);
         if (class < 0)
@@ -435,7 +436,7 @@ static bool fill(void *userdata, struct table_item *item, struct disk_entry *ret
 
         const struct chunk *c = volume_chunk_at(v, put_of(work)->ref.index);
 
-        if (!(c->flags & CHUNK_LINKED))
+        if (!sweep_is_kept(v, put_of(work)->ref.index))
                 return false;
         entry_from_chunk(v, c, ret);
         return true;
@@ -464,7 +465,7 @@ static void written(void *userdata, struct table_item *item, uint32_t page, int 
         struct store_put *req = put_of(work);
         struct chunk *c = volume_chunk_at(v, req->ref.index);
 
-        if (r == -ECANCELED || !(c->flags & CHUNK_LINKED)) {
+        if (r == -ECANCELED || !sweep_is_kept(v, req->ref.index)) {
                 put_cancel(v, req, -ECANCELED);
         } else if (r < 0) {
                 put_cancel(v, req, STORE_BYPASSED);

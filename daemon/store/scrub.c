@@ -165,7 +165,7 @@ static bool collect(struct scrub *s, uint32_t *segment, uint32_t *slot, uint32_t
                                 continue;
                         c = volume_chunk_at(v, i);
                         if ((c->flags & (CHUNK_LINKED | CHUNK_PENDING)) != CHUNK_LINKED ||
-                            c->pins == CHUNK_PINS_MAX)
+                            c->pins == CHUNK_PINS_MAX || sweep_is_dead(v, i))
                                 continue;
                         offset = chunk_offset(v, c);
                         bytes = round_up(c->length, DISK_PAGE);
@@ -208,14 +208,13 @@ static void settle(struct scrub *s, unsigned n, int error)
 {
         struct volume *v = s->v;
         const struct item item = s->items[n];
-        const struct chunk *c = volume_chunk_at(v, item.chunk);
         bool loss = error == -EBADMSG || volume_is_loss(error);
 
         s->items[n] = s->items[--s->n_items];
         if (error != 0 && !loss) {
                 if (found(s))
                         found(s)->skipped++;
-        } else if (c->flags & CHUNK_LINKED) {
+        } else if (sweep_is_kept(v, item.chunk)) {
                 s->chunks++;
                 if (found(s)) {
                         found(s)->chunks++;

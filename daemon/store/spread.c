@@ -285,7 +285,11 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
 
 static void purge_done(struct store_purge *req)
 {
-        part_done(container_of(req, struct part, purge), req->result);
+        struct part *part = container_of(req, struct part, purge);
+
+        if (part->spread->purge)
+                part->spread->purge->dropped += req->dropped;
+        part_done(part, req->result);
 }
 
 void store_purge(struct store *s, struct store_purge *req)
@@ -313,9 +317,9 @@ void store_purge(struct store *s, struct store_purge *req)
                         .complete = purge_done,
                 };
                 volume_purge(s->paths[part->path].volume, &part->purge, s->in_set ? &s->sum : NULL);
-                req->dropped += part->purge.dropped;
         }
         spread_settled(x);
+        store_sweep(s);
 }
 
 static void remove_done(struct store_purge *req)

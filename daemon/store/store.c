@@ -275,6 +275,7 @@ void store_turn(struct store *s)
 {
         if (!s->open)
                 return;
+        store_sweep(s);
         do {
                 s->again = false;
                 for (unsigned i = 0; i < s->n_paths; i++)
@@ -313,7 +314,7 @@ void store_stop(struct store *s)
 
 uint64_t store_pending(const struct store *s)
 {
-        uint64_t pending = s->waiting + s->nudged;
+        uint64_t pending = s->waiting + s->nudged + s->sweeping;
 
         for (unsigned i = 0; i < s->n_paths; i++)
                 pending += s->paths[i].calling +

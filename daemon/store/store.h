@@ -22,6 +22,7 @@
 #include "io/io.h"
 #include "key.h"
 
+struct histogram;
 struct store;
 
 enum store_answer {
@@ -354,10 +355,20 @@ struct store_purge {
         int result; /* 0, or -errno: the epoch could not be synced; the chunks are gone from memory,
                        but may come back */
         void (*complete)(struct store_purge *req);
+
+        /* The store's: see sweep.c. */
+        struct list_node sweep;
+        void (*answer)(struct store_purge *req);
+        uint32_t stop;
+        bool written, swept, wrapped;
 };
 /* At once nothing of it is found any more, puts in flight included; complete() when that is on
- * stable storage. */
+ * stable storage and all of it has left the index, which takes steps of less than a millisecond.
+ * `dropped`, known then: chunks that this purge dropped; where several purge the same, each chunk
+ * is counted by one of them. */
 void store_purge(struct store *s, struct store_purge *req);
+/* How long each step took, ns, is added to `times`, which is kept; NULL: none is. */
+void store_time_sweeps(struct store *s, struct histogram *times);
 
 /* Walks all chunks of a namespace in no order. Start with *cursor = 0; it ends with *cursor = 0.
  * What is put or dropped meanwhile may or may not be met; nothing is met twice. Looks at no more

@@ -35,7 +35,7 @@ int volume_find(const struct volume *v, uint32_t namespace_id, const struct key 
         if (i == INDEX_NONE)
                 return STORE_MISS;
         c = volume_chunk_at(v, i);
-        if (c->flags & CHUNK_PENDING)
+        if (c->flags & CHUNK_PENDING || sweep_is_dead(v, i))
                 return STORE_MISS;
         if (ret_ref)
                 *ret_ref = volume_ref(v, i);
@@ -46,7 +46,9 @@ int volume_find(const struct volume *v, uint32_t namespace_id, const struct key 
 
 bool volume_has(const struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash)
 {
-        return index_find(v->index, namespace_id, key, hash) != INDEX_NONE;
+        uint32_t i = index_find(v->index, namespace_id, key, hash);
+
+        return i != INDEX_NONE && !sweep_is_dead(v, i);
 }
 
 uint64_t volume_displaced(const struct volume *v)
@@ -90,7 +92,8 @@ int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, 
                 bool even_if_missing)
 {
         uint32_t i = index_find(v->index, namespace_id, key, hash);
-        bool has = i != INDEX_NONE && !(volume_chunk_at(v, i)->flags & CHUNK_PENDING);
+        bool has = i != INDEX_NONE && !(volume_chunk_at(v, i)->flags & CHUNK_PENDING) &&
+                   !sweep_is_dead(v, i);
         int r;
 
         if (!has && (!even_if_missing || !volume_may_have(v, namespace_id, key, hash)))
@@ -139,7 +142,7 @@ unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cu
                 const struct chunk *c = volume_chunk_at(v, (uint32_t)i);
 
                 if ((c->flags & (CHUNK_LINKED | CHUNK_PENDING)) == CHUNK_LINKED &&
-                    c->namespace_id == namespace_id)
+                    c->namespace_id == namespace_id && !sweep_is_dead(v, (uint32_t)i))
                         ret[n++] = volume_describe(c);
         }
         *cursor = i < high ? i : 0;

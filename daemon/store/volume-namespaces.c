@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The namespaces of a volume, as the store sees them; namespace.c has the list. What they are to
- * the chunks is here: a namespace with chunks of one size has a class for it, and a purge takes
- * what it is about out of the index at once, before it is written down. Loop thread. */
+ * the chunks is here: a namespace with chunks of one size has a class for it, and what a
+ * purge is about is not found from then on, before that is written down, and leaves the index a
+ * step at a time (sweep.c). Loop thread. */
 #include <string.h>
 
 #include "store/internal.h"
@@ -64,23 +65,22 @@ void volume_namespace_remove(struct volume *v, struct store_purge *req,
         volume_nudge(v);
 }
 
+bool volume_is_sweeping(const struct volume *v)
+{
+        return !list_empty(&v->sweeps);
+}
+
 void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set)
 {
-        bool walk = req->all ||
-                    (req->namespace_id != 0 && !volume_namespace_is_empty(v, req->namespace_id));
+        bool walk = req->all ? index_used(v->index) > 0
+                             : req->namespace_id != 0 &&
+                                       !volume_namespace_is_empty(v, req->namespace_id);
 
         req->dropped = 0;
         list_init(&req->node);
-        for (uint32_t i = 0; walk && i < index_high(v->index); i++) {
-                const struct chunk *c = volume_chunk_at(v, i);
-
-                if (!(c->flags & CHUNK_LINKED) ||
-                    (!req->all && c->namespace_id != req->namespace_id))
-                        continue;
-                req->dropped += !(c->flags & CHUNK_PENDING);
-                chunk_remove(v, i);
-        }
         v->stats.purges += req->all || req->namespace_id != 0;
         namespaces_purge(v->namespaces, req, ++v->seq, set);
+        if (walk)
+                sweep_begin(v, req);
         volume_nudge(v);
 }

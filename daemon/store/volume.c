@@ -137,7 +137,8 @@ uint64_t volume_pending(const struct volume *v)
 {
         if (!v->open)
                 return 0;
-        return v->requests + v->operations + v->tombstones + namespaces_pending(v->namespaces);
+        return v->requests + v->operations + v->tombstones + v->n_sweeps +
+               namespaces_pending(v->namespaces);
 }
 
 /* Everything to stable storage; then, and only then, the store is clean. */

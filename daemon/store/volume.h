@@ -168,6 +168,9 @@ bool volume_loses_drops(const struct volume *v);
 void volume_settle_drops(struct volume *v, struct store_put *req);
 /* `set`: with this one; NULL in a store of one path. */
 void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set);
+/* One step of dropping what was purged. True: there is more to do. */
+bool volume_sweep(struct volume *v);
+bool volume_is_sweeping(const struct volume *v);
 unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cursor,
                      struct store_chunk *ret, unsigned max);
 /* As store_set_watch(); of a volume that is open, and as store_walk() from record *i on. False: it

@@ -369,6 +369,29 @@ def test_what_is_in_memory_alone_is_not_nothing(make):
         assert [n.name for n in c.namespaces()] == []
 
 
+@pytest.mark.parametrize("how", ["purge", "remove", "everything"])
+def test_a_large_purge_takes_steps(make, how):
+    """Of 512 chunks each at most, however it is asked for; its reply counts all of them."""
+    daemon, count = make(""), 2000
+    steps = 'kvcache_loop_duration_seconds_count{part="purge"}'
+    keys = [struct.pack("<II", 7, i) + bytes(24) for i in range(count)]
+    with daemon.client() as c:
+        c.lane()
+        ns = c.namespace("large")
+        for at in range(0, count, 50):
+            results = c.put(ns, [(k, k * 4) for k in keys[at:at + 50]], ack=kvwire.Ack.WRITTEN)
+            assert all(r.status == Status.OK for r in results)
+        before = daemon.metrics().get(steps, 0)
+        dropped = {"purge": lambda: c.purge(ns), "everything": lambda: c.purge(everything=True),
+                   "remove": lambda: c.namespace_remove("large", purge=True)}[how]()
+        assert dropped == count
+        assert daemon.metric(steps) - before >= count // 512
+        ns = c.namespace("large")
+        assert not any(any(c.exists(ns, keys[at:at + 50])) for at in range(0, count, 50))
+    daemon.restart(kill=True)
+    assert daemon.metric("kvcache_store_chunks") == 0
+
+
 def test_a_removed_name_begins_anew(make):
     """Nothing of the old one is found in the new one, in memory or on disk, after kills and restarts."""
     daemon = make("", {"limits.uid_namespaces": 4})

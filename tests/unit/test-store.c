@@ -841,6 +841,102 @@ static void a_purge_survives_a_kill(void **state)
         stop();
 }
 
+enum { MANY = 3000, STEP_DROPS = 520 };
+
+/* Of several steps: nothing of it is found from the first on. */
+static void begin_large_purge(struct store_purge *req)
+{
+        static struct store_chunk chunks[64];
+        uint64_t cursor = 0;
+
+        store_purge(t.s, req);
+        assert_int_equal(count_present(0, MANY), 0);
+        assert_true(stats().chunks >= MANY - STEP_DROPS);
+        do
+                assert_int_equal(store_list(t.s, t.ns, &cursor, chunks, 64), 0);
+        while (cursor != 0);
+}
+
+static void a_large_purge_takes_steps(void **state)
+{
+        struct store_purge one = { .complete = purge_complete },
+                           same = { .complete = purge_complete },
+                           all = { .all = true, .complete = purge_complete };
+        uint64_t before, seen = 0;
+        static struct store_get get_req;
+
+        start_limit(64 * MIB);
+        put_range(0, MANY, 4096);
+        one.namespace_id = same.namespace_id = t.ns;
+        begin_large_purge(&one);
+        assert_int_equal(get_into(&get_req, MANY - 1, t.bufs[0]), STORE_MISS);
+        assert_int_equal(drop(MANY - 2), STORE_MISS);
+        /* A put of a key that is still in the index takes its place, and stays. */
+        assert_int_equal(submit_put(MANY - 1, 8192, false), 0);
+        for (before = stats().chunks; one.complete; before = stats().chunks) {
+                wait_io();
+                turn_once();
+                assert_true(before <= stats().chunks + STEP_DROPS);
+                seen++;
+        }
+        turn(puts_none, NULL);
+        assert_int_equal(last_result, 0);
+        assert_true(seen >= (MANY - STEP_DROPS) / STEP_DROPS);
+        assert_int_equal(one.result, 0);
+        assert_int_equal(one.dropped, MANY);
+        assert_int_equal(get(MANY - 1, 8192), 0);
+        assert_int_equal(stats().chunks, 1);
+
+        /* Several at once: each chunk is counted by one of them. */
+        put_range(0, MANY - 1, 4096);
+        one.complete = purge_complete;
+        begin_large_purge(&one);
+        store_purge(t.s, &same);
+        store_purge(t.s, &all);
+        turn(purge_done, &one);
+        turn(purge_done, &same);
+        turn(purge_done, &all);
+        assert_int_equal(one.dropped + same.dropped + all.dropped, MANY);
+        assert_int_equal(stats().chunks, 0);
+        stop();
+}
+
+static void die_in_a_large_purge(void)
+{
+        struct store_purge req = { .complete = purge_complete };
+
+        start_limit(64 * MIB);
+        req.namespace_id = t.ns;
+        put_range(0, MANY, 4096);
+        begin_large_purge(&req);
+        assert_int_equal(put(7, 8192), 0);
+        turn(purge_done, &req);
+        assert_int_equal(put(9, 8192), 0);
+}
+
+static void a_stop_in_a_large_purge_loses_nothing_of_it(void **state)
+{
+        struct store_purge req = { .complete = purge_complete };
+
+        in_killed_process(die_in_a_large_purge);
+        start_limit(64 * MIB);
+        assert_int_equal(count_present(0, MANY), 2);
+        assert_int_equal(get(7, 8192), 0);
+        put_range(10, MANY, 4096);
+        req.namespace_id = t.ns;
+        store_purge(t.s, &req);
+        assert_non_null(req.complete);
+        assert_int_equal(put(8, 8192), 0);
+        stop();
+        assert_null(req.complete);
+        assert_int_equal(req.result, 0);
+        assert_int_equal(req.dropped, MANY + 2);
+        start_limit(64 * MIB);
+        assert_int_equal(count_present(0, MANY + 10), 1);
+        assert_int_equal(get(8, 8192), 0);
+        stop();
+}
+
 static void a_purge_takes_puts_in_flight(void **state)
 {
         start_limit(64 * MIB);
@@ -3356,6 +3452,8 @@ static const struct CMUnitTest tests[] = {
         TEST(a_drop_survives_a_kill),
         TEST(a_drop_survives_the_ring_going_round),
         TEST(a_purge_survives_a_kill),
+        TEST(a_large_purge_takes_steps),
+        TEST(a_stop_in_a_large_purge_loses_nothing_of_it),
         TEST(a_purge_takes_puts_in_flight),
         TEST(a_purged_read_in_flight_is_a_miss),
         TEST(a_list_meets_every_chunk_once),
