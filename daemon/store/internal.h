@@ -86,6 +86,8 @@ enum { SEGMENT_ZERO = -1, SEGMENT_UNKNOWN = -2 };
 /* What a tenant has on a volume, in whole slots, and may have; 0: no limit. */
 struct tenant_room {
         uint64_t bytes, limit;
+        struct list_node waiting; /* struct store_put, for a slot, in order; unused: zero */
+        struct list_node turn;    /* in volume.slot_waiting while it has some */
 };
 
 struct volume {
@@ -167,7 +169,8 @@ struct volume {
         struct kio_request table_io;
         int table_error; /* of the write that failed, while that is being marked */
         uint32_t void_position, void_pages;        /* of that write */
-        struct list_node slot_waiting;             /* struct store_put, in order */
+        struct list_node slot_waiting;             /* struct tenant_room, in turn */
+        uint64_t n_slot_waiting;                   /* puts of theirs */
         struct list_node gets_flying, puts_flying; /* at the device; puts until they are in the
                                                       table */
         struct list_node done_puts, done_gets;     /* complete() is due */

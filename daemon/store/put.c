@@ -3,9 +3,9 @@
  *
  * From volume_put() on the chunk has its record: in the eviction order, in the index for a second
  * put to find, and pinned. Nobody finds it to read before its entry is on disk. Puts that need a
- * file that is being made wait in order, with everything but a slot. Payloads are written in
- * parallel; their entries go to the ring, which writes all that queued up while its last write
- * flew.
+ * file that is being made wait, in order of their tenant, with everything but a slot. Payloads are
+ * written in parallel; their entries go to the ring, which writes all that queued up while its last
+ * write flew.
  *
  * A purge takes a put in flight out of the index; the put then ends with -ECANCELED
  * wherever it is, and an entry that went out all the same is older than the purge. Drops do not see
@@ -161,38 +161,71 @@ void put_resume(struct volume *v, struct segment *seg)
                 put_write(v, container_of(n, struct store_put, node));
 }
 
+static struct tenant_room *room_of(struct volume *v, const struct store_put *req)
+{
+        struct tenant_room *room = &v->tenants[req->tenant];
+
+        if (!room->waiting.next) {
+                list_init(&room->waiting);
+                list_init(&room->turn);
+        }
+        return room;
+}
+
+static void wait_for_slot(struct volume *v, struct store_put *req)
+{
+        struct tenant_room *room = room_of(v, req);
+
+        list_append(&room->waiting, &req->node);
+        if (list_empty(&room->turn))
+                list_append(&v->slot_waiting, &room->turn);
+        v->n_slot_waiting++;
+}
+
+/* The tenant's next one. False: there is no slot for it now. */
+static bool serve_next(struct volume *v, struct tenant_room *room)
+{
+        struct store_put *req = container_of(room->waiting.next, struct store_put, node);
+        int r;
+
+        if (!sweep_is_kept(v, req->ref.index))
+                r = -ECANCELED;
+        else if (v->bypassed)
+                r = STORE_BYPASSED;
+        else
+                r = room_acquire(v, req->ref.index, private(req)->class);
+        if (r == ROOM_WAIT)
+                return false;
+        if (r == STORE_FULL) {
+                /* What is pinned by others comes free; what only waits here does not. */
+                if (v->pins > v->n_slot_waiting)
+                        return false;
+                r = -ENOSPC;
+        }
+        list_unlink(&req->node);
+        v->n_slot_waiting--;
+        if (r == 0)
+                put_write(v, req);
+        else
+                put_cancel(v, req, r);
+        return true;
+}
+
+/* Tenants in turn, each in its order: one that cannot be served keeps nobody else waiting. */
 void put_serve_waiting(struct volume *v)
 {
-        uint64_t waiting = 0;
+        struct list_node turn = LIST_INIT(turn), over = LIST_INIT(over), *n;
 
-        while (!list_empty(&v->slot_waiting)) {
-                struct store_put *req = container_of(v->slot_waiting.next, struct store_put, node);
-                int r;
+        list_splice(&turn, &v->slot_waiting);
+        while ((n = list_pop(&turn))) {
+                struct tenant_room *room = container_of(n, struct tenant_room, turn);
 
-                if (!sweep_is_kept(v, req->ref.index))
-                        r = -ECANCELED;
-                else if (v->bypassed)
-                        r = STORE_BYPASSED;
-                else
-                        r = room_acquire(v, req->ref.index, private(req)->class);
-                if (r == ROOM_WAIT)
-                        return;
-                if (r == STORE_FULL) {
-                        /* What is pinned by others comes free; what only waits here does not. */
-                        if (waiting == 0)
-                                list_for_each (&v->slot_waiting, n)
-                                        waiting++;
-                        if (v->pins > waiting)
-                                return;
-                        r = -ENOSPC;
-                }
-                list_unlink(&req->node);
-                waiting = 0;
-                if (r == 0)
-                        put_write(v, req);
-                else
-                        put_cancel(v, req, r);
+                if (!serve_next(v, room))
+                        list_append(&over, n);
+                else if (!list_empty(&room->waiting))
+                        list_append(&turn, n);
         }
+        list_splice(&v->slot_waiting, &over);
 }
 
 int volume_put(struct volume *v, struct store_put *req)
@@ -241,7 +274,7 @@ int volume_put(struct volume *v, struct store_put *req)
 
         r = list_empty(&v->slot_waiting) ? room_acquire(v, i, (unsigned)class) : ROOM_WAIT;
         if (r == ROOM_WAIT) {
-                list_append(&v->slot_waiting, &req->node);
+                wait_for_slot(v, req);
         } else if (r == 0) {
                 put_write(v, req);
         } else {

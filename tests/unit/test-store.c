@@ -2768,6 +2768,62 @@ static void start_filled_by_another(void)
         settle();
 }
 
+static bool all_but_four(const void *arg)
+{
+        return puts_busy == 4;
+}
+
+/* One whose share is taken by what is being written. */
+static void a_tenant_without_room_keeps_no_other_waiting(void **state)
+{
+        struct store_params params = params_of(64 * MIB);
+        uint32_t first, second;
+        uint64_t last = 10;
+        int r;
+
+        params.prewrite = false;
+        t.faults = true;
+        start(&params);
+        become(2);
+        become(1);
+        first = t.ns;
+        store_set_tenant_limit(t.s, 1, 3 * 64 * KIB);
+        assert_int_equal(put(100, 64 * KIB), 0); /* it has a segment */
+        assert_int_equal(drop(100), 0);
+        settle();
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        for (uint64_t n = 0; n < 3; n++) { /* one by one, so that they are not joined */
+                assert_int_equal(submit_put(n, 64 * KIB, false), 0);
+                while (fault_hits() <= n)
+                        turn_once();
+        }
+        fault_set(NULL);
+        become(2);
+        second = t.ns;
+        do { /* until one waits for a segment, so that the other tenant's waits behind it */
+                t.tenant = 2;
+                t.ns = second;
+                assert_int_equal(submit_put(last++, MIB, false), 0);
+                t.tenant = 1;
+                t.ns = first;
+                r = submit_put(3, 64 * KIB, false);
+        } while (r == STORE_FULL && last < 24);
+        assert_int_equal(r, 0);
+        t.tenant = 2;
+        t.ns = second;
+        for (unsigned n = 0; n < 3; n++)
+                assert_int_equal(submit_put(last++, MIB, false), 0);
+        turn(all_but_four, NULL);
+        assert_int_equal(count_present(10, last - 10), last - 10);
+        fault_release();
+        turn(puts_none, NULL);
+        assert_int_equal(last_result, 0);
+        t.ns = first;
+        assert_true(present(3));
+        stop();
+}
+
 static void test_R1_a_handover_is_on_disk_before_the_next_tenants_first_byte(void **state)
 {
         static const uint32_t lengths[] = { 60000, 4096, 20000, 300000 };
@@ -3508,6 +3564,7 @@ static const struct CMUnitTest tests[] = {
         TEST(a_failed_sync_is_never_believed_again),
         TEST(a_failed_sync_of_a_growing_ring_is_one_as_well),
         TEST(a_failed_payload_write_stores_nothing),
+        TEST(a_tenant_without_room_keeps_no_other_waiting),
         TEST(test_R1_a_handover_is_on_disk_before_the_next_tenants_first_byte),
         TEST(test_R1_a_file_that_cannot_be_handed_over_is_not_used),
         TEST(test_R1_a_handover_whose_record_fails_bypasses_the_path),
