@@ -17,7 +17,7 @@ enum waiting {
         WAITING_SYNC,
 };
 
-enum { CACHE_USER_BUCKETS = 64 };
+enum { CACHE_USER_BUCKETS = 64, CACHE_DEADLINES = 4096 };
 
 /* A user with something that waits for room, or is on its way to the store. */
 struct cache_user {
@@ -56,8 +56,12 @@ struct cache {
         struct list_node settling; /* who waits for those, in order */
         struct list_node direct_puts[256]; /* from clients' memory, by their key's hash */
         uint64_t n_direct_puts;
-        uint64_t evictions;        /* of chunks being written, so far */
-        uint64_t next_deadline_ns; /* of those who wait for room; 0: nobody */
+        uint64_t evictions; /* of chunks being written, so far */
+        /* Requests that wait for room, by the tick after their deadline; those of the ticks until
+         * `tick` are in `late`, or were looked at. */
+        struct list_node deadlines[CACHE_DEADLINES], late;
+        uint64_t tick;
+        uint64_t next_deadline_ns; /* when to look at the next of these; 0: nobody waits */
         uint64_t look_again_ns;    /* when somebody's patience ends; 0: nobody's */
         uint64_t unwritten_limit, reserve;
         uint64_t unwritten; /* bytes of all users, direct puts included */

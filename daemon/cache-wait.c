@@ -4,15 +4,66 @@
 #include "cache-internal.h"
 
 #include "base/clock.h"
+#include "checked.h"
 
 enum {
         /* In a wait for room the first of a line goes first, so that a large one is not starved by
          * small ones. But one that has found none for so long, since what it needs is leased, does
          * not hold up who comes behind it any more. */
         PATIENCE_MS = 100,
-        LOOKS = 1024, /* of a turn, at those who wait */
+        LOOKS = 1024, /* of a turn, at those who wait, and at those whose time may be over */
 };
 #define PATIENCE_NS (PATIENCE_MS * UINT64_C(1000000))
+#define TICK_NS     (UINT64_C(1) << 21) /* a wait ends so much late at most */
+
+/* --- the ends of waits ---
+ *
+ * A client chooses the end of each wait, so what an end costs must not grow with the number of
+ * those that wait. They are in buckets by the tick that follows their end; the buckets are gone
+ * through in a circle, and who is found there a round too early stays. */
+
+/* The next time that the bucket of this tick is looked at. */
+static uint64_t tick_of_visit(const struct cache *c, uint64_t tick)
+{
+        return c->tick + 1 + (tick - c->tick - 1) % CACHE_DEADLINES;
+}
+
+static void note_deadline(struct cache *c, struct cache_request *req)
+{
+        uint64_t tick = MAX(req->deadline_ns / TICK_NS, c->tick) + 1;
+        uint64_t visit_ns = tick_of_visit(c, tick) * TICK_NS;
+
+        list_append(&c->deadlines[tick % CACHE_DEADLINES], &req->deadline);
+        if (c->next_deadline_ns == 0 || visit_ns < c->next_deadline_ns)
+                c->next_deadline_ns = visit_ns;
+}
+
+static uint64_t next_deadline_ns(const struct cache *c, uint64_t now_ns)
+{
+        if (!list_empty(&c->late))
+                return now_ns;
+        if (c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] == 0)
+                return 0;
+        for (uint64_t tick = c->tick + 1; tick <= c->tick + CACHE_DEADLINES; tick++)
+                if (!list_empty(&c->deadlines[tick % CACHE_DEADLINES]))
+                        return tick * TICK_NS;
+        return 0;
+}
+
+/* --- the queues --- */
+
+/* It waits, in its user's queue or to be put back there. */
+static void note_waiting(struct cache *c, struct cache_request *req, struct cache_user *u)
+{
+        /* Who waits alone begins the time anew. */
+        if (c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] == 0 && list_empty(&c->late))
+                c->tick = MAX(c->tick, req->waits_since_ns / TICK_NS);
+        req->waits_as = u;
+        c->n_waiting[req->kind]++;
+        if (req->owner)
+                list_append(req->owner, &req->owned);
+        note_deadline(c, req);
+}
 
 /* It waits no more; what becomes of it is the caller's. */
 static void stop_waiting(struct cache *c, struct cache_request *req)
@@ -21,6 +72,8 @@ static void stop_waiting(struct cache *c, struct cache_request *req)
 
         req->waits_as = NULL;
         list_unlink(&req->node);
+        list_unlink(&req->owned);
+        list_unlink(&req->deadline);
         c->n_waiting[req->kind]--;
         if (list_empty(&u->waits[req->kind]))
                 list_unlink(&u->turn[req->kind]);
@@ -38,17 +91,14 @@ void cache_wait_for_room(struct cache *c, struct cache_request *req)
         }
         c->stats.waited++;
         req->waiting = WAITING_ROOM;
-        req->waits_as = u;
         req->waits_since_ns = clock_mono_ns();
         if (c->look_again_ns == 0)
                 c->look_again_ns = req->waits_since_ns + PATIENCE_NS;
         list_append(&u->waits[req->kind], &req->node);
         if (list_empty(&u->turn[req->kind]))
                 list_append(&c->waiting[req->kind], &u->turn[req->kind]);
-        c->n_waiting[req->kind]++;
+        note_waiting(c, req, u);
         cache_user_count(c, u);
-        if (c->next_deadline_ns == 0 || req->deadline_ns < c->next_deadline_ns)
-                c->next_deadline_ns = req->deadline_ns;
 }
 
 /* A user within its share may use the reserve, too: so it is let in whatever the others have. */
@@ -84,27 +134,6 @@ bool cache_others_first(const struct cache *c, const struct cache_request *req)
                container_of(list->prev, struct cache_request, node)->waits_since_ns + PATIENCE_NS;
 }
 
-/* Those that wait and are to end so: moved to `ret`, which is to be passed to finish_all(). */
-static void pick(struct cache *c, unsigned kind,
-                 bool (*is_one)(const struct cache_request *, const void *), const void *what,
-                 struct list_node *ret)
-{
-        list_for_each_safe (&c->waiting[kind], i) {
-                struct cache_user *u = container_of(i, struct cache_user, turn[kind]);
-
-                u->refs++;
-                list_for_each_safe (&u->waits[kind], n) {
-                        struct cache_request *req = container_of(n, struct cache_request, node);
-
-                        if (!is_one(req, what))
-                                continue;
-                        stop_waiting(c, req);
-                        list_append(ret, n);
-                }
-                cache_user_unref(u);
-        }
-}
-
 static void finish_all(struct cache *c, struct list_node *requests, enum cache_status status)
 {
         struct list_node *n;
@@ -113,24 +142,17 @@ static void finish_all(struct cache *c, struct list_node *requests, enum cache_s
                 cache_finish(c, container_of(n, struct cache_request, node), status);
 }
 
-static bool is_of(const struct cache_request *req, const void *owner)
-{
-        return !owner || req->owner == owner;
-}
-
-/* `owner`: NULL is everybody. */
-static void cancel(struct cache *c, const void *owner)
+void cache_cancel(struct cache *c, struct list_node *owner)
 {
         struct list_node cancelled = LIST_INIT(cancelled);
 
-        for (unsigned kind = 0; kind < KINDS; kind++)
-                pick(c, kind, is_of, owner, &cancelled);
-        finish_all(c, &cancelled, CACHE_CANCELLED);
-}
+        while (!list_empty(owner)) {
+                struct cache_request *req = container_of(owner->next, struct cache_request, owned);
 
-void cache_cancel(struct cache *c, const void *owner)
-{
-        cancel(c, owner);
+                stop_waiting(c, req);
+                list_append(&cancelled, &req->node);
+        }
+        finish_all(c, &cancelled, CACHE_CANCELLED);
 }
 
 /* One round of let_in(). */
@@ -161,9 +183,8 @@ static bool let_in_next(struct cache *c, struct cache_user *u, unsigned kind, st
                 length = req->length;
                 if (round->n_no_room < CACHE_FAILED_TRIES)
                         round->no_room[round->n_no_room++] = length;
-                req->waits_as = u;
                 u->refs++;
-                c->n_waiting[kind]++;
+                note_waiting(c, req, u);
         } else {
                 list_unlink(&req->node);
         }
@@ -208,31 +229,33 @@ static void let_in(struct cache *c, unsigned kind, uint64_t now_ns)
         }
 }
 
-static bool is_late(const struct cache_request *req, const void *now_ns)
-{
-        return req->deadline_ns <= *(const uint64_t *)now_ns;
-}
-
 static void expire(struct cache *c, uint64_t now_ns)
 {
-        struct list_node late = LIST_INIT(late);
+        struct list_node ended = LIST_INIT(ended);
+        unsigned looks = 0;
 
-        for (unsigned kind = 0; kind < KINDS; kind++)
-                pick(c, kind, is_late, &now_ns, &late);
-        c->next_deadline_ns = 0;
-        for (unsigned kind = 0; kind < KINDS; kind++)
-                list_for_each (&c->waiting[kind], i) {
-                        const struct cache_user *u = container_of(i, struct cache_user, turn[kind]);
+        for (;;) {
+                struct list_node *n = looks < LOOKS ? list_pop(&c->late) : NULL;
+                struct cache_request *req;
 
-                        list_for_each (&u->waits[kind], n) {
-                                uint64_t deadline_ns =
-                                        container_of(n, struct cache_request, node)->deadline_ns;
-
-                                if (c->next_deadline_ns == 0 || deadline_ns < c->next_deadline_ns)
-                                        c->next_deadline_ns = deadline_ns;
-                        }
+                if (!n) {
+                        if (looks == LOOKS || c->tick >= now_ns / TICK_NS)
+                                break;
+                        c->tick++;
+                        list_splice(&c->late, &c->deadlines[c->tick % CACHE_DEADLINES]);
+                        continue;
                 }
-        finish_all(c, &late, CACHE_BUSY);
+                looks++;
+                req = container_of(n, struct cache_request, deadline);
+                if (req->deadline_ns > now_ns) {
+                        note_deadline(c, req);
+                        continue;
+                }
+                stop_waiting(c, req);
+                list_append(&ended, &req->node);
+        }
+        c->next_deadline_ns = next_deadline_ns(c, now_ns);
+        finish_all(c, &ended, CACHE_BUSY);
 }
 
 static bool may_submit(const struct cache *c)
@@ -270,6 +293,18 @@ bool cache_has_work(const struct cache *c)
 
 void cache_stop(struct cache *c)
 {
+        struct list_node cancelled = LIST_INIT(cancelled);
+
         c->stopping = true;
-        cancel(c, NULL);
+        for (unsigned kind = 0; kind < KINDS; kind++)
+                while (!list_empty(&c->waiting[kind])) {
+                        struct cache_user *u =
+                                container_of(c->waiting[kind].next, struct cache_user, turn[kind]);
+                        struct cache_request *req =
+                                container_of(u->waits[kind].next, struct cache_request, node);
+
+                        stop_waiting(c, req);
+                        list_append(&cancelled, &req->node);
+                }
+        finish_all(c, &cancelled, CACHE_CANCELLED);
 }

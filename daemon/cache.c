@@ -35,6 +35,9 @@ int cache_new(struct cache **ret, const struct cache_params *params)
                 list_init(&c->users[i]);
         for (unsigned kind = 0; kind < KINDS; kind++)
                 list_init(&c->waiting[kind]);
+        for (unsigned i = 0; i < CACHE_DEADLINES; i++)
+                list_init(&c->deadlines[i]);
+        list_init(&c->late);
         list_init(&c->writers);
         list_init(&c->dropping);
         list_init(&c->settling);
@@ -74,6 +77,8 @@ struct cache_place cache_place_of(const struct cache *c, uint32_t chunk)
 void cache_request_init(struct cache *c, struct cache_request *req, int kind)
 {
         list_init(&req->node);
+        list_init(&req->owned);
+        list_init(&req->deadline);
         req->kind = (uint8_t)kind;
         req->waiting = WAITING_NOT;
         req->waits_as = NULL;

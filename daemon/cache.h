@@ -52,8 +52,9 @@ struct cache_place {
 };
 
 struct cache_request {
-        struct list_node node; /* the cache's: waiting for room, for a fill or for a write */
-        const void *owner;     /* for cache_cancel() */
+        struct list_node node;   /* the cache's: waiting for room, for a fill or for a write */
+        struct list_node *owner; /* its list of those that wait for room, for cache_cancel(); NULL:
+                                    none */
         uint32_t namespace_id;
         uint16_t tenant;
         uint32_t user; /* its uid: users are served in turn, and each has its share */
@@ -88,6 +89,7 @@ struct cache_request {
 
         /* the cache's */
         struct cache_user *waits_as; /* WAITING_ROOM: in this user's queue */
+        struct list_node owned, deadline;
         uint64_t waits_since_ns;
         uint8_t kind, waiting;
 };
@@ -163,7 +165,7 @@ void cache_kick(struct cache *c);
 void cache_unpin(struct cache *c, uint32_t chunk);
 /* Completes with CACHE_CANCELLED what this owner has waiting for room; the rest completes as it
  * would. */
-void cache_cancel(struct cache *c, const void *owner);
+void cache_cancel(struct cache *c, struct list_node *owner);
 /* End of a loop turn, after everything that may make a request: lets waiters in, and out whose
  * deadline has passed. Returns when it must be called again at the latest, ns; 0: not before
  * something happens. */

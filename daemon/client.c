@@ -184,6 +184,7 @@ int client_init(struct client *client, struct dispatch_env *env, const struct te
                 .lane = { .fd = -1 },
         };
         list_init(&client->unstarted);
+        list_init(&client->waits);
         list_init(&client->lookups);
         return lease_holder_init(env->leases, &client->leases, tenant_user_uid(holds->user),
                                  holds->admin);
@@ -237,7 +238,7 @@ void client_abandon(struct client *client)
         lease_release_all(client->env->leases, &client->leases);
         settle_leases(client);
         cache_kick(client->env->cache);
-        cache_cancel(client->env->cache, client);
+        cache_cancel(client->env->cache, &client->waits);
         while (!list_empty(&client->lookups))
                 lookups_cancel(container_of(client->lookups.next, struct lookup_wait, owned));
         donations_end(client);

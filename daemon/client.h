@@ -114,6 +114,7 @@ struct client {
         unsigned inflight;          /* messages not answered yet */
         uint32_t keys_inflight;     /* of these */
         struct list_node unstarted; /* batches whose keys are not all started, in order */
+        struct list_node waits;     /* requests to the cache that wait for room */
         struct list_node lookups;   /* of struct lookup_wait: LOOKUPs that are not answered */
         struct chain *chain;        /* the one that the next message may continue */
         struct key chain_last;

@@ -240,7 +240,7 @@ void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
         struct slot *s = &b->slots[i];
 
         s->batch = b;
-        s->req.owner = b->client;
+        s->req.owner = &b->client->waits;
         s->req.namespace_id = b->head.namespace_id;
         s->req.tenant = b->client->env->store_tenant;
         s->req.user = b->client->uid;

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@
 enum { KIB = 1024, MIB = 1024 * KIB, LENGTH = 20000, SMALL = 64 * KIB, SLABS = 8 };
 
 static struct tiers t;
+static struct list_node waits = LIST_INIT(waits); /* of all requests that name no other owner */
 
 /* Look-ups of the store: each try of a put makes one. The linker has the cache come here. */
 static uint64_t looks;
@@ -99,7 +101,7 @@ static void start(struct req *r, uint32_t n)
 {
         *r = (struct req){
                 .req = {
-                        .owner = &t,
+                        .owner = &waits,
                         .namespace_id = t.ns,
                         .key = key_of(n),
                         .deadline_ns = clock_mono_ns() + t.later_ns + 60000000000u,
@@ -1134,20 +1136,68 @@ static void a_wait_that_is_cancelled_ends_and_others_do_not(void **state)
 {
         uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
         struct req mine, other, in_flight;
-        int somebody;
+        struct list_node somebody = LIST_INIT(somebody);
 
         pin_every_slab(pinned, SLABS);
         put_bytes(&in_flight, 3, CACHE_WRITTEN, 1, SMALL);
         put_bytes(&mine, 1, CACHE_WRITTEN, 1, large);
         put_bytes(&other, 2, CACHE_WRITTEN, 1, large);
-        other.req.owner = &somebody;
-        in_flight.req.owner = &t;
-        cache_cancel(t.cache, &t);
+        list_unlink(&other.req.owned);
+        list_append(&somebody, &other.req.owned);
+        cache_cancel(t.cache, &waits);
         assert_true(mine.done && !other.done && !in_flight.done);
         assert_int_equal(mine.req.status, CACHE_CANCELLED);
         expect(&in_flight, CACHE_OK);
         unpin_all(pinned, SLABS);
         expect(&other, CACHE_OK);
+}
+
+/* However many wait, one turn ends the waits of a bounded number of them, and an owner that has
+ * nothing waiting goes at once. */
+static void many_waits_end_a_few_a_turn(void **state)
+{
+        enum { MANY = 20000, TURN = 2048, OWNERS = 2000 };
+        uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
+        struct list_node somebody = LIST_INIT(somebody);
+        struct req *many = calloc(MANY, sizeof(*many));
+        unsigned done = 0, turns = 0;
+        clock_t alone, beside;
+        uint64_t now;
+
+        assert_non_null(many);
+        pin_every_slab(pinned, SLABS);
+        alone = clock();
+        for (unsigned i = 0; i < OWNERS; i++)
+                cache_cancel(t.cache, &somebody);
+        alone = clock() - alone;
+        for (unsigned i = 0; i < MANY; i++) {
+                start(&many[i], i + 1);
+                many[i].req.memory = (void *)"";
+                many[i].req.length = large;
+                cache_put(t.cache, &many[i].req);
+        }
+        beside = clock();
+        for (unsigned i = 0; i < OWNERS; i++)
+                cache_cancel(t.cache, &somebody);
+        beside = clock() - beside;
+        assert_in_range(beside, 0, 10 * alone + CLOCKS_PER_SEC / 50);
+
+        now = many[MANY - 1].req.deadline_ns + 1000000000;
+        while (done < MANY) {
+                unsigned before = done;
+
+                assert_true(turns++ < 100 * MANY / TURN);
+                (void)cache_turn(t.cache, now);
+                done = 0;
+                for (unsigned i = 0; i < MANY; i++)
+                        if (many[i].done) {
+                                assert_int_equal(many[i].req.status, CACHE_BUSY);
+                                done++;
+                        }
+                assert_in_range(done - before, 0, TURN);
+        }
+        unpin_all(pinned, SLABS);
+        free(many);
 }
 
 static bool is_in_pool(uint32_t n)
@@ -1762,7 +1812,7 @@ static void traffic(uint64_t seed, const struct fault_plan *plan)
                         break;
                 case 14:
                         if (draw(20) == 0)
-                                cache_cancel(t.cache, &t);
+                                cache_cancel(t.cache, &waits);
                         break;
                 default:
                         break;
@@ -1857,6 +1907,7 @@ int main(int argc, char **argv)
                 TEST(who_does_not_want_to_wait_is_told_busy_at_once),
                 TEST(a_wait_ends_at_its_deadline),
                 TEST(a_wait_that_is_cancelled_ends_and_others_do_not),
+                TEST(many_waits_end_a_few_a_turn),
                 TEST(puts_are_let_in_in_order),
                 TEST(test_R16_one_users_unwritten_bytes_leave_another_its_share),
                 TEST(test_R16_users_that_wait_for_room_are_let_in_in_turn),

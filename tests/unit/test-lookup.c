@@ -567,7 +567,6 @@ static void start(struct req *r, uint32_t n)
 {
         *r = (struct req){
                 .req = {
-                        .owner = &t,
                         .namespace_id = namespace_of(n),
                         .key = key_of(n),
                         .hash = hash_of(n),

@@ -217,8 +217,7 @@ static void begin_put(struct req *r, uint16_t tenant, uint32_t ns, uint32_t n)
         static char bytes[4][LENGTH];
         char *src = bytes[n % ARRAY_SIZE(bytes)];
 
-        *r = (struct req){ .req = { .owner = r,
-                                    .namespace_id = ns,
+        *r = (struct req){ .req = { .namespace_id = ns,
                                     .tenant = tenant,
                                     .key = key_of(n),
                                     .deadline_ns = UINT64_MAX,
