@@ -17,7 +17,7 @@ enum waiting {
         WAITING_SYNC,
 };
 
-enum { CACHE_USER_BUCKETS = 64, CACHE_DEADLINES = 4096 };
+enum { CACHE_USER_BUCKETS = 64, CACHE_DEADLINES = 4096, CACHE_COMPLETED = 1024 };
 
 /* A user with something that waits for room, or is on its way to the store. */
 struct cache_user {
@@ -61,8 +61,13 @@ struct cache {
          * `tick` are in `late`, or were looked at. */
         struct list_node deadlines[CACHE_DEADLINES], late;
         uint64_t tick;
-        uint64_t next_deadline_ns; /* when to look at the next of these; 0: nobody waits */
-        uint64_t look_again_ns;    /* when somebody's patience ends; 0: nobody's */
+        /* Any number of requests may wait for one chunk, or for one sync. When it has come, some go
+         * on at once, and the others in later turns: `settled` are to look at the chunk, which they
+         * have pinned, and `finished` are to be completed. */
+        struct list_node settled, finished;
+        unsigned n_settled, n_completed; /* in this turn */
+        uint64_t next_deadline_ns;       /* when to look at the next of these; 0: nobody waits */
+        uint64_t look_again_ns;          /* when somebody's patience ends; 0: nobody's */
         uint64_t unwritten_limit, reserve;
         uint64_t unwritten; /* bytes of all users, direct puts included */
         uint64_t pending;   /* requests, fills and writes */
@@ -110,8 +115,10 @@ struct cache_place cache_place_of(const struct cache *c, uint32_t chunk);
 /* --- cache.c --- */
 
 void cache_request_init(struct cache *c, struct cache_request *req, int kind);
-/* Completes it. */
+/* Completes it, now or in a later turn. */
 void cache_finish(struct cache *c, struct cache_request *req, enum cache_status status);
+/* Begins a turn, with the requests that were left to it. */
+void cache_complete_finished(struct cache *c);
 /* With the chunk, pinned for the caller. */
 void cache_finish_with(struct cache *c, struct cache_request *req, enum cache_status status,
                        uint32_t chunk);

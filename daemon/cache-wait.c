@@ -267,6 +267,7 @@ static bool may_submit(const struct cache *c)
 
 uint64_t cache_turn(struct cache *c, uint64_t now_ns)
 {
+        cache_complete_finished(c);
         if (may_submit(c)) {
                 c->retry_now = false;
                 c->retry_pending = store_pending(c->params.store);
@@ -288,7 +289,8 @@ uint64_t cache_turn(struct cache *c, uint64_t now_ns)
 
 bool cache_has_work(const struct cache *c)
 {
-        return (c->kicked && c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0) || may_submit(c);
+        return !list_empty(&c->finished) || !list_empty(&c->settled) ||
+               (c->kicked && c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0) || may_submit(c);
 }
 
 void cache_stop(struct cache *c)

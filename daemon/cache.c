@@ -38,6 +38,8 @@ int cache_new(struct cache **ret, const struct cache_params *params)
         for (unsigned i = 0; i < CACHE_DEADLINES; i++)
                 list_init(&c->deadlines[i]);
         list_init(&c->late);
+        list_init(&c->finished);
+        list_init(&c->settled);
         list_init(&c->writers);
         list_init(&c->dropping);
         list_init(&c->settling);
@@ -107,6 +109,10 @@ void cache_finish(struct cache *c, struct cache_request *req, enum cache_status 
         }
         if (status == CACHE_BUSY)
                 c->stats.busy++;
+        if (c->n_completed++ >= CACHE_COMPLETED) {
+                list_append(&c->finished, &req->node);
+                return;
+        }
         c->pending--;
         req->complete(req);
 }
@@ -185,6 +191,23 @@ static void settle_failed_fill(struct cache *c, struct pool_chunk *pc)
         cache_try_in_turn(c, &puts);
 }
 
+/* What it waited for on the chunk has come about, or has failed with that status. */
+static void settle_one(struct cache *c, struct cache_request *req, uint32_t chunk,
+                       enum cache_status status)
+{
+        const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
+
+        req->waiting = WAITING_NOT;
+        if (req->kind == KIND_GET)
+                cache_finish_with(c, req, CACHE_OK, chunk);
+        else if (status == CACHE_OK && (pc->flags & POOL_DROPPED))
+                cache_finish(c, req, CACHE_EXISTS); /* the first was there, and is gone */
+        else if (status == CACHE_OK)
+                cache_put_present(c, req, chunk);
+        else
+                cache_finish(c, req, status);
+}
+
 void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
                           enum cache_status status)
 {
@@ -210,16 +233,37 @@ void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
         while ((n = list_pop(&settled))) {
                 struct cache_request *req = container_of(n, struct cache_request, node);
 
-                req->waiting = WAITING_NOT;
-                if (req->kind == KIND_GET) {
-                        cache_finish_with(c, req, CACHE_OK, chunk);
-                } else if (status == CACHE_OK && (pc->flags & POOL_DROPPED)) {
-                        cache_finish(c, req, CACHE_EXISTS); /* the first was there, and is gone */
-                } else if (status == CACHE_OK) {
-                        cache_put_present(c, req, chunk);
-                } else {
-                        cache_finish(c, req, status);
+                if (c->n_settled++ < CACHE_COMPLETED) {
+                        settle_one(c, req, chunk, status);
+                        continue;
                 }
+                pool_pin(c->params.pool, chunk);
+                req->chunk = chunk;
+                req->status = status;
+                list_append(&c->settled, n);
+        }
+}
+
+void cache_complete_finished(struct cache *c)
+{
+        struct list_node *n;
+
+        c->n_completed = c->n_settled = 0;
+        while (c->n_completed < CACHE_COMPLETED && (n = list_pop(&c->finished))) {
+                struct cache_request *req = container_of(n, struct cache_request, node);
+
+                c->n_completed++;
+                c->pending--;
+                req->complete(req);
+        }
+        while (c->n_settled < CACHE_COMPLETED && (n = list_pop(&c->settled))) {
+                struct cache_request *req = container_of(n, struct cache_request, node);
+                uint32_t chunk = req->chunk;
+
+                c->n_settled++;
+                req->chunk = POOL_NONE;
+                settle_one(c, req, chunk, req->status);
+                cache_unpin(c, chunk);
         }
 }
 

@@ -1152,6 +1152,35 @@ static void a_wait_that_is_cancelled_ends_and_others_do_not(void **state)
         expect(&other, CACHE_OK);
 }
 
+/* However many have waited for one write, a turn answers a bounded number of them. */
+static void many_that_wait_for_one_write_are_answered_a_few_a_turn(void **state)
+{
+        enum { MANY = 6000, TURN = 2 * 1024 };
+        struct req first, *many = calloc(MANY, sizeof(*many));
+        uint64_t until;
+
+        assert_non_null(many);
+        put_writing(&first, 1, CACHE_WRITTEN);
+        for (unsigned i = 0; i < MANY; i++)
+                put(&many[i], 1, i % 2 ? CACHE_WRITTEN : CACHE_DURABLE);
+        assert_false(many[0].done);
+        until = completions + 1 + MANY;
+        release();
+        while (completions < until) {
+                uint64_t before = completions;
+
+                kio_reap(t.io);
+                tiers_turn(&t);
+                assert_in_range(completions - before, 0, TURN);
+                if (completions == before && !cache_has_work(t.cache))
+                        tiers_wait_io(&t);
+        }
+        assert_int_equal(first.req.status, CACHE_OK);
+        for (unsigned i = 0; i < MANY; i++)
+                assert_int_equal(many[i].req.status, CACHE_EXISTS);
+        free(many);
+}
+
 /* However many wait, one turn ends the waits of a bounded number of them, and an owner that has
  * nothing waiting goes at once. */
 static void many_waits_end_a_few_a_turn(void **state)
@@ -1908,6 +1937,7 @@ int main(int argc, char **argv)
                 TEST(a_wait_ends_at_its_deadline),
                 TEST(a_wait_that_is_cancelled_ends_and_others_do_not),
                 TEST(many_waits_end_a_few_a_turn),
+                TEST(many_that_wait_for_one_write_are_answered_a_few_a_turn),
                 TEST(puts_are_let_in_in_order),
                 TEST(test_R16_one_users_unwritten_bytes_leave_another_its_share),
                 TEST(test_R16_users_that_wait_for_room_are_let_in_in_turn),
