@@ -10,7 +10,7 @@
  * that are up, and no more: a client may have many of them wait.
  *
  * Failures: a path that is left aside is waited for no longer; what that makes of the answer is a
- * matter of what was asked: a purge holds if one path that is up has it on stable storage, and a
+ * matter of what was asked: a purge holds if every path that is up has it on stable storage, and a
  * path that cannot write it is bypassed if there is another; a namespace fails with the first path
  * that is up and fails. Without memory the answer comes within the call. */
 #include <errno.h>
@@ -49,7 +49,7 @@ struct spread {
         unsigned left; /* parts that are a volume's */
         unsigned well; /* that came back with 0 */
         int result;    /* the first that was not */
-        bool bad;      /* a part was lost, or failed, on a path that is aside by now */
+        bool unkept;   /* a path that is up, and stays so, could not write it */
         struct part parts[];
 };
 
@@ -136,7 +136,7 @@ static int purge_result(struct spread *x)
         x->settling = r == NOTE_WAITS;
         if (r == NOTE_WAITS)
                 return r;
-        if (r == 0 && x->well > 0 && s->up)
+        if (r == 0 && x->well > 0 && s->up && !x->unkept)
                 return 0;
         return x->result < 0 ? x->result : -EIO;
 }
@@ -197,9 +197,10 @@ static void spread_part(struct spread *x, unsigned path, int result)
                         set_path_missed(s, p);
                         if (x->kind == SPREAD_REMOVE)
                                 set_note_removal(s);
+                } else {
+                        x->unkept = true;
                 }
         } else if (!path_is_up(s, path)) {
-                x->bad = true;
                 return;
         }
         if (x->result == 0)

@@ -756,6 +756,52 @@ static void a_removal_that_one_path_cannot_write_costs_that_path(void **state)
         stop();
 }
 
+/* Path 1 has written it, and is suspended before path 0, then the last one, fails. */
+static void leave_the_last_path_without(bool is_removal)
+{
+        struct purge p = { .req = { .namespace_id = t.ns, .complete = purge_done } };
+        struct removal r = { .req = { .complete = removed } };
+        uint32_t id;
+
+        start("01");
+        assert_int_equal(open_namespace("name", &id), 0);
+        put_range(0, MANY);
+        settle();
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .path = 1, .kind = FAULT_NEVER, .first = 1 });
+        r.req.id = id;
+        if (is_removal)
+                store_namespace_remove(t.s, &r.req);
+        else
+                store_purge(t.s, &p.req);
+        wait_hits(1);
+        while (stats_of(1).pending > 0) {
+                wait_io();
+                turn();
+        }
+        assert_int_equal(device(store_suspend, 1), 0);
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_SYNC, .path = 1, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        fault_release();
+        wait_for(is_removal ? &r.done : &p.done);
+        assert_int_equal(fault_hits(), 1);
+        assert_true((is_removal ? r.req.result : p.req.result) < 0);
+        assert_int_equal(stats_of(0).state, STORE_PATH_UP);
+        fault_set(NULL);
+        assert_int_equal(purge(), 0);
+        stop();
+}
+
+static void what_the_last_path_cannot_write_is_not_answered_as_purged(void **state)
+{
+        leave_the_last_path_without(false);
+}
+
+static void what_the_last_path_cannot_write_is_not_answered_as_removed(void **state)
+{
+        leave_the_last_path_without(true);
+}
+
 static void without_a_path_nothing_is_removed(void **state)
 {
         uint32_t id;
@@ -1729,6 +1775,8 @@ int main(int argc, char **argv)
                 TEST(a_path_that_cannot_be_told_the_namespaces_stays_away),
                 TEST(what_is_removed_while_a_path_is_away_does_not_come_back_with_it),
                 TEST(a_removal_that_one_path_cannot_write_costs_that_path),
+                TEST(what_the_last_path_cannot_write_is_not_answered_as_purged),
+                TEST(what_the_last_path_cannot_write_is_not_answered_as_removed),
                 TEST(without_a_path_nothing_is_removed),
                 TEST(what_is_no_file_costs_its_path_only),
                 TEST(what_is_counted_of_a_path_goes_on_when_it_is_resumed),
