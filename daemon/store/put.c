@@ -9,7 +9,9 @@
  *
  * A purge takes a put in flight out of the index; the put then ends with -ECANCELED
  * wherever it is, and an entry that went out all the same is older than the purge. Drops do not see
- * puts in flight.
+ * puts in flight: where a tombstone is written for an older copy of the key, the put in flight gets
+ * a sequence above that of the tombstone, and an entry that was queued before it is written again
+ * with the new one before the put is answered.
  *
  * Failures: a failed payload write gives the slot back and is the put's result; nothing was said to
  * the table. What cannot be read from memory that a client shares is the client's doing and not
@@ -31,7 +33,10 @@
 
 struct put_private {
         union {
-                struct table_work work; /* volume_put() */
+                struct { /* volume_put() */
+                        struct table_work work;
+                        uint64_t seq; /* of the entry that is queued */
+                };
                 /* volume_settle_drops(): those begun before it; purges likewise. */
                 struct {
                         uint64_t drops, purges;
@@ -75,11 +80,23 @@ static void put_cancel(struct volume *v, struct store_put *req, int result)
         put_finish(v, req, result);
 }
 
+static void queue_entry(struct volume *v, struct store_put *req)
+{
+        if (!sweep_is_kept(v, req->ref.index)) {
+                put_cancel(v, req, -ECANCELED);
+        } else if (v->bypassed) {
+                put_cancel(v, req, STORE_BYPASSED);
+        } else {
+                private(req)->seq = volume_chunk_at(v, req->ref.index)->seq;
+                table_queue(v->table, &private(req)->work.item);
+        }
+}
+
 static void payload_written(struct kio_request *io)
 {
         struct store_put *req = container_of(io, struct store_put, io);
         struct volume *v = private(req)->volume;
-        struct chunk *c = volume_chunk_at(v, req->ref.index);
+        const struct chunk *c = volume_chunk_at(v, req->ref.index);
 
         sync_mark_dirty(v->segments[c->slab]);
         if (io->result == -EFAULT && req->foreign) {
@@ -93,12 +110,7 @@ static void payload_written(struct kio_request *io)
                 v->stats.payload_bytes_written += io->length;
                 if (v->full && clock_mono_ns() - v->full_ns > FULL_QUIET_NS)
                         volume_note_full(v, false);
-                if (!sweep_is_kept(v, req->ref.index))
-                        put_cancel(v, req, -ECANCELED);
-                else if (v->bypassed)
-                        put_cancel(v, req, STORE_BYPASSED);
-                else
-                        table_queue(v->table, &private(req)->work.item);
+                queue_entry(v, req);
         }
         volume_progress(v);
 }
@@ -472,6 +484,8 @@ static bool fill(void *userdata, struct table_item *item, struct disk_entry *ret
         if (!sweep_is_kept(v, put_of(work)->ref.index))
                 return false;
         entry_from_chunk(v, c, ret);
+        /* A tombstone that was queued since comes after it, and must have the higher one. */
+        ret->seq = private(put_of(work))->seq;
         return true;
 }
 
@@ -502,6 +516,8 @@ static void written(void *userdata, struct table_item *item, uint32_t page, int 
                 put_cancel(v, req, -ECANCELED);
         } else if (r < 0) {
                 put_cancel(v, req, STORE_BYPASSED);
+        } else if (c->seq != private(req)->seq) {
+                queue_entry(v, req); /* a tombstone has overtaken it */
         } else {
                 table_place(v->table, page, req->ref.index);
                 chunk_publish(v, req->ref.index);

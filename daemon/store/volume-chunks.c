@@ -104,6 +104,9 @@ int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, 
         if (has) {
                 chunk_remove(v, i);
                 v->stats.drops++;
+        } else if (i != INDEX_NONE && sweep_is_kept(v, i)) {
+                /* The put in flight is newer, but not than a purge that is still swept. */
+                volume_chunk_at(v, i)->seq = ++v->seq;
         }
         volume_nudge(v);
         return has ? 0 : STORE_MISS;

@@ -1092,6 +1092,53 @@ static void what_was_dropped_while_a_path_was_away_never_comes_back(void **state
         stop();
 }
 
+/* What the tombstone is for is older than the put, wherever the put is: at its payload (write 1),
+ * on its way to the table (write 2), or queued behind such a write. */
+static void a_tombstone_does_not_outlive_a_put_that_was_under_way(void **state)
+{
+        struct put p[2];
+
+        for (unsigned write = 1; write <= 3; write++) {
+                uint64_t key = 10 * write, last = write == 3;
+                struct key k = key_of(key + last);
+
+                start("0");
+                settle();
+                fault_set(&(struct fault_plan){
+                        .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = MIN(write, 2u) });
+                assert_int_equal(put_begin(&p[0], key, t.bufs[0]), 0);
+                wait_hits(1);
+                if (last) {
+                        uint64_t written = stats().payload_writes;
+
+                        assert_int_equal(put_begin(&p[1], key + 1, t.bufs[1]), 0);
+                        turn();
+                        while (stats().payload_writes == written) {
+                                wait_io();
+                                turn();
+                        }
+                }
+                assert_int_equal(store_forget(t.s, t.ns, &k, store_hash(t.s, t.ns, &k)),
+                                 STORE_MISS);
+                fault_set(NULL);
+                fault_release();
+                for (unsigned i = 0; i <= last; i++) {
+                        wait_for(&p[i].done);
+                        assert_int_equal(p[i].req.result, 0);
+                }
+                assert_int_equal(get(key + last), 0);
+                stop();
+                start("0");
+                assert_int_equal(get(key + last), 0);
+                /* Nor does the put outlive a drop that comes after it. */
+                assert_int_equal(drop(key + last), 0);
+                stop();
+                start("0");
+                assert_int_equal(get(key + last), STORE_MISS);
+                stop();
+        }
+}
+
 /* The resume is under way until a turn. */
 static void what_is_dropped_or_purged_during_a_resume_does_not_come_back(void **state)
 {
@@ -1783,6 +1830,7 @@ int main(int argc, char **argv)
                 TEST(suspending_waits_for_what_was_begun),
                 TEST(what_was_purged_while_a_path_was_away_never_comes_back),
                 TEST(what_was_dropped_while_a_path_was_away_never_comes_back),
+                TEST(a_tombstone_does_not_outlive_a_put_that_was_under_way),
                 TEST(what_is_dropped_or_purged_during_a_resume_does_not_come_back),
                 TEST(a_drop_of_nothing_costs_no_path_what_it_has),
                 TEST(paths_that_were_used_apart_bring_back_nothing),
