@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "checked.h"
+#include "cleanup.h"
 
 enum { NAME_BYTES = 64, DIRS = 4, PAGE = 4096, MAGIC_EXT4 = 0xef53 };
 #define EPOCH_MS UINT64_C(1700000000000)
@@ -415,6 +416,24 @@ static void file_write(struct file *f, const void *buf, uint64_t length, uint64_
         write_whole(f->fd, buf, length, offset);
 }
 
+/* Zeros are as uncertain as any other write until a sync, and like one they end what a failed sync
+ * has left of what lay there. */
+static int file_punch(struct file *f, int fd, int mode, off_t offset, off_t length)
+{
+        uint64_t at = MIN((uint64_t)offset, size_of(f)),
+                 bytes = MIN((uint64_t)length, size_of(f) - at);
+        uint8_t *old = must(malloc(bytes + 1)), *zeros = must(calloc(1, bytes + 1));
+        int r;
+
+        read_whole(f->fd, old, bytes, at);
+        r = __real_fallocate64(fd, mode, offset, length);
+        if (r == 0 && bytes > 0)
+                record_add(f, at, bytes, zeros)->old = TAKE_PTR(old);
+        free(old);
+        free(zeros);
+        return r;
+}
+
 /* As a write that fails on its way: each sector is there or not. */
 static void file_tear(struct file *f, const uint8_t *buf, uint64_t length, uint64_t offset)
 {
@@ -729,7 +748,8 @@ int __wrap_fallocate64(int fd, int mode, off_t offset, off_t length)
         if (!sim.dead || !f) {
                 uint64_t before = f ? size_of(f) : 0;
 
-                r = __real_fallocate64(fd, mode, offset, length);
+                r = f && mode & FALLOC_FL_PUNCH_HOLE ? file_punch(f, fd, mode, offset, length)
+                                                     : __real_fallocate64(fd, mode, offset, length);
                 if (f && size_of(f) != before)
                         changed();
                 if (f && r == 0)
