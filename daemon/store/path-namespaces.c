@@ -64,7 +64,7 @@ static struct path_namespace *namespace_by_name(const struct store *s, uint16_t 
         return NULL;
 }
 
-static struct path_namespace *namespace_ref(struct path_namespace *ns)
+struct path_namespace *path_namespaces_ref(struct path_namespace *ns)
 {
         ns->refs++;
         return ns;
@@ -184,7 +184,7 @@ int path_namespaces_snapshot(const struct store *s, struct path_snapshot **ret,
         }
         x->n = n;
         for (unsigned i = 0; i < n; i++) {
-                x->list[i] = namespace_ref(s->namespaces[i]);
+                x->list[i] = path_namespaces_ref(s->namespaces[i]);
                 x->seen[i] = s->namespaces[i]->seen;
         }
         *ret = x;
@@ -276,7 +276,7 @@ int path_namespaces_prepare(struct store *s, const struct store_namespace_open *
         if (ns && !(req->attach && req->fingerprint_length == 0) &&
             (strlen(ns->seen.fingerprint) != req->fingerprint_length ||
              memcmp(ns->seen.fingerprint, req->fingerprint, req->fingerprint_length) != 0)) {
-                *ret = namespace_ref(ns);
+                *ret = path_namespaces_ref(ns);
                 return STORE_MISMATCH;
         }
         if (!ns && req->attach)
@@ -303,7 +303,7 @@ int path_namespaces_prepare(struct store *s, const struct store_namespace_open *
                 ns->seen.chunk_bytes = req->chunk_bytes;
                 s->changes++;
         }
-        *ret = namespace_ref(ns);
+        *ret = path_namespaces_ref(ns);
         return 0;
 }
 

@@ -161,7 +161,9 @@ struct store {
         const struct store_watch *watch;
 
         struct list_node spreads;
-        struct list_node done; /* struct spread: to be answered */
+        struct list_node removals; /* of namespaces, not yet answered */
+        struct list_node held;     /* opens of names that are being removed */
+        struct list_node done;     /* struct spread: to be answered */
         struct pass passes[PASS_END];
         uint64_t waiting; /* requests not answered, devices not completed */
         struct kio_request nudge_io;
@@ -289,6 +291,7 @@ void note_forget_path(struct store *s, unsigned path);
 
 /* NULL: there is none. */
 struct path_namespace *path_namespaces_by_id(const struct store *s, uint32_t id);
+struct path_namespace *path_namespaces_ref(struct path_namespace *ns);
 void path_namespaces_unref(struct path_namespace *ns);
 /* A reference to the one that is asked for, made in memory if it must be. 0, or STORE_MISMATCH, of
  * the existing one; STORE_MISS, -errno, without one. */

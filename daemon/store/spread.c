@@ -9,6 +9,8 @@
  * long after the answer: a part is its volume's until it completes. A spread has room for the paths
  * that are up, and no more: a client may have many of them wait.
  *
+ * An open of a name that is being removed waits for the answer to the removal.
+ *
  * Failures: a path that is left aside is waited for no longer; what that makes of the answer is a
  * matter of what was asked: a purge holds if every path that is up has it on stable storage, and a
  * path that cannot write it is bypassed if there is another; a namespace fails with the first path
@@ -33,14 +35,16 @@ struct part {
 };
 
 struct spread {
-        struct list_node node; /* in store.spreads */
-        struct list_node done_node;
+        struct list_node node;         /* in store.spreads */
+        struct list_node done_node;    /* in store.done; of an open that waits, in store.held */
+        struct list_node removal_node; /* in store.removals, until it is answered */
         struct store *store;
         enum spread_kind kind;
-        struct path_namespace *namespace;  /* of an open; a reference */
+        struct path_namespace *namespace;  /* of an open or a removal; a reference */
         struct store_namespace_open *open; /* who asked, one of these; all NULL: answered */
         struct store_namespace_remove *remove;
         struct store_purge *purge;
+        char *text;         /* of an open that is held: its name and fingerprint */
         uint32_t waiting;   /* for the parts of these paths */
         uint64_t noting_at; /* sum.missed_at that the purge carries */
         bool settling;      /* it waits for a note; has it asked for one; failures as of then */
@@ -69,6 +73,7 @@ static struct spread *spread_new(struct store *s, enum spread_kind kind)
         x->kind = kind;
         x->waiting = s->up;
         list_init(&x->done_node);
+        list_init(&x->removal_node);
         list_init(&x->node);
         list_append(&s->spreads, &x->node);
         s->waiting++;
@@ -85,6 +90,7 @@ static void spread_answer(struct spread *x)
         int result = x->result;
 
         list_unlink(&x->done_node);
+        list_unlink(&x->removal_node);
         if (x->left == 0) {
                 list_unlink(&x->node);
                 free(x);
@@ -96,7 +102,6 @@ static void spread_answer(struct spread *x)
                 open->result = result;
                 open->namespace = result == 0 || result == STORE_MISMATCH ? &ns->seen : NULL;
                 open->complete(open);
-                path_namespaces_unref(ns);
         } else if (remove) {
                 remove->result = result;
                 remove->complete(remove);
@@ -104,6 +109,57 @@ static void spread_answer(struct spread *x)
                 purge->result = result;
                 purge->complete(purge);
         }
+        path_namespaces_unref(ns);
+}
+
+/* Is a namespace of that name being removed? Until that is answered, some path may still have the
+ * old one on the disk: if another path had the name by then under another id, a kill would leave
+ * lists that contradict each other, and a store that does not open. */
+static bool is_being_removed(const struct store *s, const struct store_namespace_open *req)
+{
+        list_for_each (&s->removals, n) {
+                const struct store_namespace *ns =
+                        &container_of(n, struct spread, removal_node)->namespace->seen;
+
+                if (ns->tenant == req->tenant && strlen(ns->name) == req->name_length &&
+                    memcmp(ns->name, req->name, req->name_length) == 0)
+                        return true;
+        }
+        return false;
+}
+
+static void release_held(struct store *s)
+{
+        list_for_each_safe (&s->held, n) {
+                struct spread *x = container_of(n, struct spread, done_node);
+                struct store_namespace_open *req = x->open;
+                char *text = x->text;
+
+                if (is_being_removed(s, req))
+                        continue;
+                list_unlink(&x->done_node);
+                list_unlink(&x->node);
+                free(x);
+                s->waiting--;
+                store_namespace_open(s, req);
+                free(text);
+        }
+}
+
+/* Until the removal is answered. */
+static int hold(struct spread *x, struct store_namespace_open *req)
+{
+        x->text = malloc((size_t)req->name_length + req->fingerprint_length + 1);
+        if (!x->text)
+                return -ENOMEM;
+        memcpy(x->text, req->name, req->name_length);
+        if (req->fingerprint_length > 0)
+                memcpy(x->text + req->name_length, req->fingerprint, req->fingerprint_length);
+        req->name = x->text;
+        req->fingerprint = x->text + req->name_length;
+        x->waiting = 0;
+        list_append(&x->store->held, &x->done_node);
+        return 0;
 }
 
 static void spread_settled(struct spread *x);
@@ -121,6 +177,7 @@ void spread_answer_due(struct store *s)
         while ((n = list_pop(&s->done))) {
                 s->again = true;
                 spread_answer(container_of(n, struct spread, done_node));
+                release_held(s);
         }
 }
 
@@ -222,8 +279,13 @@ void spread_forget_path(struct store *s, unsigned path)
 
 void spread_fini(struct store *s)
 {
-        list_for_each_safe (&s->spreads, n)
-                free(container_of(n, struct spread, node));
+        list_for_each_safe (&s->spreads, n) {
+                struct spread *x = container_of(n, struct spread, node);
+
+                path_namespaces_unref(x->namespace);
+                free(x->text);
+                free(x);
+        }
 }
 
 /* --- what is asked of all --- */
@@ -256,7 +318,13 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
                 return;
         }
         x->open = req;
-        r = path_namespaces_prepare(s, req, &x->namespace);
+        if (is_being_removed(s, req)) {
+                r = hold(x, req);
+                if (r == 0)
+                        return;
+        } else {
+                r = path_namespaces_prepare(s, req, &x->namespace);
+        }
         if (r != 0) {
                 x->waiting = 0;
                 x->result = r;
@@ -353,6 +421,8 @@ void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
                 return;
         }
         set_note_removal(s);
+        x->namespace = path_namespaces_ref(ns);
+        list_append(&s->removals, &x->removal_node);
         path_namespaces_remove(s, ns);
         x->noting_at = s->sum.missed_at;
         x->left = n;

@@ -84,6 +84,8 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
         if (!s)
                 return store_error(ret_error, -ENOMEM, "out of memory");
         list_init(&s->spreads);
+        list_init(&s->removals);
+        list_init(&s->held);
         list_init(&s->done);
         pass_init(s);
         s->params = *params;

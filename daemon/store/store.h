@@ -193,7 +193,8 @@ struct store_namespace_open {
         const struct store_namespace *namespace;
         void (*complete)(struct store_namespace_open *req);
 };
-/* name and fingerprint need only live through the call. */
+/* name and fingerprint need only live through the call. A name that is being removed is opened once
+ * the removal is answered. */
 void store_namespace_open(struct store *s, struct store_namespace_open *req);
 
 /* Takes a namespace that holds nothing off the list of every volume that is up. An id can be given

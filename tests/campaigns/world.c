@@ -511,7 +511,7 @@ void world_open_namespace(unsigned n)
 {
         struct opening *o = &openings[n];
 
-        if (o->busy || (removal.busy && removal.n == n))
+        if (o->busy)
                 return;
         snprintf(o->name, sizeof(o->name), "namespace-%u", n);
         o->req = (struct store_namespace_open){
@@ -688,8 +688,9 @@ static void removed(struct store_namespace_remove *req)
         if (req->result != 0)
                 return;
         world.removals++;
-        world.namespaces[n].asked = false;
-        world.namespaces[n].removed = true;
+        /* Unless it is being opened anew. */
+        world.namespaces[n].asked = openings[n].busy;
+        world.namespaces[n].removed = !openings[n].busy;
         for (uint32_t k = n; k < CAMPAIGN_KEYS; k += CAMPAIGN_NAMESPACES)
                 world.items[k].purged = world.items[k].shut = removal.shut[k];
 }

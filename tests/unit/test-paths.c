@@ -1448,6 +1448,110 @@ static void a_kill_amid_a_purge_costs_nothing_else(void **state)
         stop();
 }
 
+/* The first path has all that was asked of it on the disk, the second nothing. The name and the
+ * fingerprint are the caller's, and overwritten at once. */
+static void die_amid_a_removal(void)
+{
+        char name[] = "name", fingerprint[] = "f";
+        struct removal r = { .req = { .complete = removed } };
+        struct opening o = { .req = { .name = name,
+                                      .name_length = sizeof(name) - 1,
+                                      .fingerprint = fingerprint,
+                                      .fingerprint_length = sizeof(fingerprint) - 1,
+                                      .complete = opened } };
+        uint32_t id = 0;
+
+        start("01");
+        assert_int_equal(open_namespace(name, &id), 0);
+        settle();
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
+                                        .path = 2,
+                                        .kind = FAULT_NEVER,
+                                        .first = 1,
+                                        .count = FAULT_FOR_EVER });
+        r.req.id = id;
+        store_namespace_remove(t.s, &r.req);
+        store_namespace_open(t.s, &o.req);
+        memset(name, 'x', sizeof(name));
+        memset(fingerprint, 'x', sizeof(fingerprint));
+        wait_hits(1);
+        while (stats_of(0).pending > 0) {
+                wait_io();
+                turn();
+        }
+        assert_false(r.done);
+        assert_false(o.done);
+}
+
+static void a_name_whose_removal_a_kill_cuts_off_contradicts_nothing(void **state)
+{
+        pid_t pid = fork();
+        uint32_t id;
+        int status;
+
+        assert_true(pid >= 0);
+        if (pid == 0) {
+                die_amid_a_removal();
+                kill(getpid(), SIGKILL);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        start("01");
+        assert_int_equal(open_namespace("name", &id), 0);
+        stop();
+}
+
+static void an_open_of_what_is_being_removed_waits_and_makes_it_anew(void **state)
+{
+        char names[3][8] = { "name", "name", "name" }, fingerprints[3][8] = { "f", "g", "" };
+        struct opening o[3];
+        struct removal r = { .req = { .complete = removed } };
+        uint32_t id = 0, other;
+
+        start("01");
+        assert_int_equal(open_namespace("name", &id), 0);
+        settle();
+        r.req.id = id;
+        store_namespace_remove(t.s, &r.req);
+        for (unsigned i = 0; i < 3; i++) {
+                o[i] = (struct opening){ .req = { .name = names[i],
+                                                  .name_length = 4,
+                                                  .fingerprint = fingerprints[i],
+                                                  .fingerprint_length =
+                                                          (uint16_t)strlen(fingerprints[i]),
+                                                  .attach = i == 2,
+                                                  .complete = opened } };
+                store_namespace_open(t.s, &o[i].req);
+        }
+        memset(names, 'x', sizeof(names));
+        memset(fingerprints, 'x', sizeof(fingerprints));
+        assert_int_equal(open_namespace("another", &other), 0);
+        for (unsigned i = 0; i < 3; i++)
+                wait_for(&o[i].done);
+        assert_true(r.done);
+        assert_int_equal(r.req.result, 0);
+        assert_int_equal(o[0].req.result, 0);
+        assert_int_equal(o[1].req.result, STORE_MISMATCH); /* the first of them is there by now */
+        assert_int_equal(o[2].req.result, 0);
+        assert_true(store_namespace_find(t.s, 0, "name", 4)->id > id);
+
+        /* A store that stops keeps none of them waiting. */
+        settle();
+        r = (struct removal){ .req = { .id = other, .complete = removed } };
+        store_namespace_remove(t.s, &r.req);
+        o[0] = (struct opening){ .req = { .name = "another",
+                                          .name_length = 7,
+                                          .fingerprint = "",
+                                          .complete = opened } };
+        store_namespace_open(t.s, &o[0].req);
+        stop();
+        assert_true(r.done && o[0].done);
+        start("01");
+        assert_true(has_namespace("name"));
+        assert_int_equal(has_namespace("another"), o[0].req.result == 0);
+        stop();
+}
+
 /* --- failures --- */
 
 static void fail_path(unsigned path, unsigned ops, int error)
@@ -1840,6 +1944,8 @@ int main(int argc, char **argv)
                 TEST(no_drop_is_settled_before_the_note_of_it_is_written),
                 TEST(a_note_that_failed_is_written_for_the_next_who_asks),
                 TEST(a_kill_amid_a_purge_costs_nothing_else),
+                TEST(a_name_whose_removal_a_kill_cuts_off_contradicts_nothing),
+                TEST(an_open_of_what_is_being_removed_waits_and_makes_it_anew),
                 TEST(a_failing_path_is_bypassed_when_its_budget_is_spent),
                 TEST(test_R2_what_a_client_took_away_is_looked_for_on_one_path_only),
                 TEST(a_put_that_fails_on_one_path_is_written_to_another),
