@@ -28,7 +28,7 @@
 
 DEFINE_CLEANUP(struct volume *, volume_close);
 
-enum { JOIN_ROUNDS_MAX = 64 };
+enum { JOIN_ROUNDS_MAX = 64, WANTS_NUMBER = 1 };
 
 /* --- telling --- */
 
@@ -249,8 +249,16 @@ void health_rest_when_quiet(struct path *p)
         call(p, run_rest, rested);
 }
 
+static void resume_ended(struct path *p, int r);
+
 void health_stop(struct path *p)
 {
+        if (p->numbering) {
+                p->numbering = false;
+                store_error(p->error, -ECANCELED, "%s: not resumed: the daemon is stopping",
+                            p->name);
+                resume_ended(p, -ECANCELED);
+        }
         if (!p->suspending)
                 return;
         p->suspending = p->resting = false;
@@ -303,8 +311,10 @@ static int run_resume(struct kio_request *req)
                         return r;
                 sb = volume_superblock(v);
                 if (volume_is_fresh(v)) {
-                        r = volume_make(v, s->in_set ? s->set : NULL, s->in_set ? s->set_count : 0,
-                                        s->in_set ? s->set_count + 1 : 1, p->error);
+                        if (s->in_set && p->given == 0)
+                                return WANTS_NUMBER;
+                        r = volume_make(v, s->in_set ? s->set : NULL, s->in_set ? p->given - 1 : 0,
+                                        s->in_set ? s->set_count : 1, p->error);
                         if (r < 0)
                                 return r;
                 } else if (memcmp(sb->set, s->set, DISK_UUID_BYTES) != 0) {
@@ -422,6 +432,7 @@ static void make_up(struct path *p)
                 if (!path_namespaces_by_id(s, volume_namespace_at(p->volume, i)->id))
                         (void)path_namespaces_learn(s, p, p->error);
         p->hung = p->news = false;
+        p->given = 0;
         health_set_state(p, STORE_PATH_UP, "");
         path_namespaces_release(s, TAKE_PTR(p->snapshot));
         set_is_back(s, p);
@@ -445,6 +456,54 @@ static void make_up(struct path *p)
         device_done(p, 0, "");
 }
 
+/* An empty directory gets a number that no path of the set has had. Before it is made a path, the
+ * others have on stable storage that the number is given. Otherwise a kill could leave a path that
+ * the others do not know of: the number would be given again, to a path that then passes for a copy
+ * of this one, and what this one misses would be in no record. */
+static void number(struct path *p)
+{
+        struct store *s = p->store;
+
+        if (s->set_count == PATHS_SET_MAX) {
+                resume_failed(p, store_error(p->error, -ENOSPC,
+                                             "%s: not resumed: the store has had %u paths, and "
+                                             "cannot have another one",
+                                             p->name, (unsigned)PATHS_SET_MAX));
+                return;
+        }
+        p->numbering = true;
+        for (unsigned i = 0; i < s->n_paths; i++)
+                if (path_is_up(s, i))
+                        volume_mark_count(s->paths[i].volume, s->set_count + 1);
+        store_nudge(s);
+}
+
+void health_number_when_marked(struct path *p)
+{
+        struct store *s = p->store;
+        int r = 0;
+
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                int marked = path_is_up(s, i) ? volume_count_is_marked(s->paths[i].volume) : 0;
+
+                if (marked == VOLUME_MARK_WAITS)
+                        return;
+                if (marked < 0)
+                        r = store_error(p->error, marked,
+                                        "%s: not resumed: the superblock of %s cannot be written: "
+                                        "%s",
+                                        p->name, s->paths[i].name, strerror(-marked));
+        }
+        p->numbering = false;
+        if (r == 0) {
+                p->given = ++s->set_count;
+                if (submit_resume(p) < 0)
+                        r = store_error(p->error, -ENOMEM, "out of memory");
+        }
+        if (r < 0)
+                resume_failed(p, r);
+}
+
 static void resumed(struct kio_request *req)
 {
         struct path *p = container_of(req, struct path, call);
@@ -452,8 +511,12 @@ static void resumed(struct kio_request *req)
         int r = (int)req->result;
 
         p->calling = false;
-        if (r == 0 && (s->stopping || p->state != STORE_PATH_RESUMING))
+        if (r >= 0 && (s->stopping || p->state != STORE_PATH_RESUMING))
                 r = store_error(p->error, -ECANCELED, "%s: not resumed: it took too long", p->name);
+        if (r == WANTS_NUMBER) {
+                number(p);
+                return;
+        }
         p->join_rounds += r == 0;
         if (r == 0 && !has_joined(p)) {
                 if (p->join_rounds < JOIN_ROUNDS_MAX)

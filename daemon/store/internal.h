@@ -105,6 +105,7 @@ struct volume {
         /* volume-mark.c: enum volume_mark */
         unsigned marks_wanted, marks_flying;
         uint16_t mark_count;
+        int count_result; /* of the last write of it */
         struct kio_request mark_io;
 
         uint64_t window_ns, window_errors; /* of the error budget: since when, how many */

@@ -84,6 +84,8 @@ struct path {
         struct volume_join join;
         uint64_t join_changes;
         unsigned join_rounds;
+        bool numbering; /* the others write down that it is given a number in the set */
+        unsigned given; /* ... which counts from 1; 0: none, or it has been up with it */
         int leave_result;
         bool emptied;
         char error[STORE_ERROR_BYTES];
@@ -334,4 +336,5 @@ int health_leave_out(struct path *p, int r, char ret_error[static STORE_ERROR_BY
 void health_tell_news(struct path *p);
 void health_rest_when_quiet(struct path *p);
 /* The store stops: a suspend that is not over by now is not waited for. */
+void health_number_when_marked(struct path *p);
 void health_stop(struct path *p);

@@ -240,6 +240,8 @@ void store_drain(struct store *s)
                         health_tell_news(p);
                 if (p->suspending)
                         health_rest_when_quiet(p);
+                if (p->numbering)
+                        health_number_when_marked(p);
         }
         pass_turn(s);
         spread_answer_due(s);
@@ -305,11 +307,11 @@ void store_stop(struct store *s)
         if (!s)
                 return;
         s->stopping = true;
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_has_volume(s, i)) {
-                        health_stop(&s->paths[i]);
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                health_stop(&s->paths[i]);
+                if (path_has_volume(s, i))
                         volume_stop(s->paths[i].volume);
-                }
+        }
         if (s->open)
                 store_drain(s);
 }

@@ -27,6 +27,8 @@ static void marked(struct kio_request *req)
         submit_marks(v);
         if (marks & MARK_CEILINGS)
                 sequence_marked(v, (int)req->result);
+        if (marks & MARK_COUNT)
+                v->count_result = (int)req->result;
         if (marks & MARK_VOID)
                 put_table_is_void(v, (int)req->result);
         volume_progress(v);
@@ -83,4 +85,10 @@ void volume_mark_count(struct volume *v, unsigned count)
         v->mark_count = (uint16_t)count;
         if (v->open && !v->abandoned)
                 mark_want(v, MARK_COUNT);
+}
+
+int volume_count_is_marked(const struct volume *v)
+{
+        return (v->marks_wanted | v->marks_flying) & MARK_COUNT ? VOLUME_MARK_WAITS
+                                                                : v->count_result;
 }

@@ -69,6 +69,9 @@ int volume_write_superblock(struct volume *v);
  * given out. Written soon, if that can be. */
 void volume_mark_away(struct volume *v);
 void volume_mark_count(struct volume *v, unsigned count);
+/* 0: it is on stable storage; VOLUME_MARK_WAITS; -errno. */
+enum { VOLUME_MARK_WAITS = 1 };
+int volume_count_is_marked(const struct volume *v);
 /* Before volume_open(): what an earlier volume of the path could not write of its table. */
 void volume_take_void(struct volume *v, const struct volume *earlier);
 /* Size of the file system it lies in; which one that is. */

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -31,11 +32,19 @@
 #define KIB UINT64_C(1024)
 #define MIB (1024 * KIB)
 
-enum { PATHS = 3, DEPTH = 32, ROOM = 64 * 1024, LENGTH = 5000, WAIT_MS = 60000, MANY = 300 };
+enum {
+        PATHS = 3,
+        DIRS = 5,
+        DEPTH = 32,
+        ROOM = 64 * 1024,
+        LENGTH = 5000,
+        WAIT_MS = 60000,
+        MANY = 300
+};
 
 static struct {
         char root[200];
-        char dirs[PATHS][256];
+        char dirs[DIRS][256];
         struct kio *io;
         struct store *s;
         uint32_t ns;
@@ -60,7 +69,7 @@ static void on_path(void *userdata, unsigned path, enum store_path_event event, 
 /* `which`: numbers of directories, in the order of the configuration. */
 static int try_open(const char *which, char error[static 512])
 {
-        const char *paths[PATHS + 1];
+        const char *paths[DIRS + 1];
         struct store_params params = {
                 .paths = paths,
                 .n_paths = (unsigned)strlen(which),
@@ -1765,6 +1774,149 @@ static void a_start_without_one_of_its_paths_goes_on(void **state)
         assert_int_equal(unlink(t.dirs[1]), 0);
 }
 
+static struct disk_superblock superblock_of(unsigned dir)
+{
+        struct disk_superblock sb = { 0 };
+        char name[300];
+        int fd;
+
+        snprintf(name, sizeof(name), "%s/superblock", t.dirs[dir]);
+        fd = open(name, O_RDONLY);
+        if (fd >= 0) {
+                assert_int_equal(read(fd, &sb, sizeof(sb)), sizeof(sb));
+                close(fd);
+        }
+        return sb;
+}
+
+static struct {
+        struct kio_request req;
+        sem_t end;
+        bool done;
+} held;
+
+static int wait_for_end(struct kio_request *req)
+{
+        return sem_wait(&held.end) < 0 ? -errno : 0;
+}
+
+static void calls_released(struct kio_request *req)
+{
+        held.done = true;
+}
+
+/* Superblocks of the path are written after this. */
+static void hold_calls(unsigned path)
+{
+        held.done = false;
+        sem_init(&held.end, 0, 0);
+        held.req = (struct kio_request){ .op = KIO_CALL,
+                                         .class = KIO_CLASS_PUT,
+                                         .path = path + 1,
+                                         .call = wait_for_end,
+                                         .complete = calls_released };
+        list_init(&held.req.node);
+        kio_submit(t.io, &held.req, 0);
+        kio_flush(t.io);
+}
+
+static void release_calls(void)
+{
+        sem_post(&held.end);
+        wait_for(&held.done);
+        sem_destroy(&held.end);
+}
+
+/* Before a directory that was empty is a path, the others have its number on stable storage. */
+static void a_path_that_is_added_by_a_resume_is_written_down_first(void **state)
+{
+        struct rlimit before, none;
+        struct device d;
+        int r;
+
+        start("01");
+        put_range(0, MANY);
+        stop();
+        close(open(t.dirs[2], O_WRONLY | O_CREAT, 0600));
+        start("012");
+        assert_int_equal(stats_of(2).state, STORE_PATH_BYPASSED);
+        assert_int_equal(unlink(t.dirs[2]), 0);
+        settle();
+
+        assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+        none = before;
+        none.rlim_cur = 0;
+        signal(SIGXFSZ, SIG_IGN);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+        r = device(store_resume, 2);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+        signal(SIGXFSZ, SIG_DFL);
+        assert_int_equal(r, -EFBIG);
+        assert_non_null(strstr(stats_of(2).reason, "the superblock of"));
+        assert_int_equal(superblock_of(2).path_count, 0);
+
+        hold_calls(1);
+        d = (struct device){ .req = { .path = 2, .complete = device_done } };
+        store_resume(t.s, &d.req);
+        while (!d.done && superblock_of(0).path_count < 3)
+                turn();
+        for (unsigned i = 0; i < 100; i++)
+                turn();
+        assert_false(d.done);
+        assert_int_equal(superblock_of(1).path_count, 2);
+        assert_int_equal(superblock_of(2).path_count, 0);
+        release_calls();
+        wait_for(&d.done);
+        assert_int_equal(d.req.result, 0);
+        assert_int_equal(superblock_of(1).path_count, 3);
+        assert_int_equal(superblock_of(2).path_count, 3);
+        assert_int_equal(superblock_of(2).path_index, 2);
+        put_range(MANY, MANY);
+        assert_true(stats_of(2).stats.chunks > 0);
+        assert_int_equal(count_hits(0, 2 * MANY), 2 * MANY);
+        stop();
+
+        /* Its number is not given again, and what it misses is known. */
+        assert_int_equal(rename(t.dirs[2], t.dirs[3]), 0);
+        start("01");
+        assert_int_equal(purge(), 0);
+        stop();
+        start("014");
+        assert_int_equal(superblock_of(4).path_index, 3);
+        stop();
+        start("0134");
+        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 1);
+        assert_int_equal(count_hits(0, 2 * MANY), 0);
+        stop();
+}
+
+/* Nor does a stop wait for the others' superblocks longer than for any of them. */
+static void a_stop_ends_a_resume_that_waits_for_a_number(void **state)
+{
+        struct device d;
+
+        start("01");
+        stop();
+        close(open(t.dirs[2], O_WRONLY | O_CREAT, 0600));
+        start("012");
+        assert_int_equal(unlink(t.dirs[2]), 0);
+        settle();
+        hold_calls(1);
+        d = (struct device){ .req = { .path = 2, .complete = device_done } };
+        store_resume(t.s, &d.req);
+        while (!d.done && superblock_of(0).path_count < 3)
+                turn();
+        assert_false(d.done);
+        store_stop(t.s);
+        assert_true(d.done);
+        assert_int_equal(d.req.result, -ECANCELED);
+        release_calls();
+        stop();
+        start("012");
+        assert_int_equal(store_paths_up(t.s), 3);
+        stop();
+}
+
 static void test_R3_a_path_of_another_daemon_is_refused(void **state)
 {
         struct store_params params;
@@ -1890,7 +2042,7 @@ static int set_up(void **state)
         snprintf(t.root, sizeof(t.root), "%s/kvcache-paths-XXXXXX", base ? base : "/var/tmp");
         if (!mkdtemp(t.root))
                 return -1;
-        for (unsigned i = 0; i < PATHS; i++)
+        for (unsigned i = 0; i < DIRS; i++)
                 snprintf(t.dirs[i], sizeof(t.dirs[i]), "%s/%u", t.root, i);
         for (unsigned i = 0; i < DEPTH && !t.bufs[0]; i++)
                 t.bufs[0] = aligned_alloc(4096, (size_t)DEPTH * ROOM);
@@ -1953,6 +2105,8 @@ int main(int argc, char **argv)
                 TEST(a_read_only_path_is_bypassed_and_a_full_one_is_not),
                 TEST(with_its_only_path_bypassed_the_store_answers_misses),
                 TEST(a_start_without_one_of_its_paths_goes_on),
+                TEST(a_path_that_is_added_by_a_resume_is_written_down_first),
+                TEST(a_stop_ends_a_resume_that_waits_for_a_number),
                 TEST(test_R3_a_path_of_another_daemon_is_refused),
                 TEST(test_R15_a_path_that_hangs_is_bypassed_and_keeps_its_buffers),
                 TEST(test_R15_a_suspend_does_not_wait_for_a_device_that_hangs),
