@@ -1285,6 +1285,7 @@ static void namespaces_come_and_go_and_leave_nothing(void **state)
                 assert_int_equal(open_namespace(name, "dtype=bf16", false, &id), 0);
                 assert_int_equal(remove_namespace(id), 0);
                 if (i == 100) {
+                        settle(); /* data files are made ahead */
                         used = du();
                         bytes = stats().used_bytes;
                 }
