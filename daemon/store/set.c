@@ -206,17 +206,35 @@ void set_note_removal(struct store *s)
         s->sum.removed_at = s->sum.epoch;
 }
 
+/* Of two records so far apart none was written with the other known: after a start that rule 5 is
+ * about. The later one says nothing of who missed what before; of a path that is not here that may
+ * be all there is. */
+static void keep_missed(struct store *s, const struct volume_set *earlier)
+{
+        uint64_t bits = earlier->missed & ~set_bits_up(s);
+
+        if (s->sum.epoch - earlier->epoch < EPOCHS_SKIPPED / 2 || bits == 0)
+                return;
+        s->sum.missed |= bits;
+        s->sum.missed_at = MAX(s->sum.missed_at, earlier->missed_at);
+}
+
 void set_learn(struct store *s, const struct volume *v)
 {
         const struct volume_set *set = volume_set(v);
         uint64_t removed_at = MAX(set->removed_at, s->sum.removed_at);
 
         if (set->epoch > s->sum.epoch) {
+                struct volume_set earlier = s->sum;
+
                 s->sum = *set;
+                keep_missed(s, &earlier);
         } else if (set->epoch == s->sum.epoch) { /* one of them may have been written before the
                                                     other had anything to say */
                 s->sum.missed |= set->missed;
                 s->sum.missed_at = MAX(s->sum.missed_at, set->missed_at);
+        } else {
+                keep_missed(s, set);
         }
         s->sum.removed_at = removed_at;
 }
