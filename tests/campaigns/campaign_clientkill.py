@@ -308,6 +308,11 @@ class Campaign:
         except kvwire.WireError as e:
             raise Finding("wrong", f"the monitor: {e}: the daemon's status is {self.daemon.process.poll()}") from None
 
+    def is_back(self):
+        """All that was held beyond `before` is given back. A descriptor that was being closed when that was read may be, too."""
+        now = self.holdings()
+        return all(now[what] <= n for what, n in self.before.items())
+
     def holdings(self):
         held = json.loads(self.ask(kvwire.Report.STATUS))["sessions"]
         self.monitor.ping()  # the report's own descriptor is closed now

@@ -132,7 +132,7 @@ class Campaign(campaign_clientkill.Campaign):
         if metrics["kvcache_busy_answers_total"] == 0 or metrics["kvcache_room_waits_total"] == 0:
             raise Finding("wrong", "busy answers, or waits for room, are not counted")
         try:
-            harness.wait_until(lambda: self.holdings() == self.before,
+            harness.wait_until(self.is_back,
                                lambda: f"{self.before} again; it is {self.holdings()}", 30)
             self.monitor.close()
             self.daemon.stop()

@@ -166,7 +166,7 @@ class Campaign(campaign_clientkill.Campaign):
             for c in held:
                 c.close()
         try:
-            harness.wait_until(lambda: self.holdings() == self.before,
+            harness.wait_until(self.is_back,
                                lambda: f"{self.before} again; it is {self.holdings()}", 20)
         except AssertionError as e:
             raise Finding("lost", str(e)) from None
