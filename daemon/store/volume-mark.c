@@ -21,16 +21,17 @@ static void marked(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, mark_io);
         unsigned marks = v->marks_flying;
+        int r = (int)req->result; /* the request is used again for what is wanted by now */
 
         v->operations--;
         v->marks_flying = 0;
         submit_marks(v);
         if (marks & MARK_CEILINGS)
-                sequence_marked(v, (int)req->result);
+                sequence_marked(v, r);
         if (marks & MARK_COUNT)
-                v->count_result = (int)req->result;
+                v->count_result = r;
         if (marks & MARK_VOID)
-                put_table_is_void(v, (int)req->result);
+                put_table_is_void(v, r);
         volume_progress(v);
 }
 

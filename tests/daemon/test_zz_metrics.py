@@ -28,6 +28,7 @@ ELSEWHERE = {
     "io_errors": ("tests/unit/test-io.c", r"\berrors\b"),
     "io_joined": ("tests/unit/test-io-joint.c", r"\bjoined\b"),
     "io_resubmitted": ("tests/unit/test-io.c", r"\bresubmi"),
+    "descriptors_closing": ("tests/campaigns/campaign_cost.py", r"kvcache_descriptors_closing"),
     "direct_unwritten_bytes": ("tests/unit/test-cache.c", r"stats\(\)\.direct_bytes == "),
     "queued_writes": ("tests/unit/test-cache.c", r"stats\(\)\.queued_writes, MANY"),
     "put_pool_only": ("tests/unit/test-cache.c", r"\bpool_only\b"),

@@ -895,8 +895,12 @@ ssize_t __wrap_getrandom(void *buf, size_t bytes, unsigned flags)
 
 int __wrap_clock_gettime(clockid_t which, struct timespec *ret)
 {
-        if (!sim.active ||
-            (which != CLOCK_REALTIME && (which != CLOCK_MONOTONIC || !sim.holds_clock)))
+        bool held =
+                __atomic_load_n(&sim.holds_clock, __ATOMIC_ACQUIRE); /* workers come here, too */
+
+        if (which != CLOCK_REALTIME && (which != CLOCK_MONOTONIC || !held))
+                return __real_clock_gettime(which, ret);
+        if (!sim.active)
                 return __real_clock_gettime(which, ret);
         *ret = (struct timespec){ .tv_sec = (time_t)(sim.clock_ms / 1000),
                                   .tv_nsec = (long)(sim.clock_ms % 1000 * 1000000) };
@@ -1295,7 +1299,7 @@ int sim_start(const char *dir, uint64_t seed)
         sim.dead = false;
         sim.watch = NULL;
         sim.faults = NULL;
-        sim.holds_clock = false;
+        __atomic_store_n(&sim.holds_clock, false, __ATOMIC_RELEASE);
         sim.hold = 0;
         sim_set_reads(SIM_READ_RIGHT, 0);
         sim.start_name[0] = '\0';
@@ -1350,7 +1354,7 @@ void sim_advance_ms(uint64_t ms)
 
 void sim_hold_clock(void)
 {
-        sim.holds_clock = true;
+        __atomic_store_n(&sim.holds_clock, true, __ATOMIC_RELEASE);
 }
 
 void sim_hold(unsigned ops)

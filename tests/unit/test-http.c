@@ -572,14 +572,14 @@ static void test_R13_a_page_is_made_once_for_all_that_wait_and_seldom(void **sta
                 fd[i] = client();
         WAIT_FOR(stats().connections == N);
         for (unsigned i = 0; i < N; i++)
-                (void)!send(fd[i], "GET /status HTTP/1.1\r\n\r\n", 26, MSG_NOSIGNAL);
+                (void)!send(fd[i], "GET /status HTTP/1.1\r\n\r\n", 24, MSG_NOSIGNAL);
         WAIT_FOR(stats().requests == N);
         assert_in_range(n_statuses, 1, 2);
         began_ns = clock_mono_ns();
 
         fake.status = "{\"later\": true}";
         late = client();
-        (void)!send(late, "GET /status HTTP/1.1\r\n\r\n", 26, MSG_NOSIGNAL);
+        (void)!send(late, "GET /status HTTP/1.1\r\n\r\n", 24, MSG_NOSIGNAL);
         while (stats().requests == N) {
                 turn();
                 turns++;
@@ -605,13 +605,13 @@ static void a_request_that_ends_while_it_waits_leaks_nothing(void **state)
 
         fake.slow_ms = 20;
         first = client();
-        (void)!send(first, "GET /status HTTP/1.1\r\n\r\n", 26, MSG_NOSIGNAL);
+        (void)!send(first, "GET /status HTTP/1.1\r\n\r\n", 24, MSG_NOSIGNAL);
         WAIT_FOR(stats().requests == 1);
         http_set_limits(http, 8, 100);
         second = client();
         third = client();
-        (void)!send(second, "GET /status HTTP/1.1\r\n\r\n", 26, MSG_NOSIGNAL);
-        (void)!send(third, "GET /status HTTP/1.1\r\n\r\n", 26, MSG_NOSIGNAL);
+        (void)!send(second, "GET /status HTTP/1.1\r\n\r\n", 24, MSG_NOSIGNAL);
+        (void)!send(third, "GET /status HTTP/1.1\r\n\r\n", 24, MSG_NOSIGNAL);
         WAIT_FOR(stats().connections == 3);
         for (unsigned i = 0; i < 20; i++)
                 turn();

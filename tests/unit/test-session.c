@@ -144,7 +144,7 @@ static int setup(void **state)
         struct sessions_params params = { .env = &d.env, .handshake_ms = 60000 };
         char error[256];
 
-        struct tenant_limits all, none;
+        struct tenant_limits all, none = { 0 };
 
         for (unsigned i = 0; i < TENANT_THINGS; i++)
                 none.most[i] = TENANT_NO_LIMIT;
@@ -760,7 +760,7 @@ static void keys_in_flight_are_bounded(void **state)
 
 static void set_limit(enum tenant_thing what, uint64_t tenant, uint64_t user, uint64_t all)
 {
-        struct tenant_limits limits[3];
+        struct tenant_limits limits[3] = { 0 };
 
         for (unsigned i = 0; i < 3; i++)
                 for (unsigned k = 0; k < TENANT_THINGS; k++)
