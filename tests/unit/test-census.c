@@ -47,8 +47,9 @@ static void make(uint16_t tenant, uint32_t owner, unsigned count)
 {
         for (unsigned i = 0; i < count; i++) {
                 assert_true(n_list < STORE_MAX_NAMESPACES);
+                next_id++;
                 list[n_list++] = (struct store_namespace){
-                        .id = ++next_id, .tenant = tenant, .owner = owner, .bytes = next_id % 1000
+                        .id = next_id, .tenant = tenant, .owner = owner, .bytes = next_id % 1000
                 };
         }
         version++;
