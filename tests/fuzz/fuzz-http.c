@@ -57,7 +57,7 @@ static void start(void)
         struct http_params params = {
                 .address = address,
                 .inherited_fd = -1,
-                .max_connections = 8,
+                .max_connections = 512, /* those that left wait for their page to be made */
                 .deadline_ms = 60000,
                 .print_metrics = print_metrics,
                 .print_status = print_status,

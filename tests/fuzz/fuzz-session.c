@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -173,7 +174,7 @@ static void start(void)
 {
         struct tenant_params only = { .name = "default" };
         struct tenant_access admins = { 0 };
-        struct tenant_limits all, none;
+        struct tenant_limits all, none = { 0 };
         struct sessions_params params = { .env = &d.env, .handshake_ms = 60000 };
         char error[256];
         struct stat st;
@@ -610,6 +611,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (unsigned turns = 0; !is_idle(); turns++) {
                 assert(turns < TURNS);
                 inline_clock_advance_ms(1);
+                if (turns > 100)
+                        poll(NULL, 0, 1); /* timers of the event base are of the real clock */
                 turn();
         }
         resume_store();

@@ -73,6 +73,7 @@ DECLARE(int, ftruncate64, int fd, off_t size);
 DECLARE(int, fallocate64, int fd, int mode, off_t offset, off_t length);
 DECLARE(int, fdatasync, int fd);
 DECLARE(int, fsync, int fd);
+DECLARE(int, fcntl64, int fd, int command, ...);
 DECLARE(int, flock, int fd, int operation);
 DECLARE(int, posix_fadvise64, int fd, off_t offset, off_t length, int advice);
 DECLARE(int, mkdir, const char *path, mode_t mode);
@@ -473,6 +474,20 @@ int __wrap_fdatasync(int fd)
 int __wrap_fsync(int fd)
 {
         return !is_mine(fd) ? __real_fsync(fd) : fails_now() ? -1 : 0;
+}
+
+/* Flags of a file here change nothing. */
+int __wrap_fcntl64(int fd, int command, ...)
+{
+        va_list arguments;
+        void *argument;
+
+        if (is_mine(fd))
+                return 0;
+        va_start(arguments, command);
+        argument = va_arg(arguments, void *);
+        va_end(arguments);
+        return __real_fcntl64(fd, command, argument);
 }
 
 int __wrap_flock(int fd, int operation)
