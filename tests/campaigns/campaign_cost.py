@@ -252,7 +252,7 @@ class Campaign(campaign_clientkill.Campaign):
         the larger counts. What is on its way between these comes and goes, so that only what stays is a finding."""
         if not self.checks:
             return
-        for tries in reversed(range(20 if slow() > 1 else 5)):
+        for tries in reversed(range(20)):
             try:
                 return self.check_once(what, memory_before, fds_before, charged_before)
             except Finding:
