@@ -176,9 +176,20 @@ class Campaign:
         return times
 
     def run(self, rng, left):
+        """A p99 of a second is a matter of a few hits, and the machine has other work: three in a row are a finding."""
         if self.daemon is None:
             self.start()
         op = OPERATIONS[self.number % len(OPERATIONS)]
+        for tries in reversed(range(3)):
+            late = self.measure(op)
+            if not late:
+                return 1
+            self.facts.add("measured_again")
+            if tries == 0:
+                raise Finding("hung", late)
+
+    def measure(self, op):
+        """Beside a flood of the operation: "", or how late the hits were."""
         before = self.puts
         alone, beside, amid = self.hits(SECONDS), [], []
         quiet = self.spawn(self.busy)
@@ -204,9 +215,9 @@ class Campaign:
         self.facts.add("most_p99_idle_ms", idle * 1e3)
         self.facts.add(f"most_p99_{op}_ms", p * 1e3)
         if p > TIMES * idle + NOISE * slow():
-            raise Finding("hung", f"beside sixteen sessions of another user with {op} a hit takes {p * 1e3:.1f} ms (p99), "
-                          f"{p99(alone) * 1e3:.1f} ms alone, {p99(beside) * 1e3:.1f} ms beside processes that never connect")
-        return 1
+            return (f"beside sixteen sessions of another user with {op} a hit takes {p * 1e3:.1f} ms (p99), "
+                    f"{p99(alone) * 1e3:.1f} ms alone, {p99(beside) * 1e3:.1f} ms beside processes that never connect")
+        return ""
 
     def end_processes(self):
         self.signal_all(self.pids, signal.SIGKILL)
