@@ -66,8 +66,8 @@ struct cache {
          * have pinned, and `finished` are to be completed. */
         struct list_node settled, finished;
         unsigned n_settled, n_completed; /* in this turn */
-        uint64_t next_deadline_ns;       /* when to look at the next of these; 0: nobody waits */
-        uint64_t look_again_ns;          /* when somebody's patience ends; 0: nobody's */
+        uint64_t next_deadline_ns;       /* when the next of these is due; 0: none waits */
+        uint64_t look_again_ns;          /* when a head-of-line wait ends; 0: none */
         uint64_t unwritten_limit, reserve;
         uint64_t unwritten; /* bytes of all users, direct puts included */
         uint64_t pending;   /* requests, fills and writes */
@@ -88,7 +88,7 @@ struct write {
         struct cache_request *req; /* who is still to be answered; NULL: nobody */
         uint32_t chunk;
         uint64_t slot_bytes;
-        bool told; /* somebody was answered "accepted": it stays in the pool if its write fails */
+        bool told;     /* a put was answered "accepted": it stays in the pool if its write fails */
         uint64_t drop; /* evicted while it was being written: the number of that eviction; 0: it was
                           was not */
         bool abandoned; /* its device hangs: nobody waits for it, and it is not counted */

@@ -53,7 +53,7 @@ struct disk_superblock {
         uint32_t clean;         /* 92  1: closed properly */
         uint8_t set[DISK_UUID_BYTES]; /* 96  the same on all paths of a store of several; zero:
                                     it never had more than one */
-        uint64_t set_limit;           /* 112  of all paths together, when `limit` was reckoned */
+        uint64_t set_limit;           /* 112  of all paths together, when `limit` was computed */
         uint32_t set_paths;           /* 120  configured then; 0: it was not */
         uint32_t away;          /* 124  1: left aside while others of the set went on: they know
                                    what was purged since */

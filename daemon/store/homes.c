@@ -259,8 +259,8 @@ static int drop(struct store *s, uint32_t namespace_id, const struct key *key, u
 
         if (s->n_paths > 1 && !found)
                 found = store_find(s, namespace_id, key, hash, NULL, NULL) == 0;
-        /* What was evicted for want of room may still be on the disk, of any path: whoever is told
-         * that the key is dropped does not get an old one back. */
+        /* What was evicted for want of room may still be on the disk, of any path: a caller that is
+         * told that the key is dropped does not get an old one back. */
         for (unsigned i = 0; i < s->n_paths; i++) {
                 int one = !path_is_up(s, i) ? STORE_MISS
                                             : volume_drop(s->paths[i].volume, namespace_id, key,

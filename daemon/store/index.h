@@ -23,7 +23,7 @@
 enum chunk_flags {
         CHUNK_USED = 1,      /* the record is one */
         CHUNK_LINKED = 2,    /* index_find() finds it */
-        CHUNK_PENDING = 4,   /* a put in flight: nobody but a second put may see it */
+        CHUNK_PENDING = 4,   /* a put in flight: only a second put may see it */
         CHUNK_DISPLACED = 8, /* its home is another path of the store */
 };
 
