@@ -858,6 +858,7 @@ const char *http_address(const struct http *h)
 void http_get_stats(const struct http *h, struct http_stats *ret)
 {
         *ret = h->stats;
+        ret->open = h->n_conns;
 }
 
 void http_set_limits(struct http *h, unsigned max_connections, uint64_t deadline_ms)

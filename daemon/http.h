@@ -43,6 +43,7 @@ struct http_params {
  * answered. */
 struct http_stats {
         uint64_t connections, connections_refused, deadlines, requests;
+        uint64_t open; /* connections now; those that are being refused are not counted */
 };
 
 /* 0; -EADDRINUSE; -EINVAL (address); -errno. Refuses a TCP address that is not loopback: -EPERM. A

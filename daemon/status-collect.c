@@ -455,6 +455,7 @@ void status_collect(const struct status_sources *from, const struct dispatch_env
 
                 http_get_stats(from->http, &http);
                 ret->http_connections = (double)http.connections;
+                ret->http_open = (double)http.open;
                 ret->http_refused = (double)http.connections_refused;
                 ret->http_deadlines = (double)http.deadlines;
                 ret->http_requests = (double)http.requests;
