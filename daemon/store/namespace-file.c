@@ -44,20 +44,39 @@ static int grow_buffer(struct namespaces *n, uint64_t bytes)
         return 0;
 }
 
-int64_t namespaces_build(struct namespaces *n, uint64_t generation)
+static int grow_pieces(struct namespaces *n)
 {
-        struct disk_namespaces *header;
-        char *p;
+        unsigned room = MAX(n->count, 2 * n->gather_room);
+        _cleanup_(freep) struct disk_namespace *records = NULL;
+        struct iovec *pieces;
+
+        if (n->pieces && n->count <= n->gather_room)
+                return 0;
+        records = malloc(room * sizeof(*records));
+        pieces = malloc((1 + 2 * (size_t)room) * sizeof(*pieces));
+        if ((!records && room > 0) || !pieces) {
+                free(pieces);
+                return -ENOMEM;
+        }
+        free(n->records);
+        free(n->pieces);
+        n->records = TAKE_PTR(records);
+        n->pieces = pieces;
+        n->gather_room = room;
+        return 0;
+}
+
+int namespaces_gather(struct namespaces *n)
+{
         int r = grow_buffer(n, n->bytes);
 
+        if (r == 0)
+                r = grow_pieces(n);
         if (r < 0)
                 return r;
-        memset(n->buf, 0, round_up(n->bytes, DISK_PAGE));
-        header = n->buf;
-        *header = (struct disk_namespaces){
-                .magic = DISK_NAMESPACES_MAGIC,
+        n->header = (struct disk_namespaces){
                 .count = n->count,
-                .generation = generation,
+                .generation = n->generation,
                 .bytes = n->bytes,
                 .purge_seq = n->purge_seq,
                 .next_id = n->next_id,
@@ -67,31 +86,59 @@ int64_t namespaces_build(struct namespaces *n, uint64_t generation)
                 .set_removed_at = n->set.removed_at,
                 .set_emptied_at = n->emptied_at,
         };
-        memcpy(header->uuid, n->uuid, DISK_UUID_BYTES);
-        p = (char *)(header + 1);
+        memcpy(n->header.uuid, n->uuid, DISK_UUID_BYTES);
+        n->pieces[0] = (struct iovec){ (char *)&n->header + NAMESPACES_COPY_OFFSET,
+                                       sizeof(n->header) - NAMESPACES_COPY_OFFSET };
         for (unsigned i = 0; i < n->count; i++) {
                 const struct namespace *ns = n->list[i];
-                size_t name_length = strlen(ns->seen.name),
-                       fingerprint_length = strlen(ns->seen.fingerprint);
-                struct disk_namespace record = {
+
+                n->records[i] = (struct disk_namespace){
                         .id = ns->seen.id,
                         .tenant = ns->seen.tenant,
-                        .name_length = (uint16_t)name_length,
-                        .fingerprint_length = (uint16_t)fingerprint_length,
+                        .name_length = ns->name_length,
+                        .fingerprint_length = ns->fingerprint_length,
                         .owner = ns->seen.owner == STORE_NO_OWNER ? 0 : ns->seen.owner + 1,
                         .chunk_bytes = ns->seen.chunk_bytes,
                         .purge_seq = ns->purge_seq,
                         .created_ms = ns->seen.created_ms,
                 };
+                n->pieces[1 + 2 * i] = (struct iovec){ &n->records[i], sizeof(n->records[i]) };
+                n->pieces[2 + 2 * i] =
+                        (struct iovec){ ns->text, namespace_text_bytes(ns->name_length,
+                                                                       ns->fingerprint_length) };
+        }
+        return 0;
+}
 
-                memcpy(p, &record, sizeof(record));
-                memcpy(p + sizeof(record), ns->seen.name, name_length);
-                memcpy(p + sizeof(record) + name_length, ns->seen.fingerprint, fingerprint_length);
-                p += namespace_record_bytes(name_length, fingerprint_length);
+void namespaces_seal(struct namespaces *n, uint32_t crc)
+{
+        struct disk_namespaces *header = n->buf;
+        uint64_t bytes = n->header.bytes;
+        struct list_node *i;
+
+        memcpy(header->magic, DISK_NAMESPACES_MAGIC, sizeof(header->magic));
+        header->crc = crc;
+        memset((char *)n->buf + bytes, 0, round_up(bytes, DISK_PAGE) - bytes);
+        while ((i = list_pop(&n->dropped)))
+                namespace_free(container_of(i, struct namespace, dropped));
+}
+
+/* The same on this thread: the bytes to write, whole pages, or -errno. */
+static int64_t build_now(struct namespaces *n)
+{
+        char *p;
+        uint32_t crc = 0;
+        int r = namespaces_gather(n);
+
+        if (r < 0)
+                return r;
+        p = (char *)n->buf + NAMESPACES_COPY_OFFSET;
+        for (unsigned i = 0; i < 1 + 2 * n->count; i++) {
+                crc = kio_copy_crc32c(crc, p, n->pieces[i].iov_base, n->pieces[i].iov_len);
+                p += n->pieces[i].iov_len;
         }
         assert((uint64_t)(p - (char *)n->buf) == n->bytes);
-        header->crc =
-                kio_crc32c(&header->count, n->bytes - offsetof(struct disk_namespaces, count));
+        namespaces_seal(n, crc);
         return (int64_t)round_up(n->bytes, DISK_PAGE);
 }
 
@@ -237,7 +284,7 @@ int namespaces_write_now(struct namespaces *n)
                 n->generation++; /* as in namespaces_turn() */
         while (!namespaces_at_rest(n)) {
                 unsigned i = namespaces_next_file(n);
-                int64_t bytes = namespaces_build(n, n->generation);
+                int64_t bytes = build_now(n);
                 int r;
 
                 if (bytes < 0)
@@ -275,6 +322,7 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
         list_init(&n->purges_waiting);
         list_init(&n->purges_flying);
         list_init(&n->purges_done);
+        list_init(&n->dropped);
 
         for (unsigned i = 0; i < DISK_NAMESPACE_FILES && r == 0; i++) {
                 _cleanup_(closep) int fd = dir_open_buffered(dir, names[i]);

@@ -3,10 +3,12 @@
  * else includes this. */
 #pragma once
 
+#include <sys/uio.h>
+
 #include "checked.h"
 #include "store/namespace.h"
 
-enum writing { WRITING_NOTHING, WRITING_BYTES, WRITING_SYNC };
+enum writing { WRITING_NOTHING, WRITING_COPY, WRITING_BYTES, WRITING_SYNC };
 
 struct namespaces {
         uint8_t uuid[DISK_UUID_BYTES];
@@ -35,8 +37,14 @@ struct namespaces {
         enum writing writing;
         unsigned file; /* being written */
         uint64_t writing_generation;
-        void *buf;
+        void *buf; /* what a file holds, once it has been put together */
         uint64_t buf_bytes;
+        /* What goes there, as of when the write began: see namespaces_gather() */
+        struct disk_namespaces header;
+        struct disk_namespace *records;
+        struct iovec *pieces;
+        unsigned gather_room;
+        struct list_node dropped; /* namespaces whose text may still be among the pieces */
 
         struct list_node opens_waiting, opens_flying, opens_done;
         struct list_node purges_waiting, purges_flying, purges_done;
@@ -44,9 +52,15 @@ struct namespaces {
         int last_error;
 };
 
+static inline uint64_t namespace_text_bytes(size_t name_length, size_t fingerprint_length)
+{
+        return round_up(name_length + fingerprint_length, 8);
+}
+
 static inline uint64_t namespace_record_bytes(size_t name_length, size_t fingerprint_length)
 {
-        return sizeof(struct disk_namespace) + round_up(name_length + fingerprint_length, 8);
+        return sizeof(struct disk_namespace) +
+               namespace_text_bytes(name_length, fingerprint_length);
 }
 
 /* namespace.c */
@@ -67,5 +81,11 @@ static inline bool namespaces_at_rest(const struct namespaces *n)
         return n->good[0] == n->generation && n->good[1] == n->generation;
 }
 
-/* namespace-file.c: all of the list into the buffer. The bytes to write, whole pages, or -errno. */
-int64_t namespaces_build(struct namespaces *n, uint64_t generation);
+/* namespace-file.c. A file is put together in three steps, so that the one that costs as much as
+ * the list is long can be a worker's: namespaces_gather() notes what the file will hold as the list
+ * is now, in n->pieces; the n->header.bytes - NAMESPACES_COPY_OFFSET bytes of these are copied to
+ * NAMESPACES_COPY_OFFSET in n->buf; namespaces_seal() takes the CRC32C of what was copied. 0,
+ * -ENOMEM. */
+enum { NAMESPACES_COPY_OFFSET = offsetof(struct disk_namespaces, count) };
+int namespaces_gather(struct namespaces *n);
+void namespaces_seal(struct namespaces *n, uint32_t crc);

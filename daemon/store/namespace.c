@@ -3,8 +3,9 @@
  * the files "namespaces.0" and ".1" written, which namespace-file.c knows.
  *
  * A change, that is a namespace made or removed or a purge, raises the generation, and its request
- * waits. One write at a time: all of the list into one file, a sync, the answer to the requests
- * that waited, then the same into the other file. A write always goes to the file that does not
+ * waits. One write at a time: a worker puts all of the list together, which is megabytes, then it
+ * goes into one file, a sync, the answer to the requests that waited, then the same into the other
+ * file. A write always goes to the file that does not
  * hold the newest copy known to be whole (`good`). So a crash tears at most a file that is not
  * needed: the other one is whole and holds everything that was answered. Both hold the same at
  * rest, so damage to one loses nothing.
@@ -34,7 +35,7 @@ struct namespace *namespace_free(struct namespace *ns)
         if (!ns)
                 return NULL;
         free((char *)ns->seen.name);
-        free((char *)ns->seen.fingerprint);
+        free(ns->text);
         free(ns);
         return NULL;
 }
@@ -47,11 +48,17 @@ int namespace_new(struct namespace **ret, const char *name, size_t name_length,
         if (!ns)
                 return -ENOMEM;
         ns->seen.name = strndup(name, name_length);
-        ns->seen.fingerprint = strndup(fingerprint, fingerprint_length);
-        if (!ns->seen.name || !ns->seen.fingerprint) {
+        ns->text = calloc(1, namespace_text_bytes(name_length, fingerprint_length) + 1);
+        if (!ns->seen.name || !ns->text) {
                 namespace_free(ns);
                 return -ENOMEM;
         }
+        memcpy(ns->text, name, name_length);
+        memcpy(ns->text + name_length, fingerprint, fingerprint_length);
+        ns->seen.fingerprint = ns->text + name_length;
+        ns->name_length = (uint16_t)name_length;
+        ns->fingerprint_length = (uint16_t)fingerprint_length;
+        list_init(&ns->dropped);
         *ret = ns;
         return 0;
 }
@@ -80,7 +87,7 @@ int namespaces_append(struct namespaces *n, struct namespace *ns)
         }
         n->list[n->count++] = ns;
         names_insert(&n->names, &ns->node,
-                     hash_name(n, ns->seen.tenant, ns->seen.name, strlen(ns->seen.name)));
+                     hash_name(n, ns->seen.tenant, ns->seen.name, ns->name_length));
         return 0;
 }
 
@@ -95,6 +102,8 @@ struct namespaces *namespaces_free(struct namespaces *n)
                         close(n->fds[i]);
         free(n->list);
         free(n->buf);
+        free(n->records);
+        free(n->pieces);
         free(n);
         return NULL;
 }
@@ -251,8 +260,8 @@ static struct namespace *find_by_name(const struct namespaces *n, uint16_t tenan
         for (struct name_node *i = names_first(&n->names, hash); i; i = i->next) {
                 struct namespace *ns = container_of(i, struct namespace, node);
 
-                if (i->hash == hash && ns->seen.tenant == tenant &&
-                    strlen(ns->seen.name) == length && memcmp(ns->seen.name, name, length) == 0)
+                if (i->hash == hash && ns->seen.tenant == tenant && ns->name_length == length &&
+                    memcmp(ns->seen.name, name, length) == 0)
                         return ns;
         }
         return NULL;
@@ -293,16 +302,19 @@ void namespaces_drop(struct namespaces *n, struct namespace *ns)
         memmove(&n->list[i], &n->list[i + 1], (n->count - i) * sizeof(n->list[0]));
         names_remove(&n->names, &ns->node);
         n->reserve = MAX(n->reserve, round_up(n->bytes, DISK_PAGE)); /* a file never shrinks */
-        n->bytes -= namespace_record_bytes(strlen(ns->seen.name), strlen(ns->seen.fingerprint));
+        n->bytes -= namespace_record_bytes(ns->name_length, ns->fingerprint_length);
         n->generation++;
-        namespace_free(ns);
+        if (n->writing == WRITING_COPY)
+                list_append(&n->dropped, &ns->dropped); /* until the worker has copied its text */
+        else
+                namespace_free(ns);
 }
 
 static bool same_fingerprint(const struct namespace *ns, const struct store_namespace_open *req)
 {
         if (req->attach && req->fingerprint_length == 0)
                 return true;
-        return strlen(ns->seen.fingerprint) == req->fingerprint_length &&
+        return ns->fingerprint_length == req->fingerprint_length &&
                memcmp(ns->seen.fingerprint, req->fingerprint, req->fingerprint_length) == 0;
 }
 
@@ -488,18 +500,21 @@ static void write_failed(struct namespaces *n, int r)
                 n->generation++; /* theirs is written once more */
 }
 
-static void submit(struct namespaces *n, enum kio_op op);
+static void submit(struct namespaces *n, enum writing step);
 
 static void complete(struct kio_request *request)
 {
         struct namespaces *n = container_of(request, struct namespaces, request);
         int r = (int)request->result;
 
+        if (n->writing == WRITING_COPY)
+                namespaces_seal(n, request->crc);
         if (r < 0) {
                 write_failed(n, r);
+        } else if (n->writing == WRITING_COPY) {
+                submit(n, WRITING_BYTES);
         } else if (n->writing == WRITING_BYTES) {
-                n->writing = WRITING_SYNC;
-                submit(n, KIO_SYNC);
+                submit(n, WRITING_SYNC);
         } else {
                 n->good[n->file] = n->durable = n->writing_generation;
                 finish_flying(n, 0);
@@ -507,8 +522,7 @@ static void complete(struct kio_request *request)
                 n->file = namespaces_next_file(n);
                 if (n->good[n->file] != n->durable) {
                         n->good[n->file] = 0;
-                        n->writing = WRITING_BYTES;
-                        submit(n, KIO_WRITE);
+                        submit(n, WRITING_BYTES);
                 } else {
                         n->retry_ns = n->retry_pause_ns = 0;
                         n->writing = WRITING_NOTHING;
@@ -517,19 +531,27 @@ static void complete(struct kio_request *request)
         n->progress(n->userdata);
 }
 
-static void submit(struct namespaces *n, enum kio_op op)
+static void submit(struct namespaces *n, enum writing step)
 {
+        n->writing = step;
         n->request = (struct kio_request){
-                .op = op,
                 .class = KIO_CLASS_PUT,
                 .path = n->path,
                 .fd = n->fds[n->file],
-                .buf = n->buf,
-                .length = op == KIO_WRITE
-                                  ? round_up(((struct disk_namespaces *)n->buf)->bytes, DISK_PAGE)
-                                  : 0,
                 .complete = complete,
         };
+        if (step == WRITING_COPY) {
+                n->request.op = KIO_COPY;
+                n->request.buf = (char *)n->buf + NAMESPACES_COPY_OFFSET;
+                n->request.vector = n->pieces;
+                n->request.length = n->header.bytes - NAMESPACES_COPY_OFFSET;
+        } else if (step == WRITING_BYTES) {
+                n->request.op = KIO_WRITE;
+                n->request.buf = n->buf;
+                n->request.length = round_up(n->header.bytes, DISK_PAGE);
+        } else {
+                n->request.op = KIO_SYNC;
+        }
         list_init(&n->request.node);
         kio_submit(n->io, &n->request, 0);
 }
@@ -537,7 +559,7 @@ static void submit(struct namespaces *n, enum kio_op op)
 void namespaces_turn(struct namespaces *n, uint64_t now_ns, bool retry)
 {
         bool is_new = n->generation != n->writing_generation && n->generation != n->durable;
-        int64_t r;
+        int r;
 
         if (n->writing != WRITING_NOTHING ||
             (!is_new && (!retry || namespaces_at_rest(n) || now_ns < n->retry_ns)))
@@ -547,15 +569,14 @@ void namespaces_turn(struct namespaces *n, uint64_t now_ns, bool retry)
         list_splice(&n->opens_flying, &n->opens_waiting);
         list_splice(&n->purges_flying, &n->purges_waiting);
         n->writing_generation = n->generation;
-        r = namespaces_build(n, n->generation);
+        r = namespaces_gather(n);
         if (r < 0) {
-                write_failed(n, (int)r);
+                write_failed(n, r);
                 return;
         }
         n->file = namespaces_next_file(n);
         n->good[n->file] = 0;
-        n->writing = WRITING_BYTES;
-        submit(n, KIO_WRITE);
+        submit(n, WRITING_COPY);
 }
 
 uint64_t namespaces_deadline_ns(const struct namespaces *n)

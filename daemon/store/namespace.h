@@ -16,6 +16,9 @@ struct namespaces;
 struct namespace
 {
         struct store_namespace seen; /* what store.h shows; counts are kept by the store */
+        char *text; /* name and fingerprint as a file has them, then a NUL: does not change */
+        uint16_t name_length, fingerprint_length;
+        struct list_node dropped; /* in namespaces.dropped */
         struct name_node node;
         uint64_t pending; /* puts of it that are in the index and not written yet */
         uint64_t purge_seq;

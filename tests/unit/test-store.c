@@ -1088,6 +1088,17 @@ static void many_namespaces_grow_their_files_up_to_a_bound(void **state)
         stop();
 }
 
+/* 4 KiB, another for each. */
+static const char *long_fingerprint(unsigned i)
+{
+        static char text[STORE_MAX_FINGERPRINT + 1];
+
+        memset(text, 'a' + (int)(i % 26), STORE_MAX_FINGERPRINT);
+        snprintf(text, 16, "%u", i);
+        text[strlen(text)] = '-';
+        return text;
+}
+
 static void remove_complete(struct store_namespace_remove *req)
 {
         req->complete = NULL;
@@ -1135,6 +1146,61 @@ static void a_removed_namespace_stays_removed(void **state)
         assert_int_equal(open_namespace("model/a", "", true, &id), 0);
         assert_int_equal(remove_namespace(id), 0);
         assert_int_equal(open_namespace("model/a", "other=1", false, &id), 0);
+        stop();
+}
+
+/* A worker puts the list together. What is removed meanwhile is still in this copy, and not in the
+ * next. */
+static void the_list_of_namespaces_is_put_together_off_the_loop(void **state)
+{
+        enum { LONG = 200, REMOVED = 40 };
+        struct store_namespace_open open[REMOVED];
+        struct store_namespace_remove remove[REMOVED];
+        struct kio_stats before, after;
+        uint32_t ids[LONG];
+        char name[16];
+
+        start_limit(256 * MIB);
+        for (unsigned i = 0; i < LONG; i++) {
+                snprintf(name, sizeof(name), "long-%u", i);
+                assert_int_equal(open_namespace(name, long_fingerprint(i), false, &ids[i]), 0);
+        }
+        settle();
+        kio_get_stats(t.io, &before);
+        assert_int_equal(open_namespace("one-more", "x", false, NULL), 0);
+        settle();
+        kio_get_stats(t.io, &after);
+        assert_true(after.bytes[KIO_COPY] - before.bytes[KIO_COPY] >=
+                    (uint64_t)LONG * STORE_MAX_FINGERPRINT);
+
+        for (unsigned i = 0; i < REMOVED; i++) {
+                snprintf(name, sizeof(name), "new-%u", i);
+                open[i] = (struct store_namespace_open){ .name = name,
+                                                         .name_length = (uint16_t)strlen(name),
+                                                         .fingerprint = "f",
+                                                         .fingerprint_length = 1,
+                                                         .complete = ns_complete };
+                store_namespace_open(t.s, &open[i]);
+                store_turn(t.s);
+                kio_flush(t.io); /* the copy is under way */
+                remove[i] = (struct store_namespace_remove){ .id = ids[i],
+                                                             .complete = remove_complete };
+                store_namespace_remove(t.s, &remove[i]);
+                turn(ns_done, &open[i]);
+                turn(remove_done, &remove[i]);
+                assert_int_equal(open[i].result, 0);
+                assert_int_equal(remove[i].result, 0);
+        }
+        stop();
+        start_limit(256 * MIB);
+        assert_int_equal(stats().namespaces, 2 + LONG);
+        for (unsigned i = 0; i < LONG; i++) {
+                snprintf(name, sizeof(name), "long-%u", i);
+                assert_int_equal(open_namespace(name, "", true, NULL),
+                                 i < REMOVED ? STORE_MISS : 0);
+                if (i >= REMOVED)
+                        assert_int_equal(open_namespace(name, long_fingerprint(i), false, NULL), 0);
+        }
         stop();
 }
 
@@ -3516,6 +3582,7 @@ static const struct CMUnitTest tests[] = {
         TEST(a_list_meets_every_chunk_once),
         TEST(namespaces_are_known_again),
         TEST(a_removed_namespace_stays_removed),
+        TEST(the_list_of_namespaces_is_put_together_off_the_loop),
         TEST(what_is_being_opened_or_written_is_not_removed),
         TEST(a_refusal_names_a_namespace_that_is_still_memory),
         TEST(an_id_comes_back_without_what_was_under_it),
