@@ -339,7 +339,7 @@ static int run_resume(struct kio_request *req)
         p->join.empty = p->join.empty || set_has_missed(&p->join.set, p->next);
         r = volume_join(p->next, &p->join, &emptied, p->error);
         p->emptied = p->emptied || emptied;
-        return r;
+        return r < 0 ? r : volume_is_back(p->next, p->error);
 }
 
 static void resumed(struct kio_request *req);

@@ -268,18 +268,72 @@ static bool has_missed_removal(const struct store *s, const struct path *p)
         return false;
 }
 
-int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+/* Of the paths that are up it is known by now who has missed something. The record goes on saying
+ * so of those, for a start that is cut off, or leaves one of them out, before it is emptied; and it
+ * says so of no other: with what is learned of others that would come to be by a later epoch. */
+static void settle_missed(struct store *s, const uint64_t missed_at[static STORE_MAX_PATHS])
+{
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                const struct path *p = &s->paths[i];
+
+                if (!path_is_up(s, i))
+                        continue;
+                s->sum.missed &= ~set_bits_of(s, p);
+                if (!p->missed)
+                        continue;
+                s->sum.missed |= set_bits_of(s, p);
+                s->sum.missed_at = MAX(s->sum.missed_at, missed_at[i]);
+        }
+}
+
+/* Each takes what all know. *ret_again: nothing but the paths themselves says that they were away,
+ * and one that is left out now has missed what nobody has written down: the others take that. */
+static int join_each(struct store *s, bool witnessed, bool *ret_again,
+                     char ret_error[static STORE_ERROR_BYTES])
 {
         struct path_snapshot *copies;
         struct volume_join join;
-        bool witnessed = false;
+        int r = path_namespaces_snapshot(s, &copies, &join);
+
+        *ret_again = false;
+        if (r < 0)
+                return store_error(ret_error, r, "out of memory");
+        join.witnessed = witnessed;
+        for (unsigned i = 0; i < s->n_paths && r == 0; i++) {
+                struct path *p = &s->paths[i];
+                uint64_t bits;
+
+                if (!path_is_up(s, i))
+                        continue;
+                bits = set_bits_of(s, p);
+                join.empty = p->missed;
+                r = volume_join(p->volume, &join, &p->emptied, p->error);
+                if (r == 0)
+                        continue;
+                r = health_leave_out(p, r, ret_error);
+                if (r == 0 && s->in_set && !witnessed) {
+                        p->missed = *ret_again = true;
+                        set_note_missed(s, bits);
+                }
+        }
+        path_namespaces_release(s, copies);
+        return r;
+}
+
+int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+{
+        uint64_t missed_at[STORE_MAX_PATHS] = { 0 };
+        bool witnessed = false, again = true;
         int r = 0;
 
         for (unsigned i = 0; i < s->n_paths; i++)
                 for (unsigned j = 0; j < s->n_paths; j++)
                         if (i != j && path_is_up(s, i) && path_is_up(s, j) &&
-                            set_has_missed(volume_set(s->paths[j].volume), s->paths[i].volume))
+                            set_has_missed(volume_set(s->paths[j].volume), s->paths[i].volume)) {
                                 s->paths[i].missed = true;
+                                missed_at[i] = MAX(missed_at[i],
+                                                   volume_set(s->paths[j].volume)->missed_at);
+                        }
         for (unsigned i = 0; i < s->n_paths && r == 0; i++) {
                 if (!path_is_up(s, i))
                         continue;
@@ -292,29 +346,28 @@ int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
         /* What was purged while it was away is not known here: the next start drops it. */
         if (r < 0 || s->params.as_is)
                 return r;
+        settle_missed(s, missed_at);
         if (s->in_set && !witnessed)
                 s->sum.epoch += EPOCHS_SKIPPED;
-        r = path_namespaces_snapshot(s, &copies, &join);
-        if (r < 0)
-                return store_error(ret_error, r, "out of memory");
-        join.witnessed = witnessed;
+        while (again) {
+                r = join_each(s, witnessed, &again, ret_error);
+                if (r < 0)
+                        return r;
+        }
+        s->noted_at = s->sum.missed_at;
+        /* Once all are joined: the first that says it is not away is a witness for the others. */
         for (unsigned i = 0; i < s->n_paths; i++) {
                 struct path *p = &s->paths[i];
 
                 if (!path_is_up(s, i))
                         continue;
-                join.empty = p->missed;
-                r = volume_join(p->volume, &join, &p->emptied, p->error);
+                r = volume_is_back(p->volume, p->error);
                 if (r < 0)
                         r = health_leave_out(p, r, ret_error);
                 else
                         set_is_back(s, p);
                 if (r < 0)
-                        break;
+                        return r;
         }
-        path_namespaces_release(s, copies);
-        if (r < 0)
-                return r;
-        s->noted_at = s->sum.missed_at;
         return 0;
 }

@@ -72,15 +72,14 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
 {
         uint64_t charged = volume_charged(v),
                  room = v->params.limit > charged ? v->params.limit - charged : 0;
-        struct disk_superblock *sb = &v->dir->superblock;
-        bool away = sb->away, empty;
+        bool empty;
         bool replace = (join->empty || v->chunks == 0) &&
                        join->set.removed_at > namespaces_set(v->namespaces)->removed_at;
         int r = replace ? 0 : volume_check_namespaces(v, join, ret_error);
 
         if (r < 0)
                 return r;
-        empty = join->empty || (away && !join->witnessed);
+        empty = join->empty || (v->dir->superblock.away && !join->witnessed);
         if (empty)
                 forget_all(v);
         if (replace)
@@ -104,14 +103,25 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
         }
         if (r == 0)
                 r = namespaces_write_now(v->namespaces);
-        if (r == 0 && away) {
-                sb->away = 0;
-                r = dir_write_superblock(v->dir);
-        }
         if (r == 0)
                 return 0;
         v->open = false; /* what could not be written keeps nobody from closing it */
         return store_error(ret_error, r, "%s: cannot write the namespaces: %s", v->path,
+                           strerror(-r));
+}
+
+int volume_is_back(struct volume *v, char ret_error[static 512])
+{
+        int r;
+
+        if (!v->dir->superblock.away)
+                return 0;
+        v->dir->superblock.away = 0;
+        r = dir_write_superblock(v->dir);
+        if (r == 0)
+                return 0;
+        v->open = false;
+        return store_error(ret_error, r, "%s: cannot write the superblock: %s", v->path,
                            strerror(-r));
 }
 

@@ -106,6 +106,9 @@ struct volume_join {
 /* Blocks, as volume_open(). *ret_emptied: it had missed a purge. */
 int volume_join(struct volume *v, const struct volume_join *join, bool *ret_emptied,
                 char ret_error[static 512]);
+/* It has joined, and so have all that are started with it: its superblock does not say any more
+ * that it is away. Blocks. */
+int volume_is_back(struct volume *v, char ret_error[static 512]);
 /* Does it contradict the list? -EUCLEAN with a text. */
 int volume_check_namespaces(const struct volume *v, const struct volume_join *join,
                             char ret_error[static 512]);
