@@ -367,13 +367,15 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
                                            names[i], dir_strerror(r));
         }
         *ret_lost = !best && !dir->fresh;
+        /* What was read may be in the page cache alone, and the next change overwrites one copy on
+         * the strength of the other. */
+        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++)
+                if (n->good[i] && fdatasync(n->fds[i]) < 0) {
+                        r = -errno;
+                        return store_error(ret_error, r, "%s/%s: cannot sync: %s", dir->path,
+                                           names[i], strerror(-r));
+                }
         if (n->durable == 0 || !namespaces_at_rest(n)) {
-                for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++)
-                        if (n->good[i] && fdatasync(n->fds[i]) < 0) {
-                                r = -errno;
-                                return store_error(ret_error, r, "%s/%s: cannot sync: %s",
-                                                   dir->path, names[i], strerror(-r));
-                        }
                 n->generation++;
                 r = namespaces_write_now(n);
                 if (r < 0)
