@@ -238,6 +238,8 @@ static int recover_all(struct recovery *rec)
                                    "%s: no sequence numbers are left: make the store anew",
                                    v->path);
         if (rec->names_lost) {
+                /* One id stays without a namespace for good: see has_other_tenants(). */
+                namespaces_reserve_id(v->namespaces, namespaces_next_id(v->namespaces));
                 namespaces_purge_all(v->namespaces, v->seq);
                 r = namespaces_write_now(v->namespaces);
                 if (r < 0)

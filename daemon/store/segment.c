@@ -394,11 +394,14 @@ void segments_turn(struct volume *v)
 
 /* --- from tenant to tenant --- */
 
-/* Has the store ever had chunks of another tenant than this one? */
+/* May the store have had chunks of another tenant than this one? Of an id that no namespace has (it
+ * was removed, or the list was lost) the tenant is not known. */
 static bool has_other_tenants(const struct volume *v, int tenant)
 {
         const struct namespace *ns;
 
+        if (namespaces_next_id(v->namespaces) != namespaces_count(v->namespaces) + 1)
+                return true;
         for (unsigned i = 0; (ns = namespaces_at(v->namespaces, i)); i++)
                 if (ns->seen.tenant != tenant)
                         return true;
