@@ -14,7 +14,7 @@
 
 Of the folders of the daemon only the named headers are shown (store.h, io.h, slab.h, evict.h; all of memory/ and base/).
 The store sees of proto/ the key and the two helpers, not the wire. The client library sees proto/ alone, kvcachectl
-also the three headers of its offline commands. Tests may include anything; nothing includes tests.
+also the three headers of its offline commands; it and kvcache-bench share common/. Tests may include anything; nothing includes tests.
 
 A file that stands nowhere in the table is an error: a new part takes its place here first. Usage:
 
@@ -58,7 +58,9 @@ MAY = {
     "api": set(),
     "lib": {"api", "proto"},
     "gpu": {"api", "proto", "lib"},
-    "ctl": {"api", "proto", "store", "io", "evict"},
+    "common": {"api", "proto"},
+    "ctl": {"bench", "common", "api", "proto", "store", "io", "evict"},
+    "bench": {"common", "api", "proto"},
     "example": {"api"},
     "tests": None,  # anything
 }
@@ -91,7 +93,7 @@ def part_of(path):
         return steps[0]
     if steps[0] == "client":
         if len(steps) > 2:
-            return steps[1] if steps[1] in ("lib", "ctl", "gpu") else None
+            return steps[1] if steps[1] in ("lib", "common", "ctl", "bench", "gpu") else None
         return "api" if steps[1] == "kvcache.h" else "example" if SOURCE.search(steps[1]) else None
     if steps[0] == "daemon":
         if len(steps) > 2:
@@ -99,7 +101,7 @@ def part_of(path):
         name = SOURCE.sub("", steps[1])
         for known in MAY:  # "config" and its pieces: config-file.c, config-internal.h
             if name == known or name.startswith(known + "-"):
-                return known if known not in LOW | BOTTOM | {"api", "lib", "ctl", "gpu", "example", "tests"} else None
+                return known if known not in LOW | BOTTOM | {"api", "lib", "common", "ctl", "bench", "gpu", "example", "tests"} else None
     return None
 
 
@@ -114,7 +116,9 @@ def sources(root):
 
 def resolve(root, path, name):
     """What an include of `name` in `path` means, named from the root: as the compiler looks for it."""
-    own = ("client/ctl",) if path.startswith("client/ctl/") else ()  # its folders see the headers at its top
+    tools = ("client/ctl", "client/bench", "client/common")  # of a tool, the top and the shared headers are seen
+    own = [t for t in tools if path.startswith(t + "/")]
+    own += ["client/common"] if own else []
     for folder in (os.path.dirname(path), "", "daemon", "proto", "client", *own, "tests/lib"):
         candidate = os.path.normpath(os.path.join(folder, name))
         if not candidate.startswith("..") and os.path.isfile(os.path.join(root, candidate)):
@@ -168,7 +172,8 @@ def self_test():
         "daemon/evict/policy.h", "daemon/io/io.h", "daemon/io/backend.h", "daemon/store/store.h", "daemon/store/format.h",
         "daemon/memory/pool.h", "daemon/cache.h", "daemon/config.h", "daemon/config-internal.h", "daemon/http.h",
         "daemon/stats.h", "daemon/stats.def", "daemon/tenant.h", "daemon/client.h", "daemon/opening.h", "daemon/chain.h", "daemon/dispatch.h", "daemon/admin.h", "daemon/session.h",
-        "daemon/status.h", "daemon/server.h", "client/kvcache.h", "client/lib/handle.h", "client/ctl/human.h",
+        "daemon/status.h", "daemon/server.h", "client/kvcache.h", "client/lib/handle.h", "client/common/human.h",
+        "client/ctl/keys.h", "client/bench/trace.h",
         "tests/lib/harness.h",
     ]
     right = [
@@ -181,7 +186,8 @@ def self_test():
         ("daemon/store/store.c", "key.h"), ("daemon/store/store.c", "checked.h"), ("daemon/memory/pool.c", "slab/slab.h"),
         ("daemon/io/uring.c", "backend.h"), ("daemon/io/uring.c", "base/list.h"), ("daemon/base/log.c", "checked.h"),
         ("daemon/base/log.c", "build-config.h"), ("client/lib/handle.c", "wire.h"), ("client/lib/handle.c", "kvcache.h"),
-        ("client/ctl/human.c", "human.h"), ("client/ctl/kvbench/plan.c", "human.h"),
+        ("client/ctl/fsck.c", "human.h"), ("client/bench/kvbench/plan.c", "human.h"),
+        ("client/common/human.c", "human.h"), ("client/bench/kvbench/plan.c", "trace.h"),
         ("client/ctl/fsck.c", "store/store.h"), ("client/ctl/fsck.c", "proto/key.h"),
         ("client/example.c", "kvcache.h"), ("tests/unit/test-io.c", "io/backend.h"), ("proto/wire.c", "key.h"),
     ]
@@ -214,11 +220,15 @@ def self_test():
         ("proto/wire.c", "kvcache.h"),
         ("client/lib/handle.c", "base/list.h"),
         ("client/lib/handle.c", "store/store.h"),
-        ("client/lib/handle.c", "ctl/human.h"),
+        ("client/lib/handle.c", "common/human.h"),
+        ("client/common/human.c", "ctl/keys.h"),
+        ("client/common/human.c", "bench/trace.h"),
+        ("client/bench/replay.c", "ctl/keys.h"),
+        ("client/bench/replay.c", "store/store.h"),
         ("client/ctl/fsck.c", "store/format.h"),
         ("client/ctl/fsck.c", "memory/pool.h"),
         ("client/ctl/fsck.c", "lib/handle.h"),
-        ("client/ctl/kvbench/plan.c", "lib/handle.h"),
+        ("client/bench/kvbench/plan.c", "lib/handle.h"),
         ("client/lib/handle.c", "human.h"),
         ("client/example.c", "wire.h"),
         ("daemon/http.c", "harness.h"),               # of the tests

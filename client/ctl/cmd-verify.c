@@ -170,7 +170,7 @@ static void path_end(struct run *run, const char *name, const struct counts *c)
                 print_safe(name, stdout);
                 putchar('\n');
                 text_table_print(run->table, "  ", stdout);
-                progress_init(&run->progress, 0);
+                progress_init(&run->progress);
         }
         run->table = text_table_free(run->table);
 }
@@ -328,7 +328,7 @@ static void on_finding(void *userdata, const struct store_finding *finding)
         printf("dropped: %s in namespace ", text);
         print_safe(ns, stdout);
         printf(": %s\n", finding->error ? strerror(-finding->error) : "checksum does not match");
-        progress_init(&run->progress, 0);
+        progress_init(&run->progress);
 }
 
 /* What the start itself has found. */
@@ -358,7 +358,7 @@ static void report_start(struct run *run, const char *directory)
                        st.skipped_pages == 1 ? " is" : "s are",
                        st.skipped_pages == 1 ? "it" : "they");
         putchar('\n');
-        progress_init(&run->progress, 0);
+        progress_init(&run->progress);
 }
 
 static int verify_offline(struct run *run, const char *const *stores, unsigned n)
@@ -476,7 +476,7 @@ static int run_verify(struct ctl *ctl, const struct command *self, int argc, cha
         }
         catch_signals();
         run.began = now_seconds();
-        progress_init(&run.progress, 0);
+        progress_init(&run.progress);
         r = n_stores > 0 ? verify_offline(&run, stores, n_stores) : verify_online(&run, path);
         r = finish(&run, r);
         cJSON_Delete(run.json);

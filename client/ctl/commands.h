@@ -13,7 +13,3 @@ extern const struct command command_namespace;                        /* cmd-nam
 extern const struct command command_prefetch;                         /* cmd-prefetch.c */
 extern const struct command command_device;                           /* cmd-device.c */
 extern const struct command command_verify;                           /* cmd-verify.c */
-extern const struct command command_replay;                           /* cmd-replay.c */
-extern const struct command command_plan;                             /* kvbench/cmd-plan.c */
-extern const struct command command_profile;                          /* kvbench/cmd-profile.c */
-extern const struct command command_kvcache, command_iosize;          /* kvbench/cmd-figures.c */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "commands.h"
+#include "bench/commands.h"
 #include "common.h"
 #include "checked.h"
 

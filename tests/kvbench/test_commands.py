@@ -641,7 +641,7 @@ def test_only_block_is_block(tmp_path):
 
 def test_readme_examples_work(tmp_path):
     """The YAML in the guide is what it says: a model, or a deployment."""
-    text = (ROOT / "client" / "ctl" / "kvbench" / "README.md").read_text()
+    text = (ROOT / "client" / "bench" / "kvbench" / "README.md").read_text()
     examples = re.findall(r"```yaml\n(.*?)```", text, re.S)
     assert len(examples) >= 3
     for i, example in enumerate(examples):
@@ -656,7 +656,7 @@ def test_readme_examples_work(tmp_path):
 
 def test_readme_commands_work():
     """Each command of the guide, as it stands there, from the project's folder."""
-    text = (ROOT / "client" / "ctl" / "kvbench" / "README.md").read_text().replace("\\\n", " ")
+    text = (ROOT / "client" / "bench" / "kvbench" / "README.md").read_text().replace("\\\n", " ")
     commands = re.findall(r"^\s+(kvcachectl (?:plan|kvcache|iosize) .*)$", text, re.M)
     assert len(commands) >= 4
     for command in commands:

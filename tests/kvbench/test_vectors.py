@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvcachectl prints what KVBench printed, for the vectors in ../shared/data/kvbench_vectors.json or KVBENCH_VECTORS.
 
-What differs, differs on purpose, and each way has its name here: see "What differs" in client/ctl/kvbench/README.md.
+What differs, differs on purpose, and each way has its name here: see "What differs" in client/bench/kvbench/README.md.
 Without the file of vectors, test_commands.py remains.
 """
 

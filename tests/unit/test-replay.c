@@ -437,26 +437,28 @@ static void evictions_are_read_whatever_labels_they_have(void **state)
 
 static void the_progress_line_fits_its_terminal(void **state)
 {
-        struct progress p = { .shown = true, .n_requests = 12031 };
         struct replay_progress now = {
                 .requests = 6015,
+                .n_requests = 12031,
                 .blocks_asked = 1000,
                 .blocks_hit = 279,
                 .bytes = 5000000000,
                 .seconds = 10,
         };
-        char line[512];
+        char tail[REPLAY_PROGRESS_BYTES], line[512];
+        double part = replay_progress_text(&now, tail);
 
-        progress_format(&p, &now, 120, line, sizeof(line));
+        progress_format(120, part, tail, line, sizeof(line));
         assert_non_null(strstr(line, "[####"));
         assert_non_null(
                 strstr(line, " 50 %  6,015/12,031 requests  27.9 % hit  0.50 GB/s  left 10.0 s"));
         for (unsigned columns = 1; columns < 150; columns++) {
-                progress_format(&p, &now, columns, line, sizeof(line));
+                progress_format(columns, part, tail, line, sizeof(line));
                 assert_true(strlen(line) < columns);
         }
         now.requests = 0;
-        progress_format(&p, &now, 100, line, sizeof(line));
+        part = replay_progress_text(&now, tail);
+        progress_format(100, part, tail, line, sizeof(line));
         assert_non_null(strstr(line, "  0 %  0/12,031"));
 }
 

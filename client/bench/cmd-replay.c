@@ -171,7 +171,10 @@ static int make_workload(const struct arguments *a, struct workload **ret)
 
 static void on_progress(void *userdata, const struct replay_progress *now)
 {
-        progress_draw(userdata, now);
+        char tail[REPLAY_PROGRESS_BYTES];
+        double part = replay_progress_text(now, tail);
+
+        progress_show(userdata, part, tail);
 }
 
 static double ratio(uint64_t part, uint64_t whole)
@@ -421,7 +424,7 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
         }
 
         catch_signals();
-        progress_init(&progress, workload->n_requests);
+        progress_init(&progress);
         a.replay.socket_path = ctl->socket_path;
         a.replay.block_bytes = a.block_bytes;
         a.replay.clients = (unsigned)a.clients;

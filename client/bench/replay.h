@@ -19,7 +19,8 @@
 #include "workload.h"
 
 struct replay_progress {
-        uint64_t requests, blocks_asked, blocks_hit, bytes;
+        uint64_t requests, n_requests; /* done, and of the whole workload */
+        uint64_t blocks_asked, blocks_hit, bytes;
         double seconds;
 };
 
@@ -81,3 +82,8 @@ void replay_result_fini(struct replay_result *result);
 
 /* kvcache_evictions_total in the daemon's stats: a number, or one a tier. */
 bool replay_parse_evictions(const char *stats_json, uint64_t *ret);
+
+/* The figures for a progress line; returns how much of the workload is done, from 0 to 1. */
+enum { REPLAY_PROGRESS_BYTES = 256 };
+double replay_progress_text(const struct replay_progress *now,
+                            char ret[static REPLAY_PROGRESS_BYTES]);

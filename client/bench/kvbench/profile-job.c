@@ -20,44 +20,30 @@
 #include "embedded.h"
 #include "human.h"
 #include "profile.h"
+#include "progress.h"
 #include "raw.h"
 #include "through.h"
 
 enum {
         DEFAULT_ITERATIONS = 3,
         DEFAULT_WARMUP = 1,
-        BAR_COLUMNS = 30,
         BLOCK_ALIGN = 4096,
         ENDING_MS = 500, /* a connection breaks a little before its daemon is gone */
 };
 
-/* --- a bar on a terminal --- */
-
 struct bar {
-        bool shown;
+        struct progress progress;
         const char *what;
 };
 
-static void bar_draw(void *userdata, uint64_t done, uint64_t all)
+static void bar_show(void *userdata, uint64_t done, uint64_t all)
 {
         struct bar *bar = userdata;
         double part = all > 0 ? MIN((double)done / (double)all, 1.0) : 0;
-        int filled = (int)(part * BAR_COLUMNS);
-        char hashes[BAR_COLUMNS + 1];
+        char tail[320];
 
-        if (!bar->shown)
-                return;
-        for (int i = 0; i < BAR_COLUMNS; i++)
-                hashes[i] = i < filled ? '#' : '.';
-        hashes[BAR_COLUMNS] = '\0';
-        fprintf(stderr, "\r[%s] %3.0f %%  %s\033[K", hashes, part * 100, bar->what);
-        fflush(stderr);
-}
-
-static void bar_end(struct bar *bar)
-{
-        if (bar->shown)
-                fputs("\r\033[K", stderr);
+        snprintf(tail, sizeof(tail), " %3.0f %%  %s", part * 100, bar->what);
+        progress_show(&bar->progress, part, tail);
 }
 
 /* --- a job --- */
@@ -297,7 +283,7 @@ static int write_first(struct run *run, struct profile_side *side, const char *w
 {
         struct profile_job job = run->job;
         struct profile writer;
-        struct bar bar = { .shown = isatty(STDERR_FILENO), .what = what };
+        struct bar bar = { .what = what };
         int r;
 
         job.write = true;
@@ -305,10 +291,11 @@ static int write_first(struct run *run, struct profile_side *side, const char *w
         job.iterations = 1;
         if (profile_init(&writer, &job, run->interrupted) < 0)
                 return profile_fail(&run->profile, "out of memory");
-        writer.on_progress = bar_draw;
+        writer.on_progress = bar_show;
         writer.userdata = &bar;
+        progress_init(&bar.progress);
         r = profile_write_once(&writer, side);
-        bar_end(&bar);
+        progress_end(&bar.progress);
         if (r < 0 && *writer.error)
                 profile_fail(&run->profile, "%s", writer.error);
         profile_fini(&writer);
@@ -411,7 +398,7 @@ static int report_failure(struct run *run)
 static int measure(struct run *run, struct profile_side *const *sides, unsigned n)
 {
         struct profile_result results[2] = { 0 };
-        struct bar bar = { .shown = isatty(STDERR_FILENO), .what = run->workload->shown };
+        struct bar bar = { .what = run->workload->shown };
         struct report_entry entry = {
                 .workload = run->workload,
                 .job = &run->job,
@@ -424,10 +411,11 @@ static int measure(struct run *run, struct profile_side *const *sides, unsigned 
         };
         int r;
 
-        run->profile.on_progress = bar_draw;
+        run->profile.on_progress = bar_show;
         run->profile.userdata = &bar;
+        progress_init(&bar.progress);
         r = profile_run(&run->profile, sides, n, results);
-        bar_end(&bar);
+        progress_end(&bar.progress);
         if (r == 0)
                 report_add(run->report, &entry);
         for (unsigned i = 0; i < n; i++)

@@ -10,6 +10,7 @@
 
 #include "common.h"
 #include "checked.h"
+#include "human.h"
 #include "replay-client.h"
 
 enum {
@@ -171,11 +172,30 @@ static void merge(struct replay_result *to, const struct replay_client *from)
         latency_merge(&to->put, &from->put);
 }
 
+double replay_progress_text(const struct replay_progress *now,
+                            char ret[static REPLAY_PROGRESS_BYTES])
+{
+        char done[HUMAN_BYTES], all[HUMAN_BYTES], hit[HUMAN_BYTES], left[HUMAN_BYTES] = "";
+        double part = now->n_requests ? (double)now->requests / (double)now->n_requests : 1;
+
+        human_count(now->requests, done);
+        human_count(now->n_requests, all);
+        human_percent(now->blocks_hit, now->blocks_asked, hit);
+        if (now->requests > 0 && now->seconds > 1 && part < 1)
+                human_seconds(now->seconds / part * (1 - part), left);
+        snprintf(ret, REPLAY_PROGRESS_BYTES, " %3.0f %%  %s/%s requests  %s hit  %.2f GB/s%s%s",
+                 part * 100, done, all, hit,
+                 now->seconds > 0 ? (double)now->bytes / now->seconds / 1e9 : 0,
+                 *left ? "  left " : "", left);
+        return part;
+}
+
 static void tell_progress(struct replay_shared *s)
 {
         const struct replay_options *o = s->options;
         struct replay_progress progress = {
                 .requests = atomic_load(&s->requests),
+                .n_requests = s->workload->n_requests,
                 .blocks_asked = atomic_load(&s->blocks_asked),
                 .blocks_hit = atomic_load(&s->blocks_hit),
                 .bytes = atomic_load(&s->bytes),

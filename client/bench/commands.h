@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The commands that measure and size, one object each; main.c has them in a table. */
+#pragma once
+
+#include "options.h"
+
+extern const struct command command_replay;                  /* cmd-replay.c */
+extern const struct command command_plan;                    /* kvbench/cmd-plan.c */
+extern const struct command command_profile;                 /* kvbench/cmd-profile.c */
+extern const struct command command_kvcache, command_iosize; /* kvbench/cmd-figures.c */
