@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A chain is open while another message may continue it: the client's last one said so, and the
  * next one names its last key as its parent. It is touched, and freed, once it is not open and
- * every message of it is answered. */
+ * every message of it is answered: a long one stretch by stretch, in several turns. */
 #include "chain.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "checked.h"
@@ -14,6 +15,7 @@ enum {
         STRETCH_MIN = 16,           /* keys; each is twice as long as the one before it */
         STRETCH_MAX = 1024,
         STRETCH_OVERHEAD = 32, /* the allocator's */
+        STRETCH_STEPS = 64,    /* what touching one costs, in leases that are given back */
         FETCH_AHEAD = 12,
 };
 
@@ -26,6 +28,7 @@ struct stretch {
 
 struct chain {
         struct client *client;      /* whose user is charged */
+        struct list_node node;      /* in its chains_over */
         struct list_node stretches; /* root first */
         unsigned unanswered;        /* messages under way */
         uint32_t keys;
@@ -107,27 +110,57 @@ void chain_fini(struct chain_spares *spares)
                 free(spares->unused[--spares->n]);
 }
 
-static void chain_settle(struct cache *cache, struct chain *ch)
+/* Of its end, a stretch. */
+static void settle_stretch(struct chain *ch)
 {
-        struct chain_spares *spares = &ch->client->env->chain_spares;
-        struct tenant_holder *holds = &ch->client->holds;
+        struct dispatch_env *env = ch->client->env;
+        struct chain_spares *spares = &env->chain_spares;
+        struct stretch *last = container_of(ch->stretches.prev, struct stretch, node);
 
+        touch(env->cache, last->places, last->n);
+        list_unlink(&last->node);
+        tenant_uncharge(&ch->client->holds, TENANT_REQUEST_BYTES,
+                        stretch_bytes(last->room) + STRETCH_OVERHEAD);
+        if (last->room == STRETCH_MAX && spares->n < CHAIN_SPARES)
+                spares->unused[spares->n++] = last;
+        else
+                free(last);
+}
+
+static void chain_free(struct chain *ch)
+{
+        assert(list_empty(&ch->stretches));
+        tenant_uncharge(&ch->client->holds, TENANT_REQUEST_BYTES, sizeof(*ch));
+        list_unlink(&ch->node);
+        free(ch);
+}
+
+/* If it is over: a short one is touched now, a long one in later turns. */
+static void chain_settle(struct chain *ch)
+{
         if (ch->open || ch->unanswered > 0)
                 return;
-        while (!list_empty(&ch->stretches)) {
-                struct stretch *last = container_of(ch->stretches.prev, struct stretch, node);
-
-                touch(cache, last->places, last->n);
-                list_unlink(&last->node);
-                tenant_uncharge(holds, TENANT_REQUEST_BYTES,
-                                stretch_bytes(last->room) + STRETCH_OVERHEAD);
-                if (last->room == STRETCH_MAX && spares->n < CHAIN_SPARES)
-                        spares->unused[spares->n++] = last;
-                else
-                        free(last);
+        if (ch->keys > STRETCH_MAX) {
+                list_append(&ch->client->chains_over, &ch->node);
+                ch->client->idle(ch->client);
+                return;
         }
-        tenant_uncharge(holds, TENANT_REQUEST_BYTES, sizeof(*ch));
-        free(ch);
+        while (!list_empty(&ch->stretches))
+                settle_stretch(ch);
+        chain_free(ch);
+}
+
+bool chain_settle_some(struct client *client, uint32_t *steps)
+{
+        while (*steps > 0 && !list_empty(&client->chains_over)) {
+                struct chain *ch = container_of(client->chains_over.next, struct chain, node);
+
+                *steps -= MIN(*steps, (uint32_t)STRETCH_STEPS);
+                settle_stretch(ch);
+                if (list_empty(&ch->stretches))
+                        chain_free(ch);
+        }
+        return !list_empty(&client->chains_over);
 }
 
 void chain_close(struct client *client)
@@ -136,7 +169,7 @@ void chain_close(struct client *client)
 
         if (ch) {
                 ch->open = false;
-                chain_settle(client->env->cache, ch);
+                chain_settle(ch);
         }
 }
 
@@ -153,6 +186,7 @@ static struct chain *chain_new(struct client *client)
                 return NULL;
         }
         ch->client = client;
+        list_init(&ch->node);
         list_init(&ch->stretches);
         return ch;
 }
@@ -194,7 +228,7 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
                         if (client->chain)
                                 chain_close(client);
                         else if (ch)
-                                chain_settle(client->env->cache, ch);
+                                chain_settle(ch);
                 }
         }
         for (uint32_t i = 0; i < part->n; i++)
@@ -215,5 +249,5 @@ void chain_part_end(struct cache *cache, struct chain_part *part)
          * evicted. */
         if (ch->open || ch->unanswered > 0)
                 touch(cache, part->places, part->n);
-        chain_settle(cache, ch);
+        chain_settle(ch);
 }

@@ -37,5 +37,8 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
 void chain_part_end(struct cache *cache, struct chain_part *part);
 /* No message continues what is open. */
 void chain_close(struct client *client);
+/* What is long is not touched at once when it is over: for as many steps of client_settle() as
+ * there are. True: there is more. */
+bool chain_settle_some(struct client *client, uint32_t *steps);
 /* No chain is there. */
 void chain_fini(struct chain_spares *spares);

@@ -186,6 +186,7 @@ int client_init(struct client *client, struct dispatch_env *env, const struct te
         list_init(&client->unstarted);
         list_init(&client->waits);
         list_init(&client->lookups);
+        list_init(&client->chains_over);
         return lease_holder_init(env->leases, &client->leases, tenant_user_uid(holds->user),
                                  holds->admin);
 }
@@ -234,22 +235,36 @@ void client_forget_namespace(struct client *client, uint32_t id)
 
 void client_abandon(struct client *client)
 {
-        client->gone = true;
-        lease_release_all(client->env->leases, &client->leases);
-        settle_leases(client);
-        cache_kick(client->env->cache);
+        client->gone = client->abandoned = true;
+        chain_close(client);
         cache_cancel(client->env->cache, &client->waits);
         while (!list_empty(&client->lookups))
                 lookups_cancel(container_of(client->lookups.next, struct lookup_wait, owned));
         donations_end(client);
 }
 
+bool client_settle(struct client *client, uint32_t *steps)
+{
+        bool more = chain_settle_some(client, steps);
+
+        if (client->abandoned && client->leases.count > 0) {
+                *steps -= lease_release_some(client->env->leases, &client->leases, *steps);
+                settle_leases(client);
+                cache_kick(client->env->cache);
+                more |= client->leases.count > 0;
+        }
+        return more;
+}
+
 void client_fini(struct client *client)
 {
+        uint32_t all = UINT32_MAX;
+
         assert(client->inflight == 0);
         client_count_lookups(client, clock_mono_ns());
         tally_page_close(&client->page);
         chain_close(client);
+        (void)chain_settle_some(client, &all);
         for (unsigned i = 0; i < client->n_namespaces; i++)
                 if (client->namespaces[i] != 0)
                         census_unref(client->env->census, client->namespaces[i]);

@@ -118,7 +118,9 @@ struct client {
         struct list_node lookups;   /* of struct lookup_wait: LOOKUPs that are not answered */
         struct chain *chain;        /* the one that the next message may continue */
         struct key chain_last;
-        uint64_t chain_ns; /* when its latest message came */
+        uint64_t chain_ns;            /* when its latest message came */
+        struct list_node chains_over; /* struct chain, still to be touched */
+        bool abandoned;               /* what it leases is given back: client_settle() */
 
         void (*send)(struct client *client, const void *msg, size_t bytes, const int *fds,
                      unsigned n_fds);
@@ -141,9 +143,13 @@ static inline const struct tenant_user *client_user(const struct client *client)
 int client_init(struct client *client, struct dispatch_env *env, const struct tenant_holder *holds);
 /* Gives back all it holds. inflight must be 0. */
 void client_fini(struct client *client);
-/* The peer is gone, or is to be: leases and donated regions end now, what waits for room is
- * cancelled, what is in flight ends unanswered. */
+/* The peer is gone, or is to be: donated regions end now, what waits for room is cancelled, what is
+ * in flight ends unanswered; client_settle() gives the leases back. */
 void client_abandon(struct client *client);
+/* Does some of what would take long at once: touches the long chains that are over, and gives back
+ * the leases of a client that is abandoned. *steps is what it may cost, in leases, and becomes what
+ * is left of that. True: there is more to do. */
+bool client_settle(struct client *client, uint32_t *steps);
 
 /* One reply without results. `text`: why, for a status other than OK; may be NULL. */
 void client_reply(struct client *client, const struct wire_hdr *request, uint64_t received_ns,

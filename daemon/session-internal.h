@@ -63,6 +63,7 @@ struct sessions {
         int closed_fd; /* the epoll that says whose peer has closed */
         struct event *closed;
         struct list_node all, active;
+        uint32_t steps; /* that client_settle() may still take in this turn, for all sessions */
         struct list_node unread;  /* who has been sent descriptors, the one seen last at the end */
         struct list_node waiting; /* who wants to send some, or to be closed without any unread */
         struct event *tick;

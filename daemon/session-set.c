@@ -19,7 +19,7 @@
 #include "cleanup.h"
 
 enum {
-        CLOSED_PER_TURN = 64,
+        CLOSED_NS = 200000, /* of a turn, for those whose peer has closed */
         LINES_BURST = 20,
         SLEPT_NS = 20000, /* a look that takes longer has waited for something to come */
         TURN_NS = 50000,  /* of a turn, for those who want much */
@@ -28,6 +28,7 @@ enum {
         CHAINS_MS = 1000,
         CHAIN_IDLE_MS = 5000,
         NS_PER_MS = 1000000,
+        SETTLE_STEPS = 512, /* of client_settle(), of a turn: half a millisecond or so */
         COSTLY_NS = 500000, /* of a turn, for all costly requests; the last one begun may take it
                                beyond */
 };
@@ -122,13 +123,17 @@ static void on_disposed(void *userdata)
 
 static void on_closed(evutil_socket_t fd, short what, void *userdata)
 {
-        struct epoll_event events[CLOSED_PER_TURN];
-        int n = epoll_wait(fd, events, CLOSED_PER_TURN, 0);
+        uint64_t until_ns = clock_mono_ns() + CLOSED_NS;
+        struct epoll_event event;
 
         sessions_woken(userdata);
-        for (int i = 0; i < n; i++)
-                if (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-                        session_gone(events[i].data.ptr);
+        /* One at a time: what is not taken here stays to be told of. */
+        while (epoll_wait(fd, &event, 1, 0) == 1) {
+                if (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+                        session_gone(event.data.ptr);
+                if (clock_mono_ns() >= until_ns)
+                        break;
+        }
 }
 
 DEFINE_CLEANUP(struct sessions *, sessions_free);
@@ -323,6 +328,7 @@ bool sessions_turn(struct sessions *all)
         bool more = false;
 
         sessions_woken(all);
+        all->steps = SETTLE_STEPS;
         list_splice(&turn, &all->active);
         while ((n = list_pop(&turn))) {
                 struct session *s = container_of(n, struct session, active);

@@ -671,11 +671,10 @@ void session_begin(struct session *s, struct dispatch_env *env, const struct ten
 bool session_turn(struct session *s)
 {
         struct sessions *all = s->sessions;
-        bool started = dispatch_run(&s->client);
+        bool started = dispatch_run(&s->client), left;
+        bool idle = started && s->client.inflight == 0 && !s->deferred;
 
-        if (!started) {
-                session_activate(s);
-        } else if (s->client.inflight == 0 && !s->deferred) {
+        if (idle) {
                 if (s->client.env->stopping && list_empty(&s->out))
                         session_end(s, &all->stats.ended_shutdown, NULL);
                 if (s->state == SESSION_ENDED && s->client.leases.count == 0) {
@@ -683,14 +682,17 @@ bool session_turn(struct session *s)
                         s->state = SESSION_GONE;
                         client_abandon(&s->client);
                 }
-                /* Its donated regions may take a while to let go of. */
-                if (s->state == SESSION_GONE && s->client.inflight == 0) {
-                        if (close_socket(s))
-                                session_free(s);
-                        return false;
-                }
+        }
+        left = client_settle(&s->client, &all->steps);
+        if (!started || left)
+                session_activate(s);
+        /* Its donated regions may take a while to let go of. */
+        if (idle && !left && s->state == SESSION_GONE && s->client.inflight == 0) {
+                if (close_socket(s))
+                        session_free(s);
+                return false;
         }
         if (s->state != SESSION_GONE)
                 update_reading(s);
-        return !started;
+        return !started || left;
 }

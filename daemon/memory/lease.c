@@ -289,10 +289,18 @@ int lease_release(struct leases *l, struct lease_holder *h, struct lease lease)
         return 0;
 }
 
+uint32_t lease_release_some(struct leases *l, struct lease_holder *h, uint32_t most)
+{
+        uint32_t n = 0;
+
+        for (; h->first != LEASE_NONE && n < most; n++)
+                entry_release(l, h->first);
+        return n;
+}
+
 void lease_release_all(struct leases *l, struct lease_holder *h)
 {
-        while (h->first != LEASE_NONE)
-                entry_release(l, h->first);
+        (void)lease_release_some(l, h, UINT32_MAX);
 }
 
 uint64_t leases_count(const struct leases *l)

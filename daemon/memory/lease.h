@@ -62,6 +62,8 @@ void lease_holder_fini(struct leases *l, struct lease_holder *h);
 int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, struct lease *ret);
 /* 0, LEASE_STALE (also another's). */
 int lease_release(struct leases *l, struct lease_holder *h, struct lease lease);
+/* So many at most, the latest first; how many there were. */
+uint32_t lease_release_some(struct leases *l, struct lease_holder *h, uint32_t most);
 void lease_release_all(struct leases *l, struct lease_holder *h);
 
 uint64_t leases_count(const struct leases *l);

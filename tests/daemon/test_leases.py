@@ -153,6 +153,36 @@ def test_leases_end_when_the_client_closes_or_shuts_down(daemon):
         c.close()
 
 
+@pytest.mark.parametrize("stop", [False, True])
+def test_tens_of_thousands_of_leases_end_with_their_sessions_while_others_go_on(make_daemon, stop):
+    """They are given back in steps; each counts for its user until then, and the chunk stays where it is."""
+    daemon = make_daemon(settings={"limits.uid_leases": 60000, "limits.leases": 30000, "limits.uid_leased_bytes": "4GiB",
+                                   "limits.leased_bytes": "128MiB", "memory.pool": "128MiB"}).start()
+    holders = [daemon.client(name=f"holder {i}") for i in range(2)]
+    key, value = key_of("held"), value_of(key_of("held"), 4 * KIB)
+    with daemon.client(name="other") as other:
+        ns = other.namespace("held")
+        put_all(other, ns, [(key, value)], ack=Ack.WRITTEN)
+        for c in holders:
+            c.namespace("held")
+            for _ in range(20):
+                assert all(r.status == Status.OK for r in c.get(ns, [key] * 1000))
+        assert leases_of(daemon) == 40000
+        for c in holders:
+            c.close()
+        if stop:
+            return
+        while left := leases_of(daemon):
+            assert left <= 40000
+            assert other.value(ns, key) == value
+        with daemon.client(name="again") as c:
+            c.namespace("held")
+            for _ in range(30):
+                assert all(r.status == Status.OK for r in c.get(ns, [key] * 1000))
+        wait_until(lambda: leases_of(daemon) == 0, "these end as well")
+    daemon.stop()
+
+
 def test_session_ended_by_the_daemon_keeps_its_leases_until_the_client_closes(daemon):
     key = key_of("ended")
     value = value_of(key, 200000)

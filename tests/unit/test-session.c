@@ -501,6 +501,105 @@ static void an_ended_session_keeps_its_leases_until_the_peer_closes(void **state
         hang_up(&other);
 }
 
+/* So many leases of one chunk; its bytes are a page. */
+static void lease_many(struct peer_end *c, uint16_t count)
+{
+        struct wire_get *e = (struct wire_get *)(batch(c, WIRE_GET, 0, count) + 1);
+
+        for (unsigned i = 0; i < count; i++)
+                e[i] = (struct wire_get){ .key = key_of(1) };
+        send_batch(c);
+        assert_int_equal(reply(c, WIRE_GET, NULL)->status, WIRE_OK);
+}
+
+static void leases_of_sessions_that_end_are_given_back_in_steps(void **state)
+{
+        enum { SESSIONS = 3, EACH = 1000, MOST = 512 };
+        uint64_t left = (uint64_t)SESSIONS * EACH, most = 0;
+        struct peer_end c[SESSIONS], other;
+
+        greet(&other);
+        assert_int_equal(put(&other, 1, 4096, WIRE_WRITTEN, 0).status, WIRE_OK);
+        for (unsigned i = 0; i < SESSIONS; i++) {
+                greet(&c[i]);
+                lease_many(&c[i], EACH);
+        }
+        for (unsigned i = 0; i < SESSIONS; i++)
+                hang_up(&c[i]);
+        while (left > 0) {
+                turn(true);
+                most = MAX(most, left - leases_count(d.leases));
+                left = leases_count(d.leases);
+                assert_int_equal(used(TENANT_LEASES), left); /* charged until it is given back */
+        }
+        assert_in_range(most, 1, MOST);
+        wait_for_open(1);
+        assert_int_equal(get(&other, 1).status, WIRE_OK);
+        hang_up(&other);
+}
+
+/* The daemon stops meanwhile: see teardown(). */
+static void leases_of_sessions_that_end_do_not_keep_a_daemon_from_stopping(void **state)
+{
+        struct peer_end c[2];
+
+        greet(&c[0]);
+        greet(&c[1]);
+        assert_int_equal(put(&c[0], 1, 4096, WIRE_WRITTEN, 0).status, WIRE_OK);
+        lease_many(&c[0], 1000);
+        lease_many(&c[1], 1000);
+        hang_up(&c[0]);
+        turn(true);
+        assert_true(leases_count(d.leases) > 0);
+        hang_up(&c[1]);
+}
+
+/* TOUCH of so many keys, of a chain with all that came before. */
+static void submit_touch(struct peer_end *c, uint32_t n, uint16_t count, bool more)
+{
+        struct wire_batch *b = batch(c, WIRE_TOUCH, more ? WIRE_F_MORE : 0, count);
+        struct key *keys = (struct key *)(b + 1);
+
+        if (n > 0)
+                b->parent = key_of(n - 1);
+        for (unsigned i = 0; i < count; i++)
+                keys[i] = key_of(n + i);
+        send_batch(c);
+}
+
+static void a_long_chain_is_touched_in_steps(void **state)
+{
+        enum { MESSAGES = 30, KEYS = 1024, MOST = 8 };
+        const uint64_t stretch = KEYS * sizeof(struct cache_place);
+
+        for (unsigned gone = 0; gone < 2; gone++) {
+                uint64_t left, most = 0;
+                struct peer_end c;
+
+                greet(&c);
+                for (unsigned i = 0; i < MESSAGES; i++) {
+                        submit_touch(&c, i * KEYS, KEYS, true);
+                        assert_int_equal(reply(&c, WIRE_TOUCH, NULL)->status, WIRE_OK);
+                }
+                left = used(TENANT_REQUEST_BYTES);
+                assert_true(left >= MESSAGES * stretch);
+                if (gone)
+                        hang_up(&c);
+                else
+                        submit_touch(&c, MESSAGES * KEYS, 1, false);
+                while (used(TENANT_REQUEST_BYTES) > 0) {
+                        turn(true);
+                        left = MAX(left, used(TENANT_REQUEST_BYTES));
+                        most = MAX(most, left - used(TENANT_REQUEST_BYTES));
+                        left = used(TENANT_REQUEST_BYTES);
+                }
+                assert_in_range(most, stretch, (MOST + 2) * stretch);
+                if (!gone)
+                        hang_up(&c);
+                wait_for_open(0);
+        }
+}
+
 static void an_ended_session_is_noticed_to_close_though_replies_were_left_unread(void **state)
 {
         struct peer_end c;
@@ -1133,6 +1232,9 @@ int main(void)
                 TEST(without_memory_for_a_tally_there_is_the_index_alone),
                 TEST(a_peer_that_closes_gives_everything_back),
                 TEST(an_ended_session_keeps_its_leases_until_the_peer_closes),
+                TEST(leases_of_sessions_that_end_are_given_back_in_steps),
+                TEST(leases_of_sessions_that_end_do_not_keep_a_daemon_from_stopping),
+                TEST(a_long_chain_is_touched_in_steps),
                 TEST(an_ended_session_is_noticed_to_close_though_replies_were_left_unread),
                 TEST(an_ended_session_without_leases_is_closed),
                 TEST(an_ended_session_waits_for_its_io),
