@@ -371,40 +371,24 @@ enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const stru
         return found || r == 0 ? CACHE_OK : CACHE_MISS;
 }
 
-struct purge_context {
-        struct cache *cache;
-        const struct store_purge *req;
-};
-
-static void purge_chunk(void *userdata, uint32_t chunk)
-{
-        struct purge_context *p = userdata;
-        const struct pool_chunk *pc = pool_chunk(p->cache->params.pool, chunk);
-
-        if (p->req->all || pc->namespace_id == p->req->namespace_id)
-                pool_drop(p->cache->params.pool, chunk);
-}
-
 void cache_forget(struct cache *c)
 {
-        const struct store_purge all = { .all = true };
-
-        pool_for_each(c->params.pool, purge_chunk, &(struct purge_context){ c, &all });
+        (void)pool_drop_all(c->params.pool);
         cache_kick(c);
 }
 
 void cache_forget_namespace(struct cache *c, uint32_t namespace_id)
 {
-        const struct store_purge one = { .namespace_id = namespace_id };
-
-        pool_for_each(c->params.pool, purge_chunk, &(struct purge_context){ c, &one });
+        (void)pool_drop_namespace(c->params.pool, namespace_id);
         cache_kick(c);
 }
 
 void cache_purge(struct cache *c, struct store_purge *req)
 {
-        pool_for_each(c->params.pool, purge_chunk, &(struct purge_context){ c, req });
-        cache_kick(c);
+        if (req->all)
+                cache_forget(c);
+        else
+                cache_forget_namespace(c, req->namespace_id);
         store_purge(c->params.store, req);
 }
 

@@ -28,6 +28,7 @@ enum {
         SLAB_MAX = 64 << 20,
         BORROW_FACTOR = 8, /* a chunk may lie in a slot that is so much larger than it needs */
         MAX_PASSED = 4096, /* pinned chunks passed over at a stretch */
+        NAMESPACE_COUNTS = 8192, /* twice as many as there may be namespaces, whose ids ascend */
 };
 
 struct pool {
@@ -45,6 +46,8 @@ struct pool {
         uint32_t *buckets; /* mmap too */
         uint32_t bucket_mask;
 
+        /* Chunks in the table, of the namespaces that share a count. */
+        uint32_t namespace_chunks[NAMESPACE_COUNTS];
         uint32_t evicted_since_look[SLAB_MAX_CLASSES];
         uint32_t n_passed,
                 passed[MAX_PASSED + 1]; /* pinned ones that a search for a victim came by */
@@ -216,12 +219,18 @@ uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key
         return POOL_NONE;
 }
 
+static uint32_t *namespace_chunks(struct pool *p, uint32_t namespace_id)
+{
+        return &p->namespace_chunks[namespace_id % NAMESPACE_COUNTS];
+}
+
 static void table_insert(struct pool *p, uint32_t chunk)
 {
         uint32_t *bucket = &p->buckets[p->chunks[chunk].hash & p->bucket_mask];
 
         p->chunks[chunk].next = *bucket;
         *bucket = chunk + 1;
+        ++*namespace_chunks(p, p->chunks[chunk].namespace_id);
         p->stats.chunks++;
         p->stats.payload_bytes += p->chunks[chunk].length;
 }
@@ -235,6 +244,7 @@ static void table_remove(struct pool *p, uint32_t chunk)
                 at = &p->chunks[*at - 1].next;
         }
         *at = p->chunks[chunk].next;
+        --*namespace_chunks(p, p->chunks[chunk].namespace_id);
         p->stats.chunks--;
         p->stats.payload_bytes -= p->chunks[chunk].length;
 }
@@ -546,11 +556,24 @@ void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation)
                             (uint32_t)slabs_slab_class(p->slabs, p->chunks[chunk].slab));
 }
 
-void pool_for_each(struct pool *p, void (*each)(void *userdata, uint32_t chunk), void *userdata)
+uint32_t pool_drop_all(struct pool *p)
 {
-        for (uint32_t i = 0; i < p->high_water; i++)
-                if (!(p->chunks[i].flags & POOL_DROPPED))
-                        each(userdata, i);
+        uint32_t i = 0;
+
+        for (; i < p->high_water && p->stats.chunks > 0; i++)
+                pool_drop(p, i);
+        return i;
+}
+
+uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id)
+{
+        const uint32_t *left = namespace_chunks(p, namespace_id);
+        uint32_t i = 0;
+
+        for (; i<p->high_water && * left> 0; i++)
+                if (p->chunks[i].namespace_id == namespace_id)
+                        pool_drop(p, i);
+        return i;
 }
 
 void pool_set_watch(struct pool *p, const struct pool_watch *watch)

@@ -123,7 +123,10 @@ bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                void *userdata);
 
-/* Calls `each` for every chunk in the table, which may drop it. */
-void pool_for_each(struct pool *p, void (*each)(void *userdata, uint32_t chunk), void *userdata);
+/* pool_drop() of every chunk, or of every one of a namespace, in the table. How many records it
+ * looked at for that: it stops behind the last that it can have to drop, so none if there is none.
+ */
+uint32_t pool_drop_all(struct pool *p);
+uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id);
 
 void pool_get_stats(const struct pool *p, struct pool_stats *ret);

@@ -284,6 +284,51 @@ static void every_slot_can_be_used_and_used_again(void **state)
         pool_free(p);
 }
 
+/* One of each namespace in turn; what is pinned goes as well, with its last pin. */
+static void a_namespace_is_dropped_without_looking_further_than_its_last_chunk(void **state)
+{
+        enum { N = 300, MANY = 8192 };
+        struct pool *p = new_pool(16 * MIB);
+        uint32_t chunks[N], last;
+        struct pool_stats stats;
+        struct key k = { { 0 } };
+
+        for (uint32_t i = 0; i < N; i++) {
+                memcpy(k.bytes, &i, sizeof(i));
+                assert_int_equal(pool_acquire(p, 1 + i % 3, &k, i, 1000, &chunks[i]), 0);
+                assert_int_equal(chunks[i], i);
+                if (i % 10 == 0)
+                        continue; /* is being filled */
+                pool_commit(p, i, 0);
+                (void)pool_unpin(p, i);
+        }
+        assert_int_equal(pool_drop_namespace(p, 4), 0);
+        assert_int_equal(pool_drop_namespace(p, MANY), 0);
+        assert_int_equal(pool_drop_namespace(p, MANY + 4), 0);
+        assert_int_equal(pool_drop_namespace(p, MANY + 1), N); /* shares the count of 1 */
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.chunks, N);
+
+        assert_int_equal(pool_drop_namespace(p, 1), N - 2);
+        assert_int_equal(pool_drop_namespace(p, 1), 0);
+        for (uint32_t i = 0; i < N; i++) {
+                memcpy(k.bytes, &i, sizeof(i));
+                assert_int_equal(pool_find(p, 1 + i % 3, &k, i), i % 3 == 0 ? POOL_NONE : i);
+        }
+        memcpy(k.bytes, &(uint32_t){ 0 }, sizeof(uint32_t));
+        assert_int_equal(pool_acquire(p, 1, &k, 0, 1000, &last), 0);
+        assert_int_equal(pool_drop_namespace(p, 1), last + 1);
+
+        assert_int_equal(pool_drop_all(p), N);
+        assert_int_equal(pool_drop_all(p), 0);
+        for (uint32_t i = 0; i < N; i += 10)
+                (void)pool_unpin(p, i);
+        (void)pool_unpin(p, last);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.used_bytes, 0);
+        pool_free(p);
+}
+
 static void what_is_too_large_is_said_so(void **state)
 {
         struct pool *p = new_pool(16 * MIB);
@@ -475,6 +520,8 @@ int main(void)
                 cmocka_unit_test(a_size_without_a_slab_takes_the_coldest_one_that_nobody_pins),
                 cmocka_unit_test(a_lease_in_every_slab_does_not_keep_other_sizes_out),
                 cmocka_unit_test(every_slot_can_be_used_and_used_again),
+                cmocka_unit_test(
+                        a_namespace_is_dropped_without_looking_further_than_its_last_chunk),
                 cmocka_unit_test(what_is_too_large_is_said_so),
                 cmocka_unit_test(a_lease_pins_until_released_and_a_stale_one_is_refused),
                 cmocka_unit_test(test_R7_a_leased_slot_is_never_given_to_another),
