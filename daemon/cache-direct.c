@@ -6,6 +6,9 @@
  * Get: the store reads to where the bytes are wanted, and verifies them there. Who comes while that
  * is under way reads into the pool, and others share that.
  *
+ * While the store has enough to read, a get waits for its user's turn, without anything of its own,
+ * and then looks for the chunk anew.
+ *
  * Neither tells its own client anything before the device has answered, however long it takes:
  * until then the memory is not the client's (rule R17). Others that wait for the put are told that
  * it failed once the device hangs.
@@ -241,6 +244,15 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
 
 /* --- get --- */
 
+/* The device hangs: others need not wait for what is read there. Its own client does, as the device
+ * has the memory. */
+static void on_get_abandoned(struct store_get *get)
+{
+        struct direct *d = container_of(get, struct direct, get);
+
+        cache_read_end(d->cache, &d->req->read);
+}
+
 static void on_read(struct store_get *get)
 {
         struct direct *d = container_of(get, struct direct, get);
@@ -251,6 +263,7 @@ static void on_read(struct store_get *get)
         req->length = get->length;
         req->place.ref = get->ref;
         direct_free(d);
+        cache_read_end(c, &req->read);
         c->retry_now = true;
         if (result == 0) {
                 c->stats.get_bytes_direct += req->length;
@@ -268,15 +281,25 @@ static void on_read(struct store_get *get)
 }
 
 bool cache_get_direct(struct cache *c, struct cache_request *req, struct store_ref ref,
-                      uint32_t length)
+                      uint32_t length, bool in_turn)
 {
         struct direct *d;
 
-        if (!may_be_direct(req) || req->room < length || store_is_reading(c->params.store, ref))
+        if (!may_be_direct(req) || req->room < length || store_is_reading(c->params.store, ref) ||
+            cache_read_begin(c, &req->read, req->user, ref, length, READ_GET) < 0)
                 return false;
+        if (!in_turn && !cache_read_is_due(c, &req->read)) {
+                req->waiting = WAITING_TURN;
+                if (req->owner)
+                        list_append(req->owner, &req->owned);
+                cache_read_wait(c, &req->read);
+                return true;
+        }
         d = direct_new(c, req, length);
-        if (!d)
+        if (!d) {
+                cache_read_end(c, &req->read);
                 return false;
+        }
         d->get = (struct store_get){
                 .namespace_id = req->namespace_id,
                 .key = req->key,
@@ -287,11 +310,30 @@ bool cache_get_direct(struct cache *c, struct cache_request *req, struct store_r
                 .region = req->region,
                 .foreign = true,
                 .complete = on_read,
+                .abandon = on_get_abandoned,
         };
         req->waiting = WAITING_NOT;
+        cache_read_enter(c, &req->read);
         if (store_get(c->params.store, &d->get) != 0) {
+                cache_read_end(c, &req->read);
                 direct_free(d);
                 return false;
         }
         return true;
+}
+
+void cache_direct_leave(struct cache *c, struct cache_request *req)
+{
+        list_unlink(&req->owned);
+        cache_read_end(c, &req->read);
+}
+
+/* By now it may be in the pool, or be read by another, or be there no more. */
+void cache_direct_start(struct cache *c, struct store_read *read)
+{
+        struct cache_request *req = container_of(read, struct cache_request, read);
+
+        cache_direct_leave(c, req);
+        if (!cache_get_try(c, req))
+                cache_wait_for_room(c, req);
 }

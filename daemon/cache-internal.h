@@ -15,15 +15,33 @@ enum waiting {
         WAITING_FILL,  /* on a chunk, until its bytes are there; on a direct put */
         WAITING_WRITE, /* on a chunk, until the store has it */
         WAITING_SYNC,
+        WAITING_TURN, /* to be read to the client's memory: in its user's queue */
 };
 
 enum { CACHE_USER_BUCKETS = 64, CACHE_DEADLINES = 4096, CACHE_COMPLETED = 1024 };
 
-/* A user with something that waits for room, or is on its way to the store. */
+/* Of a user's reads those that a client waits for come first. */
+enum { READ_GET, READ_AHEAD, READ_ORDERS };
+
+/* What a user has to read from one path of the store. */
+struct user_reads {
+        struct list_node waits[READ_ORDERS]; /* struct store_read, in order */
+        struct list_node turn;               /* in path_reads.readers while there is one */
+        uint64_t bytes, in_store;            /* of all; of those that the store was asked for */
+};
+
+/* What all users have to read from one path. */
+struct path_reads {
+        struct list_node readers; /* struct user_reads with some that wait, in turn */
+        uint64_t n_waiting;
+        uint64_t in_store_bytes, n_in_store;
+};
+
+/* A user with something that waits for room, is on its way to the store or is read from it. */
 struct cache_user {
         struct list_node node; /* in its bucket of cache.users */
         uint32_t uid;
-        unsigned refs;                 /* what waits, and what is written */
+        unsigned refs;                 /* what waits, is written or is read */
         bool putting;                  /* counted in cache_stats.putting_users */
         uint64_t unwritten;            /* bytes, direct puts included */
         struct list_node waits[KINDS]; /* struct cache_request, for room, in order */
@@ -33,6 +51,8 @@ struct cache_user {
         struct list_node refused;      /* likewise, that it could not take */
         struct list_node write_turn;   /* in cache.writers while it has either */
         uint64_t in_store;             /* bytes that the store has been handed */
+        uint64_t ahead_bytes, n_ahead; /* slots being filled by cache_read_ahead() */
+        struct user_reads reads[STORE_MAX_PATHS];
 };
 
 /* What is to be put into the store: of a write, or of a direct put. The bytes count against the
@@ -52,6 +72,7 @@ struct cache {
         struct list_node writers; /* users with writes that the store does not have, in turn */
         uint64_t n_ready;         /* writes that the store was not asked yet */
         uint64_t in_store_bytes, n_in_store;
+        struct path_reads reads[STORE_MAX_PATHS];
         struct list_node dropping; /* writes whose chunk was evicted meanwhile, in that order */
         struct list_node settling; /* who waits for those, in order */
         struct list_node direct_puts[256]; /* from clients' memory, by their key's hash */
@@ -72,6 +93,7 @@ struct cache {
         uint64_t unwritten; /* bytes of all users, direct puts included */
         uint64_t pending;   /* requests, fills and writes */
         uint64_t n_ahead;   /* slots being filled by cache_read_ahead() */
+        uint64_t ahead_users;
         bool kicked, retry_now, stopping;
         bool lost_eviction;     /* of a chunk whose write hangs, since the last who asked */
         uint64_t retry_pending; /* of the store, when it was tried last */
@@ -146,12 +168,18 @@ enum cache_status cache_status_of_put(int result);
 void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chunk);
 /* Asks the store to take it. False: it cannot now. */
 bool cache_write_store(struct store_write *queued);
+/* Its turn has come. */
+void cache_fill_start(struct cache *c, struct store_read *read);
 
 /* --- cache-direct.c: false: by way of the pool, then --- */
 
 bool cache_put_direct(struct cache *c, struct cache_request *req);
 bool cache_get_direct(struct cache *c, struct cache_request *req, struct store_ref ref,
-                      uint32_t length);
+                      uint32_t length, bool in_turn);
+/* Its turn has come. */
+void cache_direct_start(struct cache *c, struct store_read *read);
+/* A get that waits for its turn waits no more; what becomes of it is the caller's. */
+void cache_direct_leave(struct cache *c, struct cache_request *req);
 /* Is a put of the key under way so? Then it waits for that. */
 bool cache_join_direct_put(struct cache *c, struct cache_request *req);
 /* Who waits for the put of the key that is under way so; NULL: none is. */
@@ -178,6 +206,25 @@ void cache_queue_write(struct cache *c, struct store_write *w);
 /* Hands the store what it may have now, of the users in turn. */
 void cache_submit_writes(struct cache *c);
 bool cache_has_writes(const struct cache *c);
+
+/* --- cache-read.c --- */
+
+/* So many bytes are to be read for the user, from the path that `ref` names. 0, -ENOMEM. */
+int cache_read_begin(struct cache *c, struct store_read *r, uint32_t uid, struct store_ref ref,
+                     uint32_t bytes, unsigned order);
+/* They are not, or their device hangs. Twice is harmless. */
+void cache_read_end(struct cache *c, struct store_read *r);
+/* May the store be asked at once? Else cache_read_wait(). */
+bool cache_read_is_due(const struct cache *c, const struct store_read *r);
+/* The store is asked. */
+void cache_read_enter(struct cache *c, struct store_read *r);
+/* Until cache_fill_start() or cache_direct_start() is called for it. */
+void cache_read_wait(struct cache *c, struct store_read *r);
+/* A get of this user waits for it as well: it may come sooner as that user's. */
+void cache_read_join(struct cache *c, struct store_read *r, uint32_t uid);
+/* Starts what the store may be asked for now, of the users in turn. */
+void cache_submit_reads(struct cache *c);
+bool cache_has_due_reads(const struct cache *c);
 
 /* --- cache-wait.c --- */
 

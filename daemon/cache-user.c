@@ -7,9 +7,9 @@
  * the user that has the fewest bytes in the store: a write of a user that writes little stands
  * behind one window of the others' at most, however much they have accepted.
  *
- * A user is kept from the first thing that waits or is written until the last has ended. Loop
- * thread. Failures: a write that the store cannot take yet stays in front of its user's queue and
- * is tried again; it holds up neither that user's others nor another user. */
+ * A user is kept from the first thing that waits, is written or is read until the last has ended.
+ * Loop thread. Failures: a write that the store cannot take yet stays in front of its user's queue
+ * and is tried again; it holds up neither that user's others nor another user. */
 #include "cache-internal.h"
 
 #include <assert.h>
@@ -54,6 +54,11 @@ struct cache_user *cache_user_get(struct cache *c, uint32_t uid)
                 list_init(&u->ready);
                 list_init(&u->refused);
                 list_init(&u->write_turn);
+                for (unsigned path = 0; path < STORE_MAX_PATHS; path++) {
+                        for (unsigned order = 0; order < READ_ORDERS; order++)
+                                list_init(&u->reads[path].waits[order]);
+                        list_init(&u->reads[path].turn);
+                }
                 list_append(&c->users[uid % CACHE_USER_BUCKETS], &u->node);
         }
         u->refs++;
@@ -65,7 +70,7 @@ void cache_user_unref(struct cache_user *u)
         assert(u->refs > 0);
         if (--u->refs > 0)
                 return;
-        assert(u->unwritten == 0 && u->in_store == 0 && !u->putting);
+        assert(u->unwritten == 0 && u->in_store == 0 && !u->putting && u->n_ahead == 0);
         list_unlink(&u->node);
         free(u);
 }

@@ -149,7 +149,10 @@ void cache_cancel(struct cache *c, struct list_node *owner)
         while (!list_empty(owner)) {
                 struct cache_request *req = container_of(owner->next, struct cache_request, owned);
 
-                stop_waiting(c, req);
+                if (req->waiting == WAITING_TURN)
+                        cache_direct_leave(c, req);
+                else
+                        stop_waiting(c, req);
                 list_append(&cancelled, &req->node);
         }
         finish_all(c, &cancelled, CACHE_CANCELLED);
@@ -273,6 +276,7 @@ uint64_t cache_turn(struct cache *c, uint64_t now_ns)
                 c->retry_pending = store_pending(c->params.store);
                 cache_submit_writes(c);
         }
+        cache_submit_reads(c);
         if (c->kicked || (c->look_again_ns != 0 && c->look_again_ns <= now_ns)) {
                 c->kicked = false;
                 c->look_again_ns = 0;
@@ -290,7 +294,8 @@ uint64_t cache_turn(struct cache *c, uint64_t now_ns)
 bool cache_has_work(const struct cache *c)
 {
         return !list_empty(&c->finished) || !list_empty(&c->settled) ||
-               (c->kicked && c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0) || may_submit(c);
+               (c->kicked && c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0) ||
+               may_submit(c) || cache_has_due_reads(c);
 }
 
 void cache_stop(struct cache *c)

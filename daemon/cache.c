@@ -41,6 +41,8 @@ int cache_new(struct cache **ret, const struct cache_params *params)
         list_init(&c->finished);
         list_init(&c->settled);
         list_init(&c->writers);
+        for (unsigned i = 0; i < STORE_MAX_PATHS; i++)
+                list_init(&c->reads[i].readers);
         list_init(&c->dropping);
         list_init(&c->settling);
         for (unsigned i = 0; i < ARRAY_SIZE(c->direct_puts); i++)
@@ -84,6 +86,7 @@ void cache_request_init(struct cache *c, struct cache_request *req, int kind)
         req->kind = (uint8_t)kind;
         req->waiting = WAITING_NOT;
         req->waits_as = NULL;
+        req->read = (struct store_read){ 0 };
         req->chunk = POOL_NONE;
         req->tier = 0;
         req->direct = false;

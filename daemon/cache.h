@@ -13,7 +13,10 @@
  *
  * Bytes on their way to the store are budgeted: a quarter of the pool, of which each user that puts
  * has an equal share. One alone may use all of it; a user below its share is let in even so, by
- * way of a reserve of an eighth of the budget or one slab. */
+ * way of a reserve of an eighth of the budget or one slab. What is read ahead is budgeted likewise.
+ *
+ * The store is handed no more reads of each of its paths than keep the device busy; the rest waits,
+ * and the users that have some are served in turn. */
 #pragma once
 
 #include <stdbool.h>
@@ -49,6 +52,16 @@ enum { CACHE_MEMORY = 1, CACHE_DISK = 2 };
 struct cache_place {
         uint32_t chunk, generation; /* pool */
         struct store_ref ref;
+};
+
+/* What is to be read from the store: of a get into the client's memory that waits for its user's
+ * turn, or of a slot of the pool. The cache's. */
+struct store_read {
+        struct list_node node;   /* of its user, until the store is asked */
+        struct cache_user *user; /* NULL: it counts no more */
+        uint32_t bytes;
+        uint8_t path, order;
+        bool in_pool, in_store;
 };
 
 struct cache_request {
@@ -91,6 +104,7 @@ struct cache_request {
         struct cache_user *waits_as; /* WAITING_ROOM: in this user's queue */
         struct list_node owned, deadline;
         uint64_t waits_since_ns;
+        struct store_read read;
         uint8_t kind, waiting;
 };
 
@@ -108,12 +122,13 @@ void cache_get(struct cache *c, struct cache_request *req);
  * memory, or its bytes are still to come; nothing is counted. */
 uint32_t cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
                             uint64_t hash, struct cache_place *ret_place);
-/* From disk to the pool, for a get that will come; nobody is told of the end. CACHE_OK: it is there
- * or on its way; CACHE_MISS; CACHE_BUSY: there is no room without waiting, or a quarter of the
- * pool, 128 MiB or 1,024 chunks are on their way like this; CACHE_TOO_LARGE; CACHE_CANCELLED.
- * `ret_place` as of cache_find(). */
-enum cache_status cache_read_ahead(struct cache *c, uint32_t namespace_id, const struct key *key,
-                                   uint64_t hash, struct cache_place *ret_place);
+/* From disk to the pool, for a get of this user that will come; nobody is told of the end.
+ * CACHE_OK: it is there or on its way; CACHE_MISS; CACHE_BUSY: there is no room without waiting, or
+ * a quarter of the pool, 128 MiB or 1,024 chunks are on their way like this, and the user has its
+ * share of them; CACHE_TOO_LARGE; CACHE_CANCELLED. `ret_place` as of cache_find(). */
+enum cache_status cache_read_ahead(struct cache *c, uint32_t user, uint32_t namespace_id,
+                                   const struct key *key, uint64_t hash,
+                                   struct cache_place *ret_place);
 void cache_put(struct cache *c, struct cache_request *req);
 
 /* What a key is looked for by in both tiers, from here on down. */
@@ -163,8 +178,8 @@ void cache_forget_namespace(struct cache *c, uint32_t namespace_id);
 void cache_kick(struct cache *c);
 /* Pins that complete() left with the caller end here. */
 void cache_unpin(struct cache *c, uint32_t chunk);
-/* Completes with CACHE_CANCELLED what this owner has waiting for room; the rest completes as it
- * would. */
+/* Completes with CACHE_CANCELLED what this owner has waiting for room, or for its turn to be read
+ * to its memory; the rest completes as it would. */
 void cache_cancel(struct cache *c, struct list_node *owner);
 /* End of a loop turn, after everything that may make a request: lets waiters in, and out whose
  * deadline has passed. Returns when it must be called again at the latest, ns; 0: not before
@@ -187,6 +202,7 @@ struct cache_stats {
         uint64_t unwritten_bytes, unwritten_chunks; /* now */
         uint64_t direct_bytes;  /* of direct puts under way now: of the same budget */
         uint64_t queued_writes; /* now: not handed to the store yet */
+        uint64_t queued_reads;  /* likewise */
         uint64_t putting_users; /* now: that share the budget */
         uint64_t pool_only;     /* accepted puts whose write failed: gone with the pool */
         uint64_t shared_fills;  /* gets that joined another's read */

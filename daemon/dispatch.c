@@ -49,7 +49,8 @@ static void look_up(struct batch *b, uint32_t i)
                 *(uint16_t *)batch_result(b, i) = (uint16_t)status;
                 break;
         case WIRE_PREFETCH:
-                status = batch_status(cache_read_ahead(cache, ns, key, hash, &b->part->places[i]));
+                status = batch_status(cache_read_ahead(cache, b->client->uid, ns, key, hash,
+                                                       &b->part->places[i]));
                 *(uint16_t *)batch_result(b, i) = (uint16_t)status;
                 break;
         case WIRE_EVICT:

@@ -40,6 +40,7 @@ void status_collect_cache(const struct dispatch_env *env, struct cache_stats *re
                 ret->unwritten_chunks += c.unwritten_chunks;
                 ret->direct_bytes += c.direct_bytes;
                 ret->queued_writes += c.queued_writes;
+                ret->queued_reads += c.queued_reads;
                 ret->putting_users += c.putting_users;
                 ret->pool_only += c.pool_only;
                 ret->shared_fills += c.shared_fills;
@@ -158,6 +159,7 @@ static void collect_traffic(const struct dispatch_env *env, struct stats *s)
         s->pool_unwritten_bytes = (double)cache.unwritten_bytes;
         s->direct_unwritten_bytes = (double)cache.direct_bytes;
         s->queued_writes = (double)cache.queued_writes;
+        s->queued_reads = (double)cache.queued_reads;
         s->putting_users = (double)cache.putting_users;
 }
 

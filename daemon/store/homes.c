@@ -209,6 +209,16 @@ int store_get(struct store *s, struct store_get *req)
         return path == UINT32_MAX ? STORE_MISS : volume_get(s->paths[path].volume, req);
 }
 
+unsigned store_path_of(struct store_ref ref)
+{
+        return ref.generation >> VOLUME_GENERATION_BITS;
+}
+
+bool store_path_is_up(const struct store *s, unsigned path)
+{
+        return path < s->n_paths && path_is_up(s, path);
+}
+
 bool store_is_reading(const struct store *s, struct store_ref ref)
 {
         unsigned path = ref.generation >> VOLUME_GENERATION_BITS;

@@ -330,6 +330,10 @@ struct store_get {
 /* 0: complete() will follow. STORE_MISS, STORE_TOO_LARGE (room): it will not. The slot is pinned
  * meanwhile. */
 int store_get(struct store *s, struct store_get *req);
+/* Which path it is read from, for `ref` of store_find(). */
+unsigned store_path_of(struct store_ref ref);
+/* Is it used? What is asked of one that is not ends at once. */
+bool store_path_is_up(const struct store *s, unsigned path);
 /* Is a store_get() of it under way? For `ref` of store_find(). */
 bool store_is_reading(const struct store *s, struct store_ref ref);
 

@@ -31,6 +31,7 @@ ELSEWHERE = {
     "descriptors_closing": ("tests/campaigns/campaign_cost.py", r"kvcache_descriptors_closing"),
     "direct_unwritten_bytes": ("tests/unit/test-cache.c", r"stats\(\)\.direct_bytes == "),
     "queued_writes": ("tests/unit/test-cache.c", r"stats\(\)\.queued_writes, MANY"),
+    "queued_reads": ("tests/unit/test-cache.c", r"stats\(\)\.queued_reads, READS"),
     "put_pool_only": ("tests/unit/test-cache.c", r"\bpool_only\b"),
     "lookup_index_building": ("tests/unit/test-lookup.c", r"stats\(\)\.building"),
     "lookup_index_unplaced": ("tests/unit/test-lookup.c", r"stats\(\)\.unplaced > 0"),

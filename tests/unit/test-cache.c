@@ -175,15 +175,20 @@ static enum cache_status evict(uint32_t n, bool memory_only)
         return cache_evict(t.cache, t.ns, &k, cache_hash(t.cache, t.ns, &k), memory_only);
 }
 
-static enum cache_status read_ahead(uint32_t n)
+static enum cache_status read_ahead_as(uint32_t user, uint32_t n)
 {
         struct key k = key_of(n);
         struct cache_place place;
         enum cache_status status =
-                cache_read_ahead(t.cache, t.ns, &k, cache_hash(t.cache, t.ns, &k), &place);
+                cache_read_ahead(t.cache, user, t.ns, &k, cache_hash(t.cache, t.ns, &k), &place);
 
         kio_flush(t.io);
         return status;
+}
+
+static enum cache_status read_ahead(uint32_t n)
+{
+        return read_ahead_as(0, n);
 }
 
 struct purge {
@@ -1378,6 +1383,140 @@ static void test_R16_another_users_write_stands_behind_a_window_at_most(void **s
         assert_int_equal(stats().queued_writes, 0);
 }
 
+static void get_as(uint32_t user, struct req *r, uint32_t n)
+{
+        start(r, n);
+        r->req.user = user;
+        cache_get(t.cache, &r->req);
+        kio_flush(t.io);
+}
+
+enum { WINDOW = 1024, READS = WINDOW + 200 }; /* reads that a device is asked for at once */
+static struct req reads[READS];
+
+static void put_cold_of_one_page(uint32_t n)
+{
+        struct req r;
+
+        put_bytes(&r, n, CACHE_WRITTEN, 1, 4096);
+        expect(&r, CACHE_OK);
+        assert_int_equal(evict(n, true), CACHE_OK);
+}
+
+/* Under the keys 0 to READS + 1, with a pool that has room for all. */
+static void put_reads(void)
+{
+        tiers_close(&t);
+        t.pool_bytes = 32 * MIB;
+        tiers_open(&t);
+        for (uint32_t n = 0; n < READS + 2; n++)
+                put_cold_of_one_page(n);
+}
+
+static void expect_reads(unsigned from, enum cache_status status)
+{
+        for (unsigned i = from; i < READS; i++)
+                expect(&reads[i], status);
+}
+
+static void test_R16_another_users_read_stands_behind_a_window_at_most(void **state)
+{
+        struct req other;
+
+        put_reads();
+        hold(KIO_READ, 1);
+        for (unsigned i = 0; i < READS; i++)
+                get_as(1, &reads[i], i);
+        assert_int_equal(stats().queued_reads, READS - WINDOW);
+        get_as(2, &other, READS);
+        assert_int_equal(stats().queued_reads, READS - WINDOW + 1);
+        release();
+        tiers_wait(&t, &other.done);
+        assert_int_equal(other.req.status, CACHE_OK);
+        expect_reads(0, CACHE_OK);
+        assert_true(other.nth < reads[READS - 1].nth);
+        assert_int_equal(stats().queued_reads, 0);
+}
+
+/* Whoever asks for what another user waits for has it in its own turn. */
+static void test_R16_a_read_that_is_shared_comes_when_the_first_of_its_users_is_served(void **state)
+{
+        struct req other;
+
+        put_reads();
+        hold(KIO_READ, 1);
+        for (unsigned i = 0; i < READS; i++)
+                get_as(1, &reads[i], i);
+        get_as(2, &other, READS - 1);
+        assert_int_equal(stats().shared_fills, 1);
+        assert_int_equal(stats().queued_reads, READS - WINDOW);
+        release();
+        expect(&other, CACHE_OK);
+        expect_reads(0, CACHE_OK);
+        assert_true(other.nth < reads[READS - 2].nth);
+}
+
+/* What was purged while it waited is a miss. */
+static void a_read_that_waits_may_be_purged(void **state)
+{
+        struct purge p;
+
+        put_reads();
+        hold(KIO_READ, 1);
+        for (unsigned i = 0; i < READS; i++)
+                get_as(1, &reads[i], i);
+        purge(&p);
+        release();
+        expect_reads(WINDOW, CACHE_MISS);
+        expect_reads(0, CACHE_MISS);
+        tiers_wait(&t, &p.done);
+}
+
+/* Of each user what it waits for goes before what it reads ahead; users have equal shares. */
+static void test_R16_reads_ahead_leave_other_users_their_share(void **state)
+{
+        uint64_t most = pool_bytes(t.pool) / 4, first = 0, second = 0, cold = 2 * most / LENGTH;
+        struct req g;
+
+        for (uint32_t n = 0; n < cold; n++)
+                put_cold(n);
+        hold(KIO_READ, 1);
+        while (read_ahead_as(1, (uint32_t)first) == CACHE_OK)
+                first++;
+        assert_in_range(stats().ahead_bytes, most - 2 * SMALL, most);
+        while (read_ahead_as(2, (uint32_t)(first + second)) == CACHE_OK)
+                second++;
+        assert_in_range(second, 2, first);
+        assert_int_equal(read_ahead_as(1, (uint32_t)(first + second)), CACHE_BUSY);
+        /* A get of the one that has no room left for this is read all the same. */
+        get_as(1, &g, (uint32_t)(first + second));
+        release();
+        expect(&g, CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(stats().ahead_bytes, 0);
+        assert_int_equal(read_ahead_as(1, (uint32_t)(first + second + 1)), CACHE_OK);
+        tiers_settle(&t);
+}
+
+static void test_R16_reads_ahead_stand_behind_the_users_own_gets(void **state)
+{
+        struct req last;
+
+        put_reads();
+        hold(KIO_READ, 1);
+        for (unsigned i = 0; i < READS - 1; i++)
+                get_as(1, &reads[i], i);
+        assert_int_equal(read_ahead_as(1, READS), CACHE_OK);
+        get_as(1, &reads[READS - 1], READS - 1);
+        assert_int_equal(stats().queued_reads, READS - WINDOW + 1);
+        /* A get of what is read ahead makes it one of those. */
+        get_as(1, &last, READS);
+        release();
+        expect(&last, CACHE_OK);
+        expect_reads(0, CACHE_OK);
+        assert_int_equal(stats().read_ahead_used, 1);
+}
+
 static void a_small_one_does_not_overtake_a_large_one_that_just_came(void **state)
 {
         uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
@@ -1561,6 +1700,8 @@ static void a_drain_writes_what_was_accepted_and_refuses_the_rest(void **state)
 
 /* --- straight from clients' memory --- */
 
+enum { SHARED_BYTES = 8 * MIB };
+
 static struct shared {
         int fd;
         char *at;
@@ -1577,11 +1718,12 @@ static void share(struct shared *m)
 {
         *m = (struct shared){ .fd = memfd_create("donated", MFD_CLOEXEC) };
         assert_true(m->fd >= 0);
-        assert_int_equal(ftruncate(m->fd, SMALL), 0);
-        m->at = mmap(NULL, SMALL, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+        assert_int_equal(ftruncate(m->fd, SHARED_BYTES), 0);
+        m->at = mmap(NULL, SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
         assert_ptr_not_equal(m->at, MAP_FAILED);
-        m->region =
-                (struct kio_region){ .base = m->at, .bytes = SMALL, .complete = region_is_over };
+        m->region = (struct kio_region){ .base = m->at,
+                                         .bytes = SHARED_BYTES,
+                                         .complete = region_is_over };
         kio_region_register(t.io, &m->region);
         tiers_wait(&t, &m->over);
 }
@@ -1591,7 +1733,7 @@ static void unshare_it(struct shared *m)
         m->over = false;
         kio_region_unregister(t.io, &m->region);
         tiers_wait(&t, &m->over);
-        munmap(m->at, SMALL);
+        munmap(m->at, SHARED_BYTES);
         close(m->fd);
 }
 
@@ -1696,6 +1838,122 @@ static void test_R16_puts_from_shared_memory_are_in_the_same_budget(void **state
         for (unsigned i = 0; i < LONG; i++)
                 expect(&direct[i], CACHE_OK);
         assert_int_equal(stats().direct_bytes, 0);
+}
+
+/* To a place of its own in the shared memory. */
+static void get_into(uint32_t user, struct req *r, uint32_t n, struct list_node *owner)
+{
+        start(r, n);
+        r->req.user = user;
+        r->req.owner = owner;
+        r->req.memory = good.at + n * 4096;
+        r->req.room = 4096;
+        r->req.region = &good.region;
+        r->req.may_be_direct = true;
+        cache_get(t.cache, &r->req);
+        kio_flush(t.io);
+}
+
+static void get_all_into(struct list_node *owner)
+{
+        hold(KIO_READ, 1);
+        for (unsigned i = 0; i < READS; i++)
+                get_into(1, &reads[i], i, owner);
+        assert_int_equal(stats().queued_reads, READS - WINDOW);
+}
+
+static void put_reads_shared(uint64_t hang_ms)
+{
+        t.pool_bytes = 32 * MIB;
+        share_both(hang_ms);
+        for (uint32_t n = 0; n < READS + 2; n++)
+                put_cold_of_one_page(n);
+}
+
+static void test_R16_another_users_read_to_its_memory_stands_behind_a_window_at_most(void **state)
+{
+        struct req other, pooled;
+
+        put_reads_shared(0);
+        get_all_into(&waits);
+        get_into(2, &other, READS, &waits);
+        get_as(3, &pooled, READS + 1);
+        assert_int_equal(stats().queued_reads, READS - WINDOW + 2);
+        release();
+        expect(&other, CACHE_OK);
+        expect(&pooled, CACHE_OK);
+        assert_true(other.req.direct);
+        assert_int_equal(version_of(good.at + READS * 4096, READS, 4096), 1);
+        expect_reads(0, CACHE_OK);
+        assert_true(other.nth < reads[READS - 1].nth && pooled.nth < reads[READS - 1].nth);
+        assert_int_equal(stats().get_bytes_direct, (READS + 1) * UINT64_C(4096));
+        assert_int_equal(stats().queued_reads, 0);
+}
+
+/* Those of an owner that is no more end at once, but for what the device has the memory of. */
+static void reads_that_wait_for_their_turn_are_cancelled(void **state)
+{
+        struct list_node owner = LIST_INIT(owner);
+
+        put_reads_shared(0);
+        get_all_into(&owner);
+        cache_cancel(t.cache, &owner);
+        assert_true(list_empty(&owner));
+        expect_reads(WINDOW, CACHE_CANCELLED);
+        assert_int_equal(stats().queued_reads, 0);
+        for (unsigned i = 0; i < WINDOW; i++)
+                assert_false(reads[i].done);
+        release();
+        for (unsigned i = 0; i < WINDOW; i++)
+                expect(&reads[i], CACHE_OK);
+}
+
+static void test_R15_reads_that_wait_for_a_device_that_hangs_are_misses(void **state)
+{
+        struct req pooled, ahead;
+
+        put_reads_shared(200);
+        get_all_into(&waits);
+        get_as(2, &pooled, READS);
+        assert_int_equal(read_ahead_as(2, READS + 1), CACHE_OK);
+        expect_ticking(&reads[READS - 1], CACHE_MISS);
+        expect_reads(WINDOW, CACHE_MISS);
+        expect(&pooled, CACHE_MISS);
+        assert_int_equal(stats().queued_reads, 0);
+        assert_int_equal(stats().ahead_bytes, 0);
+        get_as(2, &ahead, READS + 1);
+        assert_true(ahead.done);
+        /* The device has their memory. */
+        for (unsigned i = 0; i < WINDOW; i++)
+                assert_false(reads[i].done);
+        release();
+        for (unsigned i = 0; i < WINDOW; i++)
+                tiers_wait(&t, &reads[i].done);
+}
+
+/* Many gets of one key, which wait, cost one read to memory and one to the pool. */
+static void gets_of_one_key_that_wait_share_a_read(void **state)
+{
+        enum { SAME = 50 };
+        struct req same[SAME];
+
+        put_reads_shared(0);
+        get_all_into(&waits);
+        for (unsigned i = 0; i < SAME; i++) {
+                start(&same[i], READS);
+                same[i].req.user = 2;
+                same[i].req.memory = good.at + (READS + i) * UINT64_C(4096);
+                same[i].req.room = 4096;
+                same[i].req.region = &good.region;
+                same[i].req.may_be_direct = true;
+                cache_get(t.cache, &same[i].req);
+        }
+        release();
+        for (unsigned i = 0; i < SAME; i++)
+                expect(&same[i], CACHE_OK);
+        expect_reads(0, CACHE_OK);
+        assert_in_range(stats().get_bytes_direct, READS * UINT64_C(4096),
+                        (READS + 10) * UINT64_C(4096));
 }
 
 static void of_many_puts_the_first_that_can_succeeds(void **state)
@@ -1942,6 +2200,11 @@ int main(int argc, char **argv)
                 TEST(test_R16_one_users_unwritten_bytes_leave_another_its_share),
                 TEST(test_R16_users_that_wait_for_room_are_let_in_in_turn),
                 TEST(test_R16_another_users_write_stands_behind_a_window_at_most),
+                TEST(test_R16_another_users_read_stands_behind_a_window_at_most),
+                TEST(test_R16_a_read_that_is_shared_comes_when_the_first_of_its_users_is_served),
+                TEST(a_read_that_waits_may_be_purged),
+                TEST(test_R16_reads_ahead_leave_other_users_their_share),
+                TEST(test_R16_reads_ahead_stand_behind_the_users_own_gets),
                 SHARED(test_R16_puts_from_shared_memory_are_in_the_same_budget),
                 TEST(a_small_one_does_not_overtake_a_large_one_that_just_came),
                 TEST(one_that_cannot_be_helped_does_not_hold_up_the_others),
@@ -1953,6 +2216,10 @@ int main(int argc, char **argv)
                 TEST(a_drain_writes_what_was_accepted_and_refuses_the_rest),
                 SHARED(many_puts_from_memory_that_is_gone_cost_one_try_each),
                 SHARED(of_many_puts_the_first_that_can_succeeds),
+                SHARED(test_R16_another_users_read_to_its_memory_stands_behind_a_window_at_most),
+                SHARED(reads_that_wait_for_their_turn_are_cancelled),
+                SHARED(test_R15_reads_that_wait_for_a_device_that_hangs_are_misses),
+                SHARED(gets_of_one_key_that_wait_share_a_read),
                 SHARED(gets_among_many_puts_are_answered_with_the_put_they_met),
                 SHARED(a_drain_does_not_go_through_puts_that_wait_for_one_that_fails),
                 SHARED(test_R15_who_joined_a_put_from_memory_is_answered_when_its_device_hangs),
