@@ -9,15 +9,21 @@ the machine does at the time is in both; there is one measurement, and no second
 No put of the other user is BUSY, whether it would wait or not: its share of the room is free all the time.
 
 The disk is the real one; for PUT the flood's chunks are many times what may be unwritten.
+
+Reads from disk (cold.py): another user's get from disk takes at most twice that of an idle daemon, and what the device needs
+for three windows of reads, at the rate that it has meanwhile (median); and its prefetches are taken if there is room.
 """
 
 import contextlib
+import json
 import os
 import signal
+import statistics
 import struct
 import sys
 import time
 
+import cold
 import harness
 import kvwire
 from harness import KIB, key_of, slow, value_of
@@ -29,7 +35,8 @@ PROCESSES, SESSIONS, IN_FLIGHT = 4, 4, 8
 TIMES, NOISE = 5, 0.002
 SLICES, SECONDS, SETTLE = 20, 0.1, 0.03  # of a flood, and of the busy processes; each; for what a signal changes
 CHUNKS = 20000  # of the store, so that walking it takes time
-OPERATIONS = ["PURGE", "LIST", "REPORT", "NAMESPACE", "PUT", "EXISTS", "GET", "EVICT", "PREFETCH", "MATCH", "TOUCH", "STAT", "PING"]
+OPERATIONS = ["PURGE", "LIST", "REPORT", "NAMESPACE", "PUT", "EXISTS", "GET", "EVICT", "PREFETCH", "MATCH", "TOUCH", "STAT", "PING",
+              *cold.OPERATIONS]
 
 
 @contextlib.contextmanager
@@ -55,7 +62,7 @@ class Campaign:
 
     def __init__(self, directory, seed, facts):
         self.directory, self.facts, self.number, self.pids = directory, facts, 0, []
-        self.daemon = None
+        self.daemon = self.cold_daemon = None
         if os.geteuid() != 0:
             print("campaign fairness: needs root: it acts as two users")
             sys.exit(77)
@@ -180,6 +187,10 @@ class Campaign:
         if self.daemon is None:
             self.start()
         op = OPERATIONS[self.number % len(OPERATIONS)]
+        if op in cold.OPERATIONS:
+            if late := self.measure_cold(op):
+                raise Finding("hung", late)
+            return 1
         before = self.puts
         alone, beside, amid = self.hits(4 * SECONDS), [], []
         quiet = self.spawn(self.busy)
@@ -211,6 +222,63 @@ class Campaign:
                           f"{p99(alone) * 1e3:.1f} ms alone, {p99(beside) * 1e3:.1f} ms beside processes that never connect")
         return 1
 
+    # --- reads from disk ---
+
+    def start_cold(self):
+        directory = os.path.join(self.directory, "cold")
+        os.mkdir(directory)
+        os.chmod(directory, 0o755)
+        self.cold_daemon = harness.Daemon(directory, settings=cold.SETTINGS).start()
+        cold.fill(self.cold_daemon)
+        self.cold_daemon.populated_status()
+        with user(OTHER):
+            self.cold_other = cold.Other(self.cold_daemon.client(name="other", timeout=120 * slow()))
+        self.monitor = self.cold_daemon.client(name="monitor", timeout=120 * slow())
+
+    def flood_cold(self, op, ready):
+        os.setgroups([])
+        os.setgid(FLOOD)
+        os.setuid(FLOOD)
+        floods = [cold.Flood(self.cold_daemon, op, IN_FLIGHT) for _ in range(SESSIONS)]
+        os.write(ready, b".")
+        i = os.getpid()
+        while True:
+            for f in floods:
+                f.step(i := i + 11)
+
+    def bytes_read(self):
+        return json.loads(self.monitor.report(kvwire.Report.STATS))["kvcache_store_read_bytes_total"]
+
+    def measure_cold(self, op):
+        """Beside a flood of reads from disk: "", or what the other user has to say."""
+        if self.cold_daemon is None:
+            self.start_cold()
+        alone = statistics.median(self.cold_other.gets(cold.AT_ONCE))
+        loud = self.spawn(lambda ready: self.flood_cold(op, ready))
+        harness.wait_until(lambda: self.bytes_read() > 0, "the flood reads")
+        time.sleep(0.5)
+        read, began = self.bytes_read(), time.monotonic()
+        taken = self.cold_other.prefetches(cold.AT_ONCE)
+        times = []
+        while len(times) < cold.AT_ONCE:
+            times += self.cold_other.gets(1)
+        rate = (self.bytes_read() - read) / (time.monotonic() - began)
+        for pid in loud:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self.pids.remove(pid)
+                raise Finding("wrong", f"a process of the flood of {op} has ended")
+        self.end_processes()
+        took = statistics.median(times)
+        bound = 2 * alone + cold.WINDOWS * cold.WINDOW / rate + cold.NOISE * slow()
+        self.facts.add(f"most_{op}_ms", took * 1e3)
+        self.facts.add(f"most_{op}_windows", took * rate / cold.WINDOW)
+        if op in cold.LEAVE_ROOM and taken < cold.AT_ONCE:
+            return f"beside {op} of another user {cold.AT_ONCE - taken} of {cold.AT_ONCE} prefetches are refused"
+        if took > bound:
+            return (f"beside sixteen sessions of another user with {op} a get from disk takes {took * 1e3:.0f} ms, {alone * 1e3:.1f} ms "
+                    f"alone; the device reads {rate / 2**20:.0f} MiB a second, so that {bound * 1e3:.0f} ms are its share")
+        return ""
+
     def end_processes(self):
         self.signal_all(self.pids, signal.SIGKILL)
         for pid in self.pids:
@@ -218,13 +286,18 @@ class Campaign:
         self.pids = []
 
     def end(self):
-        self.other.close()
+        if self.daemon is not None:
+            self.other.close()
+        if self.cold_daemon is not None:
+            self.cold_other.c.close()
+            self.monitor.close()
         try:
-            self.daemon.stop()
+            for daemon in filter(None, (self.daemon, self.cold_daemon)):
+                daemon.stop()
         except AssertionError as e:
             raise Finding("wrong", str(e)) from None
 
     def stop(self):
         self.end_processes()
-        if self.daemon is not None:
-            self.daemon.clean_up()
+        for daemon in filter(None, (self.daemon, self.cold_daemon)):
+            daemon.clean_up()

@@ -26,7 +26,7 @@ long_count() {
         restart) echo 50 ;;
         hostile) echo 2800 ;;
         flood) echo 4000 ;;
-        fairness) echo 260 ;;
+        fairness) echo 340 ;;
         slow) echo 500 ;;
         overload) echo 3600 ;;
         cost) echo 1000 ;;

@@ -18,7 +18,7 @@ LONG = os.environ.get("KVCACHE_TEST_LONG") == "1"
 
 
 @pytest.mark.parametrize("name, count, long_count", [("kill", 16, 200), ("admin", 30, 600), ("clientkill", 50, 2000), ("settled", 10, 100),
-                                                     ("hostile", 28, 2800), ("flood", 64, 4000), ("fairness", 13, 130),
+                                                     ("hostile", 28, 2800), ("flood", 64, 4000), ("fairness", 17, 170),
                                                      ("slow", 20, 500),
                                                      ("overload", 5, 60), ("cost", 30, 300), ("parity", 1, 20),
                                                      ("restart", 2, 20), ("filesystems", 2, 70)])
