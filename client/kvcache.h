@@ -1,31 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcache: the client of kvcache-daemon, which keeps the KV-cache blocks of LLM engines in
- * memory and on disk.
+/* libkvcache: the client library of kvcache-daemon, which keeps the KV-cache blocks of LLM engines
+ * in memory and on disk. The calls that administer a daemon are in <kvcache-admin.h>.
  *
- * No threads, no signals, no output, no exit. Every call that can wait takes a timeout or uses the
- * handle's. One handle belongs to one thread at a time; several handles in one process are
- * independent. After fork() every call on a handle of the parent answers -ECHILD in the child. When
- * the daemon restarts, requests in flight end with a status, and the next call connects anew and
- * maps the new memory.
+ * The library starts no threads, installs no signal handlers, prints nothing and never exits. Every
+ * call that can wait takes a timeout or uses the handle's. A handle belongs to one thread at a
+ * time; several handles in one process are independent. After fork(), every call on a handle of the
+ * parent returns -ECHILD in the child. When the daemon restarts, requests in flight end with a
+ * status, and the next call connects again and maps the new memory.
  *
- * Calls return 0 (or a count) on success and a negative errno when the call as a whole failed;
- * kvcache_error() then says why in words. What became of each key is in its result's status:
- * a key that is not KVCACHE_OK is to be recomputed, nothing more. */
+ * Return values, for every function that returns int:
+ *   0       success
+ *   > 0     an expected answer, which the function's comment names: a count, an enum
+ *           kvcache_status, or 1 for "yes" or "already so"
+ *   < 0     a negative errno: the call as a whole failed, and kvcache_error() says why in words
+ * What became of each key of a request is in its result's status: a key whose status is not
+ * kvcache_status_ok() is to be recomputed, nothing more.
+ *
+ * Structures grow at their end. Those with a member `size` are set to sizeof by the caller; where
+ * an array crosses, the size of one element crosses with it (the inline functions below pass it). A
+ * program that was built against an older header runs with a newer library: members that it does
+ * not know are taken as zero and are not written. A program that was built against a newer header
+ * runs with an older library as long as the members that the library does not know are zero: a
+ * structure in which one is not is refused with -E2BIG, and such members of results are set to
+ * zero. struct kvcache_key, struct kvcache_lease and struct iovec never change. */
 #ifndef KVCACHE_H
 #define KVCACHE_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+#include <sys/uio.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define KVCACHE_API_VERSION 1
+/* Of this header; kvcache_version() is of the library that is loaded. */
+#define KVCACHE_VERSION_MAJOR 0
+#define KVCACHE_VERSION_MINOR 2
+
+/* "MAJOR.MINOR.PATCH", a static text. */
+const char *kvcache_version(void);
 
 enum { KVCACHE_KEY_BYTES = 32 };
 
+/* The name of a chunk: opaque bytes, usually a hash chained over the whole prefix. All zero bytes
+ * are no key. */
 struct kvcache_key {
         uint8_t bytes[KVCACHE_KEY_BYTES];
 };
@@ -50,11 +71,19 @@ enum kvcache_status {
         KVCACHE_NO_SPACE = 15,
         KVCACHE_NOT_EMPTY = 16,
         /* The library's own: */
-        KVCACHE_LOST = 100, /* the daemon went away before it answered */
-        /* The deadline passed, the request goes on: memory it names is not yours yet. (One that had
-         * not even been sent is taken back: its keys are KVCACHE_BUSY.) */
+        KVCACHE_LOST = 100, /* the daemon ended before it replied */
+        /* The deadline passed and the request goes on: memory that it names still belongs to it.
+         * (The keys of a request that was not sent yet are KVCACHE_BUSY: it was taken back.) */
         KVCACHE_PENDING = 101,
 };
+
+/* True: the chunk is there. KVCACHE_NOT_DURABLE is, but may not survive power loss. */
+static inline int kvcache_status_ok(int status)
+{
+        return status == KVCACHE_OK || status == KVCACHE_EXISTS || status == KVCACHE_NOT_DURABLE;
+}
+/* A static text. */
+const char *kvcache_status_name(int status);
 
 /* How far a put has come when it is answered. */
 enum kvcache_ack {
@@ -69,7 +98,7 @@ enum kvcache_tier {
         KVCACHE_TIER_ALL = 3,
 };
 
-struct kvcache; /* a connection, its mappings, and what is in flight */
+struct kvcache; /* a handle: a connection, its mappings, and what is in flight */
 
 struct kvcache_options {
         uint32_t size;           /* sizeof(struct kvcache_options) */
@@ -78,9 +107,10 @@ struct kvcache_options {
         const char
                 *client_name; /* for the daemon's log, at most 31 bytes; NULL: the program's name */
         int connect_timeout_ms; /* 0: 5,000 */
-        int request_timeout_ms; /* of blocking calls, and of requests that name none; 0: 30,000,
-                                   which a purge, a verify or a device call may need more than */
-        uint64_t lane_bytes; /* of the lane, at most what the daemon allows; 0: as much as that */
+        int request_timeout_ms; /* of blocking calls, and of requests without one of their own; 0:
+                                   30,000, which a purge, a verify or a device call may exceed */
+        uint64_t staging_bytes; /* of the staging memory, at most what the daemon allows; 0: as much
+                                   as that */
 };
 enum {
         KVCACHE_POPULATE = 1 << 0, /* fault the whole pool mapping in at connect: the first touch of
@@ -91,7 +121,7 @@ enum {
 /* Connects, agrees on a version, maps the pool read-only and checks its seals. `*ret` is set on
  * success only. -ENOENT, -ECONNREFUSED: no daemon there; -EACCES; -EPROTONOSUPPORT: no version in
  * common; -ETIMEDOUT; -ECONNRESET: it hung up, as it does on users that may not connect; -EPERM:
- * its memory is not sealed as it must be; -EBADMSG: it makes no sense. `ret_error` (may be NULL)
+ * its memory is not sealed as it must be; -EBADMSG: a malformed reply. `ret_error` (may be NULL)
  * gets a sentence. */
 int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options, char *ret_error,
                     size_t error_bytes);
@@ -100,32 +130,32 @@ int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options,
 void kvcache_close(struct kvcache *kv);
 /* Why the last call on this handle failed. Never NULL; valid until the next call. */
 const char *kvcache_error(const struct kvcache *kv);
-const char *kvcache_status_name(int status);
 
-/* What the daemon said at connect. */
+/* What the daemon reported at connect, and what this handle has done since. */
 struct kvcache_info {
         uint32_t size; /* in: sizeof(struct kvcache_info) */
         uint32_t protocol_version;
         uint64_t pool_bytes;
-        uint64_t max_chunk_bytes;
-        uint64_t lane_bytes;    /* of this handle's lane; 0: none yet */
-        uint64_t reconnects;    /* how often this handle has connected anew */
-        uint8_t instance[16];   /* of the daemon: another value, another process */
-        uint64_t lookup_bytes;  /* of the look-up index that is mapped now; 0: none is */
-        uint64_t lookups_local; /* keys that this handle has answered from it */
+        uint64_t max_chunk_bytes; /* of the largest chunk: the daemon's max_chunk, or less where a
+                                     tenant's memory or the store's segments are smaller */
+        uint64_t staging_bytes;   /* of this handle's staging memory; 0: none yet */
+        uint64_t reconnects;      /* how often this handle has connected again */
+        uint8_t instance[16];     /* of the daemon: another value, another process */
+        uint64_t lookup_bytes;    /* of the look-up index that is mapped now; 0: none is */
+        uint64_t lookups_local;   /* keys that this handle has answered from it */
 };
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret);
 
 /* --- namespaces ---
  * A name and what its blocks depend on. `fingerprint`: canonical text, lines "key=value\n" sorted
  * by key: model, revision, dtype, layout, block tokens, parallel sizes. The same name with another
- * fingerprint is refused with KVCACHE_MISMATCH and kvcache_error() names the field: that is what
- * keeps two configurations from reading each other's bytes.
+ * fingerprint is refused with -EEXIST and kvcache_error() names the field: that is what keeps two
+ * configurations from reading each other's bytes.
  *
- * Returns 0 and a handle that stays valid across reconnects. -EEXIST: mismatch. -ENOENT: `attach`
- * and not there. */
+ * Gives a handle (never 0) that stays valid across reconnects. -EEXIST: mismatch. -ENOENT:
+ * KVCACHE_ATTACH, and it does not exist. */
 struct kvcache_namespace_options {
-        uint32_t size;
+        uint32_t size;           /* sizeof(struct kvcache_namespace_options) */
         uint32_t flags;          /* KVCACHE_ATTACH */
         const char *name;        /* 1 to 255 bytes */
         const char *fingerprint; /* NULL with KVCACHE_ATTACH: do not compare (tools) */
@@ -138,71 +168,78 @@ enum {
 int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_options *options,
                            uint32_t *ret_namespace);
 
-/* --- the lane: shared memory from which puts are taken and to which `get into` copies ---
- * Made at the first use. kvcache_lane_acquire() gives a place, 64-byte aligned; -ENOBUFS: no room
- * now (drain, release, try again); -E2BIG: never. A place that a request in flight names belongs to
- * the daemon until its completion is drained; releasing it earlier is safe: the library frees it
- * when that has happened. */
-int kvcache_lane_acquire(struct kvcache *kv, size_t bytes, void **ret_place);
-void kvcache_lane_release(struct kvcache *kv, void *place);
+/* --- staging: memory that the daemon shares with this handle, from which puts are taken and to
+ * which `get into` copies ---
+ * Made at the first use. kvcache_staging_acquire() gives a place, 64-byte aligned; -ENOBUFS: no
+ * room now (reap, release, try again); -E2BIG: never. A place that a request in flight names
+ * belongs to the daemon until its completion is reaped; releasing it earlier is safe: the library
+ * frees it when that has happened. */
+int kvcache_staging_acquire(struct kvcache *kv, size_t bytes, void **ret_place);
+void kvcache_staging_release(struct kvcache *kv, void *place);
 
-/* --- donated regions: memory of the caller's that the daemon moves bytes to and from by itself ---
+/* --- registered buffers: memory of the caller's that the daemon moves bytes to and from itself ---
  * What a put or a `get into` names there is not copied by the library. Nor by the daemon, which
  * moves it between there and the disk, where the place is in one piece, begins at a multiple of
- * 4,096 bytes of the region, and is put KVCACHE_WRITTEN or KVCACHE_DURABLE without a lease to keep,
- * or is to hold a whole chunk that is not in memory. A region counts in full against the daemon's
+ * 4,096 bytes of the buffer, and is put KVCACHE_WRITTEN or KVCACHE_DURABLE without a lease to keep,
+ * or is to hold a whole chunk that is not in memory. A buffer counts in full against the daemon's
  * limits.donated.
  *
- * A place that a request names is the daemon's until its completion is drained; after
- * KVCACHE_PENDING or KVCACHE_LOST until kvcache_region_settled() says so. Who changes the bytes of
- * a put before that, punches holes or cuts the file, harms the own chunks only: they are misses.
+ * A place that a request names is the daemon's until its completion is reaped; after
+ * KVCACHE_PENDING or KVCACHE_LOST until kvcache_memory_settled() returns 1. A program that changes
+ * the bytes of a put before that, punches holes or truncates the file, harms its own chunks only:
+ * they are misses.
  *
- * A region outlives its session: after a reconnect the library donates it again before it sends
+ * A buffer outlives its session: after a reconnect the library registers it again before it sends
  * anything that names it. Where the daemon refuses that, keys that name it are KVCACHE_INVALID, the
- * request's error and kvcache_error() after kvcache_submit() or kvcache_call() say why, and the
- * next request tries again. */
-struct kvcache_region_options {
-        uint32_t size;  /* sizeof(struct kvcache_region_options) */
+ * request's error and kvcache_error() after kvcache_submit() or kvcache_submit_and_wait() say why,
+ * and the next request tries again. */
+struct kvcache_buffer_options {
+        uint32_t size;  /* sizeof(struct kvcache_buffer_options) */
         uint32_t flags; /* 0 */
         int fd; /* a memfd with F_SEAL_SHRINK, or a file on tmpfs or hugetlbfs, open for reading and
                    writing. Stays the caller's: the library keeps a duplicate */
-        uint64_t offset, bytes; /* of the stretch in the file: multiples of its page size, and not
+        uint64_t offset, bytes; /* of the part of the file: multiples of its page size, and not
                                    beyond its end. Its pages that are not there yet are made; those
                                    of the rest of the file must be there (before Linux 5.14 all
                                    of them: write to each, or fallocate()) */
-        void *base; /* where the caller has mapped the stretch, shared; NULL: the library maps it,
+        void *base; /* where the caller has mapped the part, shared; NULL: the library maps it,
                        and a child after fork() does not have it */
 };
-/* Lends [offset, offset + bytes) of the file to the daemon. `*ret_region` is the handle's own
+/* Shares [offset, offset + bytes) of the file with the daemon. `*ret_buffer` is the handle's own
  * number for it, `*ret_base` (may be NULL where `base` is given) where it is mapped. -EINVAL: it is
- * not what it must be, overlaps a region, or there are too many, 64; kvcache_error() says which.
- * -EDQUOT, -EBUSY: limits.donated; -EIO: the daemon could not map it. */
-int kvcache_region_donate(struct kvcache *kv, const struct kvcache_region_options *options,
-                          uint32_t *ret_region, void **ret_base);
-/* Takes it back, and unmaps what the library has mapped. Requests in flight that name it are waited
- * for, those of a daemon that is gone too: after 0 nobody but the caller touches the memory. It
- * connects to nothing. -EINVAL: no such region. Any other error, as -ETIMEDOUT after the handle's
+ * not what it must be, overlaps a registered buffer, or there are too many, 64; kvcache_error()
+ * says which. -EDQUOT, -EBUSY: limits.donated; -EIO: the daemon could not map it. */
+int kvcache_buffer_register(struct kvcache *kv, const struct kvcache_buffer_options *options,
+                            uint32_t *ret_buffer, void **ret_base);
+/* Ends the sharing, and unmaps what the library has mapped. Waits for requests in flight that name
+ * the buffer, those of a daemon that has ended too: after 0 only the caller touches the memory. It
+ * does not connect. -EINVAL: no such buffer. Any other error, as -ETIMEDOUT after the handle's
  * request timeout: the memory is still mapped and the daemon may still move bytes there; no later
- * request names the region, its memory is like any other to them; call again to go on waiting.
- * kvcache_close() takes all regions back, without waiting: nobody can tell then whether bytes still
- * move, so withdraw first where requests may be in flight. */
-int kvcache_region_withdraw(struct kvcache *kv, uint32_t region);
+ * request names the buffer, its memory is like any other to them; call again to go on waiting.
+ * kvcache_close() unregisters all buffers without waiting, so that bytes may still move: unregister
+ * first where requests may be in flight. */
+int kvcache_buffer_unregister(struct kvcache *kv, uint32_t buffer);
 
-/* --- asynchronous core: submit, wait until kvcache_fd() is readable, drain --- */
+/* Whether this memory, staging or a registered buffer, may be reused: 1, when no request, not one
+ * that timed out or was lost with a daemon either, moves bytes there any more; 0: one may. Another
+ * mapping of the same file is not recognized: ask for the addresses that the requests named. */
+int kvcache_memory_settled(struct kvcache *kv, const void *data, size_t bytes);
+
+/* --- requests --- */
 
 enum kvcache_op {
         KVCACHE_OP_PUT = 1, /* from `data`, `length` bytes */
         KVCACHE_OP_GET = 2, /* mapped: results carry `data` in the pool and a lease to release */
         /* Copied to `data`, `length` bytes of room, or to `pieces`: by the daemon if all rooms of
-         * the request are in places of the lane or in donated regions, else by the library when it
-         * takes the reply. */
+         * the request are in staging or in registered buffers, else by the library when it takes
+         * the reply. */
         KVCACHE_OP_GET_INTO = 3,
-        /* These two the library answers by itself where it can, from the tenant's look-up index:
-         * memory that the daemon keeps up, asked for with the first of them. Then they are complete
-         * when the call returns, and nobody is told of them. A key that is there, and is not put or
-         * evicted meanwhile, is never called absent; one that is not there can be called present,
-         * for three seconds after the daemon was killed or for as long as its device is left aside:
-         * a get of it is a miss. */
+        /* These two the library answers itself where it can, from the tenant's look-up index:
+         * memory that the daemon maintains, asked for with the first of them. Then they are
+         * complete when the call returns, and the daemon does not learn of them. A key that is
+         * there, and is not put or evicted meanwhile, is never called absent; one that is not there
+         * can be called present, for three seconds after the daemon was killed or for as long as
+         * its volume is bypassed: a get of it is a miss. */
         KVCACHE_OP_EXISTS = 4,
         KVCACHE_OP_MATCH = 5, /* completion's `value`: keys of the leading run that are there */
         KVCACHE_OP_TOUCH = 6,
@@ -219,28 +256,24 @@ struct kvcache_lease {
         uint32_t id, generation;
 };
 
-/* A part of a key's bytes. */
-struct kvcache_piece {
-        void *data;
-        uint64_t length; /* at least 1 */
-};
-
-/* One key of a request. Keys of a request are a chain, root first; what is not a chain is none the
- * worse for it. */
+/* One key of a request. Keys of a request are a chain, root first; keys that are not a chain are
+ * served the same. */
 struct kvcache_entry {
         struct kvcache_key key;
-        void *data; /* PUT: the bytes; a place of the lane or of a donated region is taken as it is,
-                       other memory is copied to the lane first. GET_INTO: room for the bytes */
+        void *data; /* PUT: the bytes; in staging or in a registered buffer they are taken as they
+                       lie, from other memory they are copied to staging first. GET_INTO: room for
+                       the bytes */
         uint64_t length;       /* PUT: 1 to max_chunk_bytes. GET_INTO: room at data */
         uint64_t range_offset; /* GET, GET_INTO: within the chunk */
         uint64_t range_length; /* 0: to its end */
         /* PUT, GET_INTO: the bytes, or the room, in several places of any memory, one after the
-         * other; `data` and `length` are not looked at then. A key all of whose pieces are in the
-         * lane or in donated regions travels as it is, with at most 4,088 of them: more are -E2BIG.
-         * Others are gathered or scattered by the library. The array is read during the call only.
-         */
-        const struct kvcache_piece *pieces;
+         * other, none of them empty; `data` and `length` are ignored then. A key all of whose
+         * pieces are in staging or in registered buffers travels as it is, with at most 4,088 of
+         * them: more are -E2BIG. Others are gathered or scattered by the library. The array is read
+         * during the call only. */
+        const struct iovec *pieces;
         uint32_t n_pieces; /* 0: `data`, `length` */
+        uint32_t reserved; /* 0 */
 };
 
 struct kvcache_result {
@@ -267,7 +300,9 @@ enum {
 };
 
 struct kvcache_request {
-        uint32_t size; /* sizeof(struct kvcache_request) */
+        uint32_t size;        /* sizeof(struct kvcache_request) */
+        uint32_t entry_size;  /* sizeof(struct kvcache_entry); 0 if there are no entries */
+        uint32_t result_size; /* sizeof(struct kvcache_result); 0 if there are no results */
         enum kvcache_op op;
         uint32_t namespace_handle;
         uint32_t flags;
@@ -278,11 +313,111 @@ struct kvcache_request {
                                            TOUCH, EVICT, STAT, PREFETCH */
         size_t count; /* any; more than a message holds are sent as several, as one chain */
         const struct kvcache_key *parent; /* the key before the first; NULL: the first is a root */
-        struct kvcache_result *results; /* `count` of them, the caller's; written at completion. May
-                                           be NULL for MATCH, TOUCH and PREFETCH */
-        int timeout_ms;     /* 0: the handle's; then the key's status is KVCACHE_PENDING */
-        uint64_t user_data; /* comes back with the completion */
+        struct kvcache_result *results;   /* `count` of them, the caller's; written by the time the
+                                             completion is reaped. May be NULL for MATCH, TOUCH and
+                                             PREFETCH */
+        uint64_t user_data;               /* comes back with the completion */
+        int timeout_ms;    /* 0: the handle's; then the key's status is KVCACHE_PENDING */
+        uint32_t reserved; /* 0 */
 };
+
+/* --- preparing requests ---
+ * Each sets every member of *request; the caller then sets parent, flags, timeout_ms and user_data
+ * as needed. The arrays are the caller's: entries and keys are read during kvcache_submit() or
+ * kvcache_submit_and_wait() only, results are written until the completion was reaped. Without a
+ * timeout of its own (0) a request uses the handle's. */
+static inline void kvcache_prep(struct kvcache_request *request, enum kvcache_op op,
+                                uint32_t namespace_handle, size_t count,
+                                struct kvcache_result *results)
+{
+        memset(request, 0, sizeof(*request));
+        request->size = (uint32_t)sizeof(*request);
+        request->entry_size = (uint32_t)sizeof(struct kvcache_entry);
+        request->result_size = (uint32_t)sizeof(struct kvcache_result);
+        request->op = op;
+        request->namespace_handle = namespace_handle;
+        request->count = count;
+        request->results = results;
+}
+
+static inline void kvcache_prep_put(struct kvcache_request *request, uint32_t namespace_handle,
+                                    const struct kvcache_entry *entries, size_t count,
+                                    enum kvcache_ack ack, struct kvcache_result *results)
+{
+        kvcache_prep(request, KVCACHE_OP_PUT, namespace_handle, count, results);
+        request->entries = entries;
+        request->ack = ack;
+}
+
+/* Mapped, whole chunks. */
+static inline void kvcache_prep_get(struct kvcache_request *request, uint32_t namespace_handle,
+                                    const struct kvcache_key *keys, size_t count,
+                                    struct kvcache_result *results)
+{
+        kvcache_prep(request, KVCACHE_OP_GET, namespace_handle, count, results);
+        request->keys = keys;
+}
+
+static inline void kvcache_prep_get_into(struct kvcache_request *request, uint32_t namespace_handle,
+                                         const struct kvcache_entry *entries, size_t count,
+                                         struct kvcache_result *results)
+{
+        kvcache_prep(request, KVCACHE_OP_GET_INTO, namespace_handle, count, results);
+        request->entries = entries;
+}
+
+static inline void kvcache_prep_exists(struct kvcache_request *request, uint32_t namespace_handle,
+                                       const struct kvcache_key *keys, size_t count,
+                                       struct kvcache_result *results)
+{
+        kvcache_prep(request, KVCACHE_OP_EXISTS, namespace_handle, count, results);
+        request->keys = keys;
+}
+
+/* The answer is the completion's `value`. */
+static inline void kvcache_prep_match(struct kvcache_request *request, uint32_t namespace_handle,
+                                      const struct kvcache_key *keys, size_t count)
+{
+        kvcache_prep(request, KVCACHE_OP_MATCH, namespace_handle, count, NULL);
+        request->keys = keys;
+}
+
+/* `results` may be NULL. */
+static inline void kvcache_prep_touch(struct kvcache_request *request, uint32_t namespace_handle,
+                                      const struct kvcache_key *keys, size_t count,
+                                      struct kvcache_result *results)
+{
+        kvcache_prep(request, KVCACHE_OP_TOUCH, namespace_handle, count, results);
+        request->keys = keys;
+}
+
+static inline void kvcache_prep_evict(struct kvcache_request *request, uint32_t namespace_handle,
+                                      const struct kvcache_key *keys, size_t count, uint32_t tiers,
+                                      struct kvcache_result *results)
+{
+        kvcache_prep(request, KVCACHE_OP_EVICT, namespace_handle, count, results);
+        request->keys = keys;
+        request->tiers = tiers;
+}
+
+static inline void kvcache_prep_stat(struct kvcache_request *request, uint32_t namespace_handle,
+                                     const struct kvcache_key *keys, size_t count,
+                                     struct kvcache_result *results)
+{
+        kvcache_prep(request, KVCACHE_OP_STAT, namespace_handle, count, results);
+        request->keys = keys;
+}
+
+/* `results` may be NULL. */
+static inline void kvcache_prep_prefetch(struct kvcache_request *request, uint32_t namespace_handle,
+                                         const struct kvcache_key *keys, size_t count,
+                                         struct kvcache_result *results)
+{
+        kvcache_prep(request, KVCACHE_OP_PREFETCH, namespace_handle, count, results);
+        request->keys = keys;
+}
+
+/* --- asynchronous: submit, wait until kvcache_fd() is readable, reap --- */
 
 struct kvcache_completion {
         uint64_t user_data;
@@ -293,31 +428,38 @@ struct kvcache_completion {
         size_t count;
 };
 
-/* Sends it, or queues it when the daemon has enough in flight. 0; -ENOBUFS: data does not fit the
- * lane now; -E2BIG: it never does, or a key has more pieces than a message; -EINVAL; -ENOTCONN: the
- * daemon is away and reconnecting failed; -EOPNOTSUPP: it is too old for this. */
+/* Sends it, or queues it when the daemon has enough in flight. -ENOBUFS: data does not fit staging
+ * now; -E2BIG: it never does, or a key has more pieces than a message holds; -EINVAL; -ENOTCONN:
+ * the daemon is away and reconnecting failed; -EOPNOTSUPP: the daemon is too old for this. */
 int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request);
-/* An epoll fd over socket and deadlines: readable when kvcache_drain() has something to do.
+/* An epoll descriptor over socket and deadlines: readable when kvcache_reap() has something to do.
  * Borrowed; stays the same across reconnects. */
 int kvcache_fd(const struct kvcache *kv);
 /* Takes up to `max` completions, waiting for the first at most timeout_ms (0: not at all; < 0:
  * until there is one or nothing is in flight). Returns how many. */
-int kvcache_drain(struct kvcache *kv, struct kvcache_completion *ret, size_t max, int timeout_ms);
-/* Requests submitted and not yet drained. */
+int kvcache_reap_sized(struct kvcache *kv, struct kvcache_completion *ret, size_t completion_size,
+                       size_t max, int timeout_ms);
+static inline int kvcache_reap(struct kvcache *kv, struct kvcache_completion *ret, size_t max,
+                               int timeout_ms)
+{
+        return kvcache_reap_sized(kv, ret, sizeof(*ret), max, timeout_ms);
+}
+/* Requests submitted and not yet reaped. */
 size_t kvcache_inflight(const struct kvcache *kv);
-/* May this memory, of the lane or of a donated region, be reused: is no request, not one that timed
- * out or was lost with a daemon either, still moving bytes there? 1, 0, -errno. What another
- * mapping of the same file shows is not recognized: ask for the addresses that the requests named.
- */
-int kvcache_region_settled(struct kvcache *kv, const void *data, size_t bytes);
 
 /* Gives leases back; sent with the next request, or by kvcache_flush(), or when many are held.
- * Leases of a daemon that is gone are ignored. The data must not be touched any more. */
+ * Leases of a daemon that has ended are ignored. The data must not be touched any more. */
 int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size_t n);
 int kvcache_flush(struct kvcache *kv);
 
-/* --- blocking calls ---
- * Return a status (enum kvcache_status, >= 0) for one key, or a negative errno. */
+/* --- blocking --- */
+
+/* Any request, whatever its size, waited for: a put that staging cannot hold at once goes in
+ * rounds; -E2BIG: one chunk is longer than staging, or has more pieces than a message holds. Each
+ * result has a status in any case. `ret_value` may be NULL: MATCH's answer. */
+int kvcache_submit_and_wait(struct kvcache *kv, const struct kvcache_request *request,
+                            uint64_t *ret_value);
+/* One key each. These return its status, or a negative errno when the request was not sent. */
 int kvcache_put(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
                 const void *data, size_t length, enum kvcache_ack ack);
 /* Copies into `buffer`; *ret_length is the chunk's length, also when KVCACHE_TOO_LARGE says that it
@@ -325,103 +467,14 @@ int kvcache_put(struct kvcache *kv, uint32_t namespace_handle, const struct kvca
 int kvcache_get(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
                 void *buffer, size_t room, size_t *ret_length);
 /* In place: valid until kvcache_release(kv, &result.lease, 1). */
-int kvcache_get_map(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
-                    struct kvcache_result *ret);
-/* Any request, whatever its size, waited for: a put that the lane cannot hold at once goes in
- * rounds; -E2BIG: one chunk is longer than the lane, or has more pieces than a message. 0, or
- * -errno; each result has a status in any case. `ret_value` may be NULL. */
-int kvcache_call(struct kvcache *kv, const struct kvcache_request *request, uint64_t *ret_value);
-
-/* A namespace that exists. */
-struct kvcache_namespace_info {
-        char name[256];
-        char tenant[64];
-        uint32_t owner;                /* user id of who made it; UINT32_MAX: not known */
-        uint32_t sessions;             /* that have it open */
-        uint64_t chunks, stored_bytes; /* on disk */
-        uint64_t chunk_bytes;          /* declared; 0: none */
-        uint64_t created_ms;           /* Unix time */
-        uint64_t last_used_ms; /* when the last session that had it open ended, now if one has; 0:
-                                  none has since the daemon started */
-        uint32_t fingerprint_crc32c;
-        uint32_t may_remove; /* 1: this client may remove it, once it is empty */
-        uint64_t reserved[4];
-};
-/* Up to `max` namespaces; `tenant`: those of this one; NULL: of the own one, or, of an admin, of
- * all. Start with *cursor = 0; at the end it is 0 again. Returns how many. -EOPNOTSUPP: the daemon
- * is too old for this. */
-int kvcache_namespace_list(struct kvcache *kv, const char *tenant, uint64_t *cursor,
-                           struct kvcache_namespace_info *ret, size_t max);
-/* One by its name; `tenant`: NULL: the own one. `ret_fingerprint` (may be NULL) gets its text, to
- * be freed by the caller with free(). -ENOENT: there is none, or none that this client may know of.
- */
-int kvcache_namespace_stat(struct kvcache *kv, const char *name, const char *tenant,
-                           struct kvcache_namespace_info *ret, char **ret_fingerprint);
-enum {
-        KVCACHE_PURGE = 1 << 0, /* what it holds, too: forgotten for good */
-};
-/* Removes a namespace; on stable storage when this returns. For the user who made it, and for
- * admins: -EACCES. `ret_dropped` (may be NULL): chunks that were purged with it. -ENOENT: as above;
- * -ENOTEMPTY: it holds chunks; -EBUSY: other sessions have it open, or something of it is under
- * way; kvcache_error() says which. A handle that has it open opens it anew, and so may make it
- * again, when it is next used. */
-int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *tenant,
-                             uint32_t flags, uint64_t *ret_dropped);
-
-struct kvcache_listed {
-        struct kvcache_key key;
-        uint64_t length;
-        uint64_t created_ms;
-        uint32_t tiers;
-};
-/* Up to `max` chunks of a namespace, in no order; those that are in memory only, since they are
- * being written or could not be, are passed over. Start with *cursor = 0; at the end it is 0 again.
- * Returns how many, which may be none before the end, too. */
-int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
-                 struct kvcache_listed *ret, size_t max);
-/* Forgets everything in the namespace, for good; on stable storage when this returns. */
-int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped);
-/* Everything in the store. Needs an admin: -EACCES. */
-int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped);
-/* Where a walk through the store is, and what the last step found. */
-struct kvcache_verify {
-        uint32_t size;          /* sizeof(struct kvcache_verify) */
-        uint32_t path;          /* of the store, from 0; the caller goes from one to the next */
-        uint32_t segment, slot; /* in: where to begin, at first 0; out: where to go on */
-        uint32_t max_chunks;    /* at most so many; 0: the library's choice */
-        uint64_t max_bytes;     /* ends behind the chunk that reaches this; 0: the same */
-
-        uint32_t paths;         /* out: of the store */
-        uint32_t segments;      /* of this path; when `segment` reaches it, the path is through */
-        uint64_t chunks, bytes; /* looked at, bad ones included */
-        uint64_t mismatched;    /* not what was put: dropped */
-        uint64_t unreadable;    /* refused by the device: dropped */
-        uint64_t skipped;       /* not read, for want of memory and the like: still there */
-        uint32_t gave_up;       /* 1: many in a row could not be read: the device is at fault */
-};
-/* Reads a stretch of one segment back from disk, compares checksums, and drops what is bad: a miss
- * from then on. Needs an admin: -EACCES. -EINVAL: no such path; -EBUSY: too much is being verified
- * already; -EIO: the path is bypassed. */
-int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify);
-/* Leaves path `path` of the store aside, from 0 in the order of the status report's store.paths,
- * when all that was begun there has been written: its keys are misses from then on. Resuming probes
- * the device and uses the path again, also one that the daemon has left aside by itself; it may
- * take a second for each million chunks. 0; 1: it was in that state already. Need an admin:
- * -EACCES. -EINVAL: no such path; -EBUSY: the device has not given back what was asked of it
- * before, or another such call is under way; -EIO: the device, and kvcache_error() says what. */
-int kvcache_device_suspend(struct kvcache *kv, uint32_t path);
-int kvcache_device_resume(struct kvcache *kv, uint32_t path);
-/* Round trip, ns. */
-int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns);
-
-enum kvcache_report {
-        KVCACHE_REPORT_STATUS = 0,  /* JSON */
-        KVCACHE_REPORT_STATS = 1,   /* JSON, every metric */
-        KVCACHE_REPORT_METRICS = 2, /* Prometheus text */
-        KVCACHE_REPORT_CONFIG = 3,  /* YAML; needs an admin: -EACCES */
-};
-/* A text about the daemon, NUL-terminated, to be freed by the caller with free(). */
-int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text);
+int kvcache_get_map_sized(struct kvcache *kv, uint32_t namespace_handle,
+                          const struct kvcache_key *key, struct kvcache_result *ret,
+                          size_t result_size);
+static inline int kvcache_get_map(struct kvcache *kv, uint32_t namespace_handle,
+                                  const struct kvcache_key *key, struct kvcache_result *ret)
+{
+        return kvcache_get_map_sized(kv, namespace_handle, key, ret, sizeof(*ret));
+}
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -93,8 +93,10 @@ def part_of(path):
         return steps[0]
     if steps[0] == "client":
         if len(steps) > 2:
+            if steps[1] == "examples":
+                return "example"
             return steps[1] if steps[1] in ("lib", "common", "ctl", "bench", "gpu") else None
-        return "api" if steps[1] == "kvcache.h" else "example" if SOURCE.search(steps[1]) else None
+        return "api" if steps[1] in ("kvcache.h", "kvcache-admin.h") else "example" if SOURCE.search(steps[1]) else None
     if steps[0] == "daemon":
         if len(steps) > 2:
             return steps[1] if steps[1] in LOW | {"base"} else None
@@ -172,7 +174,7 @@ def self_test():
         "daemon/evict/policy.h", "daemon/io/io.h", "daemon/io/backend.h", "daemon/store/store.h", "daemon/store/format.h",
         "daemon/memory/pool.h", "daemon/cache.h", "daemon/config.h", "daemon/config-internal.h", "daemon/http.h",
         "daemon/stats.h", "daemon/stats.def", "daemon/tenant.h", "daemon/client.h", "daemon/opening.h", "daemon/chain.h", "daemon/dispatch.h", "daemon/admin.h", "daemon/session.h",
-        "daemon/status.h", "daemon/server.h", "client/kvcache.h", "client/lib/handle.h", "client/common/human.h",
+        "daemon/status.h", "daemon/server.h", "client/kvcache.h", "client/kvcache-admin.h", "client/lib/abi.h", "client/lib/handle.h", "client/common/human.h",
         "client/ctl/keys.h", "client/bench/trace.h",
         "tests/lib/harness.h",
     ]
@@ -185,7 +187,7 @@ def self_test():
         ("daemon/http.c", "base/list.h"), ("daemon/store/store.c", "io/io.h"), ("daemon/store/store.c", "format.h"),
         ("daemon/store/store.c", "key.h"), ("daemon/store/store.c", "checked.h"), ("daemon/memory/pool.c", "slab/slab.h"),
         ("daemon/io/uring.c", "backend.h"), ("daemon/io/uring.c", "base/list.h"), ("daemon/base/log.c", "checked.h"),
-        ("daemon/base/log.c", "build-config.h"), ("client/lib/handle.c", "wire.h"), ("client/lib/handle.c", "kvcache.h"),
+        ("daemon/base/log.c", "build-config.h"), ("client/lib/handle.c", "wire.h"), ("client/lib/handle.c", "kvcache.h"), ("client/lib/abi.h", "kvcache-admin.h"),
         ("client/ctl/fsck.c", "human.h"), ("client/bench/kvbench/plan.c", "human.h"),
         ("client/common/human.c", "human.h"), ("client/bench/kvbench/plan.c", "trace.h"),
         ("client/ctl/fsck.c", "store/store.h"), ("client/ctl/fsck.c", "proto/key.h"),

@@ -83,13 +83,11 @@ static int client_call(struct replay_client *c, struct kvcache_request *request,
         uint64_t before;
         int r, otherwise = KVCACHE_LOST;
 
-        request->size = sizeof(*request);
-        request->namespace_handle = c->namespace;
         for (size_t i = 0; request->results && i < request->count; i++)
                 request->results[i] = (struct kvcache_result){ .status = -1 };
 
         before = replay_now_ns();
-        r = kvcache_call(c->kv, request, ret_value);
+        r = kvcache_submit_and_wait(c->kv, request, ret_value);
         if (r >= 0) {
                 latency_add(latency, replay_now_ns() - before);
                 return 0;
@@ -188,17 +186,13 @@ static uint32_t client_chain_flag(const struct replay_client *c, size_t end)
 
 static int client_get_round(struct replay_client *c, size_t at, size_t n)
 {
-        struct kvcache_request request = {
-                .op = KVCACHE_OP_GET,
-                .flags = client_chain_flag(c, at + n),
-                .keys = c->keys + at,
-                .count = n,
-                .parent = at > 0 ? &c->keys[at - 1] : NULL,
-                .results = c->results,
-        };
+        struct kvcache_request request;
         bool hold = client_may_hold(c, n);
         int r;
 
+        kvcache_prep_get(&request, c->namespace, c->keys + at, n, c->results);
+        request.flags = client_chain_flag(c, at + n);
+        request.parent = at > 0 ? &c->keys[at - 1] : NULL;
         r = client_call(c, &request, &c->get, NULL);
         if (r < 0)
                 return r;
@@ -276,7 +270,7 @@ static int client_find_place(struct replay_client *c, size_t *n, void **ret_plac
         int r;
 
         for (; *n > 0; *n /= 2) {
-                r = kvcache_lane_acquire(c->kv, *n * block_bytes, ret_place);
+                r = kvcache_staging_acquire(c->kv, *n * block_bytes, ret_place);
                 if (r >= 0) {
                         *ret_in_lane = true;
                         return 0;
@@ -297,6 +291,7 @@ static int client_find_place(struct replay_client *c, size_t *n, void **ret_plac
 static int client_put_round(struct replay_client *c, size_t at, size_t most, size_t *ret_n)
 {
         uint64_t block_bytes = c->shared->options->block_bytes;
+        struct kvcache_request request;
         size_t n = most;
         bool hold, in_lane;
         void *place;
@@ -314,19 +309,13 @@ static int client_put_round(struct replay_client *c, size_t at, size_t most, siz
                 payload_fill(&c->keys[at + i], c->entries[i].data, block_bytes);
         }
         hold = client_may_hold(c, n);
-        struct kvcache_request request = {
-                .op = KVCACHE_OP_PUT,
-                .flags = (hold ? KVCACHE_KEEP_LEASE : 0) | client_chain_flag(c, at + n),
-                .ack = c->shared->options->ack,
-                .entries = c->entries,
-                .count = n,
-                .parent = at > 0 ? &c->keys[at - 1] : NULL,
-                .results = c->results,
-        };
-
+        kvcache_prep_put(&request, c->namespace, c->entries, n, c->shared->options->ack,
+                         c->results);
+        request.flags = (hold ? KVCACHE_KEEP_LEASE : 0) | client_chain_flag(c, at + n);
+        request.parent = at > 0 ? &c->keys[at - 1] : NULL;
         r = client_call(c, &request, &c->put, NULL);
         if (in_lane)
-                kvcache_lane_release(c->kv, place);
+                kvcache_staging_release(c->kv, place);
         if (r < 0)
                 return r;
         for (size_t i = 0; i < n; i++) {
@@ -436,12 +425,11 @@ static int client_reserve(struct replay_client *c, size_t n)
 
 static int client_match(struct replay_client *c, uint64_t *ret)
 {
-        struct kvcache_request request = { .op = KVCACHE_OP_MATCH,
-                                           .keys = c->keys,
-                                           .count = c->n_blocks };
+        struct kvcache_request request;
         uint64_t matched = 0;
         int r;
 
+        kvcache_prep_match(&request, c->namespace, c->keys, c->n_blocks);
         r = client_call(c, &request, &c->match, &matched);
         if (r < 0)
                 return r;

@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "kvcache.h"
+#include "kvcache-admin.h"
 #include "options.h"
 #include "cleanup.h"
 

@@ -222,13 +222,8 @@ static int run_get(struct ctl *ctl, const struct command *self, int argc, char *
         unsigned long long offset = 0, length = 0;
         struct kvcache_result result = { .status = KVCACHE_MISS };
         struct kvcache_entry entry = { 0 };
-        struct kvcache_request request = {
-                .size = sizeof(request),
-                .op = KVCACHE_OP_GET,
-                .entries = &entry,
-                .count = 1,
-                .results = &result,
-        };
+        struct kvcache_request request;
+        uint32_t namespace;
         int r, first;
 
         while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
@@ -261,12 +256,14 @@ static int run_get(struct ctl *ctl, const struct command *self, int argc, char *
         r = ctl_connect(ctl);
         if (r)
                 return r;
-        r = namespace_attach(ctl, namespace_name, &request.namespace_handle);
+        r = namespace_attach(ctl, namespace_name, &namespace);
         if (r)
                 return r;
         entry.range_offset = offset;
         entry.range_length = length;
-        r = kvcache_call(ctl->kv, &request, NULL);
+        kvcache_prep(&request, KVCACHE_OP_GET, namespace, 1, &result);
+        request.entries = &entry;
+        r = kvcache_submit_and_wait(ctl->kv, &request, NULL);
         if (r < 0)
                 return complain_call(ctl, r, "get");
         if (result.status == KVCACHE_INVALID && (offset || length))

@@ -65,15 +65,7 @@ int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command
              enum kvcache_op op, uint32_t tiers, struct kvcache_result **ret)
 {
         _cleanup_(freep) struct kvcache_result *results = calloc(batch->n, sizeof(*results));
-        struct kvcache_request request = {
-                .size = sizeof(request),
-                .op = op,
-                .namespace_handle = batch->namespace_handle,
-                .tiers = tiers,
-                .keys = batch->keys,
-                .count = batch->n,
-                .results = results,
-        };
+        struct kvcache_request request;
         int r;
 
         if (!results)
@@ -82,7 +74,10 @@ int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command
                 for (size_t i = 0; i < batch->n; i++)
                         results[i].status = KVCACHE_MISS;
         } else {
-                r = kvcache_call(ctl->kv, &request, NULL);
+                kvcache_prep(&request, op, batch->namespace_handle, batch->n, results);
+                request.keys = batch->keys;
+                request.tiers = tiers;
+                r = kvcache_submit_and_wait(ctl->kv, &request, NULL);
                 if (r < 0)
                         return complain_call(ctl, r, command);
         }

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "kvcache.h"
+#include "kvcache-admin.h"
 #include "store/store.h"
 
 struct offline;

@@ -11,7 +11,9 @@
 #include <string.h>
 
 #include "build.h"
+#include "abi.h"
 #include "checked.h"
+#include "cleanup.h"
 #include "control.h"
 #include "message.h"
 #include "region.h"
@@ -48,17 +50,16 @@ static int blocking_status(int error)
 }
 
 /* How many entries from `first` on fit into an empty lane; at least 1. */
-static size_t blocking_round(struct kvcache *kv, const struct kvcache_request *u, size_t first)
+static size_t blocking_round(struct kvcache *kv, const struct resolved *keys, size_t first)
 {
         uint64_t bytes = 0;
         size_t n = 0;
 
-        while (first + n < u->count) {
-                const struct kvcache_entry *e = &u->entries[first + n];
-                uint64_t length = build_length(e);
+        while (first + n < keys->count) {
+                const struct resolved_key *k = &keys->keys[first + n];
 
-                if (length <= kv->conn->max_chunk && build_needs_lane(kv, e, 1))
-                        bytes += round_up(length, LANE_ALIGN);
+                if (k->status == KVCACHE_OK && !k->shared)
+                        bytes += round_up(k->bytes, LANE_ALIGN);
                 if (n > 0 && bytes > kv->conn->lane.bytes)
                         break;
                 n++;
@@ -67,27 +68,31 @@ static size_t blocking_round(struct kvcache *kv, const struct kvcache_request *u
 }
 
 /* The lane is there, if one is needed, and can take each of the chunks that go through it. */
-static int blocking_put_ready(struct kvcache *kv, const struct kvcache_request *u)
+static int blocking_put_ready(struct kvcache *kv, const struct kvcache_request *u,
+                              struct resolved *keys)
 {
         int r = -ECONNRESET;
 
         for (int tries = 0; tries < 2 && r == -ECONNRESET; tries++) {
                 r = handle_connected(kv);
-                if (r == 0 && build_needs_lane(kv, u->entries, u->count))
+                if (r == 0)
+                        r = resolve(kv, u, keys);
+                if (r == 0 && keys->needs_lane)
                         r = region_lane_ready(kv);
         }
         if (r == -ECONNRESET)
                 return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
+        if (r == -ENOMEM)
+                return handle_fail(kv, r, "out of memory");
         if (r < 0)
                 return r;
-        for (size_t i = 0; i < u->count; i++) {
-                uint64_t length = build_length(&u->entries[i]);
+        for (size_t i = 0; i < keys->count; i++) {
+                const struct resolved_key *k = &keys->keys[i];
 
-                if (length > kv->conn->lane.bytes && length <= kv->conn->max_chunk &&
-                    build_needs_lane(kv, &u->entries[i], 1))
+                if (k->status == KVCACHE_OK && !k->shared && k->bytes > kv->conn->lane.bytes)
                         return handle_fail(kv, -E2BIG,
                                            "a chunk of %llu bytes is longer than the lane of %llu",
-                                           (unsigned long long)length,
+                                           (unsigned long long)k->bytes,
                                            (unsigned long long)kv->conn->lane.bytes);
         }
         return 0;
@@ -95,14 +100,15 @@ static int blocking_put_ready(struct kvcache *kv, const struct kvcache_request *
 
 /* The entries from `first` on, as many as fit: at most *n, fewer when the lane has no room for so
  * many. */
-static int blocking_put_round(struct kvcache *kv, const struct kvcache_request *u, size_t first,
-                              size_t *n, int64_t deadline)
+static int blocking_put_round(struct kvcache *kv, const struct kvcache_request *u,
+                              struct resolved *keys, size_t first, size_t *n, int64_t deadline)
 {
         struct request *q;
         int r;
 
         for (;;) {
-                r = request_submit(kv, u, first, *n, first + *n < u->count, deadline, true, &q);
+                r = request_submit(kv, u, keys, first, *n, first + *n < u->count, deadline, true,
+                                   &q);
                 if (r == 0)
                         return request_finish(kv, q, NULL);
                 if (r != -ENOBUFS)
@@ -119,21 +125,21 @@ static int blocking_put_round(struct kvcache *kv, const struct kvcache_request *
         return r;
 }
 
-static int blocking_put(struct kvcache *kv, const struct kvcache_request *u, int64_t deadline,
-                        size_t *ret_sent)
+static int blocking_put(struct kvcache *kv, const struct kvcache_request *u, struct resolved *keys,
+                        int64_t deadline, size_t *ret_sent)
 {
         size_t first = 0;
         int r;
 
-        r = blocking_put_ready(kv, u);
+        r = blocking_put_ready(kv, u, keys);
         if (r == -E2BIG && message_has_ended(kv)) {
                 kv->error[0] = '\0';
-                r = blocking_put_ready(kv, u); /* the next daemon's lane may be longer */
+                r = blocking_put_ready(kv, u, keys); /* the next daemon's lane may be longer */
         }
         while (r == 0 && first < u->count) {
-                size_t n = kv->conn ? blocking_round(kv, u, first) : 1;
+                size_t n = kv->conn && keys->count > 0 ? blocking_round(kv, keys, first) : 1;
 
-                r = blocking_put_round(kv, u, first, &n, deadline);
+                r = blocking_put_round(kv, u, keys, first, &n, deadline);
                 first += n;
         }
         *ret_sent = first;
@@ -145,6 +151,8 @@ static int blocking_put(struct kvcache *kv, const struct kvcache_request *u, int
 static int blocking_call(struct kvcache *kv, const struct kvcache_request *u, uint64_t *ret_value,
                          size_t *ret_sent)
 {
+        _cleanup_(resolved_fini) struct resolved keys = { 0 };
+        struct results results = { u->results, u->result_size };
         int64_t deadline;
         uint64_t value = 0;
         struct request *q;
@@ -159,22 +167,23 @@ static int blocking_call(struct kvcache *kv, const struct kvcache_request *u, ui
         deadline = handle_deadline(u->timeout_ms, kv->request_timeout_ms);
         *ret_sent = 0;
         if (u->op == KVCACHE_OP_PUT) {
-                r = blocking_put(kv, u, deadline, ret_sent);
+                r = blocking_put(kv, u, &keys, deadline, ret_sent);
         } else {
-                r = request_submit(kv, u, 0, u->count, false, deadline, true, &q);
+                r = request_submit(kv, u, &keys, 0, u->count, false, deadline, true, &q);
                 if (r == 0) {
                         r = request_finish(kv, q, &value);
                         *ret_sent = u->count;
                 }
         }
-        for (size_t i = *ret_sent; u->results && i < u->count; i++)
-                u->results[i] = (struct kvcache_result){ .status = blocking_status(r) };
+        for (size_t i = *ret_sent; results.base && i < u->count; i++)
+                results_set(&results, i, &(struct kvcache_result){ .status = blocking_status(r) });
         if (ret_value)
                 *ret_value = u->op == KVCACHE_OP_MATCH ? value : 0;
         return r;
 }
 
-int kvcache_call(struct kvcache *kv, const struct kvcache_request *request, uint64_t *ret_value)
+int kvcache_submit_and_wait(struct kvcache *kv, const struct kvcache_request *request,
+                            uint64_t *ret_value)
 {
         struct kvcache_request u;
         size_t sent;
@@ -191,7 +200,8 @@ int kvcache_call(struct kvcache *kv, const struct kvcache_request *request, uint
 }
 
 /* One key: once the request has gone out, its status says all that there is to say. */
-static int blocking_one(struct kvcache *kv, struct kvcache_request *request)
+static int blocking_one(struct kvcache *kv, const struct kvcache_request *request,
+                        const struct kvcache_result *result)
 {
         struct kvcache_request u;
         size_t sent;
@@ -205,7 +215,7 @@ static int blocking_one(struct kvcache *kv, struct kvcache_request *request)
                 return r;
         r = blocking_call(kv, &u, NULL, &sent);
         handle_leave(kv);
-        return sent == 0 ? r : u.results[0].status;
+        return sent == 0 ? r : result->status;
 }
 
 int kvcache_put(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
@@ -213,35 +223,43 @@ int kvcache_put(struct kvcache *kv, uint32_t namespace_handle, const struct kvca
 {
         struct kvcache_result result = { 0 };
         struct kvcache_entry entry = { .data = (void *)data, .length = length };
-        struct kvcache_request request = {
-                .size = sizeof(request),
-                .op = KVCACHE_OP_PUT,
-                .namespace_handle = namespace_handle,
-                .ack = ack,
-                .entries = &entry,
-                .count = 1,
-                .results = &result,
-        };
+        struct kvcache_request request;
+        int r;
 
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
         if (!key)
-                return -EINVAL;
+                return handle_fail(kv, -EINVAL, "no key given");
         entry.key = *key;
-        return blocking_one(kv, &request);
+        kvcache_prep_put(&request, namespace_handle, &entry, 1, ack, &result);
+        return blocking_one(kv, &request, &result);
 }
 
-int kvcache_get_map(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
-                    struct kvcache_result *ret)
+static int blocking_get(struct kvcache *kv, uint32_t namespace_handle,
+                        const struct kvcache_key *key, struct kvcache_result *ret)
 {
-        struct kvcache_request request = {
-                .size = sizeof(request),
-                .op = KVCACHE_OP_GET,
-                .namespace_handle = namespace_handle,
-                .keys = key,
-                .count = 1,
-                .results = ret,
-        };
+        struct kvcache_request request;
 
-        return blocking_one(kv, &request);
+        kvcache_prep_get(&request, namespace_handle, key, 1, ret);
+        return blocking_one(kv, &request, ret);
+}
+
+int kvcache_get_map_sized(struct kvcache *kv, uint32_t namespace_handle,
+                          const struct kvcache_key *key, struct kvcache_result *ret,
+                          size_t result_size)
+{
+        struct kvcache_result result = { 0 };
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (!ret || !abi_size_is_valid(result_size, ABI_RESULT_MIN))
+                return handle_fail(kv, -EINVAL, "no room for the result");
+        r = blocking_get(kv, namespace_handle, key, &result);
+        abi_copy_out(ret, result_size, &result, sizeof(result));
+        return r;
 }
 
 int kvcache_get(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
@@ -250,9 +268,12 @@ int kvcache_get(struct kvcache *kv, uint32_t namespace_handle, const struct kvca
         struct kvcache_result result = { 0 };
         int r;
 
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
         if (!buffer && room > 0)
-                return -EINVAL;
-        r = kvcache_get_map(kv, namespace_handle, key, &result);
+                return handle_fail(kv, -EINVAL, "no buffer given");
+        r = blocking_get(kv, namespace_handle, key, &result);
         if (r != KVCACHE_OK)
                 return r;
         if (ret_length)

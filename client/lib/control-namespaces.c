@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "control.h"
@@ -84,7 +85,7 @@ static bool take_info(const uint8_t **p, size_t *left, struct kvcache_namespace_
 
 /* Asks for up to `max` of them, or for the one of that name. How many, or -errno. */
 static int ask(struct kvcache *kv, const char *name, const char *tenant, uint64_t *cursor,
-               struct kvcache_namespace_info *ret, size_t max, char **ret_fingerprint)
+               void *ret, size_t size, size_t max, char **ret_fingerprint)
 {
         size_t name_length = name ? strlen(name) : 0, tenant_length = tenant ? strlen(tenant) : 0;
         _cleanup_(freep) uint8_t *payload = malloc(WIRE_MAX_MESSAGE);
@@ -112,9 +113,13 @@ static int ask(struct kvcache *kv, const char *name, const char *tenant, uint64_
         r = call(kv, m, &c);
         if (r < 0)
                 return r;
-        for (unsigned i = 0; i < c.count; i++)
-                if (!take_info(&p, &c.payload_bytes, &ret[i], &fingerprint, &fingerprint_length))
+        for (unsigned i = 0; i < c.count; i++) {
+                struct kvcache_namespace_info info;
+
+                if (!take_info(&p, &c.payload_bytes, &info, &fingerprint, &fingerprint_length))
                         return handle_fail(kv, -EBADMSG, "malformed reply to NAMESPACES");
+                abi_copy_out(abi_at(ret, size, i), size, &info, sizeof(info));
+        }
         if (c.payload_bytes > 0 || (name && c.count != 1))
                 return handle_fail(kv, -EBADMSG, "malformed reply to NAMESPACES");
         if (ret_fingerprint) {
@@ -126,8 +131,8 @@ static int ask(struct kvcache *kv, const char *name, const char *tenant, uint64_
         return c.count;
 }
 
-int kvcache_namespace_list(struct kvcache *kv, const char *tenant, uint64_t *cursor,
-                           struct kvcache_namespace_info *ret, size_t max)
+int kvcache_namespace_list_sized(struct kvcache *kv, const char *tenant, uint64_t *cursor,
+                                 struct kvcache_namespace_info *ret, size_t info_size, size_t max)
 {
         int r = handle_enter(kv);
 
@@ -135,18 +140,21 @@ int kvcache_namespace_list(struct kvcache *kv, const char *tenant, uint64_t *cur
                 return r;
         if (!cursor || !ret || max == 0)
                 return handle_fail(kv, -EINVAL, "no room for what is listed");
+        if (!abi_size_is_valid(info_size, ABI_NAMESPACE_INFO_MIN))
+                return handle_fail(kv, -EINVAL, "%zu bytes are no namespace_info", info_size);
         r = check_names(kv, NULL, tenant);
         if (r < 0)
                 return r;
         r = connected(kv);
         if (r == 0)
-                r = ask(kv, NULL, tenant, cursor, ret, max, NULL);
+                r = ask(kv, NULL, tenant, cursor, ret, info_size, max, NULL);
         handle_leave(kv);
         return r;
 }
 
-int kvcache_namespace_stat(struct kvcache *kv, const char *name, const char *tenant,
-                           struct kvcache_namespace_info *ret, char **ret_fingerprint)
+int kvcache_namespace_stat_sized(struct kvcache *kv, const char *name, const char *tenant,
+                                 struct kvcache_namespace_info *ret, size_t info_size,
+                                 char **ret_fingerprint)
 {
         uint64_t cursor = 0;
         int r = handle_enter(kv);
@@ -155,12 +163,14 @@ int kvcache_namespace_stat(struct kvcache *kv, const char *name, const char *ten
                 return r;
         if (!name || !ret)
                 return handle_fail(kv, -EINVAL, "no name, or no room for the answer");
+        if (!abi_size_is_valid(info_size, ABI_NAMESPACE_INFO_MIN))
+                return handle_fail(kv, -EINVAL, "%zu bytes are no namespace_info", info_size);
         r = check_names(kv, name, tenant);
         if (r < 0)
                 return r;
         r = connected(kv);
         if (r == 0)
-                r = ask(kv, name, tenant, &cursor, ret, 1, ret_fingerprint);
+                r = ask(kv, name, tenant, &cursor, ret, info_size, 1, ret_fingerprint);
         handle_leave(kv);
         return r < 0 ? r : 0;
 }

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "abi.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "message.h"
@@ -150,9 +151,11 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
         r = handle_enter(kv);
         if (r < 0)
                 return r;
-        if (!options || !ret_namespace || options->size < sizeof(o))
+        if (!options || !ret_namespace ||
+            !abi_size_is_valid(options->size, ABI_NAMESPACE_OPTIONS_MIN))
                 return handle_fail(kv, -EINVAL, "the options' size is not set");
-        memcpy(&o, options, sizeof(o));
+        if (abi_copy_in(&o, sizeof(o), options, options->size) < 0)
+                return handle_is_newer(kv, "options");
         length = o.name ? strlen(o.name) : 0;
         if (wire_name_check(o.name, length) < 0)
                 return handle_fail(kv, -EINVAL,
@@ -180,8 +183,8 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
 
 /* --- list, purge, verify, ping, report --- */
 
-static int control_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
-                        struct kvcache_listed *ret, size_t max)
+static int control_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor, void *ret,
+                        size_t size, size_t max)
 {
         _cleanup_(freep) struct wire_list_result *listed = NULL;
         struct control c = { 0 };
@@ -217,19 +220,21 @@ static int control_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t 
                 return r;
 
         for (unsigned i = 0; i < c.count; i++) {
-                ret[i] = (struct kvcache_listed){
+                struct kvcache_listed l = {
                         .length = listed[i].length,
                         .created_ms = listed[i].created_ms,
                         .tiers = listed[i].tiers,
                 };
-                memcpy(&ret[i].key, &listed[i].key, sizeof(ret[i].key));
+
+                memcpy(&l.key, &listed[i].key, sizeof(l.key));
+                abi_copy_out(abi_at(ret, size, i), size, &l, sizeof(l));
         }
         *cursor = c.value64;
         return c.count;
 }
 
-int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
-                 struct kvcache_listed *ret, size_t max)
+int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
+                       struct kvcache_listed *ret, size_t listed_size, size_t max)
 {
         int r;
 
@@ -238,7 +243,9 @@ int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor
                 return r;
         if (!cursor || !ret || max == 0)
                 return handle_fail(kv, -EINVAL, "no room for what is listed");
-        r = control_list(kv, namespace_handle, cursor, ret, max);
+        if (!abi_size_is_valid(listed_size, ABI_LISTED_MIN))
+                return handle_fail(kv, -EINVAL, "%zu bytes are no listed chunk", listed_size);
+        r = control_list(kv, namespace_handle, cursor, ret, listed_size, max);
         handle_leave(kv);
         return r;
 }
@@ -331,18 +338,19 @@ int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify)
         r = handle_enter(kv);
         if (r < 0)
                 return r;
-        if (!verify || verify->size < sizeof(v))
+        if (!verify || !abi_size_is_valid(verify->size, ABI_VERIFY_MIN))
                 return handle_fail(kv, -EINVAL, "the size of what to verify is not set");
-        if (verify->max_chunks > WIRE_MAX_VERIFY_CHUNKS)
+        if (abi_copy_in(&v, sizeof(v), verify, verify->size) < 0)
+                return handle_is_newer(kv, "structure");
+        if (v.max_chunks > WIRE_MAX_VERIFY_CHUNKS)
                 return handle_fail(kv, -EINVAL, "at most %d chunks are verified at a time",
                                    WIRE_MAX_VERIFY_CHUNKS);
-        memcpy(&v, verify, sizeof(v));
         r = control_connected(kv);
         if (r == 0)
                 r = control_verify(kv, &v);
         handle_leave(kv);
         if (r == 0)
-                memcpy(verify, &v, sizeof(v));
+                abi_copy_out(verify, verify->size, &v, sizeof(v));
         return r;
 }
 

@@ -22,6 +22,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "abi.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "handle.h"
@@ -144,17 +145,12 @@ void donated_take(struct kvcache *kv, const struct message *m, const struct wire
         d->session = kv->sessions;
 }
 
-static int donated_again(struct kvcache *kv, const void *data, uint64_t bytes, uint64_t *tried,
-                         int *ret_refused)
+int donated_ready(struct kvcache *kv, const struct donated *d, uint64_t *tried, int *ret_refused)
 {
-        const struct donated *d = donated_find(kv, data, bytes);
-        uint64_t bit;
+        uint64_t bit = UINT64_C(1) << (d - kv->donated);
         int r;
 
-        if (!d || donated_in_session(kv, d))
-                return 0;
-        bit = UINT64_C(1) << (d - kv->donated);
-        if (*tried & bit)
+        if (donated_in_session(kv, d) || (*tried & bit))
                 return 0;
         *tried |= bit;
         r = donated_call(kv, d);
@@ -164,27 +160,6 @@ static int donated_again(struct kvcache *kv, const void *data, uint64_t bytes, u
         return 0;
 }
 static_assert(WIRE_MAX_REGIONS <= 64, "a bit for each region");
-
-int donated_ready(struct kvcache *kv, const struct kvcache_entry *entries, size_t count,
-                  int *ret_refused)
-{
-        uint64_t tried = 0;
-        bool all = true;
-        int r = 0;
-
-        for (unsigned i = 0; i < kv->n_donated; i++)
-                all = all && (kv->donated[i].leaving || donated_in_session(kv, &kv->donated[i]));
-        for (size_t i = 0; !all && i < count && r == 0; i++) {
-                const struct kvcache_entry *e = &entries[i];
-
-                if (e->n_pieces == 0)
-                        r = donated_again(kv, e->data, e->length, &tried, ret_refused);
-                for (uint32_t k = 0; e->pieces && k < e->n_pieces && r == 0; k++)
-                        r = donated_again(kv, e->pieces[k].data, e->pieces[k].length, &tried,
-                                          ret_refused);
-        }
-        return r;
-}
 
 /* Where it is mapped: there already, or now. Pages that were never touched would be a hole to the
  * daemon, even where they are allocated: they are touched here, by the kernel, which gives an error
@@ -215,7 +190,7 @@ static int donated_map(struct kvcache *kv, struct donated *d, void *base)
         return 0;
 }
 
-static int donated_new(struct kvcache *kv, const struct kvcache_region_options *o,
+static int donated_new(struct kvcache *kv, const struct kvcache_buffer_options *o,
                        uint32_t *ret_region, void **ret_base)
 {
         struct donated *d = &kv->donated[kv->n_donated];
@@ -245,7 +220,7 @@ static int donated_new(struct kvcache *kv, const struct kvcache_region_options *
 }
 
 /* In numbers that fit everywhere, and clear of the other regions. */
-static int donated_check_options(struct kvcache *kv, const struct kvcache_region_options *o)
+static int donated_check_options(struct kvcache *kv, const struct kvcache_buffer_options *o)
 {
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end;
         uintptr_t base = (uintptr_t)o->base, base_end;
@@ -273,27 +248,29 @@ static int donated_check_options(struct kvcache *kv, const struct kvcache_region
         return 0;
 }
 
-int kvcache_region_donate(struct kvcache *kv, const struct kvcache_region_options *options,
-                          uint32_t *ret_region, void **ret_base)
+int kvcache_buffer_register(struct kvcache *kv, const struct kvcache_buffer_options *options,
+                            uint32_t *ret_buffer, void **ret_base)
 {
-        struct kvcache_region_options o;
+        struct kvcache_buffer_options o;
         int r;
 
         r = handle_enter(kv);
         if (r < 0)
                 return r;
-        if (!options || !ret_region || options->size < sizeof(o))
+        if (!options || !ret_buffer || !abi_size_is_valid(options->size, ABI_BUFFER_OPTIONS_MIN))
                 return handle_fail(kv, -EINVAL, "the options' size is not set");
-        memcpy(&o, options, sizeof(o));
+        if (abi_copy_in(&o, sizeof(o), options, options->size) < 0)
+                return handle_is_newer(kv, "options");
         if (!o.base && !ret_base)
-                return handle_fail(kv, -EINVAL, "nobody would know where the region is mapped");
+                return handle_fail(kv, -EINVAL,
+                                   "neither a mapping nor room for its address is given");
         r = donated_check_options(kv, &o);
         if (r < 0)
                 return r;
         message_check_idle(kv);
         r = handle_connected(kv);
         if (r == 0)
-                r = donated_new(kv, &o, ret_region, ret_base);
+                r = donated_new(kv, &o, ret_buffer, ret_base);
         handle_leave(kv);
         return r;
 }
@@ -374,7 +351,7 @@ static int donated_withdraw(struct kvcache *kv, struct donated *d)
         return 0;
 }
 
-int kvcache_region_withdraw(struct kvcache *kv, uint32_t region)
+int kvcache_buffer_unregister(struct kvcache *kv, uint32_t buffer)
 {
         struct donated *d;
         int r;
@@ -382,9 +359,9 @@ int kvcache_region_withdraw(struct kvcache *kv, uint32_t region)
         r = handle_enter(kv);
         if (r < 0)
                 return r;
-        d = donated_by_number(kv, region);
+        d = donated_by_number(kv, buffer);
         if (!d)
-                return handle_fail(kv, -EINVAL, "%u is no region of this handle", region);
+                return handle_fail(kv, -EINVAL, "%u is no buffer of this handle", buffer);
         message_check_idle(kv);
         r = donated_withdraw(kv, d);
         handle_leave(kv);

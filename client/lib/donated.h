@@ -27,11 +27,11 @@ struct donated {
 
 /* The region that all of [data, data + bytes) is in, or NULL. It may not be in this session. */
 const struct donated *donated_find(struct kvcache *kv, const void *data, uint64_t bytes);
-/* Donates the regions again that these entries name and this session does not have. 0; -errno: the
- * request cannot go out. A refusal is none of these: the region stays out of the session, the error
- * text says why, and `*ret_refused` is the refusal as -errno. */
-int donated_ready(struct kvcache *kv, const struct kvcache_entry *entries, size_t count,
-                  int *ret_refused);
+/* Donates `d` again if this session does not have it. `*tried` has a bit for each region that has
+ * been tried before. 0; -errno: the request cannot go out. A refusal is none of these: the region
+ * stays out of the session, the error text says why, and `*ret_refused` is the refusal as -errno.
+ */
+int donated_ready(struct kvcache *kv, const struct donated *d, uint64_t *tried, int *ret_refused);
 
 /* What is wrong with the reply to a DONATE, or NULL. */
 const char *donated_check(const struct kvcache *kv, const struct wire_reply *reply);

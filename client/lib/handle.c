@@ -4,7 +4,7 @@
  * Runs in the user's thread, one at a time. Owns everything that hangs on struct kvcache.
  *
  * The epoll fd lives as long as the handle; sessions enter and leave it. Its timer stands at the
- * earliest deadline, or in the past while completions wait to be drained that no socket announces
+ * earliest deadline, or in the past while completions wait to be reaped that no socket announces
  * any more. It is set again only when it must ring earlier than it would: a late ring less is a
  * system call less; and not at all before the user has asked for the fd. After fork() the mappings
  * are not in the child, and the socket, the epoll instance and the timer are still the parent's: a
@@ -22,12 +22,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "abi.h"
+#include "build-config.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "control.h"
 #include "message.h"
 #include "region.h"
 #include "request.h"
+
+#define HANDLE_NEWER "the %s has a member set that this library, version %s, does not know"
 
 enum { CONNECT_TIMEOUT_MS = 5000, REQUEST_TIMEOUT_MS = 30000, FORK_MARK = 0x6b766331 };
 
@@ -86,6 +90,16 @@ int handle_fail_text(struct kvcache *kv, int error, const char *what, const char
                         (unsigned char)text[i] < ' ' || text[i] == 0x7f ? ' ' : text[i];
         kv->error[used + bytes] = '\0';
         return error;
+}
+
+int handle_is_newer(struct kvcache *kv, const char *what)
+{
+        return handle_fail(kv, -E2BIG, HANDLE_NEWER, what, kvcache_version());
+}
+
+const char *kvcache_version(void)
+{
+        return KVCACHE_BUILD_VERSION;
 }
 
 const char *kvcache_error(const struct kvcache *kv)
@@ -268,7 +282,7 @@ static int handle_setup(struct kvcache *kv, const struct kvcache_options *o)
         kv->flags = o->flags;
         kv->connect_timeout_ms = o->connect_timeout_ms ? o->connect_timeout_ms : CONNECT_TIMEOUT_MS;
         kv->request_timeout_ms = o->request_timeout_ms ? o->request_timeout_ms : REQUEST_TIMEOUT_MS;
-        kv->lane_bytes = o->lane_bytes;
+        kv->lane_bytes = o->staging_bytes;
         for (size_t i = 0; i < sizeof(kv->client_name) - 1 && name[i]; i++)
                 kv->client_name[i] = name[i] >= ' ' && name[i] <= '~' ? name[i] : '?';
         if (o->socket_path) {
@@ -292,13 +306,17 @@ int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options,
         struct kvcache *kv;
         int r;
 
-        if (!ret || (options && options->size < sizeof(options->size))) {
+        if (!ret || (options && !abi_size_is_valid(options->size, ABI_OPTIONS_MIN))) {
                 if (ret_error && error_bytes > 0)
                         snprintf(ret_error, error_bytes, "the options' size is not set");
                 return -EINVAL;
         }
-        if (options)
-                memcpy(&o, options, MIN((size_t)options->size, sizeof(o)));
+        if (options && abi_copy_in(&o, sizeof(o), options, options->size) < 0) {
+                if (ret_error && error_bytes > 0)
+                        snprintf(ret_error, error_bytes, HANDLE_NEWER, "options",
+                                 kvcache_version());
+                return -E2BIG;
+        }
         kv = handle_new();
         if (!kv) {
                 if (ret_error && error_bytes > 0)
@@ -342,31 +360,29 @@ int kvcache_fd(const struct kvcache *kv)
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
 {
         struct kvcache_info info;
-        uint32_t size;
         int r;
 
         r = handle_enter(kv);
         if (r < 0)
                 return r;
-        if (!ret || ret->size < sizeof(ret->size))
+        if (!ret || !abi_size_is_valid(ret->size, ABI_INFO_MIN))
                 return handle_fail(kv, -EINVAL, "the info's size is not set");
         message_check_idle(kv);
         r = handle_connected(kv);
         handle_leave(kv);
         if (r < 0)
                 return r;
-        size = (uint32_t)MIN((size_t)ret->size, sizeof(info));
         info = (struct kvcache_info){
-                .size = size,
+                .size = ret->size,
                 .protocol_version = kv->conn->version,
                 .pool_bytes = kv->conn->pool_bytes,
                 .max_chunk_bytes = kv->conn->max_chunk,
-                .lane_bytes = kv->conn->lane.bytes,
+                .staging_bytes = kv->conn->lane.bytes,
                 .reconnects = kv->sessions - 1,
                 .lookup_bytes = kv->conn->lookup.bytes,
                 .lookups_local = kv->lookups_local,
         };
         memcpy(info.instance, kv->conn->instance, sizeof(info.instance));
-        memcpy(ret, &info, size);
+        abi_copy_out(ret, ret->size, &info, sizeof(info));
         return 0;
 }

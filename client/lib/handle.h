@@ -60,8 +60,8 @@ struct kvcache {
         bool want_out; /* the socket is full */
 
         struct request_list requests; /* incomplete */
-        struct request_list ready;    /* complete, not drained */
-        size_t n_async;               /* in either, to be drained by the user */
+        struct request_list ready;    /* complete, not reaped */
+        size_t n_async;               /* in either, to be reaped by the user */
         int64_t next_deadline;        /* none of `requests` is due before */
 
         uint64_t lookup_maps;   /* there have been */
@@ -92,7 +92,10 @@ int handle_connected(struct kvcache *kv);
 /* Sets the error text, returns `error`. */
 int handle_fail(struct kvcache *kv, int error, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
-/* The same with a text from the daemon, which need not be printable nor end with NUL. */
+/* A structure of the program's has a member set that this library does not know: -E2BIG. */
+int handle_is_newer(struct kvcache *kv, const char *what);
+/* The same as handle_fail() with a text from the daemon, which need not be printable nor end with
+ * NUL. */
 int handle_fail_text(struct kvcache *kv, int error, const char *what, const char *text,
                      size_t bytes);
 /* "No such file or directory". */

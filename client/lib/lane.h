@@ -16,7 +16,7 @@ struct lane_place {
         uint64_t start; /* offset, a multiple of LANE_ALIGN, as is `bytes` */
         uint64_t bytes;
         uint32_t refs; /* entries of messages that name bytes in it */
-        bool held;     /* by the user, until kvcache_lane_release() */
+        bool held;     /* by the user, until kvcache_staging_release() */
 };
 
 struct lane {

@@ -24,11 +24,11 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "build.h"
 #include "checked.h"
 #include "handle.h"
 #include "mapping.h"
 #include "message.h"
+#include "results.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -266,7 +266,7 @@ static bool match(const struct look *look, size_t *ret_run)
 }
 
 /* All tiers of all keys, and how many are in any. False: some cannot be told. */
-static bool exists(const struct look *look, struct kvcache_result *results, size_t *ret_present)
+static bool exists(const struct look *look, const struct results *results, size_t *ret_present)
 {
         struct window windows[2];
         size_t present = 0;
@@ -288,10 +288,11 @@ static bool exists(const struct look *look, struct kvcache_result *results, size
                         if ((found & LOOKUP_UNKNOWN) && tiers != WIRE_TIER_ALL)
                                 return false;
                         present += tiers != 0;
-                        results[now->first + i] = (struct kvcache_result){
-                                .status = tiers ? KVCACHE_OK : KVCACHE_MISS,
-                                .tiers = tiers,
-                        };
+                        results_set(results, now->first + i,
+                                    &(struct kvcache_result){
+                                            .status = tiers ? KVCACHE_OK : KVCACHE_MISS,
+                                            .tiers = tiers,
+                                    });
                 }
         }
         *ret_present = present;
@@ -301,6 +302,7 @@ static bool exists(const struct look *look, struct kvcache_result *results, size
 bool lookup_map_answer(struct kvcache *kv, const struct kvcache_request *u, uint64_t *ret_value)
 {
         bool is_match = u->op == KVCACHE_OP_MATCH;
+        const struct results results = { u->results, u->result_size };
         const struct namespace *ns;
         struct look look;
         size_t present = 0; /* of a MATCH: in the leading run */
@@ -318,16 +320,17 @@ bool lookup_map_answer(struct kvcache *kv, const struct kvcache_request *u, uint
                 .view = &kv->conn->lookup.view,
                 .secret = &ns->lookup_secret,
                 .keys = u->entries ? u->entries->key.bytes : u->keys->bytes,
-                .stride = u->entries ? sizeof(*u->entries) : sizeof(*u->keys),
+                .stride = u->entries ? u->entry_size : sizeof(*u->keys),
                 .count = u->count,
         };
-        if (!(is_match ? match(&look, &present) : exists(&look, u->results, &present)) ||
+        if (!(is_match ? match(&look, &present) : exists(&look, &results, &present)) ||
             (present < u->count && !is_alive(kv)))
                 return false;
-        for (size_t i = 0; is_match && u->results && i < u->count; i++)
-                u->results[i] = (struct kvcache_result){
-                        .status = i < present ? KVCACHE_OK : KVCACHE_MISS,
-                };
+        for (size_t i = 0; is_match && results.base && i < u->count; i++)
+                results_set(&results, i,
+                            &(struct kvcache_result){
+                                    .status = i < present ? KVCACHE_OK : KVCACHE_MISS,
+                            });
         kv->lookups_local += u->count;
         tally_add(&kv->conn->tally, ns->id, present, u->count - present);
         *ret_value = is_match ? present : 0;

@@ -112,7 +112,7 @@ bool region_is_used(struct kvcache *kv, const void *data, uint64_t bytes)
         return false;
 }
 
-int kvcache_region_settled(struct kvcache *kv, const void *data, size_t bytes)
+int kvcache_memory_settled(struct kvcache *kv, const void *data, size_t bytes)
 {
         uintptr_t end;
         int r;
@@ -160,7 +160,7 @@ static int region_lane_acquire(struct kvcache *kv, size_t bytes, void **ret)
         }
 }
 
-int kvcache_lane_acquire(struct kvcache *kv, size_t bytes, void **ret_place)
+int kvcache_staging_acquire(struct kvcache *kv, size_t bytes, void **ret_place)
 {
         int r;
 
@@ -175,7 +175,7 @@ int kvcache_lane_acquire(struct kvcache *kv, size_t bytes, void **ret_place)
         return r;
 }
 
-void kvcache_lane_release(struct kvcache *kv, void *place)
+void kvcache_staging_release(struct kvcache *kv, void *place)
 {
         struct conn *c;
 

@@ -120,65 +120,61 @@ static bool reply_lease(struct kvcache *kv, struct wire_lease lease, uint64_t of
 static void reply_take_put(struct kvcache *kv, struct request *q, size_t key,
                            const struct wire_put_result *r)
 {
-        struct kvcache_result *result;
+        struct kvcache_result result = { .status = reply_status(r->status), .length = r->length };
 
         if (!q) {
                 if (r->flags & WIRE_RESULT_LEASED)
                         reply_drop_lease(kv, r->lease, r->length);
                 return;
         }
-        result = &q->results[key];
-        *result = (struct kvcache_result){ .status = reply_status(r->status), .length = r->length };
         if (r->flags & WIRE_RESULT_LEASED)
-                (void)reply_lease(kv, r->lease, r->offset, r->length, result);
+                (void)reply_lease(kv, r->lease, r->offset, r->length, &result);
+        results_set(&q->results, key, &result);
 }
 
-/* Copies to where the user wants it; there is room. */
-static void reply_copy(const struct request_target *t, const uint8_t *data, uint64_t length)
+/* Copies to where the user wants it. False: there is less room than that. */
+static bool reply_copy(const struct request *q, size_t key, const uint8_t *data, uint64_t length)
 {
-        if (!t->pieces) {
-                memcpy(t->data, data, length);
-                return;
-        }
-        for (uint32_t i = 0; i < t->n_pieces && length > 0; i++) {
-                uint64_t n = MIN(t->pieces[i].length, length);
+        const struct resolved_key *k = &q->targets.keys[key];
+        const struct resolved_piece *p = &q->targets.pieces[k->first_piece];
 
-                memcpy(t->pieces[i].data, data, n);
+        if (length > k->bytes)
+                return false;
+        for (; length > 0; p++) {
+                uint64_t n = MIN(p->bytes, length);
+
+                memcpy(p->data, data, n);
                 data += n;
                 length -= n;
         }
+        return true;
 }
 
 static void reply_take_get(struct kvcache *kv, struct request *q, size_t key,
                            const struct wire_get_result *r)
 {
         bool leased = r->flags & WIRE_RESULT_LEASED;
-        struct kvcache_result *result;
+        struct kvcache_result result = {
+                .status = reply_status(r->status),
+                .tiers = r->tier & WIRE_TIER_ALL,
+                .length = r->length,
+                .chunk_length = r->chunk_length,
+        };
 
         if (!q) {
                 if (leased)
                         reply_drop_lease(kv, r->lease, r->length);
                 return;
         }
-        result = &q->results[key];
-        *result = (struct kvcache_result){
-                .status = reply_status(r->status),
-                .tiers = r->tier & WIRE_TIER_ALL,
-                .length = r->length,
-                .chunk_length = r->chunk_length,
-        };
-        if (!leased)
-                return;
-        if (!q->targets) {
-                if (!reply_lease(kv, r->lease, r->offset, r->length, result))
-                        result->status = KVCACHE_BUSY;
-                return;
+        if (leased && !q->targets.keys) {
+                if (!reply_lease(kv, r->lease, r->offset, r->length, &result))
+                        result.status = KVCACHE_BUSY;
+        } else if (leased) {
+                if (!reply_copy(q, key, kv->conn->pool + r->offset, r->length))
+                        result.status = KVCACHE_TOO_LARGE;
+                reply_drop_lease(kv, r->lease, r->length);
         }
-        if (r->length <= q->targets[key].room)
-                reply_copy(&q->targets[key], kv->conn->pool + r->offset, r->length);
-        else
-                result->status = KVCACHE_TOO_LARGE;
-        reply_drop_lease(kv, r->lease, r->length);
+        results_set(&q->results, key, &result);
 }
 
 void reply_take(struct kvcache *kv, struct message *m, const struct wire_reply *reply)
@@ -206,6 +202,7 @@ void reply_take(struct kvcache *kv, struct message *m, const struct wire_reply *
         for (unsigned i = 0; i < m->count; i++) {
                 size_t key = m->first + i;
                 const struct wire_stat_result *stat;
+                struct kvcache_result result;
 
                 switch (m->op) {
                 case WIRE_PUT:
@@ -215,22 +212,20 @@ void reply_take(struct kvcache *kv, struct message *m, const struct wire_reply *
                         reply_take_get(kv, q, key, (const struct wire_get_result *)payload + i);
                         break;
                 case WIRE_EXISTS:
-                        q->results[key] = (struct kvcache_result){
+                        result = (struct kvcache_result){
                                 .tiers = ((const uint8_t *)payload)[i],
                                 .status = ((const uint8_t *)payload)[i] ? KVCACHE_OK : KVCACHE_MISS,
                         };
+                        results_set(&q->results, key, &result);
                         break;
                 case WIRE_TOUCH:
                 case WIRE_EVICT:
                 case WIRE_PREFETCH:
-                        if (q->results)
-                                q->results[key] = (struct kvcache_result){
-                                        .status = reply_status(((const uint16_t *)payload)[i]),
-                                };
+                        request_set(q, key, 1, reply_status(((const uint16_t *)payload)[i]));
                         break;
                 case WIRE_STAT:
                         stat = (const struct wire_stat_result *)payload + i;
-                        q->results[key] = (struct kvcache_result){
+                        result = (struct kvcache_result){
                                 .status = reply_status(stat->status),
                                 .tiers = stat->tiers,
                                 .length = stat->length,
@@ -239,6 +234,7 @@ void reply_take(struct kvcache *kv, struct message *m, const struct wire_reply *
                                 .crc32c = stat->crc32c,
                                 .leases = stat->leases,
                         };
+                        results_set(&q->results, key, &result);
                         break;
                 default:
                         break;

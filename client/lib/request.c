@@ -6,7 +6,7 @@
  *
  * Happy path: all messages are built during the submit call, so the user's entries are not needed
  * after it, and data that is not in the lane is copied there. Each reply fills its keys' results;
- * the last one completes the request, which then waits to be drained. Keys that make no sense get
+ * the last one completes the request, which then waits to be reaped. Keys that make no sense get
  * their verdict here and are in no message.
  *
  * Failures: a deadline ends the wait, not the request. Messages that are on their way lose their
@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi.h"
 #include "build.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -35,8 +36,7 @@ static void request_free(struct request *q)
 {
         if (!q)
                 return;
-        free(q->targets);
-        free(q->target_pieces);
+        resolved_fini(&q->targets);
         free(q);
 }
 DEFINE_CLEANUP(struct request *, request_free);
@@ -63,8 +63,8 @@ void request_set(struct request *q, size_t first, size_t count, int status)
 {
         if (q->op == KVCACHE_OP_MATCH && status != KVCACHE_OK && count > 0)
                 q->run = MIN(q->run, first);
-        for (size_t i = first; q->results && i < first + count; i++)
-                q->results[i] = (struct kvcache_result){ .status = status };
+        for (size_t i = first; q->results.base && i < first + count; i++)
+                results_set(&q->results, i, &(struct kvcache_result){ .status = status });
 }
 
 void request_sent(struct request *q)
@@ -128,15 +128,14 @@ void request_expire(struct kvcache *kv, int64_t now)
         kv->next_deadline = soonest;
 }
 
-static bool request_target_is_in(const struct request_target *t, const void *data, uint64_t bytes)
+static bool request_target_is_in(const struct request *q, const struct resolved_key *k,
+                                 const void *data, uint64_t bytes)
 {
+        const struct resolved_piece *p = &q->targets.pieces[k->first_piece];
         uintptr_t from = (uintptr_t)data, to = from + bytes;
 
-        if (!t->pieces)
-                return (uintptr_t)t->data < to && from < (uintptr_t)t->data + t->room;
-        for (uint32_t i = 0; i < t->n_pieces; i++)
-                if ((uintptr_t)t->pieces[i].data < to &&
-                    from < (uintptr_t)t->pieces[i].data + t->pieces[i].length)
+        for (uint32_t i = 0; i < k->n_pieces; i++)
+                if ((uintptr_t)p[i].data < to && from < (uintptr_t)p[i].data + p[i].bytes)
                         return true;
         return false;
 }
@@ -146,8 +145,8 @@ bool request_copies_to(const struct kvcache *kv, const void *data, uint64_t byte
         const struct request *q;
 
         TAILQ_FOREACH(q, &kv->requests, link)
-        for (size_t i = 0; q->targets && i < q->count; i++)
-                if (request_target_is_in(&q->targets[i], data, bytes))
+        for (size_t i = 0; i < q->targets.count; i++)
+                if (request_target_is_in(q, &q->targets.keys[i], data, bytes))
                         return true;
         return false;
 }
@@ -169,13 +168,15 @@ void request_free_all(struct kvcache *kv)
 /* --- submitting --- */
 
 /* One try. -ECONNRESET: the session ended before anything of it was sent. */
-static int request_try(struct kvcache *kv, const struct kvcache_request *user, size_t first,
-                       size_t count, bool more, int64_t deadline, bool waited, struct request **ret)
+static int request_try(struct kvcache *kv, const struct kvcache_request *user,
+                       struct resolved *keys, size_t first, size_t count, bool more,
+                       int64_t deadline, bool waited, struct request **ret)
 {
         _cleanup_(request_freep) struct request *q = calloc(1, sizeof(*q));
         struct build b = {
                 .kv = kv,
                 .user = user,
+                .keys = keys,
                 .first = first,
                 .count = count,
                 .request = q,
@@ -188,7 +189,7 @@ static int request_try(struct kvcache *kv, const struct kvcache_request *user, s
         *q = (struct request){
                 .op = user->op,
                 .count = user->count,
-                .results = user->results,
+                .results = { user->results, user->result_size },
                 .user_data = user->user_data,
                 .deadline = deadline,
                 .run = first + count,
@@ -204,13 +205,11 @@ static int request_try(struct kvcache *kv, const struct kvcache_request *user, s
         r = control_namespace_ready(kv, user->namespace_handle, &b.namespace_id);
         if (r < 0)
                 return r;
-        if (count > 0 && (user->op == KVCACHE_OP_PUT || user->op == KVCACHE_OP_GET_INTO)) {
-                r = donated_ready(kv, user->entries + first, count, &q->error);
-                if (r < 0)
-                        return r;
-        }
-        if (count > 0 && user->op == KVCACHE_OP_PUT &&
-            build_needs_lane(kv, user->entries + first, count)) {
+        r = resolve(kv, user, keys);
+        if (r < 0)
+                return r;
+        q->error = keys->refused;
+        if (keys->needs_lane) {
                 r = region_lane_ready(kv);
                 if (r < 0)
                         return r;
@@ -228,6 +227,8 @@ static int request_try(struct kvcache *kv, const struct kvcache_request *user, s
         if (count > 0 && q->n_messages == 0 && message_has_ended(kv))
                 return -ECONNRESET;
 
+        if (user->op == KVCACHE_OP_GET_INTO && !b.into)
+                q->targets = resolved_take(keys);
         TAILQ_CONCAT(&kv->queue, &b.messages, link);
         TAILQ_INSERT_TAIL(&kv->requests, q, link);
         kv->next_deadline = MIN(kv->next_deadline, deadline);
@@ -247,18 +248,19 @@ static int request_try(struct kvcache *kv, const struct kvcache_request *user, s
         return 0;
 }
 
-int request_submit(struct kvcache *kv, const struct kvcache_request *user, size_t first,
-                   size_t count, bool more, int64_t deadline, bool waited, struct request **ret)
+int request_submit(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys,
+                   size_t first, size_t count, bool more, int64_t deadline, bool waited,
+                   struct request **ret)
 {
         int r;
 
         /* A daemon that was restarted while nothing was going on shows now: nobody has seen the
          * request, so it is built anew for the new session. What a daemon cannot do, the one that
          * follows it may. */
-        r = request_try(kv, user, first, count, more, deadline, waited, ret);
+        r = request_try(kv, user, keys, first, count, more, deadline, waited, ret);
         if (r == -ECONNRESET || ((r == -EOPNOTSUPP || r == -E2BIG) && message_has_ended(kv))) {
                 kv->error[0] = '\0';
-                r = request_try(kv, user, first, count, more, deadline, waited, ret);
+                r = request_try(kv, user, keys, first, count, more, deadline, waited, ret);
         }
         if (r == -ECONNRESET)
                 return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
@@ -277,15 +279,33 @@ int request_submit(struct kvcache *kv, const struct kvcache_request *user, size_
         }
 }
 
+/* Sizes, and members that this library does not know. */
+static int request_check_entries(struct kvcache *kv, const struct kvcache_request *u)
+{
+        struct kvcache_entry e;
+
+        if (!abi_size_is_valid(u->entry_size, ABI_ENTRY_MIN))
+                return handle_fail(kv, -EINVAL, "the request's entry_size is not set");
+        for (size_t i = 0; i < u->count; i++) {
+                const struct kvcache_entry *at = abi_at(u->entries, u->entry_size, i);
+
+                if (at->reserved != 0 || (u->entry_size > sizeof(e) &&
+                                          abi_copy_in(&e, sizeof(e), at, u->entry_size) < 0))
+                        return handle_is_newer(kv, "entry");
+        }
+        return 0;
+}
+
 int request_normalize(struct kvcache *kv, const struct kvcache_request *user,
                       struct kvcache_request *ret)
 {
         struct kvcache_request u = { 0 };
         uint32_t flags = 0;
 
-        if (!user || user->size < offsetof(struct kvcache_request, user_data) + sizeof(u.user_data))
+        if (!user || !abi_size_is_valid(user->size, ABI_REQUEST_MIN))
                 return handle_fail(kv, -EINVAL, "the request's size is not set");
-        memcpy(&u, user, MIN((size_t)user->size, sizeof(u)));
+        if (abi_copy_in(&u, sizeof(u), user, user->size) < 0 || u.reserved != 0)
+                return handle_is_newer(kv, "request");
 
         if (build_wire_op(u.op) == 0)
                 return handle_fail(kv, -EINVAL, "unknown operation %d", (int)u.op);
@@ -310,7 +330,7 @@ int request_normalize(struct kvcache *kv, const struct kvcache_request *user,
                 *ret = u;
                 return 0;
         }
-        if (u.count > SIZE_MAX / sizeof(struct kvcache_entry))
+        if (u.count > SIZE_MAX / ABI_MAX)
                 return handle_fail(kv, -EINVAL, "more keys than memory can hold");
         if (!u.entries == !u.keys)
                 return handle_fail(kv, -EINVAL, "either entries or keys are to be given");
@@ -319,6 +339,14 @@ int request_normalize(struct kvcache *kv, const struct kvcache_request *user,
         if (!u.results && u.op != KVCACHE_OP_MATCH && u.op != KVCACHE_OP_TOUCH &&
             u.op != KVCACHE_OP_PREFETCH)
                 return handle_fail(kv, -EINVAL, "this operation needs room for its results");
+        if (u.results && !abi_size_is_valid(u.result_size, ABI_RESULT_MIN))
+                return handle_fail(kv, -EINVAL, "the request's result_size is not set");
+        if (u.entries) {
+                int r = request_check_entries(kv, &u);
+
+                if (r < 0)
+                        return r;
+        }
         *ret = u;
         return 0;
 }
@@ -364,6 +392,7 @@ static bool request_answered(struct kvcache *kv, const struct kvcache_request *u
 
 int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request)
 {
+        _cleanup_(resolved_fini) struct resolved keys = { 0 };
         struct kvcache_request u;
         struct request *q;
         int r;
@@ -375,7 +404,7 @@ int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request)
         if (r < 0)
                 return r;
         if (!request_answered(kv, &u))
-                r = request_submit(kv, &u, 0, u.count, false,
+                r = request_submit(kv, &u, &keys, 0, u.count, false,
                                    handle_deadline(u.timeout_ms, kv->request_timeout_ms), false,
                                    &q);
         if (r == 0)
@@ -384,27 +413,30 @@ int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request)
         return r;
 }
 
-static int request_take_ready(struct kvcache *kv, struct kvcache_completion *ret, size_t max)
+static int request_take_ready(struct kvcache *kv, void *ret, size_t size, size_t max)
 {
         struct request *q;
         size_t n = 0;
 
         while (n < max && (q = TAILQ_FIRST(&kv->ready))) {
-                TAILQ_REMOVE(&kv->ready, q, link);
-                kv->n_async--;
-                ret[n++] = (struct kvcache_completion){
+                struct kvcache_completion c = {
                         .user_data = q->user_data,
                         .value = q->op == KVCACHE_OP_MATCH ? q->run : 0,
                         .error = q->error,
                         .op = q->op,
                         .count = q->count,
                 };
+
+                TAILQ_REMOVE(&kv->ready, q, link);
+                kv->n_async--;
+                abi_copy_out(abi_at(ret, size, n++), size, &c, sizeof(c));
                 request_free(q);
         }
         return (int)n;
 }
 
-int kvcache_drain(struct kvcache *kv, struct kvcache_completion *ret, size_t max, int timeout_ms)
+int kvcache_reap_sized(struct kvcache *kv, struct kvcache_completion *ret, size_t completion_size,
+                       size_t max, int timeout_ms)
 {
         int64_t deadline = INT64_MAX;
         int r;
@@ -414,6 +446,8 @@ int kvcache_drain(struct kvcache *kv, struct kvcache_completion *ret, size_t max
                 return r;
         if (!ret || max == 0)
                 return handle_fail(kv, -EINVAL, "no room for completions");
+        if (!abi_size_is_valid(completion_size, ABI_COMPLETION_MIN))
+                return handle_fail(kv, -EINVAL, "%zu bytes are no completion", completion_size);
         max = MIN(max, (size_t)INT32_MAX);
         if (timeout_ms >= 0)
                 deadline = timeout_ms == 0 ? 0 : handle_deadline(timeout_ms, 0);
@@ -426,7 +460,7 @@ int kvcache_drain(struct kvcache *kv, struct kvcache_completion *ret, size_t max
         }
         while (TAILQ_EMPTY(&kv->ready) && kv->n_async > 0 && handle_now_ns() < deadline)
                 (void)message_wait(kv, deadline);
-        r = request_take_ready(kv, ret, max);
+        r = request_take_ready(kv, ret, completion_size, max);
         handle_leave(kv);
         return r;
 }

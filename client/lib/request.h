@@ -8,25 +8,17 @@
 #include <sys/queue.h>
 
 #include "handle.h"
+#include "resolve.h"
+#include "results.h"
 
 struct message;
-
-/* Where a `get into` that the library copies itself goes. */
-struct request_target {
-        void *data;
-        uint64_t room;
-        const struct kvcache_piece
-                *pieces; /* in request.target_pieces; NULL: `data` is all of it */
-        uint32_t n_pieces;
-};
 
 struct request {
         TAILQ_ENTRY(request) link; /* kvcache.requests, then .ready */
         enum kvcache_op op;
         size_t count;
-        struct kvcache_result *results; /* the user's; NULL: none wanted */
-        struct request_target *targets; /* one a key; NULL: nothing to copy */
-        struct kvcache_piece *target_pieces;
+        struct results results;
+        struct resolved targets; /* of a `get into` that the library copies itself; else empty */
         uint64_t user_data;
         int64_t deadline;
         size_t n_messages; /* not answered yet */
@@ -34,17 +26,19 @@ struct request {
         size_t run; /* MATCH: no key from this one on is in the leading run */
         int error;
         bool done;
-        bool waited; /* by a blocking call, which frees it: it is not drained */
+        bool waited; /* by a blocking call, which frees it: it is not reaped */
 };
 
 /* Builds, queues and sends `user`'s entries [first, first + count), as part of a chain that goes on
- * if `more`. 0; -ENOBUFS, -E2BIG: data does not fit the lane now, or ever; -ENOTCONN; -EINVAL;
- * -ENOENT, -EEXIST: the namespace could not be opened again after a reconnect. With `waited`,
- * `*ret` is the caller's, to be given to request_finish(). */
-int request_submit(struct kvcache *kv, const struct kvcache_request *user, size_t first,
-                   size_t count, bool more, int64_t deadline, bool waited, struct request **ret);
-/* Checks what can be checked before anything is sent, and brings an older caller's struct to this
- * one's form. */
+ * if `more`. `keys` is resolved for the session if it is not, and stays the caller's. 0; -ENOBUFS,
+ * -E2BIG: data does not fit the lane now, or ever; -ENOTCONN; -EINVAL; -ENOENT, -EEXIST: the
+ * namespace could not be opened again after a reconnect. With `waited`, `*ret` is the caller's, to
+ * be given to request_finish(). */
+int request_submit(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys,
+                   size_t first, size_t count, bool more, int64_t deadline, bool waited,
+                   struct request **ret);
+/* Checks what can be checked before anything is sent, and brings the program's struct to this
+ * library's form; entries and results stay in the program's. */
 int request_normalize(struct kvcache *kv, const struct kvcache_request *user,
                       struct kvcache_request *ret);
 /* Waits for it, copies its verdict, frees it. */

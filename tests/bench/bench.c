@@ -103,7 +103,7 @@ int bench_open(const struct bench_options *o, bool attach, struct kvcache **ret,
                 .socket_path = o->socket_path,
                 .flags = o->populate ? KVCACHE_POPULATE : 0,
                 .client_name = "kvcache-bench",
-                .lane_bytes = 64 << 20,
+                .staging_bytes = 64 << 20,
         };
         struct kvcache_namespace_options namespace = {
                 .size = sizeof(namespace),

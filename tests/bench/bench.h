@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kvcache.h"
+#include "kvcache-admin.h"
 
 struct bench_options {
         const char *socket_path, *echo_path, *namespace_name;

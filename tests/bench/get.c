@@ -16,23 +16,18 @@ static int get_submit(struct traffic *t, uint32_t flight)
 {
         const struct bench_options *o = t->o;
         struct flight *f = &t->flights[flight];
-        struct kvcache_request request = {
-                .size = sizeof(request),
-                .op = o->region > 0 ? KVCACHE_OP_GET_INTO : KVCACHE_OP_GET,
-                .namespace_handle = t->namespace_handle,
-                .count = o->batch,
-                .results = f->results,
-                .timeout_ms = TRAFFIC_STUCK_MS,
-                .user_data = flight,
-        };
+        struct kvcache_request request;
         uint8_t *place = NULL;
 
         if (o->region > 0) {
                 place = t->places[traffic_take_place(t, flight)];
-                request.entries = f->entries;
+                kvcache_prep_get_into(&request, t->namespace_handle, f->entries, o->batch,
+                                      f->results);
         } else {
-                request.keys = f->keys;
+                kvcache_prep_get(&request, t->namespace_handle, f->keys, o->batch, f->results);
         }
+        request.timeout_ms = TRAFFIC_STUCK_MS;
+        request.user_data = flight;
         f->n = o->batch;
         for (uint64_t i = 0; i < f->n; i++) {
                 struct kvcache_key key = bench_key(o, t->numbers[t->position]);
@@ -86,17 +81,12 @@ static int get_call(struct traffic *t, enum kvcache_op op, uint32_t tiers,
 
                 for (uint64_t i = 0; i < n; i++)
                         keys[i] = bench_key(t->o, t->numbers[at + i]);
-                struct kvcache_request request = {
-                        .size = sizeof(request),
-                        .op = op,
-                        .namespace_handle = t->namespace_handle,
-                        .tiers = tiers,
-                        .keys = keys,
-                        .count = n,
-                        .results = results + at,
-                };
+                struct kvcache_request request;
 
-                r = kvcache_call(t->kv, &request, NULL);
+                kvcache_prep(&request, op, t->namespace_handle, n, results + at);
+                request.keys = keys;
+                request.tiers = tiers;
+                r = kvcache_submit_and_wait(t->kv, &request, NULL);
                 if (r < 0)
                         return bench_fail("a request failed: %s", kvcache_error(t->kv));
         }

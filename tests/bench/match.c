@@ -24,14 +24,9 @@ static int match_slice(const struct bench_options *o, struct kvcache *kv, uint32
                        const struct bench_step *step, struct kvcache_key *keys, uint64_t *samples)
 {
         uint64_t end = bench_now_ns() + (uint64_t)(step->seconds * 1e9), n = 0;
-        struct kvcache_request request = {
-                .size = sizeof(request),
-                .op = KVCACHE_OP_MATCH,
-                .namespace_handle = namespace_handle,
-                .keys = keys,
-                .count = o->batch,
-        };
+        struct kvcache_request request;
 
+        kvcache_prep_match(&request, namespace_handle, keys, o->batch);
         do {
                 uint64_t begin, run = 0;
                 int r;
@@ -41,7 +36,7 @@ static int match_slice(const struct bench_options *o, struct kvcache *kv, uint32
                                 o, o->first + ((uint64_t)random() << 31 | (uint64_t)random()) %
                                                       o->count);
                 begin = bench_now_ns();
-                r = kvcache_call(kv, &request, &run);
+                r = kvcache_submit_and_wait(kv, &request, &run);
                 samples[n++] = bench_now_ns() - begin;
                 if (r < 0)
                         return bench_fail("cannot match: %s", kvcache_error(kv));

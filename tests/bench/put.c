@@ -19,18 +19,11 @@ static int put_submit(struct traffic *t, uint32_t flight)
                                                         .length = o->size };
                 t->next_number++;
         }
-        struct kvcache_request request = {
-                .size = sizeof(request),
-                .op = KVCACHE_OP_PUT,
-                .namespace_handle = t->namespace_handle,
-                .ack = o->ack,
-                .entries = f->entries,
-                .count = o->batch,
-                .results = f->results,
-                .timeout_ms = TRAFFIC_STUCK_MS,
-                .user_data = flight,
-        };
+        struct kvcache_request request;
 
+        kvcache_prep_put(&request, t->namespace_handle, f->entries, o->batch, o->ack, f->results);
+        request.timeout_ms = TRAFFIC_STUCK_MS;
+        request.user_data = flight;
         return kvcache_submit(t->kv, &request);
 }
 

@@ -124,17 +124,11 @@ static int hit_once(struct rtt *t)
 
 static int get_batch(struct rtt *t, const struct kvcache_key *keys, uint64_t n, bool must_hit)
 {
-        struct kvcache_request request = {
-                .size = sizeof(request),
-                .op = KVCACHE_OP_GET,
-                .namespace_handle = t->namespace_handle,
-                .keys = keys,
-                .count = n,
-                .results = t->results,
-        };
+        struct kvcache_request request;
         int r;
 
-        r = kvcache_call(t->kv, &request, NULL);
+        kvcache_prep_get(&request, t->namespace_handle, keys, n, t->results);
+        r = kvcache_submit_and_wait(t->kv, &request, NULL);
         if (r < 0)
                 return bench_fail("cannot get: %s", kvcache_error(t->kv));
         for (uint64_t i = 0; i < n; i++) {

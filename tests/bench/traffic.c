@@ -115,7 +115,7 @@ int traffic_slice(struct traffic *t, const struct bench_step *step, traffic_subm
                 }
                 if (t->n_idle == t->n_flights)
                         break;
-                n = kvcache_drain(t->kv, done, DRAIN_MAX, TRAFFIC_STUCK_MS);
+                n = kvcache_reap(t->kv, done, DRAIN_MAX, TRAFFIC_STUCK_MS);
                 if (n <= 0)
                         return bench_fail("no answer: %s",
                                           n < 0 ? kvcache_error(t->kv) : "timed out");
@@ -153,7 +153,7 @@ static int places_of_lane(struct traffic *t, uint64_t room)
         void *place;
         int r;
 
-        while ((r = kvcache_lane_acquire(t->kv, room, &place)) >= 0) {
+        while ((r = kvcache_staging_acquire(t->kv, room, &place)) >= 0) {
                 r = add_place(t, place);
                 if (r != 0)
                         return r;
@@ -163,7 +163,7 @@ static int places_of_lane(struct traffic *t, uint64_t room)
 
 static int places_of_region(struct traffic *t, uint64_t room)
 {
-        struct kvcache_region_options options = { .size = sizeof(options),
+        struct kvcache_buffer_options options = { .size = sizeof(options),
                                                   .bytes = round_up(t->o->region, 4096) };
         int fd = memfd_create("kvcache-bench", MFD_CLOEXEC | MFD_ALLOW_SEALING), r;
         uint32_t region;
@@ -174,7 +174,7 @@ static int places_of_region(struct traffic *t, uint64_t room)
                 r = bench_fail("no memory to lend: %s", strerror(errno));
         } else {
                 options.fd = fd;
-                r = kvcache_region_donate(t->kv, &options, &region, &base);
+                r = kvcache_buffer_register(t->kv, &options, &region, &base);
                 if (r < 0)
                         r = bench_fail("cannot lend memory: %s", kvcache_error(t->kv));
         }

@@ -58,6 +58,8 @@ static int ask(enum kvcache_op op, size_t n, uint64_t *ret_value)
 {
         struct kvcache_request r = {
                 .size = sizeof(r),
+                .entry_size = sizeof(struct kvcache_entry),
+                .result_size = sizeof(struct kvcache_result),
                 .op = op,
                 .namespace_handle = ns,
                 .keys = keys,
@@ -65,7 +67,7 @@ static int ask(enum kvcache_op op, size_t n, uint64_t *ret_value)
                 .results = op == KVCACHE_OP_MATCH ? NULL : results,
         };
 
-        return kvcache_call(kv, &r, ret_value);
+        return kvcache_submit_and_wait(kv, &r, ret_value);
 }
 
 static void say_error(int r)

@@ -62,12 +62,12 @@ static int sealed_memfd(size_t bytes)
 
 static uint8_t *donate(int fd, uint64_t offset, uint64_t bytes, void *base, uint32_t *ret_region)
 {
-        struct kvcache_region_options o = {
+        struct kvcache_buffer_options o = {
                 .size = sizeof(o), .fd = fd, .offset = offset, .bytes = bytes, .base = base
         };
         void *where = NULL;
 
-        CHECK(kvcache_region_donate(kv, &o, ret_region, &where) == 0);
+        CHECK(kvcache_buffer_register(kv, &o, ret_region, &where) == 0);
         return where;
 }
 
@@ -114,6 +114,8 @@ static int call(enum kvcache_op op, enum kvcache_ack ack, const struct kvcache_e
 {
         struct kvcache_request q = {
                 .size = sizeof(q),
+                .entry_size = sizeof(struct kvcache_entry),
+                .result_size = sizeof(struct kvcache_result),
                 .op = op,
                 .namespace_handle = ns,
                 .ack = op == KVCACHE_OP_PUT ? ack : 0,
@@ -122,7 +124,7 @@ static int call(enum kvcache_op op, enum kvcache_ack ack, const struct kvcache_e
                 .results = r,
         };
 
-        return kvcache_call(kv, &q, NULL);
+        return kvcache_submit_and_wait(kv, &q, NULL);
 }
 
 static void evict_from_memory(const struct kvcache_key *keys, size_t n)
@@ -130,6 +132,8 @@ static void evict_from_memory(const struct kvcache_key *keys, size_t n)
         struct kvcache_result *r = calloc(n, sizeof(*r));
         struct kvcache_request q = {
                 .size = sizeof(q),
+                .entry_size = sizeof(struct kvcache_entry),
+                .result_size = sizeof(struct kvcache_result),
                 .op = KVCACHE_OP_EVICT,
                 .namespace_handle = ns,
                 .tiers = KVCACHE_TIER_MEMORY,
@@ -139,7 +143,7 @@ static void evict_from_memory(const struct kvcache_key *keys, size_t n)
         };
 
         CHECK(r);
-        (void)kvcache_call(kv, &q, NULL);
+        (void)kvcache_submit_and_wait(kv, &q, NULL);
         free(r);
 }
 
@@ -178,7 +182,7 @@ static void one_trip(uint8_t *base, size_t size, uint64_t n, size_t bytes, size_
 static void in_pieces(uint8_t *base, size_t size, uint8_t *own)
 {
         enum { N = 3000, EACH = 37 };
-        struct kvcache_piece *p = calloc(N, sizeof(*p));
+        struct iovec *p = calloc(N, sizeof(*p));
         struct kvcache_result r[2];
         uint8_t *whole = malloc(N * EACH);
 
@@ -192,12 +196,12 @@ static void in_pieces(uint8_t *base, size_t size, uint8_t *own)
                 fill(whole, N * EACH, 1000 + elsewhere);
                 memset(base, GUARD, size);
                 for (unsigned i = 0; i < N; i++) {
-                        p[i] = (struct kvcache_piece){ base + (N - i) * 50, EACH };
-                        memcpy(p[i].data, whole + i * EACH, EACH);
+                        p[i] = (struct iovec){ base + (N - i) * 50, EACH };
+                        memcpy(p[i].iov_base, whole + i * EACH, EACH);
                 }
                 if (elsewhere) { /* then the library gathers and scatters */
-                        p[7].data = own + 6000;
-                        memcpy(p[7].data, whole + 7 * EACH, EACH);
+                        p[7].iov_base = own + 6000;
+                        memcpy(p[7].iov_base, whole + 7 * EACH, EACH);
                 }
                 fill(own, 5000, 1010 + elsewhere);
                 CHECK(call(KVCACHE_OP_PUT, KVCACHE_WRITTEN, e, 2, r) == 0);
@@ -207,7 +211,7 @@ static void in_pieces(uint8_t *base, size_t size, uint8_t *own)
                 CHECK(call(KVCACHE_OP_GET_INTO, 0, e, elsewhere ? 2 : 1, r) == 0);
                 CHECK(r[0].status == KVCACHE_OK && r[0].length == N * EACH);
                 for (unsigned i = 0; i < N; i++) {
-                        CHECK(memcmp(p[i].data, whole + i * EACH, EACH) == 0);
+                        CHECK(memcmp(p[i].iov_base, whole + i * EACH, EACH) == 0);
                         CHECK(((uint8_t *)base)[(N - i) * 50 + EACH] == GUARD);
                 }
                 if (elsewhere)
@@ -224,7 +228,7 @@ static void roundtrip(void)
         uint32_t region, other;
         uint8_t *base, *own = malloc(10000);
         int fd = sealed_memfd(size);
-        struct kvcache_region_options bad = { .size = sizeof(bad), .bytes = 4096 };
+        struct kvcache_buffer_options bad = { .size = sizeof(bad), .bytes = 4096 };
         uint64_t n = 0;
         void *where;
 
@@ -241,19 +245,19 @@ static void roundtrip(void)
         /* A hole is filled; the daemon's words for what it does not take. */
         bad.fd = memfd_create("hole", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         CHECK(bad.fd >= 0 && ftruncate(bad.fd, 8192) == 0);
-        CHECK(kvcache_region_donate(kv, &bad, &other, &where) == -EINVAL);
+        CHECK(kvcache_buffer_register(kv, &bad, &other, &where) == -EINVAL);
         CHECK(strstr(kvcache_error(kv), "F_SEAL_SHRINK"));
         CHECK(fcntl(bad.fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
-        CHECK(kvcache_region_donate(kv, &bad, &other, &where) == -EINVAL);
+        CHECK(kvcache_buffer_register(kv, &bad, &other, &where) == -EINVAL);
         CHECK(strstr(kvcache_error(kv), "hole")); /* behind the stretch, where it fills nothing */
         bad.bytes = 8192;
-        CHECK(kvcache_region_donate(kv, &bad, &other, &where) == 0);
-        CHECK(kvcache_region_withdraw(kv, other) == 0);
+        CHECK(kvcache_buffer_register(kv, &bad, &other, &where) == 0);
+        CHECK(kvcache_buffer_unregister(kv, other) == 0);
         bad.bytes = 3 * 4096;
-        CHECK(kvcache_region_donate(kv, &bad, &other, &where) == -EINVAL);
-        CHECK(kvcache_region_withdraw(kv, region) == 0);
-        CHECK(kvcache_region_withdraw(kv, region) == -EINVAL);
-        CHECK(kvcache_region_settled(kv, own, 1) == 1);
+        CHECK(kvcache_buffer_register(kv, &bad, &other, &where) == -EINVAL);
+        CHECK(kvcache_buffer_unregister(kv, region) == 0);
+        CHECK(kvcache_buffer_unregister(kv, region) == -EINVAL);
+        CHECK(kvcache_memory_settled(kv, own, 1) == 1);
         close(bad.fd);
         close(fd);
         free(own);
@@ -298,8 +302,8 @@ static void restart(void)
                 CHECK(r[0].status == KVCACHE_OK && r[1].status == KVCACHE_OK);
                 wait_for_a_line();
         }
-        CHECK(kvcache_region_withdraw(kv, other) == 0);
-        CHECK(kvcache_region_withdraw(kv, region) == 0);
+        CHECK(kvcache_buffer_unregister(kv, other) == 0);
+        CHECK(kvcache_buffer_unregister(kv, region) == 0);
         munmap(mine, MIB);
 }
 
@@ -345,6 +349,8 @@ static void settled(void)
                 for (unsigned i = 0; i < KEYS; i++) {
                         struct kvcache_request q = {
                                 .size = sizeof(q),
+                                .entry_size = sizeof(struct kvcache_entry),
+                                .result_size = sizeof(struct kvcache_result),
                                 .op = KVCACHE_OP_GET_INTO,
                                 .namespace_handle = ns,
                                 .entries = &e[i],
@@ -358,12 +364,12 @@ static void settled(void)
                         }
                 }
                 while (kvcache_inflight(kv) > 0)
-                        CHECK(kvcache_drain(kv, &c, 1, -1) >= 0);
+                        CHECK(kvcache_reap(kv, &c, 1, -1) >= 0);
                 for (unsigned i = 0; i < KEYS; i++)
                         lost += r[i].status == KVCACHE_LOST;
         }
         CHECK(lost > 0);
-        for (began = seconds(); kvcache_region_settled(kv, base, KEYS * MIB) == 0;) {
+        for (began = seconds(); kvcache_memory_settled(kv, base, KEYS * MIB) == 0;) {
                 CHECK(seconds() - began < 30);
                 usleep(200);
         }
@@ -380,7 +386,7 @@ static void settled(void)
                 for (unsigned at = 0; r[i].status == KVCACHE_LOST && at < MIB; at++)
                         CHECK(p[at] == REUSED);
         }
-        CHECK(kvcache_region_withdraw(kv, region) == 0);
+        CHECK(kvcache_buffer_unregister(kv, region) == 0);
         close(fd);
 }
 

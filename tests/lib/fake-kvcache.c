@@ -166,7 +166,7 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
         return 0;
 }
 
-int kvcache_lane_acquire(struct kvcache *kv, size_t bytes, void **ret_place)
+int kvcache_staging_acquire(struct kvcache *kv, size_t bytes, void **ret_place)
 {
         if (bytes > fake.lane_bytes)
                 return fails(kv, -E2BIG, "larger than the lane");
@@ -174,7 +174,7 @@ int kvcache_lane_acquire(struct kvcache *kv, size_t bytes, void **ret_place)
         return *ret_place ? 0 : -ENOMEM;
 }
 
-void kvcache_lane_release(struct kvcache *kv, void *place)
+void kvcache_staging_release(struct kvcache *kv, void *place)
 {
         free(place);
 }
@@ -375,12 +375,15 @@ static int answer(struct kvcache *kv, const struct kvcache_request *request, uin
         return 0;
 }
 
-int kvcache_call(struct kvcache *kv, const struct kvcache_request *request, uint64_t *ret_value)
+int kvcache_submit_and_wait(struct kvcache *kv, const struct kvcache_request *request,
+                            uint64_t *ret_value)
 {
         int r;
 
-        assert(request->size == sizeof(*request) && request->namespace_handle == 1 &&
-               request->count > 0);
+        assert(request->size == sizeof(*request) &&
+               (!request->entries || request->entry_size == sizeof(*request->entries)) &&
+               (!request->results || request->result_size == sizeof(*request->results)) &&
+               request->namespace_handle == 1 && request->count > 0);
         pthread_mutex_lock(&lock);
         r = answer(kv, request, ret_value);
         pthread_mutex_unlock(&lock);
@@ -420,14 +423,15 @@ int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns)
         return r;
 }
 
-int kvcache_namespace_list(struct kvcache *kv, const char *tenant, uint64_t *cursor,
-                           struct kvcache_namespace_info *ret, size_t max)
+int kvcache_namespace_list_sized(struct kvcache *kv, const char *tenant, uint64_t *cursor,
+                                 struct kvcache_namespace_info *ret, size_t info_size, size_t max)
 {
         return -EOPNOTSUPP;
 }
 
-int kvcache_namespace_stat(struct kvcache *kv, const char *name, const char *tenant,
-                           struct kvcache_namespace_info *ret, char **ret_fingerprint)
+int kvcache_namespace_stat_sized(struct kvcache *kv, const char *name, const char *tenant,
+                                 struct kvcache_namespace_info *ret, size_t info_size,
+                                 char **ret_fingerprint)
 {
         return -EOPNOTSUPP;
 }
@@ -458,8 +462,8 @@ int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text
         return r;
 }
 
-int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
-                 struct kvcache_listed *ret, size_t max)
+int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
+                       struct kvcache_listed *ret, size_t listed_size, size_t max)
 {
         size_t n = 0, at = 0;
 

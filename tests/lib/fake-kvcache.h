@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kvcache.h"
+#include "kvcache-admin.h"
 
 struct fake_kvcache {
         /* set by the test */

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "fake-daemon.h"
-#include "kvcache.h"
+#include "kvcache-admin.h"
 
 struct rig {
         char dir[64], path[96]; /* of the socket */

@@ -78,6 +78,8 @@ static struct kvcache_request request_of(struct rig *f, enum kvcache_op op,
 {
         return (struct kvcache_request){
                 .size = sizeof(struct kvcache_request),
+                .entry_size = sizeof(struct kvcache_entry),
+                .result_size = sizeof(struct kvcache_result),
                 .op = op,
                 .namespace_handle = f->ns,
                 .keys = keys,
@@ -90,7 +92,7 @@ static struct kvcache_completion drain_one(struct rig *f)
 {
         struct kvcache_completion c = { 0 };
 
-        assert_int_equal(kvcache_drain(f->kv, &c, 1, 5000), 1);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
         return c;
 }
 
@@ -138,10 +140,10 @@ static void test_connect_maps_the_pool_and_says_what_the_daemon_is(void **state)
         assert_int_equal(info.reconnects, 0);
         assert_memory_equal(info.instance, f->d->instance, 16);
 
-        /* A caller built against a shorter struct gets no byte more than it has. */
+        /* A size that no header ever gave it. */
         memset(&info, 0xee, sizeof(info));
         info.size = 8;
-        assert_int_equal(kvcache_get_info(f->kv, &info), 0);
+        assert_int_equal(kvcache_get_info(f->kv, &info), -EINVAL);
         assert_int_equal(info.pool_bytes, 0xeeeeeeeeeeeeeeee);
 }
 
@@ -245,7 +247,7 @@ static void test_calls_without_a_handle_are_refused(void **state)
         assert_int_equal(kvcache_inflight(NULL), 0);
         assert_non_null(kvcache_error(NULL));
         kvcache_close(NULL);
-        kvcache_lane_release(NULL, NULL);
+        kvcache_staging_release(NULL, NULL);
         assert_string_equal(kvcache_status_name(KVCACHE_OK), "ok");
         assert_string_equal(kvcache_status_name(KVCACHE_PENDING), "pending");
         assert_string_equal(kvcache_status_name(-1), "unknown");
@@ -385,7 +387,7 @@ static void test_many_releases_go_by_themselves(void **state)
         for (size_t i = 0; i < 1500; i++)
                 keys[i] = rig_key(1);
         q = request_of(f, KVCACHE_OP_GET, keys, 1500, r);
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_true(fake_daemon_wait_leases(f->d, 1500));
         for (size_t i = 0; i < 1500; i++) {
                 assert_true(rig_filled(r[i].data, 100, 1));
@@ -407,22 +409,22 @@ static void test_an_old_daemon_is_not_asked_to_prefetch(void **state)
 
         start(f, &(struct fake_options){ .is_old = true });
         q = request_of(f, KVCACHE_OP_PREFETCH, &key, 1, NULL);
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), -EOPNOTSUPP);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EOPNOTSUPP);
         assert_int_equal(kvcache_submit(f->kv, &q), -EOPNOTSUPP);
         put_one(f, 1, 100); /* the session stands */
 
         /* It is the daemon of now that counts; an old one's coming need not have been noticed. */
         restart(f, NULL);
         put_one(f, 1, 100);
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         restart(f, &(struct fake_options){ .is_old = true });
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), -EOPNOTSUPP);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EOPNOTSUPP);
         put_one(f, 1, 100);
         fake_daemon_free(f->d);
         assert_int_equal(kvcache_ping(f->kv, NULL), -ENOTCONN);
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), -ENOTCONN);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -ENOTCONN);
         f->d = fake_daemon_start(f->path, NULL);
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
 }
 
 static void test_exists_match_touch_stat_evict_list_purge(void **state)
@@ -444,32 +446,32 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
                         put_one(f, i, 100 + i);
         }
         q = request_of(f, KVCACHE_OP_EXISTS, keys, 6, r);
-        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), 0);
         assert_int_equal(value, 0);
         for (unsigned i = 0; i < 6; i++) {
                 assert_int_equal(r[i].status, i == 3 ? KVCACHE_MISS : KVCACHE_OK);
                 assert_int_equal(r[i].tiers, i == 3 ? 0 : KVCACHE_TIER_MEMORY);
         }
         q = request_of(f, KVCACHE_OP_MATCH, keys, 6, NULL);
-        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), 0);
         assert_int_equal(value, 3);
         q.results = r;
-        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), 0);
         assert_int_equal(r[2].status, KVCACHE_OK);
         assert_int_equal(r[3].status, KVCACHE_MISS);
         q = request_of(f, KVCACHE_OP_TOUCH, keys, 6, NULL);
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         q = request_of(f, KVCACHE_OP_PREFETCH, keys, 6, NULL);
         q.flags = KVCACHE_MORE;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         q.results = r;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         for (unsigned i = 0; i < 6; i++)
                 assert_int_equal(r[i].status, i == 3 ? KVCACHE_MISS : KVCACHE_OK);
         q.flags = KVCACHE_NOWAIT;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), -EINVAL);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
         q = request_of(f, KVCACHE_OP_STAT, keys, 6, r);
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[3].status, KVCACHE_MISS);
         assert_int_equal(r[4].length, 104);
         assert_int_equal(r[4].crc32c, 0x12345678);
@@ -487,13 +489,13 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
 
         q = request_of(f, KVCACHE_OP_EVICT, keys, 1, r);
         q.tiers = KVCACHE_TIER_MEMORY;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
         q.tiers = 0;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[0].status, KVCACHE_MISS);
         q.tiers = KVCACHE_TIER_DISK;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), -EINVAL);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
 
         assert_int_equal(kvcache_purge(f->kv, f->ns, &value), 0);
         assert_int_equal(value, 4);
@@ -674,12 +676,12 @@ static void test_senseless_requests_are_refused_whole_and_senseless_keys_alone(v
         put_one(f, 1, 10);
         put_one(f, 2, 10);
         q = request_of(f, KVCACHE_OP_EXISTS, keys, 3, r);
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
         assert_int_equal(r[1].status, KVCACHE_INVALID);
         assert_int_equal(r[2].status, KVCACHE_OK);
         q.op = KVCACHE_OP_MATCH;
-        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), 0);
         assert_int_equal(value, 1);
 
         q.op = KVCACHE_OP_GET;
@@ -687,7 +689,7 @@ static void test_senseless_requests_are_refused_whole_and_senseless_keys_alone(v
         q.count = 1;
         assert_int_equal(kvcache_submit(f->kv, &q), -EINVAL);
         q.entries = &entry;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[0].status, KVCACHE_INVALID);
         q.keys = keys;
         assert_int_equal(kvcache_submit(f->kv, &q), -EINVAL);
@@ -738,7 +740,7 @@ static void test_ranges_and_places(void **state)
         e[1] = (struct kvcache_entry){ .key = rig_key(1), .range_offset = 5000 };
         q = request_of(f, KVCACHE_OP_GET, NULL, 2, r);
         q.entries = e;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
         assert_int_equal(r[0].length, 500);
         assert_int_equal(r[0].chunk_length, 5000);
@@ -747,36 +749,36 @@ static void test_ranges_and_places(void **state)
         assert_int_equal(kvcache_release(f->kv, &r[0].lease, 1), 0);
 
         /* To the lane: the daemon copies, and there is no lease. */
-        assert_int_equal(kvcache_lane_acquire(f->kv, 600, (void **)&place), 0);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 600, (void **)&place), 0);
         assert_int_equal((uintptr_t)place % 64, 0);
         e[0].data = place + 50;
         e[0].length = 500;
         q.op = KVCACHE_OP_GET_INTO;
         q.count = 1;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
         assert_memory_equal(place + 50, all + 1000, 500);
         assert_int_equal(r[0].lease.generation, 0);
         e[0].length = 499;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[0].status, KVCACHE_TOO_LARGE);
         assert_int_equal(r[0].length, 500);
-        assert_int_equal(kvcache_region_settled(f->kv, place, 600), 1);
+        assert_int_equal(kvcache_memory_settled(f->kv, place, 600), 1);
 
         /* In the lane, but beyond the place. */
         e[0].data = place + 600;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), -EINVAL);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
         assert_int_equal(r[0].status, KVCACHE_INVALID);
 
         /* Elsewhere: the library copies, and its lease goes back. */
         e[0].data = out;
         e[0].length = 500;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
         assert_memory_equal(out, all + 1000, 500);
         e[0].length = 499;
         memset(out, 0, sizeof(out));
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[0].status, KVCACHE_TOO_LARGE);
         assert_int_equal(out[0], 0);
         assert_int_equal(kvcache_flush(f->kv), 0);
@@ -798,13 +800,13 @@ static void test_a_put_can_keep_its_lease(void **state)
         q.entries = &e;
         q.flags = KVCACHE_KEEP_LEASE | KVCACHE_NOWAIT;
         q.ack = KVCACHE_DURABLE;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r.status, KVCACHE_OK);
         assert_true(rig_filled(r.data, 200, 4));
         assert_int_equal(logged(f, 0).ack, WIRE_DURABLE);
         assert_int_equal(logged(f, 0).flags, WIRE_F_LEASE | WIRE_F_NOWAIT);
         assert_true(logged(f, 0).timeout_ms > 3000 && logged(f, 0).timeout_ms < 5000);
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r.status, KVCACHE_EXISTS);
         assert_true(rig_filled(r.data, 200, 4));
 }
@@ -823,11 +825,11 @@ static void test_a_get_and_the_put_of_the_rest_are_one_chain(void **state)
         start(f, NULL);
         q = request_of(f, KVCACHE_OP_GET, keys, 2, r);
         q.flags = KVCACHE_MORE;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         q = request_of(f, KVCACHE_OP_PUT, NULL, 1, r);
         q.entries = &e;
         q.parent = &keys[1];
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(logged(f, 0).flags, WIRE_F_MORE);
         l = logged(f, 1);
         assert_int_equal(l.flags, 0);
@@ -836,7 +838,7 @@ static void test_a_get_and_the_put_of_the_rest_are_one_chain(void **state)
         /* What is no chain cannot go on. */
         q = request_of(f, KVCACHE_OP_EXISTS, keys, 2, r);
         q.flags = KVCACHE_MORE;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), -EINVAL);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
 }
 
 static void test_long_chains_are_several_messages_in_order(void **state)
@@ -884,7 +886,7 @@ static void test_long_chains_are_several_messages_in_order(void **state)
         assert_memory_equal(&l.first, &keys[2048], 32);
 
         q = request_of(f, KVCACHE_OP_GET, keys, N, r);
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         for (size_t i = 0; i < N; i++) {
                 assert_int_equal(r[i].status, KVCACHE_OK);
                 assert_true(rig_filled(r[i].data, 16, i));
@@ -892,16 +894,16 @@ static void test_long_chains_are_several_messages_in_order(void **state)
         }
 
         q = request_of(f, KVCACHE_OP_MATCH, keys, N, NULL);
-        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), 0);
         assert_int_equal(value, N);
         keys[2100] = rig_key(1000000);
-        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), 0);
         assert_int_equal(value, 2100);
         keys[1023] = rig_key(1000001);
-        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), 0);
         assert_int_equal(value, 1023);
         keys[0] = rig_key(1000002);
-        assert_int_equal(kvcache_call(f->kv, &q, &value), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), 0);
         assert_int_equal(value, 0);
         free(keys);
         free(e);
@@ -926,7 +928,7 @@ static void test_no_more_in_flight_than_the_daemon_allows(void **state)
         q = request_of(f, KVCACHE_OP_GET, keys, 20, r);
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 3));
-        assert_int_equal(kvcache_drain(f->kv, c, 2, 0), 0);
+        assert_int_equal(kvcache_reap(f->kv, c, 2, 0), 0);
         assert_int_equal(kvcache_inflight(f->kv), 1);
         assert_int_equal(peek(f, &f->d->n_held), 3);
         fake_daemon_hold(f->d, 0);
@@ -973,12 +975,12 @@ static void test_a_full_socket_delays_and_loses_nothing(void **state)
         q = request_of(f, KVCACHE_OP_EXISTS, keys, N, r);
         fake_daemon_lock(f->d); /* it reads nothing now, and 1.3 MB do not fit into a socket */
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
-        assert_int_equal(kvcache_drain(f->kv, &c, 1, 0), 0);
-        assert_int_equal(kvcache_drain(f->kv, &c, 1, 20), 0);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, 20), 0);
         fake_daemon_unlock(f->d);
         do
                 assert_true(readable(kvcache_fd(f->kv), 5000));
-        while (kvcache_drain(f->kv, &c, 1, 0) == 0);
+        while (kvcache_reap(f->kv, &c, 1, 0) == 0);
         assert_int_equal(c.error, 0);
         assert_int_equal(peek(f, &f->d->requests[WIRE_EXISTS]), 40);
         for (size_t i = 0; i < N; i++)
@@ -1008,7 +1010,7 @@ static void test_a_full_socket_that_empties_without_replies_is_noticed(void **st
         for (unsigned tries = 0; peek(f, &f->d->n_held) < 40; tries++) {
                 assert_true(tries < 100);
                 if (readable(kvcache_fd(f->kv), 20))
-                        assert_int_equal(kvcache_drain(f->kv, &c, 1, 0), 0);
+                        assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         }
         assert_false(readable(kvcache_fd(f->kv), 0)); /* and forgotten when all is sent */
         fake_daemon_hold(f->d, 0);
@@ -1026,17 +1028,17 @@ static void test_drain_without_an_end_waits_for_what_is_in_flight_only(void **st
         struct kvcache_request q;
 
         start(f, NULL);
-        assert_int_equal(kvcache_drain(f->kv, c, 3, -1), 0);
-        assert_int_equal(kvcache_drain(f->kv, c, 0, 0), -EINVAL);
+        assert_int_equal(kvcache_reap(f->kv, c, 3, -1), 0);
+        assert_int_equal(kvcache_reap(f->kv, c, 0, 0), -EINVAL);
         for (unsigned i = 0; i < 3; i++) {
                 q = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &r[i]);
                 q.user_data = i;
                 assert_int_equal(kvcache_submit(f->kv, &q), 0);
         }
         assert_int_equal(kvcache_inflight(f->kv), 3);
-        assert_int_equal(kvcache_drain(f->kv, c, 1, -1), 1);
-        assert_int_equal(kvcache_drain(f->kv, c + 1, 1, -1), 1);
-        assert_int_equal(kvcache_drain(f->kv, c + 2, 1, -1), 1);
+        assert_int_equal(kvcache_reap(f->kv, c, 1, -1), 1);
+        assert_int_equal(kvcache_reap(f->kv, c + 1, 1, -1), 1);
+        assert_int_equal(kvcache_reap(f->kv, c + 2, 1, -1), 1);
         for (unsigned i = 0; i < 3; i++)
                 assert_int_equal(c[i].user_data, i);
         assert_int_equal(kvcache_inflight(f->kv), 0);
@@ -1060,7 +1062,7 @@ static void test_a_chain_that_is_partly_sent_goes_on_after_its_deadline(void **s
         fake_daemon_hold(f->d, 1u << WIRE_GET);
         q = request_of(f, KVCACHE_OP_GET, keys, 6, r);
         q.timeout_ms = 10;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), -ETIMEDOUT);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -ETIMEDOUT);
         for (unsigned i = 0; i < 6; i++)
                 assert_int_equal(r[i].status, KVCACHE_PENDING);
         fake_daemon_hold(f->d, 0);
@@ -1081,11 +1083,11 @@ static void test_a_lane_that_comes_late_is_used(void **state)
         f->d = fake_daemon_start(f->path, NULL);
         assert_int_equal(kvcache_connect(&f->kv, &o, NULL, 0), 0);
         fake_daemon_hold(f->d, 1u << WIRE_LANE);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 100, &place), -ETIMEDOUT);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 100, &place), -ETIMEDOUT);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
         fake_daemon_hold(f->d, 0);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 100, &place), 0);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 100, &place), 0);
         assert_int_equal(peek(f, &f->d->requests[WIRE_LANE]), 1);
         memset(place, 1, 100);
 }
@@ -1117,7 +1119,7 @@ static void test_a_late_reply_gives_its_leases_back(void **state)
         fake_daemon_hold(f->d, 0);
         assert_true(fake_daemon_wait_leases(f->d, 1));
         assert_true(readable(kvcache_fd(f->kv), 2000));
-        assert_int_equal(kvcache_drain(f->kv, &c, 1, 0), 0);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         assert_int_equal(kvcache_flush(f->kv), 0);
         assert_true(fake_daemon_wait_leases(f->d, 0));
         assert_int_equal(r.status, (int)0xeeeeeeee); /* the results were the caller's again */
@@ -1127,7 +1129,7 @@ static void test_a_late_reply_gives_its_leases_back(void **state)
         q.entries = &e;
         q.flags = KVCACHE_KEEP_LEASE;
         q.timeout_ms = 10;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), -ETIMEDOUT);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -ETIMEDOUT);
         assert_int_equal(r.status, KVCACHE_PENDING);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
         fake_daemon_hold(f->d, 0);
@@ -1176,30 +1178,30 @@ static void test_a_place_is_the_daemons_until_the_late_reply(void **state)
 
         start(f, NULL);
         put_one(f, 1, 4096);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 1 << 20, &place), 0);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 1, &other), -ENOBUFS);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 1 << 20, &place), 0);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 1, &other), -ENOBUFS);
         fake_daemon_hold(f->d, 1u << WIRE_GET);
         e.data = (uint8_t *)place + 8192;
         e.length = 4096;
         q = request_of(f, KVCACHE_OP_GET_INTO, NULL, 1, &r);
         q.entries = &e;
         q.timeout_ms = 10;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), -ETIMEDOUT);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -ETIMEDOUT);
         assert_int_equal(r.status, KVCACHE_PENDING);
-        assert_int_equal(kvcache_region_settled(f->kv, e.data, 1), 0);
-        assert_int_equal(kvcache_region_settled(f->kv, (uint8_t *)place + 8191, 2), 0);
-        assert_int_equal(kvcache_region_settled(f->kv, place, 8192), 1);
-        assert_int_equal(kvcache_region_settled(f->kv, (uint8_t *)place + 8192 + 4096, 100), 1);
-        assert_int_equal(kvcache_region_settled(f->kv, NULL, 1), -EINVAL);
-        assert_int_equal(kvcache_region_settled(f->kv, place, SIZE_MAX), -EINVAL);
+        assert_int_equal(kvcache_memory_settled(f->kv, e.data, 1), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, (uint8_t *)place + 8191, 2), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, place, 8192), 1);
+        assert_int_equal(kvcache_memory_settled(f->kv, (uint8_t *)place + 8192 + 4096, 100), 1);
+        assert_int_equal(kvcache_memory_settled(f->kv, NULL, 1), -EINVAL);
+        assert_int_equal(kvcache_memory_settled(f->kv, place, SIZE_MAX), -EINVAL);
 
-        kvcache_lane_release(f->kv, place);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 1, &other), -ENOBUFS);
+        kvcache_staging_release(f->kv, place);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 1, &other), -ENOBUFS);
         fake_daemon_hold(f->d, 0);
-        while (kvcache_lane_acquire(f->kv, 1 << 20, &other) == -ENOBUFS)
-                assert_int_equal(kvcache_drain(f->kv, &c, 1, 0), 0);
+        while (kvcache_staging_acquire(f->kv, 1 << 20, &other) == -ENOBUFS)
+                assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         assert_ptr_equal(place, other);
-        assert_int_equal(kvcache_region_settled(f->kv, e.data, 1), 1);
+        assert_int_equal(kvcache_memory_settled(f->kv, e.data, 1), 1);
 }
 
 /* --- the lane --- */
@@ -1220,8 +1222,8 @@ static void test_lane_full_and_too_small(void **state)
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 64 * 1024 + 1, KVCACHE_ACCEPTED),
                          -E2BIG);
         assert_non_null(strstr(kvcache_error(f->kv), "65536"));
-        assert_int_equal(kvcache_lane_acquire(f->kv, 64 * 1024 + 1, &place), -E2BIG);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 0, &place), -EINVAL);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 64 * 1024 + 1, &place), -E2BIG);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 0, &place), -EINVAL);
 
         for (unsigned i = 0; i < 40; i++) {
                 rig_fill(data + i * 5000, 5000, i);
@@ -1235,8 +1237,8 @@ static void test_lane_full_and_too_small(void **state)
         assert_int_equal(kvcache_inflight(f->kv), 0);
 
         /* In rounds, as one chain, and with what another one leaves of the lane. */
-        assert_int_equal(kvcache_lane_acquire(f->kv, 40 * 1024, &place), 0);
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 40 * 1024, &place), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         for (unsigned i = 0; i < 40; i++)
                 assert_int_equal(r[i].status, KVCACHE_OK);
         n_log = peek(f, &f->d->n_log);
@@ -1252,9 +1254,9 @@ static void test_lane_full_and_too_small(void **state)
         }
 
         /* Nothing is left of it: the lane can be had whole. */
-        kvcache_lane_release(f->kv, place);
-        kvcache_lane_release(f->kv, place);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 64 * 1024, &other), 0);
+        kvcache_staging_release(f->kv, place);
+        kvcache_staging_release(f->kv, place);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 64 * 1024, &other), 0);
         assert_ptr_equal(place, other);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 5000, KVCACHE_ACCEPTED), -ENOBUFS);
         /* ... and a place of one's own is taken as it is. */
@@ -1280,7 +1282,7 @@ static void test_a_blocking_put_waits_for_room_that_others_give_back(void **stat
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
         q.timeout_ms = 20;
-        assert_int_equal(kvcache_call(f->kv, &q, NULL), -ENOBUFS);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -ENOBUFS);
         assert_int_equal(r.status, KVCACHE_BUSY);
         fake_daemon_hold(f->d, 0);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 64 * 1024, KVCACHE_ACCEPTED),
@@ -1296,12 +1298,12 @@ static void test_a_lane_that_cannot_be_trusted_is_refused(void **state)
         void *place;
 
         start(f, &unsealed);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 100, &place), -EPERM);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 100, &place), -EPERM);
         kvcache_close(f->kv);
         f->kv = NULL;
         fake_daemon_free(f->d);
         start(f, &cut);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 100, &place), -EBADMSG);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 100, &place), -EBADMSG);
 }
 
 static void test_the_allocator_keeps_places_apart(void **state)
@@ -1440,10 +1442,10 @@ static void test_what_one_daemon_refuses_the_next_may_do(void **state)
                                  KVCACHE_TOO_LARGE);
                 restart(f, NULL);
                 if (i == 0) {
-                        assert_int_equal(kvcache_call(f->kv, &put, NULL), 0);
+                        assert_int_equal(kvcache_submit_and_wait(f->kv, &put, NULL), 0);
                 } else {
                         assert_int_equal(kvcache_submit(f->kv, &put), 0);
-                        assert_int_equal(kvcache_drain(f->kv, &c, 1, 5000), 1);
+                        assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
                         assert_int_equal(c.error, 0);
                 }
                 assert_int_equal(r.status, KVCACHE_OK);
@@ -1452,15 +1454,15 @@ static void test_what_one_daemon_refuses_the_next_may_do(void **state)
 
         restart(f, &short_lane);
         for (unsigned i = 0; i < 2; i++) {
-                assert_int_equal(kvcache_call(f->kv, &put, NULL), -E2BIG);
+                assert_int_equal(kvcache_submit_and_wait(f->kv, &put, NULL), -E2BIG);
                 assert_int_equal(kvcache_submit(f->kv, &put), -E2BIG);
                 restart(f, NULL);
                 r.status = -1;
                 if (i == 0) {
-                        assert_int_equal(kvcache_call(f->kv, &put, NULL), 0);
+                        assert_int_equal(kvcache_submit_and_wait(f->kv, &put, NULL), 0);
                 } else {
                         assert_int_equal(kvcache_submit(f->kv, &put), 0);
-                        assert_int_equal(kvcache_drain(f->kv, &c, 1, 5000), 1);
+                        assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
                         assert_int_equal(c.error, 0);
                 }
                 assert_int_equal(r.status, KVCACHE_OK);
@@ -1470,11 +1472,11 @@ static void test_what_one_daemon_refuses_the_next_may_do(void **state)
 
         prefetch = request_of(f, KVCACHE_OP_PREFETCH, &k, 1, NULL);
         restart(f, &old);
-        assert_int_equal(kvcache_call(f->kv, &prefetch, NULL), -EOPNOTSUPP);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &prefetch, NULL), -EOPNOTSUPP);
         restart(f, NULL);
-        assert_int_equal(kvcache_call(f->kv, &prefetch, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &prefetch, NULL), 0);
         restart(f, &old);
-        assert_int_equal(kvcache_call(f->kv, &prefetch, NULL), -EOPNOTSUPP);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &prefetch, NULL), -EOPNOTSUPP);
 
         /* With another request under way in the session that ended. */
         fake_daemon_hold(f->d, 1u << WIRE_EXISTS);
@@ -1484,8 +1486,8 @@ static void test_what_one_daemon_refuses_the_next_may_do(void **state)
                 assert_int_equal(kvcache_submit(f->kv, &exists), 0);
                 assert_true(fake_daemon_wait(f->d, &f->d->requests[WIRE_EXISTS], 1));
                 restart(f, NULL);
-                assert_int_equal(kvcache_call(f->kv, &prefetch, NULL), 0);
-                assert_int_equal(kvcache_drain(f->kv, &c, 1, 5000), 1);
+                assert_int_equal(kvcache_submit_and_wait(f->kv, &prefetch, NULL), 0);
+                assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
                 assert_int_equal(r.status, KVCACHE_LOST);
         }
 
@@ -1508,7 +1510,7 @@ static void test_a_restart_between_two_calls_goes_unnoticed(void **state)
 
         start(f, NULL);
         put_one(f, 1, 10);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 1000, &place), 0);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 1000, &place), 0);
         restart(f, NULL);
         put_one(f, 1, 10);
         restart(f, NULL);
@@ -1539,10 +1541,10 @@ static void test_a_restart_between_two_calls_goes_unnoticed(void **state)
 
                 memset(place, 0, 1000);
                 q.entries = &e;
-                assert_int_equal(kvcache_call(f->kv, &q, NULL), 0);
+                assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
                 assert_true(rig_filled(place, 1000, 5));
         }
-        kvcache_lane_release(f->kv, place);
+        kvcache_staging_release(f->kv, place);
 }
 
 static void test_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(void **state)
@@ -1556,8 +1558,8 @@ static void test_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
 
         start(f, NULL);
         put_one(f, 1, 4096);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 8192, (void **)&place), 0);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 4096, (void **)&other), 0);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 8192, (void **)&place), 0);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 4096, (void **)&other), 0);
         fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_PUT);
         e[0].data = place + 4096;
         e[0].length = 4096;
@@ -1577,22 +1579,22 @@ static void test_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
         assert_int_equal(drain_one(f).error, -ECONNRESET);
         assert_int_equal(r[0].status, KVCACHE_LOST);
         assert_int_equal(r[1].status, KVCACHE_LOST);
-        assert_int_equal(kvcache_region_settled(f->kv, place, 8192), 0);
-        assert_int_equal(kvcache_region_settled(f->kv, place, 4096), 1);
-        assert_int_equal(kvcache_region_settled(f->kv, other, 4096), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, place, 8192), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, place, 4096), 1);
+        assert_int_equal(kvcache_memory_settled(f->kv, other, 4096), 0);
 
         /* With a new daemon too, and when the user has let go of the place. */
         unlink(f->path);
         f->d = fake_daemon_start(f->path, NULL);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
-        kvcache_lane_release(f->kv, place);
-        kvcache_lane_release(f->kv, other);
-        assert_int_equal(kvcache_region_settled(f->kv, place, 8192), 0);
+        kvcache_staging_release(f->kv, place);
+        kvcache_staging_release(f->kv, other);
+        assert_int_equal(kvcache_memory_settled(f->kv, place, 8192), 0);
         place[4096] = 1; /* still mapped */
 
         fake_daemon_io_done(dead);
-        assert_int_equal(kvcache_region_settled(f->kv, place, 8192), 1);
-        assert_int_equal(kvcache_region_settled(f->kv, other, 4096), 1);
+        assert_int_equal(kvcache_memory_settled(f->kv, place, 8192), 1);
+        assert_int_equal(kvcache_memory_settled(f->kv, other, 4096), 1);
         fake_daemon_free(dead);
 }
 
@@ -1608,7 +1610,7 @@ static void test_leases_outlive_a_session_that_a_living_daemon_ends(void **state
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &held), KVCACHE_OK);
         fake_daemon_hang_up(f->d);
         assert_true(readable(kvcache_fd(f->kv), 1000));
-        assert_int_equal(kvcache_drain(f->kv, &c, 1, 0), 0);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r), KVCACHE_OK);
         assert_true(fake_daemon_wait_leases(
                 f->d, 2)); /* the old socket is open, and so the old lease holds */
@@ -1779,7 +1781,7 @@ static void test_descriptors_where_none_belong_end_the_session(void **state)
         f->d->o.stray_fd = false;
         f->d->o.no_fd = true;
         fake_daemon_unlock(f->d);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 1, &place), -EBADMSG);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 1, &place), -EBADMSG);
         assert_int_equal(kvcache_report(f->kv, KVCACHE_REPORT_STATUS, &text), -EBADMSG);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
 }
@@ -1796,7 +1798,7 @@ static void test_words_that_nobody_asked_for_end_the_session(void **state)
         start(f, NULL);
         fake_daemon_say(f->d, &r, sizeof(r));
         assert_true(readable(kvcache_fd(f->kv), 1000));
-        assert_int_equal(kvcache_drain(f->kv, &c, 1, 0), 0);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         assert_false(readable(kvcache_fd(f->kv), 0));
         put_one(f, 1, 10);
         assert_int_equal(kvcache_get_info(f->kv, &info), 0);
@@ -1873,7 +1875,7 @@ static void test_noise_in_the_replies_does_no_harm(void **state)
                         q.entries = e;
                         q.flags = op == KVCACHE_OP_PUT ? KVCACHE_KEEP_LEASE : 0;
                 }
-                ret = kvcache_call(f->kv, &q, &value);
+                ret = kvcache_submit_and_wait(f->kv, &q, &value);
                 assert_true(value <= 8);
                 for (unsigned i = 0; ret == 0 && i < 8; i++) {
                         if (r[i].data)
@@ -1917,8 +1919,8 @@ static int child_of(struct rig *f)
                         return __LINE__ % 200 + 1;                                                 \
         } while (0)
         MUST(kvcache_submit(f->kv, &q));
-        MUST(kvcache_call(f->kv, &q, NULL));
-        MUST(kvcache_drain(f->kv, &c, 1, 0));
+        MUST(kvcache_submit_and_wait(f->kv, &q, NULL));
+        MUST(kvcache_reap(f->kv, &c, 1, 0));
         MUST(kvcache_put(f->kv, f->ns, &k, buf, 1, KVCACHE_ACCEPTED));
         MUST(kvcache_get(f->kv, f->ns, &k, buf, 1, NULL));
         MUST(kvcache_get_map(f->kv, f->ns, &k, &r));
@@ -1927,8 +1929,8 @@ static int child_of(struct rig *f)
         MUST(kvcache_fd(f->kv));
         MUST(kvcache_get_info(f->kv, &info));
         MUST(kvcache_namespace_open(f->kv, &o, &ns));
-        MUST(kvcache_lane_acquire(f->kv, 1, &place));
-        MUST(kvcache_region_settled(f->kv, buf, 1));
+        MUST(kvcache_staging_acquire(f->kv, 1, &place));
+        MUST(kvcache_memory_settled(f->kv, buf, 1));
         MUST(kvcache_list(f->kv, f->ns, &cursor, &listed, 1));
         MUST(kvcache_purge(f->kv, f->ns, NULL));
         MUST(kvcache_purge_all(f->kv, NULL));
@@ -1937,7 +1939,7 @@ static int child_of(struct rig *f)
         MUST(kvcache_verify(f->kv, &verify));
         if (!strstr(kvcache_error(f->kv), "parent"))
                 return 255;
-        kvcache_lane_release(f->kv, buf);
+        kvcache_staging_release(f->kv, buf);
         kvcache_close(f->kv);
         return 0;
 }

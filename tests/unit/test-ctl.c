@@ -68,28 +68,30 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
         return 0;
 }
 
-int kvcache_call(struct kvcache *kv, const struct kvcache_request *request, uint64_t *ret_value)
+int kvcache_submit_and_wait(struct kvcache *kv, const struct kvcache_request *request,
+                            uint64_t *ret_value)
 {
         for (size_t i = 0; i < request->count; i++)
                 request->results[i].status = fake.call_status;
         return 0;
 }
 
-int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
-                 struct kvcache_listed *ret, size_t max)
+int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
+                       struct kvcache_listed *ret, size_t listed_size, size_t max)
 {
         *cursor = 0;
         return 0;
 }
 
-int kvcache_namespace_list(struct kvcache *kv, const char *tenant, uint64_t *cursor,
-                           struct kvcache_namespace_info *ret, size_t max)
+int kvcache_namespace_list_sized(struct kvcache *kv, const char *tenant, uint64_t *cursor,
+                                 struct kvcache_namespace_info *ret, size_t info_size, size_t max)
 {
         return -EOPNOTSUPP;
 }
 
-int kvcache_namespace_stat(struct kvcache *kv, const char *name, const char *tenant,
-                           struct kvcache_namespace_info *ret, char **ret_fingerprint)
+int kvcache_namespace_stat_sized(struct kvcache *kv, const char *name, const char *tenant,
+                                 struct kvcache_namespace_info *ret, size_t info_size,
+                                 char **ret_fingerprint)
 {
         return -EOPNOTSUPP;
 }

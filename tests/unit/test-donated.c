@@ -53,7 +53,7 @@ static void start(struct rig *f, const struct fake_options *o, int timeout_ms)
                 .size = sizeof(options),
                 .socket_path = f->path,
                 .request_timeout_ms = timeout_ms,
-                .lane_bytes = 64 * 1024,
+                .staging_bytes = 64 * 1024,
         };
         struct kvcache_namespace_options ns = { .size = sizeof(ns),
                                                 .name = "n",
@@ -66,9 +66,9 @@ static void start(struct rig *f, const struct fake_options *o, int timeout_ms)
         assert_int_equal(kvcache_namespace_open(f->kv, &ns, &f->ns), 0);
 }
 
-static struct kvcache_region_options options_of(int fd, uint64_t offset, uint64_t bytes)
+static struct kvcache_buffer_options options_of(int fd, uint64_t offset, uint64_t bytes)
 {
-        return (struct kvcache_region_options){ .size = sizeof(struct kvcache_region_options),
+        return (struct kvcache_buffer_options){ .size = sizeof(struct kvcache_buffer_options),
                                                 .fd = fd,
                                                 .offset = offset,
                                                 .bytes = bytes };
@@ -77,9 +77,9 @@ static struct kvcache_region_options options_of(int fd, uint64_t offset, uint64_
 /* All of the fixture's file. */
 static uint8_t *donate(struct rig *f, uint32_t *ret_region)
 {
-        struct kvcache_region_options o = options_of(file_fd, 0, REGION);
+        struct kvcache_buffer_options o = options_of(file_fd, 0, REGION);
         void *base = NULL;
-        int r = kvcache_region_donate(f->kv, &o, ret_region, &base);
+        int r = kvcache_buffer_register(f->kv, &o, ret_region, &base);
 
         if (r < 0)
                 fail_msg("%d: %s", r, kvcache_error(f->kv));
@@ -92,6 +92,8 @@ static struct kvcache_request request_of(struct rig *f, enum kvcache_op op,
 {
         return (struct kvcache_request){
                 .size = sizeof(struct kvcache_request),
+                .entry_size = sizeof(struct kvcache_entry),
+                .result_size = sizeof(struct kvcache_result),
                 .op = op,
                 .namespace_handle = f->ns,
                 .ack = op == KVCACHE_OP_PUT ? KVCACHE_WRITTEN : 0,
@@ -106,7 +108,7 @@ static int call(struct rig *f, enum kvcache_op op, const struct kvcache_entry *e
 {
         struct kvcache_request q = request_of(f, op, entries, n, results);
 
-        return kvcache_call(f->kv, &q, NULL);
+        return kvcache_submit_and_wait(f->kv, &q, NULL);
 }
 
 static int submit(struct rig *f, enum kvcache_op op, const struct kvcache_entry *entries, size_t n,
@@ -122,7 +124,7 @@ static struct kvcache_completion drain_one(struct rig *f)
 {
         struct kvcache_completion c = { 0 };
 
-        assert_int_equal(kvcache_drain(f->kv, &c, 1, 5000), 1);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
         return c;
 }
 
@@ -213,7 +215,7 @@ static void test_puts_and_gets_name_the_region_and_need_no_lane(void **state)
         assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO);
         assert_int_equal(logged_before(f, 0).region, 101);
         assert_int_equal(peek(f, &f->d->requests[WIRE_LANE]), 0);
-        assert_int_equal(kvcache_region_withdraw(f->kv, region), 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
         assert_int_equal(peek(f, &f->d->regions), 0);
 }
 
@@ -249,7 +251,7 @@ static void test_a_request_may_mix_lane_region_and_other_memory(void **state)
 
         start(f, NULL, 5000);
         base = donate(f, &region);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 1000, &place), 0);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 1000, &place), 0);
         rig_fill(base + 10, 1000, 0);
         rig_fill(place, 1000, 1);
         rig_fill(own, 1000, 2);
@@ -287,13 +289,13 @@ static void test_a_request_may_mix_lane_region_and_other_memory(void **state)
                                        .length = 10 };
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, 1, r), 0);
         assert_int_equal(logged_before(f, 0).region, 101);
-        kvcache_lane_release(f->kv, place);
+        kvcache_staging_release(f->kv, place);
 }
 
 static void test_memory_that_is_mapped_already_is_taken_where_it_is(void **state)
 {
         struct rig *f = *state;
-        struct kvcache_region_options o = options_of(file_fd, 8 * PAGE, 8 * PAGE);
+        struct kvcache_buffer_options o = options_of(file_fd, 8 * PAGE, 8 * PAGE);
         uint8_t *mine = mmap(NULL, REGION, PROT_READ | PROT_WRITE, MAP_SHARED, file_fd, 0);
         struct kvcache_entry e = { .key = rig_key(1), .length = 3 * PAGE };
         struct kvcache_result r;
@@ -303,7 +305,7 @@ static void test_memory_that_is_mapped_already_is_taken_where_it_is(void **state
         assert_true(mine != MAP_FAILED);
         start(f, NULL, 5000);
         o.base = mine + 8 * PAGE;
-        assert_int_equal(kvcache_region_donate(f->kv, &o, &region, &base), 0);
+        assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, &base), 0);
         assert_ptr_equal(base, mine + 8 * PAGE);
         rig_fill(mine + 9 * PAGE, 3 * PAGE, 1);
         e.data = mine + 9 * PAGE;
@@ -319,7 +321,7 @@ static void test_memory_that_is_mapped_already_is_taken_where_it_is(void **state
         assert_int_equal(logged_before(f, 0).region, 0);
         assert_true(stored(f, 2, 3 * PAGE));
 
-        assert_int_equal(kvcache_region_withdraw(f->kv, region), 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
         assert_true(is_mapped(mine + 8 * PAGE)); /* it is the caller's */
         munmap(mine, REGION);
 }
@@ -327,7 +329,7 @@ static void test_memory_that_is_mapped_already_is_taken_where_it_is(void **state
 static void test_senseless_regions_are_refused_before_anything_is_sent(void **state)
 {
         struct rig *f = *state;
-        struct kvcache_region_options good = options_of(file_fd, 0, REGION), o;
+        struct kvcache_buffer_options good = options_of(file_fd, 0, REGION), o;
         unsigned char *page = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         uint32_t region = 77;
         void *base = NULL;
@@ -338,7 +340,7 @@ static void test_senseless_regions_are_refused_before_anything_is_sent(void **st
         do {                                                                                       \
                 o = good;                                                                          \
                 change;                                                                            \
-                assert_int_equal(kvcache_region_donate(f->kv, &o, &region, &base), -EINVAL);       \
+                assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, &base), -EINVAL);     \
                 assert_string_not_equal(kvcache_error(f->kv), "");                                 \
         } while (0)
         REFUSED(o.size = 0);
@@ -356,22 +358,22 @@ static void test_senseless_regions_are_refused_before_anything_is_sent(void **st
         REFUSED(o.base = (void *)(UINTPTR_MAX & ~(uintptr_t)(PAGE - 1)));
         REFUSED(o.fd = open("/dev/null", O_RDWR | O_CLOEXEC); close(o.fd));
 #undef REFUSED
-        assert_int_equal(kvcache_region_donate(f->kv, NULL, &region, &base), -EINVAL);
-        assert_int_equal(kvcache_region_donate(f->kv, &good, NULL, &base), -EINVAL);
-        assert_int_equal(kvcache_region_donate(f->kv, &good, &region, NULL), -EINVAL);
-        assert_int_equal(kvcache_region_donate(NULL, &good, &region, &base), -EINVAL);
-        assert_int_equal(kvcache_region_withdraw(f->kv, 0), -EINVAL);
-        assert_int_equal(kvcache_region_withdraw(f->kv, 1), -EINVAL);
-        assert_int_equal(kvcache_region_withdraw(NULL, 1), -EINVAL);
+        assert_int_equal(kvcache_buffer_register(f->kv, NULL, &region, &base), -EINVAL);
+        assert_int_equal(kvcache_buffer_register(f->kv, &good, NULL, &base), -EINVAL);
+        assert_int_equal(kvcache_buffer_register(f->kv, &good, &region, NULL), -EINVAL);
+        assert_int_equal(kvcache_buffer_register(NULL, &good, &region, &base), -EINVAL);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, 0), -EINVAL);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, 1), -EINVAL);
+        assert_int_equal(kvcache_buffer_unregister(NULL, 1), -EINVAL);
         assert_int_equal(region, 77);
         assert_null(base);
         assert_int_equal(peek(f, &f->d->requests[WIRE_DONATE]), 0);
 
         /* Memory is in one region at a time. */
-        assert_int_equal(kvcache_region_donate(f->kv, &good, &region, &base), 0);
+        assert_int_equal(kvcache_buffer_register(f->kv, &good, &region, &base), 0);
         o = options_of(file_fd, 0, PAGE);
         o.base = (uint8_t *)base + REGION - PAGE;
-        assert_int_equal(kvcache_region_donate(f->kv, &o, &region, NULL), -EINVAL);
+        assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, NULL), -EINVAL);
         assert_non_null(strstr(kvcache_error(f->kv), "region 1"));
         munmap(page, PAGE);
 }
@@ -380,27 +382,27 @@ static void test_the_daemons_refusal_leaves_nothing_behind(void **state)
 {
         struct rig *f = *state;
         struct fake_options options = { .refuse_donate = "there is a hole" };
-        struct kvcache_region_options o = options_of(file_fd, 0, REGION);
+        struct kvcache_buffer_options o = options_of(file_fd, 0, REGION);
         uint32_t region = 77;
         void *base = NULL;
         unsigned fds;
 
         start(f, &options, 5000);
         fds = rig_count_fds();
-        assert_int_equal(kvcache_region_donate(f->kv, &o, &region, &base), -EINVAL);
+        assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, &base), -EINVAL);
         assert_non_null(strstr(kvcache_error(f->kv), "there is a hole"));
         assert_int_equal(region, 77);
         assert_null(base);
         fake_daemon_lock(f->d); /* it answers first, and then closes what came */
         assert_int_equal(rig_count_fds(), fds);
         fake_daemon_unlock(f->d);
-        assert_int_equal(kvcache_region_withdraw(f->kv, 1), -EINVAL);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, 1), -EINVAL);
 }
 
 static void test_a_handle_has_as_many_regions_as_a_session(void **state)
 {
         struct rig *f = *state;
-        struct kvcache_region_options o = options_of(file_fd, 0, PAGE);
+        struct kvcache_buffer_options o = options_of(file_fd, 0, PAGE);
         struct kvcache_result r;
         void *base[WIRE_MAX_REGIONS + 1];
         uint32_t region[WIRE_MAX_REGIONS + 1];
@@ -408,10 +410,10 @@ static void test_a_handle_has_as_many_regions_as_a_session(void **state)
         start(f, NULL, 5000);
         for (unsigned i = 0; i < WIRE_MAX_REGIONS; i++) {
                 o.offset = i * PAGE;
-                assert_int_equal(kvcache_region_donate(f->kv, &o, &region[i], &base[i]), 0);
+                assert_int_equal(kvcache_buffer_register(f->kv, &o, &region[i], &base[i]), 0);
         }
         o.offset = 0;
-        assert_int_equal(kvcache_region_donate(f->kv, &o, &region[64], &base[64]), -EINVAL);
+        assert_int_equal(kvcache_buffer_register(f->kv, &o, &region[64], &base[64]), -EINVAL);
         assert_non_null(strstr(kvcache_error(f->kv), "64"));
         for (unsigned i = 0; i < WIRE_MAX_REGIONS; i += 9) {
                 struct kvcache_entry e = { .key = rig_key(i), .data = base[i], .length = PAGE };
@@ -421,10 +423,10 @@ static void test_a_handle_has_as_many_regions_as_a_session(void **state)
                 assert_int_equal(logged_before(f, 0).region, 101 + i);
         }
         /* A place frees up, and numbers are not used again. */
-        assert_int_equal(kvcache_region_withdraw(f->kv, region[5]), 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region[5]), 0);
         assert_false(is_mapped(base[5]));
-        assert_int_equal(kvcache_region_withdraw(f->kv, region[5]), -EINVAL);
-        assert_int_equal(kvcache_region_donate(f->kv, &o, &region[64], &base[64]), 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region[5]), -EINVAL);
+        assert_int_equal(kvcache_buffer_register(f->kv, &o, &region[64], &base[64]), 0);
         assert_int_equal(region[64], 65);
         for (unsigned i = 0; i < WIRE_MAX_REGIONS; i += 9)
                 assert_true(stored(f, i, PAGE));
@@ -435,7 +437,7 @@ static void test_a_handle_has_as_many_regions_as_a_session(void **state)
 static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **state)
 {
         struct rig *f = *state;
-        struct kvcache_piece shared[3], other[3], one[1];
+        struct iovec shared[3], other[3], one[1];
         uint8_t own[700], whole[3000], *base;
         struct kvcache_entry e[4];
         struct kvcache_result r[4];
@@ -444,25 +446,25 @@ static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **s
 
         start(f, NULL, 5000);
         base = donate(f, &region);
-        assert_int_equal(kvcache_lane_acquire(f->kv, 1000, &place), 0);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 1000, &place), 0);
         rig_fill(whole, sizeof(whole), 0);
-        shared[0] = (struct kvcache_piece){ base + 50000, 1300 };
-        shared[1] = (struct kvcache_piece){ place, 1000 };
-        shared[2] = (struct kvcache_piece){ base + 1, 700 };
+        shared[0] = (struct iovec){ base + 50000, 1300 };
+        shared[1] = (struct iovec){ place, 1000 };
+        shared[2] = (struct iovec){ base + 1, 700 };
         memcpy(base + 50000, whole, 1300);
         memcpy(place, whole + 1300, 1000);
         memcpy(base + 1, whole + 2300, 700);
         memcpy(other, shared, sizeof(other));
         rig_fill(whole, sizeof(whole), 1);
-        other[0].data = base + 60000;
-        other[1].data = base + 70000;
-        other[2].data = own;
+        other[0].iov_base = base + 60000;
+        other[1].iov_base = base + 70000;
+        other[2].iov_base = own;
         memcpy(base + 60000, whole, 1300);
         memcpy(base + 70000, whole + 1300, 1000);
         memcpy(own, whole + 2300, 700);
         rig_fill(base + 80000, 3000, 2);
         rig_fill(base + 90000, 3000, 3);
-        one[0] = (struct kvcache_piece){ base + 90000, 3000 };
+        one[0] = (struct iovec){ base + 90000, 3000 };
 
         e[0] = (struct kvcache_entry){ .key = rig_key(0), .pieces = shared, .n_pieces = 3 };
         e[1] = (struct kvcache_entry){ .key = rig_key(1), .pieces = other, .n_pieces = 3 };
@@ -511,20 +513,20 @@ static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **s
         assert_true(rig_filled(base + 80000, 3000, 2) && rig_filled(base + 90000, 3000, 3));
 
         /* More room than bytes: what is behind them stays; less: TOO_LARGE. */
-        other[2].length = 1;
+        other[2].iov_len = 1;
         assert_int_equal(call(f, KVCACHE_OP_GET_INTO, &e[1], 1, r), 0);
         assert_int_equal(r[0].status, KVCACHE_TOO_LARGE);
-        shared[2].length = 1;
+        shared[2].iov_len = 1;
         assert_int_equal(call(f, KVCACHE_OP_GET_INTO, &e[0], 1, r), 0);
         assert_int_equal(r[0].status, KVCACHE_TOO_LARGE);
-        kvcache_lane_release(f->kv, place);
+        kvcache_staging_release(f->kv, place);
 }
 
 static void test_many_pieces_are_several_messages_of_one_chain(void **state)
 {
         enum { KEYS = 40, EACH = 500 };
         struct rig *f = *state;
-        struct kvcache_piece *pieces = calloc(KEYS * EACH, sizeof(*pieces));
+        struct iovec *pieces = calloc(KEYS * EACH, sizeof(*pieces));
         struct kvcache_entry *e = calloc(KEYS, sizeof(*e));
         struct kvcache_result *r = calloc(KEYS, sizeof(*r));
         unsigned messages, batches, keys = 0, total = 0;
@@ -536,8 +538,7 @@ static void test_many_pieces_are_several_messages_of_one_chain(void **state)
         base = donate(f, &region);
         for (unsigned k = 0; k < KEYS; k++) {
                 for (unsigned i = 0; i < EACH; i++)
-                        pieces[k * EACH + i] =
-                                (struct kvcache_piece){ base + k * EACH * 4 + i * 4, 4 };
+                        pieces[k * EACH + i] = (struct iovec){ base + k * EACH * 4 + i * 4, 4 };
                 rig_fill(base + k * EACH * 4, EACH * 4, k);
                 e[k] = (struct kvcache_entry){ .key = rig_key(k),
                                                .pieces = &pieces[k * EACH],
@@ -567,7 +568,7 @@ static void test_many_pieces_are_several_messages_of_one_chain(void **state)
 
         /* Exactly as many as a message holds, and one more. */
         for (unsigned i = 0; i < MOST_PIECES + 1; i++)
-                pieces[i] = (struct kvcache_piece){ base + i, 1 };
+                pieces[i] = (struct iovec){ base + i, 1 };
         rig_fill(base, MOST_PIECES + 1, 100);
         e[0] = (struct kvcache_entry){ .key = rig_key(100),
                                        .pieces = pieces,
@@ -590,7 +591,7 @@ static void test_many_pieces_are_several_messages_of_one_chain(void **state)
                 own = base[MOST_PIECES];
                 rig_fill(base, MOST_PIECES + 1, 101);
                 own = base[MOST_PIECES];
-                pieces[MOST_PIECES].data = &own;
+                pieces[MOST_PIECES].iov_base = &own;
                 assert_int_equal(call(f, KVCACHE_OP_PUT, e, 1, r), 0);
                 assert_true(stored(f, 101, MOST_PIECES + 1));
         }
@@ -603,11 +604,11 @@ static void test_senseless_pieces_are_their_keys_affair(void **state)
 {
         struct rig *f = *state;
         uint8_t own[100];
-        struct kvcache_piece good[2] = { { own, 50 }, { own + 50, 50 } };
-        struct kvcache_piece empty[2] = { { own, 50 }, { own, 0 } };
-        struct kvcache_piece nowhere[2] = { { NULL, 50 }, { own, 50 } };
-        struct kvcache_piece huge[2] = { { own, UINT64_MAX }, { own, 2 } };
-        struct kvcache_piece long_[2] = { { own, 3u << 30 }, { own, 3u << 30 } };
+        struct iovec good[2] = { { own, 50 }, { own + 50, 50 } };
+        struct iovec empty[2] = { { own, 50 }, { own, 0 } };
+        struct iovec nowhere[2] = { { NULL, 50 }, { own, 50 } };
+        struct iovec huge[2] = { { own, UINT64_MAX }, { own, 2 } };
+        struct iovec long_[2] = { { own, 3u << 30 }, { own, 3u << 30 } };
         struct kvcache_entry e[6] = {
                 { .key = rig_key(0), .pieces = good, .n_pieces = 2 },
                 { .key = rig_key(1), .pieces = empty, .n_pieces = 2 },
@@ -647,7 +648,7 @@ static void test_after_a_restart_a_region_is_donated_again_before_it_is_named(vo
 
         start(f, NULL, 5000);
         (void)donate(f, &region);
-        assert_int_equal(kvcache_region_withdraw(f->kv, region), 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
         base = donate(f, &region);
         assert_int_equal(region, 2);
         fake_daemon_free(f->d);
@@ -667,18 +668,18 @@ static void test_after_a_restart_a_region_is_donated_again_before_it_is_named(vo
         fake_daemon_hang_up(f->d);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0); /* in a new session */
         {
-                struct kvcache_piece p[2] = { { base + 10000, 2000 }, { base + 20000, 3000 } };
+                struct iovec p[2] = { { base + 10000, 2000 }, { base + 20000, 3000 } };
 
                 e = (struct kvcache_entry){ .key = rig_key(1), .pieces = p, .n_pieces = 2 };
                 assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e, 1, &r, 0), 0);
                 assert_int_equal(drain_one(f).error, 0);
                 assert_int_equal(r.status, KVCACHE_OK);
                 assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO | WIRE_F_PIECES);
-                assert_memory_equal(p[0].data, base, 2000);
-                assert_memory_equal(p[1].data, base + 2000, 3000);
+                assert_memory_equal(p[0].iov_base, base, 2000);
+                assert_memory_equal(p[1].iov_base, base + 2000, 3000);
         }
         assert_int_equal(peek(f, &f->d->requests[WIRE_DONATE]), 2);
-        assert_int_equal(kvcache_region_withdraw(f->kv, region), 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
 }
 
 static void test_a_region_that_is_not_taken_again_makes_its_keys_invalid(void **state)
@@ -732,13 +733,13 @@ static void test_a_region_that_is_not_taken_again_makes_its_keys_invalid(void **
 static void test_a_late_answer_to_a_donation_is_sent_back(void **state)
 {
         struct rig *f = *state;
-        struct kvcache_region_options o = options_of(file_fd, 0, REGION);
+        struct kvcache_buffer_options o = options_of(file_fd, 0, REGION);
         uint32_t region;
         void *base;
 
         start(f, NULL, 100);
         fake_daemon_hold(f->d, 1u << WIRE_DONATE);
-        assert_int_equal(kvcache_region_donate(f->kv, &o, &region, &base), -ETIMEDOUT);
+        assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, &base), -ETIMEDOUT);
         fake_daemon_hold(f->d, 0);
         assert_true(fake_daemon_wait(f->d, &f->d->last_region, 1));
         /* The next calls take the reply, and send what follows from it. */
@@ -746,7 +747,7 @@ static void test_a_late_answer_to_a_donation_is_sent_back(void **state)
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
         assert_int_equal(peek(f, &f->d->requests[WIRE_WITHDRAW]), 1);
         assert_int_equal(peek(f, &f->d->regions), 0);
-        assert_int_equal(kvcache_region_withdraw(f->kv, 1), -EINVAL);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, 1), -EINVAL);
 }
 
 static void test_lies_about_regions_end_the_session(void **state)
@@ -760,7 +761,7 @@ static void test_lies_about_regions_end_the_session(void **state)
         struct rig *f = *state;
 
         for (size_t i = 0; i < ARRAY_SIZE(lies); i++) {
-                struct kvcache_region_options o = options_of(file_fd, 0, PAGE);
+                struct kvcache_buffer_options o = options_of(file_fd, 0, PAGE);
                 uint32_t region;
                 void *base;
                 int r;
@@ -771,9 +772,9 @@ static void test_lies_about_regions_end_the_session(void **state)
                 f->d->o.region_lie = lies[i].region_lie;
                 f->d->o.stray_fd = lies[i].stray_fd;
                 fake_daemon_unlock(f->d);
-                r = kvcache_region_donate(f->kv, &o, &region, &base);
+                r = kvcache_buffer_register(f->kv, &o, &region, &base);
                 if (r == 0)
-                        r = kvcache_region_donate(f->kv, &o, &region, &base);
+                        r = kvcache_buffer_register(f->kv, &o, &region, &base);
                 if (r != -EBADMSG)
                         fail_msg("lie %zu: %d, %s", i, r, kvcache_error(f->kv));
                 kvcache_close(f->kv);
@@ -800,13 +801,13 @@ static void test_R17_a_place_in_a_region_is_the_daemons_until_the_late_reply(voi
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e, 1, &r, 50), 0);
         assert_int_equal(drain_one(f).error, -ETIMEDOUT);
         assert_int_equal(r.status, KVCACHE_PENDING);
-        assert_int_equal(kvcache_region_settled(f->kv, base, REGION), 0);
-        assert_int_equal(kvcache_region_settled(f->kv, base + 5999, 1), 0);
-        assert_int_equal(kvcache_region_settled(f->kv, base + 6000, 1), 1);
-        assert_int_equal(kvcache_region_settled(f->kv, base, 5000), 1);
+        assert_int_equal(kvcache_memory_settled(f->kv, base, REGION), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base + 5999, 1), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base + 6000, 1), 1);
+        assert_int_equal(kvcache_memory_settled(f->kv, base, 5000), 1);
         fake_daemon_hold(f->d, 0);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
-        assert_int_equal(kvcache_region_settled(f->kv, base, REGION), 1);
+        assert_int_equal(kvcache_memory_settled(f->kv, base, REGION), 1);
         assert_true(rig_filled(base + 5000, 1000, 1));
 }
 
@@ -814,7 +815,7 @@ static void
 test_R17_donated_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(void **state)
 {
         struct rig *f = *state;
-        struct kvcache_piece p[2];
+        struct iovec p[2];
         struct kvcache_entry e[2];
         struct kvcache_result r[2], put;
         uint32_t region;
@@ -824,8 +825,8 @@ test_R17_donated_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
         base = donate(f, &region);
         put_one(f, 1, 1000);
         fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_PUT);
-        p[0] = (struct kvcache_piece){ base + 100, 400 };
-        p[1] = (struct kvcache_piece){ base + 3000, 600 };
+        p[0] = (struct iovec){ base + 100, 400 };
+        p[1] = (struct iovec){ base + 3000, 600 };
         e[0] = (struct kvcache_entry){ .key = rig_key(1), .pieces = p, .n_pieces = 2 };
         e[1] = (struct kvcache_entry){ .key = rig_key(1), .data = base + 9000, .length = 1000 };
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, e, 2, r, 0), 0);
@@ -837,18 +838,18 @@ test_R17_donated_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
         assert_int_equal(drain_one(f).error, -ECONNRESET);
         assert_true(r[0].status == KVCACHE_LOST && put.status == KVCACHE_LOST);
 
-        assert_int_equal(kvcache_region_settled(f->kv, base + 499, 1), 0);
-        assert_int_equal(kvcache_region_settled(f->kv, base + 500, 2500), 1);
-        assert_int_equal(kvcache_region_settled(f->kv, base + 3599, 1), 0);
-        assert_int_equal(kvcache_region_settled(f->kv, base + 9999, 1), 0);
-        assert_int_equal(kvcache_region_settled(f->kv, base + 20000, 1), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base + 499, 1), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base + 500, 2500), 1);
+        assert_int_equal(kvcache_memory_settled(f->kv, base + 3599, 1), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base + 9999, 1), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base + 20000, 1), 0);
         /* It cannot be had back either, and stays mapped. */
-        assert_int_equal(kvcache_region_withdraw(f->kv, region), -ETIMEDOUT);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
         assert_true(is_mapped(base));
-        assert_int_equal(kvcache_region_settled(f->kv, base, REGION), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base, REGION), 0);
         fake_daemon_io_done(f->d);
-        assert_int_equal(kvcache_region_settled(f->kv, base, REGION), 1);
-        assert_int_equal(kvcache_region_withdraw(f->kv, region), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base, REGION), 1);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
         assert_false(is_mapped(base));
 }
 
@@ -866,23 +867,23 @@ static void test_a_withdrawal_waits_for_requests_that_name_the_region(void **sta
         fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_WITHDRAW);
         e.data = base;
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e, 1, &r, 100), 0);
-        assert_int_equal(kvcache_region_withdraw(f->kv, region), -ETIMEDOUT);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
         assert_true(is_mapped(base));
-        assert_int_equal(kvcache_region_settled(f->kv, base, 1), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base, 1), 0);
         /* No request names it any more: its memory is like any other. */
         rig_fill(base + 5000, 1000, 2);
         e = (struct kvcache_entry){ .key = rig_key(2), .data = base + 5000, .length = 1000 };
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &other), 0);
         assert_int_equal(logged_before(f, 0).region, 0);
         /* Another call goes on waiting, and asks nothing anew. */
-        assert_int_equal(kvcache_region_withdraw(f->kv, region), -ETIMEDOUT);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
         assert_int_equal(peek(f, &f->d->requests[WIRE_WITHDRAW]), 1);
         fake_daemon_hold(f->d, 0);
-        assert_int_equal(kvcache_region_withdraw(f->kv, region), 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
         assert_false(is_mapped(base));
         assert_int_equal(drain_one(f).error, -ETIMEDOUT);
         assert_int_equal(r.status, KVCACHE_PENDING);
-        assert_int_equal(kvcache_region_withdraw(f->kv, region), -EINVAL);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -EINVAL);
 }
 
 static void test_a_withdrawal_waits_for_the_librarys_own_copies(void **state)
@@ -900,10 +901,10 @@ static void test_a_withdrawal_waits_for_the_librarys_own_copies(void **state)
         e[0] = (struct kvcache_entry){ .key = rig_key(1), .data = base, .length = 1000 };
         e[1] = (struct kvcache_entry){ .key = rig_key(1), .data = own, .length = 1000 };
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, e, 2, r, 5000), 0);
-        assert_int_equal(kvcache_region_withdraw(f->kv, region), -ETIMEDOUT);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
         assert_true(is_mapped(base));
         fake_daemon_hold(f->d, 0);
-        assert_int_equal(kvcache_region_withdraw(f->kv, region), 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
         assert_int_equal(drain_one(f).error, 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
         assert_true(rig_filled(own, 1000, 1));
@@ -918,7 +919,7 @@ static void test_a_withdrawal_needs_no_daemon(void **state)
         start(f, NULL, 5000);
         base = donate(f, &region);
         fake_daemon_kill(f->d, false);
-        assert_int_equal(kvcache_region_withdraw(f->kv, region), 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
         assert_false(is_mapped(base));
 }
 
@@ -937,13 +938,13 @@ static void test_a_child_has_neither_calls_nor_mapping_and_the_parent_goes_on(vo
         pid = fork();
         assert_true(pid >= 0);
         if (pid == 0) {
-                struct kvcache_region_options o = options_of(file_fd, 0, REGION);
+                struct kvcache_buffer_options o = options_of(file_fd, 0, REGION);
                 uint32_t another;
                 void *where;
 
-                if (kvcache_region_donate(f->kv, &o, &another, &where) != -ECHILD)
+                if (kvcache_buffer_register(f->kv, &o, &another, &where) != -ECHILD)
                         _exit(1);
-                if (kvcache_region_withdraw(f->kv, region) != -ECHILD)
+                if (kvcache_buffer_unregister(f->kv, region) != -ECHILD)
                         _exit(2);
                 if (is_mapped(base))
                         _exit(3);

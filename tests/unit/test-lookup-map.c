@@ -136,6 +136,8 @@ static struct kvcache_request request_of(struct rig *f, enum kvcache_op op,
 {
         return (struct kvcache_request){
                 .size = sizeof(struct kvcache_request),
+                .entry_size = sizeof(struct kvcache_entry),
+                .result_size = sizeof(struct kvcache_result),
                 .op = op,
                 .namespace_handle = f->ns,
                 .keys = keys,
@@ -159,7 +161,7 @@ static unsigned exists(struct rig *f, uint64_t n)
         struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &result);
 
         tick(f);
-        assert_int_equal(kvcache_call(f->kv, &r, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &r, NULL), 0);
         assert_int_equal(result.status, result.tiers ? KVCACHE_OK : KVCACHE_MISS);
         assert_int_equal(result.length, 0);
         assert_int_equal(result.leases, 0);
@@ -177,7 +179,7 @@ static uint64_t match(struct rig *f, uint64_t first, size_t n)
         for (size_t i = 0; i < n; i++)
                 keys[i] = rig_key(first + i);
         tick(f);
-        assert_int_equal(kvcache_call(f->kv, &r, &value), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &r, &value), 0);
         free(keys);
         return value;
 }
@@ -290,13 +292,13 @@ static void entries_do_as_well_as_keys(void **state)
         r.namespace_handle = f->ns;
         r.entries = entries;
         tick(f);
-        assert_int_equal(kvcache_call(f->kv, &r, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &r, NULL), 0);
         for (unsigned i = 0; i < 40; i++) {
                 assert_int_equal(results[i].status, i == 33 ? KVCACHE_MISS : KVCACHE_OK);
                 assert_int_equal(results[i].tiers, i == 33 ? 0 : KVCACHE_TIER_DISK);
         }
         r.op = KVCACHE_OP_MATCH;
-        assert_int_equal(kvcache_call(f->kv, &r, &run), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &r, &run), 0);
         assert_int_equal(run, 33);
         for (unsigned i = 0; i < 40; i++) {
                 assert_int_equal(results[i].status, i < 33 ? KVCACHE_OK : KVCACHE_MISS);
@@ -340,7 +342,7 @@ static void what_is_submitted_is_complete_at_once(void **state)
 
                         assert_int_equal(poll(&p, 1, 1000), 1);
                 }
-                assert_int_equal(kvcache_drain(f->kv, c, 4, 0), 2);
+                assert_int_equal(kvcache_reap(f->kv, c, 4, 0), 2);
                 assert_int_equal(c[0].user_data, 11);
                 assert_int_equal(c[0].error, 0);
                 assert_int_equal(c[0].value, 0);
@@ -369,7 +371,7 @@ static void an_fd_that_is_asked_for_late_tells_of_what_is_complete(void **state)
         assert_int_equal(kvcache_submit(f->kv, &m), 0);
         p.fd = kvcache_fd(f->kv);
         assert_int_equal(poll(&p, 1, 1000), 1);
-        assert_int_equal(kvcache_drain(f->kv, &c, 1, 0), 1);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 1);
         assert_int_equal(poll(&p, 1, 0), 0);
 }
 
@@ -538,23 +540,23 @@ static void what_nobody_may_ask_is_left_to_the_daemon(void **state)
         add(f, 1, WIRE_TIER_DISK);
         settle(f);
         r.namespace_handle = f->ns;
-        assert_int_equal(kvcache_call(f->kv, &r, NULL), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &r, NULL), 0);
         assert_int_equal(results[0].status, KVCACHE_MISS); /* by the fake daemon */
         assert_int_equal(results[1].status, KVCACHE_INVALID);
         r.op = KVCACHE_OP_MATCH;
-        assert_int_equal(kvcache_call(f->kv, &r, &run), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &r, &run), 0);
         assert_int_equal(run, 0);
         r.count = 0;
         r.keys = NULL;
-        assert_int_equal(kvcache_call(f->kv, &r, &run), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &r, &run), 0);
         assert_int_equal(run, 0);
         r.count = 1;
         r.keys = keys;
         r.namespace_handle = 77;
-        assert_int_equal(kvcache_call(f->kv, &r, &run), -EINVAL);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &r, &run), -EINVAL);
         r.namespace_handle = f->ns;
         r.flags = KVCACHE_MORE;
-        assert_int_equal(kvcache_call(f->kv, &r, &run), -EINVAL);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &r, &run), -EINVAL);
 }
 
 /* An evict that was sent before is not overtaken. */
@@ -578,7 +580,7 @@ static void an_evict_is_not_overtaken(void **state)
         assert_int_equal(exists(f, 1), 0);
         assert_int_equal(requests(f, WIRE_EXISTS), asked + 1);
         fake_daemon_hold(f->d, 0);
-        assert_int_equal(kvcache_drain(f->kv, &c, 1, 5000), 1);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
         assert_int_equal(exists(f, 1), KVCACHE_TIER_DISK); /* the test did not take it out */
 }
 
@@ -651,7 +653,7 @@ static void absence_is_not_believed_of_a_daemon_that_is_gone(void **state)
                         } else {
                                 tick(f);
                                 assert_int_equal(kvcache_submit(f->kv, &r), 0);
-                                assert_int_equal(kvcache_drain(f->kv, &c, 1, 5000), 1);
+                                assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
                                 assert_int_equal(c.error, 0);
                         }
                 }
@@ -681,7 +683,7 @@ static void a_child_is_told_that_it_is_one(void **state)
                 struct kvcache_result result;
                 struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &result);
 
-                _exit(kvcache_call(f->kv, &r, NULL) == -ECHILD ? 0 : 1);
+                _exit(kvcache_submit_and_wait(f->kv, &r, NULL) == -ECHILD ? 0 : 1);
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_int_equal(status, 0);
@@ -758,12 +760,12 @@ static void what_is_answered_here_is_counted_for_the_daemon(void **state)
         submitted = request_of(f, KVCACHE_OP_EXISTS, keys, 1, results);
         tick(f);
         assert_int_equal(kvcache_submit(f->kv, &submitted), 0);
-        assert_int_equal(kvcache_drain(f->kv, &c, 1, 5000), 1);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
         assert_tally(1, 44, base + 8215);
 
         /* Not what the daemon is asked, which counts it itself. */
         root = request_of(f, KVCACHE_OP_EXISTS, keys, 2, results);
-        assert_int_equal(kvcache_call(f->kv, &root, &value), 0);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &root, &value), 0);
         table.stands = true;
         lookup_table_set_clock(table.now, 0);
         assert_int_equal(exists(f, 1), 0);
@@ -982,7 +984,7 @@ static void a_reply_without_its_descriptor_ends_the_session(void **state)
                 struct kvcache_result result;
                 struct kvcache_request r = request_of(f, KVCACHE_OP_EXISTS, &k, 1, &result);
 
-                (void)kvcache_call(f->kv, &r, NULL);
+                (void)kvcache_submit_and_wait(f->kv, &r, NULL);
                 assert_true(result.status == KVCACHE_MISS || result.status == KVCACHE_LOST);
         }
         assert_true(info_of(f).reconnects > 0);

@@ -66,7 +66,7 @@ static int client_take_places(struct client *c)
 
         c->stride = round_up(p->job->io_size, PLACE_ALIGN);
         for (; c->n_places < want; c->n_places++) {
-                r = kvcache_lane_acquire(c->kv, blocks * c->stride, &c->places[c->n_places]);
+                r = kvcache_staging_acquire(c->kv, blocks * c->stride, &c->places[c->n_places]);
                 if (r < 0)
                         break;
         }
@@ -144,20 +144,12 @@ static int client_submit(struct client *c, const struct profile_work *work,
         struct profile *p = c->profile;
         uint32_t number = c->idle[c->n_idle - 1];
         struct flight *f = &c->flights[number];
+        struct kvcache_request request;
+        struct kvcache_result *results;
 
         *f = (struct flight){ .piece = piece };
         f->at[0] = profile_now_ns();
-        struct kvcache_request request = {
-                .size = sizeof(request),
-                .op = work->write ? KVCACHE_OP_PUT : KVCACHE_OP_GET,
-                .namespace_handle = c->namespace_handle,
-                .ack = KVCACHE_WRITTEN,
-                .count = piece->count,
-                .parent = piece->root ? NULL : &p->keys[piece->first - 1],
-                .results = flight_results(c, work, number),
-                .timeout_ms = PROFILE_STUCK_MS,
-                .user_data = number,
-        };
+        results = flight_results(c, work, number);
         if (work->write) {
                 f->place = c->places[--c->n_free];
                 for (uint32_t i = 0; i < piece->count; i++) {
@@ -170,10 +162,15 @@ static int client_submit(struct client *c, const struct profile_work *work,
                                 .length = p->job->io_size,
                         };
                 }
-                request.entries = c->entries;
+                kvcache_prep_put(&request, c->namespace_handle, c->entries, piece->count,
+                                 KVCACHE_WRITTEN, results);
         } else {
-                request.keys = &p->keys[piece->first];
+                kvcache_prep_get(&request, c->namespace_handle, &p->keys[piece->first],
+                                 piece->count, results);
         }
+        request.parent = piece->root ? NULL : &p->keys[piece->first - 1];
+        request.timeout_ms = PROFILE_STUCK_MS;
+        request.user_data = number;
         f->at[1] = profile_now_ns();
         if (kvcache_submit(c->kv, &request) < 0)
                 return profile_fail(p, "a request cannot be sent: %s", kvcache_error(c->kv));
@@ -265,7 +262,7 @@ int through_client_move(void *userdata, const struct profile_work *work)
                                 return r;
                         on_way += work->pieces[next++].count;
                 }
-                n = kvcache_drain(c->kv, done, DRAIN_MAX, LOOK_MS);
+                n = kvcache_reap(c->kv, done, DRAIN_MAX, LOOK_MS);
                 if (n < 0)
                         return profile_fail(p, "the daemon went away: %s", kvcache_error(c->kv));
                 if (profile_should_stop(p))

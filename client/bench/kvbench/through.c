@@ -158,17 +158,13 @@ static int call_on_all(struct through *t, struct profile *p, enum kvcache_op op,
 {
         for (uint64_t at = 0; at < p->job->n_blocks; at += CALL_KEYS) {
                 size_t n = MIN(p->job->n_blocks - at, (uint64_t)CALL_KEYS);
-                struct kvcache_request request = {
-                        .size = sizeof(request),
-                        .op = op,
-                        .namespace_handle = t->namespace_handle,
-                        .tiers = tiers,
-                        .keys = p->keys + at,
-                        .count = n,
-                        .results = t->results,
-                };
-                int r = kvcache_call(t->options.kv, &request, NULL);
+                struct kvcache_request request;
+                int r;
 
+                kvcache_prep(&request, op, t->namespace_handle, n, t->results);
+                request.keys = p->keys + at;
+                request.tiers = tiers;
+                r = kvcache_submit_and_wait(t->options.kv, &request, NULL);
                 if (r < 0)
                         return lost(t, p, r, what);
                 if (profile_should_stop(p))
@@ -253,7 +249,7 @@ static int look_at_lane(struct through *t, struct profile *p, struct kvcache_inf
 {
         struct kvcache *kv = t->options.kv;
         void *place;
-        int r = kvcache_lane_acquire(kv, p->job->io_size, &place);
+        int r = kvcache_staging_acquire(kv, p->job->io_size, &place);
 
         if (r == -E2BIG || r == -ENOBUFS)
                 return profile_fail(p,
@@ -263,7 +259,7 @@ static int look_at_lane(struct through *t, struct profile *p, struct kvcache_inf
                                     p->job->io_size);
         if (r < 0)
                 return profile_fail(p, "no memory to write from: %s", kvcache_error(kv));
-        kvcache_lane_release(kv, place);
+        kvcache_staging_release(kv, place);
         if (kvcache_get_info(kv, ret) < 0)
                 return profile_fail(p, "the daemon went away: %s", kvcache_error(kv));
         return 0;
@@ -302,7 +298,7 @@ int through_open(struct through *t, struct profile *p, const struct through_opti
         t->side = (struct profile_side){
                 .name = "KVCACHE",
                 .self = t,
-                .piece_bytes = info.lane_bytes / 4,
+                .piece_bytes = info.staging_bytes / 4,
                 /* The daemon lets a connection hold a quarter of the pool; all of them leave half
                    of it. */
                 .window_bytes =

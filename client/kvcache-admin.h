@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libkvcache for those who look after a daemon: namespaces, lists of chunks, purge, verify, the
+ * volumes, reports. Conventions, handles and return values are those of <kvcache.h>. */
+#ifndef KVCACHE_ADMIN_H
+#define KVCACHE_ADMIN_H
+
+#include <kvcache.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+/* A namespace that exists. */
+struct kvcache_namespace_info {
+        char name[256];
+        char tenant[64];
+        uint32_t owner;                /* id of the user that made it; UINT32_MAX: not known */
+        uint32_t sessions;             /* that have it open */
+        uint64_t chunks, stored_bytes; /* on disk */
+        uint64_t chunk_bytes;          /* declared; 0: none */
+        uint64_t created_ms;           /* Unix time */
+        uint64_t last_used_ms; /* when the last session that had it open ended, now if one has; 0:
+                                  none has since the daemon started */
+        uint32_t fingerprint_crc32c;
+        uint32_t may_remove; /* 1: this client may remove it, once it is empty */
+};
+/* Up to `max` namespaces; `tenant`: those of this one; NULL: of the own one, or, of an admin, of
+ * all. Start with *cursor = 0; at the end it is 0 again. Returns how many. -EOPNOTSUPP: the daemon
+ * is too old for this. */
+int kvcache_namespace_list_sized(struct kvcache *kv, const char *tenant, uint64_t *cursor,
+                                 struct kvcache_namespace_info *ret, size_t info_size, size_t max);
+static inline int kvcache_namespace_list(struct kvcache *kv, const char *tenant, uint64_t *cursor,
+                                         struct kvcache_namespace_info *ret, size_t max)
+{
+        return kvcache_namespace_list_sized(kv, tenant, cursor, ret, sizeof(*ret), max);
+}
+/* One by its name; `tenant`: NULL: the own one. `ret_fingerprint` (may be NULL) gets its text, to
+ * be freed by the caller with free(). -ENOENT: there is none, or none that this client may know of.
+ */
+int kvcache_namespace_stat_sized(struct kvcache *kv, const char *name, const char *tenant,
+                                 struct kvcache_namespace_info *ret, size_t info_size,
+                                 char **ret_fingerprint);
+static inline int kvcache_namespace_stat(struct kvcache *kv, const char *name, const char *tenant,
+                                         struct kvcache_namespace_info *ret, char **ret_fingerprint)
+{
+        return kvcache_namespace_stat_sized(kv, name, tenant, ret, sizeof(*ret), ret_fingerprint);
+}
+enum {
+        KVCACHE_PURGE = 1 << 0, /* also what it holds: deleted for good */
+};
+/* Removes a namespace; on stable storage when this returns. For the user that made it, and for
+ * admins: -EACCES. `ret_dropped` (may be NULL): chunks that were purged with it. -ENOENT: as above;
+ * -ENOTEMPTY: it holds chunks; -EBUSY: other sessions have it open, or some operation on it is in
+ * progress; kvcache_error() says which. A handle that has it open opens it again, and so may make
+ * it again, when it is next used. */
+int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *tenant,
+                             uint32_t flags, uint64_t *ret_dropped);
+
+struct kvcache_listed {
+        struct kvcache_key key;
+        uint64_t length;
+        uint64_t created_ms;
+        uint32_t tiers;
+        uint32_t reserved; /* 0 */
+};
+/* Up to `max` chunks of a namespace, in no order; those that are in memory only, since they are
+ * being written or could not be, are passed over. Start with *cursor = 0; at the end it is 0 again.
+ * Returns how many, which may be none before the end, too. */
+int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
+                       struct kvcache_listed *ret, size_t listed_size, size_t max);
+static inline int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
+                               struct kvcache_listed *ret, size_t max)
+{
+        return kvcache_list_sized(kv, namespace_handle, cursor, ret, sizeof(*ret), max);
+}
+
+/* Deletes everything in the namespace, for good; on stable storage when this returns. `ret_dropped`
+ * (may be NULL): how many chunks. */
+int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped);
+/* Everything in the store. For admins: -EACCES. */
+int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped);
+
+/* Where a walk through the store is, and what the last step found. */
+struct kvcache_verify {
+        uint32_t size;          /* sizeof(struct kvcache_verify) */
+        uint32_t path;          /* of the store, from 0; the caller goes from one to the next */
+        uint32_t segment, slot; /* in: where to begin, at first 0; out: where to go on */
+        uint32_t max_chunks;    /* at most so many; 0: the library's choice */
+        uint32_t reserved;      /* 0 */
+        uint64_t max_bytes;     /* ends behind the chunk that reaches this; 0: the same */
+
+        uint32_t paths;         /* out: of the store */
+        uint32_t segments;      /* of this path; when `segment` reaches it, the path is through */
+        uint64_t chunks, bytes; /* read, bad ones included */
+        uint64_t mismatched;    /* not what was put: dropped */
+        uint64_t unreadable;    /* refused by the device: dropped */
+        uint64_t skipped;       /* not read, for want of memory and the like: still there */
+        uint32_t gave_up;       /* 1: many in a row could not be read: the device is at fault */
+        uint32_t reserved_2;    /* 0 */
+};
+/* Reads a part of one segment back from disk, compares checksums, and drops what is bad: a miss
+ * from then on. For admins: -EACCES. -EINVAL: no such path; -EBUSY: too much is being verified
+ * already; -EIO: the path is bypassed. */
+int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify);
+
+/* Suspends path `path` of the store, from 0 in the order of the status report's store.paths, when
+ * all that was begun there has been written: its keys are misses from then on. Resuming probes the
+ * device and uses the path again, also one that the daemon has bypassed by itself; it may take a
+ * second for each million chunks. 1: it was in that state already. For admins: -EACCES. -EINVAL: no
+ * such path; -EBUSY: the device has not completed earlier I/O, or another such call is in progress;
+ * -EIO: the device, and kvcache_error() says what. */
+int kvcache_device_suspend(struct kvcache *kv, uint32_t path);
+int kvcache_device_resume(struct kvcache *kv, uint32_t path);
+
+/* Round trip, ns. `ret_ns` may be NULL. */
+int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns);
+
+enum kvcache_report {
+        KVCACHE_REPORT_STATUS = 0,  /* JSON */
+        KVCACHE_REPORT_STATS = 1,   /* JSON, every metric */
+        KVCACHE_REPORT_METRICS = 2, /* Prometheus text */
+        KVCACHE_REPORT_CONFIG = 3,  /* YAML; for admins: -EACCES */
+};
+/* A text about the daemon, NUL-terminated, to be freed by the caller with free(). */
+int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

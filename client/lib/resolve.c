@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A request's keys, resolved; see resolve.h.
+ *
+ * Runs in the handle's thread, inside of the user's calls. Owns nothing but what it allocates for
+ * its caller.
+ *
+ * One pass over the entries. Each is brought to this library's form, checked, and its bytes are
+ * located: in the lane, in a donated region, or in other memory. What was found holds for one
+ * session: the next one has another lane and other numbers for the regions. */
+#include "resolve.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "abi.h"
+#include "checked.h"
+#include "handle.h"
+
+static_assert(sizeof(struct kvcache_key) == sizeof(struct key), "keys are the same bytes");
+
+void resolved_fini(struct resolved *r)
+{
+        free(r->keys);
+        *r = (struct resolved){ 0 };
+}
+
+static bool op_moves(enum kvcache_op op)
+{
+        return op == KVCACHE_OP_PUT || op == KVCACHE_OP_GET_INTO;
+}
+
+/* Entry `i`, in `scratch` if the program's is shorter than ours. */
+static const struct kvcache_entry *entry_at(const struct kvcache_request *user, size_t i,
+                                            struct kvcache_entry *scratch)
+{
+        const struct kvcache_entry *e = abi_at(user->entries, user->entry_size, i);
+
+        if (user->entry_size >= sizeof(*e))
+                return e;
+        (void)abi_copy_in(scratch, sizeof(*scratch), e, user->entry_size);
+        return scratch;
+}
+
+/* How many pieces the entries have, a missing array counting as one. */
+static bool count_pieces(const struct kvcache_request *user, size_t *ret)
+{
+        struct kvcache_entry scratch;
+        size_t n = 0;
+
+        for (size_t i = 0; i < user->count; i++) {
+                const struct kvcache_entry *e = entry_at(user, i, &scratch);
+
+                if (!checked_add(n, e->pieces && e->n_pieces > 0 ? e->n_pieces : 1u, &n))
+                        return false;
+        }
+        *ret = n;
+        return true;
+}
+
+static int allocate(const struct kvcache_request *user, struct resolved *r)
+{
+        size_t keys, pieces = 0, bytes;
+
+        if (op_moves(user->op) && !count_pieces(user, &pieces))
+                return -ENOMEM;
+        if (!checked_mul(user->count, sizeof(*r->keys), &keys) ||
+            !checked_mul(pieces, sizeof(*r->pieces), &bytes) || !checked_add(bytes, keys, &bytes))
+                return -ENOMEM;
+        r->keys = malloc(MAX(bytes, (size_t)1));
+        if (!r->keys)
+                return -ENOMEM;
+        r->pieces = (struct resolved_piece *)(r->keys + user->count);
+        r->count = user->count;
+        return 0;
+}
+static_assert(_Alignof(struct resolved_piece) <= _Alignof(struct resolved_key),
+              "the pieces lie behind the keys");
+
+enum home {
+        HOME_SHARED,    /* in memory that the daemon has, too */
+        HOME_ELSEWHERE, /* or a part of it is */
+        HOME_REFUSED,   /* in a region that the daemon did not take again */
+};
+
+/* Where this piece is. `*tried`: the regions that this pass has donated again. -errno: the request
+ * cannot go out. */
+static int locate(struct kvcache *kv, struct resolved_piece *p, struct resolved *r, uint64_t *tried)
+{
+        const struct lane *l = &kv->conn->lane;
+        const struct donated *d;
+        int error;
+
+        if (lane_contains(l, p->data, p->bytes)) {
+                p->place =
+                        (struct place){ WIRE_REGION_LANE,
+                                        (uint64_t)((const uint8_t *)p->data - l->base), p->bytes };
+                return HOME_SHARED;
+        }
+        d = donated_find(kv, p->data, p->bytes);
+        if (!d)
+                return HOME_ELSEWHERE;
+        error = donated_ready(kv, d, tried, &r->refused);
+        if (error < 0)
+                return error;
+        if (d->session != kv->sessions)
+                return HOME_REFUSED;
+        p->place =
+                (struct place){ d->id, (uint64_t)((const uint8_t *)p->data - d->base), p->bytes };
+        return HOME_SHARED;
+}
+
+/* The bytes of entry `e`, or the room for them. */
+static int resolve_bytes(struct kvcache *kv, const struct kvcache_request *user,
+                         const struct kvcache_entry *e, struct resolved *r, struct resolved_key *k,
+                         uint64_t *tried)
+{
+        const struct iovec one = { e->data, e->length };
+        const struct iovec *pieces = e->n_pieces > 0 ? e->pieces : &one;
+        int home = HOME_SHARED;
+        bool valid = pieces != NULL;
+
+        k->n_pieces = pieces && e->n_pieces > 0 ? e->n_pieces : 1;
+        for (uint32_t i = 0; i < k->n_pieces; i++) {
+                struct resolved_piece *p = &r->pieces[k->first_piece + i];
+                int at;
+
+                *p = (struct resolved_piece){ 0 };
+                if (!pieces)
+                        break;
+                p->data = pieces[i].iov_base;
+                p->bytes = pieces[i].iov_len;
+                valid = valid && p->data && p->bytes > 0;
+                if (!checked_add(k->bytes, p->bytes, &k->bytes))
+                        k->bytes = UINT64_MAX;
+                at = locate(kv, p, r, tried);
+                if (at < 0)
+                        return at;
+                home = MAX(home, at); /* the enumeration ascends as it gets worse */
+        }
+        k->shared = home == HOME_SHARED;
+        if (!valid || home == HOME_REFUSED)
+                k->status = KVCACHE_INVALID;
+        if (valid && user->op == KVCACHE_OP_PUT && k->bytes > kv->conn->max_chunk)
+                k->status = KVCACHE_TOO_LARGE;
+        else if (k->n_pieces > 1 && k->bytes > UINT32_MAX)
+                k->status = KVCACHE_INVALID; /* no chunk is that long, nor is a number for it */
+        return 0;
+}
+
+static int resolve_key(struct kvcache *kv, const struct kvcache_request *user, size_t i,
+                       size_t *n_pieces, struct resolved *r, uint64_t *tried)
+{
+        struct resolved_key *k = &r->keys[i];
+        struct kvcache_entry scratch;
+        const struct kvcache_entry *e = user->entries ? entry_at(user, i, &scratch) : NULL;
+        bool by_range = e && (user->op == KVCACHE_OP_GET || user->op == KVCACHE_OP_GET_INTO);
+        struct key key;
+        int error;
+
+        *k = (struct resolved_key){
+                .key = e ? &((const struct kvcache_entry *)abi_at(user->entries, user->entry_size,
+                                                                  i))
+                                       ->key
+                         : &user->keys[i],
+                .first_piece = *n_pieces,
+                .shared = true,
+        };
+        if (op_moves(user->op)) {
+                error = resolve_bytes(kv, user, e, r, k, tried);
+                if (error < 0)
+                        return error;
+                *n_pieces += k->n_pieces;
+        }
+        memcpy(&key, k->key, sizeof(key));
+        if (key_is_root(&key))
+                k->status = KVCACHE_INVALID;
+        if (by_range && (e->range_offset > UINT32_MAX || e->range_length > UINT32_MAX))
+                k->status = k->status != KVCACHE_OK ? k->status : KVCACHE_INVALID;
+        if (by_range && k->status == KVCACHE_OK) {
+                k->range_offset = (uint32_t)e->range_offset;
+                k->range_length = (uint32_t)e->range_length;
+        }
+        if (k->status == KVCACHE_OK && !k->shared) {
+                r->all_shared = false;
+                r->needs_lane = user->op == KVCACHE_OP_PUT;
+        }
+        return 0;
+}
+
+int resolve(struct kvcache *kv, const struct kvcache_request *user, struct resolved *r)
+{
+        uint64_t tried = 0;
+        size_t n_pieces = 0;
+        int error;
+
+        if (kv->conn && r->session == kv->sessions)
+                return 0;
+        resolved_fini(r);
+        error = allocate(user, r);
+        r->all_shared = true;
+        for (size_t i = 0; error == 0 && i < user->count; i++) {
+                error = resolve_key(kv, user, i, &n_pieces, r, &tried);
+                /* Donating a region again may have shown that the session is over. */
+                if (error == 0 && !kv->conn)
+                        error = -ECONNRESET;
+        }
+        if (error < 0)
+                resolved_fini(r);
+        else
+                r->session = kv->sessions;
+        return error;
+}

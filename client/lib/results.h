@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The results of a request: the program's array, in the size that it was built with. */
+#pragma once
+
+#include "abi.h"
+
+struct results {
+        struct kvcache_result *base; /* NULL: none wanted */
+        size_t size;                 /* of one */
+};
+
+static inline void results_set(const struct results *to, size_t i, const struct kvcache_result *r)
+{
+        if (to->size == sizeof(*r))
+                to->base[i] = *r;
+        else
+                abi_copy_out(abi_at(to->base, to->size, i), to->size, r, sizeof(*r));
+}
