@@ -19,6 +19,7 @@
 #include <yaml.h>
 
 #include "checked.h"
+#include "suggest.h"
 #include "cleanup.h"
 #include "config-internal.h"
 
@@ -374,7 +375,7 @@ static int read_tenant_pair(struct reader *r, struct config_tenant *t,
 {
         yaml_mark_t key = r->event.start_mark;
         char quoted[CONFIG_QUOTED];
-        struct config_meant meant;
+        struct suggestion meant;
         unsigned row;
         int ret;
 
@@ -384,13 +385,13 @@ static int read_tenant_pair(struct reader *r, struct config_tenant *t,
         ret = check_whole(r);
         if (ret < 0)
                 return ret;
-        meant = config_meant_init(scalar(r));
+        meant = suggest_init(scalar(r));
         for (row = 0; row < config_n_tenant_rows; row++) {
                 const char *name = strchr(config_tenant_rows[row].name, '.') + 1;
 
                 if (strcmp(name, scalar(r)) == 0)
                         break;
-                config_meant_try(&meant, scalar(r), name);
+                suggest_try(&meant, scalar(r), name);
         }
         if (row == config_n_tenant_rows)
                 return fail_at(r, key, "unknown key %s of a tenant%s%s%s",

@@ -90,15 +90,6 @@ bool config_row_is_auto(const void *object, const struct config_row *row);
 /* "16MiB to 1PiB, or auto": what a value may be, for people. */
 void config_format_range(const struct config_row *row, char *ret, size_t size);
 
-/* "Did you mean": the candidate with the fewest edits between it and what was written, if they are
- * few. */
-struct config_meant {
-        const char *text; /* NULL: none so far */
-        unsigned distance;
-};
-struct config_meant config_meant_init(const char *written);
-void config_meant_try(struct config_meant *m, const char *written, const char *candidate);
-
 /* `text` in quotes, cut and without control characters, for messages. Returns `ret`. */
 enum { CONFIG_QUOTED = 100 };
 const char *config_quote(const char *text, char ret[static CONFIG_QUOTED]);

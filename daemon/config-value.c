@@ -15,6 +15,7 @@
 #include <sys/un.h>
 
 #include "checked.h"
+#include "suggest.h"
 #include "cleanup.h"
 #include "config-internal.h"
 
@@ -46,64 +47,6 @@ const char *config_quote(const char *text, char ret[static CONFIG_QUOTED])
         ret[n++] = '"';
         ret[n] = '\0';
         return ret;
-}
-
-/* --- what was meant --- */
-
-/* Edits (insert, delete, replace, swap neighbours) from `a` to `b`, without regard to case; at
- * least `enough` if there are more. */
-static unsigned edit_distance(const char *a, const char *b, unsigned enough)
-{
-        enum { LONGEST = 48 };
-        unsigned rows[3][LONGEST + 1], *before = rows[0], *last = rows[1], *now = rows[2];
-        size_t na = strlen(a), nb = strlen(b);
-
-        if (na > LONGEST || nb > LONGEST || (na > nb ? na - nb : nb - na) >= enough)
-                return enough;
-        for (size_t j = 0; j <= nb; j++)
-                last[j] = (unsigned)j;
-        for (size_t i = 1; i <= na; i++) {
-                unsigned *spare = before, least = (unsigned)i;
-
-                now[0] = least;
-                for (size_t j = 1; j <= nb; j++) {
-                        int ca = tolower((unsigned char)a[i - 1]),
-                            cb = tolower((unsigned char)b[j - 1]);
-                        unsigned d = last[j - 1] + (ca != cb);
-
-                        d = MIN(d, last[j] + 1);
-                        d = MIN(d, now[j - 1] + 1);
-                        if (i > 1 && j > 1 && ca == tolower((unsigned char)b[j - 2]) &&
-                            cb == tolower((unsigned char)a[i - 2]))
-                                d = MIN(d, before[j - 2] + 1);
-                        now[j] = d;
-                        least = MIN(least, d);
-                }
-                if (least > enough)
-                        return enough; /* a swap adds one to what is two rows above */
-                before = last;
-                last = now;
-                now = spare;
-        }
-        return MIN(last[nb], enough);
-}
-
-/* At most a third of the letters may differ. */
-struct config_meant config_meant_init(const char *text)
-{
-        return (struct config_meant){ .distance = (unsigned)MAX(strlen(text) / 3, (size_t)1) + 1 };
-}
-
-void config_meant_try(struct config_meant *m, const char *text, const char *candidate)
-{
-        size_t n = strlen(text);
-        unsigned d = edit_distance(text, candidate, m->distance);
-
-        if (n >= 3 && d > 1 && strncasecmp(text, candidate, n) == 0 &&
-            !strchr(candidate + n, '.')) /* cut short: "warn" */
-                d = 1;
-        if (d < m->distance)
-                *m = (struct config_meant){ .text = candidate, .distance = d };
 }
 
 /* --- numbers with units --- */
@@ -184,7 +127,7 @@ int config_parse_ms(const char *text, uint64_t *ret)
 
 static const char *unit_meant(const char *unit, const struct unit *units)
 {
-        struct config_meant meant = { .distance = 2 };
+        struct suggestion meant = { .distance = 2 };
 
         for (const struct unit *u = units; u->name; u++)
                 if (strcasecmp(u->name, unit) == 0)
@@ -206,7 +149,7 @@ static const char *unit_meant(const char *unit, const struct unit *units)
                 return "d";
         for (const struct unit *u = units; u->name; u++)
                 if (strlen(u->name) > 1)
-                        config_meant_try(&meant, unit, u->name);
+                        suggest_try(&meant, unit, u->name);
         return meant.text;
 }
 
@@ -323,13 +266,13 @@ static bool word_at(const char *words, unsigned i, char ret[static 24])
 static int refuse_word(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
 {
         char quoted[CONFIG_QUOTED], word[24], all[160] = "", best[24];
-        struct config_meant meant = config_meant_init(text);
+        struct suggestion meant = suggest_init(text);
         size_t used = 0;
 
         for (unsigned i = 0; word_at(row->words, i, word); i++) {
-                struct config_meant before = meant;
+                struct suggestion before = meant;
 
-                config_meant_try(&meant, text, word);
+                suggest_try(&meant, text, word);
                 if (meant.distance < before.distance)
                         strcpy(best, word);
                 used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s", i > 0 ? ", " : "",

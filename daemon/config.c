@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "checked.h"
+#include "suggest.h"
 #include "cleanup.h"
 #include "config-internal.h"
 
@@ -187,7 +188,7 @@ void config_say_unknown(const char *name, char why[static CONFIG_WHY])
 {
         char quoted[CONFIG_QUOTED], quoted_entry[CONFIG_QUOTED], entry[CONFIG_QUOTED];
         char sections[16][24];
-        struct config_meant meant = config_meant_init(name);
+        struct suggestion meant = suggest_init(name);
         bool lacks_section = false;
         size_t n = section_length(name);
         unsigned n_sections = 0;
@@ -205,9 +206,9 @@ void config_say_unknown(const char *name, char why[static CONFIG_WHY])
         for (unsigned i = 0; i < N_NAMES; i++) {
                 const char *candidate = name_at(i), *last = strrchr(candidate, '.') + 1;
 
-                config_meant_try(&meant, name, candidate);
+                suggest_try(&meant, name, candidate);
                 if (n == 0 && !lacks_section && strcasecmp(last, name) == 0) {
-                        meant = (struct config_meant){ .text = candidate };
+                        meant = (struct suggestion){ .text = candidate };
                         lacks_section = true;
                 }
         }
@@ -220,7 +221,7 @@ void config_say_unknown(const char *name, char why[static CONFIG_WHY])
                 assert(length < sizeof(sections[0]));
                 snprintf(sections[n_sections], sizeof(sections[0]), "%.*s", (int)length,
                          name_at(i));
-                config_meant_try(&meant, name, sections[n_sections++]);
+                suggest_try(&meant, name, sections[n_sections++]);
         }
         config_quote(name, quoted);
         if (meant.text) {
@@ -356,7 +357,7 @@ int config_load_environment(struct config *c, char *const *variables,
         for (; *variables; variables++) {
                 const char *equals = strchr(*variables, '=');
                 char name[64], candidate[64], meant_name[64];
-                struct config_meant meant;
+                struct suggestion meant;
                 int row = -1;
 
                 if (strncmp(*variables, "KVCACHE_", 8) != 0 || !equals)
@@ -369,14 +370,14 @@ int config_load_environment(struct config *c, char *const *variables,
                 if (row == -2)
                         continue;
 
-                meant = config_meant_init(name + 8);
+                meant = suggest_init(name + 8);
                 for (unsigned i = 0; i < N_NAMES && row < 0; i++) {
-                        struct config_meant before = meant;
+                        struct suggestion before = meant;
 
                         variable_name(name_at(i), candidate);
                         if (strcmp(candidate, name) == 0)
                                 row = config_row_find(name_at(i));
-                        config_meant_try(&meant, name, candidate);
+                        suggest_try(&meant, name, candidate);
                         if (meant.distance < before.distance)
                                 strcpy(meant_name, candidate);
                 }
