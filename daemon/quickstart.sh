@@ -34,6 +34,7 @@ root=$(cd "$(dirname "$0")/.." && pwd) || exit 1
 build=$root/build-quickstart
 log=$build/daemon.log
 ctl=$build/client/ctl/kvcachectl
+bench=$build/client/bench/kvcache-bench
 
 if [ -t 1 ]; then
         bold=$(printf '\033[1m') dim=$(printf '\033[2m') plain=$(printf '\033[0m')
@@ -76,7 +77,7 @@ if [ ! -f "$build/build.ninja" ]; then
                 die "meson setup failed" "$build/setup.log"
 fi
 ninja -C "$build" >"$build/build.log" 2>&1 || die "the build failed" "$build/build.log"
-note "in build-quickstart/: daemon/kvcache-daemon, client/ctl/kvcachectl"
+note "in build-quickstart/: daemon/kvcache-daemon, client/ctl/kvcachectl, client/bench/kvcache-bench"
 
 # --- start ---
 
@@ -118,7 +119,7 @@ else
 fi
 # What it prints is kept as well, and its progress bar is on stderr: a pipe, and the status around it. The replay gets a
 # Ctrl-C itself, and reports as far as it came.
-{ "$ctl" --socket "$socket" "$@"; echo $? >"$build/replay.status"; } | tee -i "$build/replay.txt"
+{ "$bench" --socket "$socket" "$@"; echo $? >"$build/replay.status"; } | tee -i "$build/replay.txt"
 status=$(cat "$build/replay.status" 2>/dev/null || echo 1)
 line=$(grep '^replay: ' "$build/replay.txt" | tail -n 1)
 [ "$status" = 0 ] || die "the replay ended with status $status" "$log"
@@ -140,9 +141,9 @@ fi
 
 step "It serves. Try"
 cat <<END
-  export PATH=$build/client/ctl:\$PATH KVCACHE_SOCKET=$socket
+  export PATH=$build/client/ctl:$build/client/bench:\$PATH KVCACHE_SOCKET=$socket
   kvcachectl ls replay | head              what is stored
-  kvcachectl replay --synthetic chat       again: now everything is there
+  kvcache-bench replay --synthetic chat    again: now everything is there
   kvcachectl stats | grep hits             every metric
   kvcachectl purge replay                  forget it all, for good
 END

@@ -48,8 +48,8 @@ static const struct option_row replay_options[] = {
           "a put is answered when its block is accepted (visible; the default),\n"
           "written (survives a crash of the daemon) or durable (power loss)" },
         { OPTION_ACKS, "acks", "FILE",
-          "append every key whose put was answered, at once; `exists --from FILE`\n"
-          "reads it" },
+          "append every key whose put was answered, at once; `kvcachectl\n"
+          "exists --from FILE` reads it" },
         { 'n', "namespace", "NS", "the namespace (default: replay)" },
         { OPTION_RECONNECT, "reconnect", "SECONDS",
           "how long to try when the daemon is gone, before giving up (default: 2)" },

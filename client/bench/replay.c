@@ -52,7 +52,7 @@ static int connect_one(struct replay_shared *s, struct kvcache **ret)
         struct kvcache_options options = {
                 .size = sizeof(options),
                 .socket_path = s->options->socket_path,
-                .client_name = "kvcachectl replay",
+                .client_name = "kvcache-bench replay",
         };
         char error[512] = "";
         int r = kvcache_connect(ret, &options, error, sizeof(error));

@@ -11,11 +11,23 @@
 #include "key.h"
 #include "sha256.h"
 
+static const char *tool_name = "kvcachectl";
+
+void complain_as(const char *name)
+{
+        tool_name = name;
+}
+
+const char *complain_name(void)
+{
+        return tool_name;
+}
+
 int complain(int status, const char *format, ...)
 {
         va_list arguments;
 
-        fputs("kvcachectl: ", stderr);
+        fprintf(stderr, "%s: ", tool_name);
         va_start(arguments, format);
         vfprintf(stderr, format, arguments);
         va_end(arguments);
@@ -127,7 +139,7 @@ int ctl_connect(struct ctl *ctl)
         struct kvcache_options options = {
                 .size = sizeof(options),
                 .socket_path = ctl->socket_path,
-                .client_name = "kvcachectl",
+                .client_name = tool_name,
                 .flags = KVCACHE_NO_LOOKUP, /* a command asks once: no index is made for that */
                 .request_timeout_ms = ctl->request_timeout_ms,
         };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the commands of kvcachectl share: the connection, exit statuses, errors in words, key
+/* What the commands of the tools share: the connection, exit statuses, errors in words, key
  * arguments, JSON.
  *
  * A function that can end the command returns an exit status: EXIT_OK goes on, anything else has
@@ -48,7 +48,10 @@ static inline void fclosep(FILE **f)
                 fclose(*f);
 }
 
-/* "kvcachectl: ..." on stderr; returns `status`. */
+/* The name of the tool, in front of every message. */
+void complain_as(const char *name);
+const char *complain_name(void);
+/* "NAME: ..." on stderr; returns `status`. */
 int complain(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int complain_memory(void);
 /* What a failed call (a negative errno) means, with the library's words. */

@@ -11,6 +11,7 @@
 #include "common.h"
 #include "human.h"
 #include "checked.h"
+#include "suggest.h"
 
 enum { MAX_OPTIONS = 96, HELP_COLUMN = 28 };
 
@@ -48,7 +49,7 @@ static void print_option(const struct option_row *row)
 
 void command_print_help(const struct command *command)
 {
-        printf("usage: kvcachectl %s [OPTIONS]%s%s\n\n%s\n\nOptions:\n", command->name,
+        printf("usage: %s %s [OPTIONS]%s%s\n\n%s\n\nOptions:\n", complain_name(), command->name,
                *command->arguments ? " " : "", command->arguments, command->help);
         for (const struct option_row *row = command->options; row && row->id; row++)
                 print_option(row);
@@ -60,11 +61,11 @@ int usage_error(const struct command *command, const char *format, ...)
 {
         va_list arguments;
 
-        fputs("kvcachectl: ", stderr);
+        fprintf(stderr, "%s: ", complain_name());
         va_start(arguments, format);
         vfprintf(stderr, format, arguments);
         va_end(arguments);
-        fprintf(stderr, "\nSee: kvcachectl%s%s --help\n", command ? " " : "",
+        fprintf(stderr, "\nSee: %s%s%s --help\n", complain_name(), command ? " " : "",
                 command ? command->name : "");
         return EXIT_WRONG_USAGE;
 }
@@ -114,6 +115,28 @@ static void respell_next(int argc, char **argv)
                 replace_underscores(argv[i] + 2);
 }
 
+/* Also of one that is ambiguous, or that takes no argument and has got one. */
+static int unknown_option(const struct command *command, const struct parser *p, const char *option)
+{
+        size_t n = strcspn(option, "=");
+        char name[OPTION_NAME_BYTES];
+        struct suggestion meant;
+
+        if (strncmp(option, "--", 2) != 0 || n - 2 >= sizeof(name))
+                return usage_error(command, "unknown option '%s'", option);
+        snprintf(name, sizeof(name), "%.*s", (int)n - 2, option + 2);
+        meant = suggest_init(name);
+        for (unsigned i = 0; i < p->n; i++) {
+                if (strcmp(p->names[i], name) == 0)
+                        return usage_error(command, "option '--%s' takes no argument", name);
+                suggest_try(&meant, name, p->names[i]);
+        }
+        if (meant.text)
+                return usage_error(command, "unknown option '%s'; did you mean \"--%s\"?", option,
+                                   meant.text);
+        return usage_error(command, "unknown option '%s'", option);
+}
+
 int option_next(struct ctl *ctl, const struct command *command, int argc, char **argv,
                 const char **ret_argument, int *ret_first)
 {
@@ -145,8 +168,7 @@ int option_next(struct ctl *ctl, const struct command *command, int argc, char *
                                                        argv[optind - 1]);
                         return -1;
                 case '?':
-                        ctl->exit_status =
-                                usage_error(command, "unknown option '%s'", argv[optind - 1]);
+                        ctl->exit_status = unknown_option(command, &parser, argv[optind - 1]);
                         return -1;
                 default:
                         *ret_argument = optarg;

@@ -36,7 +36,7 @@ bool option_count(struct ctl *ctl, const char *name, const char *text, unsigned 
                   unsigned long long most, unsigned long long *ret);
 bool option_bytes(struct ctl *ctl, const char *name, const char *text, unsigned long long *ret);
 
-/* "kvcachectl put --help" tells more. Returns the status of wrong usage. */
+/* "See: kvcachectl put --help". Returns the status of wrong usage. */
 int usage_error(const struct command *command, const char *format, ...)
         __attribute__((format(printf, 2, 3)));
 void command_print_help(const struct command *command);

@@ -20,7 +20,8 @@ typedef int (*key_batch_fn)(struct ctl *ctl, const struct key_batch *batch, void
 #define FROM_OPTION(value)                                                                         \
         {                                                                                          \
                 value, "from", "FILE",                                                             \
-                        "the keys in FILE, as `replay --acks` writes them; \"-\": standard input"  \
+                        "the keys in FILE, as `kvcache-bench replay --acks` writes them;\n\"-\": " \
+                        "standard input"                                                           \
         }
 
 /* What the daemon says of each key, in their order; of a namespace that is missing: KVCACHE_MISS.

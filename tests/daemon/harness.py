@@ -31,6 +31,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("KVCACHE_BUILD", SOURCE / "build-test")).resolve()
 DAEMON = BUILD / "daemon" / "kvcache-daemon"
 CTL = BUILD / "client" / "ctl" / "kvcachectl"
+BENCH = BUILD / "client" / "bench" / "kvcache-bench"
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 PAGE = 4096
@@ -488,15 +489,20 @@ class Daemon:
             connection.close()
 
 
-def ctl(*arguments, daemon=None, check=None, input=None, env=None, text=True, timeout=60):
+def ctl(*arguments, daemon=None, check=None, input=None, env=None, text=True, timeout=60, tool=CTL):
     """Runs kvcachectl; `check` is the exit status it must have."""
-    command = [str(CTL)] + (["--socket", daemon.socket] if daemon else []) + [str(a) for a in arguments]
+    command = [str(tool)] + (["--socket", daemon.socket] if daemon else []) + [str(a) for a in arguments]
     clean = {k: v for k, v in os.environ.items() if not k.startswith("KVCACHE_")}
     result = subprocess.run(command, input=input if input is not None else "" if text else b"", capture_output=True, text=text,
                             env={**clean, **(env or {})}, timeout=timeout * slow())
     assert check is None or result.returncode == check, f"exit status {result.returncode}, not {check}: {result.stderr}"
     assert not SANITIZER_REPORT.search(result.stderr if text else result.stderr.decode(errors="replace")), result.stderr
     return result
+
+
+def bench(*arguments, **how):
+    """Runs kvcache-bench, in the same way."""
+    return ctl(*arguments, **how, tool=BENCH)
 
 
 class UnixHTTPConnection(http.client.HTTPConnection):

@@ -11,7 +11,7 @@ import pytest
 
 import harness
 import kvwire
-from harness import KIB, ctl, items, key_of, value_of
+from harness import KIB, bench, ctl, items, key_of, value_of
 from kvwire import Ack, Tier
 
 OK, NOT_FOUND, USAGE, UNREACHABLE, REFUSED, BAD_INPUT, LOCAL = 0, 1, 2, 3, 4, 5, 6
@@ -21,22 +21,54 @@ def sha256(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_every_command_has_help():
-    listed = ctl("--help", check=OK).stdout
+TOOLS = {"kvcachectl": (ctl, {"status", "ping", "put", "get", "exists", "stat", "ls", "evict", "purge", "prefetch", "stats",
+                              "config", "namespace", "device", "verify"}),
+         "kvcache-bench": (bench, {"replay", "plan", "profile", "kvcache", "iosize"})}
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_every_command_has_help(name):
+    tool, expected = TOOLS[name]
+    listed = tool("--help", check=OK).stdout
     commands = re.findall(r"^  ([a-z]+) {2,}\S", listed.split("Options of every command")[0], re.M)
-    assert {"status", "ping", "put", "get", "exists", "stat", "ls", "evict", "purge", "stats", "config",
-            "replay"} <= set(commands)
+    assert set(commands) == expected
     for command in commands:
-        text = ctl(command, "--help", check=OK).stdout
-        assert text.startswith(f"usage: kvcachectl {command}") and "--socket" in text and "--json" in text
+        text = tool(command, "--help", check=OK).stdout
+        assert text.startswith(f"usage: {name} {command}") and "--socket" in text and "--json" in text
+        assert tool("help", command, check=OK).stdout == text
+
+
+def test_a_command_of_the_other_tool_is_named():
+    for name, other in (("kvcachectl", "kvcache-bench"), ("kvcache-bench", "kvcachectl")):
+        for command in TOOLS[other][1]:
+            result = TOOLS[name][0](command, "--help", check=USAGE)
+            assert f"unknown command '{command}'; did you mean \"{other} {command}\"?" in result.stderr and not result.stdout
+
+
+@pytest.mark.parametrize("words, meant", [
+    (["stauts"], "status"), (["evct", "k"], "evict"), (["name-space"], "namespace"), (["reply", "x"], "kvcache-bench replay"),
+    (["bench", "replay"], "kvcache-bench"),
+    (["get", "--ofset", "1", "k"], "--offset"), (["--sokcet", "x", "ping"], "--socket"), (["ping", "--jsn"], "--json"),
+    (["put", "--finger", "k"], None), (["xyzzy"], None), (["get", "--xyzzy", "k"], None), (["get", "-Z", "k"], None)])
+def test_did_you_mean(words, meant):
+    result = ctl(*words, check=USAGE)
+    assert (f'did you mean "{meant}"?' in result.stderr) if meant else "did you mean" not in result.stderr, result.stderr
+    assert not result.stdout
 
 
 @pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["get"], ["get", "--no-such-option", "k"], ["exists"],
                                        ["purge"], ["put", "--ack", "someday", "k"], ["evict", "--tier", "disk", "k"],
-                                       ["replay"], ["replay", "--block-bytes", "huge", "x"], ["ping", "--count", "0"]])
+                                       ["ping", "--count", "0"]])
 def test_wrong_usage(daemon, arguments):
     result = ctl(*arguments, daemon=daemon, check=USAGE)
     assert result.stderr and not result.stdout
+
+
+@pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["replay"], ["replay", "--block-bytes", "huge", "x"],
+                                       ["replay", "--no-such-option", "x"]])
+def test_wrong_usage_of_the_bench(daemon, arguments):
+    result = bench(*arguments, daemon=daemon, check=USAGE)
+    assert result.stderr.startswith("kvcache-bench: ") and not result.stdout
 
 
 def test_no_daemon_there(directory):

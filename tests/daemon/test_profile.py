@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcachectl profile: what it moves, what it says of it, and that no failure passes for a figure."""
+"""kvcache-bench profile: what it moves, what it says of it, and that no failure passes for a figure."""
 
 import csv
 import ctypes
@@ -19,7 +19,7 @@ import pytest
 
 import harness
 import kvwire
-from harness import KIB, MIB, SOURCE, ctl, wait_until
+from harness import KIB, MIB, SOURCE, bench, ctl, wait_until
 
 MODELS, DEPLOYMENTS = SOURCE / "conf/models", SOURCE / "conf/deployments"
 DEEPSEEK, LLAMA = MODELS / "deepseek_r1.yaml", MODELS / "llama_3_1_8b.yaml"
@@ -45,7 +45,7 @@ def arguments(model=LLAMA, deployment=BLOCK, *more, source):
 
 def profile(*how, daemon=None, check=0, env=None, **named):
     """The one object that it prints."""
-    result = ctl(*arguments(*how, **named), "--format", "json", daemon=daemon, check=check, env=env, timeout=300)
+    result = bench(*arguments(*how, **named), "--format", "json", daemon=daemon, check=check, env=env, timeout=300)
     assert "\r" not in result.stderr, "a progress bar where there is no terminal"
     found = json.loads(result.stdout)
     assert len(found) == 1
@@ -89,7 +89,7 @@ def processes_of(tmp):
 def start(daemon, *command, env=None):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("KVCACHE_")}
     socket = ["--socket", daemon.socket] if daemon else []
-    return subprocess.Popen([str(harness.CTL), *socket, *map(str, command)], stdin=subprocess.DEVNULL,
+    return subprocess.Popen([str(harness.BENCH), *socket, *map(str, command)], stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**clean, **(env or {})})
 
 
@@ -109,7 +109,7 @@ def finish(process, check, timeout=90):
 @pytest.mark.parametrize("model", [DEEPSEEK, LLAMA], ids=["deepseek", "llama"])
 @pytest.mark.parametrize("deployment", [BLOCK, LAYER], ids=["block", "layer"])
 def test_what_a_write_left_is_read(daemon, directory, model, deployment):
-    planned = json.loads(ctl("kvcache", *arguments(model, deployment, source="file")[1:], "--format", "json").stdout)
+    planned = json.loads(bench("kvcache", *arguments(model, deployment, source="file")[1:], "--format", "json").stdout)
     wrote = profile(model, deployment, source="memory", daemon=daemon)
     assert wrote["daemon"] == "running" and wrote["backend"] == "KVCACHE" and wrote["op_type"] == "WRITE"
     total = wrote["batch_size"] * wrote["block_size"]
@@ -171,7 +171,7 @@ def test_iterations_and_consistency(daemon):
 
 
 def test_block_and_batch_sizes_double_from_start_to_max(daemon):
-    result = ctl(*arguments(source="memory"), "--start_block_size", "5000", "--max_block_size", "20000",
+    result = bench(*arguments(source="memory"), "--start_block_size", "5000", "--max_block_size", "20000",
                  "--start_batch_size", "3", "--max_batch_size", "7", "--format", "csv", daemon=daemon, check=0)
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert [(int(r["block_size"]), int(r["batch_size"]), r["backend"]) for r in rows] == [
@@ -183,7 +183,7 @@ def test_several_configurations_and_a_bad_one(daemon, directory):
     good, bad = directory / "a.yaml", directory / "b.yaml"
     good.write_text("runtime: {isl: 64, num_requests: 2}\nsystem: {page_size: 16, access_pattern: layer}\n")
     bad.write_text("runtime: {isl: [}\n")
-    result = ctl("profile", "--model", LLAMA, "--model_configs", str(directory / "*.yaml"), "--source", "memory",
+    result = bench("profile", "--model", LLAMA, "--model_configs", str(directory / "*.yaml"), "--source", "memory",
                  "--json", daemon=daemon, check=1)
     assert "b.yaml" in result.stderr
     said = json.loads(result.stdout)
@@ -191,7 +191,7 @@ def test_several_configurations_and_a_bad_one(daemon, directory):
 
 
 def test_text_has_a_row_for_each_side(daemon):
-    text = ctl(*arguments(source="memory"), daemon=daemon, check=0).stdout
+    text = bench(*arguments(source="memory"), daemon=daemon, check=0).stdout
     rows = [line.split() for line in text.splitlines() if line.startswith(("KVCACHE  ", "RAW  "))]
     assert [r[0] for r in rows] == ["KVCACHE", "RAW"] and all(len(r) == 14 for r in rows)
     for title in ("Block Size (B)", "Batch Size", "B/W (GB/s)", "Avg Lat. (us)", "P99 (us)", "Avg Prep (us)",
@@ -225,7 +225,7 @@ def test_raw_alone_needs_no_daemon(directory, backend, how):
 @pytest.mark.parametrize("source", ["memory", "file"])
 def test_a_daemon_is_started_when_none_answers(directory, source):
     env = without_daemon(directory)
-    result = ctl(*arguments(source=source), "--json", env=env, check=0, timeout=120)
+    result = bench(*arguments(source=source), "--json", env=env, check=0, timeout=120)
     said = json.loads(result.stdout)[0]
     assert said["daemon"] == "embedded" and said["raw"] is not None
     assert f"no daemon answers at {env['KVCACHE_SOCKET']}" in result.stderr
@@ -237,7 +237,7 @@ def test_a_store_that_is_kept(directory):
     env = without_daemon(directory)
     kept = ["--filepath", str(directory / "kept")]
     (directory / "kept").mkdir()
-    result = ctl(*arguments(source="file"), *kept, env=env, check=1)
+    result = bench(*arguments(source="file"), *kept, env=env, check=1)
     assert "nothing to read" in result.stderr and "--source memory" in result.stderr
     profile(LLAMA, BLOCK, *kept, source="memory", env=env)
     profile(DEEPSEEK, BLOCK, *kept, source="memory", env=env)
@@ -331,14 +331,14 @@ def test_an_embedded_daemon_that_is_killed(directory, source):
 # --- failures ---
 
 def test_nothing_to_read(daemon):
-    result = ctl(*arguments(source="file"), "--json", daemon=daemon, check=1)
+    result = bench(*arguments(source="file"), "--json", daemon=daemon, check=1)
     assert "nothing to read" in result.stderr and "--source memory" in result.stderr
     assert "nothing to read" in json.loads(result.stdout)[0]["error"]
 
 
 def test_part_of_it_to_read(daemon):
     profile(LLAMA, BLOCK, "--start_batch_size", "5", "--max_batch_size", "5", "--no-raw", source="memory", daemon=daemon)
-    result = ctl(*arguments(source="file"), daemon=daemon, check=1)
+    result = bench(*arguments(source="file"), daemon=daemon, check=1)
     assert re.search(r"only 5 of \d+ blocks are there", result.stderr)
 
 
@@ -351,7 +351,7 @@ def test_a_truncated_store_file(daemon, cold):
     profile(LLAMA, BLOCK, "--no-raw", source="memory", daemon=daemon)
     for f in segments_with_data(daemon):
         os.truncate(f, 4096)
-    result = ctl(*arguments(source="file"), *(["--cold"] if cold else []), daemon=daemon, check=1)
+    result = bench(*arguments(source="file"), *(["--cold"] if cold else []), daemon=daemon, check=1)
     assert re.search(r"block \d+ of \d+ is gone", result.stderr) and "KVCACHE  " not in result.stdout
 
 
@@ -399,7 +399,7 @@ def test_wrong_bytes_are_found(daemon):
         value[-1] ^= 1
         c.evict(ns, [key])
         c.put(ns, [(key, bytes(value))])
-    result = ctl(*arguments(LLAMA, LAYER, source="file"), daemon=daemon, check=1)
+    result = bench(*arguments(LLAMA, LAYER, source="file"), daemon=daemon, check=1)
     assert re.search(rf"block \d+ is wrong: 1 of {said['block_size']} bytes, the first at offset "
                      rf"{said['block_size'] - 1}", result.stderr)
 
@@ -419,11 +419,11 @@ def test_a_truncated_file_of_raw(directory, how):
     profile(LLAMA, BLOCK, *more, source="memory")
     size = raw_file(kept).stat().st_size
     os.truncate(raw_file(kept), size // 2 + 4096)
-    result = ctl(*arguments(source="file"), *more, check=1)
+    result = bench(*arguments(source="file"), *more, check=1)
     assert "short" in result.stderr and str(raw_file(kept)) in result.stderr and "RAW  " not in result.stdout
 
     os.truncate(raw_file(kept), size)  # holes: of the right length, and wrong
-    result = ctl(*arguments(source="file"), *more, check=1)
+    result = bench(*arguments(source="file"), *more, check=1)
     assert "is wrong" in result.stderr
 
 
@@ -446,31 +446,31 @@ def test_a_file_of_raw_that_is_truncated_during_the_run(directory):
 
 
 def test_raw_has_nothing_to_read(directory):
-    result = ctl(*arguments(source="file"), "--backend", "RAW", "--filepath", directory, check=1)
+    result = bench(*arguments(source="file"), "--backend", "RAW", "--filepath", directory, check=1)
     assert "nothing to read" in result.stderr and "--source memory" in result.stderr
 
 
 def test_a_workload_that_the_store_cannot_hold(daemon):
-    result = ctl(*arguments(source="memory"), "--isl", "100000", daemon=daemon, check=1)
+    result = bench(*arguments(source="memory"), "--isl", "100000", daemon=daemon, check=1)
     assert "store.limit" in result.stderr and daemon.metric("kvcache_puts_total") == 0
 
 
 def test_a_block_that_the_daemon_cannot_hold(daemon):
-    result = ctl(*arguments(source="memory"), "--start_block_size", "50000000", "--max_block_size", "50000000",
+    result = bench(*arguments(source="memory"), "--start_block_size", "50000000", "--max_block_size", "50000000",
                  "--start_batch_size", "1", "--max_batch_size", "1", daemon=daemon, check=1)
     assert "50000000 bytes" in result.stderr and "at most" in result.stderr
 
 
 def test_a_disk_without_room(directory):
-    result = ctl(*arguments(source="memory"), "--isl", "1000000000", env=without_daemon(directory), check=1)
+    result = bench(*arguments(source="memory"), "--isl", "1000000000", env=without_daemon(directory), check=1)
     assert "--filepath" in result.stderr and "TiB" in result.stderr
-    result = ctl(*arguments(source="memory"), "--isl", "1000000000", "--backend", "RAW", "--filepath", directory, check=1)
+    result = bench(*arguments(source="memory"), "--isl", "1000000000", "--backend", "RAW", "--filepath", directory, check=1)
     assert "--filepath" in result.stderr and "TiB" in result.stderr
 
 
 def test_a_directory_that_is_not_there(directory):
     for more in (["--backend", "RAW"], []):
-        result = ctl(*arguments(source="memory"), *more, "--filepath", directory / "none" / "at all", check=1,
+        result = bench(*arguments(source="memory"), *more, "--filepath", directory / "none" / "at all", check=1,
                      env={"KVCACHE_SOCKET": str(directory / "nobody")})
         assert str(directory / "none" / "at all") in result.stderr
 
@@ -482,19 +482,19 @@ def test_a_directory_that_is_not_there(directory):
     (["--backend", "GDS", "--source", "file"], "GPUDirect"), (["--backend", "GDS", "--source", "gpu"], "GPUDirect")])
 @pytest.mark.skipif(HAS_DRIVER, reason="this host has an NVIDIA driver")
 def test_without_a_gpu_it_is_said_what_is_missing(daemon, more, missing):
-    result = ctl(*arguments(source="file"), *more, daemon=daemon, check=1)
+    result = bench(*arguments(source="file"), *more, daemon=daemon, check=1)
     assert "libcuda.so.1" in result.stderr and missing in result.stderr and result.stdout == ""
     if "GDS" in more:
         assert "libcufile.so.0" in result.stderr
 
 
 def test_what_is_of_other_machines_is_named(daemon):
-    result = ctl(*arguments(source="memory"), "--etcd-endpoints", "http://localhost:2379", "--device_list", "mlx5_0",
+    result = bench(*arguments(source="memory"), "--etcd-endpoints", "http://localhost:2379", "--device_list", "mlx5_0",
                  "--no-raw", daemon=daemon, check=0)
     lines = [line for line in result.stderr.splitlines() if "not used here: " in line]
     assert len(lines) == 1 and "etcd_endpoints" in lines[0] and "device_list" in lines[0]
     for direct, named in (("false", True), ("true", False)):
-        result = ctl(*arguments(source="memory"), "--storage_enable_direct", direct, "--no-raw", daemon=daemon, check=0)
+        result = bench(*arguments(source="memory"), "--storage_enable_direct", direct, "--no-raw", daemon=daemon, check=0)
         assert ("not used here: --storage_enable_direct" in result.stderr) == named
 
 
@@ -505,21 +505,21 @@ def test_what_is_of_other_machines_is_named(daemon):
                                   ["--start_batch_size", "9", "--max_batch_size", "8"]],
                          ids=lambda more: " ".join(more))
 def test_what_it_cannot_do_is_refused(daemon, more):
-    result = ctl(*arguments(source="memory"), *more, daemon=daemon)
+    result = bench(*arguments(source="memory"), *more, daemon=daemon)
     assert result.returncode in (1, 2) and more[0].lstrip("-").split("_")[-1] in result.stderr and result.stdout == ""
     assert daemon.metric("kvcache_puts_total") == 0
 
 
 def test_io_must_be_the_daemons(make_daemon):
     daemon = make_daemon(settings={"io.backend": "posix"}).start()
-    result = ctl(*arguments(source="memory"), "--io", "uring", daemon=daemon, check=1)
+    result = bench(*arguments(source="memory"), "--io", "uring", daemon=daemon, check=1)
     assert "--io uring" in result.stderr and "posix" in result.stderr
     assert "posix" in profile(LLAMA, BLOCK, "--io", "posix", source="memory", daemon=daemon)["io"]
 
 
 def test_a_bar_on_a_terminal(daemon):
     master, slave = pty.openpty()
-    process = subprocess.Popen([str(harness.CTL), "--socket", daemon.socket, *map(str, arguments(source="memory")),
+    process = subprocess.Popen([str(harness.BENCH), "--socket", daemon.socket, *map(str, arguments(source="memory")),
                                 "--num_iter", "1000000", "--no-raw"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=slave)
     os.close(slave)
     seen, deadline = b"", time.monotonic() + 30 * harness.slow()
@@ -550,7 +550,7 @@ DOCUMENTED = [  # and whether it takes a GPU
 def test_commands_of_the_documentation(directory, words, takes_gpu):
     if takes_gpu and HAS_DRIVER:
         pytest.skip("this host has an NVIDIA driver")
-    result = ctl("profile", "--model", DEEPSEEK, "--model_config", BLOCK, *shlex.split(words), "--num_iter", "1",
+    result = bench("profile", "--model", DEEPSEEK, "--model_config", BLOCK, *shlex.split(words), "--num_iter", "1",
                  env=without_daemon(directory), check=1 if takes_gpu else 0, timeout=120)
     if takes_gpu:
         assert "libcuda.so.1" in result.stderr and result.stdout == ""
@@ -579,7 +579,7 @@ def test_the_commands_of_the_tutorial(directory):
     assert sum("profile" in c for c in commands) >= 6
     env = {k: v for k, v in os.environ.items() if not k.startswith("KVCACHE_")}
     env |= without_daemon(directory)
-    env["PATH"] = f"{harness.CTL.parent}:{harness.DAEMON.parent}:{env['PATH']}"
+    env["PATH"] = f"{harness.BENCH.parent}:{harness.DAEMON.parent}:{env['PATH']}"
     env["HOME"] = str(directory)
     for command in commands:
         needs_gpu = "gpu" in command or "GDS" in command
@@ -592,6 +592,6 @@ def test_the_commands_of_the_tutorial(directory):
             assert result.returncode == 1 and "libcuda.so.1" in result.stderr, said
         else:
             assert result.returncode == 0, said
-            if " profile " in command and shlex.split(command)[0] == "kvcachectl":
+            if " profile " in command and shlex.split(command)[0] == "kvcache-bench":
                 assert "0 wrong bytes" in result.stdout or '"wrong_bytes":0' in result.stdout or ",0," in result.stdout, said
     assert not os.listdir(env["TMPDIR"])

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 import harness
-from harness import KIB, MIB, ctl, wait_until
+from harness import KIB, MIB, bench, ctl, wait_until
 
 LONG = bool(os.environ.get("KVCACHE_TEST_LONG"))
 
@@ -40,7 +40,7 @@ def write_trace(path, requests, seed=1):
 
 
 def replay(daemon, *arguments, check=0):
-    return json.loads(ctl("replay", "--json", *arguments, daemon=daemon, check=check, timeout=300).stdout)
+    return json.loads(bench("replay", "--json", *arguments, daemon=daemon, check=check, timeout=300).stdout)
 
 
 def expected_hits(path, requests=None):
@@ -104,7 +104,7 @@ def test_real_trace(leg_daemon):
 
 
 def test_text_report_ends_with_the_summary(daemon):
-    result = ctl("replay", "--synthetic", "chat", "--requests", "50", "--block-bytes", "4KiB", daemon=daemon, check=0)
+    result = bench("replay", "--synthetic", "chat", "--requests", "50", "--block-bytes", "4KiB", daemon=daemon, check=0)
     last = result.stdout.splitlines()[-1]
     assert last.startswith("replay: 50 requests, ") and last.endswith(" %), 0 wrong bytes")
 
@@ -124,7 +124,7 @@ def test_synthetic_workload_is_the_same_with_the_same_seed(make_daemon):
 def test_malformed_trace_is_refused_with_its_line(daemon, directory, text, line):
     path = directory / "trace"
     path.write_text(text)
-    result = ctl("replay", path, daemon=daemon, check=5)
+    result = bench("replay", path, daemon=daemon, check=5)
     assert str(path) in result.stderr and str(line) in result.stderr
     assert daemon.metric("kvcache_puts_total") == 0
 
@@ -149,7 +149,7 @@ def test_kill_in_mid_replay_loses_no_acknowledged_block(each_leg, make_daemon, d
     daemon = make_daemon(each_leg, {"store.limit": "256MiB"}).start()
     path, acks = write_trace(directory / "trace", 2500, seed=3), directory / "acks"
     acks.touch()
-    command = [str(harness.CTL), "--socket", daemon.socket, "replay", str(path), "--block-bytes", "16KiB", "--ack", "written",
+    command = [str(harness.BENCH), "--socket", daemon.socket, "replay", str(path), "--block-bytes", "16KiB", "--ack", "written",
                "--acks", str(acks), "--clients", str(clients), "--reconnect", "0", "--json"]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
@@ -176,7 +176,7 @@ def test_replay_goes_on_over_a_restart(make_daemon, directory):
     result = {}
 
     def run():
-        result["said"] = ctl("replay", path, "--json", "--block-bytes", "16KiB", "--acks", acks, "--reconnect", "60",
+        result["said"] = bench("replay", path, "--json", "--block-bytes", "16KiB", "--acks", acks, "--reconnect", "60",
                              "--ack", "written", daemon=daemon, timeout=300)
 
     t = threading.Thread(target=run)

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("KVCACHE_BUILD", ROOT / "build"))
-CTL = BUILD / "client" / "ctl" / "kvcachectl"
+BENCH = BUILD / "client" / "bench" / "kvcache-bench"
 MODELS = ROOT / "conf" / "models"
 DEPLOYMENTS = ROOT / "conf" / "deployments"
 
@@ -24,7 +24,7 @@ OK, FAILED, USAGE = 0, 1, 2
 
 
 def run(*arguments, cwd=None):
-    return subprocess.run([str(CTL), *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=60,
+    return subprocess.run([str(BENCH), *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=60,
                           env={k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"},  # holds a test's long parameters
                           stdin=subprocess.DEVNULL)
 

@@ -61,7 +61,7 @@ def refused(*arguments, status=FAILED, cwd=None):
     result = clean(run(*arguments, cwd=cwd))
     assert result.returncode == status, (result.returncode, result.stdout, result.stderr)
     assert not result.stdout
-    assert result.stderr.startswith("kvcachectl: ") and result.stderr.count("\n") == (2 if status == USAGE else 1)
+    assert result.stderr.startswith("kvcache-bench: ") and result.stderr.count("\n") == (2 if status == USAGE else 1)
     return result.stderr
 
 
@@ -170,21 +170,21 @@ def test_plan_text_of_2025_06():
 def test_what_2025_06_did_not_have_is_said():
     words = ["plan", *conf("deepseek_r1", "block-tp1-pp8"), "--target", "nixlbench-2025.06", "--source", "gpu"]
     result = clean(run(*words, "--num_files", 3, "--total_buffer_size", 4096))
-    assert result.returncode == OK and result.stderr == "kvcachectl: warning: --num_files: nixlbench of 2025-06 does not have it\n"
+    assert result.returncode == OK and result.stderr == "kvcache-bench: warning: --num_files: nixlbench of 2025-06 does not have it\n"
     assert result.stdout == plan_text("--backend GDS", *COMPUTED, "--target_seg_type VRAM", "--total_buffer_size 4096")
 
 
-def test_plan_for_kvcachectl_is_a_command_of_its_own():
+def test_plan_for_kvcache_bench_is_a_command_of_its_own():
     """What it prints, run as a plan, comes to the same plan."""
     words = [*conf("llama_3_1_8b", "layer-tp8-pp4"), "--isl", 4096, "--source", "memory", "--num_threads", 4,
              "--filepath", "/a b/it's"]
-    text = ok("plan", *words, "--target", "kvcachectl")
+    text = ok("plan", *words, "--target", "kvcache-bench")
     command = text.split("=" * 80 + "\n")[-1].strip()
-    assert command.startswith("kvcachectl profile \\\n    --model ")
+    assert command.startswith("kvcache-bench profile \\\n    --model ")
     printed = shlex.split(command.replace("\\\n", ""))
-    assert printed[:2] == ["kvcachectl", "profile"]
-    again = json.loads(ok("plan", *printed[2:], "--target", "kvcachectl", "--format", "json"))
-    assert again == json.loads(ok("plan", *words, "--target", "kvcachectl", "--format", "json"))
+    assert printed[:2] == ["kvcache-bench", "profile"]
+    again = json.loads(ok("plan", *printed[2:], "--target", "kvcache-bench", "--format", "json"))
+    assert again == json.loads(ok("plan", *words, "--target", "kvcache-bench", "--format", "json"))
     assert again[0]["backend"] == "KVCACHE" and again[0]["num_threads"] == 4 and again[0]["filepath"] == "/a b/it's"
 
 
@@ -343,16 +343,16 @@ def test_no_backend_is_one_that_stores():
 
 
 @pytest.mark.parametrize("arguments, part", [
-    (["--backend", "AZURE_BLOB"], "--backend AZURE_BLOB: nixlbench has"), (["--backend", "KVCACHE"], "--target kvcachectl"),
+    (["--backend", "AZURE_BLOB"], "--backend AZURE_BLOB: nixlbench has"), (["--backend", "KVCACHE"], "--target kvcache-bench"),
     (["--backend", "POSIX", "--source", "gpu"], "--source gpu: POSIX"),
     (["--backend", "GDS", "--source", "memory"], "--source memory: GDS"),
     (["--backend", "UCX"], "--source file: UCX"),
     (["--backend", "UCX", "--source", "gpu", "--destination", "file"], "--destination file: UCX"),
     (["--backend", "OBJ", "--source", "gpu", "--destination", "memory"], "--destination memory: OBJ"),
     (["--backend", "OBJ", "--source", "file", "--destination", "file"], "--destination file: OBJ"),
-    (["--backend", "UCX", "--source", "memory", "--target", "kvcachectl"], "kvcachectl profile has"),
-    (["--target", "kvcachectl", "--source", "file", "--destination", "file"], "--destination file: KVCACHE"),
-    (["--target", "kvcachectl", "--source", "memory", "--destination", "gpu"], "--destination gpu: KVCACHE"),
+    (["--backend", "UCX", "--source", "memory", "--target", "kvcache-bench"], "kvcache-bench profile has"),
+    (["--target", "kvcache-bench", "--source", "file", "--destination", "file"], "--destination file: KVCACHE"),
+    (["--target", "kvcache-bench", "--source", "memory", "--destination", "gpu"], "--destination gpu: KVCACHE"),
     (["--tp", "100000", "--backend", "POSIX"], "comes to 0 bytes"),
     (["--isl", "9007199254740992", "--backend", "POSIX"], "2^53"),
     (["--page_size", "9007199254740992", "--backend", "POSIX"], "2^53"),
@@ -390,7 +390,7 @@ def test_wrong_values(arguments):
 @pytest.mark.parametrize("command", ["plan", "kvcache", "iosize"])
 def test_help(command):
     text = ok(command, "--help")
-    assert text.startswith(f"usage: kvcachectl {command}") and all(len(line) <= 100 for line in text.splitlines())
+    assert text.startswith(f"usage: kvcache-bench {command}") and all(len(line) <= 100 for line in text.splitlines())
     for name in ("--model FILE", "--model_config FILE", "--model_configs GLOB", "--pp N", "--access_pattern HOW"):
         assert name in text
     assert ("--obj_bucket_name NAME" in text) == (command == "plan")
@@ -657,7 +657,7 @@ def test_readme_examples_work(tmp_path):
 def test_readme_commands_work():
     """Each command of the guide, as it stands there, from the project's folder."""
     text = (ROOT / "client" / "bench" / "kvbench" / "README.md").read_text().replace("\\\n", " ")
-    commands = re.findall(r"^\s+(kvcachectl (?:plan|kvcache|iosize) .*)$", text, re.M)
+    commands = re.findall(r"^\s+(kvcache-bench (?:plan|kvcache|iosize) .*)$", text, re.M)
     assert len(commands) >= 4
     for command in commands:
         assert ok(*shlex.split(command)[1:], cwd=ROOT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvcachectl prints what KVBench printed, for the vectors in ../shared/data/kvbench_vectors.json or KVBENCH_VECTORS.
+"""kvcache-bench prints what KVBench printed, for the vectors in ../shared/data/kvbench_vectors.json or KVBENCH_VECTORS.
 
 What differs, differs on purpose, and each way has its name here: see "What differs" in client/bench/kvbench/README.md.
 Without the file of vectors, test_commands.py remains.

@@ -74,7 +74,7 @@ const struct option_row kvbench_plan_options[] = {
         { OPTION_FORMAT, "format", "FORMAT", "text, json or csv (default: text)" },
         { OPTION_TARGET, "target", "TOOL",
           "whose command to print: nixlbench, nixlbench-2025.06 or\n"
-          "kvcachectl (default: nixlbench)" },
+          "kvcache-bench (default: nixlbench)" },
         PLACE_OPTIONS,
         PARAMETER_OPTIONS,
         { 0 },
@@ -177,11 +177,11 @@ static bool parse_target(struct ctl *ctl, const char *text, struct kvbench_optio
                 ret->target = KVBENCH_TARGET_NIXLBENCH;
         else if (strcmp(text, "nixlbench-2025.06") == 0)
                 ret->target = KVBENCH_TARGET_NIXLBENCH_2025_06;
-        else if (strcmp(text, "kvcachectl") == 0)
-                ret->target = KVBENCH_TARGET_KVCACHECTL;
+        else if (strcmp(text, "kvcache-bench") == 0 || strcmp(text, "kvcachectl") == 0)
+                ret->target = KVBENCH_TARGET_KVCACHE_BENCH;
         else
                 return wrong_word(ctl, ret->self, OPTION_TARGET, text,
-                                  "nixlbench, nixlbench-2025.06, kvcachectl");
+                                  "nixlbench, nixlbench-2025.06, kvcache-bench");
         return true;
 }
 

@@ -192,7 +192,7 @@ static int rules_store(struct change *c)
 /* Does it belong to the tool that is to use it? */
 static bool usable(const struct kvbench_options *options, const struct backend *backend)
 {
-        if (options->which == KVBENCH_PROFILE || options->target == KVBENCH_TARGET_KVCACHECTL)
+        if (options->which == KVBENCH_PROFILE || options->target == KVBENCH_TARGET_KVCACHE_BENCH)
                 return backend->profile;
         return backend->nixlbench;
 }
@@ -206,8 +206,8 @@ static int find_backend(const struct kvbench_options *options, struct kvbench_wo
 
         if (options->which == KVBENCH_PROFILE)
                 tool = "profile";
-        else if (options->target == KVBENCH_TARGET_KVCACHECTL)
-                tool = "kvcachectl profile";
+        else if (options->target == KVBENCH_TARGET_KVCACHE_BENCH)
+                tool = "kvcache-bench profile";
 
         if (!parameters_given(&w->parameters, KVBENCH_BACKEND)) {
                 w->backend = KVBENCH_BACKEND_KVCACHE;
@@ -232,7 +232,7 @@ static int find_backend(const struct kvbench_options *options, struct kvbench_wo
         return complain(KVBENCH_FAILED, "%s: --backend %s: %s has %s%s", w->shown, name, tool,
                         known,
                         i < KVBENCH_N_BACKENDS && backends[i].profile
-                                ? "; --target kvcachectl prints the command for this one"
+                                ? "; --target kvcache-bench prints the command for this one"
                                 : "");
 }
 

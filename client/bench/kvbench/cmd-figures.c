@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl kvcache and iosize: the figures alone. The text forms are KVBench's of 2025-06,
+/* kvcache-bench kvcache and iosize: the figures alone. The text forms are KVBench's of 2025-06,
  * kvcache's table is that of 2026. */
 #include <inttypes.h>
 #include <math.h>

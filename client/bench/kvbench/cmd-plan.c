@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl plan: the benchmark command for a model and its deployments, without running it.
+/* kvcache-bench plan: the benchmark command for a model and its deployments, without running it.
  *
  * Text comes one configuration after the other, in KVBench's form; JSON and CSV as a whole at the
  * end, so that a wrong configuration leaves them well-formed. */
@@ -78,13 +78,13 @@ static void print_override(const char *name, uint64_t value)
 }
 
 /* profile computes the figures itself: what it needs is what was said here. */
-static void print_kvcachectl(const struct kvbench_options *options,
-                             const struct kvbench_workload *w)
+static void print_kvcache_bench(const struct kvbench_options *options,
+                                const struct kvbench_workload *w)
 {
         const struct kvbench_overrides *o = &options->overrides;
         char buffer[KVBENCH_NUMBER_BYTES];
 
-        fputs("kvcachectl profile", stdout);
+        fputs("kvcache-bench profile", stdout);
         print_argument("model", options->model);
         print_argument("model_config", w->config_file);
         print_override("pp", o->pp);
@@ -136,8 +136,8 @@ static void print_text(const struct kvbench_options *options, const struct kvben
                d->runtime.isl.text, d->system.page_size, d->runtime.num_requests.text,
                d->strategy.tp_size, d->strategy.pp_size);
         puts(rule);
-        if (options->target == KVBENCH_TARGET_KVCACHECTL)
-                print_kvcachectl(options, w);
+        if (options->target == KVBENCH_TARGET_KVCACHE_BENCH)
+                print_kvcache_bench(options, w);
         else
                 print_nixlbench(options, &w->parameters);
         fputs("\n\n", stdout);

@@ -71,25 +71,26 @@ static const enum kvbench_parameter not_used[] = {
         KVBENCH_POSIX_API_TYPE,
 };
 
-static const char *say_one(const char *between, enum kvbench_parameter id)
+static void add_name(char *list, size_t room, enum kvbench_parameter id)
 {
-        fprintf(stderr, "%s--%s", between, kvbench_parameter_rows[id].name);
-        return ", ";
+        size_t n = strlen(list);
+
+        snprintf(list + n, room - n, "%s--%s", n ? ", " : "", kvbench_parameter_rows[id].name);
 }
 
 static void say_not_used(const struct kvbench_parameters *p)
 {
-        const char *between = "kvcachectl: not used here: ";
+        char list[ARRAY_SIZE(not_used) * OPTION_NAME_BYTES + OPTION_NAME_BYTES] = "";
 
         for (unsigned i = 0; i < ARRAY_SIZE(not_used); i++)
                 if (parameters_given(p, not_used[i]))
-                        between = say_one(between, not_used[i]);
+                        add_name(list, sizeof(list), not_used[i]);
         /* I/O is direct wherever it can be. */
         if (parameters_given(p, KVBENCH_STORAGE_ENABLE_DIRECT) &&
             parameters_number(p, KVBENCH_STORAGE_ENABLE_DIRECT) == 0)
-                between = say_one(between, KVBENCH_STORAGE_ENABLE_DIRECT);
-        if (*between == ',')
-                fputc('\n', stderr);
+                add_name(list, sizeof(list), KVBENCH_STORAGE_ENABLE_DIRECT);
+        if (*list)
+                complain(EXIT_OK, "not used here: %s", list);
 }
 
 static bool given_as_not(const struct kvbench_parameters *p, enum kvbench_parameter id,
@@ -230,10 +231,10 @@ static int run_workload(struct ctl *ctl, const struct kvbench_options *options,
                         if (parameters_given(p, KVBENCH_TOTAL_BUFFER_SIZE) &&
                             bytes_max / block < n) {
                                 n = bytes_max / block;
-                                fprintf(stderr,
-                                        "kvcachectl: %s: --total_buffer_size %" PRIu64
-                                        " holds %" PRIu64 " blocks of %" PRIu64 " bytes\n",
-                                        w->shown, bytes_max, n, block);
+                                complain(EXIT_OK,
+                                         "%s: --total_buffer_size %" PRIu64 " holds %" PRIu64
+                                         " blocks of %" PRIu64 " bytes",
+                                         w->shown, bytes_max, n, block);
                                 if (n == 0)
                                         return KVBENCH_FAILED;
                         }

@@ -27,7 +27,7 @@
 #include "checked.h"
 #include "common.h"
 
-#define NAME_PREFIX "kvcachectl-profile-"
+#define NAME_PREFIX "kvcache-bench-profile-"
 #define KEPT_NAME   "kvcache-store"
 
 enum {
@@ -330,7 +330,7 @@ static int wait_until_it_answers(struct embedded *e, const atomic_int *interrupt
         struct kvcache_options options = {
                 .size = sizeof(options),
                 .socket_path = e->socket,
-                .client_name = "kvcachectl",
+                .client_name = "kvcache-bench",
         };
         char error[512] = "";
 
@@ -391,7 +391,7 @@ int embedded_start(struct embedded *e, const struct embedded_options *o)
         *e = (struct embedded){ .lock_fd = -1, .alive_fd = -1 };
         if (!find_binary(binary, sizeof(binary)))
                 return complain(1, "no daemon answers, and there is no kvcache-daemon to start: it "
-                                   "is neither beside kvcachectl nor in PATH");
+                                   "is neither beside kvcache-bench nor in PATH");
         status = make_directories(e, o);
         if (status != EXIT_OK) {
                 embedded_stop(e);

@@ -185,13 +185,13 @@ static int start_embedded(struct run *run)
         run->socket_path = run->embedded.socket;
         snprintf(run->where, sizeof(run->where), "on a store in %s%s", run->embedded.store,
                  filepath(run) ? ", which is kept" : ", which is removed at the end");
-        fprintf(stderr, "kvcachectl: no daemon answers at %s: a daemon is started %s\n",
-                ctl_socket_name(run->ctl), run->where);
+        complain(EXIT_OK, "no daemon answers at %s: a daemon is started %s",
+                 ctl_socket_name(run->ctl), run->where);
 
         struct kvcache_options connection = {
                 .size = sizeof(connection),
                 .socket_path = run->socket_path,
-                .client_name = "kvcachectl",
+                .client_name = "kvcache-bench",
                 .request_timeout_ms = PROFILE_STUCK_MS,
         };
 
@@ -206,7 +206,7 @@ static int find_daemon(struct run *run)
         struct kvcache_options options = {
                 .size = sizeof(options),
                 .socket_path = run->ctl->socket_path,
-                .client_name = "kvcachectl",
+                .client_name = "kvcache-bench",
                 .request_timeout_ms = PROFILE_STUCK_MS,
         };
         char error[512] = "";
@@ -312,9 +312,8 @@ static int find_blocks(struct run *run)
         if (r <= 0)
                 return r;
         if (run->own_daemon && !filepath(run)) {
-                fprintf(stderr,
-                        "kvcachectl: the store is new: what is to be read is written first, "
-                        "and that is not measured\n");
+                complain(EXIT_OK, "the store is new: what is to be read is written first, "
+                                  "and that is not measured");
                 return write_first(run, &run->through.side, "writing what is to be read");
         }
         if (r == THROUGH_NOTHING)
@@ -341,9 +340,8 @@ static int fill_raw(struct run *run, struct raw *raw, bool beside)
                                             "there is nothing to read in %s: run the write first: "
                                             "the same command with --source memory",
                                             raw->path);
-                fprintf(stderr,
-                        "kvcachectl: RAW's file is new: what is to be read is written first, "
-                        "and that is not measured\n");
+                complain(EXIT_OK, "RAW's file is new: what is to be read is written first, "
+                                  "and that is not measured");
         }
         return write_first(run, &raw->side, "writing RAW's file");
 }

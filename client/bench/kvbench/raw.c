@@ -150,7 +150,7 @@ static int open_file(struct raw *raw, struct profile *p)
                         if (raw->fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
                                 char name[600];
 
-                                snprintf(name, sizeof(name), "%s/kvcachectl-raw-XXXXXX",
+                                snprintf(name, sizeof(name), "%s/kvcache-bench-raw-XXXXXX",
                                          o->directory);
                                 raw->fd = mkostemp(name, O_CLOEXEC | modes[i]);
                                 if (raw->fd >= 0)

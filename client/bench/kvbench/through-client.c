@@ -85,7 +85,7 @@ int through_client_new(void *self, struct profile *p, void **ret)
         struct kvcache_options options = {
                 .size = sizeof(options),
                 .socket_path = t->options.socket_path,
-                .client_name = "kvcachectl profile",
+                .client_name = "kvcache-bench profile",
                 .request_timeout_ms = PROFILE_STUCK_MS,
         };
         char error[512] = "";

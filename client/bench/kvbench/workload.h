@@ -38,7 +38,7 @@ enum kvbench_format { KVBENCH_TEXT, KVBENCH_JSON, KVBENCH_CSV, KVBENCH_TABLE, KV
 enum kvbench_target {
         KVBENCH_TARGET_NIXLBENCH,
         KVBENCH_TARGET_NIXLBENCH_2025_06,
-        KVBENCH_TARGET_KVCACHECTL,
+        KVBENCH_TARGET_KVCACHE_BENCH,
 };
 
 /* Which rules of source and destination apply. */

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvcache-bench: measure a kvcache-daemon, and size what a model needs of it. */
+#include "checked.h"
+#include "commands.h"
+#include "tool.h"
+
+static const struct command *const commands[] = {
+        &command_replay, &command_plan, &command_profile, &command_kvcache, &command_iosize,
+};
+
+static const char *const of_ctl[] = { "status",    "ping",   "stats",  "config",   "put",   "get",
+                                      "exists",    "stat",   "ls",     "prefetch", "evict", "purge",
+                                      "namespace", "device", "verify", NULL };
+
+static const struct tool kvcache_bench = {
+        .name = "kvcache-bench",
+        .about = "Measures kvcache-daemon, the KV-cache storage service of this host, and\n"
+                 "computes how large the KV cache of a model is. kvcachectl administers it.\n",
+        .commands = commands,
+        .n_commands = ARRAY_SIZE(commands),
+        .exit_help = "  0    done\n"
+                     "  1    replay: wrong bytes were got; the other commands: any failure\n"
+                     "  2    wrong usage\n"
+                     "  3    no daemon there, it went away, or it did not answer in time\n"
+                     "  4    the daemon refused or failed\n"
+                     "  5    an input file is missing or malformed\n"
+                     "  6    output cannot be written, or memory ran out\n"
+                     "  130  interrupted (replay: after its report)\n",
+        .other = "kvcachectl",
+        .other_does = of_ctl,
+};
+
+int main(int argc, char **argv)
+{
+        return tool_main(&kvcache_bench, argc, argv);
+}

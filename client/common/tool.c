@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tool.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "checked.h"
+#include "common.h"
+#include "suggest.h"
+
+#include "build-config.h"
+
+static void print_help(const struct tool *tool)
+{
+        printf("usage: %s [--socket PATH] [--json] COMMAND [OPTIONS] [ARGUMENTS]\n\n%s\n"
+               "Commands:\n",
+               tool->name, tool->about);
+        for (size_t i = 0; i < tool->n_commands; i++)
+                printf("  %-9s  %s\n", tool->commands[i]->name, tool->commands[i]->summary);
+        printf("\nOptions of every command:\n"
+               "  -s, --socket PATH   the daemon's socket; else $KVCACHE_SOCKET, else the default\n"
+               "  -j, --json          print JSON, for programs\n"
+               "      --debug         explain more on standard error\n"
+               "  -h, --help          help; \"%s COMMAND --help\" explains a command\n"
+               "      --version       print the version\n\n"
+               "Exit status:\n%s",
+               tool->name, tool->exit_help);
+}
+
+static const struct command *find_command(const struct tool *tool, const char *name)
+{
+        for (size_t i = 0; i < tool->n_commands; i++)
+                if (strcmp(tool->commands[i]->name, name) == 0)
+                        return tool->commands[i];
+        return NULL;
+}
+
+/* A command of the other tool is named before one of this tool that is spelled alike. */
+static int unknown_command(const struct tool *tool, const char *name)
+{
+        struct suggestion own = suggest_init(name), other = suggest_init(name);
+
+        for (const char *const *p = tool->other_does; *p; p++) {
+                if (strcmp(*p, name) == 0)
+                        return usage_error(NULL, "unknown command '%s'; did you mean \"%s %s\"?",
+                                           name, tool->other, name);
+                suggest_try(&other, name, *p);
+        }
+        if (strlen(name) > 2 && strstr(tool->other, name)) /* "kvcachectl bench" */
+                return usage_error(NULL, "unknown command '%s'; did you mean \"%s\"?", name,
+                                   tool->other);
+        for (size_t i = 0; i < tool->n_commands; i++)
+                suggest_try(&own, name, tool->commands[i]->name);
+        if (own.text && (!other.text || own.distance <= other.distance))
+                return usage_error(NULL, "unknown command '%s'; did you mean \"%s\"?", name,
+                                   own.text);
+        if (other.text)
+                return usage_error(NULL, "unknown command '%s'; did you mean \"%s %s\"?", name,
+                                   tool->other, other.text);
+        return usage_error(NULL, "unknown command '%s'", name);
+}
+
+static int unknown_option(const char *option)
+{
+        static const char *const known[] = { "--socket", "--json",     "--debug",
+                                             "--help",   "--no-debug", "--version" };
+        struct suggestion meant = suggest_init(option);
+
+        for (size_t i = 0; i < ARRAY_SIZE(known); i++)
+                suggest_try(&meant, option, known[i]);
+        if (meant.text)
+                return usage_error(NULL, "unknown option '%s'; did you mean \"%s\"?", option,
+                                   meant.text);
+        return usage_error(NULL, "unknown option '%s'", option);
+}
+
+/* Options before the command. Returns the index of the command, or 0 with *ret_status set. */
+static int read_global_options(const struct tool *tool, struct ctl *ctl, int argc, char **argv,
+                               int *ret_status)
+{
+        int i;
+
+        *ret_status = EXIT_OK;
+        for (i = 1; i < argc && argv[i][0] == '-'; i++) {
+                const char *option = argv[i];
+
+                if (strcmp(option, "--json") == 0 || strcmp(option, "-j") == 0) {
+                        ctl->json = true;
+                } else if (strcmp(option, "--debug") == 0) {
+                        ctl->debug = true;
+                } else if (strcmp(option, "--no-debug") == 0) {
+                        ctl->debug = false;
+                } else if (strcmp(option, "--help") == 0 || strcmp(option, "-h") == 0) {
+                        print_help(tool);
+                        return 0;
+                } else if (strcmp(option, "--version") == 0) {
+                        printf("%s " KVCACHE_BUILD_VERSION "\n", tool->name);
+                        return 0;
+                } else if (strncmp(option, "--socket=", 9) == 0) {
+                        ctl->socket_path = option + 9;
+                } else if (strcmp(option, "--socket") == 0 || strcmp(option, "-s") == 0) {
+                        if (++i == argc) {
+                                *ret_status =
+                                        usage_error(NULL, "option '%s' needs an argument", option);
+                                return 0;
+                        }
+                        ctl->socket_path = argv[i];
+                } else {
+                        *ret_status = unknown_option(option);
+                        return 0;
+                }
+        }
+        if (i == argc) {
+                *ret_status = usage_error(NULL, "which command?");
+                return 0;
+        }
+        return i;
+}
+
+static int run(const struct tool *tool, struct ctl *ctl, int argc, char **argv)
+{
+        const struct command *command;
+        int status, first = read_global_options(tool, ctl, argc, argv, &status);
+        const char *name;
+        bool help;
+
+        if (first == 0)
+                return status;
+        name = argv[first];
+        help = strcmp(name, "help") == 0;
+        if (help && first + 1 == argc) {
+                print_help(tool);
+                return EXIT_OK;
+        }
+        if (help)
+                name = argv[first + 1];
+        command = find_command(tool, name);
+        if (!command)
+                return unknown_command(tool, name);
+        if (help) {
+                command_print_help(command);
+                return EXIT_OK;
+        }
+        return command->run(ctl, command, argc - first, argv + first);
+}
+
+int tool_main(const struct tool *tool, int argc, char **argv)
+{
+        struct ctl ctl = { 0 };
+        int status;
+
+        complain_as(tool->name);
+        status = run(tool, &ctl, argc, argv);
+        kvcache_close(ctl.kv);
+
+        if (fflush(stdout) != 0 || ferror(stdout))
+                status = complain(EXIT_LOCAL, "cannot write the output: %s", strerror(errno));
+        return status;
+}
