@@ -1419,6 +1419,16 @@ static void expect_reads(unsigned from, enum cache_status status)
                 expect(&reads[i], status);
 }
 
+/* Of the reads that were made to wait: how many ended after it. Workers end them in any order. */
+static unsigned ended_after(const struct req *other)
+{
+        unsigned n = 0;
+
+        for (unsigned i = 0; i < READS; i++)
+                n += reads[i].nth > other->nth;
+        return n;
+}
+
 static void test_R16_another_users_read_stands_behind_a_window_at_most(void **state)
 {
         struct req other;
@@ -1434,7 +1444,7 @@ static void test_R16_another_users_read_stands_behind_a_window_at_most(void **st
         tiers_wait(&t, &other.done);
         assert_int_equal(other.req.status, CACHE_OK);
         expect_reads(0, CACHE_OK);
-        assert_true(other.nth < reads[READS - 1].nth);
+        assert_true(ended_after(&other) > 0);
         assert_int_equal(stats().queued_reads, 0);
 }
 
@@ -1453,7 +1463,7 @@ static void test_R16_a_read_that_is_shared_comes_when_the_first_of_its_users_is_
         release();
         expect(&other, CACHE_OK);
         expect_reads(0, CACHE_OK);
-        assert_true(other.nth < reads[READS - 2].nth);
+        assert_true(ended_after(&other) > 1);
 }
 
 /* What was purged while it waited is a miss. */
@@ -1880,12 +1890,18 @@ static void test_R16_another_users_read_to_its_memory_stands_behind_a_window_at_
         get_as(3, &pooled, READS + 1);
         assert_int_equal(stats().queued_reads, READS - WINDOW + 2);
         release();
+        /* The first turn in which the device has room for more asks it for this one. */
+        while (stats().queued_reads == READS - WINDOW + 2) {
+                tiers_wait_io(&t);
+                kio_reap(t.io);
+                tiers_turn(&t);
+        }
+        assert_true(other.req.read.in_store);
         expect(&other, CACHE_OK);
         expect(&pooled, CACHE_OK);
         assert_true(other.req.direct);
         assert_int_equal(version_of(good.at + READS * 4096, READS, 4096), 1);
         expect_reads(0, CACHE_OK);
-        assert_true(other.nth < reads[READS - 1].nth && pooled.nth < reads[READS - 1].nth);
         assert_int_equal(stats().get_bytes_direct, (READS + 1) * UINT64_C(4096));
         assert_int_equal(stats().queued_reads, 0);
 }
