@@ -66,6 +66,8 @@ struct world {
         uint64_t limit, random;
         uint32_t max_length; /* of what is put */
         bool long_fingerprints;
+        bool on_disk; /* files where they are not in memory, if there is such a place */
+        bool direct;
         bool prewrite, lockstep; /* lockstep: on the sim, no operation ends but by world_step() */
 
         struct kio *io;
@@ -86,7 +88,8 @@ extern struct world world;
 uint64_t draw(uint64_t n);
 bool chance(uint64_t one_in);
 
-/* A folder in memory, removed at the end of the program. */
+/* A folder in memory, removed at the end of the program; world_init() makes it if need be. */
+void world_make_folder(void);
 void world_init(const struct kio_backend *backend);
 /* How many volumes the store has from now on; world_init() makes it one. */
 void world_set_volumes(unsigned n);
@@ -101,6 +104,8 @@ void world_drop_requests(void);
 void world_turn(void);
 /* The same until nothing goes on at all; simulated operations are completed. */
 void world_settle(void);
+/* Waits for something to end as long as more requests than this are under way. */
+void world_wait_for(uint64_t pending);
 /* One simulated operation ends, and what follows from it begins. False: none stands at the device.
  */
 bool world_step(void);
@@ -151,4 +156,5 @@ int campaign_crashpoint(uint64_t count, uint64_t *seed);
 int campaign_misdirect(uint64_t count, uint64_t *seed);
 int campaign_bitflip(uint64_t count, uint64_t *seed);
 int campaign_succession(uint64_t count, uint64_t *seed);
+int campaign_succession_disk(uint64_t count, uint64_t *seed);
 int campaign_nth_failure(uint64_t count, uint64_t *seed);

@@ -6,7 +6,7 @@
 # seed that shows it again; of "all" it is "campaigns: N passed, N failed, N skipped". tests/run.sh --campaign builds and comes here; each name is one line below.
 set -u
 
-campaigns='powerloss succession crashpoint misdirect bitflip nth-failure kill admin clientkill settled parity filesystems restart hostile flood fairness slow overload cost fuzz'
+campaigns='powerloss succession succession-disk crashpoint misdirect bitflip nth-failure kill admin clientkill settled parity filesystems restart hostile flood fairness slow overload cost fuzz'
 
 # What the specification asks of a long run, or what takes a day.
 long_count() {
@@ -14,6 +14,7 @@ long_count() {
         powerloss | fuzz) echo 10000000 ;;
         crashpoint) echo 400000 ;;
         succession) echo 1000000 ;;
+        succession-disk) echo 20000 ;;
         misdirect) echo 1000000 ;;
         bitflip) echo 8659209 ;; # all 8,388,608 bits of the data file, and those of the rest
         nth-failure) echo 100000 ;;
@@ -95,7 +96,7 @@ program() {
 
 case $name in
 powerloss | succession | crashpoint | misdirect | bitflip) program "$build/tests/campaigns/store-campaigns" "$name" ;;
-nth-failure) program "$build/tests/campaigns/store-campaigns-threads" "$name" ;;
+nth-failure | succession-disk) program "$build/tests/campaigns/store-campaigns-threads" "$name" ;;
 kill | admin | clientkill | settled | parity | filesystems | restart | hostile | flood | fairness | slow | overload | cost) program "$here/daemon_campaigns.py" "$name" --build "$build" ;;
 fuzz) program "$here/fuzz.sh" --build "$build" ;;
 *) wrong_usage "there is no campaign \"$name\"" ;;

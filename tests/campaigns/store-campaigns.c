@@ -15,9 +15,13 @@ static const struct {
         int (*run)(uint64_t count, uint64_t *seed);
         uint64_t count; /* where none is given: what CI runs */
 } campaigns[] = {
-        { "powerloss", campaign_powerloss, 10000 },  { "crashpoint", campaign_crashpoint, 4000 },
-        { "misdirect", campaign_misdirect, 1000 },   { "bitflip", campaign_bitflip, 10000 },
-        { "succession", campaign_succession, 4000 }, { "nth-failure", campaign_nth_failure, 500 },
+        { "powerloss", campaign_powerloss, 10000 },
+        { "crashpoint", campaign_crashpoint, 4000 },
+        { "misdirect", campaign_misdirect, 1000 },
+        { "bitflip", campaign_bitflip, 10000 },
+        { "succession", campaign_succession, 4000 },
+        { "nth-failure", campaign_nth_failure, 500 },
+        { "succession-disk", campaign_succession_disk, 240 },
 };
 
 static uint64_t number(const char *text)

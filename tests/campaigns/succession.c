@@ -6,15 +6,25 @@
  * opened and removed, puts, purges, evictions, volumes suspended and resumed. A life ends with a
  * stop, a kill or a power loss, with whatever stood at the device torn. One run is one such life.
  *
+ * The same on a real disk (succession-disk), with the library's threads and backends: there a life
+ * is a process, that ends with a stop or by SIGKILL, of itself, at some step or in the middle of a
+ * change of a file. What a power loss takes away cannot be had there.
+ *
  * Wrong: a byte that nobody put, a purged version, a removed name. Lost: what was answered
  * `durable` (with a kill or a stop, `written`) and was neither evicted nor dropped since; a
  * namespace that was open; a store that does not open once nothing fails any more. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "build-config.h"
 #include "campaign.h"
 #include "checked.h"
+#include "fault.h"
 #include "sim.h"
 
 enum { STATES_OF_A_STORE = 24, KEYS = 320 };
@@ -29,9 +39,18 @@ static struct {
         char last[96];
 } faults;
 
-static struct {
+static struct tally {
         uint64_t starts_refused, starts_without, starts_cut, stops, kills, losses, faults, resumes;
 } tally;
+
+/* On the real disk: what is left of a life that was a process. */
+static struct {
+        struct world world;
+        struct tally tally;
+} * left;
+
+/* Of a process: what has to be there is known, as it has been looked at. */
+static bool verified;
 
 /* What has to be there counts on the page cache. */
 static bool fragile;
@@ -125,6 +144,8 @@ static void work(void)
                 world_turn();
                 while (sim_held() > lag)
                         world_step();
+                if (left && chance(3))
+                        world_wait_for(lag);
                 for (uint64_t j = draw(3); j > 0 && world_step(); j--)
                         ;
         }
@@ -143,11 +164,37 @@ static void release_what_no_sync_holds(void)
                         world_release_must_on(i);
 }
 
+static void leave(void)
+{
+        left->world = world;
+        left->tally = tally;
+}
+
+_Noreturn static void end_process(void)
+{
+        tally.kills++;
+        leave();
+        for (;;)
+                kill(getpid(), SIGKILL);
+}
+
+/* In the middle of a change. */
+static void ended(void)
+{
+        if (verified)
+                world_note_must(true);
+        else
+                tally.starts_cut++;
+        end_process();
+}
+
 /* The store is taken down without a word reaching the disk; what is left is the disk. */
 static void die(bool by_kill)
 {
         int r;
 
+        if (left)
+                end_process();
         sim_die();
         disarm();
         world_drop_requests();
@@ -240,8 +287,11 @@ static void one_life(void)
         world_turn();
         if (chance(2))
                 world_settle();
+        verified = true;
         if (chance(8) == 0)
                 arm();
+        if (left && chance(2))
+                sim_die_after(1 + draw(100));
         work();
         /* A volume that was resumed may have the record of a chunk whose slot another one has taken
          * meanwhile: it is found, and a miss. */
@@ -255,13 +305,14 @@ static void one_life(void)
                         disarm();
                 world_settle();
                 world_note_must(true);
+                verified = false;
                 tally.stops++;
-                fragile = world.in_doubt = true;
+                fragile = world.in_doubt = !left;
                 world_close();
                 disarm();
                 sim_hold(0);
         } else {
-                bool by_kill = x < 5;
+                bool by_kill = x < 5 || left;
 
                 fragile = by_kill;
                 world_note_must(by_kill);
@@ -269,7 +320,19 @@ static void one_life(void)
                         release_what_no_sync_holds();
                 die(by_kill);
         }
-        campaign_count(1);
+}
+
+static void note_tally(void)
+{
+        campaign_note("%llu faults; %llu starts refused, %llu without a volume, %llu cut off; "
+                      "%llu stops, %llu kills, %llu power losses; %llu resumes, %llu removals, "
+                      "%llu chunks read back",
+                      (unsigned long long)tally.faults, (unsigned long long)tally.starts_refused,
+                      (unsigned long long)tally.starts_without,
+                      (unsigned long long)tally.starts_cut, (unsigned long long)tally.stops,
+                      (unsigned long long)tally.kills, (unsigned long long)tally.losses,
+                      (unsigned long long)tally.resumes, (unsigned long long)world.removals,
+                      (unsigned long long)world.hits);
 }
 
 int campaign_succession(uint64_t count, uint64_t *seed)
@@ -290,18 +353,118 @@ int campaign_succession(uint64_t count, uint64_t *seed)
                 sim_hold_clock();
                 world.max_length = chance(2) ? 4096 : 8192;
                 world.limit = ((uint64_t)4 + draw(2)) << 20;
-                for (unsigned i = 0; i < STATES_OF_A_STORE && done < count; i++, done++)
+                for (unsigned i = 0; i < STATES_OF_A_STORE && done < count; i++, done++) {
                         one_life();
+                        campaign_count(1);
+                }
                 sim_stop();
         }
-        campaign_note("%llu faults; %llu starts refused, %llu without a volume, %llu cut off; "
-                      "%llu stops, %llu kills, %llu power losses; %llu resumes, %llu removals, "
-                      "%llu chunks read back",
-                      (unsigned long long)tally.faults, (unsigned long long)tally.starts_refused,
-                      (unsigned long long)tally.starts_without,
-                      (unsigned long long)tally.starts_cut, (unsigned long long)tally.stops,
-                      (unsigned long long)tally.kills, (unsigned long long)tally.losses,
-                      (unsigned long long)tally.resumes, (unsigned long long)world.removals,
-                      (unsigned long long)world.hits);
+        note_tally();
+        return campaign_end();
+}
+
+/* --- on a real disk --- */
+
+/* Any thread. */
+static bool choose_fault(const struct kio_request *req, struct fault_plan *plan)
+{
+        switch (sim_fault_of(req, &plan->error)) {
+        case SIM_FAULT_NONE:
+        case SIM_FAULT_END:
+                return false;
+        case SIM_FAULT_NOTHING:
+                plan->kind = FAULT_ERROR;
+                break;
+        case SIM_FAULT_TORN:
+                plan->kind = req->op == KIO_WRITE ? FAULT_TORN : FAULT_ERROR;
+                break;
+        case SIM_FAULT_DONE:
+                plan->kind = FAULT_LIES;
+        }
+        return true;
+}
+
+static const struct kio_backend *draw_backend(void)
+{
+#if HAVE_LIBURING
+        if (chance(2)) {
+                const struct kio_params params = { .workers = 1, .depth = 8, .probe_fd = -1 };
+                struct kio *probe;
+                char why[256];
+
+                if (kio_start_with(&probe, &params, &kio_backend_uring, why) == 0) {
+                        kio_stop(probe);
+                        return &kio_backend_uring;
+                }
+        }
+#endif
+        return &kio_backend_posix;
+}
+
+/* In a process of its own, which ends by the life's death, or here. */
+static void live(void)
+{
+        const char *dirs[CAMPAIGN_VOLUMES] = { world.dirs[0], world.dirs[1], world.dirs[2] };
+        const struct fault_plan plan = { .choose = choose_fault };
+        const struct world store = world;
+
+        campaign_count(0);
+        sim_use_files(dirs, store.volumes, ended);
+        world_init(fault_wrap(draw_backend()));
+        world_set_volumes(store.volumes);
+        world.limit = store.limit;
+        world.max_length = store.max_length;
+        fault_set(&plan);
+        world.direct = chance(2);
+        one_life();
+        leave();
+        fflush(stdout);
+        _exit(0);
+}
+
+static void next_life(void)
+{
+        struct world *w = &left->world;
+        pid_t pid;
+        int status;
+
+        fflush(stdout);
+        leave();
+        pid = fork();
+        if (pid == 0)
+                live();
+        if (pid < 0 || waitpid(pid, &status, 0) < 0)
+                campaign_fail(VERDICT_HUNG, "no process can be made: %s", strerror(errno));
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 1)
+                _exit(1); /* it has said why */
+        if (!(WIFEXITED(status) && WEXITSTATUS(status) == 0) &&
+            !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL))
+                campaign_fail(VERDICT_HUNG, "the process ends with status %x", (unsigned)status);
+        w->io = NULL;
+        w->s = NULL;
+        world = *w;
+        tally = left->tally;
+}
+
+int campaign_succession_disk(uint64_t count, uint64_t *seed)
+{
+        left = mmap(NULL, sizeof(*left), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (left == MAP_FAILED)
+                campaign_fail(VERDICT_HUNG, "no memory");
+        world.on_disk = world.long_fingerprints = true;
+        sim_pretend_disk();
+        world_make_folder();
+        for (uint64_t done = 0; done < count; ++*seed) {
+                world.random = *seed;
+                world_set_volumes((unsigned)(1 + *seed % CAMPAIGN_VOLUMES));
+                world_wipe();
+                world.max_length = chance(2) ? 4096 : 8192;
+                world.limit = ((uint64_t)4 + draw(2)) << 20;
+                for (unsigned i = 0; i < STATES_OF_A_STORE && done < count; i++, done++) {
+                        next_life();
+                        campaign_count(1);
+                }
+        }
+        note_tally();
         return campaign_end();
 }

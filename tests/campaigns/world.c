@@ -165,9 +165,25 @@ static void stay_on_one_processor(void)
         sched_setaffinity(0, sizeof(set), &set);
 }
 
+void world_make_folder(void)
+{
+        const char *roots[] = { getenv("KVCACHE_CAMPAIGN_DIR"),
+                                world.on_disk ? "/var/tmp" : "/dev/shm", "/tmp" };
+
+        for (unsigned i = 0; i < ARRAY_SIZE(roots) && !world.dir[0]; i++) {
+                if (!roots[i])
+                        continue;
+                snprintf(world.dir, sizeof(world.dir), "%s/kvcache-campaign-XXXXXX", roots[i]);
+                if (!mkdtemp(world.dir))
+                        world.dir[0] = '\0';
+        }
+        if (!world.dir[0])
+                campaign_fail(VERDICT_HUNG, "no folder to work in");
+        snprintf(world.dirs[0], sizeof(world.dirs[0]), "%s", world.dir);
+}
+
 void world_init(const struct kio_backend *backend)
 {
-        const char *roots[] = { getenv("KVCACHE_CAMPAIGN_DIR"), "/dev/shm", "/tmp" };
         struct kio_params params = {
                 .workers = 1,
                 .depth = 256,
@@ -183,16 +199,9 @@ void world_init(const struct kio_backend *backend)
         if (!pool)
                 pool = aligned_alloc(4096, params.pool_bytes);
         params.pool = pool;
-        for (unsigned i = 0; i < ARRAY_SIZE(roots) && !world.dir[0]; i++) {
-                if (!roots[i])
-                        continue;
-                snprintf(world.dir, sizeof(world.dir), "%s/kvcache-campaign-XXXXXX", roots[i]);
-                if (!mkdtemp(world.dir))
-                        world.dir[0] = '\0';
-        }
-        if (!pool || !world.dir[0])
-                campaign_fail(VERDICT_HUNG, "no memory, or no folder to work in");
-        snprintf(world.dirs[0], sizeof(world.dirs[0]), "%s", world.dir);
+        if (!pool)
+                campaign_fail(VERDICT_HUNG, "no memory");
+        world_make_folder();
         world.volumes = 1;
         world.backend = backend;
         world.io = kio_stop(world.io);
@@ -265,6 +274,7 @@ int world_open(char error[static 512])
                 .segment_bytes = 1 << 20,
                 .entries = 2048,
                 .prewrite = world.prewrite,
+                .direct = world.direct,
                 .policy = "lru",
                 .pool_slab_bytes = CAMPAIGN_ROOM,
                 .secret = { { 1, 2 } },
@@ -301,7 +311,9 @@ static void wait_io(void)
         if (kio_pending(world.io) == 0)
                 campaign_fail(VERDICT_HUNG, "the store waits for nothing: %llu pending",
                               (unsigned long long)store_pending(world.s));
-        poll(p, world.lockstep ? 2 : 1, -1); /* the watchdog ends it */
+        poll(p, world.lockstep || world.on_disk ? 2 : 1, -1); /* the watchdog ends it */
+        if (world.on_disk)
+                sim_end_if_due();
         if (world.lockstep && p[1].revents && read(p[1].fd, &n, sizeof(n)) < 0)
                 return;
 }
@@ -356,6 +368,14 @@ bool world_step(void)
                 return false;
         world_turn();
         return true;
+}
+
+void world_wait_for(uint64_t pending)
+{
+        while (kio_pending(world.io) > pending) {
+                wait_io();
+                world_turn();
+        }
 }
 
 void world_settle(void)

@@ -68,10 +68,16 @@ static uint64_t fault_draw(void)
 static bool fault_decide(const struct kio_request *req, struct fault_plan *ret, uint64_t *ret_epoch)
 {
         const struct fault_plan *p = &fault.plan;
-        bool hit = false;
+        bool hit = false, (*choose)(const struct kio_request *, struct fault_plan *);
 
         pthread_mutex_lock(&fault.lock);
         *ret_epoch = fault.epoch;
+        choose = fault.has_plan ? p->choose : NULL;
+        if (choose) {
+                pthread_mutex_unlock(&fault.lock);
+                *ret = (struct fault_plan){ .choose = choose };
+                return choose(req, ret);
+        }
         if (fault.has_plan && (p->ops == 0 || (p->ops & 1u << req->op)) &&
             (!p->one_fd || p->fd == req->fd) && (!p->path || p->path == req->path)) {
                 fault.matched++;
@@ -182,6 +188,7 @@ static int fault_push(struct kio_queue *base, struct kio_request *req)
                         r = q->inner->ops->push(q->inner, &e->shadow);
                         req->registered = e->shadow.registered;
                         break;
+                case FAULT_TORN:
                 case FAULT_SHORT: {
                         uint64_t rest = req->length - req->progress;
 
@@ -189,7 +196,7 @@ static int fault_push(struct kio_queue *base, struct kio_request *req)
                         e->shadow.length =
                                 req->progress +
                                 (plan.short_bytes ? MIN(plan.short_bytes, rest) : rest / 2);
-                        e->result = 0;
+                        e->result = plan.kind == FAULT_TORN ? -plan.error : 0;
                         list_append(&q->shadowed, &e->node);
                         r = q->inner->ops->push(q->inner, &e->shadow);
                         req->registered = e->shadow.registered;

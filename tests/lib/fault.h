@@ -9,6 +9,7 @@
 enum fault_kind {
         FAULT_ERROR, /* fails with `error`, moves nothing */
         FAULT_LIES,  /* is done, and fails with `error` all the same */
+        FAULT_TORN,  /* half of it is done, and it fails with `error` */
         FAULT_SHORT, /* moves `short_bytes` of what was asked, half if 0, and says so */
         FAULT_LATE,  /* reaches the device `late_ns` later */
         FAULT_NEVER, /* is held until fault_release() */
@@ -29,6 +30,8 @@ struct fault_plan {
         uint64_t first, count;
         uint32_t one_in;
         uint64_t seed;
+        /* Instead of those: fills in `kind` and what belongs to it. On any thread. */
+        bool (*choose)(const struct kio_request *req, struct fault_plan *plan);
 };
 
 #define FAULT_FOR_EVER UINT64_MAX

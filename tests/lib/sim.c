@@ -122,6 +122,13 @@ static struct {
         sim_read_watch *read_watch;
         sim_faults *faults;
 
+        /* sim_use_files() */
+        char paths[DIRS][256];
+        unsigned n_paths;
+        pthread_t loop;
+        void (*end)(void);
+        bool ended;
+
         bool pretends_disk, fail_reads_only;
         uint64_t calls, fail_first, fail_count, calls_failed;
         int fail_error;
@@ -548,6 +555,117 @@ static bool call_fails(bool is_read)
         return fails;
 }
 
+/* --- files that are not simulated --- */
+
+/* The directory's number and the file's name in it, of a file or with `file` of the directory; -1:
+ * it is in none that counts. */
+static int real_name(int fd, const char *file, char ret[static NAME_BYTES])
+{
+        char link[64], path[512];
+        ssize_t n;
+
+        snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+        n = sim.n_paths > 0 ? readlink(link, path, sizeof(path) - 1) : -1;
+        if (n < 0)
+                return -1;
+        path[n] = '\0';
+        for (unsigned i = 0; i < sim.n_paths; i++) {
+                size_t length = strlen(sim.paths[i]);
+
+                if (strncmp(path, sim.paths[i], length) != 0 ||
+                    (path[length] != '\0' && path[length] != '/'))
+                        continue;
+                if (!file)
+                        file = path[length] == '/' ? path + length + 1 : "directory";
+                snprintf(ret, NAME_BYTES, "%s", file);
+                return (int)i;
+        }
+        return -1;
+}
+
+/* The lock is held. SIM_FAULT_END: nothing may happen after this operation. */
+static enum sim_fault real_fault(const char *operation, int fd, const char *file, int *ret_error)
+{
+        char name[NAME_BYTES];
+        int dir = sim.active ? -1 : real_name(fd, file, name);
+
+        if (dir < 0)
+                return SIM_FAULT_NONE;
+        if (sim.die_after > 0 && --sim.die_after == 0)
+                return SIM_FAULT_END;
+        return sim.faults ? sim.faults(operation, (unsigned)dir, name, ret_error) : SIM_FAULT_NONE;
+}
+
+/* The lock is held. A thread other than the loop's stays here for good. */
+_Noreturn static void real_end(void)
+{
+        bool is_loop = pthread_equal(pthread_self(), sim.loop);
+
+        sim.ended = true;
+        unlock();
+        if (is_loop)
+                sim.end();
+        eventfd_write(sim.event_fd, 1);
+        for (;;)
+                pause();
+}
+
+/* Some sectors from its begin, as the device has no others' bytes to tear it with. */
+static void real_tear(int fd, const void *buf, uint64_t bytes, uint64_t offset)
+{
+        uint64_t n = draw(bytes / SIM_SECTOR + 1) * SIM_SECTOR;
+
+        if (n > 0 && __real_pwrite64(fd, buf, n, (off_t)offset) < 0)
+                return; /* less is torn off, then */
+}
+
+void sim_use_files(const char *const *paths, unsigned n, void (*end)(void))
+{
+        assert(!sim.active && n <= DIRS);
+        for (unsigned i = 0; i < n; i++)
+                if (!realpath(paths[i], sim.paths[i]))
+                        n = 0;
+        sim.n_paths = n;
+        sim.loop = pthread_self();
+        sim.end = end;
+        sim.ended = false;
+        sim.die_after = 0;
+        sim.faults = NULL;
+        if (sim.event_fd < 0)
+                sim.event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+}
+
+void sim_end_if_due(void)
+{
+        bool ended;
+
+        lock();
+        ended = sim.ended;
+        unlock();
+        if (ended)
+                sim.end();
+}
+
+enum sim_fault sim_fault_of(const struct kio_request *req, int *ret_error)
+{
+        enum sim_fault fault;
+
+        if (req->op != KIO_WRITE && req->op != KIO_SYNC)
+                return SIM_FAULT_NONE;
+        lock();
+        fault = real_fault(req->op == KIO_WRITE ? "write" : "sync", req->fd, NULL, ret_error);
+        if (fault == SIM_FAULT_END) {
+                struct iovec pieces[KIO_PIECES_MAX];
+
+                if (req->op == KIO_WRITE && kio_rest(req, pieces) > 0)
+                        real_tear(req->fd, pieces[0].iov_base, pieces[0].iov_len,
+                                  req->offset + req->progress);
+                real_end();
+        }
+        unlock();
+        return fault;
+}
+
 int __wrap_openat64(int dir, const char *path, int flags, ...)
 {
         mode_t mode = 0;
@@ -564,8 +682,26 @@ int __wrap_openat64(int dir, const char *path, int flags, ...)
                 mode = va_arg(ap, mode_t);
         va_end(ap);
         number = dir_of(dir);
-        if (!(flags & O_CREAT) || number < 0)
-                return __real_openat64(dir, path, flags, mode);
+        if (flags & O_CREAT && number < 0) {
+                lock();
+                fault = faccessat(dir, path, F_OK, 0) < 0 ? real_fault("open", dir, path, &error)
+                                                          : SIM_FAULT_NONE;
+                if (fault == SIM_FAULT_END)
+                        real_end();
+                unlock();
+        }
+        if (!(flags & O_CREAT) || number < 0) {
+                fd = fault == SIM_FAULT_NONE || fault == SIM_FAULT_DONE
+                             ? __real_openat64(dir, path, flags, mode)
+                             : -1;
+                if (fault != SIM_FAULT_NONE) {
+                        if (fd >= 0)
+                                close(fd);
+                        errno = error;
+                        fd = -1;
+                }
+                return fd;
+        }
 
         lock();
         n = name_get((unsigned)number, path);
@@ -663,8 +799,18 @@ ssize_t __wrap_pwrite64(int fd, const void *buf, size_t bytes, off_t offset)
         f = file_of(fd);
         if (f && bytes > 0)
                 fault = fault_of("write", f->dir, f->name, &error);
+        else if (bytes > 0)
+                fault = real_fault("write", fd, NULL, &error);
         if (fault != SIM_FAULT_NONE) {
-                file_write_fault(f, fault, buf, bytes, (uint64_t)offset);
+                if (f)
+                        file_write_fault(f, fault, buf, bytes, (uint64_t)offset);
+                else if (fault == SIM_FAULT_DONE)
+                        fault = __real_pwrite64(fd, buf, bytes, offset) < 0 ? SIM_FAULT_NOTHING
+                                                                            : fault;
+                else if (fault != SIM_FAULT_NOTHING)
+                        real_tear(fd, buf, bytes, (uint64_t)offset);
+                if (fault == SIM_FAULT_END)
+                        real_end();
                 unlock();
                 errno = error;
                 return -1;
@@ -696,6 +842,10 @@ static int wrapped_sync(int fd, int (*real)(int fd))
         ours = dir >= 0;
         if (ours)
                 fault = fault_of("sync", (unsigned)dir, f ? f->name : "directory", &error);
+        else
+                fault = real_fault("sync", fd, NULL, &error);
+        if (fault == SIM_FAULT_END)
+                real_end();
         if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
                 sync_dropped(f);
                 unlock();
@@ -710,6 +860,8 @@ static int wrapped_sync(int fd, int (*real)(int fd))
         }
         unlock();
         if (fault == SIM_FAULT_DONE) {
+                if (!ours && real(fd) < 0)
+                        return -1;
                 errno = error;
                 return -1;
         }
@@ -738,6 +890,10 @@ int __wrap_fallocate64(int fd, int mode, off_t offset, off_t length)
         f = file_of(fd);
         if (f)
                 fault = fault_of("allocate", f->dir, f->name, &error);
+        else
+                fault = real_fault("allocate", fd, NULL, &error);
+        if (fault == SIM_FAULT_END)
+                real_end();
         if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
                 unlock();
                 errno = error;
@@ -775,6 +931,10 @@ int __wrap_ftruncate64(int fd, off_t length)
         f = file_of(fd);
         if (f)
                 fault = fault_of("truncate", f->dir, f->name, &error);
+        else
+                fault = real_fault("truncate", fd, NULL, &error);
+        if (fault == SIM_FAULT_END)
+                real_end();
         if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
                 unlock();
                 errno = error;
@@ -809,6 +969,10 @@ int __wrap_renameat(int from_dir, const char *from, int to_dir, const char *to)
         lock();
         if (dir >= 0 && dir == dir_of(to_dir))
                 fault = fault_of("rename", (unsigned)dir, to, &error);
+        else if (dir < 0)
+                fault = real_fault("rename", to_dir, to, &error);
+        if (fault == SIM_FAULT_END)
+                real_end();
         if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
                 unlock();
                 errno = error;
@@ -848,6 +1012,10 @@ int __wrap_unlinkat(int dir, const char *path, int flags)
         lock();
         if (number >= 0 && name_now(name_get((unsigned)number, path)))
                 fault = fault_of("unlink", (unsigned)number, path, &error);
+        else if (number < 0)
+                fault = real_fault("unlink", dir, path, &error);
+        if (fault == SIM_FAULT_END)
+                real_end();
         if (fault != SIM_FAULT_NONE && fault != SIM_FAULT_DONE) {
                 unlock();
                 errno = error;

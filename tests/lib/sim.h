@@ -69,6 +69,7 @@ enum sim_fault {
         SIM_FAULT_NOTHING, /* nothing has happened */
         SIM_FAULT_TORN,    /* of a write some sectors are in the file; else nothing has happened */
         SIM_FAULT_DONE,    /* it was done, and is said to have failed */
+        SIM_FAULT_END,     /* of real files: the process ends here; not for sim_faults */
 };
 /* Is asked before each such operation, as sim_watch names them, of the directory with this number,
  * and may make it fail with *ret_error. What a failed sync was to cover no later sync covers: the
@@ -76,6 +77,14 @@ enum sim_fault {
 typedef enum sim_fault sim_faults(const char *operation, unsigned dir, const char *file,
                                   int *ret_error);
 void sim_set_faults(sim_faults *faults);
+/* Without a simulation: what sim_set_faults() and sim_die_after() say is about the real files in
+ * these directories, and the page cache loses nothing. A write that the end comes at has
+ * some of its sectors; `end` is called on this thread, which is the loop's, at once or by
+ * sim_end_if_due() after sim_fd() has become readable, and does not return. */
+void sim_use_files(const char *const *paths, unsigned n, void (*end)(void));
+void sim_end_if_due(void);
+/* The same of what a backend is about to do; a torn write is the caller's to do. */
+enum sim_fault sim_fault_of(const struct kio_request *req, int *ret_error);
 /* Leaves on the disk one of the states that it may be in, and that is stable then. Everything is
  * closed. 0, -errno. */
 int sim_power_loss(void);
