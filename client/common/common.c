@@ -8,10 +8,12 @@
 #include <string.h>
 
 #include "checked.h"
+#include "human.h"
 #include "key.h"
 #include "sha256.h"
 
 static const char *tool_name = "kvcachectl";
+static bool in_json;
 
 void complain_as(const char *name)
 {
@@ -23,15 +25,51 @@ const char *complain_name(void)
         return tool_name;
 }
 
+void complain_in_json(bool json)
+{
+        in_json = json;
+}
+
+bool complain_is_json(void)
+{
+        return in_json;
+}
+
+/* {"error":{"message":"..."}}, {"warning":{"message":"..."}} */
+static bool print_json_message(int status, const char *message)
+{
+        static const char prefix[] = "warning: ";
+        _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+        cJSON *inner = cJSON_AddObjectToObject(object, status == EXIT_OK ? "warning" : "error");
+        _cleanup_(freep) char *text = NULL;
+
+        if (status == EXIT_OK && strncmp(message, prefix, strlen(prefix)) == 0)
+                message += strlen(prefix);
+        cJSON_AddStringToObject(inner, "message", message);
+        text = inner ? cJSON_PrintUnformatted(object) : NULL;
+        if (text)
+                fprintf(stderr, "%s\n", text);
+        return text != NULL;
+}
+
+int complain_list(int status, const char *format, va_list arguments)
+{
+        _cleanup_(freep) char *message = NULL;
+
+        if (vasprintf(&message, format, arguments) < 0)
+                message = NULL;
+        if (!in_json || !message || !print_json_message(status, message))
+                fprintf(stderr, "%s: %s\n", tool_name, message ? message : "out of memory");
+        return status;
+}
+
 int complain(int status, const char *format, ...)
 {
         va_list arguments;
 
-        fprintf(stderr, "%s: ", tool_name);
         va_start(arguments, format);
-        vfprintf(stderr, format, arguments);
+        complain_list(status, format, arguments);
         va_end(arguments);
-        fputc('\n', stderr);
         return status;
 }
 
@@ -166,25 +204,29 @@ int ctl_connect(struct ctl *ctl)
         return complain(EXIT_REFUSED, "%s", error);
 }
 
-/* Some of those that there are. */
-static void print_namespaces(struct ctl *ctl)
+/* Some of those that there are, in a sentence; "" if that is not known. */
+static void list_namespaces(struct ctl *ctl, char *ret, size_t room)
 {
         enum { SHOWN = 20 };
         struct kvcache_namespace_info list[SHOWN];
         uint64_t cursor = 0;
         int n = kvcache_namespace_list(ctl->kv, NULL, &cursor, list, SHOWN);
 
-        if (n < 0)
-                return;
+        *ret = '\0';
         if (n == 0)
-                fprintf(stderr, "There is none yet: the first put makes it.");
+                snprintf(ret, room, "\nThere is none yet: the first put makes it.");
         for (int i = 0; i < n; i++) {
-                fputs(i == 0 ? "There are: " : ", ", stderr);
-                print_safe(list[i].name, stderr);
+                size_t used = strlen(ret);
+
+                human_clean(list[i].name);
+                snprintf(ret + used, room - used, "%s%s", i == 0 ? "\nThere are: " : ", ",
+                         list[i].name);
         }
-        if (cursor)
-                fputs(", and more: kvcachectl namespace ls", stderr);
-        fputc('\n', stderr);
+        if (n > 0 && cursor) {
+                size_t used = strlen(ret);
+
+                snprintf(ret + used, room - used, ", and more: kvcachectl namespace ls");
+        }
 }
 
 int namespace_attach(struct ctl *ctl, const char *name, uint32_t *ret)
@@ -197,9 +239,10 @@ int namespace_attach(struct ctl *ctl, const char *name, uint32_t *ret)
         int r = kvcache_namespace_open(ctl->kv, &options, ret);
 
         if (r == -ENOENT) {
-                complain(EXIT_NOT_FOUND, "no namespace '%s'", name);
-                print_namespaces(ctl);
-                return EXIT_NOT_FOUND;
+                char others[8192];
+
+                list_namespaces(ctl, others, sizeof(others));
+                return complain(EXIT_NOT_FOUND, "no namespace '%s'%s", name, others);
         }
         return r < 0 ? complain_call(ctl, r, name) : EXIT_OK;
 }
@@ -314,8 +357,7 @@ cJSON *tiers_json(uint32_t tiers)
 
 int print_json(const cJSON *object)
 {
-        _cleanup_(freep) char *text =
-                isatty(STDOUT_FILENO) ? cJSON_Print(object) : cJSON_PrintUnformatted(object);
+        _cleanup_(freep) char *text = cJSON_PrintUnformatted(object);
 
         if (!text)
                 return complain_memory();
@@ -326,5 +368,5 @@ int print_json(const cJSON *object)
 void print_safe(const char *text, FILE *out)
 {
         for (; *text; text++)
-                fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, out);
+                fputc(human_clean_character(*text), out);
 }

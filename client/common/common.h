@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cjson/cJSON.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -51,8 +52,14 @@ static inline void fclosep(FILE **f)
 /* The name of the tool, in front of every message. */
 void complain_as(const char *name);
 const char *complain_name(void);
-/* "NAME: ..." on stderr; returns `status`. */
+/* Messages are JSON: with --json. */
+void complain_in_json(bool json);
+bool complain_is_json(void);
+/* "NAME: ..." on stderr, or in JSON an object with the member "error", or "warning" when `status`
+ * is EXIT_OK; one line each. Returns `status`. */
 int complain(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int complain_list(int status, const char *format, va_list arguments)
+        __attribute__((format(printf, 2, 0)));
 int complain_memory(void);
 /* What a failed call (a negative errno) means, with the library's words. */
 int complain_call(struct ctl *ctl, int r, const char *what);
@@ -96,7 +103,7 @@ bool ack_parse(const char *text, enum kvcache_ack *ret);
 const char *tiers_text(uint32_t tiers);
 cJSON *tiers_json(uint32_t tiers);
 
-/* One object on stdout: pretty on a terminal, in one line elsewhere. */
+/* One object on stdout, in one line. */
 int print_json(const cJSON *object);
-/* Text on one line of a terminal: control characters are replaced. */
+/* Text on one line of a terminal: as human_clean() does. */
 void print_safe(const char *text, FILE *out);

@@ -212,6 +212,13 @@ int human_parse_bytes(const char *text, uint64_t *ret)
         return -EINVAL;
 }
 
+char *human_clean(char *text)
+{
+        for (char *p = text; *p; p++)
+                *p = human_clean_character(*p);
+        return text;
+}
+
 size_t human_width(const char *text)
 {
         size_t n = 0;

@@ -31,5 +31,12 @@ int human_parse_count(const char *text, uint64_t *ret);
 /* A number that is finite and not negative. 0, -EINVAL. */
 int human_parse_number(const char *text, double *ret);
 
+/* Text from others on one line of a terminal: '?' for control characters. Returns `text`. */
+static inline char human_clean_character(char c)
+{
+        return (unsigned char)c < 0x20 || c == 0x7f ? '?' : c;
+}
+char *human_clean(char *text);
+
 /* Columns that UTF-8 text takes on a terminal, as far as one code point is one column. */
 size_t human_width(const char *text);

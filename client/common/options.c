@@ -61,12 +61,12 @@ int usage_error(const struct command *command, const char *format, ...)
 {
         va_list arguments;
 
-        fprintf(stderr, "%s: ", complain_name());
         va_start(arguments, format);
-        vfprintf(stderr, format, arguments);
+        complain_list(EXIT_WRONG_USAGE, format, arguments);
         va_end(arguments);
-        fprintf(stderr, "\nSee: %s%s%s --help\n", complain_name(), command ? " " : "",
-                command ? command->name : "");
+        if (!complain_is_json())
+                fprintf(stderr, "See: %s%s%s --help\n", complain_name(), command ? " " : "",
+                        command ? command->name : "");
         return EXIT_WRONG_USAGE;
 }
 

@@ -43,10 +43,7 @@ static char *printable(const char *text)
 {
         char *copy = strdup(text ? text : "");
 
-        for (char *p = copy; p && *p; p++)
-                if ((unsigned char)*p < 0x20 || *p == 0x7f)
-                        *p = '?';
-        return copy;
+        return copy ? human_clean(copy) : NULL;
 }
 
 void text_table_add(struct text_table *t, const char *const *cells)

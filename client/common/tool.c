@@ -151,6 +151,10 @@ int tool_main(const struct tool *tool, int argc, char **argv)
         int status;
 
         complain_as(tool->name);
+        /* Known from the first message on, also of an option that stands before it. */
+        for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+                if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "-j") == 0)
+                        complain_in_json(true);
         status = run(tool, &ctl, argc, argv);
         kvcache_close(ctl.kv);
 

@@ -23,10 +23,9 @@ int answer_fetch(struct ctl *ctl, enum kvcache_report what, const char *name, cJ
         r = kvcache_report(ctl->kv, what, &text);
         if (r < 0)
                 return complain_call(ctl, r, name);
-        if (ctl->json) {
-                fputs(text, stdout);
-                if (*text && text[strlen(text) - 1] != '\n')
-                        putchar('\n');
+        if (ctl->json) { /* as it came, in one line: parsed, large numbers would be rounded */
+                cJSON_Minify(text);
+                puts(text);
                 return EXIT_OK;
         }
         *ret = cJSON_Parse(text);
@@ -125,7 +124,5 @@ void answer_format(const cJSON *item, char *ret, size_t room)
         } else {
                 snprintf(ret, room, "-");
         }
-        for (char *p = ret; *p; p++)
-                if ((unsigned char)*p < 0x20 || *p == 0x7f)
-                        *p = '?';
+        human_clean(ret);
 }

@@ -35,7 +35,7 @@ static int device_paths(struct ctl *ctl, cJSON **ret)
 
 static int device_ls(struct ctl *ctl)
 {
-        _cleanup_(cJSON_Deletep) cJSON *paths = NULL;
+        _cleanup_(cJSON_Deletep) cJSON *paths = NULL, *object = NULL;
         struct text_table *table;
         const cJSON *path;
         int status;
@@ -43,8 +43,11 @@ static int device_ls(struct ctl *ctl)
         status = device_paths(ctl, &paths);
         if (status)
                 return status;
-        if (ctl->json)
-                return print_json(paths);
+        if (ctl->json) {
+                object = cJSON_CreateObject();
+                cJSON_AddItemToObject(object, "paths", TAKE_PTR(paths));
+                return print_json(object);
+        }
         table = text_table_new("llrrrrrl");
         text_table_row(table, "PATH", "STATE", "LIVE", "RESERVED", "LIMIT", "CHUNKS", "ERRORS",
                        "SINCE");

@@ -213,6 +213,8 @@ static int run_stats(struct ctl *ctl, const struct command *self, int argc, char
         r = answer_no_operands(self, argc, argv, first);
         if (r)
                 return r;
+        if (prometheus && ctl->json)
+                return usage_error(self, "--prometheus is text: it does not go with --json");
         if (prometheus) {
                 r = ctl_connect(ctl);
                 if (r)

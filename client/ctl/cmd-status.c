@@ -44,9 +44,9 @@ static bool take_text(cJSON *object, const char *name, char *ret, size_t room)
         if (!cJSON_IsString(item))
                 return false;
         snprintf(ret, room, "%s", item->valuestring);
-        for (char *p = ret; *p; p++)
-                if ((unsigned char)*p < 0x20 || *p == 0x7f)
-                        *p = p[1] ? ' ' : '\0';
+        for (size_t n = strlen(ret); n > 0 && ret[n - 1] == '\n'; n--)
+                ret[n - 1] = '\0';
+        human_clean(ret);
         cJSON_DeleteItemFromObjectCaseSensitive(object, name);
         return *ret != '\0';
 }

@@ -419,7 +419,7 @@ static void print_sum(const struct run *run, bool complete)
 static int finish(struct run *run, int status)
 {
         progress_end(&run->progress);
-        if (run->ctl->json) {
+        if (run->ctl->json && (status == EXIT_OK || cJSON_GetArraySize(run->json) > 0)) {
                 _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
 
                 cJSON_AddItemToObject(object, "paths", TAKE_PTR(run->json));
@@ -428,7 +428,7 @@ static int finish(struct run *run, int status)
                 cJSON_AddBoolToObject(object, "complete", is_complete(run, status));
                 if (print_json(object) != EXIT_OK)
                         return EXIT_NOT_RUN;
-        } else if (run->sum.chunks > 0 || status == EXIT_OK) {
+        } else if (!run->ctl->json && (run->sum.chunks > 0 || status == EXIT_OK)) {
                 print_sum(run, is_complete(run, status));
         }
         if (status != EXIT_OK)

@@ -175,7 +175,7 @@ def test_kvcachectl_device(make):
     assert len(out) == 3 and [line.split()[:2] for line in out[1:]] == [[p, "up"] for p in daemon.paths]
     assert ctl("device", daemon=daemon, check=0).stdout.splitlines()[0] == out[0]
     assert ctl("device", "suspend", daemon.paths[1], daemon=daemon, check=0).stdout == f"{daemon.paths[1]}: suspended\n"
-    listed = json.loads(ctl("--json", "device", "ls", daemon=daemon, check=0).stdout)
+    listed = json.loads(ctl("--json", "device", "ls", daemon=daemon, check=0).stdout)["paths"]
     assert [p["state"] for p in listed] == ["up", "suspended"]
     assert "suspended by an admin" in ctl("device", "ls", daemon=daemon, check=0).stdout
     assert daemon.http("/healthz")[0::2] == (200, b"ok\n")

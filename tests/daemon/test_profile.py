@@ -186,7 +186,7 @@ def test_several_configurations_and_a_bad_one(daemon, directory):
     result = bench("profile", "--model", LLAMA, "--model_configs", str(directory / "*.yaml"), "--source", "memory",
                  "--json", daemon=daemon, check=1)
     assert "b.yaml" in result.stderr
-    said = json.loads(result.stdout)
+    said = json.loads(result.stdout)["configurations"]
     assert [s["config_file"] for s in said] == [str(good)] and said[0]["bytes_moved"] > 0
 
 
@@ -226,7 +226,7 @@ def test_raw_alone_needs_no_daemon(directory, backend, how):
 def test_a_daemon_is_started_when_none_answers(directory, source):
     env = without_daemon(directory)
     result = bench(*arguments(source=source), "--json", env=env, check=0, timeout=120)
-    said = json.loads(result.stdout)[0]
+    said = json.loads(result.stdout)["configurations"][0]
     assert said["daemon"] == "embedded" and said["raw"] is not None
     assert f"no daemon answers at {env['KVCACHE_SOCKET']}" in result.stderr
     check_measured(said, verified=(1 if source == "memory" else 3) * said["batch_size"] * said["block_size"])
@@ -333,7 +333,7 @@ def test_an_embedded_daemon_that_is_killed(directory, source):
 def test_nothing_to_read(daemon):
     result = bench(*arguments(source="file"), "--json", daemon=daemon, check=1)
     assert "nothing to read" in result.stderr and "--source memory" in result.stderr
-    assert "nothing to read" in json.loads(result.stdout)[0]["error"]
+    assert "nothing to read" in json.loads(result.stdout)["configurations"][0]["error"]
 
 
 def test_part_of_it_to_read(daemon):

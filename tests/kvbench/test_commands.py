@@ -219,10 +219,53 @@ def test_csv_quotes(tmp_path):
     assert row["config_file"] == str(config) and row["model"] == "QWEN3_8B"
 
 
-def test_json_option_is_format_json():
+def test_json_option_is_format_json_in_an_object():
     words = ["kvcache", *conf("qwen3_8b", "block-tp1-pp1")]
-    assert json.loads(ok(*words, "--json")) == json.loads(ok(*words, "--format", "json"))
-    assert json.loads(ok("--json", "iosize", *words[1:]))[0]["io_size_per_token"] == 36 * 8 * 128 * 2
+    assert json.loads(ok(*words, "--json")) == {"configurations": json.loads(ok(*words, "--format", "json"))}
+    assert json.loads(ok(*words, "--json", "--format", "json")) == json.loads(ok(*words, "--json"))
+    assert json.loads(ok("--json", "iosize", *words[1:]))["configurations"][0]["io_size_per_token"] == 36 * 8 * 128 * 2
+    assert json.loads(ok("plan", *words[1:], "--json"))["configurations"][0]["config_file"]
+    result = run(*words, "--json", "--format", "csv")
+    assert result.returncode == USAGE and "--json" in json.loads(result.stderr)["error"]["message"]
+
+
+def test_models_and_deployments_by_name(tmp_path):
+    named = ok("iosize", "--model", "llama_3_1_8b", "--model_config", "block-tp1-pp16", cwd=tmp_path)
+    assert named == ok("iosize", *conf("llama_3_1_8b", "block-tp1-pp16"))
+    assert named == ok("iosize", "--model", "llama_3_1_8b.yaml", "--model_configs", "block-tp1-pp16", cwd=tmp_path)
+    several = json.loads(ok("iosize", "--model", "llama_3_1_8b", "--model_configs", "layer-tp8-*", "--json", cwd=tmp_path))
+    assert len(several["configurations"]) == len(list(DEPLOYMENTS.glob("layer-tp8-*.yaml"))) > 1
+
+    # A file that is there is taken as it is named, first.
+    (tmp_path / "llama_3_1_8b").write_text((MODELS / "qwen3_8b.yaml").read_text())
+    assert ok("iosize", "--model", "llama_3_1_8b", "--model_config", "layer-tp1-pp1", cwd=tmp_path) == ok(
+        "iosize", *conf("qwen3_8b", "layer-tp1-pp1"))
+
+
+def test_data_directory_from_the_environment(tmp_path, monkeypatch):
+    for folder, file, name in (("models", MODELS / "qwen3_8b.yaml", "mine"), ("deployments", DEPLOYMENTS / "block-tp1-pp1.yaml", "d")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.yaml").write_text(file.read_text())
+    monkeypatch.setenv("KVCACHE_DATA_DIR", str(tmp_path))
+    assert ok("iosize", "--model", "mine", "--model_config", "d") == ok("iosize", *conf("qwen3_8b", "block-tp1-pp1"))
+    error = refused("iosize", "--model", "qwen3_8b", "--model_config", "d")
+    assert str(tmp_path / "models") in error and "did you mean" not in error
+
+
+@pytest.mark.parametrize("words, folder, meant", [
+    (["--model", "llama_3_1_8", "--model_config", "block-tp1-pp1"], "models", "llama_3_1_8b"),
+    (["--model", "lama_3_1_70b.yaml", "--model_config", "block-tp1-pp1"], "models", "llama_3_1_70b"),
+    (["--model", "qwen3_8b", "--model_config", "blok-tp1-pp16"], "deployments", "block-tp1-pp16"),
+    (["--model", "nothing like it", "--model_config", "block-tp1-pp1"], "models", None)])
+def test_a_name_that_is_not_found_lists_the_places(words, folder, meant):
+    error = refused("iosize", *words)
+    assert f"conf/{folder}" in error and words[words.index("--model" if folder == "models" else "--model_config") + 1] in error
+    assert (f'did you mean "{meant}"?' in error) if meant else "did you mean" not in error
+
+
+def test_a_path_is_not_searched(tmp_path):
+    error = refused("iosize", "--model", tmp_path / "llama_3_1_8b", "--model_config", "block-tp1-pp1")
+    assert "No such file" in error and "conf/models" not in error
 
 
 TABLE = """\
@@ -453,7 +496,7 @@ def test_fractional_heads(tmp_path):
     words = with_model(tmp_path, m)
     assert ok(*words) == f"IO Size per GPU: {15 * 128}\n"
     words[0:1] = ["kvcache"]
-    got, = json.loads(ok(*words, "--json", "--isl", 7))
+    got, = json.loads(ok(*words, "--json", "--isl", 7))["configurations"]
     assert got["io_size"] == figures(m, {"system": {"page_size": 16}, "runtime": {"isl": 7, "num_requests": 10}})["io_size"]
 
 
@@ -554,7 +597,7 @@ def test_wrong_numbers(section, key, value, part, tmp_path):
 def test_fractions(section, key, tmp_path):
     words = with_deployment(tmp_path, f"{section}:\n  {key}: 7.50\n")
     if key in FRACTIONS:
-        got, = json.loads(ok(*words, "--json"))
+        got, = json.loads(ok(*words, "--json"))["configurations"]
         assert got.get(key, 7.5) == 7.5
     else:
         assert f"{section}.{key}: '7.50' must be a whole number" in refused(*words)

@@ -35,7 +35,9 @@ enum {
 };
 
 #define FILE_OPTIONS                                                                               \
-        { OPTION_MODEL, "model", "FILE", "the model's architecture (conf/models)" },               \
+        { OPTION_MODEL, "model", "FILE",                                                           \
+          "the model's architecture: a file, or a name\n"                                          \
+          "such as llama_3_1_8b" },                                                                \
                 { OPTION_MODEL_CONFIG, "model_config", "FILE",                                     \
                   "a deployment (conf/deployments)" },                                             \
                 { OPTION_MODEL_CONFIGS, "model_configs", "GLOB",                                   \
@@ -330,6 +332,11 @@ bool kvbench_options_parse(struct ctl *ctl, const struct command *self, enum kvb
                         return false;
         if (id < 0)
                 return false;
+        if (ctl->json && ret->format != KVBENCH_N_FORMATS && ret->format != KVBENCH_JSON) {
+                ctl->exit_status = usage_error(self, "--json does not go with another --format");
+                return false;
+        }
+        ret->json_object = ctl->json;
         if (ret->format == KVBENCH_N_FORMATS)
                 ret->format = ctl->json ? KVBENCH_JSON : KVBENCH_TEXT;
         return check_operands(ctl, argc, argv, first, ret);

@@ -208,7 +208,7 @@ static cJSON *to_json(const struct kvbench_workload *w)
         return TAKE_PTR(object);
 }
 
-static int print_as_json(const struct kvbench_set *set)
+static int print_as_json(const struct kvbench_options *options, const struct kvbench_set *set)
 {
         _cleanup_(cJSON_Deletep) cJSON *array = cJSON_CreateArray();
 
@@ -220,7 +220,7 @@ static int print_as_json(const struct kvbench_set *set)
                         return complain_memory();
                 }
         }
-        return print_json(array);
+        return kvbench_print_json(options, array);
 }
 
 /* The same fields as in JSON, in the same order. */
@@ -257,7 +257,7 @@ static int figures(const struct kvbench_options *options)
                 return status;
         switch (options->format) {
         case KVBENCH_JSON:
-                status = print_as_json(&set);
+                status = print_as_json(options, &set);
                 break;
         case KVBENCH_CSV:
                 status = print_csv(&set);

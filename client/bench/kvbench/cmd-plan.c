@@ -171,7 +171,7 @@ static int print_as_json(const struct kvbench_options *options, const struct kvb
                         return complain_memory();
                 }
         }
-        return print_json(array);
+        return kvbench_print_json(options, array);
 }
 
 static void print_csv_line(const struct kvbench_options *options, const struct kvbench_workload *w)

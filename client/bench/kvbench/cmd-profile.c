@@ -270,7 +270,7 @@ static int run_profile(struct ctl *ctl, const struct command *self, int argc, ch
         }
         say_not_used(&options.parameters);
         catch_signals();
-        report_init(&report, ctl->json ? KVBENCH_JSON : options.format);
+        report_init(&report, &options);
         for (size_t i = 0; i < set.n && !interrupted; i++) {
                 status = run_workload(ctl, &options, &set.workloads[i], &report);
                 worst = MAX(worst, status);

@@ -280,7 +280,9 @@ static void print_log_tail(const struct embedded *e)
                 rewind(f);
         n = fread(text, 1, LOG_TAIL_BYTES, f);
         text[n] = '\0';
-        if (n > 0)
+        if (n > 0 && complain_is_json())
+                complain(EXIT_OK, "the end of its log: %s", text);
+        else if (n > 0)
                 fprintf(stderr, "The end of its log:\n%s", text);
 }
 

@@ -10,10 +10,10 @@
 
 enum { RULE_COLUMNS = 80, SPLITS = 4 };
 
-void report_init(struct report *r, enum kvbench_format format)
+void report_init(struct report *r, const struct kvbench_options *options)
 {
-        *r = (struct report){ .format = format };
-        if (format == KVBENCH_JSON)
+        *r = (struct report){ .options = options, .format = options->format };
+        if (r->format == KVBENCH_JSON)
                 r->array = cJSON_CreateArray();
 }
 
@@ -356,8 +356,10 @@ void report_add(struct report *r, const struct report_entry *entry)
 
 int report_end(struct report *r)
 {
-        int status = r->format == KVBENCH_JSON ? print_json(r->array) : EXIT_OK;
+        int status = EXIT_OK;
 
+        if (cJSON_GetArraySize(r->array) > 0)
+                status = kvbench_print_json(r->options, r->array);
         cJSON_Delete(r->array);
         r->array = NULL;
         return status;

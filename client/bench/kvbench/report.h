@@ -19,12 +19,13 @@ struct report_entry {
 };
 
 struct report {
+        const struct kvbench_options *options;
         enum kvbench_format format;
         cJSON *array;
         bool begun;
 };
 
-void report_init(struct report *r, enum kvbench_format format);
+void report_init(struct report *r, const struct kvbench_options *options);
 void report_add(struct report *r, const struct report_entry *entry);
 /* An exit status. */
 int report_end(struct report *r);

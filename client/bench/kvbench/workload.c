@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "checked.h"
+#include "data-file.h"
 #include "yaml-file.h"
 
 struct names {
@@ -46,13 +47,30 @@ static int names_add(struct names *names, const char *name)
         return EXIT_OK;
 }
 
+/* glob(), also where data_file_find() searches. */
+static int find_pattern(const char *pattern, glob_t *found)
+{
+        char directories[DATA_FILE_DIRECTORIES][DATA_FILE_BYTES],
+                path[DATA_FILE_BYTES + sizeof(".yaml")];
+        size_t n = strchr(pattern, '/') ? 0 : data_file_directories("deployments", directories);
+        int r = glob(pattern, GLOB_NOESCAPE, NULL, found);
+
+        for (size_t i = 0; i < 2 * n && r == GLOB_NOMATCH; i++) {
+                globfree(found);
+                if (snprintf(path, sizeof(path), "%s/%s%s", directories[i / 2], pattern,
+                             i % 2 ? ".yaml" : "") < (int)sizeof(path))
+                        r = glob(path, GLOB_NOESCAPE, NULL, found);
+        }
+        return r;
+}
+
 static int names_add_pattern(struct names *names, const char *pattern)
 {
         char shown[KVBENCH_SHOWN_BYTES];
         glob_t found = { 0 };
         int status = EXIT_OK;
 
-        switch (glob(pattern, GLOB_NOESCAPE, NULL, &found)) {
+        switch (find_pattern(pattern, &found)) {
         case 0:
                 for (size_t i = 0; i < found.gl_pathc && status == EXIT_OK; i++)
                         status = names_add(names, found.gl_pathv[i]);
@@ -76,6 +94,7 @@ static int names_add_pattern(struct names *names, const char *pattern)
 /* All that are named. One that is not there is left out when there are others, with a warning. */
 static int find_files(const struct kvbench_options *options, struct names *names)
 {
+        char path[DATA_FILE_BYTES];
         int status = EXIT_OK;
 
         if (options->model_config)
@@ -84,8 +103,8 @@ static int find_files(const struct kvbench_options *options, struct names *names
                 status = names_add_pattern(names, options->model_configs[i]);
         if (status != EXIT_OK)
                 return status;
-        if (names->n > 1 && options->model_config && access(names->names[0], F_OK) < 0 &&
-            errno == ENOENT) {
+        if (names->n > 1 && options->model_config &&
+            !data_file_find("deployments", names->names[0], path)) {
                 char shown[KVBENCH_SHOWN_BYTES];
 
                 complain(0, "warning: %s: no such file, the others go on",
@@ -134,7 +153,11 @@ static int load_one(const struct kvbench_options *options, struct kvbench_worklo
 {
         char why[FORMULA_WHY_BYTES];
 
-        if (deployment_load(&w->deployment, w->config_file) < 0)
+        char path[DATA_FILE_BYTES];
+
+        if (!data_file_find("deployments", w->config_file, path))
+                return data_file_complain("deployments", w->config_file);
+        if (deployment_load(&w->deployment, path) < 0)
                 return KVBENCH_FAILED;
         deployment_override(&w->deployment, &options->overrides);
         if (formula_compute(w->model, &w->deployment, &w->figures, why) < 0)
@@ -154,10 +177,13 @@ static int load_one(const struct kvbench_options *options, struct kvbench_worklo
 int kvbench_workloads_load(const struct kvbench_options *options, struct kvbench_set *ret)
 {
         _cleanup_(names_fini) struct names names = { 0 };
+        char path[DATA_FILE_BYTES];
         int status;
 
         *ret = (struct kvbench_set){ 0 };
-        if (model_load(&ret->model, options->model) < 0)
+        if (!data_file_find("models", options->model, path))
+                return data_file_complain("models", options->model);
+        if (model_load(&ret->model, path) < 0)
                 return KVBENCH_FAILED;
         status = find_files(options, &names);
         if (status != EXIT_OK)
@@ -192,6 +218,18 @@ void kvbench_set_fini(struct kvbench_set *set)
         free(set->workloads);
         model_free(set->model);
         *set = (struct kvbench_set){ 0 };
+}
+
+int kvbench_print_json(const struct kvbench_options *options, cJSON *configurations)
+{
+        _cleanup_(cJSON_Deletep) cJSON *object = NULL;
+
+        if (!options->json_object)
+                return print_json(configurations);
+        object = cJSON_CreateObject();
+        if (!cJSON_AddItemReferenceToObject(object, "configurations", configurations))
+                return complain_memory();
+        return print_json(object);
 }
 
 int kvbench_set_exit(const struct kvbench_set *set, int status)

@@ -76,6 +76,7 @@ struct kvbench_options {
 
         enum kvbench_place source, destination; /* UNSET: not given */
         enum kvbench_format format;
+        bool json_object; /* --json: one object, as all commands print; --format json: an array */
         enum kvbench_target target; /* plan */
 
         /* The benchmark's own options, by kvbench_parameter_rows; those not given hold nixlbench's
@@ -134,6 +135,9 @@ void kvbench_set_fini(struct kvbench_set *set);
 /* The command's exit once all workloads are done: `status`, or KVBENCH_FAILED when configurations
  * were wrong. */
 int kvbench_set_exit(const struct kvbench_set *set, int status);
+
+/* What --format json, or --json, prints of the configurations. An exit status. */
+int kvbench_print_json(const struct kvbench_options *options, cJSON *configurations);
 
 const char *kvbench_place_name(enum kvbench_place place);
 const char *kvbench_backend_name(enum kvbench_backend backend);

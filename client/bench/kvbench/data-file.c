@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "data-file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "common.h"
+#include "suggest.h"
+#include "workload.h"
+#include "yaml-file.h"
+
+#include "build-config.h"
+
+DEFINE_CLEANUP(DIR *, closedir);
+
+/* The directory of this program, which both an installed one and a build lead from. */
+static bool program_directory(char ret[static DATA_FILE_BYTES])
+{
+        ssize_t n = readlink("/proc/self/exe", ret, DATA_FILE_BYTES - 1);
+        char *slash;
+
+        if (n < 0)
+                return false;
+        ret[n] = '\0';
+        slash = strrchr(ret, '/');
+        if (!slash)
+                return false;
+        *slash = '\0';
+        return true;
+}
+
+size_t data_file_directories(const char *folder,
+                             char ret[static DATA_FILE_DIRECTORIES][DATA_FILE_BYTES])
+{
+        const char *override = getenv("KVCACHE_DATA_DIR");
+        char self[DATA_FILE_BYTES], path[DATA_FILE_BYTES];
+        size_t n = 0;
+
+        if (override && *override) {
+                if (snprintf(ret[0], DATA_FILE_BYTES, "%s/%s", override, folder) < DATA_FILE_BYTES)
+                        n = 1;
+                return n;
+        }
+        if (snprintf(ret[n], DATA_FILE_BYTES, KVCACHE_DATADIR "/%s", folder) < DATA_FILE_BYTES)
+                n++;
+        /* BUILD/client/bench/ in the source tree */
+        if (program_directory(self) &&
+            snprintf(path, sizeof(path), "%s/../../../conf/%s", self, folder) < (int)sizeof(path)) {
+                _cleanup_(freep) char *real = realpath(path, NULL);
+
+                if (real && snprintf(ret[n], DATA_FILE_BYTES, "%s", real) < DATA_FILE_BYTES)
+                        n++;
+        }
+        return n;
+}
+
+bool data_file_find(const char *folder, const char *name, char ret[static DATA_FILE_BYTES])
+{
+        char directories[DATA_FILE_DIRECTORIES][DATA_FILE_BYTES];
+        size_t n = strchr(name, '/') ? 0 : data_file_directories(folder, directories);
+
+        if (access(name, F_OK) == 0 || errno != ENOENT) {
+                snprintf(ret, DATA_FILE_BYTES, "%s", name);
+                return strlen(name) < DATA_FILE_BYTES;
+        }
+        for (size_t i = 0; i < n && *name; i++) {
+                static const char *const ends[] = { "", ".yaml" };
+
+                for (size_t k = 0; k < ARRAY_SIZE(ends); k++)
+                        if (snprintf(ret, DATA_FILE_BYTES, "%s/%s%s", directories[i], name,
+                                     ends[k]) < DATA_FILE_BYTES &&
+                            access(ret, F_OK) == 0)
+                                return true;
+        }
+        return false;
+}
+
+/* The stem in the directory that is spelled most like `name`. */
+static void suggest_in(const char *directory, const char *name, struct suggestion *meant,
+                       char ret[static KVBENCH_SHOWN_BYTES])
+{
+        _cleanup_(closedirp) DIR *dir = opendir(directory);
+        const struct dirent *entry;
+
+        while (dir && (entry = readdir(dir))) {
+                const char *end = strrchr(entry->d_name, '.');
+                size_t n = end ? (size_t)(end - entry->d_name) : 0;
+                char stem[KVBENCH_SHOWN_BYTES];
+
+                if (n == 0 || n >= sizeof(stem) || strcmp(end, ".yaml") != 0)
+                        continue;
+                snprintf(stem, sizeof(stem), "%.*s", (int)n, entry->d_name);
+                suggest_try(meant, name, stem);
+                if (meant->text == stem) {
+                        memcpy(ret, stem, sizeof(stem));
+                        meant->text = ret;
+                }
+        }
+}
+
+int data_file_complain(const char *folder, const char *name)
+{
+        char directories[DATA_FILE_DIRECTORIES][DATA_FILE_BYTES];
+        char shown[KVBENCH_SHOWN_BYTES], stem[KVBENCH_SHOWN_BYTES], alike[KVBENCH_SHOWN_BYTES],
+                searched[DATA_FILE_DIRECTORIES * (DATA_FILE_BYTES + 2)] = "";
+        size_t n = strchr(name, '/') ? 0 : data_file_directories(folder, directories), used = 0;
+        struct suggestion meant;
+        char *end;
+
+        snprintf(stem, sizeof(stem), "%s", name);
+        end = strrchr(stem, '.');
+        if (end && strcmp(end, ".yaml") == 0)
+                *end = '\0';
+        meant = suggest_init(stem);
+        for (size_t i = 0; i < n; i++) {
+                used += (size_t)snprintf(searched + used, sizeof(searched) - used, "%s%s",
+                                         i ? ", " : "", directories[i]);
+                suggest_in(directories[i], stem, &meant, alike);
+        }
+        yaml_file_shown(name, shown, sizeof(shown));
+        if (n == 0)
+                return complain(KVBENCH_FAILED, "%s: %s", shown, strerror(ENOENT));
+        return complain(KVBENCH_FAILED, "%s: %s, nor with or without .yaml in %s%s%s%s", shown,
+                        strerror(ENOENT), searched, meant.text ? "; did you mean \"" : "",
+                        meant.text ? meant.text : "", meant.text ? "\"?" : "");
+}
