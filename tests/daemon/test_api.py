@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library as programs meet it: its soname, its headers in C and C++, its symbols."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from harness import BUILD
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIBRARY = pathlib.Path(BUILD) / "client/lib"
+CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+needs_cc = pytest.mark.skipif(CC is None, reason="no C compiler")
+
+
+def run(*command, **kwargs):
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True, **kwargs)
+
+
+def test_soname():
+    dynamic = run("readelf", "-d", LIBRARY / "libkvcache.so").stdout
+    assert re.search(r"SONAME.*\[libkvcache\.so\.1\]", dynamic), dynamic
+
+
+@needs_cc
+def test_a_client_of_the_old_interface_is_refused_by_the_linker(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    new.mkdir()
+    (tmp_path / "old.c").write_text("int kvcache_call(void) { return 0; }\n")
+    (tmp_path / "old.map").write_text("LIBKVCACHE_0.1 { global: kvcache_call; local: *; };\n")
+    (tmp_path / "client.c").write_text("int kvcache_call(void); int main(void) { return kvcache_call(); }\n")
+    built = run(CC, "-shared", "-fPIC", "-Wl,-soname,libkvcache.so.0", f"-Wl,--version-script={tmp_path}/old.map",
+                "-o", old / "libkvcache.so.0", tmp_path / "old.c")
+    assert built.returncode == 0, built.stderr
+    built = run(CC, "-o", tmp_path / "client", tmp_path / "client.c", old / "libkvcache.so.0")
+    assert built.returncode == 0, built.stderr
+    assert run(tmp_path / "client", env={"LD_LIBRARY_PATH": str(old)}).returncode == 0
+
+    refused = run(tmp_path / "client", env={"LD_LIBRARY_PATH": str(LIBRARY)})
+    assert refused.returncode == 127 and "libkvcache.so.0" in refused.stderr, refused
+
+    # Nor does a link of the old name to the new library make it run.
+    shutil.copy(LIBRARY / "libkvcache.so", new / "libkvcache.so.0")
+    refused = run(tmp_path / "client", env={"LD_LIBRARY_PATH": str(new), "LD_BIND_NOW": "1"})
+    assert refused.returncode != 0 and "LIBKVCACHE_0.1" in refused.stderr, refused
+
+
+@needs_cc
+@pytest.mark.parametrize("language", ["-std=c99", "-std=c11", "-xc++ -std=c++11", "-xc++ -std=c++20"])
+@pytest.mark.parametrize("header", ["kvcache.h", "kvcache-admin.h"])
+def test_headers_compile_alone(tmp_path, header, language):
+    source = tmp_path / "x.c"
+    source.write_text(f"#include <{header}>\n"
+                      "void f(struct kvcache_request *q) { kvcache_prep_match(q, 1, 0, 0); }\n")
+    if "c++" in language and run(CC, "-xc++", "-fsyntax-only", "/dev/null").returncode != 0:
+        pytest.skip("no C++ compiler")
+    done = run(CC, *language.split(), "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-I", ROOT / "client",
+               source)
+    assert done.returncode == 0, done.stderr
+
+
+def symbols():
+    text = (ROOT / "client/lib/libkvcache.map").read_text()
+    return set(re.findall(r"^\s+(kvcache_\w+);", text, re.M))
+
+
+def test_the_library_has_the_symbols_of_its_map_and_the_headers_declare_them():
+    found = set(re.findall(r"\b(kvcache_\w+)@@LIBKVCACHE_1", run("readelf", "--dyn-syms", "-W", LIBRARY / "libkvcache.so").stdout))
+    assert found == symbols()
+    headers = "".join((ROOT / "client" / h).read_text() for h in ("kvcache.h", "kvcache-admin.h"))
+    declared = set(re.findall(r"^(?:int|void|size_t|const char \*) ?\*?(kvcache_\w+)\(", headers, re.M))
+    assert declared == symbols()
