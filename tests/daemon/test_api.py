@@ -75,3 +75,21 @@ def test_the_library_has_the_symbols_of_its_map_and_the_headers_declare_them():
     headers = "".join((ROOT / "client" / h).read_text() for h in ("kvcache.h", "kvcache-admin.h"))
     declared = set(re.findall(r"^(?:int|void|size_t|const char \*) ?\*?(kvcache_\w+)\(", headers, re.M))
     assert declared == symbols()
+
+
+@pytest.mark.parametrize("name,says", [
+    ("blocking", ["8 of 8 blocks came back"]),
+    ("async-epoll", ["64 of 64 blocks were kept"]),
+    ("registered-memory", ["4 of 4 blocks were kept", "4 of 4 blocks came back"]),
+])
+def test_examples(daemon, name, says):
+    for _ in range(2):  # the second time all of it is there already
+        done = run(pathlib.Path(BUILD) / "client" / f"example-{name}", daemon.socket, timeout=60)
+        assert done.returncode == 0, done
+        assert done.stdout.splitlines() == says
+
+
+def test_examples_say_so_without_a_daemon(tmp_path):
+    for name in ("blocking", "async-epoll", "registered-memory"):
+        done = run(pathlib.Path(BUILD) / "client" / f"example-{name}", tmp_path / "none.sock", timeout=60)
+        assert done.returncode == 1 and "no daemon" in done.stderr
