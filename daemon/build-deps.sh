@@ -15,7 +15,7 @@ missing() {
         command -v ninja >/dev/null 2>&1 || echo ninja-build
         command -v pkg-config >/dev/null 2>&1 || echo pkg-config
         for pair in libevent_core:libevent-dev liburing:liburing-dev yaml-0.1:libyaml-dev libsystemd:libsystemd-dev \
-                libcjson:libcjson-dev libisal:libisal-dev; do
+                libcjson:libcjson-dev libisal:libisal-dev libmd:libmd-dev; do
                 pkg-config --exists "${pair%%:*}" 2>/dev/null || echo "${pair#*:}"
         done
         [ $tests = 1 ] || return
