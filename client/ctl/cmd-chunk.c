@@ -216,78 +216,105 @@ static int write_output(const char *path, const void *data, size_t bytes)
         return EXIT_OK;
 }
 
-static int run_get(struct ctl *ctl, const struct command *self, int argc, char **argv)
+struct get_arguments {
+        const char *namespace_name;
+        const char *output;                /* NULL: standard output */
+        unsigned long long offset, length; /* 0: from the start, to the end */
+        const char *key_text;
+        struct kvcache_key key;
+};
+
+/* False: end with ctl->exit_status. */
+static bool get_option(struct ctl *ctl, const struct command *self, int option,
+                       const char *argument, struct get_arguments *a)
 {
-        const char *namespace_name = DEFAULT_NAMESPACE, *output = NULL, *argument;
-        unsigned long long offset = 0, length = 0;
-        struct kvcache_result result = { .status = KVCACHE_MISS };
-        struct kvcache_entry entry = { 0 };
+        switch (option) {
+        case 'n':
+                a->namespace_name = argument;
+                return true;
+        case 'o':
+                a->output = strcmp(argument, "-") == 0 ? NULL : argument;
+                return true;
+        case OPTION_OFFSET:
+                return option_bytes(ctl, "--offset", argument, &a->offset);
+        case OPTION_LENGTH:
+                if (!option_bytes(ctl, "--length", argument, &a->length))
+                        return false;
+                if (a->length == 0)
+                        ctl->exit_status = usage_error(self, "--length: a byte at least");
+                return a->length > 0;
+        }
+        return true;
+}
+
+/* Fetches the chunk; the caller releases the lease of *ret. */
+static int get_chunk(struct ctl *ctl, const struct get_arguments *a, struct kvcache_result *ret)
+{
+        struct kvcache_entry entry = {
+                .key = a->key,
+                .range_offset = a->offset,
+                .range_length = a->length,
+        };
         struct kvcache_request request;
         uint32_t namespace;
-        int r, first;
+        int r;
 
-        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
-                switch (r) {
-                case 'n':
-                        namespace_name = argument;
-                        break;
-                case 'o':
-                        output = strcmp(argument, "-") == 0 ? NULL : argument;
-                        break;
-                case OPTION_OFFSET:
-                        if (!option_bytes(ctl, "--offset", argument, &offset))
-                                return ctl->exit_status;
-                        break;
-                case OPTION_LENGTH:
-                        if (!option_bytes(ctl, "--length", argument, &length))
-                                return ctl->exit_status;
-                        if (length == 0)
-                                return usage_error(self, "--length: a byte at least");
-                        break;
-                }
-        if (r < 0)
-                return ctl->exit_status;
-        if (argc - first != 1)
-                return usage_error(self, "one key is needed");
-        if (ctl->json && !output)
-                return usage_error(self, "--json needs --output: standard output cannot be both");
-        if (key_parse(argv[first], &entry.key) < 0)
-                return usage_error(self, "'%s' is not a key", argv[first]);
-        r = ctl_connect(ctl);
+        r = namespace_attach(ctl, a->namespace_name, &namespace);
         if (r)
                 return r;
-        r = namespace_attach(ctl, namespace_name, &namespace);
-        if (r)
-                return r;
-        entry.range_offset = offset;
-        entry.range_length = length;
-        kvcache_prep(&request, KVCACHE_OP_GET, namespace, 1, &result);
+        kvcache_prep(&request, KVCACHE_OP_GET, namespace, 1, ret);
         request.entries = &entry;
         r = kvcache_submit_and_wait(ctl->kv, &request, NULL);
         if (r < 0)
                 return complain_call(ctl, r, "get");
-        if (result.status == KVCACHE_INVALID && (offset || length))
+        if (ret->status == KVCACHE_INVALID && (a->offset || a->length))
                 return complain(EXIT_WRONG_USAGE, "%s: the chunk does not reach that far",
-                                argv[first]);
-        r = complain_status(result.status, argv[first]);
-        if (r)
-                return r;
-        r = write_output(output, result.data, result.length);
-        kvcache_release(ctl->kv, &result.lease, 1);
-        if (r)
-                return r;
-        if (ctl->json) {
-                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
-                char hex[KEY_TEXT_BYTES];
+                                a->key_text);
+        return complain_status(ret->status, a->key_text);
+}
 
-                key_print(&entry.key, hex);
-                cJSON_AddStringToObject(object, "key", hex);
-                cJSON_AddNumberToObject(object, "length", (double)result.length);
-                cJSON_AddNumberToObject(object, "chunk_length", (double)result.chunk_length);
-                cJSON_AddItemToObject(object, "from", tiers_json(result.tiers));
-                return print_json(object);
-        }
-        return EXIT_OK;
+static int print_got(const struct kvcache_key *key, const struct kvcache_result *result)
+{
+        _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+        char hex[KEY_TEXT_BYTES];
+
+        key_print(key, hex);
+        cJSON_AddStringToObject(object, "key", hex);
+        cJSON_AddNumberToObject(object, "length", (double)result->length);
+        cJSON_AddNumberToObject(object, "chunk_length", (double)result->chunk_length);
+        cJSON_AddItemToObject(object, "from", tiers_json(result->tiers));
+        return print_json(object);
+}
+
+static int run_get(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        struct get_arguments a = { .namespace_name = DEFAULT_NAMESPACE };
+        struct kvcache_result result = { .status = KVCACHE_MISS };
+        const char *argument;
+        int r, first;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                if (!get_option(ctl, self, r, argument, &a))
+                        return ctl->exit_status;
+        if (r < 0)
+                return ctl->exit_status;
+        if (argc - first != 1)
+                return usage_error(self, "one key is needed");
+        if (ctl->json && !a.output)
+                return usage_error(self, "--json needs --output: standard output cannot be both");
+        a.key_text = argv[first];
+        if (key_parse(a.key_text, &a.key) < 0)
+                return usage_error(self, "'%s' is not a key", a.key_text);
+
+        r = ctl_connect(ctl);
+        if (r)
+                return r;
+        r = get_chunk(ctl, &a, &result);
+        if (r)
+                return r;
+        r = write_output(a.output, result.data, result.length);
+        kvcache_release(ctl->kv, &result.lease, 1);
+        return r == EXIT_OK && ctl->json ? print_got(&a.key, &result) : r;
 }
 
 const struct command command_get = {

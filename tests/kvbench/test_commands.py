@@ -263,6 +263,14 @@ def test_a_name_that_is_not_found_lists_the_places(words, folder, meant):
     assert (f'did you mean "{meant}"?' in error) if meant else "did you mean" not in error
 
 
+def test_numbers_as_python_writes_them():
+    words = ["kvcache", *conf("qwen3_8b", "block-tp1-pp1"), "--isl"]
+    for text in ("1_000", " 1000 ", "1_0_0_0", "0" * 60 + "1000"):
+        assert ok(*words, text) == ok(*words, "1000")
+    for text in ("_1", "1_", "1__0", "1 0", "", "9" * 60, "9007199254740993"):
+        assert "whole number" in refused(*words, text, status=USAGE)
+
+
 def test_a_path_is_not_searched(tmp_path):
     error = refused("iosize", "--model", tmp_path / "llama_3_1_8b", "--model_config", "block-tp1-pp1")
     assert "No such file" in error and "conf/models" not in error

@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "checked.h"
+#include "human.h"
 #include "workload.h"
 #include "yaml-file.h"
 
@@ -115,14 +116,21 @@ static bool parse_count(struct ctl *ctl, const struct command *self, int id, con
                         uint64_t least, uint64_t *ret)
 {
         const char *p = text + strspn(text, " \t");
+        char digits[32];
+        size_t used = 0;
         uint64_t n = 0;
-        bool ok = isdigit((unsigned char)*p);
 
-        for (; isdigit((unsigned char)*p) || (*p == '_' && isdigit((unsigned char)p[1])); p++)
-                if (*p != '_')
-                        n = MIN(n * 10 + (uint64_t)(*p - '0'), YAML_FILE_MOST + 1);
+        for (;
+             isdigit((unsigned char)*p) || (used > 0 && *p == '_' && isdigit((unsigned char)p[1]));
+             p++)
+                if (*p != '_' && used < sizeof(digits) - 1) { /* more are beyond 2^53 anyway */
+                        if (used == 1 && digits[0] == '0')
+                                used = 0;
+                        digits[used++] = *p;
+                }
+        digits[used] = '\0';
         p += strspn(p, " \t");
-        if (!ok || *p != '\0' || n < least || n > YAML_FILE_MOST) {
+        if (*p != '\0' || human_parse_count(digits, &n) < 0 || n < least || n > YAML_FILE_MOST) {
                 ctl->exit_status =
                         usage_error(self, "--%s: '%s' is not a whole number from %llu to 2^53",
                                     option_name(self, id), text, (unsigned long long)least);
