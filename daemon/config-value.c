@@ -68,47 +68,78 @@ static const struct unit time_units[] = {
         { "h", HOUR }, { "d", 24 * HOUR }, { NULL, 0 },
 };
 
-/* Exact: no floating point. More than nine digits after the point do not count. `ret_unit`, if not
- * NULL, gets what follows the number, also on -EINVAL, or NULL if there is no number. */
+/* "1.5": digits, and perhaps a point with more of them. Exact: no floating point. More than nine
+ * digits after the point do not count; `whole` stops growing once it is beyond 64 bits. */
+struct decimal {
+        unsigned __int128 whole;
+        uint64_t fraction, scale; /* the fraction is `fraction` / `scale` */
+};
+
+static bool is_digit(char c)
+{
+        return c >= '0' && c <= '9';
+}
+
+/* Returns what follows the number; NULL: it is malformed. */
+static const char *read_decimal(const char *p, struct decimal *ret)
+{
+        *ret = (struct decimal){ .scale = 1 };
+        if (!is_digit(*p))
+                return NULL;
+        for (; is_digit(*p); p++)
+                if (ret->whole <= UINT64_MAX)
+                        ret->whole = ret->whole * 10 + (unsigned)(*p - '0');
+        if (*p != '.')
+                return p;
+        p++;
+        if (!is_digit(*p))
+                return NULL;
+        for (; is_digit(*p); p++)
+                if (ret->scale < 1000000000) {
+                        ret->fraction = ret->fraction * 10 + (unsigned)(*p - '0');
+                        ret->scale *= 10;
+                }
+        return p;
+}
+
+/* 0: there is no such unit. */
+static uint64_t unit_factor(const struct unit *units, const char *name)
+{
+        for (const struct unit *u = units; u->name; u++)
+                if (strcmp(u->name, name) == 0)
+                        return u->factor;
+        return 0;
+}
+
+/* A number and its unit. Without a unit it counts in `bare`; 0: then it must be zero. `ret_unit`,
+ * if not NULL, gets the unit as written, also on -EINVAL, or NULL if there is no number. */
 static int parse_scaled(const char *text, const struct unit *units, uint64_t bare, uint64_t *ret,
                         const char **ret_unit)
 {
-        unsigned __int128 whole = 0, value;
-        uint64_t fraction = 0, scale = 1, factor = 0;
-        const char *p = text;
+        struct decimal n;
+        const char *end = read_decimal(text, &n), *unit;
+        unsigned __int128 value;
+        uint64_t factor;
 
         if (ret_unit)
                 *ret_unit = NULL;
-        if (*p < '0' || *p > '9')
+        if (!end)
                 return -EINVAL;
-        for (; *p >= '0' && *p <= '9'; p++)
-                if (whole <= UINT64_MAX)
-                        whole = whole * 10 + (unsigned)(*p - '0');
-        if (*p == '.') {
-                p++;
-                if (*p < '0' || *p > '9')
-                        return -EINVAL;
-                for (; *p >= '0' && *p <= '9'; p++)
-                        if (scale < 1000000000) {
-                                fraction = fraction * 10 + (unsigned)(*p - '0');
-                                scale *= 10;
-                        }
-        }
-        if (*p == ' ' && p[strspn(p, " ")] == '\0')
+        unit = end + strspn(end, " ");
+        if (unit > end && *unit == '\0')
                 return -EINVAL;
-        p += strspn(p, " ");
         if (ret_unit)
-                *ret_unit = p;
-        if (*p == '\0')
-                factor = whole == 0 && fraction == 0 ? 1 : bare;
-        for (const struct unit *u = units; u->name; u++)
-                if (strcmp(u->name, p) == 0)
-                        factor = u->factor;
-        if (factor == 0 || (factor == 1 && fraction > 0))
+                *ret_unit = unit;
+
+        if (*unit)
+                factor = unit_factor(units, unit);
+        else
+                factor = n.whole == 0 && n.fraction == 0 ? 1 : bare;
+        if (factor == 0 || (factor == 1 && n.fraction > 0))
                 return -EINVAL;
-        if (whole > UINT64_MAX)
+        if (n.whole > UINT64_MAX)
                 return -ERANGE;
-        value = whole * factor + (unsigned __int128)fraction * factor / scale;
+        value = n.whole * factor + (unsigned __int128)n.fraction * factor / n.scale;
         if (value > UINT64_MAX)
                 return -ERANGE;
         *ret = (uint64_t)value;
