@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "build-config.h"
-#include "config.h"
+#include "config/config.h"
 #include "server.h"
 
 #define DEFAULT_CONFIG KVCACHE_SYSCONFDIR "/kvcache.yaml"

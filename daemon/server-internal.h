@@ -6,17 +6,17 @@
 #include <event2/event.h>
 
 #include "base/log.h"
-#include "config.h"
-#include "dispatch.h"
-#include "http.h"
-#include "listener.h"
-#include "memory/liveness.h"
-#include "memory/populate.h"
-#include "census.h"
+#include "config/config.h"
+#include "request/request.h"
+#include "report/http.h"
+#include "session/listener.h"
+#include "io/liveness.h"
+#include "cache/populate.h"
+#include "tenant/census.h"
 #include "notify.h"
 #include "server.h"
-#include "session.h"
-#include "status.h"
+#include "session/session.h"
+#include "report/status.h"
 
 struct server {
         const struct server_params *params;

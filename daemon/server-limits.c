@@ -81,7 +81,7 @@ struct tenant_limits server_all_limits(const struct server *s)
 }
 
 /* Where nothing is configured a user has three quarters of what all have, and a share of what is
- * left (tenant.h), which comes to the same for one user alone. */
+ * left (quota.h), which comes to the same for one user alone. */
 static void set_user_limit(struct tenant_limits *limits, enum tenant_thing what,
                            uint64_t configured, uint64_t of_all)
 {

@@ -14,7 +14,7 @@
 
 #include "checked.h"
 #include "cleanup.h"
-#include "tenant-number.h"
+#include "tenant/ids.h"
 
 enum {
         MAX_LEASES = 4 << 20,

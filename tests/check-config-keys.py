@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every key of the configuration is read: check-config-keys.py ROOT, or --self-test.
 
-A row of daemon/config.def whose member nothing but the code that parses and prints settings (daemon/config-*.c) reads is
+A row of daemon/config/config.def whose member nothing but the code that parses and prints settings (daemon/config/) reads is
 a setting that does nothing, and fails.
 """
 
@@ -36,11 +36,11 @@ def main():
         assert strip_comments("a /* c->store.limit\n */ b") == "a   b"
         return 0
     daemon = pathlib.Path(sys.argv[1]) / "daemon"
-    rows = ROW.findall((daemon / "config.def").read_text())
-    files = [p for p in sorted(daemon.rglob("*.[ch]")) if not p.name.startswith("config-")]
+    rows = ROW.findall((daemon / "config/config.def").read_text())
+    files = [p for p in sorted(daemon.rglob("*.[ch]")) if p.parent.name != "config"]
     missing = unread(rows, strip_comments("\n".join(p.read_text() for p in files)))
     for key in missing:
-        print(f"{key} is in daemon/config.def, and nothing outside daemon/config-*.c reads it")
+        print(f"{key} is in daemon/config/config.def, and nothing outside daemon/config/ reads it")
     print(f"{len(rows)} keys, {len(missing)} of them unread, in {len(files)} files")
     return 1 if missing or len(rows) < 20 else 0
 

@@ -33,13 +33,13 @@ def section(text, title):
 
 def keys_of(root):
     """Keys of the configuration, those of an entry of `tenants` included."""
-    rows = (root / "daemon/config.def").read_text() + (root / "daemon/config-tenant.def").read_text()
+    rows = (root / "daemon/config/config.def").read_text() + (root / "daemon/config/tenant.def").read_text()
     return {f"{a}.{b}" for a, b in re.findall(r"^ROW\(\w+, (\w+), (\w+),", rows, re.M)}
 
 
 def metrics_of(root):
-    """As stats.def names them, without "_total"."""
-    text = (root / "daemon/stats.def").read_text()
+    """As metrics.def names them, without "_total"."""
+    text = (root / "daemon/report/metrics.def").read_text()
     return {f"kvcache_{name}" for name in re.findall(r'^STATS_\w+\(\w+, "(\w+)"', text, re.M)}
 
 
@@ -48,7 +48,7 @@ def costs(root, text, tests):
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
     names = [[re.findall(r"`([^`]+)`", cell) for cell in row] for row in rows]
     keys, metrics = keys_of(root), metrics_of(root)
-    resources = set(re.findall(r'"(\w+)"', re.search(r"VALUES\(resource_value,(.*?)\);", (root / "daemon/stats.c").read_text(),
+    resources = set(re.findall(r'"(\w+)"', re.search(r"VALUES\(resource_value,(.*?)\);", (root / "daemon/report/metrics.c").read_text(),
                                                      re.S)[1]))
     ops = set(re.findall(r"^\s+WIRE_(\w+) = \d+,", re.search(r"^enum wire_op \{(.*?)^\};", (root / "proto/wire.h").read_text(),
                                                               re.M | re.S)[1], re.M))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Structures of programs that were built against another header; see abi.h. */
-#include "abi.h"
+#include "lib/abi.h"
 
 #include <errno.h>
 

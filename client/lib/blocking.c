@@ -10,14 +10,14 @@
 #include <errno.h>
 #include <string.h>
 
-#include "build.h"
-#include "abi.h"
+#include "lib/encode.h"
+#include "lib/abi.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "control.h"
-#include "message.h"
-#include "region.h"
-#include "request.h"
+#include "lib/admin.h"
+#include "lib/message.h"
+#include "lib/retired.h"
+#include "lib/request.h"
 
 /* What becomes of keys that were never sent. */
 static int blocking_status(int error)

@@ -9,7 +9,7 @@
  * system call less; and not at all before the user has asked for the fd. After fork() the mappings
  * are not in the child, and the socket, the epoll instance and the timer are still the parent's: a
  * page that the kernel wipes in children tells, without a system call, and every call refuses. */
-#include "handle.h"
+#include "lib/handle.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -22,14 +22,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "abi.h"
+#include "lib/abi.h"
 #include "build-config.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "control.h"
-#include "message.h"
-#include "region.h"
-#include "request.h"
+#include "lib/admin.h"
+#include "lib/message.h"
+#include "lib/retired.h"
+#include "lib/request.h"
 
 #define HANDLE_NEWER "the %s has a member set that this library, version %s, does not know"
 

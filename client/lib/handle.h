@@ -7,9 +7,9 @@
 #include <sys/types.h>
 
 #include "kvcache.h"
-#include "conn.h"
-#include "donated.h"
-#include "lease.h"
+#include "lib/connection.h"
+#include "lib/buffers.h"
+#include "lib/lease.h"
 #include "wire.h"
 
 struct request;

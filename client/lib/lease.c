@@ -2,7 +2,7 @@
 /* Leases under numbers of the library's own: an array of rows with a free list.
  *
  * Runs in the handle's thread. Owns the rows; what a row's session is, is its user's affair. */
-#include "lease.h"
+#include "lib/lease.h"
 
 #include <errno.h>
 #include <stdlib.h>

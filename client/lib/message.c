@@ -12,7 +12,7 @@
  * Failures: when the socket ends, or when the daemon says something that it may not, the session
  * ends: what was in flight is lost, and sent messages that name the client's memory stay as ghosts
  * of the session (rule R17). */
-#include "message.h"
+#include "lib/message.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -23,9 +23,9 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "fdpass.h"
-#include "region.h"
-#include "reply.h"
-#include "request.h"
+#include "lib/retired.h"
+#include "lib/reply.h"
+#include "lib/request.h"
 
 enum {
         /* Releases that wait for no other message. */

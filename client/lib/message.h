@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "handle.h"
+#include "lib/handle.h"
 
 /* Where a caller that waits for one reply finds it; on its stack. */
 struct control {

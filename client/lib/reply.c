@@ -7,13 +7,13 @@
  * A reply is checked whole, so that one that lies in its last key has done nothing with its first.
  * A reply that nobody waits for any more (its deadline has passed) gives its leases back, and that
  * is all. */
-#include "reply.h"
+#include "lib/reply.h"
 
 #include <string.h>
 
 #include "checked.h"
-#include "message.h"
-#include "request.h"
+#include "lib/message.h"
+#include "lib/request.h"
 
 static const void *reply_payload(const struct wire_reply *reply)
 {

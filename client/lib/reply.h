@@ -2,7 +2,7 @@
 /* Replies to batches: PUT, GET, EXISTS, MATCH, TOUCH, EVICT, STAT, PREFETCH. */
 #pragma once
 
-#include "handle.h"
+#include "lib/handle.h"
 
 struct message;
 struct wire_reply;

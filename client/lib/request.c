@@ -13,20 +13,20 @@
  * request then; what their late replies lease is released, what they name in the lane stays taken
  * until they are answered. A request of which nothing was sent is taken back instead, and its keys
  * are KVCACHE_BUSY. */
-#include "request.h"
+#include "lib/request.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "abi.h"
-#include "build.h"
+#include "lib/abi.h"
+#include "lib/encode.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "control.h"
-#include "message.h"
-#include "region.h"
+#include "lib/admin.h"
+#include "lib/message.h"
+#include "lib/retired.h"
 
 static_assert(KVCACHE_NOT_EMPTY == WIRE_STATUS_END - 1, "statuses have the wire's numbers");
 

@@ -7,9 +7,9 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "handle.h"
-#include "resolve.h"
-#include "results.h"
+#include "lib/handle.h"
+#include "lib/resolve.h"
+#include "lib/results.h"
 
 struct message;
 

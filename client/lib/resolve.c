@@ -7,16 +7,16 @@
  * One pass over the entries. Each is brought to this library's form, checked, and its bytes are
  * located: in the lane, in a donated region, or in other memory. What was found holds for one
  * session: the next one has another lane and other numbers for the regions. */
-#include "resolve.h"
+#include "lib/resolve.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "abi.h"
+#include "lib/abi.h"
 #include "checked.h"
-#include "handle.h"
+#include "lib/handle.h"
 
 static_assert(sizeof(struct kvcache_key) == sizeof(struct key), "keys are the same bytes");
 

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "kvcache.h"
-#include "message.h"
+#include "lib/message.h"
 
 /* One stretch of a key's bytes, or of the room for them. */
 struct resolved_piece {

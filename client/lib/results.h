@@ -2,7 +2,7 @@
 /* The results of a request: the program's array, in the size that it was built with. */
 #pragma once
 
-#include "abi.h"
+#include "lib/abi.h"
 
 struct results {
         struct kvcache_result *base; /* NULL: none wanted */

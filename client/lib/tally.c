@@ -7,7 +7,7 @@
  *
  * Without a page, or with one that cannot be trusted to stay as large as it is, nothing is counted:
  * a look-up never fails for its count. */
-#include "tally.h"
+#include "lib/tally.h"
 
 #include <errno.h>
 #include <fcntl.h>

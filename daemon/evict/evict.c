@@ -4,7 +4,7 @@
  *
  * Runs on the loop thread. An item or group out of range, an item inserted twice or removed twice
  * are the caller's mistakes, and asserted here for all policies. */
-#include "evict.h"
+#include "evict/evict.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "checked.h"
-#include "policy.h"
+#include "evict/policy.h"
 
 static const struct evict_policy *const policies[] = {
         &evict_policy_lru,

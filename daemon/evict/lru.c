@@ -15,7 +15,7 @@
 
 #include "base/pages.h"
 #include "checked.h"
-#include "policy.h"
+#include "evict/policy.h"
 #include "prefetch.h"
 
 /* A link is 0 (not in), END and the list's group, or one more than an item. */

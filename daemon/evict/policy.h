@@ -5,7 +5,7 @@
  * evict.c has looked. */
 #pragma once
 
-#include "evict.h"
+#include "evict/evict.h"
 
 struct evict_policy {
         const char *name;

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "checked.h"
-#include "io.h"
+#include "io/io.h"
 
 struct kio_backend;
 

@@ -5,7 +5,7 @@
  * inside, the handler jumps back. SIGBUS must never be blocked: a blocked one that the thread
  * causes itself kills. So the mask is put back after the jump, to what the handler found; saving it
  * in the jump buffer would be a system call for each guard_call(), faults or not. */
-#include "guard.h"
+#include "io/guard.h"
 
 #include <errno.h>
 #include <pthread.h>

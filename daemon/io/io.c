@@ -8,7 +8,7 @@
  * queue; if one cannot, all close and the next rung has its turn, so that all workers run on the
  * same thing. What the last one was refused is kept as the reason. Failures after the start are the
  * requests' results; here is nothing that can fail. */
-#include "io.h"
+#include "io/io.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -18,13 +18,13 @@
 
 #include "base/clock.h"
 #include "build-config.h"
-#include "caller.h"
+#include "io/blocking-call.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "counter.h"
-#include "guard.h"
-#include "regions.h"
-#include "worker.h"
+#include "io/counter.h"
+#include "io/guard.h"
+#include "io/buffers.h"
+#include "io/worker.h"
 
 enum { KIO_WORKERS_MAX = 256, KIO_DEPTH_MAX = 4096, KIO_REAP_ROUNDS = 4, KIO_TAIL_BYTES = 4096 };
 

@@ -12,7 +12,7 @@
  * there is one thread more.
  *
  * Failures of a call are its result; the worker decides about short transfers and EINTR. */
-#include "backend.h"
+#include "io/backend.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -26,7 +26,7 @@
 #include "base/list.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "guard.h"
+#include "io/guard.h"
 
 enum { POSIX_THREADS_DEFAULT = 8, POSIX_THREADS_MAX = 256, POSIX_PROBE_BYTES = 4096 };
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "slice.h"
+#include "io/slice.h"
 
 #include <string.h>
 
 #include "checked.h"
-#include "guard.h"
+#include "io/guard.h"
 
 enum { SLICE_TAIL_BYTES = 4096 };
 

@@ -2,7 +2,7 @@
 /* Signals are for the loop: every thread of io/ starts with all of them blocked, and threads that
  * it starts inherit that. Only those that a thread causes itself must reach it: a blocked one of
  * these kills the process without a word. */
-#include "thread.h"
+#include "io/thread.h"
 
 #include <signal.h>
 #include <stddef.h>

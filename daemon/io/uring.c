@@ -2,7 +2,7 @@
 /* The io_uring backend: one ring, made, used and closed by one worker's thread.
  *
  * It owns the ring, its table of registered buffers (one entry a piece of the pool, filled piece by
- * piece as the pool gets populated, then those for clients' regions, which come and go; regions.c
+ * piece as the pool gets populated, then those for clients' regions, which come and go; buffers.c
  * gives them out), its registered files (the locks: they stay held until the
  * kernel is through with the ring's last I/O, also when this process is killed), and an eventfd on
  * which it always has a read pending while it waits, so that another thread's wake() is a
@@ -18,7 +18,7 @@
  * Failures: whatever open() is refused it says in words, and the next rung asks for less. A table
  * that cannot be had, or a piece that cannot be registered, costs only speed: those transfers go
  * unregistered. */
-#include "backend.h"
+#include "io/backend.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -29,7 +29,7 @@
 
 #include "checked.h"
 #include "cleanup.h"
-#include "regions.h"
+#include "io/buffers.h"
 
 enum { URING_BUFFERS_MAX = 16384, URING_PROBE_BYTES = 4096 };
 

@@ -12,7 +12,7 @@
  * inbox is empty; whoever fills the inbox clears it and wakes the queue. A wake-up that comes
  * before the wait is kept by the queue (an eventfd's count, a flag).
  *
- * Neighbours on the disk that wait together go to the device as one (joint.h); at the
+ * Neighbours on the disk that wait together go to the device as one (merge.h); at the
  * device they are one operation, and before and after it each is its own.
  *
  * A device that hangs keeps what it has. Its path is known by its oldest operation; the others get
@@ -22,7 +22,7 @@
  * a bounded number of times in a row without progress; everything else is the request's result. A
  * queue that cannot be submitted keeps what it has in flight, is tried again with growing pauses,
  * and until it heals all other requests of the device fail at once. */
-#include "worker.h"
+#include "io/worker.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -31,10 +31,10 @@
 
 #include "base/clock.h"
 #include "checked.h"
-#include "classes.h"
-#include "counter.h"
-#include "slice.h"
-#include "thread.h"
+#include "io/classes.h"
+#include "io/counter.h"
+#include "io/slice.h"
+#include "io/thread.h"
 
 enum {
         WORKER_SLICE_BYTES = 256 * 1024,

@@ -10,9 +10,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "backend.h"
-#include "joint.h"
-#include "outbox.h"
+#include "io/backend.h"
+#include "io/merge.h"
+#include "io/completion-queue.h"
 
 /* What a `call` that a worker runs itself may answer: call it again, in another turn. */
 enum { WORKER_AGAIN = 1 };

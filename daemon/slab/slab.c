@@ -14,7 +14,7 @@
  * neighbours, and a disk does that faster than anything else. Recovery occupies slots out of order:
  * that leaves the free list stale, and the next acquire from the slab links it anew, once.
  * Failures: out of memory while cutting leaves everything as it was. Misuse is asserted. */
-#include "slab.h"
+#include "slab/slab.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -24,7 +24,7 @@
 #include "base/clock.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "store/paths.h"
+#include "store/internal.h"
 
 DEFINE_CLEANUP(struct volume *, volume_close);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store's door: see store.h for the contract, paths.h for who does what behind it, README.md
+/* The store's door: see store.h for the contract, internal.h for who does what behind it, README.md
  * for the format. Makes one store of several volumes, each of which is whole for itself.
  *
  * Opening goes by steps that all paths take together: prepare each; find out whether they are one
@@ -23,7 +23,7 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "evict/evict.h"
-#include "store/paths.h"
+#include "store/internal.h"
 
 DEFINE_CLEANUP(struct store *, store_close);
 

@@ -361,7 +361,7 @@ struct store_purge {
                        but may come back */
         void (*complete)(struct store_purge *req);
 
-        /* The store's: see sweep.c. */
+        /* The store's: see purge.c. */
         struct list_node sweep;
         void (*answer)(struct store_purge *req);
         uint32_t stop;

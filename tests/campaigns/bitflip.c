@@ -18,7 +18,7 @@
 #include "campaign.h"
 #include "checked.h"
 #include "sim.h"
-#include "store/format.h"
+#include "store/volume/format.h"
 
 enum { DATA_BYTES = 1 << 20, FILES = 4, FLIPS_OF_AN_IMAGE = 64, STRIDE = 0x2f0b4c5 /* odd */ };
 

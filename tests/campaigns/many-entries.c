@@ -20,7 +20,7 @@
 
 #include "checked.h"
 #include "io/backend.h"
-#include "store/format.h"
+#include "store/volume/format.h"
 #include "store/store.h"
 
 enum { SLOT_BYTES_MAX = 2 << 20, SEGMENT_BYTES = 1 << 30, BATCH_PAGES = 256 };

@@ -17,7 +17,7 @@
 #include "campaign.h"
 #include "checked.h"
 #include "sim.h"
-#include "store/volume.h"
+#include "store/volume/volume.h"
 
 struct world world;
 

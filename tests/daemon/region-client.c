@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A user of libkvcache's donated regions, for test_donate.py: region-client SOCKET SCENARIO
+/* A user of libkvcache's donated regions, for test_buffers.py: region-client SOCKET SCENARIO
  *
  *     roundtrip   odd sizes at odd places, pieces, mixed memory: all comes back, nothing else
  * changes restart     says "ready" and waits for a line, three times: the daemon is started anew

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs last: every metric of daemon/stats.def was moved by some test of this run.
+"""Runs last: every metric of daemon/report/metrics.def was moved by some test of this run.
 
 What daemons showed with a value other than 0 is collected by harness.py. A few metrics need a device that fails in a way
 no test outside the process can bring about: for each of these the unit test that moves it is named, and looked at.
@@ -18,15 +18,15 @@ ROW = re.compile(r"^STATS_(\w+)\((\w+), \"(\w+)\"", re.M)
 # Metric: the unit test that makes the daemon's code count it, and how it looks at the count.
 ELSEWHERE = {
     "path_hung": ("tests/daemon/test_disk_error.py", r"kvcache_path_hung\{\{"),
-    "path_resuming": ("tests/unit/test-paths.c", r"STORE_PATH_RESUMING"),
+    "path_resuming": ("tests/unit/test-volumes.c", r"STORE_PATH_RESUMING"),
     "path_read_errors": ("tests/unit/test-store.c", r"\bread_errors\b"),
     "path_write_errors": ("tests/unit/test-store.c", r"\bwrite_errors\b"),
     "path_sync_errors": ("tests/unit/test-store.c", r"\bsync_errors\b"),
     "store_handover_failures": ("tests/unit/test-store.c", r"\bhandover_failures\b"),
-    "io_wiped": ("tests/unit/test-io-region.c", r"\bwiped\b"),
+    "io_wiped": ("tests/unit/test-io-buffers.c", r"\bwiped\b"),
     "store_crc_rereads": ("tests/unit/test-store.c", r"\bcrc_rereads\b"),
     "io_errors": ("tests/unit/test-io.c", r"\berrors\b"),
-    "io_joined": ("tests/unit/test-io-joint.c", r"\bjoined\b"),
+    "io_joined": ("tests/unit/test-io-merge.c", r"\bjoined\b"),
     "io_resubmitted": ("tests/unit/test-io.c", r"\bresubmi"),
     "descriptors_closing": ("tests/campaigns/campaign_cost.py", r"kvcache_descriptors_closing"),
     "direct_unwritten_bytes": ("tests/unit/test-cache.c", r"stats\(\)\.direct_bytes == "),
@@ -42,8 +42,8 @@ ELSEWHERE = {
 
 
 def families():
-    """(name on the page, name in stats.def)"""
-    for kind, _, name in ROW.findall((SOURCE / "daemon/stats.def").read_text()):
+    """(name on the page, name in metrics.def)"""
+    for kind, _, name in ROW.findall((SOURCE / "daemon/report/metrics.def").read_text()):
         suffix = {"COUNTER": "_total", "COUNTER_BY": "_total", "INFO": "_info", "HISTOGRAM": "_count",
                   "HISTOGRAM_BY": "_count"}.get(kind, "")
         yield f"kvcache_{name}{suffix}", name
@@ -72,4 +72,4 @@ def test_the_table_of_metrics_that_are_moved_elsewhere_is_right():
     for name, (file, pattern) in ELSEWHERE.items():
         assert re.search(pattern, (SOURCE / file).read_text()), f"{file} has no {pattern}"
     unknown = set(ELSEWHERE) - names
-    assert not unknown, f"not in stats.def: {unknown}"
+    assert not unknown, f"not in metrics.def: {unknown}"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "cleanup.h"
-#include "config-internal.h"
+#include "config/internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -12,9 +12,9 @@
 #include "checked.h"
 #include "memory-files.h"
 #include "store-image.h"
-#include "store/dir.h"
-#include "store/namespace.h"
-#include "store/table.h"
+#include "store/volume/dir.h"
+#include "store/volume/namespace.h"
+#include "store/volume/table.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

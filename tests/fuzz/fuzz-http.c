@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "checked.h"
-#include "http.h"
+#include "report/http.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

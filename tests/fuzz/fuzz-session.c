@@ -30,10 +30,10 @@
 #include "fdpass.h"
 #include "inline-clock.h"
 #include "inline-io.h"
-#include "lookup-index.h"
+#include "lookup/index.h"
 #include "lookup.h"
-#include "memory/liveness.h"
-#include "session.h"
+#include "io/liveness.h"
+#include "session/session.h"
 #include "tiers.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "store/format.h"
+#include "store/volume/format.h"
 #include "store/store.h"
 
 enum { IMAGE_KEYS = 96, IMAGE_NAMES = 3, IMAGE_LIMIT = 4 << 20 };

@@ -4,10 +4,10 @@
  * turn ends, unless it says so. */
 #pragma once
 
-#include "cache.h"
+#include "cache/cache.h"
 #include "fault.h"
 #include "io/io.h"
-#include "memory/pool.h"
+#include "cache/pool.h"
 #include "store/store.h"
 
 enum { TIERS_WAIT_MS = 60000 };

@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "cache-internal.h"
+#include "cache/internal.h"
 #include "checked.h"
 #include "tiers.h"
 

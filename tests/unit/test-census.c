@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "census.h"
+#include "tenant/census.h"
 #include "checked.h"
 
 enum { HIDDEN = UINT16_MAX };

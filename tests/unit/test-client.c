@@ -18,7 +18,7 @@
 
 #include "../lib/rig.h"
 #include "checked.h"
-#include "lib/lane.h"
+#include "lib/staging.h"
 #include "lib/lease.h"
 
 static int try_connect(struct rig *f, char *error, size_t bytes)

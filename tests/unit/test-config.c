@@ -18,7 +18,7 @@
 
 #include "checked.h"
 #include "cleanup.h"
-#include "config-internal.h"
+#include "config/internal.h"
 
 static struct config config;
 static struct config_error error;
@@ -1102,7 +1102,7 @@ static void strip_troff(char *text)
 
 static void manual_has_every_key_default_range_and_help(void **state)
 {
-        _cleanup_(freep) char *man = source_file("daemon/kvcache.yaml.5");
+        _cleanup_(freep) char *man = source_file("daemon/config/kvcache.yaml.5");
 
         strip_troff(man);
         for (unsigned i = 0; i < config_n_rows; i++) {
@@ -1114,7 +1114,8 @@ static void manual_has_every_key_default_range_and_help(void **state)
                          row->help, range,
                          row->flags & CONFIG_RELOAD ? "; changes with a reload" : "");
                 if (!strstr(man, entry))
-                        fail_msg("daemon/kvcache.yaml.5 lacks \"%s\" (test-config --man prints the "
+                        fail_msg("daemon/config/kvcache.yaml.5 lacks \"%s\" (test-config --man "
+                                 "prints the "
                                  "list)",
                                  entry);
         }

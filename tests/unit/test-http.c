@@ -24,7 +24,7 @@
 #include "base/clock.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "http.h"
+#include "report/http.h"
 
 enum { PATIENCE_S = 20, BIG = 8 * 1024 * 1024 };
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "store/index.h"
+#include "store/volume/index.h"
 
 static const struct key_secret secret = { { 11, 22 } };
 

@@ -43,7 +43,7 @@
 #include "fault.h"
 #include "io/backend.h"
 #include "io/io.h"
-#include "io/outbox.h"
+#include "io/completion-queue.h"
 
 enum { PIECE = 2 << 20, PIECES = 4, POOL = PIECE * PIECES, WAIT_MS = 60000 };
 

@@ -20,7 +20,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "listener.h"
+#include "session/listener.h"
 
 static struct {
         struct event_base *base;

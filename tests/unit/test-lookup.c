@@ -19,8 +19,8 @@
 
 #include "base/clock.h"
 #include "checked.h"
-#include "lookup-index.h"
-#include "lookup-table.h"
+#include "lookup/index.h"
+#include "lookup/table.h"
 #include "tiers.h"
 #include "wire.h"
 

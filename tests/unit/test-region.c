@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "memory/region.h"
+#include "cache/region.h"
 
 enum { PAGE = 4096, PAGES = 16, BYTES = PAGE * PAGES };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/scrub.c: what the disk has lost is found, what it has not is left alone; over a real store,
- * with bits flipped in its files and reads that fail by plan. The test is the loop. */
+/* store/volume/scrub.c: what the disk has lost is found, what it has not is left alone; over a real
+ * store, with bits flipped in its files and reads that fail by plan. The test is the loop. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

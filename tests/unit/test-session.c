@@ -26,8 +26,8 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "fdpass.h"
-#include "memory/liveness.h"
-#include "session.h"
+#include "io/liveness.h"
+#include "session/session.h"
 #include "tiers.h"
 
 enum { KIB = 1024, MIB = 1024 * KIB, LENGTH = 64 * KIB, LANE = 4 * MIB, SLABS = 8 };

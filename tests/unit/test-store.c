@@ -27,7 +27,7 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "fault.h"
-#include "store/format.h"
+#include "store/volume/format.h"
 #include "store/store.h"
 
 #define KIB UINT64_C(1024)

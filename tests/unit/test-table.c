@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "checked.h"
-#include "store/format.h"
-#include "store/table.h"
+#include "store/volume/format.h"
+#include "store/volume/table.h"
 
 enum { PAGES_MAX = 512, KEYS = 6000 };
 

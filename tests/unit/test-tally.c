@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "checked.h"
-#include "tally-page.h"
+#include "lookup/tally-page.h"
 
 enum { PAGE = 4096, SECOND = 1000000000, NAMESPACES = 4096 };
 

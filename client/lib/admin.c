@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls that are one message and its answer: namespaces, list, purge, verify, ping, report.
+ *
+ * Runs in the handle's thread. Owns the table of namespaces: a handle is a row's number plus one
+ * and outlives the session; the daemon's id in the row does not, and is asked for again when it is
+ * first needed.
+ *
+ * Each call connects if need be, sends, waits as long as the handle's timeout says. Failures are
+ * the daemon's refusal as an errno, with its words in the error text. */
+#include "lib/admin.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/abi.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "lib/message.h"
+
+enum { REPORT_MAX = 256 << 20, VERIFY_CHUNKS = 4096, VERIFY_BYTES = 16 << 20 };
+
+/* Sends `m` over a session that was there a moment ago. */
+static int control_call(struct kvcache *kv, struct message *m, struct control *c)
+{
+        if (!m)
+                return handle_fail(kv, -ENOMEM, "out of memory");
+        return message_call(kv, m, c, handle_deadline(0, kv->request_timeout_ms));
+}
+
+/* Connected to a daemon that has not gone away since. */
+static int control_connected(struct kvcache *kv)
+{
+        message_check_idle(kv);
+        return handle_connected(kv);
+}
+
+/* --- namespaces --- */
+
+static int control_namespace_call(struct kvcache *kv, struct namespace *ns)
+{
+        size_t name = strlen(ns->name), fingerprint = ns->fingerprint ? strlen(ns->fingerprint) : 0;
+        struct wire_namespace *w;
+        struct control c = { 0 };
+        struct message *m;
+        int r;
+
+        m = message_new(WIRE_NAMESPACE, sizeof(*w) + name + fingerprint);
+        if (!m)
+                return handle_fail(kv, -ENOMEM, "out of memory");
+        w = (struct wire_namespace *)m->data;
+        w->hdr.flags = (ns->flags & KVCACHE_ATTACH) ? WIRE_F_ATTACH : 0;
+        w->chunk_bytes = ns->chunk_bytes;
+        w->name_length = (uint16_t)name;
+        w->fingerprint_length = (uint16_t)fingerprint;
+        memcpy(w + 1, ns->name, name);
+        if (fingerprint > 0)
+                memcpy((char *)(w + 1) + name, ns->fingerprint, fingerprint);
+        r = control_call(kv, m, &c);
+        if (r < 0)
+                return r;
+        ns->id = c.value;
+        ns->session = kv->sessions;
+        return 0;
+}
+
+int control_namespace_ready(struct kvcache *kv, uint32_t namespace_handle, uint32_t *ret_id)
+{
+        struct namespace *ns;
+        int r;
+
+        if (namespace_handle == 0 || namespace_handle > kv->n_namespaces)
+                return handle_fail(kv, -EINVAL, "%u is no namespace of this handle",
+                                   namespace_handle);
+        ns = &kv->namespaces[namespace_handle - 1];
+        if (ns->session != kv->sessions) {
+                r = control_namespace_call(kv, ns);
+                if (r < 0)
+                        return r;
+        }
+        *ret_id = ns->id;
+        return 0;
+}
+
+static void control_namespace_fini(struct namespace *ns)
+{
+        free(ns->name);
+        free(ns->fingerprint);
+}
+
+void control_namespaces_free(struct kvcache *kv)
+{
+        for (uint32_t i = 0; i < kv->n_namespaces; i++)
+                control_namespace_fini(&kv->namespaces[i]);
+        free(kv->namespaces);
+}
+
+static bool control_namespace_equal(const struct namespace *ns,
+                                    const struct kvcache_namespace_options *o)
+{
+        return strcmp(ns->name, o->name) == 0 && !ns->fingerprint == !o->fingerprint &&
+               (!ns->fingerprint || strcmp(ns->fingerprint, o->fingerprint) == 0) &&
+               ns->flags == o->flags && ns->chunk_bytes == o->chunk_bytes;
+}
+
+static int control_namespace_open(struct kvcache *kv, const struct kvcache_namespace_options *o,
+                                  uint32_t *ret)
+{
+        struct namespace ns = { .chunk_bytes = o->chunk_bytes, .flags = o->flags }, *table;
+        uint32_t id = 0;
+        int r;
+
+        for (uint32_t i = 0; i < kv->n_namespaces; i++) {
+                if (!control_namespace_equal(&kv->namespaces[i], o))
+                        continue;
+                r = control_namespace_ready(kv, i + 1, &id);
+                if (r == 0)
+                        *ret = i + 1;
+                return r;
+        }
+
+        table = realloc(kv->namespaces, (kv->n_namespaces + 1) * sizeof(*table));
+        if (!table)
+                return handle_fail(kv, -ENOMEM, "out of memory");
+        kv->namespaces = table;
+        ns.name = strdup(o->name);
+        if (o->fingerprint)
+                ns.fingerprint = strdup(o->fingerprint);
+        if (!ns.name || (o->fingerprint && !ns.fingerprint))
+                r = handle_fail(kv, -ENOMEM, "out of memory");
+        else
+                r = control_namespace_call(kv, &ns);
+        if (r < 0) {
+                control_namespace_fini(&ns);
+                return r;
+        }
+        kv->namespaces[kv->n_namespaces++] = ns;
+        *ret = kv->n_namespaces;
+        return 0;
+}
+
+int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_options *options,
+                           uint32_t *ret_namespace)
+{
+        struct kvcache_namespace_options o = { 0 };
+        size_t length;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (!options || !ret_namespace ||
+            !abi_size_is_valid(options->size, ABI_NAMESPACE_OPTIONS_MIN))
+                return handle_fail(kv, -EINVAL, "the options' size is not set");
+        if (abi_copy_in(&o, sizeof(o), options, options->size) < 0)
+                return handle_is_newer(kv, "options");
+        length = o.name ? strlen(o.name) : 0;
+        if (wire_name_check(o.name, length) < 0)
+                return handle_fail(kv, -EINVAL,
+                                   "a namespace's name is 1 to %d printable ASCII characters",
+                                   WIRE_MAX_NAME);
+        if (o.flags & ~(uint32_t)KVCACHE_ATTACH)
+                return handle_fail(kv, -EINVAL, "unknown flags 0x%x", o.flags);
+        if (!o.fingerprint && !(o.flags & KVCACHE_ATTACH))
+                return handle_fail(kv, -EINVAL, "a namespace needs a fingerprint (\"\" for none)");
+        length = o.fingerprint ? strlen(o.fingerprint) : 0;
+        if (length > WIRE_MAX_FINGERPRINT)
+                return handle_fail(kv, -EINVAL, "a fingerprint has at most %d bytes",
+                                   WIRE_MAX_FINGERPRINT);
+        if (length > 0 && wire_fingerprint_check(o.fingerprint, length) < 0)
+                return handle_fail(kv, -EINVAL,
+                                   "the fingerprint is not canonical: lines \"key=value\\n\", keys "
+                                   "of [a-z0-9_.-] ascending");
+
+        r = control_connected(kv);
+        if (r == 0)
+                r = control_namespace_open(kv, &o, ret_namespace);
+        handle_leave(kv);
+        return r;
+}
+
+/* --- list, purge, verify, ping, report --- */
+
+static int control_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor, void *ret,
+                        size_t size, size_t max)
+{
+        _cleanup_(freep) struct wire_list_result *listed = NULL;
+        struct control c = { 0 };
+        struct wire_list *w;
+        struct message *m;
+        size_t wanted;
+        uint32_t id = 0;
+        int r;
+
+        r = control_connected(kv);
+        if (r == 0)
+                r = control_namespace_ready(kv, namespace_handle, &id);
+        if (r < 0)
+                return r;
+        wanted = (kv->conn->max_message - sizeof(struct wire_reply)) / sizeof(*listed);
+        wanted = MIN(wanted, (size_t)kv->conn->max_keys);
+        wanted = MIN(wanted, max);
+        listed = malloc(wanted * sizeof(*listed));
+        m = message_new(WIRE_LIST, sizeof(*w));
+        if (!listed || !m) {
+                message_free(m);
+                return handle_fail(kv, -ENOMEM, "out of memory");
+        }
+        w = (struct wire_list *)m->data;
+        w->namespace_id = id;
+        w->max = (uint32_t)wanted;
+        w->cursor = *cursor;
+        m->count = (uint16_t)wanted;
+        c.payload = listed;
+        c.payload_bytes = wanted * sizeof(*listed);
+        r = control_call(kv, m, &c);
+        if (r < 0)
+                return r;
+
+        for (unsigned i = 0; i < c.count; i++) {
+                struct kvcache_listed l = {
+                        .length = listed[i].length,
+                        .created_ms = listed[i].created_ms,
+                        .tiers = listed[i].tiers,
+                };
+
+                memcpy(&l.key, &listed[i].key, sizeof(l.key));
+                abi_copy_out(abi_at(ret, size, i), size, &l, sizeof(l));
+        }
+        *cursor = c.value64;
+        return c.count;
+}
+
+int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
+                       struct kvcache_listed *ret, size_t listed_size, size_t max)
+{
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (!cursor || !ret || max == 0)
+                return handle_fail(kv, -EINVAL, "no room for what is listed");
+        if (!abi_size_is_valid(listed_size, ABI_LISTED_MIN))
+                return handle_fail(kv, -EINVAL, "%zu bytes are no listed chunk", listed_size);
+        r = control_list(kv, namespace_handle, cursor, ret, listed_size, max);
+        handle_leave(kv);
+        return r;
+}
+
+static int control_purge(struct kvcache *kv, uint32_t id, uint16_t flags, uint64_t *ret_dropped)
+{
+        struct control c = { 0 };
+        struct message *m;
+        int r;
+
+        m = message_new(WIRE_PURGE, sizeof(struct wire_purge));
+        if (m) {
+                ((struct wire_purge *)m->data)->hdr.flags = flags;
+                ((struct wire_purge *)m->data)->namespace_id = id;
+        }
+        r = control_call(kv, m, &c);
+        if (r == 0 && ret_dropped)
+                *ret_dropped = c.value64;
+        return r;
+}
+
+int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped)
+{
+        uint32_t id = 0;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        r = control_connected(kv);
+        if (r == 0)
+                r = control_namespace_ready(kv, namespace_handle, &id);
+        if (r == 0)
+                r = control_purge(kv, id, 0, ret_dropped);
+        handle_leave(kv);
+        return r;
+}
+
+int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped)
+{
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        r = control_connected(kv);
+        if (r == 0)
+                r = control_purge(kv, 0, WIRE_F_ALL, ret_dropped);
+        handle_leave(kv);
+        return r;
+}
+
+static int control_verify(struct kvcache *kv, struct kvcache_verify *verify)
+{
+        struct wire_verify_result result = { 0 };
+        struct control c = { .payload = &result, .payload_bytes = sizeof(result) };
+        struct message *m = message_new(WIRE_VERIFY, sizeof(struct wire_verify));
+        int r;
+
+        if (m) {
+                struct wire_verify *w = (struct wire_verify *)m->data;
+
+                w->path = verify->path;
+                w->segment = verify->segment;
+                w->slot = verify->slot;
+                w->max_chunks = verify->max_chunks ? verify->max_chunks : VERIFY_CHUNKS;
+                w->max_bytes = verify->max_bytes ? verify->max_bytes : VERIFY_BYTES;
+        }
+        r = control_call(kv, m, &c);
+        if (r < 0)
+                return r;
+        verify->segment = result.next_segment;
+        verify->slot = result.next_slot;
+        verify->paths = result.paths;
+        verify->segments = result.segments;
+        verify->chunks = result.chunks;
+        verify->bytes = result.bytes;
+        verify->mismatched = result.mismatched;
+        verify->unreadable = result.unreadable;
+        verify->skipped = result.skipped;
+        verify->gave_up = result.gave_up;
+        return 0;
+}
+
+int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify)
+{
+        struct kvcache_verify v;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (!verify || !abi_size_is_valid(verify->size, ABI_VERIFY_MIN))
+                return handle_fail(kv, -EINVAL, "the size of what to verify is not set");
+        if (abi_copy_in(&v, sizeof(v), verify, verify->size) < 0)
+                return handle_is_newer(kv, "structure");
+        if (v.max_chunks > WIRE_MAX_VERIFY_CHUNKS)
+                return handle_fail(kv, -EINVAL, "at most %d chunks are verified at a time",
+                                   WIRE_MAX_VERIFY_CHUNKS);
+        r = control_connected(kv);
+        if (r == 0)
+                r = control_verify(kv, &v);
+        handle_leave(kv);
+        if (r == 0)
+                abi_copy_out(verify, verify->size, &v, sizeof(v));
+        return r;
+}
+
+static int control_device(struct kvcache *kv, uint32_t path, enum wire_device_action action)
+{
+        struct control c = { 0 };
+        struct message *m;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        r = control_connected(kv);
+        if (r == 0) {
+                m = message_new(WIRE_DEVICE, sizeof(struct wire_device));
+                if (m) {
+                        ((struct wire_device *)m->data)->path = path;
+                        ((struct wire_device *)m->data)->action = action;
+                }
+                r = control_call(kv, m, &c);
+                if (r == 0)
+                        r = c.value64 == 1;
+        }
+        handle_leave(kv);
+        return r;
+}
+
+int kvcache_device_suspend(struct kvcache *kv, uint32_t path)
+{
+        return control_device(kv, path, WIRE_DEVICE_SUSPEND);
+}
+
+int kvcache_device_resume(struct kvcache *kv, uint32_t path)
+{
+        return control_device(kv, path, WIRE_DEVICE_RESUME);
+}
+
+int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns)
+{
+        struct control c = { 0 };
+        int64_t began;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        r = control_connected(kv);
+        if (r == 0) {
+                began = handle_now_ns();
+                r = control_call(kv, message_new(WIRE_PING, sizeof(struct wire_hdr)), &c);
+                if (r == 0 && ret_ns)
+                        *ret_ns = (uint64_t)(handle_now_ns() - began);
+        }
+        handle_leave(kv);
+        return r;
+}
+
+/* The descriptor's first `bytes` bytes as a string. The file is read, not mapped: it may shrink
+ * meanwhile. */
+static int control_read_text(int fd, uint64_t bytes, char **ret)
+{
+        _cleanup_(freep) char *text = NULL;
+        struct stat st;
+        size_t got = 0;
+
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode) || st.st_size < 0 || bytes > REPORT_MAX ||
+            bytes > (uint64_t)st.st_size)
+                return -EBADMSG;
+        text = malloc(bytes + 1);
+        if (!text)
+                return -ENOMEM;
+        while (got < bytes) {
+                ssize_t n = pread(fd, text + got, bytes - got, (off_t)got);
+
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0)
+                        return -errno;
+                if (n == 0)
+                        return -EBADMSG;
+                got += (size_t)n;
+        }
+        text[got] = '\0';
+        *ret = TAKE_PTR(text);
+        return 0;
+}
+
+static int control_report(struct kvcache *kv, enum kvcache_report what, char **ret_text)
+{
+        struct control c = { .fd = -1 };
+        struct message *m;
+        int r;
+
+        r = control_connected(kv);
+        if (r < 0)
+                return r;
+        m = message_new(WIRE_REPORT, sizeof(struct wire_report_request));
+        if (m)
+                ((struct wire_report_request *)m->data)->what = (uint32_t)what;
+        r = control_call(kv, m, &c);
+        if (r < 0)
+                return r;
+        r = control_read_text(c.fd, c.value64, ret_text);
+        closep(&c.fd);
+        return r < 0 ? handle_fail(kv, r, "the daemon's report cannot be read") : 0;
+}
+
+int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text)
+{
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (!ret_text || (unsigned)what >= WIRE_REPORT_END)
+                return handle_fail(kv, -EINVAL, "unknown report %d", (int)what);
+        r = control_report(kv, what, ret_text);
+        handle_leave(kv);
+        return r;
+}

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One session with one daemon process: connect, HELLO, the descriptors and what they must be, the
+ * mapping.
+ *
+ * Runs in the handle's thread. Owns the socket, the pool's mapping, the lane and the liveness
+ * descriptor.
+ *
+ * Happy path: connect to the first socket that is there, send HELLO, get the pool's and the
+ * liveness file's descriptors, see that the pool is sealed against shrinking, growing, new seals
+ * and new writers, map it. Failures: each has an errno of its own and a sentence; nothing is left
+ * behind. What the daemon says is not believed before it is checked: sizes against the files,
+ * limits against what this library can hold. */
+#include "lib/connection.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "fdpass.h"
+#include "lib/handle.h"
+#include "mapping.h"
+#include "lib/message.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+
+enum {
+        POOL_SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE,
+        /* A reply with a text, and a request with one entry, must fit in what the daemon calls a
+           message. */
+        MIN_MESSAGE = 4096,
+};
+
+void conn_close_pool(struct conn *c)
+{
+        if (c->pool)
+                munmap((void *)c->pool, c->pool_bytes);
+        c->pool = NULL;
+        if (c->sock >= 0) {
+                /* A child may hold a copy of the descriptor: close() alone would not tell the
+                 * daemon. */
+                shutdown(c->sock, SHUT_RDWR);
+                close(c->sock);
+        }
+        c->sock = -1;
+}
+
+struct conn *conn_free(struct conn *c, bool forked)
+{
+        struct message *m;
+
+        if (!c)
+                return NULL;
+        if (forked) {
+                if (c->sock >= 0)
+                        close(c->sock);
+        } else {
+                conn_close_pool(c);
+                lookup_map_fini(&c->lookup);
+                tally_fini(&c->tally);
+        }
+        while ((m = TAILQ_FIRST(&c->ghosts))) {
+                TAILQ_REMOVE(&c->ghosts, m, link);
+                message_free(m);
+        }
+        lane_fini(&c->lane, !forked);
+        closep(&c->live_fd);
+        free(c);
+        return NULL;
+}
+
+static struct conn *conn_free_unforked(struct conn *c)
+{
+        return conn_free(c, false);
+}
+DEFINE_CLEANUP(struct conn *, conn_free_unforked);
+
+/* A connected socket, on which a receive waits for CONN_WAIT_MS at most. In a directory that others
+ * can write to (`shared`) anybody may have bound the name first, so there the peer must be this
+ * user or root. */
+static int conn_socket(const char *path, bool shared, int64_t deadline, int *ret)
+{
+        struct sockaddr_un sa = { .sun_family = AF_UNIX };
+        _cleanup_(closep) int fd = -1;
+        int r;
+
+        if (strlen(path) >= sizeof(sa.sun_path))
+                return -ENAMETOOLONG;
+        memcpy(sa.sun_path, path, strlen(path) + 1);
+
+        fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+                return -errno;
+        do {
+                /* The wait for room in the listener's backlog is bounded by the send timeout. */
+                int ms = MAX(handle_poll_ms(deadline), 1);
+                struct timeval tv = { .tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000 };
+
+                if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv)) < 0)
+                        return -errno;
+                r = connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ? -errno : 0;
+        } while (r == -EINTR && handle_now_ns() < deadline);
+        if (r == -EAGAIN || r == -EINTR)
+                return -ETIMEDOUT;
+        if (r < 0)
+                return r;
+
+        if (shared) {
+                struct ucred peer;
+                socklen_t bytes = sizeof(peer);
+
+                if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
+                        return -errno;
+                if (peer.uid != 0 && peer.uid != geteuid())
+                        return -EACCES;
+        }
+        if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO,
+                       &(struct timeval){ .tv_usec = CONN_WAIT_MS * 1000 },
+                       sizeof(struct timeval)) < 0)
+                return -errno;
+        *ret = TAKE_FD(fd);
+        return 0;
+}
+
+/* The socket that was asked for, else the first of the usual ones that somebody listens on. */
+static int conn_find(struct kvcache *kv, int64_t deadline, int *ret)
+{
+        const char *asked = kv->socket_path, *runtime = secure_getenv("XDG_RUNTIME_DIR");
+        char paths[3][sizeof(((struct sockaddr_un *)0)->sun_path) + 1],
+                tried[sizeof(kv->error)] = "";
+        char reason[128];
+        int r, first = 0;
+        size_t used = 0;
+
+        if (!asked) {
+                asked = secure_getenv("KVCACHE_SOCKET");
+                if (asked && asked[0] == '\0')
+                        asked = NULL;
+        }
+        if (asked) {
+                r = conn_socket(asked, false, deadline, ret);
+                if (r < 0)
+                        return handle_fail(kv, r, "cannot connect to %.255s: %s%s", asked,
+                                           handle_strerror(r, reason, sizeof(reason)),
+                                           r == -ENOENT || r == -ECONNREFUSED
+                                                   ? " (is kvcache-daemon running?)"
+                                                   : "");
+                return 0;
+        }
+
+        /* A path that is cut here is too long for a socket, and conn_socket() says so. */
+        snprintf(paths[0], sizeof(paths[0]), "/run/kvcache/kvcache.sock");
+        paths[1][0] = '\0';
+        if (runtime && runtime[0] == '/')
+                snprintf(paths[1], sizeof(paths[1]), "%s/kvcache/kvcache.sock", runtime);
+        snprintf(paths[2], sizeof(paths[2]), "/tmp/kvcache-%u/kvcache.sock", (unsigned)geteuid());
+        for (size_t i = 0; i < ARRAY_SIZE(paths); i++) {
+                if (paths[i][0] == '\0')
+                        continue;
+                r = conn_socket(paths[i], i == 2, deadline, ret);
+                if (r >= 0)
+                        return 0;
+                used += (size_t)snprintf(tried + used, sizeof(tried) - used, "%s%s (%s)",
+                                         used ? ", " : "", paths[i],
+                                         handle_strerror(r, reason, sizeof(reason)));
+                used = MIN(used, sizeof(tried) - 1);
+                /* A socket that is there and does not let us in tells more than one that is not
+                 * there. */
+                if (first == 0 || first == -ENOENT)
+                        first = r;
+        }
+        return handle_fail(kv, first, "found no kvcache-daemon: tried %.1400s", tried);
+}
+
+/* Waits for one message. Its bytes, or -errno. */
+static ssize_t conn_wait(int sock, void *buf, size_t room, int fds[static WIRE_MAX_FDS],
+                         unsigned *n_fds, int64_t deadline)
+{
+        for (;;) {
+                struct pollfd p = { .fd = sock, .events = POLLIN };
+                ssize_t n = fdpass_recv(sock, buf, room, fds, n_fds);
+
+                if (n == 0)
+                        return -ECONNRESET;
+                if (n != -EAGAIN && n != -EINTR)
+                        return n;
+                if (poll(&p, 1, handle_poll_ms(deadline)) == 0 || handle_now_ns() >= deadline)
+                        return -ETIMEDOUT;
+        }
+}
+
+/* Takes over `pool_fd`'s mapping; the descriptor stays the caller's. */
+static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64_t bytes)
+{
+        struct stat st;
+        int seals;
+        void *p;
+
+        seals = fcntl(pool_fd, F_GET_SEALS);
+        if (seals < 0 || (seals & POOL_SEALS) != POOL_SEALS)
+                return handle_fail(kv, -EPERM,
+                                   "the daemon's pool is not sealed against shrinking, growing, "
+                                   "new seals and writers "
+                                   "(seals 0x%x): refused",
+                                   seals < 0 ? 0u : (unsigned)seals);
+        if (fstat(pool_fd, &st) < 0)
+                return handle_fail(kv, -errno, "cannot look at the daemon's pool");
+        if (bytes == 0 || bytes > SIZE_MAX / 2 || st.st_size < 0 || (uint64_t)st.st_size < bytes)
+                return handle_fail(kv, -EBADMSG, "the daemon's pool is smaller than it said");
+
+        p = mapping_shared(pool_fd, bytes, PROT_READ);
+        if (p == MAP_FAILED)
+                return handle_fail(kv, -errno, "cannot map the daemon's pool (%llu bytes)",
+                                   (unsigned long long)bytes);
+        c->pool = p;
+        c->pool_bytes = bytes;
+        if (madvise(p, bytes, MADV_DONTFORK) < 0)
+                return handle_fail(kv, -errno, "cannot keep the daemon's pool from children");
+        (void)madvise(p, bytes, MADV_DONTDUMP);
+        if (kv->flags & KVCACHE_POPULATE)
+                (void)madvise(
+                        p, bytes,
+                        MADV_POPULATE_READ); /* without it: page by page, at the first touch */
+        return 0;
+}
+
+static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MAX_FDS],
+                      unsigned *n_fds, int64_t deadline)
+{
+        struct wire_hello hello = {
+                .hdr = { .len = sizeof(hello), .op = WIRE_HELLO, .tag = UINT64_MAX },
+                .magic = WIRE_MAGIC,
+                .version_min = WIRE_VERSION_MIN,
+                .version_max = WIRE_VERSION_MAX,
+        };
+        struct wire_hello_result result;
+        struct wire_reply reply;
+        char reason[128];
+        ssize_t n;
+        int r;
+
+        memcpy(hello.client, kv->client_name, sizeof(hello.client));
+        r = fdpass_send(c->sock, &hello, sizeof(hello), NULL, 0);
+        if (r < 0)
+                return handle_fail(kv, r, "cannot greet the daemon: %s",
+                                   handle_strerror(r, reason, sizeof(reason)));
+        n = conn_wait(c->sock, kv->in, sizeof(kv->in), fds, n_fds, deadline);
+        if (n == -ECONNRESET)
+                return handle_fail(
+                        kv, -ECONNRESET,
+                        "the daemon hung up: this user may not connect, or too many are connected");
+        if (n < 0)
+                return handle_fail(kv, (int)n, "the daemon did not answer the greeting: %s",
+                                   handle_strerror((int)n, reason, sizeof(reason)));
+
+        if ((size_t)n < sizeof(reply))
+                return handle_fail(kv, -EBADMSG,
+                                   "the daemon's answer to the greeting is too short");
+        memcpy(&reply, kv->in, sizeof(reply));
+        if (reply.hdr.len != (size_t)n || reply.hdr.op != (WIRE_HELLO | WIRE_REPLY) ||
+            reply.hdr.flags != 0 || reply.hdr.tag != hello.hdr.tag)
+                return handle_fail(kv, -EBADMSG,
+                                   "the daemon's answer to the greeting makes no sense");
+        if (reply.status != WIRE_OK)
+                return handle_fail_text(
+                        kv, message_errno(reply.status), "the daemon refuses this client",
+                        (const char *)kv->in + sizeof(reply), (size_t)n - sizeof(reply));
+        if ((size_t)n < sizeof(reply) + sizeof(result) || *n_fds != 2)
+                return handle_fail(kv, -EBADMSG,
+                                   "the daemon's answer to the greeting lacks a part");
+        memcpy(&result, (const char *)kv->in + sizeof(reply), sizeof(result));
+        if (result.version < WIRE_VERSION_MIN || result.version > WIRE_VERSION_MAX)
+                return handle_fail(
+                        kv, -EPROTONOSUPPORT,
+                        "the daemon chose protocol version %u, this library speaks %d to %d",
+                        result.version, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
+        if (result.max_keys == 0 || result.max_inflight == 0 || result.max_message < MIN_MESSAGE ||
+            result.max_chunk == 0)
+                return handle_fail(kv, -EBADMSG, "the daemon's limits make no sense");
+
+        c->version = result.version;
+        c->max_keys = MIN(result.max_keys, (uint32_t)WIRE_MAX_KEYS);
+        c->max_inflight = MIN(result.max_inflight, (uint32_t)WIRE_MAX_INFLIGHT);
+        c->max_message = MIN(result.max_message, (uint32_t)WIRE_MAX_MESSAGE);
+        c->max_chunk = MIN(result.max_chunk, (uint64_t)UINT32_MAX);
+        c->lane_max = result.lane_max;
+        c->features = result.features;
+        memcpy(c->instance, result.instance, sizeof(c->instance));
+        return conn_map_pool(kv, c, fds[0], result.pool_bytes);
+}
+
+int conn_open(struct conn **ret, struct kvcache *kv, int64_t deadline)
+{
+        _cleanup_(conn_free_unforkedp) struct conn *c = malloc(sizeof(*c));
+        int fds[WIRE_MAX_FDS], r;
+        unsigned n_fds = 0;
+
+        if (!c)
+                return handle_fail(kv, -ENOMEM, "out of memory");
+        *c = (struct conn){ .sock = -1, .live_fd = -1 };
+        TAILQ_INIT(&c->ghosts);
+
+        r = conn_find(kv, deadline, &c->sock);
+        if (r < 0)
+                return r;
+        r = conn_hello(kv, c, fds, &n_fds, deadline);
+        if (r == 0)
+                c->live_fd = TAKE_FD(fds[1]);
+        for (unsigned i = 0; i < n_fds; i++)
+                closep(&fds[i]);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(c);
+        return 0;
+}

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A request becomes messages; see encode.h.
+ *
+ * Runs in the handle's thread. Owns the messages until they are queued.
+ *
+ * Messages are runs of keys that make sense, as long as may be; a key that makes none gets its
+ * verdict here and ends a run. A put's data that is in the lane or in donated regions stays where
+ * it is, in pieces if it is several; other data is copied to the lane. As soon as one key of a
+ * message is in pieces, all are: a key that lies in one place has one piece. Failures (no memory,
+ * no room in the lane, a place that was not acquired, too many pieces) leave what was built so far
+ * to build_undo(). */
+#include "lib/encode.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+#include "lib/message.h"
+#include "lib/request.h"
+
+unsigned build_wire_op(enum kvcache_op op)
+{
+        switch (op) {
+        case KVCACHE_OP_PUT:
+                return WIRE_PUT;
+        case KVCACHE_OP_GET:
+        case KVCACHE_OP_GET_INTO:
+                return WIRE_GET;
+        case KVCACHE_OP_EXISTS:
+                return WIRE_EXISTS;
+        case KVCACHE_OP_MATCH:
+                return WIRE_MATCH;
+        case KVCACHE_OP_TOUCH:
+                return WIRE_TOUCH;
+        case KVCACHE_OP_EVICT:
+                return WIRE_EVICT;
+        case KVCACHE_OP_STAT:
+                return WIRE_STAT;
+        case KVCACHE_OP_PREFETCH:
+                return WIRE_PREFETCH;
+        }
+        return 0;
+}
+
+static const struct resolved_key *build_key(const struct build *b, size_t i)
+{
+        return &b->keys->keys[i];
+}
+
+/* --- naming them --- */
+
+/* The next piece of a message; a place in the lane gets a reference. False: nobody has acquired
+ * it. */
+static bool build_piece(struct build *b, struct message *m, const struct place *p)
+{
+        struct wire_piece *pieces = (struct wire_piece *)(m->data + m->pieces_at);
+
+        if (p->region == WIRE_REGION_LANE && !lane_ref(&b->kv->conn->lane, p->offset, p->bytes))
+                return false;
+        pieces[m->n_pieces++] = (struct wire_piece){ p->offset, (uint32_t)p->bytes, p->region };
+        return true;
+}
+
+/* Names where a key's bytes are: `copy`, or else all of its pieces, which are shared. `*ret` is
+ * what the key's entry says: one place, or its pieces. */
+static int build_name(struct build *b, struct message *m, const struct place *copy,
+                      const struct resolved_key *k, struct place *ret)
+{
+        struct lane *l = &b->kv->conn->lane;
+        uint32_t n = copy ? 1 : k->n_pieces;
+        uint16_t first = m->n_pieces;
+        uint64_t bytes = 0;
+        bool ok = true;
+
+        for (uint32_t i = 0; i < n && ok; i++) {
+                struct place p = copy ? *copy : b->keys->pieces[k->first_piece + i].place;
+
+                p.bytes = MIN(p.bytes, (uint64_t)UINT32_MAX);
+                if (m->pieces_at)
+                        ok = build_piece(b, m, &p);
+                else
+                        ok = p.region != WIRE_REGION_LANE || lane_ref(l, p.offset, p.bytes);
+                bytes += p.bytes;
+                *ret = p;
+        }
+        if (!ok)
+                return handle_fail(b->kv, -EINVAL,
+                                   "the memory of key %zu lies in the lane, but in no acquired "
+                                   "place",
+                                   m->first + m->count);
+        if (m->pieces_at)
+                *ret = (struct place){ .region = n, .offset = first, .bytes = bytes };
+        return 0;
+}
+
+static void build_gather(const struct build *b, const struct resolved_key *k, uint8_t *to)
+{
+        const struct resolved_piece *p = &b->keys->pieces[k->first_piece];
+
+        for (uint32_t i = 0; i < k->n_pieces; i++, p++) {
+                memcpy(to, p->data, p->bytes);
+                to += p->bytes;
+        }
+}
+
+/* Names the bytes of a put. What is in no shared memory is copied to the lane: to one place for all
+ * of the message if there is one so long, else to one each. Every entry gets a reference on its
+ * place there. */
+static int build_put(struct build *b, struct message *m)
+{
+        struct wire_put *puts = (struct wire_put *)(m->data + sizeof(struct wire_batch));
+        const struct resolved_key *keys = build_key(b, m->first);
+        uint64_t copied = 0, place = 0, at = 0;
+        struct lane *l = &b->kv->conn->lane;
+        bool together = false;
+        unsigned n = m->count;
+        int r = 0;
+
+        for (unsigned i = 0; i < n; i++)
+                if (!keys[i].shared)
+                        copied += round_up(keys[i].bytes, LANE_ALIGN); /* 1,024 times 4 GiB */
+        if (copied > 0)
+                together = lane_acquire(l, copied, true, &place) == 0;
+        at = place;
+
+        m->moves = true;
+        for (m->count = 0; m->count < n; m->count++) {
+                const struct resolved_key *k = &keys[m->count];
+                bool copy = !k->shared;
+                struct place to = { WIRE_REGION_LANE, at, copy ? k->bytes : 0 }, named = { 0 };
+                struct wire_put *put = &puts[m->count];
+
+                memcpy(&put->key, k->key, sizeof(put->key));
+                if (copy && together) {
+                        at += round_up(to.bytes, LANE_ALIGN);
+                } else if (copy) {
+                        r = lane_acquire(l, to.bytes, false, &to.offset);
+                        if (r < 0)
+                                break;
+                }
+                r = build_name(b, m, copy ? &to : NULL, k, &named);
+                if (r < 0)
+                        break;
+                put->region = named.region;
+                put->offset = named.offset;
+                put->length = (uint32_t)named.bytes;
+                if (copy)
+                        build_gather(b, k, l->base + to.offset);
+        }
+        if (together)
+                (void)lane_release(l, place); /* from here on its references keep it */
+        return r;
+}
+
+static int build_get(struct build *b, struct message *m)
+{
+        struct wire_get *gets = (struct wire_get *)(m->data + sizeof(struct wire_batch));
+        unsigned n = m->count;
+        int r;
+
+        m->moves = b->into;
+        for (m->count = 0; m->count < n; m->count++) {
+                const struct resolved_key *k = build_key(b, m->first + m->count);
+                struct wire_get *get = &gets[m->count];
+                struct place named = { 0 };
+
+                memcpy(&get->key, k->key, sizeof(get->key));
+                get->range_offset = k->range_offset;
+                get->range_length = k->range_length;
+                if (!b->into)
+                        continue;
+                r = build_name(b, m, NULL, k, &named);
+                if (r < 0)
+                        return r;
+                get->into_region = named.region;
+                get->into_offset = named.offset;
+                get->into_length = (uint32_t)named.bytes;
+        }
+        return 0;
+}
+
+/* One message for the entries [first, first + count), all of which make sense, with so many pieces
+ * if any. */
+static int build_message(struct build *b, size_t first, uint32_t count, uint32_t pieces)
+{
+        const struct kvcache_request *u = b->user;
+        unsigned op = build_wire_op(u->op);
+        size_t entry = wire_entry_bytes(op);
+        bool chained = wire_op_is_chained(op);
+        const struct kvcache_key *parent = first > 0 ? build_key(b, first - 1)->key : u->parent;
+        struct message *m, *before = TAILQ_LAST(&b->messages, message_list);
+        struct wire_batch *batch;
+        int r = 0;
+
+        m = message_new(op, sizeof(*batch) + count * entry + pieces * sizeof(struct wire_piece));
+        if (!m)
+                return -ENOMEM;
+        TAILQ_INSERT_TAIL(&b->messages, m, link);
+        m->request = b->request;
+        m->first = first;
+        m->count = (uint16_t)count;
+
+        batch = (struct wire_batch *)m->data;
+        batch->namespace_id = b->namespace_id;
+        batch->count = (uint16_t)count;
+        if (pieces > 0) {
+                m->pieces_at = (uint32_t)(sizeof(*batch) + count * entry);
+                batch->pieces = (uint16_t)pieces;
+                batch->hdr.flags |= WIRE_F_PIECES;
+        }
+        if (chained && parent)
+                memcpy(&batch->parent, parent, sizeof(batch->parent));
+        if (chained && before)
+                ((struct wire_hdr *)before->data)->flags |= WIRE_F_MORE;
+        if (op == WIRE_PUT || op == WIRE_GET) {
+                batch->timeout_ms = b->wait_ms;
+                if (u->flags & KVCACHE_NOWAIT)
+                        batch->hdr.flags |= WIRE_F_NOWAIT;
+        }
+        switch (op) {
+        case WIRE_PUT:
+                batch->ack = (uint8_t)u->ack;
+                if (u->flags & KVCACHE_KEEP_LEASE)
+                        batch->hdr.flags |= WIRE_F_LEASE;
+                r = build_put(b, m);
+                break;
+        case WIRE_GET:
+                if (b->into)
+                        batch->hdr.flags |= WIRE_F_INTO;
+                r = build_get(b, m);
+                break;
+        default:
+                if (op == WIRE_EVICT)
+                        batch->tiers = (uint8_t)(u->tiers ? u->tiers : KVCACHE_TIER_ALL);
+                for (uint32_t i = 0; i < count; i++)
+                        memcpy(m->data + sizeof(*batch) + i * entry, build_key(b, first + i)->key,
+                               entry);
+                break;
+        }
+        return r;
+}
+
+/* How many pieces the message names for this key: 1 if it lies in one place, or is copied. */
+static uint32_t build_pieces(const struct build *b, size_t i)
+{
+        const struct resolved_key *k = build_key(b, i);
+
+        if (b->user->op != KVCACHE_OP_PUT && !b->into)
+                return 1;
+        return k->shared ? k->n_pieces : 1;
+}
+
+/* How many of the entries from `from` on one message holds, and their pieces, if any are in pieces.
+ */
+static uint32_t build_run(const struct build *b, size_t from, uint32_t *ret_pieces)
+{
+        size_t end = b->first + b->count, entry = wire_entry_bytes(build_wire_op(b->user->op));
+        uint64_t pieces = 0, bytes;
+        bool in_pieces = false;
+        uint32_t n = 0;
+
+        while (from + n < end && n < b->per_message &&
+               build_key(b, from + n)->status == KVCACHE_OK) {
+                uint32_t more = build_pieces(b, from + n);
+                bool any = in_pieces || more > 1;
+
+                bytes = sizeof(struct wire_batch) + (n + 1) * entry;
+                if (any)
+                        bytes += (pieces + more) * sizeof(struct wire_piece);
+                if (bytes > b->kv->conn->max_message)
+                        break;
+                in_pieces = any;
+                pieces += more;
+                n++;
+        }
+        *ret_pieces = in_pieces ? (uint32_t)pieces : 0;
+        return n;
+}
+
+static int build_messages(struct build *b)
+{
+        size_t i = b->first, end = b->first + b->count;
+        int r;
+
+        while (i < end) {
+                int status = build_key(b, i)->status;
+                uint32_t n, pieces = 0;
+
+                if (status != KVCACHE_OK) {
+                        request_set(b->request, i, 1, status);
+                        i++;
+                        continue;
+                }
+                n = build_run(b, i, &pieces);
+                if (n == 0)
+                        return handle_fail(b->kv, -E2BIG,
+                                           "key %zu has %u pieces, more than a message holds", i,
+                                           build_key(b, i)->n_pieces);
+                r = build_message(b, i, n, pieces);
+                if (r < 0)
+                        return r;
+                b->request->n_messages++;
+                i += n;
+        }
+        return 0;
+}
+
+void build_undo(struct build *b)
+{
+        struct message *m;
+
+        while ((m = TAILQ_FIRST(&b->messages))) {
+                TAILQ_REMOVE(&b->messages, m, link);
+                message_unref_lane(m, &b->kv->conn->lane);
+                message_free(m);
+        }
+}
+
+/* A `get into` whose rooms are all in memory that this session shares is the daemon's work.
+ * Elsewhere (the place of a lane whose daemon has ended, or any other memory) the library copies
+ * from the pool when the reply comes. */
+static void build_prepare(struct build *b)
+{
+        const struct kvcache_request *u = b->user;
+        struct kvcache *kv = b->kv;
+
+        b->per_message = (uint32_t)MIN((size_t)kv->conn->max_keys,
+                                       (kv->conn->max_message - sizeof(struct wire_batch)) /
+                                               wire_entry_bytes(build_wire_op(u->op)));
+        b->into = u->op == KVCACHE_OP_GET_INTO && b->keys->all_shared;
+}
+
+int build_request(struct build *b, bool more)
+{
+        const struct kvcache_request *u = b->user;
+        struct message *last;
+        int r;
+
+        build_prepare(b);
+        r = build_messages(b);
+        if (r < 0)
+                return r;
+        last = TAILQ_LAST(&b->messages, message_list);
+        if (last && (more || (u->flags & KVCACHE_MORE)) && wire_op_is_chained(last->op))
+                ((struct wire_hdr *)last->data)->flags |= WIRE_F_MORE;
+        return 0;
+}

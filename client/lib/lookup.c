@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The look-up index on the reader's side; see lookup.h.
+ *
+ * Runs in the handle's thread. Owns the mapping.
+ *
+ * The first request that could be answered here goes to the daemon, with LOOKUP behind it; when the
+ * reply has come, what follows is answered from the table. Keys are hashed and their buckets
+ * fetched a window ahead of the one that is looked at, so that one key does not wait for the memory
+ * of another.
+ *
+ * Failures are no failures: whatever stands against the table (none there, its clock stands, it has
+ * been superseded, a key of which it does not know, one that is absent when the session is over)
+ * sends the request as a whole to the daemon. A daemon that lies here lies about what is there, as
+ * it can in its replies; what it says of sizes is checked against the file, once, and the file is
+ * sealed. */
+#include "lib/lookup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "checked.h"
+#include "lib/handle.h"
+#include "mapping.h"
+#include "lib/message.h"
+#include "lib/results.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+enum {
+        SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE,
+        WINDOW = 16,
+        AHEAD_MS = 100,     /* the daemon's clock may be so much before our coarse one */
+        AGAIN_MS = 100,     /* between two LOOKUPs */
+        REFUSED_MS = 10000, /* after one that brought nothing */
+        ALIVE_NS = 1000000, /* between two looks for the end of the session */
+};
+
+/* Without a system call. */
+static int64_t now_ms(void)
+{
+        struct timespec ts;
+
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+        return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+void lookup_map_fini(struct lookup_map *l)
+{
+        if (l->base)
+                munmap((void *)l->base, l->bytes);
+        l->base = NULL;
+        l->bytes = 0;
+}
+
+/* --- getting it --- */
+
+void lookup_map_want(struct kvcache *kv)
+{
+        struct lookup_map *l = &kv->conn->lookup;
+        struct message *m;
+
+        if (!(kv->conn->features & WIRE_FEATURE_LOOKUP) || (kv->flags & KVCACHE_NO_LOOKUP) ||
+            l->base || l->asking || now_ms() < l->not_before)
+                return;
+        m = message_new(WIRE_LOOKUP, sizeof(struct wire_hdr));
+        if (!m)
+                return;
+        if ((kv->conn->features & WIRE_FEATURE_TALLY) && !kv->conn->tally.counts)
+                ((struct wire_hdr *)m->data)->flags = WIRE_F_TALLY;
+        l->asking = true;
+        message_queue(kv, m);
+}
+
+/* 0, or -errno. */
+static int map(struct lookup_map *l, int fd, uint64_t bytes)
+{
+        int seals = fcntl(fd, F_GET_SEALS);
+        struct stat st;
+        void *p;
+
+        if (seals < 0 || (seals & SEALS) != SEALS)
+                return -EPERM;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (bytes == 0 || bytes > SIZE_MAX / 2 || bytes % 4096 != 0 || st.st_size < 0 ||
+            (uint64_t)st.st_size != bytes)
+                return -EBADMSG;
+        p = mapping_shared(fd, bytes, PROT_READ);
+        if (p == MAP_FAILED)
+                return -errno;
+        if (madvise(p, bytes, MADV_DONTFORK) < 0 || !lookup_view_init(&l->view, p, bytes)) {
+                munmap(p, bytes);
+                return -EBADMSG;
+        }
+        (void)madvise(p, bytes, MADV_DONTDUMP);
+        l->base = p;
+        l->bytes = bytes;
+        return 0;
+}
+
+void lookup_map_take(struct kvcache *kv, const struct wire_reply *reply, int fd, int tally_fd)
+{
+        struct lookup_map *l = &kv->conn->lookup;
+
+        l->asking = false;
+        if (tally_fd >= 0 && !kv->conn->tally.counts)
+                (void)tally_map(&kv->conn->tally, tally_fd); /* else the look-ups go uncounted */
+        if (l->base)
+                return;
+        if (reply->status != WIRE_OK || map(l, fd, reply->value64) < 0) {
+                l->not_before = now_ms() + REFUSED_MS;
+                return;
+        }
+        l->not_before = now_ms() + AGAIN_MS;
+        l->serial = ++kv->lookup_maps;
+}
+
+/* --- using it --- */
+
+static bool is_live(struct lookup_map *l)
+{
+        int64_t age;
+
+        if (lookup_state(&l->view) != LOOKUP_LIVE) {
+                lookup_map_fini(l); /* there is another, or will be */
+                return false;
+        }
+        age = (int64_t)((uint64_t)now_ms() - lookup_clock_ms(&l->view));
+        return age >= -AHEAD_MS && age <= LOOKUP_STALE_MS;
+}
+
+/* Of a daemon that was killed the clock goes on to be believed for a while, and the one after it
+ * may have got what this table lacks. So an absence counts only while the session stands, which is
+ * looked for now and then: nobody dies, is followed by another and has that take a put in a
+ * millisecond. */
+static bool is_alive(struct kvcache *kv)
+{
+        struct lookup_map *l = &kv->conn->lookup;
+        struct pollfd p = { .fd = kv->conn->sock, .events = POLLRDHUP };
+        int64_t now = handle_now_ns();
+
+        if (now - l->alive_ns < ALIVE_NS)
+                return true;
+        if (poll(&p, 1, 0) != 0)
+                return false;
+        l->alive_ns = now;
+        return true;
+}
+
+/* An EVICT that was submitted before takes effect before what comes behind it. */
+static bool is_overtaking(const struct kvcache *kv)
+{
+        const struct message *m;
+        unsigned left = kv->n_inflight;
+
+        for (unsigned i = 0; left > 0 && i < WIRE_MAX_INFLIGHT; i++) {
+                if (!kv->inflight[i])
+                        continue;
+                left--;
+                if (kv->inflight[i]->op == WIRE_EVICT)
+                        return true;
+        }
+        TAILQ_FOREACH(m, &kv->queue, link)
+        if (m->op == WIRE_EVICT)
+                return true;
+        return false;
+}
+
+/* Open in this session, and with the secret of this table. NULL: it is not. */
+static const struct namespace *namespace_of(struct kvcache *kv, uint32_t namespace_handle)
+{
+        const struct lookup_map *l = &kv->conn->lookup;
+        struct namespace *ns;
+
+        if (namespace_handle == 0 || namespace_handle > kv->n_namespaces)
+                return NULL;
+        ns = &kv->namespaces[namespace_handle - 1];
+        if (ns->session != kv->sessions)
+                return NULL;
+        if (ns->lookup_map != l->serial) {
+                lookup_namespace_secret(&l->view.secret, ns->name, strlen(ns->name),
+                                        &ns->lookup_secret);
+                ns->lookup_map = l->serial;
+        }
+        return ns;
+}
+
+struct look {
+        const struct lookup_view *view;
+        const struct key_secret *secret;
+        const uint8_t *keys;
+        size_t stride, count;
+};
+
+/* A few keys under way. */
+struct window {
+        size_t first, n;
+        uint64_t hashes[WINDOW];
+        unsigned absent; /* bits: so far not seen */
+};
+
+/* The hashes of the keys from `first` on, and their first buckets on their way. False: one is the
+ * root, which nobody can ask for. */
+static bool hash_window(const struct look *look, size_t first, struct window *w)
+{
+        const uint8_t *at;
+        bool all_keys = true;
+
+        w->first = MIN(first, look->count);
+        w->n = MIN(look->count - w->first, (size_t)WINDOW);
+        at = look->keys + w->first * look->stride;
+        w->absent = 0;
+        for (size_t i = 0; i < w->n; i++, at += look->stride) {
+                const struct key *k = (const struct key *)at;
+
+                all_keys &= !key_is_root(k);
+                w->hashes[i] = lookup_hash(look->secret, k);
+                lookup_prefetch_first(look->view, w->hashes[i]);
+        }
+        return all_keys;
+}
+
+/* Keys before the first that is not there. Most are found in their first bucket: the second is
+ * fetched for the others only, and looked at when the keys behind them have been hashed. False: it
+ * cannot be told. */
+static bool match(const struct look *look, size_t *ret_run)
+{
+        struct window windows[3];
+
+        for (unsigned i = 0; i < ARRAY_SIZE(windows); i++)
+                windows[i].n = windows[i].absent = 0;
+        for (size_t step = 0; step * WINDOW < look->count + 2 * WINDOW; step++) {
+                struct window *next = &windows[step % 3], *seen = &windows[(step + 2) % 3],
+                              *last = &windows[(step + 1) % 3];
+
+                if (!hash_window(look, step * WINDOW, next))
+                        return false;
+                for (; last->absent; last->absent &= last->absent - 1) {
+                        unsigned i = (unsigned)__builtin_ctz(last->absent);
+                        unsigned found = lookup_find_surely(look->view, last->hashes[i],
+                                                            lookup_removals(look->view));
+
+                        if (found & WIRE_TIER_ALL)
+                                continue;
+                        *ret_run = last->first + i;
+                        return found == 0;
+                }
+                for (size_t i = 0; i < seen->n; i++) {
+                        bool is_there = lookup_is_in_first(look->view, seen->hashes[i]);
+
+                        seen->absent |= (unsigned)!is_there << i;
+                        if (!is_there)
+                                lookup_prefetch_second(look->view, seen->hashes[i]);
+                }
+        }
+        *ret_run = look->count;
+        return true;
+}
+
+/* All tiers of all keys, and how many are in any. False: some cannot be told. */
+static bool exists(const struct look *look, const struct results *results, size_t *ret_present)
+{
+        struct window windows[2];
+        size_t present = 0;
+
+        if (!hash_window(look, 0, &windows[0]))
+                return false;
+        for (size_t step = 0; step * WINDOW < look->count; step++) {
+                struct window *now = &windows[step % 2];
+
+                for (size_t i = 0; i < now->n; i++)
+                        lookup_prefetch_second(look->view, now->hashes[i]);
+                if (!hash_window(look, (step + 1) * WINDOW, &windows[(step + 1) % 2]))
+                        return false;
+                for (size_t i = 0; i < now->n; i++) {
+                        unsigned found = lookup_find_surely(look->view, now->hashes[i],
+                                                            lookup_removals(look->view));
+                        unsigned tiers = found & WIRE_TIER_ALL;
+
+                        if ((found & LOOKUP_UNKNOWN) && tiers != WIRE_TIER_ALL)
+                                return false;
+                        present += tiers != 0;
+                        results_set(results, now->first + i,
+                                    &(struct kvcache_result){
+                                            .status = tiers ? KVCACHE_OK : KVCACHE_MISS,
+                                            .tiers = tiers,
+                                    });
+                }
+        }
+        *ret_present = present;
+        return true;
+}
+
+bool lookup_map_answer(struct kvcache *kv, const struct kvcache_request *u, uint64_t *ret_value)
+{
+        bool is_match = u->op == KVCACHE_OP_MATCH;
+        const struct results results = { u->results, u->result_size };
+        const struct namespace *ns;
+        struct look look;
+        size_t present = 0; /* of a MATCH: in the leading run */
+
+        if ((!is_match && u->op != KVCACHE_OP_EXISTS) || u->count == 0 || !kv->conn ||
+            !kv->conn->lookup.base || !is_live(&kv->conn->lookup) || is_overtaking(kv))
+                return false;
+        /* Of a MATCH in several messages the daemon answers each by itself. */
+        if (is_match && u->results && u->count > kv->conn->max_keys)
+                return false;
+        ns = namespace_of(kv, u->namespace_handle);
+        if (!ns)
+                return false;
+        look = (struct look){
+                .view = &kv->conn->lookup.view,
+                .secret = &ns->lookup_secret,
+                .keys = u->entries ? u->entries->key.bytes : u->keys->bytes,
+                .stride = u->entries ? u->entry_size : sizeof(*u->keys),
+                .count = u->count,
+        };
+        if (!(is_match ? match(&look, &present) : exists(&look, &results, &present)) ||
+            (present < u->count && !is_alive(kv)))
+                return false;
+        for (size_t i = 0; is_match && results.base && i < u->count; i++)
+                results_set(&results, i,
+                            &(struct kvcache_result){
+                                    .status = i < present ? KVCACHE_OK : KVCACHE_MISS,
+                            });
+        kv->lookups_local += u->count;
+        tally_add(&kv->conn->tally, ns->id, present, u->count - present);
+        *ret_value = is_match ? present : 0;
+        return true;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whose memory is it: sessions that have ended, and what still hangs on them (rule R17). */
+#pragma once
+
+#include "lib/handle.h"
+
+/* kv->conn becomes one of the ended sessions. */
+void region_end_session(struct kvcache *kv);
+/* Lets go of what nobody uses any more. */
+void region_collect(struct kvcache *kv);
+/* Does a request that is not answered, of this session or of one that has ended, name memory in
+ * [data, data + bytes)? */
+bool region_is_used(struct kvcache *kv, const void *data, uint64_t bytes);
+/* Makes the lane if this session has none: a round trip. 0 or -errno; the session may be over then.
+ */
+int region_lane_ready(struct kvcache *kv);

@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The two tiers as one. Runs on the loop thread; owns who waits for what, and the writes behind
+ * accepted puts.
+ *
+ * Put: find the key in either tier (first put wins) -> a slot of the pool -> a worker copies and
+ * computes the CRC over the copy -> visible, `accepted` -> the store writes payload, then table ->
+ * `written`.
+ * Get: in the pool, at once -> else a slot of the pool -> the store reads and verifies -> visible.
+ * Whoever finds a key on its way in waits on that chunk, and is looked at again when it has
+ * arrived.
+ *
+ * Failures: a copy that faults stores nothing. What stands at a device that hangs is given up by
+ * those who wait, but keeps its place in the pool. A write that fails leaves an accepted chunk in
+ * the pool only, and takes one that nobody was told of out again. A read that fails is a miss for
+ * all who waited. */
+#include "cache/internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "checked.h"
+#include "cleanup.h"
+
+DEFINE_CLEANUP(struct cache *, cache_free);
+
+int cache_new(struct cache **ret, const struct cache_params *params)
+{
+        struct cache *c = calloc(1, sizeof(*c));
+
+        if (!c)
+                return -ENOMEM;
+        c->params = *params;
+        for (unsigned i = 0; i < CACHE_USER_BUCKETS; i++)
+                list_init(&c->users[i]);
+        for (unsigned kind = 0; kind < KINDS; kind++)
+                list_init(&c->waiting[kind]);
+        for (unsigned i = 0; i < CACHE_DEADLINES; i++)
+                list_init(&c->deadlines[i]);
+        list_init(&c->late);
+        list_init(&c->finished);
+        list_init(&c->settled);
+        list_init(&c->writers);
+        for (unsigned i = 0; i < STORE_MAX_PATHS; i++)
+                list_init(&c->reads[i].readers);
+        list_init(&c->dropping);
+        list_init(&c->settling);
+        for (unsigned i = 0; i < ARRAY_SIZE(c->direct_puts); i++)
+                list_init(&c->direct_puts[i]);
+        c->unwritten_limit = pool_bytes(params->pool) / 4;
+        c->reserve = MAX(c->unwritten_limit / 8, pool_slab_bytes(params->pool));
+        *ret = c;
+        return 0;
+}
+
+struct cache *cache_free(struct cache *c)
+{
+        if (!c)
+                return NULL;
+        assert(c->pending == 0 && c->n_direct_puts == 0);
+        for (unsigned i = 0; i < CACHE_USER_BUCKETS; i++)
+                assert(list_empty(&c->users[i]));
+        free(c);
+        return NULL;
+}
+
+struct cache_place cache_place_of(const struct cache *c, uint32_t chunk)
+{
+        const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
+        const struct write *w = write_of(pc);
+
+        return (struct cache_place){
+                .chunk = chunk,
+                .generation = pc->generation,
+                .ref = w ? w->store.ref : unpack_ref(pc->tag),
+        };
+}
+
+/* --- a request's way --- */
+
+void cache_request_init(struct cache *c, struct cache_request *req, int kind)
+{
+        list_init(&req->node);
+        list_init(&req->owned);
+        list_init(&req->deadline);
+        req->kind = (uint8_t)kind;
+        req->waiting = WAITING_NOT;
+        req->waits_as = NULL;
+        req->read = (struct store_read){ 0 };
+        req->chunk = POOL_NONE;
+        req->tier = 0;
+        req->direct = false;
+        req->place = (struct cache_place){ .chunk = POOL_NONE, .ref = STORE_REF_NONE };
+        c->pending++;
+}
+
+void cache_finish(struct cache *c, struct cache_request *req, enum cache_status status)
+{
+        req->status = status;
+        req->waiting = WAITING_NOT;
+        if (req->kind == KIND_GET) {
+                if (status == CACHE_OK && req->tier == CACHE_MEMORY)
+                        c->stats.hits_memory++;
+                else if (status == CACHE_OK)
+                        c->stats.hits_disk++;
+                else if (status == CACHE_MISS)
+                        c->stats.misses++;
+        } else if (status == CACHE_OK || status == CACHE_NOT_DURABLE) {
+                c->stats.puts_by_ack[req->ack]++;
+        } else if (status == CACHE_EXISTS) {
+                c->stats.puts_existing++;
+        }
+        if (status == CACHE_BUSY)
+                c->stats.busy++;
+        if (c->n_completed++ >= CACHE_COMPLETED) {
+                list_append(&c->finished, &req->node);
+                return;
+        }
+        c->pending--;
+        req->complete(req);
+}
+
+void cache_finish_with(struct cache *c, struct cache_request *req, enum cache_status status,
+                       uint32_t chunk)
+{
+        req->chunk = chunk;
+        req->place = cache_place_of(c, chunk);
+        pool_pin(c->params.pool, chunk);
+        cache_finish(c, req, status);
+}
+
+void cache_wait_on(struct cache *c, struct cache_request *req, uint32_t chunk, enum waiting waiting)
+{
+        struct list_node *waiters = &pool_chunk(c->params.pool, chunk)->waiters;
+
+        req->waiting = waiting;
+        /* Gets in front: when it fails they go, and the puts behind them stay as they are. */
+        if (req->kind == KIND_GET)
+                list_prepend(waiters, &req->node);
+        else
+                list_append(waiters, &req->node);
+}
+
+/* Who waits for the put or the read of the key that is under way; NULL: none is. */
+static struct list_node *waiters_for_key(struct cache *c, uint32_t namespace_id,
+                                         const struct key *key, uint64_t hash)
+{
+        uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
+
+        if (chunk == POOL_NONE)
+                return cache_direct_put_waiters(c, namespace_id, key, hash);
+        return pool_chunk(c->params.pool, chunk)->flags & POOL_FILLING
+                       ? &pool_chunk(c->params.pool, chunk)->waiters
+                       : NULL;
+}
+
+void cache_try_in_turn(struct cache *c, struct list_node *puts)
+{
+        struct list_node *n;
+
+        while ((n = list_pop(puts))) {
+                struct cache_request *req = container_of(n, struct cache_request, node);
+                /* What is completed may be gone. */
+                uint32_t namespace_id = req->namespace_id;
+                struct key key = req->key;
+                uint64_t hash = req->hash;
+                struct list_node *waiters;
+
+                req->waiting = WAITING_NOT;
+                if (c->stopping && cache_find(c, namespace_id, &key, hash, NULL, NULL) == 0)
+                        cache_finish(c, req, CACHE_CANCELLED);
+                else if (!cache_put_try(c, req))
+                        cache_wait_for_room(c, req);
+                if (list_empty(puts))
+                        return;
+                waiters = waiters_for_key(c, namespace_id, &key, hash);
+                if (waiters)
+                        list_splice(waiters, puts);
+        }
+}
+
+/* It is filled with nothing. While a chunk is, nobody waits for its write yet. */
+static void settle_failed_fill(struct cache *c, struct pool_chunk *pc)
+{
+        struct list_node gets = LIST_INIT(gets), puts = LIST_INIT(puts);
+        struct list_node *n;
+
+        list_splice(&puts, &pc->waiters);
+        while (!list_empty(&puts) &&
+               container_of(puts.next, struct cache_request, node)->kind == KIND_GET)
+                list_prepend(&gets, list_pop(&puts)); /* the first is the last there */
+        while ((n = list_pop(&gets)))
+                cache_finish(c, container_of(n, struct cache_request, node), CACHE_MISS);
+        cache_try_in_turn(c, &puts);
+}
+
+/* What it waited for on the chunk has come about, or has failed with that status. */
+static void settle_one(struct cache *c, struct cache_request *req, uint32_t chunk,
+                       enum cache_status status)
+{
+        const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
+
+        req->waiting = WAITING_NOT;
+        if (req->kind == KIND_GET)
+                cache_finish_with(c, req, CACHE_OK, chunk);
+        else if (status == CACHE_OK && (pc->flags & POOL_DROPPED))
+                cache_finish(c, req, CACHE_EXISTS); /* the first was there, and is gone */
+        else if (status == CACHE_OK)
+                cache_put_present(c, req, chunk);
+        else
+                cache_finish(c, req, status);
+}
+
+void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
+                          enum cache_status status)
+{
+        struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
+        struct list_node settled = LIST_INIT(settled);
+        struct list_node *n;
+
+        if (which == WAITING_FILL && status != CACHE_OK) {
+                settle_failed_fill(c, pc);
+                return;
+        }
+        list_for_each_safe (&pc->waiters, node) {
+                struct cache_request *req = container_of(node, struct cache_request, node);
+
+                if (req->waiting != which)
+                        continue;
+                list_unlink(node);
+                if (req->kind == KIND_GET)
+                        list_prepend(&settled, node); /* as they came; see cache_wait_on() */
+                else
+                        list_append(&settled, node);
+        }
+        while ((n = list_pop(&settled))) {
+                struct cache_request *req = container_of(n, struct cache_request, node);
+
+                if (c->n_settled++ < CACHE_COMPLETED) {
+                        settle_one(c, req, chunk, status);
+                        continue;
+                }
+                pool_pin(c->params.pool, chunk);
+                req->chunk = chunk;
+                req->status = status;
+                list_append(&c->settled, n);
+        }
+}
+
+void cache_complete_finished(struct cache *c)
+{
+        struct list_node *n;
+
+        c->n_completed = c->n_settled = 0;
+        while (c->n_completed < CACHE_COMPLETED && (n = list_pop(&c->finished))) {
+                struct cache_request *req = container_of(n, struct cache_request, node);
+
+                c->n_completed++;
+                c->pending--;
+                req->complete(req);
+        }
+        while (c->n_settled < CACHE_COMPLETED && (n = list_pop(&c->settled))) {
+                struct cache_request *req = container_of(n, struct cache_request, node);
+                uint32_t chunk = req->chunk;
+
+                c->n_settled++;
+                req->chunk = POOL_NONE;
+                settle_one(c, req, chunk, req->status);
+                cache_unpin(c, chunk);
+        }
+}
+
+void cache_unpin(struct cache *c, uint32_t chunk)
+{
+        if (pool_unpin(c->params.pool, chunk))
+                cache_kick(c);
+}
+
+void cache_kick(struct cache *c)
+{
+        c->kicked = true;
+}
+
+/* --- find, touch, evict, purge --- */
+
+unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                    struct cache_place *ret_place, struct store_chunk *ret_info)
+{
+        uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
+        struct cache_place place = { .chunk = POOL_NONE, .ref = STORE_REF_NONE };
+        unsigned tiers = 0;
+
+        if (store_find(c->params.store, namespace_id, key, hash, &place.ref, ret_info) == 0)
+                tiers |= CACHE_DISK;
+        if (chunk != POOL_NONE && !(pool_chunk(c->params.pool, chunk)->flags & POOL_FILLING)) {
+                const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
+
+                if (!tiers && ret_info)
+                        *ret_info = (struct store_chunk){
+                                .key = *key,
+                                .namespace_id = namespace_id,
+                                .length = pc->length,
+                                .crc = pc->crc,
+                        };
+                if (!tiers)
+                        place = cache_place_of(c, chunk);
+                place.chunk = chunk;
+                place.generation = pc->generation;
+                tiers |= CACHE_MEMORY;
+        }
+        if (ret_place)
+                *ret_place = place;
+        return tiers;
+}
+
+uint64_t cache_hash(const struct cache *c, uint32_t namespace_id, const struct key *key)
+{
+        return store_hash(c->params.store, namespace_id, key);
+}
+
+void cache_prefetch(const struct cache *c, uint64_t hash, bool of_store, unsigned step)
+{
+        pool_prefetch(c->params.pool, hash, step);
+        if (of_store)
+                store_prefetch(c->params.store, hash, step);
+}
+
+void cache_prefetch_touch(const struct cache *c, const struct cache_place *place, unsigned step)
+{
+        if (place->chunk != POOL_NONE)
+                pool_prefetch_touch(c->params.pool, place->chunk, step);
+        store_prefetch_touch(c->params.store, place->ref, step);
+}
+
+void cache_touch(struct cache *c, const struct cache_place *place)
+{
+        if (place->chunk != POOL_NONE)
+                pool_touch(c->params.pool, place->chunk, place->generation);
+        store_touch(c->params.store, place->ref);
+}
+
+enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key,
+                              uint64_t hash, bool memory_only)
+{
+        uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
+        bool found = chunk != POOL_NONE;
+        int r;
+
+        if (memory_only) {
+                if (!found)
+                        return store_find(c->params.store, namespace_id, key, hash, NULL, NULL) == 0
+                                       ? CACHE_OK
+                                       : CACHE_MISS;
+                if (pool_chunk(c->params.pool, chunk)->flags & (POOL_FILLING | POOL_WRITING) ||
+                    store_find(c->params.store, namespace_id, key, hash, NULL, NULL) != 0)
+                        return CACHE_BUSY;
+                pool_drop(c->params.pool, chunk);
+                cache_kick(c);
+                return CACHE_OK;
+        }
+        if (found) {
+                struct write *w = write_of(pool_chunk(c->params.pool, chunk));
+
+                if (w) {
+                        w->drop = ++c->evictions;
+                        list_append(&c->dropping, &w->dropping);
+                }
+                pool_drop(c->params.pool, chunk);
+                cache_kick(c);
+        }
+        r = (found ? store_forget : store_drop)(c->params.store, namespace_id, key, hash);
+        if (r < 0)
+                return CACHE_FAILED;
+        return found || r == 0 ? CACHE_OK : CACHE_MISS;
+}
+
+void cache_forget(struct cache *c)
+{
+        (void)pool_drop_all(c->params.pool);
+        cache_kick(c);
+}
+
+void cache_forget_namespace(struct cache *c, uint32_t namespace_id)
+{
+        (void)pool_drop_namespace(c->params.pool, namespace_id);
+        cache_kick(c);
+}
+
+void cache_purge(struct cache *c, struct store_purge *req)
+{
+        if (req->all)
+                cache_forget(c);
+        else
+                cache_forget_namespace(c, req->namespace_id);
+        store_purge(c->params.store, req);
+}
+
+/* --- evictions on their way to the store --- */
+
+void cache_pass_evictions(struct cache *c)
+{
+        while (!list_empty(&c->settling)) {
+                struct cache_settle *settle =
+                        container_of(c->settling.next, struct cache_settle, node);
+
+                if (!list_empty(&c->dropping) &&
+                    container_of(c->dropping.next, struct write, dropping)->drop <=
+                            settle->evictions)
+                        return;
+                list_unlink(&settle->node);
+                store_settle_drops(c->params.store, &settle->store);
+        }
+}
+
+static void on_settled(struct store_put *store)
+{
+        struct cache_settle *settle = container_of(store, struct cache_settle, store);
+
+        settle->result = settle->cache->lost_eviction ? STORE_BYPASSED : store->result;
+        settle->cache->lost_eviction = false;
+        settle->cache->pending--;
+        settle->complete(settle);
+}
+
+void cache_settle_evictions(struct cache *c, struct cache_settle *settle)
+{
+        c->pending++;
+        settle->cache = c;
+        settle->evictions = c->evictions;
+        settle->store.complete = on_settled;
+        list_init(&settle->node);
+        list_append(&c->settling, &settle->node);
+        cache_pass_evictions(c);
+}
+
+uint64_t cache_pending(const struct cache *c)
+{
+        return c->pending;
+}
+
+void cache_get_stats(const struct cache *c, struct cache_stats *ret)
+{
+        *ret = c->stats;
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The two tiers as one: what `get`, `put`, `evict` and `purge` of one key mean over pool and store.
+ *
+ * A request is the caller's memory and belongs to the cache from the call until complete(), which
+ * may run before the call returns. Loop thread.
+ *
+ * A put copies into the pool (a worker does), is visible from there at once, and is written to the
+ * store behind that. A get finds the chunk in the pool or reads it there; concurrent gets of one
+ * key share one read. Where there is no room, a request waits until its deadline, or is answered
+ * busy if it asked not to wait. Users are served in turn, and what a user waits for does not hold
+ * up another; the requests of one user are served in order, but one that finds no room for long,
+ * since what it needs is leased, does not hold up those behind it.
+ *
+ * Bytes on their way to the store are budgeted: a quarter of the pool, of which each user that puts
+ * has an equal share. One alone may use all of it; a user below its share is let in even so, by
+ * way of a reserve of an eighth of the budget or one slab. What is read ahead is budgeted likewise.
+ *
+ * The store is handed no more reads of each of its paths than keep the device busy; the rest waits,
+ * and the users that have some are served in turn. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "base/list.h"
+#include "io/io.h"
+#include "key.h"
+#include "cache/pool.h"
+#include "store/store.h"
+
+struct cache;
+
+enum cache_status {
+        CACHE_OK,
+        CACHE_MISS,
+        CACHE_EXISTS,
+        CACHE_BUSY,
+        CACHE_TOO_LARGE,
+        CACHE_NOT_DURABLE,
+        CACHE_FAILED,
+        CACHE_NO_SPACE,
+        CACHE_FAULT,     /* put: its source went away while it was read */
+        CACHE_CANCELLED, /* its owner went away, or the daemon stops */
+        CACHE_STATUS_END,
+};
+
+enum cache_ack { CACHE_ACCEPTED, CACHE_WRITTEN, CACHE_DURABLE };
+enum { CACHE_MEMORY = 1, CACHE_DISK = 2 };
+
+/* What a chain is touched by at its end: where a key is in either tier. */
+struct cache_place {
+        uint32_t chunk, generation; /* pool */
+        struct store_ref ref;
+};
+
+/* What is to be read from the store: of a get into the client's memory that waits for its user's
+ * turn, or of a slot of the pool. The cache's. */
+struct store_read {
+        struct list_node node;   /* of its user, until the store is asked */
+        struct cache_user *user; /* NULL: it counts no more */
+        uint32_t bytes;
+        uint8_t path, order;
+        bool in_pool, in_store;
+};
+
+struct cache_request {
+        struct list_node node;   /* the cache's: waiting for room, for a fill or for a write */
+        struct list_node *owner; /* its list of those that wait for room, for cache_cancel(); NULL:
+                                    none */
+        uint32_t namespace_id;
+        uint16_t tenant;
+        uint32_t user; /* its uid: users are served in turn, and each has its share */
+        struct key key;
+        uint64_t hash; /* cache_hash()'s */
+        bool nowait;
+        uint64_t deadline_ns; /* CLOCK_MONOTONIC; for waiting for room */
+
+        /* put: where the bytes are; get: where the caller will want them, or nowhere. A client's:
+         * it may change, or not be there any more. */
+        void *memory;               /* `room` bytes; stays the cache's until complete() */
+        const struct iovec *pieces; /* instead of `memory`: they are `room` bytes together */
+        uint32_t room;
+        struct kio_region *region; /* that `memory` lies in; or NULL */
+        /* May it go between disk and `memory` without a copy in the pool? Possible within a region,
+         * for a put that is not merely accepted, and for a get of a whole chunk. */
+        bool may_be_direct;
+        bool direct; /* set at completion: it did, and there is no `chunk` */
+
+        /* put */
+        struct key parent;
+        uint32_t length; /* get: the chunk's, out, if it was direct */
+        enum cache_ack ack;
+
+        /* Set at completion. On CACHE_OK (and on CACHE_EXISTS, if it is in the pool) `chunk` is
+         * pinned: the caller unpins it. */
+        enum cache_status status;
+        uint32_t chunk; /* POOL_NONE: not in the pool, nothing pinned */
+        uint32_t tier;  /* get: where it came from */
+        struct cache_place place;
+        void (*complete)(struct cache_request *req);
+
+        /* the cache's */
+        struct cache_user *waits_as; /* WAITING_ROOM: in this user's queue */
+        struct list_node owned, deadline;
+        uint64_t waits_since_ns;
+        struct store_read read;
+        uint8_t kind, waiting;
+};
+
+struct cache_params {
+        struct pool *pool;
+        struct store *store;
+        struct kio *io;
+};
+
+int cache_new(struct cache **ret, const struct cache_params *params);
+struct cache *cache_free(struct cache *c); /* nothing may be in flight */
+
+void cache_get(struct cache *c, struct cache_request *req);
+/* A get that needs no request: the chunk, not pinned, and where it is. POOL_NONE: it is not in
+ * memory, or its bytes are still to come; nothing is counted. */
+uint32_t cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
+                            uint64_t hash, struct cache_place *ret_place);
+/* From disk to the pool, for a get of this user that will come; nobody is told of the end.
+ * CACHE_OK: it is there or on its way; CACHE_MISS; CACHE_BUSY: there is no room without waiting, or
+ * a quarter of the pool, 128 MiB or 1,024 chunks are on their way like this, and the user has its
+ * share of them; CACHE_TOO_LARGE; CACHE_CANCELLED. `ret_place` as of cache_find(). */
+enum cache_status cache_read_ahead(struct cache *c, uint32_t user, uint32_t namespace_id,
+                                   const struct key *key, uint64_t hash,
+                                   struct cache_place *ret_place);
+void cache_put(struct cache *c, struct cache_request *req);
+
+/* What a key is looked for by in both tiers, from here on down. */
+uint64_t cache_hash(const struct cache *c, uint32_t namespace_id, const struct key *key);
+
+/* Tiers a key is in now, as bits. Fills in what is asked for (may be NULL); `ret_chunk` borrows,
+ * unpinned. */
+unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                    struct cache_place *ret_place, struct store_chunk *ret_info);
+/* Recency of both tiers. */
+void cache_touch(struct cache *c, const struct cache_place *place);
+/* For many keys in a row, whatever is done with them, and many places to be touched: their memory
+ * is fetched together. Step 0 for each of a few, a little later step 1, a little later the call.
+ * What is in the pool is not looked for in the store, so that is fetched only if asked for. */
+void cache_prefetch(const struct cache *c, uint64_t hash, bool of_store, unsigned step);
+void cache_prefetch_touch(const struct cache *c, const struct cache_place *place, unsigned step);
+
+/* Out of memory, or out of both tiers, at once. CACHE_OK, CACHE_MISS, CACHE_BUSY (memory only: not
+ * on disk yet). */
+enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key,
+                              uint64_t hash, bool memory_only);
+
+/* Completes once no kill of the daemon can bring back what was evicted from both tiers before this
+ * call, what was on its way to the store then included. result: 0, or STORE_BYPASSED: it may come
+ * back. */
+struct cache_settle {
+        struct list_node node; /* the cache's, as all but complete and result */
+        struct store_put store;
+        struct cache *cache;
+        uint64_t evictions;
+        int result;
+        void (*complete)(struct cache_settle *settle);
+};
+void cache_settle_evictions(struct cache *c, struct cache_settle *settle);
+
+/* Gone at once from both; `req` completes when that is on stable storage. */
+void cache_purge(struct cache *c, struct store_purge *req);
+/* Where several caches share a store: everything is gone from this one's pool. The purge of
+ * everything, through another cache, follows at once. */
+void cache_forget(struct cache *c);
+
+/* A namespace was made whose number another one had: nothing of that is found any more. */
+void cache_forget_namespace(struct cache *c, uint32_t namespace_id);
+
+/* A pin or a lease has ended: whoever waits for room may have it now. Cheap; acts in cache_turn().
+ */
+void cache_kick(struct cache *c);
+/* Pins that complete() left with the caller end here. */
+void cache_unpin(struct cache *c, uint32_t chunk);
+/* Completes with CACHE_CANCELLED what this owner has waiting for room, or for its turn to be read
+ * to its memory; the rest completes as it would. */
+void cache_cancel(struct cache *c, struct list_node *owner);
+/* End of a loop turn, after everything that may make a request: lets waiters in, and out whose
+ * deadline has passed. Returns when it must be called again at the latest, ns; 0: not before
+ * something happens. */
+uint64_t cache_turn(struct cache *c, uint64_t now_ns);
+
+/* Is there something for cache_turn() to do at once? */
+bool cache_has_work(const struct cache *c);
+
+/* From now on puts, and whatever would have to wait for room, end with CACHE_CANCELLED; what is
+ * accepted goes on to disk. */
+void cache_stop(struct cache *c);
+/* Requests not complete, and chunks accepted but not written yet. 0: all is settled. */
+uint64_t cache_pending(const struct cache *c);
+
+struct cache_stats {
+        uint64_t hits_memory, hits_disk, misses;
+        uint64_t puts, put_bytes, puts_existing, puts_by_ack[3];
+        uint64_t busy, waited;
+        uint64_t unwritten_bytes, unwritten_chunks; /* now */
+        uint64_t direct_bytes;  /* of direct puts under way now: of the same budget */
+        uint64_t queued_writes; /* now: not handed to the store yet */
+        uint64_t queued_reads;  /* likewise */
+        uint64_t putting_users; /* now: that share the budget */
+        uint64_t pool_only;     /* accepted puts whose write failed: gone with the pool */
+        uint64_t shared_fills;  /* gets that joined another's read */
+        /* Reads for gets to come, and how many chunks of theirs were asked for. */
+        uint64_t read_ahead, read_ahead_bytes, read_ahead_used;
+        uint64_t ahead_bytes; /* in the pool, of such reads under way now */
+        /* Bytes that went between disk and clients' memory, and reads of these that were done again
+         * by way of the pool. */
+        uint64_t put_bytes_direct, get_bytes_direct, direct_fallbacks;
+};
+void cache_get_stats(const struct cache *c, struct cache_stats *ret);

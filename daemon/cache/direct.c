@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A chunk's way between a client's own memory and the store, without a copy in the pool.
+ *
+ * Put: a worker computes the checksum where the bytes lie -> the store writes them from there. Not
+ * visible before it is written; a second put of the key waits for the first.
+ * Get: the store reads to where the bytes are wanted, and verifies them there. Who comes while that
+ * is under way reads into the pool, and others share that.
+ *
+ * While the store has enough to read, a get waits for its user's turn, without anything of its own,
+ * and then looks for the chunk anew.
+ *
+ * Neither tells its own client anything before the device has answered, however long it takes:
+ * until then the memory is not the client's (rule R17). Others that wait for the put are told that
+ * it failed once the device hangs.
+ *
+ * Failures: a client that writes there meanwhile makes the checksum wrong. Of a put that shows when
+ * the chunk is read, and is a miss. Of a get it is no evidence against the chunk: that is read
+ * again, by way of the pool. Memory that is not there any more fails the request, and nothing else.
+ */
+#include "cache/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "checked.h"
+
+enum { DIRECT_ALIGNMENT = 4096 };
+
+struct direct {
+        struct cache *cache;
+        struct cache_request *req;
+        void *tail; /* for what is not a whole block; NULL: there is none */
+        union {
+                struct store_put put;
+                struct store_get get;
+        };
+        /* put */
+        struct kio_request crc;
+        struct store_write queued;
+        struct list_node node;    /* in the cache's bucket */
+        struct list_node waiters; /* puts of the same key */
+        bool abandoned;           /* its device hangs: nobody joins it, and it is not counted */
+};
+
+static bool may_be_direct(const struct cache_request *req)
+{
+        return req->may_be_direct && req->region && (uintptr_t)req->memory % DIRECT_ALIGNMENT == 0;
+}
+
+static struct direct *direct_new(struct cache *c, struct cache_request *req, uint32_t length)
+{
+        struct direct *d = calloc(1, sizeof(*d));
+
+        if (!d)
+                return NULL;
+        d->cache = c;
+        d->req = req;
+        list_init(&d->node);
+        list_init(&d->waiters);
+        if (length % DIRECT_ALIGNMENT != 0) {
+                d->tail = aligned_alloc(DIRECT_ALIGNMENT, DIRECT_ALIGNMENT);
+                if (!d->tail) {
+                        free(d);
+                        return NULL;
+                }
+        }
+        return d;
+}
+
+static void direct_free(struct direct *d)
+{
+        if (d->queued.user) {
+                d->cache->stats.direct_bytes -= d->queued.bytes;
+                cache_unwritten_end(d->cache, &d->queued);
+        }
+        free(d->tail);
+        free(d);
+}
+
+/* --- put --- */
+
+static struct list_node *bucket_of(struct cache *c, uint64_t hash)
+{
+        return &c->direct_puts[hash % ARRAY_SIZE(c->direct_puts)];
+}
+
+struct list_node *cache_direct_put_waiters(struct cache *c, uint32_t namespace_id,
+                                           const struct key *key, uint64_t hash)
+{
+        if (c->n_direct_puts == 0)
+                return NULL;
+        list_for_each (bucket_of(c, hash), n) {
+                struct direct *d = container_of(n, struct direct, node);
+
+                if (d->req->namespace_id == namespace_id && key_equal(&d->req->key, key))
+                        return &d->waiters;
+        }
+        return NULL;
+}
+
+bool cache_join_direct_put(struct cache *c, struct cache_request *req)
+{
+        struct list_node *waiters =
+                cache_direct_put_waiters(c, req->namespace_id, &req->key, req->hash);
+
+        if (!waiters)
+                return false;
+        req->waiting = WAITING_FILL;
+        list_append(waiters, &req->node);
+        return true;
+}
+
+/* Nobody finds it any more. */
+static void put_leave(struct direct *d, struct list_node *ret_waiters)
+{
+        list_unlink(&d->node);
+        d->cache->n_direct_puts--;
+        list_splice(ret_waiters, &d->waiters);
+}
+
+/* The store has it, or never will. Who waited looks for himself: it is there, or it is his turn. */
+static void put_end(struct direct *d, int result)
+{
+        struct cache *c = d->cache;
+        struct cache_request *req = d->req;
+        struct list_node waiters = LIST_INIT(waiters);
+        enum cache_status status = cache_status_of_put(result);
+
+        if (status == CACHE_OK || status == CACHE_NOT_DURABLE) {
+                c->stats.puts++;
+                c->stats.put_bytes += req->length;
+                c->stats.put_bytes_direct += req->length;
+        }
+        req->direct = true;
+        req->place.ref = result == 0 || result == STORE_NOT_DURABLE ? d->put.ref : STORE_REF_NONE;
+
+        if (!d->abandoned)
+                put_leave(d, &waiters);
+        direct_free(d);
+        c->retry_now = true;
+        cache_kick(c);
+        cache_finish(c, req, status);
+        cache_try_in_turn(c, &waiters);
+}
+
+static void on_written(struct store_put *put)
+{
+        put_end(container_of(put, struct direct, put), put->result);
+}
+
+/* The device hangs: others that wait are told that the write failed. Its own client is not, as the
+ * device has the memory. */
+static void on_put_abandoned(struct store_put *put)
+{
+        struct direct *d = container_of(put, struct direct, put);
+        struct cache *c = d->cache;
+        struct list_node waiters = LIST_INIT(waiters);
+        struct list_node *n;
+
+        d->abandoned = true;
+        c->stats.direct_bytes -= d->queued.bytes;
+        cache_unwritten_end(c, &d->queued);
+        put_leave(d, &waiters);
+        while ((n = list_pop(&waiters)))
+                cache_finish(c, container_of(n, struct cache_request, node), CACHE_FAILED);
+        c->retry_now = true;
+        cache_kick(c);
+}
+
+bool cache_direct_store(struct store_write *queued)
+{
+        struct direct *d = container_of(queued, struct direct, queued);
+        struct cache *c = d->cache;
+        int r = store_put(c->params.store, &d->put);
+
+        if (r == 0)
+                return true;
+        /* EXISTS: an older put of the key, evicted meanwhile, is still on its way to being dropped.
+         */
+        if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0)
+                return false;
+        put_end(d, r == STORE_EXISTS ? -EIO : r);
+        return true;
+}
+
+static void on_checksum(struct kio_request *crc)
+{
+        struct direct *d = container_of(crc, struct direct, crc);
+
+        if (crc->result < 0) {
+                put_end(d, (int)crc->result);
+                return;
+        }
+        d->put.crc = crc->crc;
+        cache_queue_write(d->cache, &d->queued);
+}
+
+bool cache_put_direct(struct cache *c, struct cache_request *req)
+{
+        struct direct *d;
+
+        if (!may_be_direct(req) || req->ack == CACHE_ACCEPTED)
+                return false;
+        d = direct_new(c, req, req->length);
+        if (!d)
+                return false;
+        if (cache_unwritten_begin(c, &d->queued, req->user, req->length) < 0) {
+                direct_free(d);
+                return false;
+        }
+        d->queued.direct = true;
+        c->stats.direct_bytes += req->length;
+        d->put = (struct store_put){
+                .namespace_id = req->namespace_id,
+                .tenant = req->tenant,
+                .key = req->key,
+                .hash = req->hash,
+                .parent = req->parent,
+                .buf = req->memory,
+                .tail = d->tail,
+                .region = req->region,
+                .foreign = true,
+                .length = req->length,
+                .durable = req->ack == CACHE_DURABLE,
+                .ref = STORE_REF_NONE,
+                .complete = on_written,
+                .abandon = on_put_abandoned,
+        };
+        d->crc = (struct kio_request){
+                .op = KIO_COPY,
+                .class = KIO_CLASS_PUT,
+                .src = req->memory,
+                .tail = d->tail,
+                .guard_src = true,
+                .length = req->length,
+                .complete = on_checksum,
+        };
+        req->waiting = WAITING_NOT;
+        list_append(bucket_of(c, req->hash), &d->node);
+        c->n_direct_puts++;
+        kio_submit(c->params.io, &d->crc, (unsigned)req->hash);
+        return true;
+}
+
+/* --- get --- */
+
+/* The device hangs: others need not wait for what is read there. Its own client does, as the device
+ * has the memory. */
+static void on_get_abandoned(struct store_get *get)
+{
+        struct direct *d = container_of(get, struct direct, get);
+
+        cache_read_end(d->cache, &d->req->read);
+}
+
+static void on_read(struct store_get *get)
+{
+        struct direct *d = container_of(get, struct direct, get);
+        struct cache *c = d->cache;
+        struct cache_request *req = d->req;
+        int result = get->result;
+
+        req->length = get->length;
+        req->place.ref = get->ref;
+        direct_free(d);
+        cache_read_end(c, &req->read);
+        c->retry_now = true;
+        if (result == 0) {
+                c->stats.get_bytes_direct += req->length;
+                req->direct = true;
+                req->tier = CACHE_DISK;
+                cache_finish(c, req, CACHE_OK);
+        } else if (result == STORE_SUSPECT) {
+                c->stats.direct_fallbacks++;
+                req->may_be_direct = false;
+                if (!cache_get_try(c, req))
+                        cache_wait_for_room(c, req);
+        } else {
+                cache_finish(c, req, result == -EFAULT ? CACHE_FAULT : CACHE_MISS);
+        }
+}
+
+bool cache_get_direct(struct cache *c, struct cache_request *req, struct store_ref ref,
+                      uint32_t length, bool in_turn)
+{
+        struct direct *d;
+
+        if (!may_be_direct(req) || req->room < length || store_is_reading(c->params.store, ref) ||
+            cache_read_begin(c, &req->read, req->user, ref, length, READ_GET) < 0)
+                return false;
+        if (!in_turn && !cache_read_is_due(c, &req->read)) {
+                req->waiting = WAITING_TURN;
+                if (req->owner)
+                        list_append(req->owner, &req->owned);
+                cache_read_wait(c, &req->read);
+                return true;
+        }
+        d = direct_new(c, req, length);
+        if (!d) {
+                cache_read_end(c, &req->read);
+                return false;
+        }
+        d->get = (struct store_get){
+                .namespace_id = req->namespace_id,
+                .key = req->key,
+                .hash = req->hash,
+                .buf = req->memory,
+                .room = req->room,
+                .tail = d->tail,
+                .region = req->region,
+                .foreign = true,
+                .complete = on_read,
+                .abandon = on_get_abandoned,
+        };
+        req->waiting = WAITING_NOT;
+        cache_read_enter(c, &req->read);
+        if (store_get(c->params.store, &d->get) != 0) {
+                cache_read_end(c, &req->read);
+                direct_free(d);
+                return false;
+        }
+        return true;
+}
+
+void cache_direct_leave(struct cache *c, struct cache_request *req)
+{
+        list_unlink(&req->owned);
+        cache_read_end(c, &req->read);
+}
+
+/* By now it may be in the pool, or be read by another, or be there no more. */
+void cache_direct_start(struct cache *c, struct store_read *read)
+{
+        struct cache_request *req = container_of(read, struct cache_request, read);
+
+        cache_direct_leave(c, req);
+        if (!cache_get_try(c, req))
+                cache_wait_for_room(c, req);
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A chunk's way from the store into the pool; see cache.c. */
+#include "cache/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "checked.h"
+#include "cleanup.h"
+
+/* Reads ahead under way, beside the quarter of the pool. */
+enum { AHEAD_CHUNKS = 1024 };
+#define AHEAD_BYTES (UINT64_C(128) << 20)
+
+/* A chunk on its way from the store into the pool. */
+struct fill {
+        struct store_get store;
+        struct cache *cache;
+        uint32_t chunk;
+        struct store_read read;
+        /* Of a read ahead that counts: the bytes of its slot, and of the user that asked. */
+        uint64_t ahead;
+        struct cache_user *ahead_of;
+};
+
+static int ahead_begins(struct fill *f, uint32_t user)
+{
+        struct cache *c = f->cache;
+        struct cache_user *u = cache_user_get(c, user);
+
+        if (!u)
+                return -ENOMEM;
+        f->ahead_of = u;
+        f->ahead = pool_slot_bytes(c->params.pool, f->chunk);
+        c->stats.ahead_bytes += f->ahead;
+        u->ahead_bytes += f->ahead;
+        c->n_ahead++;
+        if (u->n_ahead++ == 0)
+                c->ahead_users++;
+        return 0;
+}
+
+static void ahead_ends(struct fill *f)
+{
+        struct cache *c = f->cache;
+        struct cache_user *u = TAKE_PTR(f->ahead_of);
+
+        if (!u)
+                return;
+        c->stats.ahead_bytes -= f->ahead;
+        u->ahead_bytes -= f->ahead;
+        c->n_ahead--;
+        if (--u->n_ahead == 0)
+                c->ahead_users--;
+        cache_user_unref(u);
+}
+
+/* As cache_over_budget(): a user within its share may use the reserve, too. */
+static bool is_too_much_ahead(const struct cache *c, const struct cache_user *u, uint32_t length)
+{
+        uint64_t most = MIN(pool_bytes(c->params.pool) / 4, AHEAD_BYTES);
+        uint64_t users = c->ahead_users + !(u && u->n_ahead > 0);
+        bool waits = u && (!list_empty(&u->waits[KIND_GET]) || !list_empty(&u->waits[KIND_PUT]));
+        bool within =
+                !u || u->n_ahead == 0 ||
+                (u->n_ahead < AHEAD_CHUNKS / users && u->ahead_bytes + length <= most / users);
+
+        /* What it waits for itself comes first. So do others, if it has its share; gets have the
+         * most of the room, and do not wait for the device long behind these. */
+        if (waits || (!within && c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0))
+                return true;
+        return c->n_ahead >= AHEAD_CHUNKS + (within ? AHEAD_CHUNKS / 8u : 0) ||
+               c->stats.ahead_bytes + length >
+                       most + (within && c->n_ahead > 0 && users > 1 ? c->reserve : 0);
+}
+
+static void fill_end(struct fill *f, int result)
+{
+        struct cache *c = f->cache;
+        uint32_t chunk = f->chunk;
+        struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
+        bool good = result == 0 && f->store.length == pc->length && !(pc->flags & POOL_DROPPED);
+
+        cache_read_end(c, &f->read);
+        pc->tag = pack_ref(good ? f->store.ref : STORE_REF_NONE);
+        if (good) {
+                pc->flags |= POOL_STORED;
+                pool_commit(c->params.pool, chunk, f->store.crc);
+        } else {
+                pool_drop(c->params.pool, chunk);
+        }
+        cache_settle_waiters(c, chunk, WAITING_FILL, good ? CACHE_OK : CACHE_MISS);
+        cache_unpin(c, chunk);
+        c->retry_now = true;
+        ahead_ends(f);
+        c->pending--;
+        free(f);
+}
+
+static void on_read(struct store_get *store)
+{
+        fill_end(container_of(store, struct fill, store), store->result);
+}
+
+/* The device hangs: a miss for all who wait. The slot stays its until on_read(). */
+static void on_read_abandoned(struct store_get *store)
+{
+        struct fill *f = container_of(store, struct fill, store);
+        struct cache *c = f->cache;
+
+        cache_read_end(c, &f->read);
+        pool_drop(c->params.pool, f->chunk);
+        cache_settle_waiters(c, f->chunk, WAITING_FILL, CACHE_MISS);
+        c->retry_now = true;
+        ahead_ends(f); /* or a device that hangs would keep the others from reading ahead */
+}
+
+/* The store is asked. */
+static int fill_read(struct fill *f)
+{
+        cache_read_enter(f->cache, &f->read);
+        return store_get(f->cache->params.store, &f->store);
+}
+
+void cache_fill_start(struct cache *c, struct store_read *read)
+{
+        struct fill *f = container_of(read, struct fill, read);
+        bool dropped = pool_chunk(c->params.pool, f->chunk)->flags & POOL_DROPPED;
+        int r = dropped ? STORE_MISS : fill_read(f);
+
+        if (r != 0)
+                fill_end(f, r);
+}
+
+struct wanted {
+        uint32_t user, namespace_id;
+        const struct key *key;
+        uint64_t hash;
+        struct store_ref ref;
+        uint32_t length;
+        bool ahead;
+        bool in_turn; /* the user has waited for it */
+};
+
+/* CACHE_OK: the chunk is the pool's, FILLING and READING. CACHE_BUSY: there is no room now. */
+static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uint32_t *ret_chunk)
+{
+        uint32_t chunk;
+        struct fill *f;
+        int r = pool_acquire(c->params.pool, w->namespace_id, w->key, w->hash, w->length, &chunk);
+
+        if (r != 0)
+                return r == POOL_TOO_LARGE ? CACHE_TOO_LARGE : CACHE_BUSY;
+        f = calloc(1, sizeof(*f));
+        if (f) {
+                f->cache = c;
+                f->chunk = chunk;
+                f->store = (struct store_get){
+                        .namespace_id = w->namespace_id,
+                        .key = *w->key,
+                        .hash = w->hash,
+                        .buf = pool_at(c->params.pool, chunk),
+                        .room = (uint32_t)pool_slot_bytes(c->params.pool, chunk),
+                        .complete = on_read,
+                        .abandon = on_read_abandoned,
+                };
+                f->read.in_pool = true;
+                r = cache_read_begin(c, &f->read, w->user, w->ref, w->length,
+                                     w->ahead ? READ_AHEAD : READ_GET);
+                if (r == 0 && w->ahead)
+                        r = ahead_begins(f, w->user);
+                if (r == 0 && (w->in_turn || cache_read_is_due(c, &f->read)))
+                        r = fill_read(f);
+                else if (r == 0)
+                        cache_read_wait(c, &f->read);
+        }
+        if (!f || r != 0) {
+                if (f) {
+                        ahead_ends(f);
+                        cache_read_end(c, &f->read);
+                }
+                free(f);
+                pool_drop(c->params.pool, chunk);
+                cache_unpin(c, chunk);
+                return CACHE_MISS;
+        }
+        c->pending++;
+        pool_chunk(c->params.pool, chunk)->flags |= POOL_READING;
+        pool_chunk(c->params.pool, chunk)->tag = (uint64_t)(uintptr_t)f;
+        *ret_chunk = chunk;
+        return CACHE_OK;
+}
+
+/* Somebody asks for what may have been read ahead. */
+static void note_asked(struct cache *c, struct pool_chunk *pc)
+{
+        c->stats.read_ahead_used += pc->flags & POOL_AHEAD ? 1 : 0;
+        pc->flags &= ~(uint32_t)POOL_AHEAD;
+}
+
+uint32_t cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
+                            uint64_t hash, struct cache_place *ret_place)
+{
+        uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
+        struct pool_chunk *pc;
+
+        if (chunk == POOL_NONE)
+                return POOL_NONE;
+        pc = pool_chunk(c->params.pool, chunk);
+        if (pc->flags & POOL_FILLING)
+                return POOL_NONE;
+        note_asked(c, pc);
+        c->stats.hits_memory++;
+        *ret_place = cache_place_of(c, chunk);
+        return chunk;
+}
+
+bool cache_get_try(struct cache *c, struct cache_request *req)
+{
+        uint32_t chunk = pool_find(c->params.pool, req->namespace_id, &req->key, req->hash);
+        struct store_chunk info;
+        bool in_turn = req->waiting == WAITING_TURN;
+        enum cache_status status;
+        struct store_ref ref;
+
+        if (chunk != POOL_NONE) {
+                struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
+
+                note_asked(c, pc);
+                if (!(pc->flags & POOL_FILLING)) {
+                        if (!req->tier)
+                                req->tier = CACHE_MEMORY;
+                        cache_finish_with(c, req, CACHE_OK, chunk);
+                        return true;
+                }
+                if (pc->flags & POOL_READING) {
+                        struct fill *f = (struct fill *)(uintptr_t)pc->tag;
+
+                        c->stats.shared_fills++;
+                        cache_read_join(c, &f->read, req->user);
+                }
+                req->tier = pc->flags & POOL_READING ? CACHE_DISK : CACHE_MEMORY;
+                cache_wait_on(c, req, chunk, WAITING_FILL);
+                return true;
+        }
+        if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, &ref, &info) !=
+            0) {
+                cache_finish(c, req, CACHE_MISS);
+                return true;
+        }
+        if (cache_get_direct(c, req, ref, info.length, in_turn))
+                return true;
+        req->length = info.length;
+        if (cache_others_first(c, req))
+                return false;
+        status = fill_begin(c,
+                            &(struct wanted){
+                                    .user = req->user,
+                                    .namespace_id = req->namespace_id,
+                                    .key = &req->key,
+                                    .hash = req->hash,
+                                    .ref = ref,
+                                    .length = info.length,
+                                    .in_turn = in_turn,
+                            },
+                            &chunk);
+        if (status == CACHE_BUSY)
+                return false;
+        if (status != CACHE_OK) {
+                cache_finish(c, req, status);
+                return true;
+        }
+        req->tier = CACHE_DISK;
+        cache_wait_on(c, req, chunk, WAITING_FILL);
+        return true;
+}
+
+void cache_get(struct cache *c, struct cache_request *req)
+{
+        cache_request_init(c, req, KIND_GET);
+        if (!cache_get_try(c, req))
+                cache_wait_for_room(c, req);
+}
+
+enum cache_status cache_read_ahead(struct cache *c, uint32_t user, uint32_t namespace_id,
+                                   const struct key *key, uint64_t hash,
+                                   struct cache_place *ret_place)
+{
+        struct store_chunk info;
+        enum cache_status status;
+        uint32_t chunk;
+        unsigned tiers = cache_find(c, namespace_id, key, hash, ret_place, &info);
+
+        if (tiers & CACHE_MEMORY)
+                return CACHE_OK;
+        if (pool_find(c->params.pool, namespace_id, key, hash) != POOL_NONE)
+                return CACHE_OK; /* on its way */
+        if (!tiers)
+                return CACHE_MISS;
+        if (c->stopping)
+                return CACHE_CANCELLED;
+        if (is_too_much_ahead(c, cache_user_find(c, user), info.length))
+                return CACHE_BUSY;
+        status = fill_begin(c,
+                            &(struct wanted){
+                                    .user = user,
+                                    .namespace_id = namespace_id,
+                                    .key = key,
+                                    .hash = hash,
+                                    .ref = ret_place->ref,
+                                    .length = info.length,
+                                    .ahead = true,
+                            },
+                            &chunk);
+        if (status != CACHE_OK)
+                return status;
+        pool_chunk(c->params.pool, chunk)->flags |= POOL_AHEAD;
+        c->stats.read_ahead++;
+        c->stats.read_ahead_bytes += info.length;
+        return CACHE_OK;
+}

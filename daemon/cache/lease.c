@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cache/lease.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+
+#include "base/list.h"
+#include "base/pages.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "cache/pool.h"
+
+enum { USER_BUCKETS = 64 };
+
+/* A uid with a connection, and what it leases. */
+struct lease_user {
+        struct list_node node; /* in its bucket */
+        uid_t uid;
+        uint32_t holders;
+        uint32_t count;
+        uint64_t bytes; /* distinct */
+};
+
+/* A chunk that a user leases, by however many leases. Pairs lie in a hash table of chained buckets:
+ * a number is one more than the pair's place, 0 is none. */
+struct pair {
+        struct lease_user *user;
+        uint32_t chunk;
+        uint32_t count;
+        uint32_t next; /* in its bucket, or of the free ones */
+};
+
+struct entry {
+        uint32_t chunk;
+        uint32_t generation;
+        uint32_t pair;
+        uint32_t prev, next;         /* of its holder's, or of the free ones (next) */
+        struct lease_holder *holder; /* NULL: free */
+        uint64_t bytes;
+};
+
+struct leases {
+        struct pool *pool;
+        struct lease_limits limits;
+        struct entry *entries; /* mmap: touched as it fills */
+        uint32_t max, high_water, free;
+        uint64_t count, bytes;
+        struct pair *pairs;     /* mmap: touched as it fills */
+        uint32_t *pair_buckets; /* mmap; so many that a bit mask finds one */
+        uint32_t n_pair_buckets, pairs_high_water, free_pair;
+        uint64_t secret; /* of the buckets' hash */
+        struct list_node users[USER_BUCKETS];
+};
+
+DEFINE_CLEANUP(struct leases *, leases_free);
+
+int leases_new(struct leases **ret, struct pool *pool, uint32_t max,
+               const struct lease_limits *limits)
+{
+        _cleanup_(leases_freep) struct leases *l = calloc(1, sizeof(*l));
+
+        if (!l)
+                return -ENOMEM;
+        l->max = max;
+        for (unsigned i = 0; i < USER_BUCKETS; i++)
+                list_init(&l->users[i]);
+        for (l->n_pair_buckets = 64; l->n_pair_buckets < max / 2; l->n_pair_buckets *= 2)
+                ;
+        if (getrandom(&l->secret, sizeof(l->secret), GRND_NONBLOCK) < 0)
+                l->secret = (uint64_t)(uintptr_t)l;
+        l->entries = pages_map((uint64_t)max * sizeof(*l->entries));
+        l->pairs = pages_map((uint64_t)max * sizeof(*l->pairs));
+        l->pair_buckets = pages_map((uint64_t)l->n_pair_buckets * sizeof(*l->pair_buckets));
+        if (!l->entries || !l->pairs || !l->pair_buckets)
+                return -ENOMEM;
+        l->pool = pool;
+        l->limits = *limits;
+        l->free = LEASE_NONE;
+        *ret = TAKE_PTR(l);
+        return 0;
+}
+
+struct leases *leases_free(struct leases *l)
+{
+        if (!l)
+                return NULL;
+        if (l->entries)
+                munmap(l->entries, (size_t)l->max * sizeof(*l->entries));
+        if (l->pairs)
+                munmap(l->pairs, (size_t)l->max * sizeof(*l->pairs));
+        if (l->pair_buckets)
+                munmap(l->pair_buckets, (size_t)l->n_pair_buckets * sizeof(*l->pair_buckets));
+        free(l);
+        return NULL;
+}
+
+void leases_set_limits(struct leases *l, const struct lease_limits *limits)
+{
+        l->limits = *limits;
+}
+
+/* --- users --- */
+
+int lease_holder_init(struct leases *l, struct lease_holder *h, uid_t uid, bool admin)
+{
+        struct list_node *bucket = &l->users[uid % USER_BUCKETS];
+        struct lease_user *user = NULL;
+
+        list_for_each (bucket, n) {
+                struct lease_user *u = container_of(n, struct lease_user, node);
+
+                if (u->uid == uid)
+                        user = u;
+        }
+        if (!user) {
+                user = calloc(1, sizeof(*user));
+                if (!user)
+                        return -ENOMEM;
+                user->uid = uid;
+                list_append(bucket, &user->node);
+        }
+        user->holders++;
+        *h = (struct lease_holder){ .first = LEASE_NONE, .user = user, .admin = admin };
+        return 0;
+}
+
+void lease_holder_fini(struct leases *l, struct lease_holder *h)
+{
+        struct lease_user *user = h->user;
+
+        if (!user)
+                return;
+        assert(h->count == 0);
+        h->user = NULL;
+        if (--user->holders > 0)
+                return;
+        assert(user->count == 0 && user->bytes == 0);
+        list_unlink(&user->node);
+        free(user);
+}
+
+static uint32_t *pair_bucket(struct leases *l, const struct lease_user *user, uint32_t chunk)
+{
+        uint64_t x = (l->secret ^ (uint64_t)(uintptr_t)user) * UINT64_C(0x9E3779B97F4A7C15) + chunk;
+
+        x = (x ^ x >> 29) * (l->secret | 1);
+        return &l->pair_buckets[(x >> 32) & (l->n_pair_buckets - 1)];
+}
+
+/* The number of the pair; 0: the user does not lease the chunk. */
+static uint32_t pair_find(struct leases *l, const struct lease_user *user, uint32_t chunk)
+{
+        uint32_t number = *pair_bucket(l, user, chunk);
+
+        while (number > 0 &&
+               (l->pairs[number - 1].user != user || l->pairs[number - 1].chunk != chunk))
+                number = l->pairs[number - 1].next;
+        return number;
+}
+
+/* There are never more pairs than leases, so there is a place. */
+static uint32_t pair_add(struct leases *l, struct lease_user *user, uint32_t chunk)
+{
+        uint32_t *bucket = pair_bucket(l, user, chunk);
+        uint32_t number = l->free_pair;
+
+        if (number > 0)
+                l->free_pair = l->pairs[number - 1].next;
+        else
+                number = ++l->pairs_high_water;
+        l->pairs[number - 1] = (struct pair){ .user = user, .chunk = chunk, .next = *bucket };
+        *bucket = number;
+        return number;
+}
+
+static void pair_remove(struct leases *l, uint32_t number)
+{
+        struct pair *pair = &l->pairs[number - 1];
+        uint32_t *at = pair_bucket(l, pair->user, pair->chunk);
+
+        while (*at != number)
+                at = &l->pairs[*at - 1].next;
+        *at = pair->next;
+        pair->next = l->free_pair;
+        l->free_pair = number;
+}
+
+/* Would `used` be at most LEASE_SHARE times what would be left? */
+static bool within_share(uint64_t used, uint64_t left)
+{
+        return used / LEASE_SHARE + (used % LEASE_SHARE > 0) <= left;
+}
+
+/* --- leases --- */
+
+int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, struct lease *ret)
+{
+        uint64_t bytes = pool_slot_bytes(l->pool, chunk), of_all, left;
+        bool first = pool_chunk(l->pool, chunk)->leases == 0;
+        struct lease_user *user = h->user;
+        struct pool_stats pool;
+        struct entry *e;
+        uint32_t id, pair;
+
+        if (h->count >= l->limits.count || bytes > l->limits.bytes ||
+            h->bytes > l->limits.bytes - bytes)
+                return LEASE_QUOTA;
+        pool_get_stats(l->pool, &pool);
+        of_all = pool.leased_bytes + (first ? bytes : 0);
+        if (first && of_all > l->limits.bytes_all)
+                return LEASE_FULL;
+        pair = first ? 0 : pair_find(l, user, chunk);
+        left = l->limits.bytes_all - MIN(of_all, l->limits.bytes_all);
+        if (l->limits.shared && !h->admin &&
+            ((pair == 0 && !within_share(user->bytes + bytes, left)) || l->count == l->max ||
+             !within_share(user->count + UINT64_C(1), l->max - l->count - 1)))
+                return LEASE_FULL;
+        if (l->free != LEASE_NONE) {
+                id = l->free;
+                l->free = l->entries[id].next;
+        } else if (l->high_water < l->max) {
+                id = l->high_water++;
+        } else {
+                return LEASE_FULL;
+        }
+
+        e = &l->entries[id];
+        if (++e->generation == 0)
+                e->generation = 1;
+        e->chunk = chunk;
+        e->holder = h;
+        e->bytes = bytes;
+        if (pair == 0) {
+                pair = pair_add(l, user, chunk);
+                user->bytes += bytes;
+        }
+        e->pair = pair;
+        l->pairs[pair - 1].count++;
+        user->count++;
+        e->prev = LEASE_NONE;
+        e->next = h->first;
+        if (h->first != LEASE_NONE)
+                l->entries[h->first].prev = id;
+        h->first = id;
+        h->count++;
+        h->bytes += bytes;
+        l->count++;
+        l->bytes += bytes;
+        pool_lease(l->pool, chunk);
+        *ret = (struct lease){ .id = id, .generation = e->generation };
+        return 0;
+}
+
+static void entry_release(struct leases *l, uint32_t id)
+{
+        struct entry *e = &l->entries[id];
+        struct lease_holder *h = e->holder;
+
+        if (e->prev != LEASE_NONE)
+                l->entries[e->prev].next = e->next;
+        else
+                h->first = e->next;
+        if (e->next != LEASE_NONE)
+                l->entries[e->next].prev = e->prev;
+        h->count--;
+        h->bytes -= e->bytes;
+        l->count--;
+        l->bytes -= e->bytes;
+        h->user->count--;
+        if (--l->pairs[e->pair - 1].count == 0) {
+                h->user->bytes -= e->bytes;
+                pair_remove(l, e->pair);
+        }
+        e->holder = NULL;
+        e->next = l->free;
+        l->free = id;
+        pool_unlease(l->pool, e->chunk);
+}
+
+int lease_release(struct leases *l, struct lease_holder *h, struct lease lease)
+{
+        if (lease.id >= l->high_water || l->entries[lease.id].holder != h ||
+            l->entries[lease.id].generation != lease.generation)
+                return LEASE_STALE;
+        entry_release(l, lease.id);
+        return 0;
+}
+
+uint32_t lease_release_some(struct leases *l, struct lease_holder *h, uint32_t most)
+{
+        uint32_t n = 0;
+
+        for (; h->first != LEASE_NONE && n < most; n++)
+                entry_release(l, h->first);
+        return n;
+}
+
+void lease_release_all(struct leases *l, struct lease_holder *h)
+{
+        (void)lease_release_some(l, h, UINT32_MAX);
+}
+
+uint64_t leases_count(const struct leases *l)
+{
+        return l->count;
+}
+
+uint64_t leases_bytes(const struct leases *l)
+{
+        return l->bytes;
+}

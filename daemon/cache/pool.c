@@ -1,0 +1,600 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool's table and its slots.
+ *
+ * Owns the mapping, the slab allocator over it, the eviction order and the records. A record's
+ * number is its slot's owner and its item in the policy. Records are as many as 4 KiB slots fit;
+ * their array is touched only as it fills.
+ *
+ * Acquire: a free slot of the class; else the class's coldest chunk that nobody pins leaves; else,
+ * and when another class has a slab that nobody touched for longer than that, a whole slab changes
+ * its class. Failure: POOL_FULL, and the caller waits or says "busy". */
+#include "cache/pool.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/pages.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "evict/evict.h"
+#include "cache/backing.h"
+#include "prefetch.h"
+#include "slab/slab.h"
+
+enum {
+        SLAB_STEP = 2 << 20,
+        SLAB_MAX = 64 << 20,
+        BORROW_FACTOR = 8, /* a chunk may lie in a slot that is so much larger than it needs */
+        MAX_PASSED = 4096, /* pinned chunks passed over at a stretch */
+        NAMESPACE_COUNTS = 8192, /* twice as many as there may be namespaces, whose ids ascend */
+};
+
+struct pool {
+        struct backing backing;
+        bool huge_pages; /* are wished */
+        uint64_t slab_bytes;
+        uint32_t n_slabs;
+        uint32_t open_slabs;
+
+        struct slabs *slabs;
+        struct evict *evict;
+
+        struct pool_chunk *chunks; /* mmap: only what is used is there */
+        uint32_t max_chunks, high_water, free_chunk;
+        uint32_t *buckets; /* mmap too */
+        uint32_t bucket_mask;
+
+        /* Chunks in the table, of the namespaces that share a count. */
+        uint32_t namespace_chunks[NAMESPACE_COUNTS];
+        uint32_t evicted_since_look[SLAB_MAX_CLASSES];
+        uint32_t n_passed,
+                passed[MAX_PASSED + 1]; /* pinned ones that a search for a victim came by */
+        struct pool_stats stats;
+        const struct pool_watch *watch; /* NULL: nobody wants to know */
+};
+
+DEFINE_CLEANUP(struct pool *, pool_free);
+
+int pool_new(struct pool **ret, uint64_t bytes, const char *policy)
+{
+        _cleanup_(pool_freep) struct pool *p = calloc(1, sizeof(*p));
+        uint64_t n_buckets = 1024;
+        int r;
+
+        if (!p)
+                return -ENOMEM;
+        p->backing.fd = -1;
+        p->slab_bytes = MIN(round_down(bytes / 8, SLAB_STEP), (uint64_t)SLAB_MAX);
+        p->slab_bytes = MAX(p->slab_bytes, (uint64_t)SLAB_STEP);
+        if (bytes / p->slab_bytes == 0 || bytes / p->slab_bytes > SLAB_MAX_SLABS)
+                return -EINVAL;
+        p->n_slabs = (uint32_t)(bytes / p->slab_bytes);
+        bytes = p->n_slabs * p->slab_bytes;
+
+        r = backing_open(&p->backing, "kvcache-pool", bytes);
+        if (r < 0)
+                return r;
+        r = slabs_new(&p->slabs, p->n_slabs, p->slab_bytes);
+        if (r < 0)
+                return r;
+
+        p->max_chunks = (uint32_t)MIN(bytes / SLAB_GRAIN, (uint64_t)INT32_MAX - 1);
+        r = evict_new(&p->evict, policy, p->max_chunks, SLAB_MAX_CLASSES);
+        if (r < 0)
+                return r;
+        while (n_buckets < p->max_chunks)
+                n_buckets *= 2;
+        p->bucket_mask = (uint32_t)(n_buckets - 1);
+        /* Bucket values are record numbers plus one, so that untouched memory means empty. */
+        p->chunks = pages_map((size_t)p->max_chunks * sizeof(*p->chunks));
+        p->buckets = pages_map(n_buckets * sizeof(*p->buckets));
+        if (!p->chunks || !p->buckets)
+                return -ENOMEM;
+        p->free_chunk = POOL_NONE;
+        p->stats.bytes = bytes;
+        *ret = TAKE_PTR(p);
+        return 0;
+}
+
+struct pool *pool_free(struct pool *p)
+{
+        if (!p)
+                return NULL;
+        if (p->chunks)
+                munmap(p->chunks, (size_t)p->max_chunks * sizeof(*p->chunks));
+        if (p->buckets)
+                munmap(p->buckets, ((size_t)p->bucket_mask + 1) * sizeof(*p->buckets));
+        evict_free(p->evict);
+        slabs_free(p->slabs);
+        backing_close(&p->backing);
+        free(p);
+        return NULL;
+}
+
+int pool_fd(const struct pool *p)
+{
+        return p->backing.fd;
+}
+
+void *pool_base(const struct pool *p)
+{
+        return p->backing.base;
+}
+
+uint64_t pool_bytes(const struct pool *p)
+{
+        return p->backing.bytes;
+}
+
+uint64_t pool_slab_bytes(const struct pool *p)
+{
+        return p->slab_bytes;
+}
+
+int pool_next_slab(const struct pool *p)
+{
+        return p->open_slabs < p->n_slabs ? (int)p->open_slabs : -1;
+}
+
+void pool_use_huge_pages(struct pool *p)
+{
+        p->huge_pages = true;
+}
+
+bool pool_uses_huge_pages(const struct pool *p)
+{
+        return p->huge_pages;
+}
+
+int pool_populate(const struct pool *p, uint64_t offset, uint64_t bytes, uint64_t *ret_huge)
+{
+        *ret_huge = 0;
+        return p->huge_pages ? backing_populate_huge(&p->backing, offset, bytes, ret_huge)
+                             : backing_populate(&p->backing, offset, bytes);
+}
+
+int pool_open_slab(struct pool *p, uint64_t huge_bytes)
+{
+        int r = slabs_add(p->slabs, p->slab_bytes);
+
+        if (r < 0)
+                return r;
+        p->open_slabs++;
+        p->stats.populated_bytes += p->slab_bytes;
+        p->stats.huge_bytes += huge_bytes;
+        return 0;
+}
+
+void pool_declare(struct pool *p, uint64_t bytes)
+{
+        if (bytes > 0 && bytes <= p->slab_bytes)
+                (void)slabs_declare_class(p->slabs,
+                                          bytes); /* a full table means the shared class */
+}
+
+/* --- the table --- */
+
+struct pool_chunk *pool_chunk(const struct pool *p, uint32_t chunk)
+{
+        assert(chunk < p->high_water);
+        return &p->chunks[chunk];
+}
+
+static struct slab_slot slot_of(const struct pool_chunk *c)
+{
+        return (struct slab_slot){ .slab = c->slab, .slot = c->slot };
+}
+
+uint64_t pool_offset(const struct pool *p, uint32_t chunk)
+{
+        const struct pool_chunk *c = pool_chunk(p, chunk);
+
+        return c->slab * p->slab_bytes + slabs_offset(p->slabs, slot_of(c));
+}
+
+void *pool_at(const struct pool *p, uint32_t chunk)
+{
+        return (char *)p->backing.base + pool_offset(p, chunk);
+}
+
+uint64_t pool_slot_bytes(const struct pool *p, uint32_t chunk)
+{
+        return slabs_slot_bytes(p->slabs, slot_of(pool_chunk(p, chunk)));
+}
+
+uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
+                   uint64_t hash)
+{
+        uint32_t i = p->buckets[hash & p->bucket_mask];
+
+        while (i != 0) {
+                const struct pool_chunk *c = &p->chunks[i - 1];
+
+                if (c->hash == hash && c->namespace_id == namespace_id && key_equal(&c->key, key))
+                        return i - 1;
+                i = c->next;
+        }
+        return POOL_NONE;
+}
+
+static uint32_t *namespace_chunks(struct pool *p, uint32_t namespace_id)
+{
+        return &p->namespace_chunks[namespace_id % NAMESPACE_COUNTS];
+}
+
+static void table_insert(struct pool *p, uint32_t chunk)
+{
+        uint32_t *bucket = &p->buckets[p->chunks[chunk].hash & p->bucket_mask];
+
+        p->chunks[chunk].next = *bucket;
+        *bucket = chunk + 1;
+        ++*namespace_chunks(p, p->chunks[chunk].namespace_id);
+        p->stats.chunks++;
+        p->stats.payload_bytes += p->chunks[chunk].length;
+}
+
+static void table_remove(struct pool *p, uint32_t chunk)
+{
+        uint32_t *at = &p->buckets[p->chunks[chunk].hash & p->bucket_mask];
+
+        while (*at != chunk + 1) {
+                assert(*at != 0);
+                at = &p->chunks[*at - 1].next;
+        }
+        *at = p->chunks[chunk].next;
+        --*namespace_chunks(p, p->chunks[chunk].namespace_id);
+        p->stats.chunks--;
+        p->stats.payload_bytes -= p->chunks[chunk].length;
+}
+
+/* --- who must leave --- */
+
+static bool may_evict(void *userdata, uint32_t chunk)
+{
+        struct pool *p = userdata;
+
+        if (p->chunks[chunk].pins == 0)
+                return true;
+        if (p->n_passed < ARRAY_SIZE(p->passed))
+                p->passed[p->n_passed++] = chunk;
+        return false;
+}
+
+/* The coldest of the class that nobody pins. What is leased grows cold like everything else: where
+ * there is much of it, it is made young again, in the same order, so that the next search does not
+ * find it in its way. */
+static uint32_t find_victim(struct pool *p, unsigned class)
+{
+        for (uint64_t stretches = p->stats.chunks / MAX_PASSED + 1; stretches > 0; stretches--) {
+                uint32_t victim;
+
+                p->n_passed = 0;
+                victim = evict_victim(p->evict, class, may_evict, p, MAX_PASSED);
+                if (victim != EVICT_NONE || p->n_passed <= MAX_PASSED)
+                        return victim;
+                for (uint32_t i = 0; i < p->n_passed; i++)
+                        evict_touch(p->evict, p->passed[i], class);
+        }
+        return EVICT_NONE;
+}
+
+/* The last pin is gone and it is dropped, or it is evicted: slot and record are free. */
+static void chunk_free(struct pool *p, uint32_t chunk)
+{
+        struct pool_chunk *c = &p->chunks[chunk];
+
+        assert(c->pins == 0 && list_empty(&c->waiters));
+        p->stats.used_bytes -= slabs_slot_bytes(p->slabs, slot_of(c));
+        slabs_release(p->slabs, slot_of(c));
+        c->generation++;
+        c->flags = POOL_DROPPED;
+        c->next = p->free_chunk;
+        p->free_chunk = chunk;
+}
+
+static void tell(const struct pool *p, uint32_t chunk, bool is_there)
+{
+        if (p->watch)
+                p->watch->changed(p->watch->userdata, chunk, is_there);
+}
+
+static void chunk_evict(struct pool *p, uint32_t chunk)
+{
+        tell(p, chunk, false);
+        p->stats.evictions++;
+        p->stats.evicted_bytes += p->chunks[chunk].length;
+        evict_remove(p->evict, chunk);
+        table_remove(p, chunk);
+        chunk_free(p, chunk);
+}
+
+/* When was this slab last touched? UINT64_MAX if somebody pins a chunk in it: it can't move. */
+static uint64_t slab_touched(const struct pool *p, uint32_t slab)
+{
+        uint64_t last = 0;
+
+        for (uint32_t i = 0; i < slabs_slab_slots(p->slabs, slab); i++) {
+                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
+
+                if (chunk == SLAB_NOBODY)
+                        continue;
+                if (p->chunks[chunk].pins > 0)
+                        return UINT64_MAX;
+                last = MAX(last, evict_touched(p->evict, chunk));
+        }
+        return last;
+}
+
+/* Empties the slab of another class that was left alone longest, if that was before `before`. */
+static bool take_slab(struct pool *p, unsigned class, uint64_t before)
+{
+        uint32_t coldest = UINT32_MAX;
+        uint64_t touched = before;
+
+        for (uint32_t s = 0; s < p->open_slabs; s++) {
+                int other = slabs_slab_class(p->slabs, s);
+                uint64_t t;
+
+                if (other < 0 || (unsigned)other == class)
+                        continue;
+                t = slab_touched(p, s);
+                if (t < touched) {
+                        touched = t;
+                        coldest = s;
+                }
+        }
+        if (coldest == UINT32_MAX)
+                return false;
+        for (uint32_t i = 0, n = slabs_slab_slots(p->slabs, coldest); i < n; i++) {
+                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ coldest, i });
+
+                if (chunk != SLAB_NOBODY)
+                        chunk_evict(p, chunk);
+        }
+        slabs_reclaim(p->slabs, coldest);
+        p->stats.slab_moves++;
+        return true;
+}
+
+static bool make_room(struct pool *p, unsigned class)
+{
+        uint32_t victim = find_victim(p, class);
+        uint32_t slots = (uint32_t)(p->slab_bytes / slabs_class_bytes(p->slabs, class));
+
+        if (victim == EVICT_NONE)
+                return take_slab(p, class, UINT64_MAX);
+        /* One look at the other classes for each slab's worth of evictions. */
+        if (++p->evicted_since_look[class] >= slots) {
+                p->evicted_since_look[class] = 0;
+                if (take_slab(p, class, evict_touched(p->evict, victim)))
+                        return true;
+        }
+        chunk_evict(p, victim);
+        return true;
+}
+
+static bool acquire_of(struct pool *p, unsigned class, struct slab_slot *ret)
+{
+        int r;
+
+        while ((r = slabs_acquire(p->slabs, class, 0, ret)) == SLAB_FULL)
+                if (!make_room(p, class))
+                        return false;
+        return r == 0;
+}
+
+/* The class with the next larger slots, up to `most`, or -1. */
+static int class_above(const struct pool *p, unsigned class, uint64_t most)
+{
+        uint64_t bytes = slabs_class_bytes(p->slabs, class);
+        int above = -1;
+
+        for (unsigned i = 0; i < slabs_class_count(p->slabs); i++) {
+                uint64_t b = slabs_class_bytes(p->slabs, i);
+
+                if (b > bytes && b <= most) {
+                        above = (int)i;
+                        most = b;
+                }
+        }
+        return above;
+}
+
+/* A slot of the class, or, where every slab that could be given to it has a pinned chunk in it, a
+ * larger one: a few small leases must not keep all other sizes out. */
+static bool acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
+{
+        uint64_t most = slabs_class_bytes(p->slabs, class) * BORROW_FACTOR;
+
+        for (int c = (int)class; c >= 0; c = class_above(p, (unsigned)c, most))
+                if (acquire_of(p, (unsigned)c, ret))
+                        return true;
+        return false;
+}
+
+/* --- a chunk's life --- */
+
+int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                 uint32_t length, uint32_t *ret)
+{
+        int class = length == 0 ? -E2BIG : slabs_class_for(p->slabs, length);
+        struct slab_slot slot;
+        struct pool_chunk *c;
+        uint32_t chunk;
+
+        if (class < 0)
+                return POOL_TOO_LARGE;
+        if (!acquire_slot(p, (unsigned)class, &slot))
+                return POOL_FULL;
+        /* Who has a slot has a record, and there are as many of these as 4 KiB slots: one is free.
+         */
+        if (p->free_chunk != POOL_NONE) {
+                chunk = p->free_chunk;
+                p->free_chunk = p->chunks[chunk].next;
+        } else {
+                assert(p->high_water < p->max_chunks);
+                chunk = p->high_water++;
+        }
+        slabs_set_owner(p->slabs, slot, chunk);
+
+        c = &p->chunks[chunk];
+        *c = (struct pool_chunk){
+                .key = *key,
+                .hash = hash,
+                .namespace_id = namespace_id,
+                .length = length,
+                .slab = slot.slab,
+                .slot = slot.slot,
+                .generation = c->generation,
+                .pins = 1,
+                .flags = POOL_FILLING,
+        };
+        list_init(&c->waiters);
+        table_insert(p, chunk);
+        p->stats.used_bytes += slabs_slot_bytes(p->slabs, slot);
+        p->stats.pinned_bytes += slabs_slot_bytes(p->slabs, slot);
+        *ret = chunk;
+        return 0;
+}
+
+void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
+{
+        struct pool_chunk *c = pool_chunk(p, chunk);
+
+        assert(c->flags & POOL_FILLING);
+        c->flags &= ~(uint32_t)(POOL_FILLING | POOL_READING);
+        c->crc = crc;
+        if (c->flags & POOL_DROPPED)
+                return;
+        evict_insert(p->evict, chunk, (uint32_t)slabs_slab_class(p->slabs, c->slab), c->length);
+        tell(p, chunk, true);
+}
+
+void pool_drop(struct pool *p, uint32_t chunk)
+{
+        struct pool_chunk *c = pool_chunk(p, chunk);
+
+        if (c->flags & POOL_DROPPED)
+                return;
+        c->flags |= POOL_DROPPED;
+        table_remove(p, chunk);
+        if (!(c->flags & POOL_FILLING)) {
+                evict_remove(p->evict, chunk);
+                tell(p, chunk, false);
+        }
+        if (c->pins == 0)
+                chunk_free(p, chunk);
+}
+
+void pool_pin(struct pool *p, uint32_t chunk)
+{
+        struct pool_chunk *c = pool_chunk(p, chunk);
+
+        if (c->pins++ == 0)
+                p->stats.pinned_bytes += slabs_slot_bytes(p->slabs, slot_of(c));
+}
+
+bool pool_unpin(struct pool *p, uint32_t chunk)
+{
+        struct pool_chunk *c = pool_chunk(p, chunk);
+
+        assert(c->pins > 0);
+        if (--c->pins > 0)
+                return false;
+        p->stats.pinned_bytes -= slabs_slot_bytes(p->slabs, slot_of(c));
+        if (c->flags & POOL_DROPPED)
+                chunk_free(p, chunk);
+        return true;
+}
+
+void pool_lease(struct pool *p, uint32_t chunk)
+{
+        struct pool_chunk *c = pool_chunk(p, chunk);
+
+        pool_pin(p, chunk);
+        if (c->leases++ == 0)
+                p->stats.leased_bytes += slabs_slot_bytes(p->slabs, slot_of(c));
+}
+
+bool pool_unlease(struct pool *p, uint32_t chunk)
+{
+        struct pool_chunk *c = pool_chunk(p, chunk);
+
+        assert(c->leases > 0);
+        if (--c->leases == 0)
+                p->stats.leased_bytes -= slabs_slot_bytes(p->slabs, slot_of(c));
+        return pool_unpin(p, chunk);
+}
+
+void pool_prefetch(const struct pool *p, uint64_t hash, unsigned step)
+{
+        const uint32_t *bucket = &p->buckets[hash & p->bucket_mask];
+
+        if (step == 0) {
+                prefetch(bucket);
+        } else if (*bucket != 0) {
+                const struct pool_chunk *c = &p->chunks[*bucket - 1];
+
+                prefetch(c);
+                prefetch(&c->pins, 1);
+        }
+}
+
+void pool_prefetch_touch(const struct pool *p, uint32_t chunk, unsigned step)
+{
+        if (chunk < p->high_water)
+                evict_prefetch(p->evict, chunk, step);
+}
+
+void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation)
+{
+        if (chunk < p->high_water && p->chunks[chunk].generation == generation &&
+            evict_contains(p->evict, chunk))
+                evict_touch(p->evict, chunk,
+                            (uint32_t)slabs_slab_class(p->slabs, p->chunks[chunk].slab));
+}
+
+uint32_t pool_drop_all(struct pool *p)
+{
+        uint32_t i = 0;
+
+        for (; i < p->high_water && p->stats.chunks > 0; i++)
+                pool_drop(p, i);
+        return i;
+}
+
+uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id)
+{
+        const uint32_t *left = namespace_chunks(p, namespace_id);
+        uint32_t i = 0;
+
+        for (; i<p->high_water && * left> 0; i++)
+                if (p->chunks[i].namespace_id == namespace_id)
+                        pool_drop(p, i);
+        return i;
+}
+
+void pool_set_watch(struct pool *p, const struct pool_watch *watch)
+{
+        p->watch = watch;
+}
+
+bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
+               void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+               void *userdata)
+{
+        for (; *chunk < p->high_water && looks > 0; looks--, ++*chunk) {
+                const struct pool_chunk *c = &p->chunks[*chunk];
+
+                if (!(c->flags & (POOL_DROPPED | POOL_FILLING)))
+                        each(userdata, c->namespace_id, &c->key);
+        }
+        return *chunk < p->high_water;
+}
+
+void pool_get_stats(const struct pool *p, struct pool_stats *ret)
+{
+        *ret = p->stats;
+}

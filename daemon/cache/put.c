@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A chunk's way from a client into the pool, and from there to the store; see cache.c. */
+#include "cache/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "cleanup.h"
+
+/* A put that finds its key written and wants it durable. */
+struct sync {
+        struct store_put store;
+        struct cache *cache;
+        struct cache_request *req;
+        uint32_t chunk; /* pinned; POOL_NONE: it is not in the pool */
+};
+
+static void write_end(struct write *w)
+{
+        struct cache *c = w->cache;
+
+        list_unlink(&w->dropping);
+        cache_pass_evictions(c);
+        if (!w->abandoned) {
+                c->stats.unwritten_bytes -= w->slot_bytes;
+                c->stats.unwritten_chunks--;
+        }
+        cache_unwritten_end(c, &w->queued);
+        c->pending--;
+        cache_unpin(c, w->chunk);
+        cache_kick(c);
+        free(w);
+}
+
+enum cache_status cache_status_of_put(int result)
+{
+        switch (result) {
+        case 0:
+        case -ECANCELED: /* purged meanwhile: written, and then purged */
+                return CACHE_OK;
+        case STORE_NOT_DURABLE:
+                return CACHE_NOT_DURABLE;
+        case STORE_FULL:
+        case -ENOSPC:
+        case -EDQUOT:
+                return CACHE_NO_SPACE;
+        case STORE_TOO_LARGE:
+                return CACHE_TOO_LARGE;
+        case -EFAULT:
+                return CACHE_FAULT;
+        default:
+                return CACHE_FAILED;
+        }
+}
+
+/* It was evicted, or failed, as far as anyone knows. */
+static void write_dropped(struct write *w)
+{
+        struct cache *c = w->cache;
+        const struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
+
+        if (store_drop(c->params.store, pc->namespace_id, &pc->key, pc->hash) < 0)
+                c->lost_eviction = true;
+}
+
+/* The store has it, or never will. */
+static void write_done(struct write *w, int result)
+{
+        struct cache *c = w->cache;
+        struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
+        struct cache_request *req = TAKE_PTR(w->req);
+        bool written = result == 0 || result == STORE_NOT_DURABLE;
+        bool gone = pc->flags & POOL_DROPPED;
+        enum cache_status status;
+
+        if (w->abandoned) { /* all is said */
+                if (written && (w->drop || gone))
+                        write_dropped(w);
+                write_end(w);
+                return;
+        }
+        if (written && w->drop)
+                write_dropped(w);
+
+        pc->flags &= ~(uint32_t)POOL_WRITING;
+        pc->tag = pack_ref(written && !w->drop ? w->store.ref : STORE_REF_NONE);
+        if (written)
+                pc->flags |= POOL_STORED;
+        else if (!gone && w->told)
+                c->stats.pool_only++;
+        c->retry_now = true;
+
+        /* What was purged or evicted while it was written was written and then purged, as far as
+         * anyone can tell. */
+        status = gone && !written ? CACHE_OK : cache_status_of_put(result);
+
+        if (!written && !gone && !w->told)
+                pool_drop(c->params.pool, w->chunk);
+        cache_settle_waiters(c, w->chunk, WAITING_WRITE, written || gone ? CACHE_OK : status);
+        if (req) {
+                if (status == CACHE_OK || status == CACHE_NOT_DURABLE)
+                        cache_finish_with(c, req, status, w->chunk);
+                else
+                        cache_finish(c, req, status);
+        }
+        write_end(w);
+}
+
+static void on_stored(struct store_put *store)
+{
+        struct write *w = container_of(store, struct write, store);
+
+        write_done(w, store->result);
+}
+
+/* The device hangs: whoever waits is told that the write failed, and room is made for others; but
+ * the bytes stay until it is over. */
+static void on_write_abandoned(struct store_put *store)
+{
+        struct write *w = container_of(store, struct write, store);
+        struct cache *c = w->cache;
+        struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
+        struct cache_request *req = TAKE_PTR(w->req);
+        bool gone = pc->flags & POOL_DROPPED;
+
+        w->abandoned = true;
+        c->stats.unwritten_bytes -= w->slot_bytes;
+        c->stats.unwritten_chunks--;
+        cache_unwritten_end(c, &w->queued);
+        pc->flags &= ~(uint32_t)POOL_WRITING;
+        pc->tag = pack_ref(STORE_REF_NONE);
+        if (w->drop)
+                c->lost_eviction = true;
+        list_unlink(&w->dropping);
+        cache_pass_evictions(c);
+        if (!gone && w->told)
+                c->stats.pool_only++;
+        else if (!gone)
+                pool_drop(c->params.pool, w->chunk);
+        cache_settle_waiters(c, w->chunk, WAITING_WRITE, gone ? CACHE_OK : CACHE_FAILED);
+        if (req && gone)
+                cache_finish_with(c, req, CACHE_OK, w->chunk);
+        else if (req)
+                cache_finish(c, req, CACHE_FAILED);
+        c->retry_now = true;
+        cache_kick(c);
+}
+
+bool cache_write_store(struct store_write *queued)
+{
+        struct write *w = container_of(queued, struct write, queued);
+        struct cache *c = w->cache;
+        const struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
+        int r;
+
+        if (pc->flags & POOL_DROPPED) {
+                write_done(w, -ECANCELED);
+                return true;
+        }
+        r = store_put(c->params.store, &w->store);
+        if (r == 0)
+                return true;
+        /* EXISTS: an older put of the key, evicted meanwhile, is still on its way to being dropped.
+         * Its bytes are not these, and even if it can be found already it is about to go. */
+        if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0)
+                return false;
+        write_done(w, r == STORE_EXISTS ? -EIO : r);
+        return true;
+}
+
+static void on_copied(struct kio_request *copy)
+{
+        struct write *w = container_of(copy, struct write, copy);
+        struct cache *c = w->cache;
+        struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
+        struct cache_request *req = w->req;
+
+        if (copy->result < 0) {
+                w->req = NULL;
+                pc->flags &= ~(uint32_t)POOL_WRITING;
+                pc->tag = pack_ref(STORE_REF_NONE);
+                pool_drop(c->params.pool, w->chunk);
+                cache_settle_waiters(c, w->chunk, WAITING_FILL, CACHE_FAILED);
+                cache_finish(c, req, copy->result == -EFAULT ? CACHE_FAULT : CACHE_FAILED);
+                write_end(w);
+                return;
+        }
+
+        pool_commit(c->params.pool, w->chunk, copy->crc);
+        w->store.crc = copy->crc;
+        c->stats.puts++;
+        c->stats.put_bytes += pc->length;
+        if (req->ack == CACHE_ACCEPTED) {
+                w->told = true;
+                w->req = NULL;
+        } else {
+                req = NULL;
+        }
+        /* Puts of the same key wait for the write from here on: it may end, and fail, at once. */
+        list_for_each (&pc->waiters, n) {
+                struct cache_request *other = container_of(n, struct cache_request, node);
+
+                if (other->kind == KIND_PUT && other->ack == CACHE_ACCEPTED)
+                        w->told = true;
+                else if (other->kind == KIND_PUT)
+                        other->waiting = WAITING_WRITE;
+        }
+        /* The answer carries the place in the store, so it comes after the store was asked; what
+         * was written or failed at once is freed by then, so it is pinned meanwhile. */
+        {
+                uint32_t chunk = w->chunk;
+
+                pool_pin(c->params.pool, chunk);
+                cache_queue_write(c, &w->queued);
+                cache_settle_waiters(c, chunk, WAITING_FILL, CACHE_OK);
+                if (req)
+                        cache_finish_with(c, req, CACHE_OK, chunk);
+                cache_unpin(c, chunk);
+        }
+}
+
+/* `chunk` is pinned for the write, which takes the pin over. */
+static struct write *write_new(struct cache *c, uint32_t chunk, const struct cache_request *req)
+{
+        struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
+        struct write *w = calloc(1, sizeof(*w));
+
+        if (!w)
+                return NULL;
+        w->cache = c;
+        w->chunk = chunk;
+        w->slot_bytes = pool_slot_bytes(c->params.pool, chunk);
+        if (cache_unwritten_begin(c, &w->queued, req->user, w->slot_bytes) < 0) {
+                free(w);
+                return NULL;
+        }
+        list_init(&w->dropping);
+        w->store = (struct store_put){
+                .namespace_id = req->namespace_id,
+                .tenant = req->tenant,
+                .key = req->key,
+                .hash = req->hash,
+                .parent = req->parent,
+                .buf = pool_at(c->params.pool, chunk),
+                .length = pc->length,
+                .crc = pc->crc,
+                .durable = req->ack == CACHE_DURABLE,
+                .ref = STORE_REF_NONE,
+                .complete = on_stored,
+                .abandon = on_write_abandoned,
+        };
+        pc->flags |= POOL_WRITING;
+        pc->tag = (uint64_t)(uintptr_t)w;
+        c->stats.unwritten_bytes += w->slot_bytes;
+        c->stats.unwritten_chunks++;
+        c->pending++;
+        return w;
+}
+
+static void on_synced(struct store_put *store)
+{
+        struct sync *s = container_of(store, struct sync, store);
+        struct cache_request *req = s->req;
+        struct cache *c = s->cache;
+        int result = store->result;
+        uint32_t chunk = s->chunk;
+        enum cache_status status = result == 0                   ? CACHE_EXISTS
+                                   : result == STORE_NOT_DURABLE ? CACHE_NOT_DURABLE
+                                                                 : CACHE_FAILED;
+
+        free(s);
+        if (status != CACHE_FAILED && chunk != POOL_NONE)
+                cache_finish_with(c, req, status, chunk);
+        else
+                cache_finish(c, req, status);
+        if (chunk != POOL_NONE)
+                cache_unpin(c, chunk);
+}
+
+/* The store has the key. */
+static void finish_existing(struct cache *c, struct cache_request *req, uint32_t chunk,
+                            struct store_ref ref)
+{
+        struct sync *s;
+
+        if (req->ack != CACHE_DURABLE) {
+                if (chunk != POOL_NONE) {
+                        cache_finish_with(c, req, CACHE_EXISTS, chunk);
+                        return;
+                }
+                req->place.ref = ref;
+                cache_finish(c, req, CACHE_EXISTS);
+                return;
+        }
+        s = calloc(1, sizeof(*s));
+        if (!s) {
+                cache_finish(c, req, CACHE_FAILED);
+                return;
+        }
+        s->cache = c;
+        s->req = req;
+        s->chunk = chunk;
+        if (chunk != POOL_NONE)
+                pool_pin(c->params.pool, chunk);
+        s->store.complete = on_synced;
+        req->place.ref = ref;
+        req->waiting = WAITING_SYNC;
+        store_sync(c->params.store, &s->store);
+}
+
+void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chunk)
+{
+        struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
+        struct store_ref ref;
+        struct write *w;
+
+        if (pc->flags & POOL_FILLING) {
+                cache_wait_on(c, req, chunk, WAITING_FILL);
+                return;
+        }
+        if (req->ack == CACHE_ACCEPTED) {
+                if (pc->flags & POOL_WRITING)
+                        write_of(pc)->told = true;
+                cache_finish_with(c, req, CACHE_EXISTS, chunk);
+                return;
+        }
+        if (pc->flags & POOL_WRITING) {
+                cache_wait_on(c, req, chunk, WAITING_WRITE);
+                return;
+        }
+        if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, &ref, NULL) == 0) {
+                finish_existing(c, req, chunk, ref);
+                return;
+        }
+        /* In memory only, because its write failed or because the store has evicted it: write what
+         * is here. */
+        pool_pin(c->params.pool, chunk);
+        w = write_new(c, chunk, req);
+        if (!w) {
+                cache_unpin(c, chunk);
+                cache_finish(c, req, CACHE_FAILED);
+                return;
+        }
+        w->told = true;
+        cache_wait_on(c, req, chunk, WAITING_WRITE);
+        cache_queue_write(c, &w->queued);
+}
+
+bool cache_put_try(struct cache *c, struct cache_request *req)
+{
+        uint32_t chunk = pool_find(c->params.pool, req->namespace_id, &req->key, req->hash);
+        struct store_ref ref;
+        struct write *w;
+        int r;
+
+        if (chunk != POOL_NONE) {
+                cache_put_present(c, req, chunk);
+                return true;
+        }
+        if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, &ref, NULL) == 0) {
+                finish_existing(c, req, POOL_NONE, ref);
+                return true;
+        }
+        if (cache_join_direct_put(c, req))
+                return true;
+        if (cache_others_first(c, req) || cache_over_budget(c, req))
+                return false;
+        if (cache_put_direct(c, req))
+                return true;
+        r = pool_acquire(c->params.pool, req->namespace_id, &req->key, req->hash, req->length,
+                         &chunk);
+        if (r == POOL_FULL)
+                return false;
+        if (r == POOL_TOO_LARGE) {
+                cache_finish(c, req, CACHE_TOO_LARGE);
+                return true;
+        }
+        w = write_new(c, chunk, req);
+        if (!w) {
+                pool_drop(c->params.pool, chunk);
+                cache_unpin(c, chunk);
+                cache_finish(c, req, CACHE_FAILED);
+                return true;
+        }
+        w->req = req;
+        req->waiting = WAITING_NOT;
+        w->copy = (struct kio_request){
+                .op = KIO_COPY,
+                .class = KIO_CLASS_PUT,
+                .buf = pool_at(c->params.pool, chunk),
+                .src = req->memory,
+                .vector = req->pieces,
+                .region = req->region,
+                .guard_src = true,
+                .length = req->length,
+                .complete = on_copied,
+        };
+        kio_submit(c->params.io, &w->copy, chunk);
+        return true;
+}
+
+void cache_put(struct cache *c, struct cache_request *req)
+{
+        cache_request_init(c, req, KIND_PUT);
+        if (c->stopping)
+                cache_finish(c, req, CACHE_CANCELLED);
+        else if (req->length > pool_slab_bytes(c->params.pool) ||
+                 req->length > store_max_chunk(c->params.store))
+                cache_finish(c, req, CACHE_TOO_LARGE);
+        else if (!cache_put_try(c, req))
+                cache_wait_for_room(c, req);
+}

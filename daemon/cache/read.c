@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reads of a cache: what each user has to be read from each path of the store, and in which
+ * order the store is asked.
+ *
+ * A device serves reads in the order it is asked, so it is asked for no more than keeps it busy
+ * (window_is_open()). What is beyond that waits here, per path and user, and the next one is always
+ * of the user that has the fewest bytes at that path: a read of a user that reads little stands
+ * behind one window of the others' at most. What a client waits for goes before what the same user
+ * reads ahead. A path has a queue of its own: one that is slow, or hangs, holds up no other.
+ *
+ * Loop thread. Failures: a path that is bypassed has an open window, so that what waits for it is
+ * asked for, and ends, at once. What hangs at a device counts no more once that is bypassed. */
+#include "cache/internal.h"
+
+#include <errno.h>
+
+#include "checked.h"
+
+enum {
+        WINDOW_MIN_READS = 4, /* of a path, however large they are */
+        WINDOW_MAX_READS = 1024,
+        STARTS = 1024, /* of a turn, of each path */
+};
+#define WINDOW_BYTES (UINT64_C(16) << 20)
+
+static bool window_is_open(const struct cache *c, unsigned path)
+{
+        const struct path_reads *p = &c->reads[path];
+
+        return p->n_in_store < WINDOW_MIN_READS ||
+               (p->n_in_store < WINDOW_MAX_READS && p->in_store_bytes < WINDOW_BYTES) ||
+               !store_path_is_up(c->params.store, path);
+}
+
+static bool has_waiting(const struct user_reads *reads)
+{
+        for (unsigned order = 0; order < READ_ORDERS; order++)
+                if (!list_empty(&reads->waits[order]))
+                        return true;
+        return false;
+}
+
+int cache_read_begin(struct cache *c, struct store_read *r, uint32_t uid, struct store_ref ref,
+                     uint32_t bytes, unsigned order)
+{
+        r->user = cache_user_get(c, uid);
+        if (!r->user)
+                return -ENOMEM;
+        list_init(&r->node);
+        r->bytes = bytes;
+        r->path = (uint8_t)store_path_of(ref);
+        r->order = (uint8_t)order;
+        r->in_store = false;
+        r->user->reads[r->path].bytes += bytes;
+        return 0;
+}
+
+/* It waits no more. */
+static void leave_queue(struct cache *c, struct store_read *r)
+{
+        struct user_reads *reads = &r->user->reads[r->path];
+
+        list_unlink(&r->node);
+        if (!has_waiting(reads))
+                list_unlink(&reads->turn);
+        c->reads[r->path].n_waiting--;
+        c->stats.queued_reads--;
+}
+
+void cache_read_end(struct cache *c, struct store_read *r)
+{
+        struct cache_user *u = r->user;
+        struct path_reads *p = &c->reads[r->path];
+
+        if (!u)
+                return;
+        if (r->in_store) {
+                r->in_store = false;
+                u->reads[r->path].in_store -= r->bytes;
+                p->in_store_bytes -= r->bytes;
+                p->n_in_store--;
+        } else if (!list_empty(&r->node)) {
+                leave_queue(c, r);
+        }
+        u->reads[r->path].bytes -= r->bytes;
+        r->user = NULL;
+        cache_user_unref(u);
+}
+
+bool cache_read_is_due(const struct cache *c, const struct store_read *r)
+{
+        return c->reads[r->path].n_waiting == 0 && window_is_open(c, r->path);
+}
+
+void cache_read_enter(struct cache *c, struct store_read *r)
+{
+        struct path_reads *p = &c->reads[r->path];
+
+        r->in_store = true;
+        r->user->reads[r->path].in_store += r->bytes;
+        p->in_store_bytes += r->bytes;
+        p->n_in_store++;
+}
+
+void cache_read_wait(struct cache *c, struct store_read *r)
+{
+        struct user_reads *reads = &r->user->reads[r->path];
+
+        list_append(&reads->waits[r->order], &r->node);
+        if (list_empty(&reads->turn))
+                list_append(&c->reads[r->path].readers, &reads->turn);
+        c->reads[r->path].n_waiting++;
+        c->stats.queued_reads++;
+}
+
+void cache_read_join(struct cache *c, struct store_read *r, uint32_t uid)
+{
+        struct cache_user *u;
+
+        if (!r->user || list_empty(&r->node) || (r->user->uid == uid && r->order == READ_GET))
+                return;
+        u = cache_user_get(c, uid);
+        if (!u)
+                return;
+        leave_queue(c, r);
+        r->order = READ_GET;
+        if (u->reads[r->path].bytes + r->bytes < r->user->reads[r->path].bytes) {
+                r->user->reads[r->path].bytes -= r->bytes;
+                u->reads[r->path].bytes += r->bytes;
+                cache_user_unref(r->user);
+                r->user = u;
+        } else {
+                cache_user_unref(u);
+        }
+        cache_read_wait(c, r);
+}
+
+/* Of those with a read that waits the one that has the fewest bytes at the device; the first of
+ * several. */
+static struct user_reads *next_reader(struct path_reads *p)
+{
+        struct user_reads *next = NULL;
+
+        list_for_each (&p->readers, n) {
+                struct user_reads *reads = container_of(n, struct user_reads, turn);
+
+                if (!next || reads->in_store < next->in_store)
+                        next = reads;
+        }
+        return next;
+}
+
+static void submit_of_path(struct cache *c, unsigned path)
+{
+        struct path_reads *p = &c->reads[path];
+
+        for (unsigned i = 0; i < STARTS && p->n_waiting > 0 && window_is_open(c, path); i++) {
+                struct user_reads *reads = next_reader(p);
+                bool ahead = list_empty(&reads->waits[READ_GET]);
+                struct store_read *r = container_of(
+                        reads->waits[ahead ? READ_AHEAD : READ_GET].next, struct store_read, node);
+
+                leave_queue(c, r);
+                /* Behind those that have as much at the device. */
+                if (has_waiting(reads)) {
+                        list_unlink(&reads->turn);
+                        list_append(&p->readers, &reads->turn);
+                }
+                /* The read, and its user, may be freed. */
+                if (r->in_pool)
+                        cache_fill_start(c, r);
+                else
+                        cache_direct_start(c, r);
+        }
+}
+
+void cache_submit_reads(struct cache *c)
+{
+        for (unsigned path = 0; c->stats.queued_reads > 0 && path < STORE_MAX_PATHS; path++)
+                submit_of_path(c, path);
+}
+
+bool cache_has_due_reads(const struct cache *c)
+{
+        if (c->stats.queued_reads == 0)
+                return false;
+        for (unsigned path = 0; path < STORE_MAX_PATHS; path++)
+                if (c->reads[path].n_waiting > 0 && window_is_open(c, path))
+                        return true;
+        return false;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cache/region.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "cleanup.h"
+
+enum { PAGE = 4096 };
+
+bool region_is_memory(int fd)
+{
+        /* The kernel answers this by itself, for files on tmpfs and hugetlbfs alone. */
+        return fcntl(fd, F_GET_SEALS) >= 0;
+}
+
+/* Every memfd that is not of huge pages lies on one mount, the kernel's own. */
+static int memfd_device(dev_t *ret)
+{
+        _cleanup_(closep) int fd = memfd_create("kvcache-region-probe", MFD_CLOEXEC);
+        struct stat st;
+
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return -errno;
+        *ret = st.st_dev;
+        return 0;
+}
+
+/* What was sealed cannot be cut any more. That is asked of whatever can be sealed: of other files
+ * the guard takes care. */
+static int check_seals(int fd, const struct stat *st, const char **ret_wrong)
+{
+        int seals = fcntl(fd, F_GET_SEALS);
+        dev_t memfds = 0;
+        int r = memfd_device(&memfds);
+
+        if (r < 0)
+                return r;
+        *ret_wrong = "it is neither a memfd nor a file on tmpfs or hugetlbfs";
+        if (seals < 0)
+                return -EINVAL;
+        *ret_wrong = "it is a memfd that is not sealed F_SEAL_SHRINK";
+        if ((st->st_dev == memfds || !(seals & F_SEAL_SEAL)) && !(seals & F_SEAL_SHRINK))
+                return -EINVAL;
+        *ret_wrong = "it is sealed against writing";
+        return seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE) ? -EINVAL : 0;
+}
+
+int region_open(struct region *ret, int fd, uint64_t offset, uint64_t bytes, const char **ret_wrong)
+{
+        int flags = fcntl(fd, F_GETFL);
+        struct statfs fs;
+        struct stat st;
+        uint64_t page;
+        void *base;
+        bool huge;
+        int r;
+
+        *ret_wrong = "it is neither a memfd nor a file on tmpfs or hugetlbfs";
+        if (flags < 0 || !region_is_memory(fd) || fstatfs(fd, &fs) < 0 || fstat(fd, &st) < 0)
+                return -EINVAL;
+        huge = fs.f_type == HUGETLBFS_MAGIC;
+        if ((!huge && fs.f_type != TMPFS_MAGIC) || !S_ISREG(st.st_mode))
+                return -EINVAL;
+        *ret_wrong = "it is not open for reading and writing";
+        if ((flags & O_ACCMODE) != O_RDWR)
+                return -EINVAL;
+        r = check_seals(fd, &st, ret_wrong);
+        if (r < 0)
+                return r;
+        page = huge ? (uint64_t)fs.f_bsize : PAGE;
+        *ret_wrong = "offset and bytes are not multiples of its page size";
+        if (offset % page != 0 || bytes % page != 0 || bytes == 0)
+                return -EINVAL;
+        *ret_wrong = "it ends before the stretch does";
+        if (!range_within(offset, bytes, (uint64_t)st.st_size))
+                return -EINVAL;
+        /* Memory that is not there yet would be charged to the daemon once it is touched. SEEK_HOLE
+         * would say where, but waits for the file's lock, which its owner can hold for ever. */
+        *ret_wrong = "it has a hole: all of the file must be there";
+        if ((uint64_t)st.st_blocks * 512 < (uint64_t)st.st_size)
+                return -EINVAL;
+
+        *ret_wrong = NULL;
+        base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+        if (base == MAP_FAILED)
+                return -errno;
+        (void)madvise(base, bytes, MADV_DONTDUMP);
+        (void)madvise(base, bytes, MADV_DONTFORK);
+        *ret = (struct region){ .base = base, .bytes = bytes };
+        return 0;
+}
+
+void region_close(struct region *r)
+{
+        if (r->base)
+                munmap(r->base, r->bytes);
+        *r = (struct region){ 0 };
+}
+
+void *region_at(const struct region *r, uint64_t offset, uint64_t length)
+{
+        if (!r->base || !range_within(offset, length, r->bytes))
+                return NULL;
+        return (char *)r->base + offset;
+}

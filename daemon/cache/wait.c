@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Waiting for room: which request is let in when, which gives up; and what the cache does each
+ * turn. Each user has a queue; see cache.h for what users have of each other, and cache.c. */
+#include "cache/internal.h"
+
+#include "base/clock.h"
+#include "checked.h"
+
+enum {
+        /* In a wait for room the first of a line goes first, so that a large one is not starved by
+         * small ones. But one that has found none for so long, since what it needs is leased, does
+         * not hold up who comes behind it any more. */
+        PATIENCE_MS = 100,
+        LOOKS = 1024, /* of a turn, at those who wait, and at those whose time may be over */
+};
+#define PATIENCE_NS (PATIENCE_MS * UINT64_C(1000000))
+#define TICK_NS     (UINT64_C(1) << 21) /* a wait ends so much late at most */
+
+/* --- the ends of waits ---
+ *
+ * A client chooses the end of each wait, so what an end costs must not grow with the number of
+ * those that wait. They are in buckets by the tick that follows their end; the buckets are gone
+ * through in a circle, and who is found there a round too early stays. */
+
+/* The next time that the bucket of this tick is looked at. */
+static uint64_t tick_of_visit(const struct cache *c, uint64_t tick)
+{
+        return c->tick + 1 + (tick - c->tick - 1) % CACHE_DEADLINES;
+}
+
+static void note_deadline(struct cache *c, struct cache_request *req)
+{
+        uint64_t tick = MAX(req->deadline_ns / TICK_NS, c->tick) + 1;
+        uint64_t visit_ns = tick_of_visit(c, tick) * TICK_NS;
+
+        list_append(&c->deadlines[tick % CACHE_DEADLINES], &req->deadline);
+        if (c->next_deadline_ns == 0 || visit_ns < c->next_deadline_ns)
+                c->next_deadline_ns = visit_ns;
+}
+
+static uint64_t next_deadline_ns(const struct cache *c, uint64_t now_ns)
+{
+        if (!list_empty(&c->late))
+                return now_ns;
+        if (c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] == 0)
+                return 0;
+        for (uint64_t tick = c->tick + 1; tick <= c->tick + CACHE_DEADLINES; tick++)
+                if (!list_empty(&c->deadlines[tick % CACHE_DEADLINES]))
+                        return tick * TICK_NS;
+        return 0;
+}
+
+/* --- the queues --- */
+
+/* It waits, in its user's queue or to be put back there. */
+static void note_waiting(struct cache *c, struct cache_request *req, struct cache_user *u)
+{
+        /* Who waits alone begins the time anew. */
+        if (c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] == 0 && list_empty(&c->late))
+                c->tick = MAX(c->tick, req->waits_since_ns / TICK_NS);
+        req->waits_as = u;
+        c->n_waiting[req->kind]++;
+        if (req->owner)
+                list_append(req->owner, &req->owned);
+        note_deadline(c, req);
+}
+
+/* It waits no more; what becomes of it is the caller's. */
+static void stop_waiting(struct cache *c, struct cache_request *req)
+{
+        struct cache_user *u = req->waits_as;
+
+        req->waits_as = NULL;
+        list_unlink(&req->node);
+        list_unlink(&req->owned);
+        list_unlink(&req->deadline);
+        c->n_waiting[req->kind]--;
+        if (list_empty(&u->waits[req->kind]))
+                list_unlink(&u->turn[req->kind]);
+        cache_user_count(c, u);
+        cache_user_unref(u);
+}
+
+void cache_wait_for_room(struct cache *c, struct cache_request *req)
+{
+        struct cache_user *u = c->stopping || req->nowait ? NULL : cache_user_get(c, req->user);
+
+        if (!u) {
+                cache_finish(c, req, c->stopping ? CACHE_CANCELLED : CACHE_BUSY);
+                return;
+        }
+        c->stats.waited++;
+        req->waiting = WAITING_ROOM;
+        req->waits_since_ns = clock_mono_ns();
+        if (c->look_again_ns == 0)
+                c->look_again_ns = req->waits_since_ns + PATIENCE_NS;
+        list_append(&u->waits[req->kind], &req->node);
+        if (list_empty(&u->turn[req->kind]))
+                list_append(&c->waiting[req->kind], &u->turn[req->kind]);
+        note_waiting(c, req, u);
+        cache_user_count(c, u);
+}
+
+/* A user within its share may use the reserve, too: so it is let in whatever the others have. */
+bool cache_over_budget(const struct cache *c, const struct cache_request *req)
+{
+        const struct cache_user *u = cache_user_find(c, req->user);
+        uint64_t own = u ? u->unwritten : 0;
+        uint64_t users = c->stats.putting_users + !(u && u->putting);
+        bool within = own == 0 || own + req->length <= c->unwritten_limit / users;
+
+        return c->unwritten > 0 &&
+               c->unwritten + req->length > c->unwritten_limit + (within ? c->reserve : 0);
+}
+
+bool cache_others_first(const struct cache *c, const struct cache_request *req)
+{
+        const struct cache_user *u;
+        const struct list_node *list;
+
+        /* It is its turn: see let_in(). */
+        if (req->waiting == WAITING_ROOM || c->n_waiting[req->kind] == 0)
+                return false;
+        if (c->kicked && !req->nowait)
+                return true;
+        u = cache_user_find(c, req->user);
+        if (!u || list_empty(&u->waits[req->kind]))
+                return false;
+        list = &u->waits[req->kind];
+        if (req->kind == KIND_PUT &&
+            cache_over_budget(c, container_of(list->next, struct cache_request, node)))
+                return true;
+        return clock_mono_ns() <
+               container_of(list->prev, struct cache_request, node)->waits_since_ns + PATIENCE_NS;
+}
+
+static void finish_all(struct cache *c, struct list_node *requests, enum cache_status status)
+{
+        struct list_node *n;
+
+        while ((n = list_pop(requests)))
+                cache_finish(c, container_of(n, struct cache_request, node), status);
+}
+
+void cache_cancel(struct cache *c, struct list_node *owner)
+{
+        struct list_node cancelled = LIST_INIT(cancelled);
+
+        while (!list_empty(owner)) {
+                struct cache_request *req = container_of(owner->next, struct cache_request, owned);
+
+                if (req->waiting == WAITING_TURN)
+                        cache_direct_leave(c, req);
+                else
+                        stop_waiting(c, req);
+                list_append(&cancelled, &req->node);
+        }
+        finish_all(c, &cancelled, CACHE_CANCELLED);
+}
+
+/* One round of let_in(). */
+struct round {
+        uint32_t no_room[CACHE_FAILED_TRIES]; /* lengths that the pool has none for */
+        unsigned n_no_room;
+        uint64_t now_ns;
+};
+
+/* The user's next one. False: the user is to wait for the next round. */
+static bool let_in_next(struct cache *c, struct cache_user *u, unsigned kind, struct round *round)
+{
+        struct cache_request *req = container_of(u->waits[kind].next, struct cache_request, node);
+        uint64_t patience_ns = req->waits_since_ns + PATIENCE_NS;
+        bool tried = false;
+
+        if (kind == KIND_PUT && cache_over_budget(c, req))
+                return false;
+        /* What there is no room for once, there is none for a second time. */
+        for (unsigned i = 0; i < round->n_no_room && !tried; i++)
+                tried = req->length == round->no_room[i];
+        if (!tried) {
+                uint32_t length;
+
+                stop_waiting(c, req); /* it may be freed when it is let in */
+                if (kind == KIND_GET ? cache_get_try(c, req) : cache_put_try(c, req))
+                        return true;
+                length = req->length;
+                if (round->n_no_room < CACHE_FAILED_TRIES)
+                        round->no_room[round->n_no_room++] = length;
+                u->refs++;
+                note_waiting(c, req, u);
+        } else {
+                list_unlink(&req->node);
+        }
+        list_append(&u->stay, &req->node);
+        if (round->now_ns >= patience_ns)
+                return true;
+        if (c->look_again_ns == 0 || patience_ns < c->look_again_ns)
+                c->look_again_ns = patience_ns;
+        return false;
+}
+
+/* Lets in as many as find room: of each user one after the other, users in turn. */
+static void let_in(struct cache *c, unsigned kind, uint64_t now_ns)
+{
+        struct list_node turn = LIST_INIT(turn), over = LIST_INIT(over), *n;
+        struct round round = { .now_ns = now_ns };
+        unsigned looks = 0;
+
+        list_splice(&turn, &c->waiting[kind]);
+        while (round.n_no_room < CACHE_FAILED_TRIES && looks++ < LOOKS && (n = list_pop(&turn))) {
+                struct cache_user *u = container_of(n, struct cache_user, turn[kind]);
+
+                bool goes_on;
+
+                u->refs++;
+                goes_on = let_in_next(c, u, kind, &round) && !list_empty(&u->waits[kind]);
+                list_unlink(n);
+                if (goes_on)
+                        list_append(&turn, n);
+                else if (!list_empty(&u->waits[kind]) || !list_empty(&u->stay))
+                        list_append(&over, n);
+                cache_user_unref(u);
+        }
+        /* Those that had their turn come behind those that had none. */
+        list_splice(&turn, &over);
+        while ((n = list_pop(&turn))) {
+                struct cache_user *u = container_of(n, struct cache_user, turn[kind]);
+
+                list_splice(&u->stay, &u->waits[kind]);
+                list_splice(&u->waits[kind], &u->stay);
+                list_append(&c->waiting[kind], n);
+        }
+}
+
+static void expire(struct cache *c, uint64_t now_ns)
+{
+        struct list_node ended = LIST_INIT(ended);
+        unsigned looks = 0;
+
+        for (;;) {
+                struct list_node *n = looks < LOOKS ? list_pop(&c->late) : NULL;
+                struct cache_request *req;
+
+                if (!n) {
+                        if (looks == LOOKS || c->tick >= now_ns / TICK_NS)
+                                break;
+                        c->tick++;
+                        list_splice(&c->late, &c->deadlines[c->tick % CACHE_DEADLINES]);
+                        continue;
+                }
+                looks++;
+                req = container_of(n, struct cache_request, deadline);
+                if (req->deadline_ns > now_ns) {
+                        note_deadline(c, req);
+                        continue;
+                }
+                stop_waiting(c, req);
+                list_append(&ended, &req->node);
+        }
+        c->next_deadline_ns = next_deadline_ns(c, now_ns);
+        finish_all(c, &ended, CACHE_BUSY);
+}
+
+static bool may_submit(const struct cache *c)
+{
+        /* What the store could not take may have stood behind another cache's. */
+        return cache_has_writes(c) && (c->retry_now || store_pending(c->params.store) == 0 ||
+                                       store_pending(c->params.store) != c->retry_pending);
+}
+
+uint64_t cache_turn(struct cache *c, uint64_t now_ns)
+{
+        cache_complete_finished(c);
+        if (may_submit(c)) {
+                c->retry_now = false;
+                c->retry_pending = store_pending(c->params.store);
+                cache_submit_writes(c);
+        }
+        cache_submit_reads(c);
+        if (c->kicked || (c->look_again_ns != 0 && c->look_again_ns <= now_ns)) {
+                c->kicked = false;
+                c->look_again_ns = 0;
+                let_in(c, KIND_GET, now_ns);
+                let_in(c, KIND_PUT, now_ns);
+        }
+        if (c->next_deadline_ns != 0 && c->next_deadline_ns <= now_ns)
+                expire(c, now_ns);
+        if (c->look_again_ns != 0 &&
+            (c->next_deadline_ns == 0 || c->look_again_ns < c->next_deadline_ns))
+                return c->look_again_ns;
+        return c->next_deadline_ns;
+}
+
+bool cache_has_work(const struct cache *c)
+{
+        return !list_empty(&c->finished) || !list_empty(&c->settled) ||
+               (c->kicked && c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0) ||
+               may_submit(c) || cache_has_due_reads(c);
+}
+
+void cache_stop(struct cache *c)
+{
+        struct list_node cancelled = LIST_INIT(cancelled);
+
+        c->stopping = true;
+        for (unsigned kind = 0; kind < KINDS; kind++)
+                while (!list_empty(&c->waiting[kind])) {
+                        struct cache_user *u =
+                                container_of(c->waiting[kind].next, struct cache_user, turn[kind]);
+                        struct cache_request *req =
+                                container_of(u->waits[kind].next, struct cache_request, node);
+
+                        stop_waiting(c, req);
+                        list_append(&cancelled, &req->node);
+                }
+        finish_all(c, &cancelled, CACHE_CANCELLED);
+}

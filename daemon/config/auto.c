@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What "auto" means on this machine, and saying so.
+ *
+ * Runs once at start, on the loop thread; reads /proc, control groups and the file system, changes
+ * nothing. What it chose is marked in `automatic`, so that a reload does not take it for a change.
+ *
+ * A store that exists already counts as free space: otherwise each start would find less room than
+ * the last one and evict. Failures: no directory to put a store into, one that cannot be looked at,
+ * and a file system without room for the smallest store; memory always has an answer. */
+#include <assert.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pwd.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/units.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "config/internal.h"
+
+static const uint64_t limit_least = 16 * MIB, limit_most = 64 * GIB, pool_least = 16 * MIB,
+                      pool_most = 4 * GIB;
+
+__attribute__((format(printf, 2, 3))) static void tell(void (*say)(const char *text),
+                                                       const char *fmt, ...)
+{
+        char text[640];
+        va_list args;
+
+        if (!say)
+                return;
+        va_start(args, fmt);
+        vsnprintf(text, sizeof(text), fmt, args);
+        va_end(args);
+        say(text);
+}
+
+/* Is the key still "auto"? If so it is marked as chosen. */
+static bool take_auto(struct config *c, const char *name)
+{
+        int row = config_row_find(name);
+
+        assert(row >= 0);
+        if (!config_row_is_auto(c, &config_rows[row]))
+                return false;
+        config_bit_set(c->automatic, (unsigned)row, true);
+        return true;
+}
+
+/* --- memory --- */
+
+static int read_small(const char *path, char *ret, size_t size)
+{
+        _cleanup_(closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+        size_t used = 0;
+        ssize_t n;
+
+        if (fd < 0)
+                return -errno;
+        while (used < size - 1) {
+                n = read(fd, ret + used, size - 1 - used);
+                if (n < 0)
+                        return -errno;
+                if (n == 0)
+                        break;
+                used += (size_t)n;
+        }
+        ret[used] = '\0';
+        return 0;
+}
+
+/* The least of what `file` says in the group's folder and those above it. "max" and nonsense are no
+ * limit. */
+static uint64_t group_limit(const char *root, const char *mount, const char *group,
+                            const char *file)
+{
+        char folder[PATH_MAX], path[PATH_MAX + 64], text[64], *end;
+        uint64_t least = UINT64_MAX;
+        unsigned long long value;
+        size_t top;
+
+        if (strstr(group, "/..")) /* seen from a namespace that does not contain it */
+                group = "";
+        top = (size_t)snprintf(folder, sizeof(folder), "%s%s", root, mount);
+        if (top >= sizeof(folder) || top + strlen(group) >= sizeof(folder))
+                return least;
+        strcpy(folder + top, group);
+        for (;;) {
+                snprintf(path, sizeof(path), "%s/%s", folder, file);
+                if (read_small(path, text, sizeof(text)) == 0 && text[0] >= '0' && text[0] <= '9') {
+                        errno = 0;
+                        value = strtoull(text, &end, 10);
+                        if (errno == 0 && (*end == '\n' || *end == '\0'))
+                                least = MIN(least, (uint64_t)value);
+                }
+                if (folder[top] == '\0')
+                        return least;
+                *strrchr(folder + top, '/') = '\0';
+        }
+}
+
+static uint64_t groups_limit(const char *root)
+{
+        char path[PATH_MAX], text[16384], *rest = text, *line;
+        uint64_t least = UINT64_MAX, limit;
+
+        snprintf(path, sizeof(path), "%s/proc/self/cgroup", root);
+        if (read_small(path, text, sizeof(text)) < 0)
+                return least;
+        while ((line = strsep(&rest, "\n"))) { /* hierarchy:controllers:/path */
+                char *controllers = strchr(line, ':'),
+                     *group = controllers ? strchr(controllers + 1, ':') : NULL;
+
+                if (!group || group[1] != '/')
+                        continue;
+                *controllers++ = '\0';
+                *group++ = '\0';
+                if (strcmp(group, "/") == 0)
+                        *group = '\0';
+                if (*controllers == '\0') {
+                        limit = group_limit(root, "/sys/fs/cgroup", group, "memory.max");
+                        least = MIN(least, limit);
+                        continue;
+                }
+                for (char *controller; (controller = strsep(&controllers, ","));)
+                        if (strcmp(controller, "memory") == 0) {
+                                limit = group_limit(root, "/sys/fs/cgroup/memory", group,
+                                                    "memory.limit_in_bytes");
+                                least = MIN(least, limit);
+                        }
+        }
+        return least;
+}
+
+uint64_t config_available_memory(const char *root, bool *ret_limited)
+{
+        uint64_t available = 0, limit = groups_limit(root);
+        char path[PATH_MAX], text[8192];
+        const char *line;
+
+        snprintf(path, sizeof(path), "%s/proc/meminfo", root);
+        if (read_small(path, text, sizeof(text)) == 0 && (line = strstr(text, "MemAvailable:")))
+                available = strtoull(line + strlen("MemAvailable:"), NULL, 10);
+        if (!checked_mul(available, KIB, &available))
+                available = 0;
+        if (available == 0) /* no /proc: half of what the machine has */
+                available = (uint64_t)sysconf(_SC_PHYS_PAGES) / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
+        *ret_limited = limit < available;
+        return MIN(available, limit);
+}
+
+static void resolve_pool(struct config *c, void (*say)(const char *text),
+                         void (*warn)(const char *text))
+{
+        bool limited;
+        uint64_t available = config_available_memory("", &limited), quarter = available / 4;
+        const char *what = limited ? "its control group allows" : "are available";
+        char chosen[UNITS_TEXT], all[UNITS_TEXT];
+
+        units_bytes(available, all);
+        if (!take_auto(c, "memory.pool")) {
+                if (c->memory.pool > available) {
+                        units_bytes(c->memory.pool, chosen);
+                        tell(warn, "memory.pool is %s, but only %s of memory %s: it cannot fill",
+                             chosen, all, what);
+                }
+                return;
+        }
+        c->memory.pool = MAX(round_down(MIN(quarter, pool_most), 2 * MIB), pool_least);
+        units_bytes(c->memory.pool, chosen);
+        if (quarter > pool_most)
+                tell(say, "memory.pool is %s: %s of memory %s, and auto takes no more", chosen, all,
+                     what);
+        else
+                tell(say, "memory.pool is %s: a quarter of the %s of memory that %s", chosen, all,
+                     what);
+}
+
+static void resolve_tenants(struct config *c, void (*say)(const char *text),
+                            void (*warn)(const char *text))
+{
+        bool limited;
+        uint64_t available = config_available_memory("", &limited), all = c->memory.pool;
+        char chosen[UNITS_TEXT], total[UNITS_TEXT];
+
+        for (unsigned i = 0; i < c->n_tenants; i++) {
+                struct config_tenant *t = &c->tenants[i];
+                unsigned row = 0;
+
+                if (strcmp(t->name, "default") == 0)
+                        continue;
+                while (config_tenant_rows[row].offset != offsetof(struct config_tenant, pool))
+                        row++;
+                if (t->pool == 0) {
+                        t->pool = MAX(round_down(c->memory.pool / 4, 2 * MIB), pool_least);
+                        config_bit_set(t->automatic, row, true);
+                        units_bytes(t->pool, chosen);
+                        tell(say, "the pool of tenant %s is %s: a quarter of memory.pool", t->name,
+                             chosen);
+                }
+                if (!checked_add(all, t->pool, &all))
+                        all = UINT64_MAX;
+        }
+        if (c->n_tenants > 0 && all > available) {
+                units_bytes(all, chosen);
+                units_bytes(available, total);
+                tell(warn,
+                     "the pools of all tenants are %s, but only %s of memory %s: they cannot fill",
+                     chosen, total, limited ? "its control group allows" : "are available");
+        }
+}
+
+/* --- disk --- */
+
+/* What the files of a store's folder take. 0 if there is none. */
+static uint64_t store_usage(const char *path)
+{
+        DIR *dir = opendir(path);
+        uint64_t bytes = 0;
+        struct dirent *entry;
+        struct stat st;
+
+        if (!dir)
+                return 0;
+        while ((entry = readdir(dir)))
+                if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    S_ISREG(st.st_mode))
+                        bytes += (uint64_t)st.st_blocks * 512;
+        closedir(dir);
+        return bytes;
+}
+
+int config_available_space(const char *path, uint64_t *ret_bytes, uint64_t *ret_device)
+{
+        char parent[PATH_MAX];
+        struct statvfs fs;
+        struct stat st;
+        uint64_t bytes;
+
+        if ((size_t)snprintf(parent, sizeof(parent), "%s", path) >= sizeof(parent))
+                return -ENAMETOOLONG;
+        while (stat(parent, &st) < 0) {
+                char *slash;
+
+                if (errno != ENOENT)
+                        return -errno;
+                slash = strrchr(parent, '/');
+                while (slash && slash > parent && slash[-1] == '/')
+                        slash--;
+                if (!slash)
+                        strcpy(parent, ".");
+                else if (slash == parent)
+                        strcpy(parent, "/");
+                else
+                        *slash = '\0';
+        }
+        if (!S_ISDIR(st.st_mode))
+                return -ENOTDIR;
+        if (statvfs(parent, &fs) < 0)
+                return -errno;
+        if (!checked_mul((uint64_t)fs.f_bavail, (uint64_t)fs.f_frsize, &bytes) ||
+            !checked_add(bytes, store_usage(path), &bytes))
+                bytes = UINT64_MAX;
+        *ret_bytes = bytes;
+        *ret_device = (uint64_t)st.st_dev;
+        return 0;
+}
+
+static int resolve_limit(struct config *c, void (*say)(const char *text),
+                         void (*warn)(const char *text), struct config_error *ret_error)
+{
+        uint64_t devices[CONFIG_MAX_PATHS], free_bytes = 0, bytes,
+                                            least = limit_least * c->store.path.n;
+        char chosen[UNITS_TEXT], all[UNITS_TEXT], where[320], at[CONFIG_WHERE];
+        unsigned n_devices = 0, missing = 0;
+        bool automatic = take_auto(c, "store.limit");
+
+        assert(c->store.path.n > 0 && c->store.path.n <= CONFIG_MAX_PATHS);
+        for (unsigned i = 0; i < c->store.path.n; i++) {
+                unsigned j;
+                int r;
+
+                r = config_available_space(c->store.path.items[i], &bytes, &devices[n_devices]);
+                if (r < 0 && missing + 1 < c->store.path.n) {
+                        missing++; /* the store says so, and starts without it */
+                        continue;
+                }
+                if (r < 0) {
+                        c->place[config_row_find("store.path")].broken = true;
+                        return config_fail(ret_error, r, "%sstore.path: %.240s: %s%s",
+                                           config_where(c, "store.path", at),
+                                           c->store.path.items[i], strerror(-r),
+                                           r == -EACCES || r == -EPERM
+                                                   ? "; the daemon's user must own the directory"
+                                                   : "");
+                }
+                for (j = 0; devices[j] != devices[n_devices]; j++)
+                        ;
+                if (j < n_devices) /* shares a file system with one before */
+                        continue;
+                n_devices++;
+                if (!checked_add(free_bytes, bytes, &free_bytes))
+                        free_bytes = UINT64_MAX;
+        }
+        /* As if it were like the others, so that the limit stays about what it was with it. */
+        if (missing > 0 && (!checked_mul(free_bytes / n_devices, (uint64_t)missing, &bytes) ||
+                            !checked_add(free_bytes, bytes, &free_bytes)))
+                free_bytes = UINT64_MAX;
+        if (c->store.path.n == 1)
+                snprintf(where, sizeof(where), "at %.240s", c->store.path.items[0]);
+        else
+                snprintf(where, sizeof(where), "on %s", units_count(n_devices, "file system", at));
+        units_bytes(free_bytes, all);
+        if (!automatic) {
+                if (c->store.limit > free_bytes) {
+                        units_bytes(c->store.limit, chosen);
+                        tell(warn,
+                             "store.limit is %s, but only %s are free %s: the store stops growing "
+                             "when the file "
+                             "system is full",
+                             chosen, all, where);
+                }
+                return 0;
+        }
+        c->store.limit = round_down(MIN(free_bytes / 2, limit_most), MIB);
+        if (c->store.limit < least) {
+                c->store.limit = 0;
+                units_bytes(least, chosen);
+                return config_fail(ret_error, -ENOSPC,
+                                   "store.limit: only %s are free %s, and the smallest store takes "
+                                   "%s of twice as much; "
+                                   "make room, or set store.path or store.limit",
+                                   all, where, chosen);
+        }
+        units_bytes(c->store.limit, chosen);
+        if (free_bytes / 2 > limit_most)
+                tell(say, "store.limit is %s: %s are free %s, and auto takes no more", chosen, all,
+                     where);
+        else
+                tell(say, "store.limit is %s: half of the %s that are free %s", chosen, all, where);
+        return 0;
+}
+
+/* --- places --- */
+
+static const char *home_folder(void)
+{
+        const char *home = getenv("HOME");
+        const struct passwd *pw;
+
+        if (home && *home == '/')
+                return home;
+        pw = getpwuid(geteuid());
+        return pw && pw->pw_dir && pw->pw_dir[0] == '/' ? pw->pw_dir : NULL;
+}
+
+/* The first of a list of folders as the service manager gives it, without a slash at its end. */
+static bool first_folder(const char *variable, char ret[static PATH_MAX])
+{
+        const char *value = getenv(variable);
+        size_t n = value ? strcspn(value, ":") : 0;
+
+        while (n > 1 && value[n - 1] == '/')
+                n--;
+        if (n == 0 || n >= PATH_MAX || *value != '/')
+                return false;
+        memcpy(ret, value, n);
+        ret[n] = '\0';
+        return true;
+}
+
+static int resolve_socket(struct config *c, void (*say)(const char *text),
+                          struct config_error *ret_error)
+{
+        char folder[PATH_MAX], path[PATH_MAX + 32], why[CONFIG_WHY], text[32];
+        const char *from;
+        uint64_t given[2];
+        int row = config_row_find("listen.socket"), r;
+
+        if (!config_row_is_auto(c, &config_rows[row]))
+                return 0;
+        if (first_folder("RUNTIME_DIRECTORY", folder)) {
+                snprintf(path, sizeof(path), "%s/kvcache.sock", folder);
+                from = "in $RUNTIME_DIRECTORY";
+        } else if (geteuid() == 0) {
+                snprintf(path, sizeof(path), "/run/kvcache/kvcache.sock");
+                from = "the daemon runs as root";
+        } else if (first_folder("XDG_RUNTIME_DIR", folder)) {
+                snprintf(path, sizeof(path), "%s/kvcache/kvcache.sock", folder);
+                from = "in $XDG_RUNTIME_DIR";
+        } else {
+                snprintf(text, sizeof(text), "%u", (unsigned)geteuid());
+                snprintf(path, sizeof(path), "/tmp/kvcache-%s/kvcache.sock", text);
+                from = "there is no $XDG_RUNTIME_DIR";
+        }
+        memcpy(given, c->given, sizeof(given));
+        r = config_assign(c, (unsigned)row, path, false, why);
+        memcpy(c->given, given, sizeof(given));
+        if (r < 0)
+                return config_fail(ret_error, r, "%s; set it", why);
+        config_bit_set(c->automatic, (unsigned)row, true);
+        tell(say, "listen.socket is %.240s: %s", path, from);
+        return 0;
+}
+
+static int resolve_path(struct config *c, void (*say)(const char *text),
+                        struct config_error *ret_error)
+{
+        char folder[PATH_MAX], path[PATH_MAX + 32], why[CONFIG_WHY];
+        const char *from, *home;
+        uint64_t given[2];
+        int row = config_row_find("store.path"), r;
+
+        if (!config_row_is_auto(c, &config_rows[row]))
+                return 0;
+        if (first_folder("STATE_DIRECTORY", folder)) {
+                snprintf(path, sizeof(path), "%s", folder);
+                from = "$STATE_DIRECTORY";
+        } else if (geteuid() == 0) {
+                snprintf(path, sizeof(path), "/var/lib/kvcache");
+                from = "the daemon runs as root";
+        } else if (first_folder("XDG_STATE_HOME", folder)) {
+                snprintf(path, sizeof(path), "%s/kvcache", folder);
+                from = "in $XDG_STATE_HOME";
+        } else {
+                home = home_folder();
+                if (!home || strlen(home) >= PATH_MAX)
+                        return config_fail(ret_error, -EINVAL,
+                                           "store.path: auto finds no place: there is no "
+                                           "$XDG_STATE_HOME and no home "
+                                           "directory; set it");
+                snprintf(path, sizeof(path), "%s/.local/state/kvcache", home);
+                from = "in the home directory";
+        }
+        memcpy(given, c->given, sizeof(given));
+        r = config_assign(c, (unsigned)row, path, false, why);
+        memcpy(c->given, given, sizeof(given));
+        if (r < 0)
+                return config_fail(ret_error, r, "%s; set it", why);
+        config_bit_set(c->automatic, (unsigned)row, true);
+        tell(say, "store.path is %.240s: %s", path, from);
+        return 0;
+}
+
+static void resolve_workers(struct config *c, void (*say)(const char *text))
+{
+        unsigned cores = 1;
+        cpu_set_t set;
+
+        if (!take_auto(c, "io.workers"))
+                return;
+        if (sched_getaffinity(0, sizeof(set), &set) == 0)
+                cores = (unsigned)CPU_COUNT(&set);
+        else if (sysconf(_SC_NPROCESSORS_ONLN) > 0) /* more processors than the set holds */
+                cores = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
+        c->io.workers = MAX(MIN(cores, 4u), 1u);
+        tell(say, "io.workers is %u: there %s %u core%s", (unsigned)c->io.workers,
+             cores == 1 ? "is" : "are", cores, cores == 1 ? "" : "s");
+}
+
+int config_resolve(struct config *c, void (*say)(const char *text), struct config_error *ret_error)
+{
+        return config_resolve_warning(c, say, say, ret_error);
+}
+
+int config_resolve_warning(struct config *c, void (*say)(const char *text),
+                           void (*warn)(const char *text), struct config_error *ret_error)
+{
+        char chosen[UNITS_TEXT];
+        int r;
+
+        r = resolve_socket(c, say, ret_error);
+        if (r < 0)
+                return r;
+        r = resolve_path(c, say, ret_error);
+        if (r < 0)
+                return r;
+        r = resolve_limit(c, say, warn, ret_error);
+        if (r < 0)
+                return r;
+        if (take_auto(c, "store.entries")) {
+                c->store.entries = MIN(MAX(c->store.limit / (256 * KIB), (uint64_t)1 << 20),
+                                       (uint64_t)1 << 30);
+                tell(say,
+                     "store.entries is %llu: one for every 256 KiB of the limit, at least 1048576",
+                     (unsigned long long)c->store.entries);
+        }
+        resolve_pool(c, say, warn);
+        resolve_tenants(c, say, warn);
+        resolve_workers(c, say);
+        if (take_auto(c, "limits.leased_bytes")) {
+                c->limits.leased_bytes = c->memory.pool / 4;
+                units_bytes(c->limits.leased_bytes, chosen);
+                tell(say, "limits.leased_bytes is %s: a quarter of the pool", chosen);
+        }
+        return config_check(c, ret_error);
+}

@@ -1,0 +1,645 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table; what comes from the environment and from --set; and what may change while running.
+ *
+ * Runs on the loop thread, at start and at a reload. Values are value.c's business. A key
+ * that nobody knows is answered with the one that was meant, found by edit distance, or with those
+ * that there are. */
+#include <assert.h>
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+#include "suggest.h"
+#include "cleanup.h"
+#include "config/internal.h"
+
+#define AUTO   CONFIG_AUTO
+#define RELOAD CONFIG_RELOAD
+
+const struct config_row config_rows[] = {
+/* clang-format off */
+#define ROW(type, section, key, member, initial, least, most, words, flags, help)             \
+        { #section "." #key, CONFIG_##type, offsetof(struct config, section.member), initial, \
+          least, most, words, flags, help },
+#include "config/config.def"
+#undef ROW
+        /* clang-format on */
+};
+const unsigned config_n_rows = ARRAY_SIZE(config_rows);
+static_assert(ARRAY_SIZE(config_rows) <= CONFIG_MAX_ROWS, "struct config has a bit a row");
+
+const struct config_row config_tenant_rows[] = {
+/* clang-format off */
+#define ROW(type, section, key, member, initial, least, most, words, flags, help)               \
+        { #section "." #key, CONFIG_##type, offsetof(struct config_tenant, member), initial,     \
+          least, most, words, flags, help },
+#include "config/tenant.def"
+#undef ROW
+        /* clang-format on */
+};
+const unsigned config_n_tenant_rows = ARRAY_SIZE(config_tenant_rows);
+static_assert(ARRAY_SIZE(config_tenant_rows) <= CONFIG_MAX_TENANT_ROWS, "each row has its place");
+
+typedef char *member_SOCKET, *member_HTTP, *member_CHOICE, *member_TENANT;
+typedef uint32_t member_MODE;
+typedef struct config_strings member_PATHS, member_NAMES;
+typedef uint64_t member_BYTES, member_COUNT, member_TIME;
+typedef bool member_SWITCH;
+#define ROW(type, section, key, member, ...)                                                       \
+        static_assert(__builtin_types_compatible_p(                                                \
+                              __typeof__(((struct config *)0)->section.member), member_##type),    \
+                      #section "." #key " and its member are of different types");
+#include "config/config.def"
+#undef ROW
+
+#define ROW(type, section, key, member, ...)                                                       \
+        static_assert(__builtin_types_compatible_p(                                                \
+                              __typeof__(((struct config_tenant *)0)->member), member_##type),     \
+                      #section "." #key " and its member are of different types");
+#include "config/tenant.def"
+#undef ROW
+
+/* Other names of keys. */
+static const struct {
+        const char *name, *row;
+} aliases[] = {
+        { "tenants.default.users", "access.users" },
+        { "tenants.default.groups", "access.groups" },
+};
+
+/* Variables that belong to the client's side. */
+static const char *const reserved_variables[] = { "KVCACHE_SOCKET", "KVCACHE_BENCH_SESSION" };
+
+int config_fail(struct config_error *ret_error, int r, const char *fmt, ...)
+{
+        va_list args;
+
+        va_start(args, fmt);
+        vsnprintf(ret_error->text, sizeof(ret_error->text), fmt, args);
+        va_end(args);
+        return r;
+}
+
+/* "store.limit" -> "KVCACHE_STORE_LIMIT" */
+static void variable_name(const char *name, char ret[static 64])
+{
+        size_t n = (size_t)snprintf(ret, 64, "KVCACHE_%s", name);
+
+        assert(n < 64);
+        for (char *p = ret; *p; p++)
+                *p = *p == '.' ? '_' : (char)toupper((unsigned char)*p);
+}
+
+int config_note(struct config_error *ret_error, int r)
+{
+        uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+
+        if (r >= 0 || r == -ENOMEM || !ret_error->each || ret_error->broken)
+                return r;
+        for (const char *p = ret_error->text; *p; p++)
+                hash = (hash ^ (unsigned char)*p) * UINT64_C(0x100000001b3);
+        for (unsigned i = 0; i < ret_error->n && i < ARRAY_SIZE(ret_error->noted); i++)
+                if (ret_error->noted[i] == hash)
+                        return 0;
+        if (ret_error->n < ARRAY_SIZE(ret_error->noted))
+                ret_error->noted[ret_error->n] = hash;
+        ret_error->n++;
+        ret_error->each(ret_error->userdata, ret_error->text);
+        return 0;
+}
+
+static void print_where(const struct config *c, const struct config_place *place, const char *name,
+                        char ret[static CONFIG_WHERE])
+{
+        char variable[64];
+
+        ret[0] = '\0';
+        switch (place->from) {
+        case CONFIG_FROM_NOWHERE:
+        case CONFIG_FROM_SET: /* which is in front of who reads the error */
+                break;
+        case CONFIG_FROM_FILE:
+                snprintf(ret, CONFIG_WHERE, "%s:%u:%u: ", c->file, place->line, place->column);
+                break;
+        case CONFIG_FROM_ENVIRONMENT:
+                variable_name(name, variable);
+                snprintf(ret, CONFIG_WHERE, "%s: ", variable);
+                break;
+        }
+}
+
+const char *config_where(const struct config *c, const char *name, char ret[static CONFIG_WHERE])
+{
+        int row = config_row_find(name);
+
+        assert(row >= 0);
+        print_where(c, &c->place[row], name, ret);
+        return ret;
+}
+
+const char *config_tenant_where(const struct config *c, const struct config_tenant *t, unsigned row,
+                                char ret[static CONFIG_WHERE])
+{
+        print_where(c, &t->place[row], "", ret);
+        return ret;
+}
+
+/* --- names of keys --- */
+
+int config_row_find(const char *name)
+{
+        for (unsigned i = 0; i < ARRAY_SIZE(aliases); i++)
+                if (strcmp(aliases[i].name, name) == 0)
+                        name = aliases[i].row;
+        for (unsigned i = 0; i < config_n_rows; i++)
+                if (strcmp(config_rows[i].name, name) == 0)
+                        return (int)i;
+        return -1;
+}
+
+static const char *name_at(unsigned i)
+{
+        return i < config_n_rows ? config_rows[i].name : aliases[i - config_n_rows].name;
+}
+
+enum { N_NAMES = ARRAY_SIZE(config_rows) + ARRAY_SIZE(aliases) };
+
+bool config_is_section(const char *name)
+{
+        size_t n = strlen(name);
+
+        for (unsigned i = 0; i < N_NAMES; i++)
+                if (strncmp(name_at(i), name, n) == 0 && name_at(i)[n] == '.')
+                        return n > 0;
+        return false;
+}
+
+/* The dotted name's parts up to and without the last one. */
+static size_t section_length(const char *name)
+{
+        const char *dot = strrchr(name, '.');
+
+        return dot ? (size_t)(dot - name) : 0;
+}
+
+void config_say_unknown(const char *name, char why[static CONFIG_WHY])
+{
+        char quoted[CONFIG_QUOTED], quoted_entry[CONFIG_QUOTED], entry[CONFIG_QUOTED];
+        char sections[16][24];
+        struct suggestion meant = suggest_init(name);
+        bool lacks_section = false;
+        size_t n = section_length(name);
+        unsigned n_sections = 0;
+        int used;
+
+        if (strncmp(name, "tenants.", 8) == 0 && strcmp(name, "tenants.default") != 0 &&
+            strncmp(name, "tenants.default.", 16) != 0) {
+                snprintf(entry, sizeof(entry), "- name: %s", name + 8);
+                config_refuse(why,
+                              "unknown key %s; tenants are a list in the file, an entry each: "
+                              "%s, and its keys below",
+                              config_quote(name, quoted), config_quote(entry, quoted_entry));
+                return;
+        }
+        for (unsigned i = 0; i < N_NAMES; i++) {
+                const char *candidate = name_at(i), *last = strrchr(candidate, '.') + 1;
+
+                suggest_try(&meant, name, candidate);
+                if (n == 0 && !lacks_section && strcasecmp(last, name) == 0) {
+                        meant = (struct suggestion){ .text = candidate };
+                        lacks_section = true;
+                }
+        }
+        /* sections, too: `stor:` with keys below it */
+        for (unsigned i = 0; i < N_NAMES && n_sections < ARRAY_SIZE(sections); i++) {
+                size_t length = strcspn(name_at(i), ".");
+
+                if (n_sections > 0 && strncmp(sections[n_sections - 1], name_at(i), length) == 0)
+                        continue;
+                assert(length < sizeof(sections[0]));
+                snprintf(sections[n_sections], sizeof(sections[0]), "%.*s", (int)length,
+                         name_at(i));
+                suggest_try(&meant, name, sections[n_sections++]);
+        }
+        config_quote(name, quoted);
+        if (meant.text) {
+                config_refuse(why, "unknown key %s; did you mean \"%s\"?", quoted, meant.text);
+                return;
+        }
+        used = snprintf(why, CONFIG_WHY, "unknown key %s; ", quoted);
+        if (n > 0 && n < 64) {
+                const char *sep = "the keys there are ";
+
+                for (unsigned i = 0; i < N_NAMES && used < CONFIG_WHY; i++)
+                        if (strncmp(name_at(i), name, n + 1) == 0 &&
+                            section_length(name_at(i)) == n) {
+                                used += snprintf(why + used, CONFIG_WHY - (size_t)used, "%s%s", sep,
+                                                 name_at(i) + n + 1);
+                                sep = ", ";
+                        }
+                if (*sep == ',')
+                        return;
+        }
+        for (unsigned i = 0; i < n_sections && used < CONFIG_WHY; i++)
+                used += snprintf(why + used, CONFIG_WHY - (size_t)used, "%s%s",
+                                 i == 0 ? "the sections are " : ", ", sections[i]);
+}
+
+/* --- all of it --- */
+
+void config_init(struct config *c)
+{
+        char why[CONFIG_WHY];
+        int r;
+
+        *c = (struct config){};
+        for (unsigned i = 0; i < config_n_rows; i++) {
+                r = config_assign(c, i, config_rows[i].initial, true, why);
+                if (r == -ENOMEM)
+                        abort();
+                assert(r == 0);
+        }
+        memset(c->given, 0, sizeof(c->given));
+}
+
+void config_rows_fini(void *object, const struct config_row *rows, unsigned n)
+{
+        for (unsigned i = 0; i < n; i++)
+                switch (rows[i].type) {
+                case CONFIG_SOCKET:
+                case CONFIG_HTTP:
+                case CONFIG_CHOICE:
+                case CONFIG_TENANT:
+                        free(*(char **)config_member(object, &rows[i]));
+                        break;
+                case CONFIG_PATHS:
+                case CONFIG_NAMES:
+                        config_strings_fini(config_member(object, &rows[i]));
+                        break;
+                default:
+                        break;
+                }
+}
+
+void config_fini(struct config *c)
+{
+        config_rows_fini(c, config_rows, config_n_rows);
+        for (unsigned i = 0; i < c->n_tenants; i++)
+                config_rows_fini(&c->tenants[i], config_tenant_rows, config_n_tenant_rows);
+        free(c->tenants);
+        *c = (struct config){};
+}
+
+/* --- tenants --- */
+
+int config_tenant_add(struct config *c, struct config_tenant **ret)
+{
+        void *p = realloc(c->tenants, (c->n_tenants + 1) * sizeof(*c->tenants));
+
+        if (!p)
+                return -ENOMEM;
+        c->tenants = p;
+        c->tenants[c->n_tenants] = (struct config_tenant){};
+        *ret = &c->tenants[c->n_tenants++];
+        return 0;
+}
+
+void config_tenant_drop(struct config *c)
+{
+        config_rows_fini(&c->tenants[--c->n_tenants], config_tenant_rows, config_n_tenant_rows);
+}
+
+int config_tenant_check(const struct config *c, const struct config_tenant *t,
+                        char why[static CONFIG_WHY])
+{
+        bool is_default = t->name && strcmp(t->name, "default") == 0;
+        unsigned others = 0;
+
+        if (!t->name)
+                return config_refuse(why, "this tenant has no name");
+        for (const struct config_tenant *o = c->tenants; o < t; o++) {
+                others += strcmp(o->name, "default") != 0;
+                if (strcmp(o->name, t->name) == 0)
+                        return config_refuse(why, "there are two tenants \"%s\"", t->name);
+        }
+        if (is_default && (t->users.n > 0 || t->groups.n > 0 || t->pool > 0))
+                return config_refuse(
+                        why, "tenant \"default\" has limits only: its users and groups are those "
+                             "of access, its pool is memory.pool");
+        if (!is_default && t->users.n == 0 && t->groups.n == 0)
+                return config_refuse(why, "tenant \"%s\" has neither users nor groups", t->name);
+        if (!is_default && others + 1 >= CONFIG_MAX_TENANTS)
+                return config_refuse(why, "there may be %d tenants, \"default\" included",
+                                     CONFIG_MAX_TENANTS);
+        return 0;
+}
+
+void config_uid_limits(const struct config *c, uint64_t *ret_connections, uint64_t *ret_keys)
+{
+        uint64_t most = c->limits.connections;
+
+        *ret_connections = c->limits.uid_connections
+                                   ? c->limits.uid_connections
+                                   : MIN(MAX(most - most / 4, (uint64_t)64), most);
+        *ret_keys = c->limits.uid_keys ? c->limits.uid_keys : c->limits.keys - c->limits.keys / 4;
+}
+
+/* --- environment, --set --- */
+
+int config_load_environment(struct config *c, char *const *variables,
+                            void (*warn)(const char *text), struct config_error *ret_error)
+{
+        char why[CONFIG_WHY], text[CONFIG_WHY], quoted[CONFIG_QUOTED];
+        int r;
+
+        for (; *variables; variables++) {
+                const char *equals = strchr(*variables, '=');
+                char name[64], candidate[64], meant_name[64];
+                struct suggestion meant;
+                int row = -1;
+
+                if (strncmp(*variables, "KVCACHE_", 8) != 0 || !equals)
+                        continue;
+                snprintf(name, sizeof(name), "%.*s", (int)MIN(equals - *variables, (ptrdiff_t)63),
+                         *variables);
+                for (unsigned i = 0; i < ARRAY_SIZE(reserved_variables); i++)
+                        if (strcmp(name, reserved_variables[i]) == 0)
+                                row = -2;
+                if (row == -2)
+                        continue;
+
+                meant = suggest_init(name + 8);
+                for (unsigned i = 0; i < N_NAMES && row < 0; i++) {
+                        struct suggestion before = meant;
+
+                        variable_name(name_at(i), candidate);
+                        if (strcmp(candidate, name) == 0)
+                                row = config_row_find(name_at(i));
+                        suggest_try(&meant, name, candidate);
+                        if (meant.distance < before.distance)
+                                strcpy(meant_name, candidate);
+                }
+                if (row < 0) {
+                        if (meant.text)
+                                snprintf(text, sizeof(text),
+                                         "environment variable %s is not known and ignored; did "
+                                         "you mean \"%s\"?",
+                                         config_quote(name, quoted), meant_name);
+                        else
+                                snprintf(text, sizeof(text),
+                                         "environment variable %s is not known and ignored",
+                                         config_quote(name, quoted));
+                        if (warn)
+                                warn(text);
+                        continue;
+                }
+                if (equals[1] == '\0')
+                        continue;
+                r = config_assign(c, (unsigned)row, equals + 1, true, why);
+                c->place[row] =
+                        (struct config_place){ .from = CONFIG_FROM_ENVIRONMENT, .broken = r < 0 };
+                if (r < 0)
+                        r = config_note(ret_error, config_fail(ret_error, r, "%s: %s", name, why));
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+int config_set(struct config *c, const char *assignment, const char *origin,
+               struct config_error *ret_error)
+{
+        const char *equals = strchr(assignment, '=');
+        char why[CONFIG_WHY], quoted[CONFIG_QUOTED], name[128];
+        int row, r;
+
+        if (!equals || equals == assignment)
+                return config_fail(ret_error, -EINVAL,
+                                   "%s %s: write it as key=value, as in store.limit=64GiB", origin,
+                                   config_quote(assignment, quoted));
+        snprintf(name, sizeof(name), "%.*s", (int)MIN(equals - assignment, (ptrdiff_t)127),
+                 assignment);
+        row = config_row_find(name);
+        if (row < 0) {
+                if (config_is_section(name))
+                        config_refuse(why, "\"%.40s\" is a section; name a key in it", name);
+                else
+                        config_say_unknown(name, why);
+                return config_fail(ret_error, -EINVAL, "%s %s: %s", origin,
+                                   config_quote(assignment, quoted), why);
+        }
+        r = config_assign(c, (unsigned)row, equals + 1, true, why);
+        c->place[row] = (struct config_place){ .from = CONFIG_FROM_SET, .broken = r < 0 };
+        if (r < 0)
+                return config_fail(ret_error, r, "%s %s: %s", origin,
+                                   config_quote(assignment, quoted), why);
+        return 0;
+}
+
+int config_check(const struct config *c, struct config_error *ret_error)
+{
+        uint64_t n = MAX(c->store.path.n, 1u);
+        char a[32], b[32], where[CONFIG_WHERE];
+        int r = 0;
+
+        if (c->store.limit != 0 && c->store.limit / n < 16 * MIB) {
+                config_exact_bytes(c->store.limit, a);
+                r = config_note(ret_error,
+                                config_fail(ret_error, -EINVAL,
+                                            "%sstore.limit: %s for %u paths; each needs at least "
+                                            "16MiB",
+                                            config_where(c, "store.limit", where), a, (unsigned)n));
+                if (r < 0)
+                        return r;
+        }
+        if (c->memory.pool != 0 && c->limits.leased_bytes > c->memory.pool) {
+                config_exact_bytes(c->limits.leased_bytes, a);
+                config_exact_bytes(c->memory.pool, b);
+                r = config_note(ret_error,
+                                config_fail(ret_error, -EINVAL,
+                                            "%slimits.leased_bytes: %s is more than memory.pool, "
+                                            "which is %s",
+                                            config_where(c, "limits.leased_bytes", where), a, b));
+                if (r < 0)
+                        return r;
+        }
+        if (strncmp(c->listen.http, "unix:", 5) == 0 &&
+            strcmp(c->listen.http + 5, c->listen.socket) == 0)
+                r = config_note(ret_error,
+                                config_fail(ret_error, -EINVAL,
+                                            "%slisten.http: the same socket as listen.socket; "
+                                            "clients and HTTP need one each",
+                                            config_where(c, "listen.http", where)));
+        return r;
+}
+
+int config_load_all(struct config *c, const char *path, bool path_must_exist,
+                    char *const *variables, char *const *sets, unsigned n_sets,
+                    void (*warn)(const char *text), struct config_error *ret_error)
+{
+        int r;
+
+        if (path) {
+                r = config_load_file(c, path, ret_error);
+                if (r < 0 && !path_must_exist && (r == -ENOENT || r == -ENOTDIR))
+                        r = 0;
+                r = config_note(ret_error, r);
+                if (r < 0)
+                        return r;
+        }
+        r = config_load_environment(c, variables, warn, ret_error);
+        for (unsigned i = 0; r == 0 && i < n_sets; i++)
+                r = config_note(ret_error, config_set(c, sets[i], "--set", ret_error));
+        if (r < 0)
+                return r;
+        r = config_check(c, ret_error);
+        return r < 0 ? r : ret_error->n > 0 ? -EINVAL : 0;
+}
+
+bool config_given(const struct config *c, const char *name)
+{
+        int row = config_row_find(name);
+
+        assert(row >= 0);
+        return config_bit(c->given, (unsigned)row);
+}
+
+/* --- reload --- */
+
+static bool row_equal(const void *a, const void *b, const struct config_row *row)
+{
+        const void *ma = config_member(a, row), *mb = config_member(b, row);
+        const struct config_strings *sa = ma, *sb = mb;
+
+        switch (row->type) {
+        case CONFIG_SOCKET:
+        case CONFIG_HTTP:
+        case CONFIG_CHOICE:
+        case CONFIG_TENANT:
+                return strcmp(*(char *const *)ma, *(char *const *)mb) == 0;
+        case CONFIG_MODE:
+                return *(const uint32_t *)ma == *(const uint32_t *)mb;
+        case CONFIG_PATHS:
+        case CONFIG_NAMES:
+                if (sa->n != sb->n)
+                        return false;
+                for (unsigned i = 0; i < sa->n; i++)
+                        if (strcmp(sa->items[i], sb->items[i]) != 0)
+                                return false;
+                return true;
+        case CONFIG_BYTES:
+        case CONFIG_COUNT:
+        case CONFIG_TIME:
+                return *(const uint64_t *)ma == *(const uint64_t *)mb;
+        case CONFIG_SWITCH:
+                return *(const bool *)ma == *(const bool *)mb;
+        }
+        return false;
+}
+
+static unsigned reload_tenant(struct config_tenant *t, const struct config_tenant *next,
+                              void (*say)(const char *text))
+{
+        char why[CONFIG_WHY], text[2 * CONFIG_WHY];
+        unsigned changed = 0;
+
+        for (unsigned i = 0; i < config_n_tenant_rows; i++) {
+                const struct config_row *row = &config_tenant_rows[i];
+                const char *key = row->name + strlen("tenants.");
+                _cleanup_(freep) char *from = NULL, *to = NULL;
+
+                if (config_bit(t->automatic, i) ? config_row_is_auto(next, row)
+                                                : row_equal(t, next, row))
+                        continue;
+                from = config_format(t, row);
+                to = config_format(next, row);
+                if (!from || !to) {
+                        say("out of memory: the configuration stays as it is");
+                        return changed;
+                }
+                if (!(row->flags & CONFIG_RELOAD)) {
+                        snprintf(text, sizeof(text),
+                                 "tenant %s: %s: %.160s becomes %.160s only at the next start",
+                                 t->name, key, from, to);
+                        say(text);
+                        continue;
+                }
+                if (config_assign_to(t, row, to, false, why) < 0)
+                        continue; /* it was read from the same text */
+                config_bit_set(t->given, i, config_bit(next->given, i));
+                snprintf(text, sizeof(text), "tenant %s: %s: %.160s is now %.160s", t->name, key,
+                         from, to);
+                say(text);
+                changed++;
+        }
+        return changed;
+}
+
+/* Limits change; who there is, and in which order they are asked, does not. */
+static unsigned reload_tenants(struct config *c, const struct config *next,
+                               void (*say)(const char *text))
+{
+        unsigned changed = 0;
+        bool same = c->n_tenants == next->n_tenants;
+
+        for (unsigned i = 0; i < c->n_tenants && same; i++)
+                same = strcmp(c->tenants[i].name, next->tenants[i].name) == 0;
+        if (!same) {
+                say("tenants: other entries, or another order of them, count only at the next "
+                    "start; nothing of tenants was changed");
+                return 0;
+        }
+        for (unsigned i = 0; i < c->n_tenants; i++)
+                changed += reload_tenant(&c->tenants[i], &next->tenants[i], say);
+        return changed;
+}
+
+unsigned config_reload(struct config *c, const struct config *next, void (*say)(const char *text))
+{
+        char why[CONFIG_WHY], text[2 * CONFIG_WHY];
+        unsigned changed = 0;
+
+        for (unsigned i = 0; i < config_n_rows; i++) {
+                const struct config_row *row = &config_rows[i];
+                _cleanup_(freep) char *from = NULL, *to = NULL;
+                bool to_auto = config_row_is_auto(next, row);
+                int r = 0;
+
+                if (config_bit(c->automatic, i) ? to_auto : row_equal(c, next, row))
+                        continue;
+                from = config_format(c, row);
+                to = config_format(next, row);
+                if (!from || !to) {
+                        say("out of memory: the configuration stays as it is");
+                        return changed;
+                }
+                if (!(row->flags & CONFIG_RELOAD)) {
+                        snprintf(text, sizeof(text),
+                                 "%s: %.160s becomes %.160s only at the next start", row->name,
+                                 from, to);
+                        say(text);
+                        continue;
+                }
+                /* what may change while running is one word or number: its text says all of it */
+                if (to_auto && row->offset == offsetof(struct config, limits.leased_bytes))
+                        c->limits.leased_bytes = c->memory.pool / 4;
+                else if (row->offset == offsetof(struct config, limits.leased_bytes) &&
+                         next->limits.leased_bytes > c->memory.pool)
+                        r = config_refuse(why, "%s is more than the pool", to);
+                else
+                        r = config_assign(c, i, to, false, why);
+                if (r < 0) {
+                        snprintf(text, sizeof(text), "%s stays %.160s: %s", row->name, from, why);
+                        say(text);
+                        continue;
+                }
+                config_bit_set(c->given, i, config_bit(next->given, i));
+                config_bit_set(c->automatic, i, to_auto && !config_row_is_auto(c, row));
+                snprintf(text, sizeof(text), "%s: %.160s is now %.160s", row->name, from, to);
+                say(text);
+                changed++;
+        }
+        return changed + reload_tenants(c, next, say);
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The configuration: YAML, KVCACHE_* variables and --set into one struct, from one table.
+ *
+ * config.def has a row a key: dotted name, member, type, default, range, unit, reloadable, help.
+ * From it come the parser, --help, --print-config, the commented conf/kvcache.yaml and the man
+ * page's list, and tests hold them against each other. Order of precedence: default < file <
+ * environment < --set.
+ *
+ * All text in a struct config is its own; config_fini() frees it. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum {
+        CONFIG_MAX_PATHS = 16,
+        CONFIG_MAX_NAMES = 64,
+        CONFIG_MAX_TENANTS = 16, /* "default" included, whether it has an entry or not */
+        CONFIG_TENANT_NAME = 63, /* bytes */
+        CONFIG_MAX_ROWS = 128,
+        CONFIG_MAX_TENANT_ROWS = 16,
+};
+
+enum config_choice_backend { CONFIG_BACKEND_AUTO, CONFIG_BACKEND_IO_URING, CONFIG_BACKEND_POSIX };
+
+struct config_strings {
+        char **items;
+        unsigned n;
+};
+
+/* Where a value was given, for errors that show only when all is read. */
+struct config_place {
+        enum {
+                CONFIG_FROM_NOWHERE, /* the default */
+                CONFIG_FROM_FILE,
+                CONFIG_FROM_ENVIRONMENT,
+                CONFIG_FROM_SET,
+        } from;
+        uint32_t line, column; /* of a file; from 1 */
+        bool broken;           /* what was given is refused, and it has its default */
+};
+
+/* An entry of `tenants`. 0 of a number: "auto", that is, no limit of its own. */
+struct config_tenant {
+        char *name;
+        struct config_strings users, groups;
+        uint64_t pool;
+        uint64_t connections, leases, leased_bytes, lane_bytes, donated, keys, namespaces,
+                stored_bytes;
+        uint64_t given[2], automatic[2]; /* as in struct config, a bit a row of tenant.def */
+        struct config_place place[CONFIG_MAX_TENANT_ROWS];
+};
+
+struct config {
+        struct {
+                char *socket; /* listen.socket: path; "" decides by who runs it (see config_resolve)
+                               */
+                char *http;   /* listen.http: "127.0.0.1:9750", "unix:/path", "off" */
+                uint32_t mode; /* listen.mode: octal permissions of the socket */
+        } listen;
+        struct {
+                struct config_strings path; /* store.path: one or a list; empty: decided */
+                uint64_t limit;   /* store.limit: bytes; 0 (auto): min(1/2 of free space, 64 GiB) */
+                uint64_t segment; /* store.segment: bytes of a data file, wished */
+                uint64_t entries; /* store.entries; 0 (auto) */
+                bool prewrite;    /* store.prewrite */
+                uint64_t error_budget;      /* store.error_budget: of a path in a minute */
+                uint64_t reserve;           /* store.reserve: bytes; 0 (auto) */
+                uint64_t scrub_rate;        /* store.scrub_rate: bytes a second; 0: none */
+                uint64_t scrub_interval_ms; /* store.scrub_interval */
+        } store;
+        struct {
+                uint64_t pool; /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB)
+                                */
+                char *huge_pages;  /* memory.huge_pages: auto | off */
+                uint64_t lane;     /* memory.lane: largest lane of a session; <= 64 MiB */
+                bool lookup_index; /* memory.lookup_index */
+        } memory;
+        struct {
+                char *backend;    /* io.backend: auto | io_uring | posix */
+                uint64_t workers; /* io.workers; 0 (auto) */
+                uint64_t depth;   /* io.depth: operations in flight a worker */
+                bool direct;      /* io.direct: auto (try) | off */
+                uint64_t hang_ms; /* io.hang */
+        } io;
+        struct {
+                char *policy; /* eviction.policy: lru */
+        } eviction;
+        struct {
+                struct config_strings admin_users,
+                        admin_groups; /* access.admin_users, ...: names or numbers; root and the
+                                         daemon's own uid always are */
+                struct config_strings users, groups; /* access.users, ...: who may connect; empty:
+                                                        anyone the socket's mode lets in */
+        } access;
+        struct {
+                uint64_t connections;    /* limits.connections */
+                uint64_t lane_bytes;     /* limits.lane_bytes: of all; 0 (auto): 1/2 of what is
+                                            available */
+                uint64_t donated;        /* limits.donated: of all; 0 (auto): 3/4 of the machine */
+                uint64_t keys;           /* limits.keys: of requests in flight, of all */
+                uint64_t requests;       /* limits.requests: in flight, of all */
+                uint64_t request_memory; /* limits.request_memory: of all; 0 (auto): by `keys` */
+                uint64_t unread_fds; /* limits.unread_fds: of all; 0 (auto): 1/2 of RLIMIT_NOFILE */
+                /* limits.uid_*: of one user; 0 (auto): see config_uid_limits() */
+                uint64_t uid_connections, uid_leases, uid_leased_bytes, uid_lane_bytes, uid_donated,
+                        uid_keys, uid_requests, uid_request_memory, uid_unread_fds, uid_namespaces;
+                uint64_t leases;       /* limits.leases: of a connection, count */
+                uint64_t leased_bytes; /* limits.leased_bytes: of a connection; 0 (auto): pool/4 */
+                uint64_t handshake_ms; /* limits.handshake: from accept to HELLO */
+                uint64_t wait_ms; /* limits.wait: how long a request may wait for room when it names
+                                     no timeout */
+                uint64_t drain_ms; /* limits.drain: at SIGTERM, for what is not on disk yet */
+                uint64_t http_connections; /* limits.http_connections */
+                uint64_t http_ms; /* limits.http: absolute deadline of an HTTP connection */
+        } limits;
+        struct {
+                char *level; /* log.level */
+        } log;
+
+        struct config_tenant *tenants; /* in file order */
+        unsigned n_tenants;
+
+        /* One bit a row of the table: keys that were given, rather than defaulted; and keys whose
+         * "auto" config_resolve() replaced by what it chose. */
+        uint64_t given[2], automatic[2];
+        struct config_place place[CONFIG_MAX_ROWS];
+        char file[256]; /* its name, as errors say it */
+};
+
+/* Where an error is, and what; a sentence with a hint where one helps: `unknown key "store.limt";
+ * did you mean "store.limit"?` */
+struct config_error {
+        char text[640]; /* "kvcache.yaml:12:3: ..." , "--set store.limit=x: ...",
+                           "KVCACHE_STORE_LIMIT: ..." */
+        /* Not NULL: gets every error, and reading goes on behind one where it can. Then `n` counts
+         * them, `broken` says that what follows an error could not be read at all, and what is
+         * returned is that of the first. */
+        void (*each)(void *userdata, const char *text);
+        void *userdata;
+        unsigned n;
+        bool broken;
+        uint64_t noted[32]; /* what was said is not said again: of the first ones, a hash */
+};
+
+void config_init(struct config *c); /* the defaults; -ENOMEM is fatal at start: aborts */
+void config_fini(struct config *c);
+
+/* Each 0, or -EINVAL / -errno with *ret_error set; `c` may be partly changed then.
+ *
+ * A file is at most CONFIG_MAX_FILE bytes of UTF-8. Keys may be nested or dotted: `store:` above
+ * `limit: 64GiB`, or `store.limit: 64GiB`. Each may come once. `tenants:` is a list of mappings, a
+ * tenant each; or the mapping `default` of `users` and `groups`, another way to write access.users
+ * and access.groups. `text` need not end in a NUL; `name` is what errors call it.
+ *
+ * In the environment and with --set a list is written with commas; there the last one of several
+ * wins. An empty variable counts as unset. */
+enum { CONFIG_MAX_FILE = 1024 * 1024 };
+int config_load_text(struct config *c, const char *name, const char *text, size_t length,
+                     struct config_error *ret_error);
+int config_load_file(struct config *c, const char *path, struct config_error *ret_error);
+int config_load_environment(struct config *c, char *const *environ, void (*warn)(const char *text),
+                            struct config_error *ret_error);
+int config_set(struct config *c, const char *assignment, const char *origin,
+               struct config_error *ret_error);
+/* What rows cannot say alone (ranges that depend on each other). */
+int config_check(const struct config *c, struct config_error *ret_error);
+/* All of the above, in order, into a config_init()ed `c`. `path` may be NULL: no file. Without
+ * `path_must_exist` a file that is not there counts as empty. Resolves nothing. `warn` as for
+ * config_load_environment(). */
+int config_load_all(struct config *c, const char *path, bool path_must_exist, char *const *environ,
+                    char *const *sets, unsigned n_sets, void (*warn)(const char *text),
+                    struct config_error *ret_error);
+
+/* What this host must have: users and groups that are named, memory for the pools. Of a
+ * configuration that is resolved. 0, -EINVAL. */
+int config_check_host(const struct config *c, struct config_error *ret_error);
+/* Can the store and the sockets be made where they are to be? Looks only. 0, -EINVAL, -errno. A
+ * path of the store among several that is not usable is a `warn`: a start goes on without it. */
+int config_check_places(const struct config *c, void (*warn)(const char *text),
+                        struct config_error *ret_error);
+
+/* Fills in what "auto" means on this machine: socket path ($RUNTIME_DIRECTORY/kvcache.sock, which
+ * is /run/kvcache/kvcache.sock in the unit and for root, else
+ * $XDG_RUNTIME_DIR/kvcache/kvcache.sock, else /tmp/kvcache-UID/kvcache.sock), store path
+ * ($STATE_DIRECTORY, or /var/lib/kvcache for root, else $XDG_STATE_HOME/kvcache or
+ * ~/.local/state/kvcache), limit, entries, pool, workers, leased bytes. Tells `say` each choice, a
+ * sentence each. -ENOSPC: the file system has no room for the smallest store; -EINVAL: nowhere to
+ * put it. Once done, does nothing when called again. */
+int config_resolve(struct config *c, void (*say)(const char *text), struct config_error *ret_error);
+/* The same, with what an admin should look at (a pool that cannot fill) told apart from choices. */
+int config_resolve_warning(struct config *c, void (*say)(const char *text),
+                           void (*warn)(const char *text), struct config_error *ret_error);
+
+/* What limits.uid_connections and limits.uid_keys are where they are "auto". */
+void config_uid_limits(const struct config *c, uint64_t *ret_connections, uint64_t *ret_keys);
+
+/* For who collects errors with `each` over several of these: what one of them returned, noted, is
+ * 0. -ENOMEM, and what makes going on senseless, stay. */
+int config_note(struct config_error *ret_error, int r);
+
+/* Was the key given by file, environment or --set? `name` is dotted. */
+bool config_given(const struct config *c, const char *name);
+
+/* YAML that config_load_file() reads back to the same; comments tell what is a default, and what
+ * was chosen. */
+void config_print(const struct config *c, FILE *out);
+/* Every key with its help and range, at its default and commented out: the text of
+ * conf/kvcache.yaml. */
+void config_print_template(FILE *out);
+/* The keys, one a line with type, default and help, for --help. */
+void config_print_keys(FILE *out);
+
+/* Takes from `next` (loaded, not resolved) what may change while running, into `c` (resolved).
+ * Calls `say` for each key that changed, and for each that changed but needs a restart. Returns how
+ * many took effect. */
+unsigned config_reload(struct config *c, const struct config *next, void (*say)(const char *text));
+
+/* "64GiB", "1.5MiB", "4096", "10GB" (decimal); "5s", "250ms", "1min", "2h". 0, -EINVAL, -ERANGE. */
+int config_parse_bytes(const char *text, uint64_t *ret);
+int config_parse_ms(const char *text, uint64_t *ret);
+
+/* How much memory this process may still come to use: MemAvailable, and the limits of its control
+ * groups (v1 and v2, with all that are above them). `root` is "" or, in tests, a folder that holds
+ * proc/ and sys/. *ret_limited: a control group says so. Always an answer. */
+uint64_t config_available_memory(const char *root, bool *ret_limited);

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a configuration needs of the host: users and groups that it names, memory for its pools,
+ * places for the store and the sockets.
+ *
+ * Runs at start and for --check-config; looks, and changes nothing. Each error names where the
+ * value was given. A start learns about places when it makes them: only --check-config looks at
+ * them here. */
+#include <errno.h>
+#include <grp.h>
+#include <libgen.h>
+#include <limits.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/units.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "config/internal.h"
+
+/* --- users and groups --- */
+
+static bool is_number(const char *name)
+{
+        char *end;
+        unsigned long n;
+
+        errno = 0;
+        n = strtoul(name, &end, 10);
+        return name[0] != '\0' && *end == '\0' && errno == 0 && n < UINT32_MAX;
+}
+
+/* `where`: of the list. */
+static int check_names(const struct config_strings *names, bool groups, const char *key,
+                       const char *where, struct config_error *ret_error)
+{
+        for (unsigned i = 0; i < names->n; i++) {
+                const char *name = names->items[i];
+                char quoted[CONFIG_QUOTED];
+                int r;
+
+                if (is_number(name) || (groups ? getgrnam(name) != NULL : getpwnam(name) != NULL))
+                        continue;
+                r = config_note(ret_error,
+                                config_fail(ret_error, -EINVAL,
+                                            "%s%s: there is no %s %s on this host; make it, or "
+                                            "write its number",
+                                            where, key, groups ? "group" : "user",
+                                            config_quote(name, quoted)));
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+static int check_access(const struct config *c, struct config_error *ret_error)
+{
+        const struct {
+                const char *key;
+                const struct config_strings *names;
+                bool groups;
+        } lists[] = {
+                { "access.admin_users", &c->access.admin_users, false },
+                { "access.admin_groups", &c->access.admin_groups, true },
+                { "access.users", &c->access.users, false },
+                { "access.groups", &c->access.groups, true },
+        };
+        char where[CONFIG_WHERE], key[128];
+        int r = 0;
+
+        for (unsigned i = 0; i < ARRAY_SIZE(lists) && r == 0; i++)
+                r = check_names(lists[i].names, lists[i].groups, lists[i].key,
+                                config_where(c, lists[i].key, where), ret_error);
+        for (unsigned i = 0; i < c->n_tenants && r == 0; i++) {
+                const struct config_tenant *t = &c->tenants[i];
+
+                for (unsigned row = 0; row < config_n_tenant_rows && r == 0; row++) {
+                        if (config_tenant_rows[row].type != CONFIG_NAMES)
+                                continue;
+                        snprintf(key, sizeof(key), "%s of tenant %s", config_tenant_rows[row].name,
+                                 t->name);
+                        r = check_names(config_member(t, &config_tenant_rows[row]),
+                                        config_tenant_rows[row].offset ==
+                                                offsetof(struct config_tenant, groups),
+                                        key, config_tenant_where(c, t, row, where), ret_error);
+                }
+        }
+        return r;
+}
+
+/* --- memory --- */
+
+/* Of the machine, whether it is free or not. */
+static uint64_t machine_memory(void)
+{
+        long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+
+        return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : UINT64_MAX;
+}
+
+static int check_memory(const struct config *c, struct config_error *ret_error)
+{
+        uint64_t all = c->memory.pool, machine = machine_memory();
+        char pools[UNITS_TEXT], has[UNITS_TEXT], where[CONFIG_WHERE];
+
+        for (unsigned i = 0; i < c->n_tenants; i++)
+                if (strcmp(c->tenants[i].name, "default") != 0 &&
+                    !checked_add(all, c->tenants[i].pool, &all))
+                        all = UINT64_MAX;
+        if (all <= machine)
+                return 0;
+        return config_note(
+                ret_error,
+                config_fail(ret_error, -EINVAL,
+                            "%smemory.pool: %s%s is more than this machine's memory, "
+                            "%s; make it smaller, or auto",
+                            config_where(c, "memory.pool", where),
+                            all > c->memory.pool ? "with the pools of all tenants, " : "",
+                            units_bytes(all, pools), units_bytes(machine, has)));
+}
+
+int config_check_host(const struct config *c, struct config_error *ret_error)
+{
+        int r = check_access(c, ret_error);
+
+        return r < 0 ? r : check_memory(c, ret_error);
+}
+
+/* --- places --- */
+
+/* Can a directory be used, or be made with those above it? 0; -errno, and what `ret_at` is about
+ * it. */
+static int check_directory(const char *path, char ret_at[static PATH_MAX])
+{
+        struct stat st;
+        bool there = true;
+
+        snprintf(ret_at, PATH_MAX, "%s", path);
+        while (stat(ret_at, &st) < 0) {
+                char *slash;
+
+                if (errno != ENOENT)
+                        return -errno;
+                there = false;
+                slash = strrchr(ret_at, '/');
+                while (slash && slash > ret_at && slash[-1] == '/')
+                        slash--;
+                if (!slash)
+                        strcpy(ret_at, ".");
+                else
+                        slash[slash == ret_at] = '\0';
+        }
+        if (!S_ISDIR(st.st_mode))
+                return -ENOTDIR;
+        if (access(ret_at, (there ? R_OK : 0) | W_OK | X_OK) < 0)
+                return -errno;
+        return 0;
+}
+
+static const char *hint_for(int r)
+{
+        switch (r) {
+        case -EACCES:
+        case -EPERM:
+                return "; the daemon's user must be able to write there";
+        case -EROFS:
+                return "; choose a directory on a file system that can be written";
+        case -ENOTDIR:
+                return "; a directory is wanted";
+        default:
+                return "";
+        }
+}
+
+static int check_store_path(const struct config *c, const char *path,
+                            struct config_error *ret_error)
+{
+        char at[PATH_MAX], where[CONFIG_WHERE];
+        int r = check_directory(path, at);
+
+        if (r == 0)
+                return 0;
+        if (strcmp(at, path) == 0)
+                return config_fail(ret_error, r, "%sstore.path: %.200s: %s%s",
+                                   config_where(c, "store.path", where), path, strerror(-r),
+                                   hint_for(r));
+        return config_fail(ret_error, r, "%sstore.path: %.200s cannot be made in %.100s: %s%s",
+                           config_where(c, "store.path", where), path, at, strerror(-r),
+                           hint_for(r));
+}
+
+/* A Unix socket's: a directory for it, which is made if `makes_directory` and only the last of it
+ * is missing; and nothing but a socket in its place. */
+static int check_socket_place(const struct config *c, const char *key, const char *path,
+                              bool makes_directory, struct config_error *ret_error)
+{
+        _cleanup_(freep) char *copy = strdup(path);
+        char at[PATH_MAX], where[CONFIG_WHERE], *directory;
+        struct stat st;
+        bool there;
+        int r;
+
+        if (!copy)
+                return config_fail(ret_error, -ENOMEM, "out of memory");
+        directory = dirname(copy);
+        r = check_directory(directory, at);
+        there = r == 0 && strcmp(at, directory) == 0;
+        if (r == 0 && !there && (!makes_directory || strcmp(at, dirname(directory)) != 0))
+                r = -ENOENT;
+        if (r < 0)
+                return config_fail(
+                        ret_error, r, "%s%s: no socket can be made at %.108s: %.200s: %s%s",
+                        config_where(c, key, where), key, path, at,
+                        r == -ENOENT ? "the directories below it are missing" : strerror(-r),
+                        hint_for(r));
+        /* As a start has it. Root may look on behalf of the user that is to run the daemon. */
+        if (makes_directory && there && stat(at, &st) == 0 &&
+            (((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) ||
+             (geteuid() != 0 && st.st_uid != 0 && st.st_uid != geteuid())))
+                return config_fail(
+                        ret_error, -EPERM,
+                        "%s%s: other users may change the directory %.108s, and could "
+                        "replace the socket; it must belong to root or the daemon's user, "
+                        "without o+w or with its sticky bit",
+                        config_where(c, key, where), key, at);
+        if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
+                return config_fail(ret_error, -EEXIST,
+                                   "%s%s: %.108s is there and is no socket; remove it, or choose "
+                                   "another path",
+                                   config_where(c, key, where), key, path);
+        return 0;
+}
+
+static bool is_broken(const struct config *c, const char *key)
+{
+        return c->place[config_row_find(key)].broken;
+}
+
+int config_check_places(const struct config *c, void (*warn)(const char *text),
+                        struct config_error *ret_error)
+{
+        unsigned n = is_broken(c, "store.path") ? 0 : c->store.path.n, unusable = 0;
+        int r;
+
+        for (unsigned i = 0; i < n; i++) {
+                r = check_store_path(c, c->store.path.items[i], ret_error);
+                unusable += r < 0;
+                if (r < 0 && unusable < n)
+                        warn(ret_error->text);
+                else if ((r = config_note(ret_error, r)) < 0)
+                        return r;
+        }
+        if (!is_broken(c, "listen.socket")) {
+                r = config_note(ret_error, check_socket_place(c, "listen.socket", c->listen.socket,
+                                                              true, ret_error));
+                if (r < 0)
+                        return r;
+        }
+        if (strncmp(c->listen.http, "unix:", 5) == 0)
+                return config_note(
+                        ret_error,
+                        check_socket_place(c, "listen.http", c->listen.http + 5, false, ret_error));
+        return 0;
+}

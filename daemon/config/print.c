@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Values to text: what --print-config, --help, the commented default file and messages show.
+ *
+ * Numbers are printed exactly, in the largest unit that divides them, so that what is printed reads
+ * back to the same. Text is put in double quotes unless it is plainly harmless. Nothing fails but
+ * memory and `out`. */
+#include <assert.h>
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "config/internal.h"
+
+void config_exact_bytes(uint64_t bytes, char ret[static 32])
+{
+        static const char *const units[] = { "", "KiB", "MiB", "GiB", "TiB", "PiB" };
+        unsigned i = 0;
+
+        for (; bytes > 0 && bytes % 1024 == 0 && i + 1 < ARRAY_SIZE(units); i++)
+                bytes /= 1024;
+        snprintf(ret, 32, "%llu%s", (unsigned long long)bytes, units[i]);
+}
+
+void config_exact_ms(uint64_t ms, char ret[static 32])
+{
+        const char *unit = "ms";
+
+        if (ms > 0 && ms % HOUR == 0) {
+                ms /= HOUR;
+                unit = "h";
+        } else if (ms > 0 && ms % MINUTE == 0) {
+                ms /= MINUTE;
+                unit = "min";
+        } else if (ms % SECOND == 0) {
+                ms /= SECOND;
+                unit = "s";
+        }
+        snprintf(ret, 32, "%llu%s", (unsigned long long)ms, unit);
+}
+
+/* May stand without quotes: libyaml reads it as this very text. */
+static bool is_plain(const char *text, bool in_list)
+{
+        if (!isalnum((unsigned char)text[0]) && text[0] != '/')
+                return false;
+        if (strcasecmp(text, "null") == 0 || text[strlen(text) - 1] == ':')
+                return false;
+        for (const char *p = text; *p; p++)
+                if (!isalnum((unsigned char)*p) && !strchr(in_list ? "/._-+@" : "/._-+@:", *p))
+                        return false;
+        return true;
+}
+
+static void print_text(const char *text, bool in_list, FILE *out)
+{
+        if (is_plain(text, in_list)) {
+                fputs(text, out);
+                return;
+        }
+        fputc('"', out);
+        for (const char *p = text; *p; p++) {
+                if (*p == '"' || *p == '\\')
+                        fputc('\\', out);
+                fputc(*p, out);
+        }
+        fputc('"', out);
+}
+
+bool config_row_is_auto(const void *object, const struct config_row *row)
+{
+        const void *member = config_member(object, row);
+
+        if (!(row->flags & CONFIG_AUTO))
+                return false;
+        switch (row->type) {
+        case CONFIG_SOCKET:
+                return **(char *const *)member == '\0';
+        case CONFIG_PATHS:
+                return ((const struct config_strings *)member)->n == 0;
+        default:
+                return *(const uint64_t *)member == 0;
+        }
+}
+
+static void print_value(const void *object, const struct config_row *row, FILE *out)
+{
+        const void *member = config_member(object, row);
+        const struct config_strings *strings = member;
+        char text[32];
+
+        if (config_row_is_auto(object, row)) {
+                fputs("auto", out);
+                return;
+        }
+        switch (row->type) {
+        case CONFIG_SOCKET:
+        case CONFIG_HTTP:
+        case CONFIG_CHOICE:
+        case CONFIG_TENANT:
+                print_text(*(char *const *)member, false, out);
+                break;
+        case CONFIG_MODE:
+                fprintf(out, "%04o", *(const uint32_t *)member);
+                break;
+        case CONFIG_PATHS:
+        case CONFIG_NAMES:
+                if (row->type == CONFIG_PATHS && strings->n == 1) {
+                        print_text(strings->items[0], true, out);
+                        break;
+                }
+                fputc('[', out);
+                for (unsigned i = 0; i < strings->n; i++) {
+                        fputs(i > 0 ? ", " : "", out);
+                        print_text(strings->items[i], true, out);
+                }
+                fputc(']', out);
+                break;
+        case CONFIG_BYTES:
+                config_exact_bytes(*(const uint64_t *)member, text);
+                fputs(text, out);
+                break;
+        case CONFIG_COUNT:
+                fprintf(out, "%llu", (unsigned long long)*(const uint64_t *)member);
+                break;
+        case CONFIG_TIME:
+                config_exact_ms(*(const uint64_t *)member, text);
+                fputs(text, out);
+                break;
+        case CONFIG_SWITCH:
+                if (*(const bool *)member)
+                        fprintf(out, "%.*s", (int)strcspn(row->words, "|"), row->words);
+                else
+                        fputs(strchr(row->words, '|') + 1, out);
+                break;
+        }
+}
+
+char *config_format(const void *object, const struct config_row *row)
+{
+        char *text = NULL;
+        size_t size;
+        FILE *out = open_memstream(&text, &size);
+
+        if (!out)
+                return NULL;
+        print_value(object, row, out);
+        if (fclose(out) != 0) {
+                free(text);
+                return NULL;
+        }
+        return text;
+}
+
+/* "a|b|c" -> "a, b or c" */
+static void format_words(const char *words, char *ret, size_t size)
+{
+        size_t used = 0;
+
+        for (const char *p = words; *p && used + 8 < size; p++)
+                if (*p == '|')
+                        used += (size_t)sprintf(ret + used, "%s",
+                                                strchr(p + 1, '|') ? ", " : " or ");
+                else
+                        ret[used++] = *p;
+        ret[used] = '\0';
+}
+
+void config_format_range(const struct config_row *row, char *ret, size_t size)
+{
+        const char *or_auto = row->flags & CONFIG_AUTO ? ", or auto" : "";
+        char least[32], most[32];
+
+        switch (row->type) {
+        case CONFIG_SOCKET:
+                snprintf(ret, size, "a path%s", or_auto);
+                break;
+        case CONFIG_HTTP:
+                snprintf(ret, size, "ADDRESS:PORT, unix:/PATH or off");
+                break;
+        case CONFIG_TENANT:
+                snprintf(ret, size, "1 to %u letters, digits, \".\", \"_\" and \"-\"",
+                         (unsigned)CONFIG_TENANT_NAME);
+                break;
+        case CONFIG_MODE:
+                snprintf(ret, size, "octal, %04o to %04o", (unsigned)row->least,
+                         (unsigned)row->most);
+                break;
+        case CONFIG_PATHS:
+                snprintf(ret, size, "a path, a list of at most %u%s", (unsigned)row->most, or_auto);
+                break;
+        case CONFIG_NAMES:
+                snprintf(ret, size, "a name, or a list of at most %u", (unsigned)row->most);
+                break;
+        case CONFIG_BYTES:
+                config_exact_bytes(row->least, least);
+                config_exact_bytes(row->most, most);
+                snprintf(ret, size, "%s to %s%s", least, most, or_auto);
+                break;
+        case CONFIG_COUNT:
+                snprintf(ret, size, "%llu to %llu%s", (unsigned long long)row->least,
+                         (unsigned long long)row->most, or_auto);
+                break;
+        case CONFIG_TIME:
+                config_exact_ms(row->least, least);
+                config_exact_ms(row->most, most);
+                snprintf(ret, size, "%s to %s%s", least, most, or_auto);
+                break;
+        case CONFIG_SWITCH:
+        case CONFIG_CHOICE:
+                format_words(row->words, ret, size);
+                break;
+        }
+}
+
+static const char *key_of(const struct config_row *row)
+{
+        return strchr(row->name, '.') + 1;
+}
+
+/* Prints "section:" where a new one begins. Rows of a section are neighbours. */
+static void print_section(unsigned row, const char *before, FILE *out)
+{
+        size_t n = strcspn(config_rows[row].name, ".");
+
+        if (row > 0 && strncmp(config_rows[row - 1].name, config_rows[row].name, n + 1) == 0)
+                return;
+        fprintf(out, "%s%.*s:\n", row > 0 ? before : "", (int)n, config_rows[row].name);
+}
+
+/* What was given of it, and what was chosen. */
+static void print_tenant(const struct config_tenant *t, FILE *out)
+{
+        const char *before = "- ";
+
+        for (unsigned i = 0; i < config_n_tenant_rows; i++) {
+                if (!config_bit(t->given, i) && !config_bit(t->automatic, i))
+                        continue;
+                fprintf(out, "  %s%s: ", before, key_of(&config_tenant_rows[i]));
+                print_value(t, &config_tenant_rows[i], out);
+                fputs(config_bit(t->automatic, i) ? "  # chosen (auto)\n" : "\n", out);
+                before = "  ";
+        }
+}
+
+void config_print(const struct config *c, FILE *out)
+{
+        for (unsigned i = 0; i < config_n_rows; i++) {
+                print_section(i, "", out);
+                fprintf(out, "  %s: ", key_of(&config_rows[i]));
+                print_value(c, &config_rows[i], out);
+                if (config_bit(c->automatic, i))
+                        fputs("  # chosen (auto)", out);
+                else if (!config_bit(c->given, i))
+                        fputs("  # default", out);
+                fputc('\n', out);
+        }
+        if (c->n_tenants > 0)
+                fputs("tenants:\n", out);
+        for (unsigned i = 0; i < c->n_tenants; i++)
+                print_tenant(&c->tenants[i], out);
+}
+
+/* `text` in lines of at most 100 columns, each behind `prefix`. */
+static void print_wrapped(const char *prefix, const char *text, FILE *out)
+{
+        size_t room = 100 - strlen(prefix);
+
+        while (*text) {
+                size_t n = strlen(text);
+
+                if (n > room)
+                        for (n = room; n > 0 && text[n] != ' '; n--)
+                                ;
+                assert(n > 0);
+                fprintf(out, "%s%.*s\n", prefix, (int)n, text);
+                text += n;
+                text += strspn(text, " ");
+        }
+}
+
+void config_print_template(FILE *out)
+{
+        fputs("# kvcache-daemon reads this file at start and at SIGHUP; see kvcache.yaml(5).\n"
+              "#\n"
+              "# Every key is here, commented out, with its default. A variable "
+              "(KVCACHE_STORE_LIMIT=64GiB) overrides a\n"
+              "# key, an option (--set store.limit=64GiB) overrides both. kvcache-daemon "
+              "--check-config tests the file.\n"
+              "\n",
+              out);
+        for (unsigned i = 0; i < config_n_rows; i++) {
+                const struct config_row *row = &config_rows[i];
+                char range[96], line[160];
+
+                print_section(i, "", out);
+                print_wrapped("  # ", row->help, out);
+                config_format_range(row, range, sizeof(range));
+                snprintf(line, sizeof(line), "(%s%s)", range,
+                         row->flags & CONFIG_RELOAD ? "; changes with a reload" : "");
+                print_wrapped("  # ", line, out);
+                fprintf(out, "  #%s: %s\n\n", key_of(row), row->initial);
+        }
+        print_wrapped(
+                "# ",
+                "A tenant is a set of users with a memory pool, names of namespaces and limits "
+                "of its own. The first entry that has the user or one of the groups decides; "
+                "who is in none is of the tenant \"default\", whose users are those of access "
+                "and whose pool is memory.pool; an entry \"default\" gives it limits. Keys of "
+                "an entry:",
+                out);
+        fputs("#\n", out);
+        for (unsigned i = 0; i < config_n_tenant_rows; i++) {
+                const struct config_row *row = &config_tenant_rows[i];
+                char range[96], line[512];
+
+                config_format_range(row, range, sizeof(range));
+                snprintf(line, sizeof(line), "%s: %s (%s%s)", key_of(row), row->help, range,
+                         row->flags & CONFIG_RELOAD ? "; changes with a reload" : "");
+                print_wrapped("#   ", line, out);
+        }
+        fputs("#tenants:\n"
+              "#  - name: research\n"
+              "#    users: [alice, bob]\n"
+              "#    groups: [ml]\n"
+              "#    pool: 1GiB\n"
+              "#    stored_bytes: 100GiB\n",
+              out);
+}
+
+void config_print_keys(FILE *out)
+{
+        for (unsigned i = 0; i < config_n_rows; i++) {
+                const struct config_row *row = &config_rows[i];
+                char range[96];
+
+                config_format_range(row, range, sizeof(range));
+                fprintf(out, "  %s=%s  (%s)\n", row->name, row->initial, range);
+                print_wrapped("      ", row->help, out);
+        }
+        fputs("\n  tenants is a list, in the file only; the keys of an entry:\n", out);
+        for (unsigned i = 0; i < config_n_tenant_rows; i++) {
+                const struct config_row *row = &config_tenant_rows[i];
+                char range[96];
+
+                config_format_range(row, range, sizeof(range));
+                fprintf(out, "  - %s: %s  (%s)\n", key_of(row), row->initial, range);
+                print_wrapped("      ", row->help, out);
+        }
+}

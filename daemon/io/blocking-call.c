@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs what has no asynchronous form, one call after another, so that no ring waits for it: making
+ * a data file takes the file system as long as a hundred writes take the device.
+ *
+ * The loop fills the inbox; the thread takes the request whose class has its turn, runs it without
+ * the lock, and publishes it at once: the next one may take long. It sleeps on the condition
+ * variable and nowhere else.
+ *
+ * Failures are the calls' results. One that hangs holds up the other calls and nothing more; its
+ * age shows. */
+#include "io/blocking-call.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "io/classes.h"
+#include "io/counter.h"
+#include "io/thread.h"
+
+static void caller_run(struct caller *c, struct kio_request *req)
+{
+        struct list_node done = LIST_INIT(done);
+        int r;
+
+        counter_set(&c->call_ns, clock_mono_ns());
+        counter_add(&c->begun, 1);
+        r = req->call(req);
+        req->result = r;
+        req->done_ns = clock_mono_ns();
+        counter_add(r < 0 ? &c->errors : &c->ops, 1);
+        counter_add(&c->finished, 1);
+        counter_set(&c->call_ns, 0);
+        req->state = KIO_DONE;
+        list_append(&done, &req->node);
+        outbox_publish(c->outbox, &done);
+}
+
+static void *caller_thread(void *userdata)
+{
+        struct caller *c = userdata;
+
+        pthread_mutex_lock(&c->lock);
+        for (uint32_t turn = 0;; turn++) {
+                struct list_node *n;
+
+                while (classes_are_empty(c->inbox) && !c->stopping) {
+                        c->sleeping = true;
+                        pthread_cond_wait(&c->cond, &c->lock);
+                }
+                c->sleeping = false;
+                if (classes_are_empty(c->inbox))
+                        break;
+                n = list_pop(&c->inbox[classes_pick(c->inbox, 0, turn)]);
+                pthread_mutex_unlock(&c->lock);
+                caller_run(c, container_of(n, struct kio_request, node));
+                pthread_mutex_lock(&c->lock);
+        }
+        pthread_mutex_unlock(&c->lock);
+        return NULL;
+}
+
+int caller_init(struct caller *c, unsigned path, struct outbox *outbox)
+{
+        char name[16];
+        int r;
+
+        *c = (struct caller){ .outbox = outbox };
+        classes_init(c->inbox);
+        pthread_mutex_init(&c->lock, NULL);
+        pthread_cond_init(&c->cond, NULL);
+        snprintf(name, sizeof(name), "kio-call-%u", path % 1000);
+        r = thread_start(&c->thread, name, caller_thread, c);
+        if (r < 0) {
+                pthread_cond_destroy(&c->cond);
+                pthread_mutex_destroy(&c->lock);
+                return r;
+        }
+        c->has_thread = true;
+        return 0;
+}
+
+void caller_fini(struct caller *c)
+{
+        if (!c->has_thread)
+                return;
+        pthread_mutex_lock(&c->lock);
+        c->stopping = true;
+        pthread_cond_signal(&c->cond);
+        pthread_mutex_unlock(&c->lock);
+        pthread_join(c->thread, NULL);
+        pthread_cond_destroy(&c->cond);
+        pthread_mutex_destroy(&c->lock);
+        c->has_thread = false;
+}
+
+void caller_submit(struct caller *c, struct kio_request *req)
+{
+        bool wake;
+
+        pthread_mutex_lock(&c->lock);
+        list_append(&c->inbox[req->class], &req->node);
+        wake = c->sleeping;
+        c->sleeping = false;
+        pthread_mutex_unlock(&c->lock);
+        c->submitted++;
+        if (wake) {
+                c->wakeups++;
+                pthread_cond_signal(&c->cond);
+        }
+}
+
+bool caller_is_alive(struct caller *c)
+{
+        uint64_t finished = counter_get(&c->finished);
+        bool advanced = finished != c->seen_finished;
+
+        c->seen_finished = finished;
+        return advanced || counter_get(&c->call_ns) != 0 || finished == c->submitted;
+}

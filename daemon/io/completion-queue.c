@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The way back to the loop. Any thread of a kio publishes, the loop takes. It owns the list with
+ * its lock, and an eventfd.
+ *
+ * One notification covers everything until the loop has come for it: who finds `notified` off turns
+ * it on and writes the eventfd; who finds it on need not. The loop reads the eventfd first and
+ * turns `notified` off last, in the same step in which it takes the rest of the list. So what comes
+ * into the list later finds it off and writes, and what came before has been taken: no wake-up is
+ * lost, whenever the write itself happens. One that happens after its request has been taken makes
+ * the descriptor readable for nothing, once.
+ *
+ * Failures: there are none after the start. */
+#include "io/completion-queue.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+
+int outbox_init(struct outbox *o)
+{
+        int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+
+        if (fd < 0)
+                return -errno;
+        *o = (struct outbox){ .fd = fd };
+        pthread_mutex_init(&o->lock, NULL);
+        list_init(&o->done);
+        return 0;
+}
+
+void outbox_fini(struct outbox *o)
+{
+        while (list_pop(&o->done))
+                ;
+        closep(&o->fd);
+        pthread_mutex_destroy(&o->lock);
+}
+
+void outbox_publish(struct outbox *o, struct list_node *done)
+{
+        uint64_t one = 1;
+        bool notified;
+        ssize_t n;
+
+        if (list_empty(done))
+                return;
+        pthread_mutex_lock(&o->lock);
+        list_splice(&o->done, done);
+        notified = o->notified;
+        o->notified = true;
+        pthread_mutex_unlock(&o->lock);
+        if (notified)
+                return;
+        /* It can only fail by being full, and then it is readable already. */
+        n = write(o->fd, &one, sizeof(one));
+        (void)n;
+}
+
+void outbox_begin(struct outbox *o)
+{
+        uint64_t count;
+        ssize_t n;
+
+        n = read(o->fd, &count, sizeof(count));
+        (void)n;
+}
+
+void outbox_take(struct outbox *o, struct list_node *ret)
+{
+        pthread_mutex_lock(&o->lock);
+        list_splice(ret, &o->done);
+        pthread_mutex_unlock(&o->lock);
+}
+
+void outbox_end(struct outbox *o, struct list_node *ret)
+{
+        pthread_mutex_lock(&o->lock);
+        list_splice(ret, &o->done);
+        o->notified = false;
+        pthread_mutex_unlock(&o->lock);
+}

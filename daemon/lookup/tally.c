@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rows are an array, ascending by namespace. The removal of a namespace is not announced here:
+ * a row belongs to the namespace of its number that was created at its time, so that another one
+ * with that number begins at zero; and before the array grows, the rows of removed namespaces are
+ * dropped, so that it is never much longer than the store's list. */
+#include "lookup/tally.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+
+struct tally_row {
+        uint32_t namespace_id;
+        uint64_t created_ms;
+        struct tally_keys keys[TALLY_KINDS];
+};
+
+/* The first row that is not before the namespace's. */
+static unsigned place_of(const struct tally *t, uint32_t namespace_id)
+{
+        unsigned low = 0, high = t->n_rows;
+
+        while (low < high) {
+                unsigned middle = low + (high - low) / 2;
+
+                if (t->rows[middle].namespace_id < namespace_id)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        return low;
+}
+
+static bool is_row(const struct tally *t, unsigned at, uint32_t namespace_id)
+{
+        return at < t->n_rows && t->rows[at].namespace_id == namespace_id;
+}
+
+static void drop_removed(struct tally *t, const struct store *store)
+{
+        unsigned n = 0;
+
+        for (unsigned i = 0; i < t->n_rows; i++) {
+                const struct store_namespace *ns =
+                        store_namespace_get(store, t->rows[i].namespace_id);
+
+                if (ns && ns->created_ms == t->rows[i].created_ms)
+                        t->rows[n++] = t->rows[i];
+        }
+        t->n_rows = n;
+}
+
+/* Room for one row more. False: no memory. */
+static bool has_room(struct tally *t, const struct store *store)
+{
+        unsigned room = MAX(2 * t->room, 8u);
+        struct tally_row *rows;
+
+        if (t->n_rows < t->room)
+                return true;
+        drop_removed(t, store);
+        if (t->n_rows < t->room / 2)
+                return true;
+        rows = realloc(t->rows, room * sizeof(*rows));
+        if (rows) {
+                t->rows = rows;
+                t->room = room;
+        }
+        return t->n_rows < t->room;
+}
+
+/* NULL: there is to be none. */
+static struct tally_row *row_for(struct tally *t, const struct store *store, uint32_t namespace_id)
+{
+        uint64_t created_ms, version = store_namespaces_version(store);
+        const struct store_namespace *ns;
+        unsigned at;
+
+        if (is_row(t, t->last, namespace_id) && t->version == version)
+                return &t->rows[t->last];
+        ns = store_namespace_get(store, namespace_id);
+        if (!ns)
+                return NULL;
+        created_ms = ns->created_ms;
+        at = place_of(t, namespace_id);
+        if (!is_row(t, at, namespace_id)) {
+                if (!has_room(t, store))
+                        return NULL;
+                at = place_of(t, namespace_id);
+                memmove(&t->rows[at + 1], &t->rows[at], (t->n_rows - at) * sizeof(*t->rows));
+                t->rows[at] = (struct tally_row){ namespace_id, created_ms };
+                t->n_rows++;
+        } else if (t->rows[at].created_ms != created_ms) {
+                t->rows[at] = (struct tally_row){ namespace_id, created_ms };
+        }
+        t->last = at;
+        t->version = version;
+        return &t->rows[at];
+}
+
+void tally_add(struct tally *t, const struct store *store, uint32_t namespace_id,
+               enum tally_kind kind, struct tally_keys keys)
+{
+        struct tally_row *row;
+
+        if (keys.found == 0 && keys.missing == 0)
+                return;
+        t->all[kind].found += keys.found;
+        t->all[kind].missing += keys.missing;
+        row = row_for(t, store, namespace_id);
+        if (!row)
+                return;
+        row->keys[kind].found += keys.found;
+        row->keys[kind].missing += keys.missing;
+}
+
+void tally_get(const struct tally *t, const struct store_namespace *ns,
+               struct tally_keys ret[TALLY_KINDS])
+{
+        unsigned at = place_of(t, ns->id);
+
+        if (is_row(t, at, ns->id) && t->rows[at].created_ms == ns->created_ms)
+                memcpy(ret, t->rows[at].keys, sizeof(t->rows[at].keys));
+        else
+                memset(ret, 0, sizeof(t->rows[at].keys));
+}
+
+void tally_fini(struct tally *t)
+{
+        free(t->rows);
+        *t = (struct tally){ 0 };
+}

@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The metrics' snapshot, gathered from all parts. */
+#include "report/status.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "build-config.h"
+#include "checked.h"
+#include "request/request.h"
+#include "report/http.h"
+#include "session/session.h"
+
+static_assert((int)STATS_OPS >= (int)WIRE_OP_END, "each op has its counter");
+static_assert((int)STATS_STATUSES >= (int)WIRE_STATUS_END, "each status has its counter");
+static_assert((int)STATS_IO_OPS == (int)KIO_OP_END, "each I/O op has its counter");
+
+/* --- sums over tenants --- */
+
+void status_collect_cache(const struct dispatch_env *env, struct cache_stats *ret)
+{
+        *ret = (struct cache_stats){ 0 };
+        for (unsigned i = 0; i < env->n_all; i++) {
+                struct cache_stats c;
+
+                cache_get_stats(env->all[i].cache, &c);
+                ret->hits_memory += c.hits_memory;
+                ret->hits_disk += c.hits_disk;
+                ret->misses += c.misses;
+                ret->puts += c.puts;
+                ret->put_bytes += c.put_bytes;
+                ret->puts_existing += c.puts_existing;
+                for (unsigned k = 0; k < ARRAY_SIZE(c.puts_by_ack); k++)
+                        ret->puts_by_ack[k] += c.puts_by_ack[k];
+                ret->busy += c.busy;
+                ret->waited += c.waited;
+                ret->unwritten_bytes += c.unwritten_bytes;
+                ret->unwritten_chunks += c.unwritten_chunks;
+                ret->direct_bytes += c.direct_bytes;
+                ret->queued_writes += c.queued_writes;
+                ret->queued_reads += c.queued_reads;
+                ret->putting_users += c.putting_users;
+                ret->pool_only += c.pool_only;
+                ret->shared_fills += c.shared_fills;
+                ret->read_ahead += c.read_ahead;
+                ret->read_ahead_bytes += c.read_ahead_bytes;
+                ret->read_ahead_used += c.read_ahead_used;
+                ret->ahead_bytes += c.ahead_bytes;
+                ret->put_bytes_direct += c.put_bytes_direct;
+                ret->get_bytes_direct += c.get_bytes_direct;
+                ret->direct_fallbacks += c.direct_fallbacks;
+        }
+}
+
+void status_collect_pools(const struct dispatch_env *env, struct pool_stats *ret)
+{
+        *ret = (struct pool_stats){ 0 };
+        for (unsigned i = 0; i < env->n_all; i++) {
+                struct pool_stats p;
+
+                pool_get_stats(env->all[i].pool, &p);
+                ret->bytes += p.bytes;
+                ret->populated_bytes += p.populated_bytes;
+                ret->huge_bytes += p.huge_bytes;
+                ret->used_bytes += p.used_bytes;
+                ret->payload_bytes += p.payload_bytes;
+                ret->pinned_bytes += p.pinned_bytes;
+                ret->leased_bytes += p.leased_bytes;
+                ret->chunks += p.chunks;
+                ret->evictions += p.evictions;
+                ret->evicted_bytes += p.evicted_bytes;
+                ret->slab_moves += p.slab_moves;
+        }
+}
+
+struct tally_keys status_lookups(const struct tally_keys of[TALLY_KINDS])
+{
+        return (struct tally_keys){
+                .found = of[TALLY_LOOKUPS].found + of[TALLY_OWN_LOOKUPS].found,
+                .missing = of[TALLY_LOOKUPS].missing + of[TALLY_OWN_LOOKUPS].missing,
+        };
+}
+
+const char *status_hit_ratio(const struct dispatch_env *env, double *ret_ratio)
+{
+        struct tally_keys lookups = { 0 }, gets = { 0 }, of;
+
+        for (unsigned i = 0; i < env->n_all; i++) {
+                struct cache_stats cache;
+
+                of = status_lookups(env->all[i].tally.all);
+                lookups.found += of.found;
+                lookups.missing += of.missing;
+                cache_get_stats(env->all[i].cache, &cache);
+                gets.found += cache.hits_memory + cache.hits_disk;
+                gets.missing += cache.misses;
+        }
+        of = lookups.found + lookups.missing > 0 ? lookups : gets;
+        if (of.found + of.missing == 0)
+                return NULL;
+        *ret_ratio = (double)of.found / (double)(of.found + of.missing);
+        return lookups.found + lookups.missing > 0 ? "look-ups" : "gets";
+}
+
+/* --- the metrics --- */
+
+static void add_lookups(struct stats *s, unsigned by, const struct tally_keys *keys)
+{
+        s->lookup_keys[by] += (double)(keys->found + keys->missing);
+        s->lookup_found[by] += (double)keys->found;
+}
+
+static void collect_traffic(const struct dispatch_env *env, struct stats *s)
+{
+        struct cache_stats cache;
+
+        for (unsigned k = 0; k < env->n_all; k++) {
+                const struct traffic *t = &env->all[k].traffic;
+
+                for (unsigned i = 0; i < WIRE_OP_END; i++) {
+                        s->requests[i] += (double)t->requests[i];
+                        histogram_merge(&s->request_duration[i], &t->latency[i]);
+                }
+                for (unsigned i = 0; i < WIRE_STATUS_END; i++)
+                        s->key_results[i] += (double)t->results[i];
+                add_lookups(s, STATS_LOOKUPS_DAEMON, &env->all[k].tally.all[TALLY_LOOKUPS]);
+                add_lookups(s, STATS_LOOKUPS_CLIENT, &env->all[k].tally.all[TALLY_OWN_LOOKUPS]);
+                s->lookup_impossible += (double)env->all[k].impossible_tallies;
+                s->get_bytes[STATS_FORM_MAP] += (double)t->get_bytes_map;
+                s->get_bytes[STATS_FORM_INTO] += (double)t->get_bytes_into;
+                s->donated_regions += (double)env->all[k].donated.regions;
+                s->registrations_refused[STATS_REGISTERED_REGION] +=
+                        (double)env->all[k].donated.refused;
+                s->donated_registered_bytes += (double)env->all[k].donated.registered_bytes;
+        }
+
+        status_collect_cache(env, &cache);
+        s->busy = (double)cache.busy;
+        s->hits[STATS_TIER_MEMORY] = (double)cache.hits_memory;
+        s->hits[STATS_TIER_DISK] = (double)cache.hits_disk;
+        s->misses = (double)cache.misses;
+        s->puts = (double)cache.puts;
+        s->put_bytes = (double)cache.put_bytes;
+        for (unsigned i = 0; i < STATS_ACKS; i++)
+                s->put_acks[i] = (double)cache.puts_by_ack[i];
+        s->put_exists = (double)cache.puts_existing;
+        s->put_pool_only = (double)cache.pool_only;
+        s->shared_fills = (double)cache.shared_fills;
+        s->prefetched_chunks = (double)cache.read_ahead;
+        s->prefetched_bytes = (double)cache.read_ahead_bytes;
+        s->prefetch_hits = (double)cache.read_ahead_used;
+        s->prefetch_inflight_bytes = (double)cache.ahead_bytes;
+        s->put_bytes_direct = (double)cache.put_bytes_direct;
+        s->get_bytes_direct = (double)cache.get_bytes_direct;
+        s->direct_fallbacks = (double)cache.direct_fallbacks;
+        s->room_waits = (double)cache.waited;
+        s->pool_unwritten_bytes = (double)cache.unwritten_bytes;
+        s->direct_unwritten_bytes = (double)cache.direct_bytes;
+        s->queued_writes = (double)cache.queued_writes;
+        s->queued_reads = (double)cache.queued_reads;
+        s->putting_users = (double)cache.putting_users;
+}
+
+static double limit_of(uint64_t limit)
+{
+        return limit == TENANT_NO_LIMIT ? INFINITY : (double)limit;
+}
+
+static_assert((int)STATS_RESOURCES == (int)TENANT_THINGS, "a resource is what is charged");
+
+static void collect_resources(const struct tenants *tenants, struct stats *s)
+{
+        uint64_t largest[TENANT_THINGS];
+        struct tenant_usage all;
+        struct tenant_limits user;
+
+        tenants_get_total(tenants, &all);
+        tenants_get_user_limits(tenants, &user);
+        tenants_get_largest_user(tenants, largest);
+        for (unsigned i = 0; i < TENANT_THINGS; i++) {
+                s->resource_used[i] = (double)all.used[i];
+                s->resource_limit[i] = limit_of(all.most[i]);
+                s->resource_user_limit[i] = limit_of(user.most[i]);
+                s->resource_largest_user[i] = (double)largest[i];
+                s->resource_refusals[i] = (double)all.refused[i];
+        }
+}
+
+static void collect_sessions(const struct status_sources *from, struct stats *s)
+{
+        struct sessions_stats sessions;
+        struct tenant_usage usage;
+
+        sessions_get_stats(from->sessions, &sessions);
+        s->lookup_counted = (double)sessions.counted;
+        s->lookup_uncounted = (double)sessions.uncounted;
+        s->sessions = (double)sessions.open;
+        s->deferred_requests = (double)sessions.deferred;
+        for (unsigned i = 0; i < STATS_LOOP; i++)
+                histogram_merge(&s->loop_duration[i], &from->loop[i]);
+        s->sessions_accepted = (double)sessions.accepted;
+        s->sessions_refused[STATS_REFUSED_LIMIT] = (double)sessions.refused_limit;
+        s->sessions_refused[STATS_REFUSED_CREDENTIALS] = (double)sessions.refused_credentials;
+        s->sessions_refused[STATS_REFUSED_HANDSHAKE] = (double)sessions.refused_handshake;
+        s->sessions_ended[STATS_ENDED_CLOSED] = (double)sessions.ended_closed;
+        s->sessions_ended[STATS_ENDED_BAD_FRAME] = (double)sessions.ended_bad_frame;
+        s->sessions_ended[STATS_ENDED_TIMEOUT] = (double)sessions.ended_timeout;
+        s->sessions_ended[STATS_ENDED_SHUTDOWN] = (double)sessions.ended_shutdown;
+        s->log_held_back = (double)sessions.lines_held_back;
+
+        tenants_get_total(from->env->tenants, &usage);
+        s->leases = (double)usage.used[TENANT_LEASES];
+        s->leased_bytes = (double)usage.used[TENANT_LEASED_BYTES];
+        s->lanes = (double)usage.used[TENANT_LANES];
+        s->lane_bytes = (double)usage.used[TENANT_LANE_BYTES];
+        s->donated_bytes = (double)usage.used[TENANT_DONATED_BYTES];
+        s->descriptors_closing = (double)sessions.disposing;
+        s->replies_held = (double)sessions.replies_held;
+}
+
+/* `only`: of this tenant alone; NULL: of all. */
+static void collect_tenants(const struct dispatch_env *env, const struct dispatch_env *only,
+                            struct stats *s)
+{
+        for (unsigned i = 0; i < env->n_all; i++) {
+                const struct dispatch_env *of = &env->all[i];
+                struct store_tenant_usage stored;
+                struct tally_keys lookups;
+                struct tenant_usage usage;
+                struct cache_stats cache;
+                struct pool_stats pool;
+
+                if (only && of != only)
+                        continue;
+                snprintf(s->tenant_names[i], sizeof(s->tenant_names[i]), "%s",
+                         tenants_name(env->tenants, i));
+                tenants_get_usage(env->tenants, i, &usage);
+                pool_get_stats(of->pool, &pool);
+                store_get_tenant(env->store, of->store_tenant, &stored);
+                s->tenant_connections[i] = (double)usage.used[TENANT_CONNECTIONS];
+                s->tenant_connections_limit[i] = limit_of(usage.most[TENANT_CONNECTIONS]);
+                s->tenant_leases[i] = (double)usage.used[TENANT_LEASES];
+                s->tenant_leases_limit[i] = limit_of(usage.most[TENANT_LEASES]);
+                s->tenant_lease_bytes[i] = (double)usage.used[TENANT_LEASED_BYTES];
+                s->tenant_lease_bytes_limit[i] = limit_of(usage.most[TENANT_LEASED_BYTES]);
+                s->tenant_lane_bytes[i] = (double)usage.used[TENANT_LANE_BYTES];
+                s->tenant_lane_bytes_limit[i] = limit_of(usage.most[TENANT_LANE_BYTES]);
+                s->tenant_donated_bytes[i] = (double)usage.used[TENANT_DONATED_BYTES];
+                s->tenant_donated_bytes_limit[i] = limit_of(usage.most[TENANT_DONATED_BYTES]);
+                s->tenant_keys[i] = (double)usage.used[TENANT_KEYS];
+                s->tenant_keys_limit[i] = limit_of(usage.most[TENANT_KEYS]);
+                s->tenant_requests[i] = (double)usage.used[TENANT_REQUESTS];
+                s->tenant_request_bytes[i] = (double)usage.used[TENANT_REQUEST_BYTES];
+                s->tenant_unread_fds[i] = (double)usage.used[TENANT_UNREAD_FDS];
+                s->chains_split += (double)of->traffic.chains_split;
+                s->tenant_stored_bytes[i] = (double)stored.bytes;
+                s->tenant_stored_bytes_limit[i] = limit_of(stored.limit);
+                s->tenant_pool_bytes[i] = (double)pool.bytes;
+                s->tenant_pool_used_bytes[i] = (double)pool.used_bytes;
+                lookups = status_lookups(of->tally.all);
+                s->tenant_lookup_keys[i] = (double)(lookups.found + lookups.missing);
+                s->tenant_lookup_found[i] = (double)lookups.found;
+                cache_get_stats(of->cache, &cache);
+                s->tenant_get_found[i] = (double)(cache.hits_memory + cache.hits_disk);
+                s->tenant_get_keys[i] = s->tenant_get_found[i] + (double)cache.misses;
+                for (unsigned k = 0; k < TENANT_THINGS; k++)
+                        s->tenant_refused[i] += (double)usage.refused[k];
+        }
+}
+
+static void collect_pool(const struct dispatch_env *env, struct stats *s)
+{
+        struct pool_stats p;
+
+        status_collect_pools(env, &p);
+        s->pool_bytes = (double)p.bytes;
+        s->pool_populated_bytes = (double)p.populated_bytes;
+        s->pool_huge_bytes = (double)p.huge_bytes;
+        s->pool_used_bytes = (double)p.used_bytes;
+        s->pool_live_bytes = (double)p.payload_bytes;
+        s->pool_leased_bytes = (double)p.leased_bytes;
+        s->pool_chunks = (double)p.chunks;
+        s->pool_evictions = (double)p.evictions;
+}
+
+static void collect_lookups(const struct lookups *lookups, struct stats *s)
+{
+        struct lookups_stats l;
+
+        if (!lookups)
+                return;
+        lookups_get_stats(lookups, &l);
+        s->lookup_tables = (double)l.tables;
+        s->lookup_building = (double)l.building;
+        s->lookup_entries = (double)l.entries;
+        s->lookup_unplaced = (double)l.unplaced;
+        s->lookup_bytes = (double)l.bytes;
+        s->lookup_buckets = (double)l.buckets;
+        s->lookup_overflowed = (double)l.overflowed;
+        s->lookup_builds = (double)l.builds;
+        s->lookup_failed = (double)l.failed;
+}
+
+static void collect_store(const struct store *store, struct stats *s)
+{
+        struct store_stats st;
+
+        store_get_stats(store, &st);
+        s->store_limit_bytes = (double)st.limit;
+        s->store_used_bytes = (double)st.used_bytes;
+        s->store_reserved_bytes = (double)st.used_bytes;
+        s->store_payload_bytes = (double)st.payload_bytes;
+        s->store_live_bytes = (double)st.payload_bytes;
+        s->store_chunks = (double)st.chunks;
+        s->store_entries_max = (double)st.entries_max;
+        s->store_segments = (double)st.segments;
+        s->store_index_bytes = (double)st.index_bytes;
+        s->store_bypassed = st.bypassed;
+        s->evictions = (double)st.evictions;
+        s->evicted_bytes = (double)st.evicted_bytes;
+        s->drops = (double)st.drops;
+        s->purges = (double)st.purges;
+        s->slab_moves = (double)st.slab_moves;
+        s->handovers = (double)st.handovers;
+        s->handover_failures = (double)st.handover_failures;
+        s->store_written_bytes[STATS_WRITTEN_PAYLOAD] = (double)st.payload_bytes_written;
+        s->store_written_bytes[STATS_WRITTEN_TABLE] = (double)st.table_bytes_written;
+        s->store_written_bytes[STATS_WRITTEN_PREWRITE] = (double)st.prewrite_bytes_written;
+        s->store_writes[STATS_WRITTEN_PAYLOAD] = (double)st.payload_writes;
+        s->store_writes[STATS_WRITTEN_TABLE] = (double)st.table_writes;
+        s->store_reads = (double)st.reads;
+        s->store_read_bytes = (double)st.bytes_read;
+        s->store_syncs = (double)st.syncs;
+        s->crc_failures = (double)st.crc_failures;
+        s->crc_rereads = (double)st.crc_rereads;
+        s->scrub_bytes = (double)st.scrub_bytes;
+        s->scrub_chunks = (double)st.scrub_chunks;
+        s->scrub_failures = (double)st.scrub_failures;
+        s->scrub_passes = (double)st.scrub_passes;
+        s->scrub_last_pass = (double)st.scrub_last_pass_ms / 1e3;
+        s->scrub_progress =
+                st.scrub_segments ? (double)st.scrub_segments_done / (double)st.scrub_segments : 0;
+        s->store_errors[STATS_ERROR_READ] = (double)st.read_errors;
+        s->store_errors[STATS_ERROR_WRITE] = (double)st.write_errors;
+        s->store_errors[STATS_ERROR_SYNC] = (double)st.sync_errors;
+        s->table_pages_written = (double)st.table_pages_written;
+        s->table_entries_written = (double)st.table_entries_written;
+        s->table_entries_carried = (double)st.table_entries_carried;
+        s->recovered_chunks = (double)st.recovered_chunks;
+        s->recovery_skipped_pages = (double)st.skipped_pages;
+        s->recovery_seconds = (double)st.recover_ms / 1e3;
+}
+
+static void collect_paths(const struct status_sources *from, struct stats *s)
+{
+        const struct store *store = from->env->store;
+        struct store_path_stats p;
+
+        for (unsigned i = 0; i < STATS_PATHS && store_get_path_stats(store, i, &p); i++) {
+                char *name = s->path_names[i];
+
+                snprintf(name, STATS_PATH_NAME, "%s", p.path);
+                for (; *name; name++)
+                        if ((unsigned char)*name < 0x20 || *name == '"' || *name == '\\' ||
+                            *name == 0x7f)
+                                *name = '?';
+                s->path_bypassed[i] = p.state != STORE_PATH_UP;
+                s->path_up[i] = p.state == STORE_PATH_UP;
+                s->path_failed[i] = p.state == STORE_PATH_BYPASSED && !p.hung;
+                s->path_hung[i] = p.state == STORE_PATH_BYPASSED && p.hung;
+                s->path_suspended[i] = p.state == STORE_PATH_SUSPENDED;
+                s->path_resuming[i] = p.state == STORE_PATH_RESUMING;
+                s->path_state_since[i] = (double)(p.since_ms ?: from->started_unix_ms) / 1e3;
+                s->path_bypasses[i] = (double)p.bypasses;
+                s->path_read_errors[i] = (double)p.stats.read_errors;
+                s->path_write_errors[i] = (double)p.stats.write_errors;
+                s->path_sync_errors[i] = (double)p.stats.sync_errors;
+                s->path_full[i] = p.full;
+                s->path_full_refusals[i] = (double)p.full_refusals;
+                s->path_limit_bytes[i] = (double)p.stats.limit;
+                s->path_live_bytes[i] = (double)p.stats.payload_bytes;
+                s->path_used_bytes[i] = (double)p.stats.used_bytes;
+                s->path_chunks[i] = (double)p.stats.chunks;
+                s->path_written_bytes[i] =
+                        (double)(p.stats.payload_bytes_written + p.stats.table_bytes_written +
+                                 p.stats.prewrite_bytes_written);
+                s->path_read_bytes[i] = (double)p.stats.bytes_read;
+        }
+}
+
+static void collect_io(const struct kio *io, struct stats *s)
+{
+        struct kio_info info;
+        struct kio_stats k;
+
+        kio_get_info(io, &info);
+        s->registrations_refused[STATS_REGISTERED_POOL] = (double)info.registrations_refused;
+
+        kio_get_stats(io, &k);
+        for (unsigned i = 0; i < STATS_IO_OPS; i++) {
+                s->io_ops[i] = (double)k.ops[i];
+                s->io_joined[i] = (double)k.joined[i];
+                s->io_bytes[i] = (double)k.bytes[i];
+                s->io_errors[i] = (double)k.errors[i];
+        }
+        s->io_resubmitted = (double)k.resubmitted;
+        s->io_wiped = (double)k.wiped;
+        s->io_registered_ops = (double)k.registered_ops;
+        s->io_inflight = (double)k.inflight;
+        s->io_queued = (double)k.queued;
+        s->io_inflight_seconds = (double)k.inflight_time_ns / 1e9;
+        s->io_busy_seconds = (double)k.busy_time_ns / 1e9;
+        s->io_wakeups = (double)k.wakeups;
+}
+
+void status_collect(const struct status_sources *from, const struct dispatch_env *only,
+                    struct stats *ret)
+{
+        static struct status_health health; /* large; one thread */
+        struct store_stats store;
+        struct kio_info io;
+        char number[16];
+
+        memset(ret, 0, sizeof(*ret));
+        sessions_count_lookups(from->sessions);
+        store_get_stats(from->env->store, &store);
+        kio_get_info(from->env->io, &io);
+        snprintf(number, sizeof(number), "%d", WIRE_VERSION_MAX);
+        stats_info_add(ret->build, sizeof(ret->build), "version", KVCACHE_BUILD_VERSION);
+        stats_info_add(ret->build, sizeof(ret->build), "protocol", number);
+        stats_info_add(ret->io, sizeof(ret->io), "backend", io.backend);
+        stats_info_add(ret->io, sizeof(ret->io), "ring_flags", io.ring_flags);
+        stats_info_add(ret->io, sizeof(ret->io), "direct", store.direct ? "yes" : "no");
+        stats_info_add(ret->io, sizeof(ret->io), "registered", io.registered ? "yes" : "no");
+
+        ret->start_time = (double)from->started_unix_ms / 1e3;
+        ret->uptime = (double)(clock_mono_ns() - from->started_ns) / 1e9;
+        status_get_health(from, &health);
+        ret->ready = health.ready;
+        for (unsigned i = 0; i < health.n; i++)
+                ret->degraded[health.degraded[i].reason]++;
+        ret->config_reloads = (double)from->config_reloads;
+        collect_traffic(from->env, ret);
+        collect_sessions(from, ret);
+        if (!only || from->env->n_all <= 1) /* they say what users of other tenants do */
+                collect_resources(from->env->tenants, ret);
+        collect_tenants(from->env, only, ret);
+        collect_pool(from->env, ret);
+        collect_lookups(from->env->lookups, ret);
+        collect_store(from->env->store, ret);
+        collect_paths(from, ret);
+        collect_io(from->env->io, ret);
+        if (from->http) {
+                struct http_stats http;
+
+                http_get_stats(from->http, &http);
+                ret->http_connections = (double)http.connections;
+                ret->http_open = (double)http.open;
+                ret->http_refused = (double)http.connections_refused;
+                ret->http_deadlines = (double)http.deadlines;
+                ret->http_requests = (double)http.requests;
+        }
+}

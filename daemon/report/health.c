@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How the daemon is: ready or not, degraded or not, and why, in one place for the probes, the
+ * status, the metrics and the page.
+ *
+ * Alive means that the process works: the loop runs this, and the workers advance. Ready means that
+ * clients are served and that a put can reach a disk. Degraded means that it works with less than
+ * was asked for: each reason is a sentence, and a label of kvcache_degraded. What is configured so
+ * (io.backend posix, io.direct off) is no degradation. */
+#include "report/status.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+#include "base/units.h"
+#include "checked.h"
+#include "config/config.h"
+#include "request/request.h"
+#include "cache/populate.h"
+
+/* --- paths --- */
+
+const char *status_path_state(const struct store_path_stats *p)
+{
+        static const char *const names[STORE_PATH_STATE_END] = {
+                [STORE_PATH_UP] = "up",
+                [STORE_PATH_BYPASSED] = "bypassed",
+                [STORE_PATH_SUSPENDED] = "suspended",
+                [STORE_PATH_RESUMING] = "resuming",
+        };
+
+        /* What it was asked for before it hung is still there. */
+        if (p->state == STORE_PATH_BYPASSED && p->hung && p->pending > 0)
+                return "hung";
+        return names[p->state];
+}
+
+/* Of a path that is not up: what it is, and why. */
+static void describe_path(const struct store_path_stats *p, char ret[static STATUS_TEXT])
+{
+        const char *state = status_path_state(p), *after = "";
+        bool by_hand =
+                p->state == STORE_PATH_SUSPENDED && strcmp(p->reason, STORE_SUSPENDED_BY_HAND) == 0;
+
+        if (p->state == STORE_PATH_BYPASSED && p->hung && p->pending == 0)
+                after = "; its device answers again: resume the path";
+        snprintf(ret, STATUS_TEXT, "store path %.200s is %s%s%.250s%s", p->path,
+                 by_hand                           ? p->reason
+                 : p->state == STORE_PATH_RESUMING ? "being resumed"
+                                                   : state,
+                 by_hand || !p->reason[0]           ? ""
+                 : p->state == STORE_PATH_SUSPENDED ? " by an admin; before that: "
+                                                    : ": ",
+                 by_hand ? "" : p->reason, after);
+}
+
+/* --- what is degraded --- */
+
+__attribute__((format(printf, 3, 4))) static void
+add(struct status_health *h, enum stats_degradation reason, const char *fmt, ...)
+{
+        va_list args;
+
+        if (h->n == ARRAY_SIZE(h->degraded))
+                return;
+        h->degraded[h->n].reason = reason;
+        va_start(args, fmt);
+        vsnprintf(h->degraded[h->n++].text, STATUS_TEXT, fmt, args);
+        va_end(args);
+}
+
+static void look_at_paths(const struct store *store, struct status_health *h)
+{
+        static const enum stats_degradation of_state[STORE_PATH_STATE_END] = {
+                [STORE_PATH_BYPASSED] = STATS_DEGRADED_PATH_FAILED,
+                [STORE_PATH_SUSPENDED] = STATS_DEGRADED_PATH_SUSPENDED,
+                [STORE_PATH_RESUMING] = STATS_DEGRADED_PATH_RESUMING,
+        };
+        struct store_path_stats p;
+        char text[STATUS_TEXT];
+
+        for (unsigned i = 0; store_get_path_stats(store, i, &p); i++) {
+                if (p.state == STORE_PATH_UP) {
+                        if (p.full)
+                                add(h, STATS_DEGRADED_PATH_FULL,
+                                    "store path %.200s does not grow: its file system is full, or "
+                                    "down to store.reserve",
+                                    p.path);
+                        continue;
+                }
+                describe_path(&p, text);
+                add(h,
+                    p.state == STORE_PATH_BYPASSED && p.hung ? STATS_DEGRADED_PATH_HUNG
+                                                             : of_state[p.state],
+                    "%s", text);
+        }
+}
+
+static void look_at_io(const struct status_sources *from, struct status_health *h)
+{
+        const struct config *c = from->config;
+        struct store_stats store;
+        struct kio_info io;
+        bool posix;
+
+        kio_get_info(from->env->io, &io);
+        store_get_stats(from->env->store, &store);
+        posix = strcmp(io.backend, "posix") == 0;
+        if (posix && strcmp(c->io.backend, "posix") != 0)
+                add(h, STATS_DEGRADED_IO_FALLBACK, "I/O goes through threads, not io_uring: %s",
+                    io.reason);
+        if (c->io.direct && !store.direct && !store.bypassed)
+                add(h, STATS_DEGRADED_IO_BUFFERED, "I/O goes through the page cache: %s",
+                    store.direct_reason);
+        if (!posix && io.registration_error < 0)
+                add(h, STATS_DEGRADED_IO_UNREGISTERED,
+                    "the memory pool is not registered with the I/O rings: %s",
+                    io.registered_reason);
+}
+
+void status_get_health(const struct status_sources *from, struct status_health *ret)
+{
+        struct store_stats store;
+        struct pool_stats pool;
+        char have[UNITS_TEXT], want[UNITS_TEXT];
+
+        store_get_stats(from->env->store, &store);
+        ret->n = 0;
+        ret->state = from->draining   ? "stopping"
+                     : !from->ready   ? "starting"
+                     : store.bypassed ? "offline"
+                                      : "ready";
+        ret->ready = strcmp(ret->state, "ready") == 0;
+        if (store.bypassed)
+                add(ret, STATS_DEGRADED_STORE_OFFLINE,
+                    "no path of the store is in use: nothing is written to disk or read from it");
+        look_at_paths(from->env->store, ret);
+        look_at_io(from, ret);
+        if (from->populate && populate_is_short(from->populate)) {
+                status_collect_pools(from->env, &pool);
+                add(ret, STATS_DEGRADED_POOL_SHORT,
+                    "the memory pool has %s of %s: the host is short of memory",
+                    units_bytes(pool.populated_bytes, have), units_bytes(pool.bytes, want));
+        }
+        if (!from->http && strcmp(from->config->listen.http, "off") != 0)
+                add(ret, STATS_DEGRADED_HTTP_OFF,
+                    "nothing is served over HTTP: %.100s was in use at the start",
+                    from->config->listen.http);
+}
+
+/* --- the probes --- */
+
+bool status_is_ready(void *userdata, const char **ret_text)
+{
+        static struct status_health health; /* large; one thread */
+        static char text[sizeof(health.degraded) + 256];
+        int n;
+
+        status_get_health(userdata, &health);
+        n = snprintf(text, sizeof(text), "%s",
+                     strcmp(health.state, "ready") == 0      ? "ready"
+                     : strcmp(health.state, "stopping") == 0 ? "not ready: stopping"
+                     : strcmp(health.state, "offline") == 0
+                             ? "not ready: no path of the store is in use; chunks live in memory "
+                               "only"
+                             : "not ready: starting");
+        for (unsigned i = 0; i < health.n; i++)
+                n += snprintf(text + n, sizeof(text) - (size_t)n, "\ndegraded: %s",
+                              health.degraded[i].text);
+        *ret_text = text;
+        return health.ready;
+}
+
+bool status_is_healthy(void *userdata, const char **ret_text)
+{
+        const struct status_sources *from = userdata;
+        static char text[160];
+        char since[UNITS_TEXT];
+
+        *ret_text = "ok";
+        if (!from->workers_stuck_ns)
+                return true;
+        snprintf(text, sizeof(text), "a worker thread has made no progress for %s",
+                 units_ms(from->workers_stuck_ns / 1000000, since));
+        *ret_text = text;
+        return false;
+}

@@ -1,0 +1,868 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* HTTP by evhttp, fenced in: a cap on connections and an absolute deadline for each.
+ *
+ * Runs on the loop thread. Owns the listener, evhttp, and a `struct conn` beside each connection
+ * that evhttp has.
+ *
+ * A connection: evhttp accepts it and asks make_bev() for a bufferevent, where its conn is made
+ * with a reference to that bufferevent. In the next turn conn_event() learns which
+ * evhttp_connection it became (the bufferevent's callback argument; NULL if evhttp has dropped it
+ * already), hooks its end, and either refuses it, being one too many, or sets the deadline, after
+ * which it is freed whatever it does: trickling a header, or never reading its reply. One request,
+ * one reply, "Connection: close": a connection that is kept would only wait for its deadline in
+ * someone's place.
+ *
+ * A page: its request waits on its conn until on_work() has made the page, at the earliest in the
+ * next iteration; all that wait for the same page then share one text. A request whose connection
+ * ends while it waits is evhttp's to free, or, if evhttp has parted the two, this file's.
+ *
+ * Failures: running out of descriptors stops the listener for a moment instead of spinning. What a
+ * client sends wrongly is answered by evhttp or costs its connection. */
+#include "report/http.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/http.h>
+#include <event2/keyvalq_struct.h>
+#include <event2/listener.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "base/clock.h"
+#include "base/list.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "report/page.h"
+
+enum {
+        BACKLOG = 32,
+        MAX_HEADERS = 8 * 1024, /* request line and headers, each */
+        REARM_MS = 100,         /* after accept failed for want of descriptors or memory */
+        ACCEPTS_AT_ONCE = 4,    /* of an iteration */
+        ANSWERS_AT_ONCE = 4,
+        PAUSE_FACTOR = 19, /* after a page that took so long, so many times that */
+};
+#define PAUSE_MAX_NS UINT64_C(1000000000)
+
+enum page { PAGE_HTML, PAGE_STATUS, PAGE_METRICS, PAGE_OPENMETRICS };
+
+/* What several replies send. */
+struct shared_text {
+        char *bytes;
+        size_t n;
+        unsigned refs;
+};
+
+struct conn {
+        struct list_node node;
+        struct http *http;
+        struct bufferevent *bev;         /* referenced */
+        struct evhttp_connection *evcon; /* NULL until the turn after its accept */
+        struct event *event;
+        bool refused;
+        struct list_node waits;     /* in http.waiting or http.answering while there is `req` */
+        struct evhttp_request *req; /* for a page; NULL: none waits */
+        enum page page;
+};
+
+struct http {
+        struct list_node node; /* in all_https */
+        struct evhttp *evhttp;
+        struct evconnlistener *listener; /* evhttp's, from evhttp_bind_listener() on */
+        struct event *rearm, *work, *accept_again;
+        struct list_node conns;
+        struct list_node waiting, answering; /* conns: for a page; for a reply with `text` */
+        struct shared_text *text;            /* NULL: no request is being answered */
+        enum page page;                      /* of it */
+        uint64_t next_page_ns;
+        unsigned accepted; /* of this iteration */
+        unsigned n_conns;  /* without the refused */
+        struct http_params params;
+        struct http_stats stats;
+        char address[160];
+
+        /* The Unix socket's file, if it is this one's to remove. */
+        char socket_path[sizeof(((struct sockaddr_un *)NULL)->sun_path) + 1];
+        dev_t socket_dev;
+        ino_t socket_ino;
+};
+
+/* evhttp takes the listener's user data for itself: this is how its error callback finds the rest.
+ */
+static struct list_node all_https = LIST_INIT(all_https);
+
+/* --- connections --- */
+
+static struct conn *conn_free(struct conn *c)
+{
+        if (!c)
+                return NULL;
+        list_unlink(&c->node);
+        list_unlink(&c->waits);
+        if (!c->refused)
+                c->http->n_conns--;
+        if (c->event)
+                event_free(c->event);
+        if (c->bev)
+                bufferevent_decref(c->bev);
+        free(c);
+        return NULL;
+}
+
+/* evhttp is about to free the connection. */
+static void conn_closed(struct evhttp_connection *evcon, void *userdata)
+{
+        struct conn *c = userdata;
+
+        assert(c->evcon == evcon);
+        if (c->req && !evhttp_request_get_connection(c->req))
+                evhttp_request_free(c->req);
+        conn_free(c);
+}
+
+static void conn_refuse(struct conn *c)
+{
+        static const char reply[] = "HTTP/1.1 503 Service Unavailable\r\n"
+                                    "Content-Type: text/plain; charset=utf-8\r\n"
+                                    "Content-Length: 21\r\n"
+                                    "Connection: close\r\n"
+                                    "\r\n"
+                                    "too many connections\n";
+
+        c->http->stats.connections_refused++;
+        /* A courtesy: what does not fit at once is not sent. */
+        (void)!send(bufferevent_getfd(c->bev), reply, sizeof(reply) - 1,
+                    MSG_NOSIGNAL | MSG_DONTWAIT);
+        evhttp_connection_free(c->evcon); /* and with it, by conn_closed(), c */
+}
+
+/* First in the turn after the accept, then at the deadline. */
+static void conn_event(evutil_socket_t fd, short what, void *userdata)
+{
+        struct conn *c = userdata;
+
+        if (!c->evcon) {
+                uint64_t ms = c->http->params.deadline_ms;
+                struct timeval deadline = { .tv_sec = (time_t)(ms / 1000),
+                                            .tv_usec = (suseconds_t)(ms % 1000 * 1000) };
+                void *evcon = NULL;
+
+                bufferevent_getcb(c->bev, NULL, NULL, NULL, &evcon);
+                if (!evcon) {
+                        conn_free(c);
+                        return;
+                }
+                c->evcon = evcon;
+                evhttp_connection_set_closecb(c->evcon, conn_closed, c);
+                if (c->refused) {
+                        conn_refuse(c);
+                        return;
+                }
+                evtimer_add(c->event, &deadline);
+                return;
+        }
+        c->http->stats.deadlines++;
+        evhttp_connection_free(c->evcon);
+}
+
+/* evhttp has accepted a connection and wants a bufferevent for it. NULL: it makes its own, which
+ * happens only when memory has run out; then that connection has evhttp's idle timeout alone. */
+static struct bufferevent *make_bev(struct event_base *base, void *userdata)
+{
+        struct http *h = userdata;
+        struct conn *c;
+
+        h->stats.connections++;
+        if (++h->accepted == ACCEPTS_AT_ONCE) {
+                evconnlistener_disable(h->listener);
+                evtimer_add(h->accept_again, &(struct timeval){ 0 });
+        }
+        c = malloc(sizeof(*c));
+        if (!c)
+                return NULL;
+        *c = (struct conn){ .http = h, .refused = h->n_conns >= h->params.max_connections };
+        list_init(&c->waits);
+        list_append(&h->conns, &c->node);
+        if (!c->refused)
+                h->n_conns++;
+
+        c->event = evtimer_new(base, conn_event, c);
+        if (!c->event) {
+                conn_free(c);
+                return NULL;
+        }
+        c->bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
+        if (!c->bev) {
+                conn_free(c);
+                return NULL;
+        }
+        bufferevent_incref(c->bev);
+        event_active(c->event, EV_TIMEOUT, 0);
+        return c->bev;
+}
+
+/* In the next iteration. */
+static void accept_again(evutil_socket_t fd, short what, void *userdata)
+{
+        struct http *h = userdata;
+
+        h->accepted = 0;
+        if (!evtimer_pending(h->rearm, NULL))
+                evconnlistener_enable(h->listener);
+}
+
+static void rearm_listener(evutil_socket_t fd, short what, void *userdata)
+{
+        struct http *h = userdata;
+
+        evconnlistener_enable(h->listener);
+}
+
+static void accept_failed(struct evconnlistener *listener, void *userdata)
+{
+        struct timeval soon = { .tv_usec = REARM_MS * 1000 };
+
+        list_for_each (&all_https, n) {
+                struct http *h = container_of(n, struct http, node);
+
+                if (h->listener != listener)
+                        continue;
+                evconnlistener_disable(listener);
+                evtimer_add(h->rearm, &soon);
+        }
+}
+
+/* --- replies --- */
+
+static void text_unref(struct shared_text *text)
+{
+        if (!text || --text->refs > 0)
+                return;
+        free(text->bytes);
+        free(text);
+}
+
+static void free_text(const void *data, size_t bytes, void *userdata)
+{
+        text_unref(userdata);
+}
+
+/* `text` may be NULL: there was no memory for it. */
+static void reply(struct http *h, struct evhttp_request *req, int code, const char *type,
+                  struct shared_text *text)
+{
+        size_t bytes = text ? text->n : 0;
+        struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
+        struct evbuffer *body = evhttp_request_get_output_buffer(req);
+        char length[24];
+
+        h->stats.requests++;
+        if (!text)
+                code = HTTP_INTERNAL;
+        snprintf(length, sizeof(length), "%zu", bytes);
+        evhttp_add_header(headers, "Content-Type", type);
+        evhttp_add_header(headers, "Content-Length", length);
+        evhttp_add_header(headers, "Cache-Control", "no-store");
+        evhttp_add_header(headers, "X-Content-Type-Options", "nosniff");
+        evhttp_add_header(headers, "Connection", "close");
+        if (bytes > 0 && evhttp_request_get_command(req) != EVHTTP_REQ_HEAD) {
+                text->refs++;
+                if (evbuffer_add_reference(body, text->bytes, bytes, free_text, text) < 0)
+                        text_unref(text);
+        }
+        evhttp_send_reply(req, code, NULL, NULL);
+}
+
+/* Swallows `bytes`. NULL: no memory, also if there were no bytes. */
+static struct shared_text *text_share(char *bytes, size_t n)
+{
+        struct shared_text *text = bytes ? malloc(sizeof(*text)) : NULL;
+
+        if (!text) {
+                free(bytes);
+                return NULL;
+        }
+        *text = (struct shared_text){ .bytes = bytes, .n = n, .refs = 1 };
+        return text;
+}
+
+static void reply_text(struct http *h, struct evhttp_request *req, int code, const char *what)
+{
+        struct shared_text *text;
+        char *copy;
+        int n = asprintf(&copy, "%s\n", what);
+
+        text = text_share(n < 0 ? NULL : copy, n < 0 ? 0 : (size_t)n);
+        reply(h, req, code, "text/plain; charset=utf-8", text);
+        text_unref(text);
+}
+
+struct text {
+        FILE *file;
+        char *bytes;
+        size_t n;
+};
+
+static FILE *text_open(struct text *t)
+{
+        *t = (struct text){};
+        t->file = open_memstream(&t->bytes, &t->n);
+        return t->file;
+}
+
+/* The text, to be freed; NULL if memory ran out on the way. */
+static char *text_close(struct text *t)
+{
+        bool failed = ferror(t->file) != 0;
+
+        if (fclose(t->file) != 0 || failed) {
+                free(t->bytes);
+                return NULL;
+        }
+        return t->bytes;
+}
+
+/* The quality that an Accept header gives to a media type, 0..1000; -1: not named. The best of
+ * several wins. */
+static int accept_quality(const char *accept, const char *type)
+{
+        size_t type_length = strlen(type);
+        int best = -1;
+
+        while (accept && *accept) {
+                const char *end = strchrnul(accept, ',');
+                const char *p = accept + strspn(accept, " \t");
+
+                if (strncasecmp(p, type, type_length) == 0 && strchr(" \t;,", p[type_length])) {
+                        int quality = 1000;
+
+                        for (p += type_length; p < end; p++) {
+                                const char *q = p + 1 + strspn(p + 1, " \t"), *digit = q + 2;
+
+                                if (*p != ';' || (*q != 'q' && *q != 'Q') || q[1] != '=')
+                                        continue;
+                                quality = *digit == '1' ? 1000 : 0;
+                                if (*digit == '0' && digit[1] == '.') {
+                                        int scale = 100;
+
+                                        for (digit += 2; isdigit((unsigned char)*digit) && scale;
+                                             digit++, scale /= 10)
+                                                quality += (*digit - '0') * scale;
+                                }
+                        }
+                        best = MAX(best, quality);
+                }
+                accept = *end ? end + 1 : end;
+        }
+        return best;
+}
+
+static enum page metrics_page(struct evhttp_request *req)
+{
+        const char *accept = evhttp_find_header(evhttp_request_get_input_headers(req), "Accept");
+        int wanted = accept_quality(accept, "application/openmetrics-text");
+
+        return wanted > 0 && wanted >= accept_quality(accept, "text/plain") ? PAGE_OPENMETRICS
+                                                                            : PAGE_METRICS;
+}
+
+static struct shared_text *make_metrics(struct http *h, bool openmetrics)
+{
+        struct text t;
+        char *text = NULL;
+
+        if (text_open(&t)) {
+                h->params.print_metrics(h->params.userdata, openmetrics, t.file);
+                text = text_close(&t);
+        }
+        return text_share(text, t.n);
+}
+
+static char *status_text(struct http *h, size_t *ret_n)
+{
+        struct text t;
+        char *text = NULL;
+
+        if (text_open(&t)) {
+                h->params.print_status(h->params.userdata, t.file);
+                text = text_close(&t);
+        }
+        *ret_n = t.n;
+        return text;
+}
+
+static void reply_probe(struct http *h, struct evhttp_request *req,
+                        bool (*probe)(void *userdata, const char **ret_text), const char *yes,
+                        const char *no)
+{
+        const char *text = NULL;
+        bool fine = probe(h->params.userdata, &text);
+
+        reply_text(h, req, fine ? HTTP_OK : HTTP_SERVUNAVAIL, text ? text : fine ? yes : no);
+}
+
+static struct shared_text *make_html(struct http *h)
+{
+        _cleanup_(freep) char *status = NULL;
+        const char *said = NULL;
+        struct text t = {};
+        char *text = NULL;
+        size_t n;
+        bool ready;
+
+        status = status_text(h, &n);
+        ready = h->params.is_ready(h->params.userdata, &said);
+        if (text_open(&t)) {
+                http_page(t.file, status, ready, said);
+                text = text_close(&t);
+        }
+        return text_share(text, t.n);
+}
+
+static struct shared_text *make_page(struct http *h, enum page page)
+{
+        size_t n;
+        char *status;
+
+        switch (page) {
+        case PAGE_HTML:
+                return make_html(h);
+        case PAGE_STATUS:
+                status = status_text(h, &n);
+                return text_share(status, n);
+        default:
+                return make_metrics(h, page == PAGE_OPENMETRICS);
+        }
+}
+
+static void reply_page(struct conn *c)
+{
+        static const char *const types[] = {
+                [PAGE_HTML] = "text/html; charset=utf-8",
+                [PAGE_STATUS] = "application/json; charset=utf-8",
+                [PAGE_METRICS] = "text/plain; version=0.0.4; charset=utf-8",
+                [PAGE_OPENMETRICS] = "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        };
+        struct evhttp_request *req = TAKE_PTR(c->req);
+
+        if (c->page == PAGE_HTML)
+                evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Security-Policy",
+                                  "default-src 'none'; style-src 'unsafe-inline'");
+        reply(c->http, req, HTTP_OK, types[c->page], c->http->text);
+}
+
+static void work_in(struct http *h, uint64_t ns)
+{
+        struct timeval in = { .tv_sec = (time_t)(ns / 1000000000),
+                              .tv_usec = (suseconds_t)(ns % 1000000000 / 1000) };
+
+        evtimer_add(h->work, &in);
+}
+
+/* Makes the page that the first waits for, for all that wait for it. */
+static void make_for_all(struct http *h)
+{
+        uint64_t began_ns = clock_mono_ns(), took_ns;
+
+        h->page = container_of(h->waiting.next, struct conn, waits)->page;
+        h->text = make_page(h, h->page);
+        took_ns = clock_mono_ns() - began_ns;
+        if (h->params.made)
+                histogram_add(h->params.made, took_ns);
+        h->next_page_ns = began_ns + took_ns + MIN(took_ns * PAUSE_FACTOR, PAUSE_MAX_NS);
+        list_for_each_safe (&h->waiting, n) {
+                if (container_of(n, struct conn, waits)->page != h->page)
+                        continue;
+                list_unlink(n);
+                list_append(&h->answering, n);
+        }
+}
+
+/* Once in an iteration while requests wait. */
+static void on_work(evutil_socket_t fd, short what, void *userdata)
+{
+        struct http *h = userdata;
+        struct list_node *n;
+
+        if (list_empty(&h->answering) && !list_empty(&h->waiting)) {
+                uint64_t now_ns = clock_mono_ns();
+
+                if (now_ns < h->next_page_ns) {
+                        work_in(h, h->next_page_ns - now_ns);
+                        return;
+                }
+                make_for_all(h);
+        }
+        for (unsigned i = 0; i < ANSWERS_AT_ONCE && (n = list_pop(&h->answering)); i++)
+                reply_page(container_of(n, struct conn, waits));
+        if (list_empty(&h->answering)) {
+                text_unref(h->text);
+                h->text = NULL;
+        }
+        if (!list_empty(&h->answering) || !list_empty(&h->waiting))
+                work_in(h, 0);
+}
+
+static void wait_for_page(struct http *h, struct evhttp_request *req, enum page page)
+{
+        const struct evhttp_connection *evcon = evhttp_request_get_connection(req);
+
+        list_for_each (&h->conns, n) {
+                struct conn *c = container_of(n, struct conn, node);
+
+                if (c->evcon != evcon || c->req)
+                        continue;
+                c->req = req;
+                c->page = page;
+                list_append(&h->waiting, &c->waits);
+                if (!evtimer_pending(h->work, NULL))
+                        work_in(h, 0);
+                return;
+        }
+        reply(h, req, HTTP_INTERNAL, "text/plain; charset=utf-8", NULL); /* see make_bev() */
+}
+
+/* Every request ends here. */
+static void handle_request(struct evhttp_request *req, void *userdata)
+{
+        struct http *h = userdata;
+        const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(req);
+        const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
+        enum evhttp_cmd_type command = evhttp_request_get_command(req);
+
+        if (command != EVHTTP_REQ_GET && command != EVHTTP_REQ_HEAD) {
+                evhttp_add_header(evhttp_request_get_output_headers(req), "Allow", "GET, HEAD");
+                reply_text(h, req, HTTP_BADMETHOD, "only GET and HEAD are answered here");
+        } else if (!path || !*path || strcmp(path, "/") == 0) {
+                wait_for_page(h, req, PAGE_HTML);
+        } else if (strcmp(path, "/metrics") == 0) {
+                wait_for_page(h, req, metrics_page(req));
+        } else if (strcmp(path, "/status") == 0) {
+                wait_for_page(h, req, PAGE_STATUS);
+        } else if (strcmp(path, "/healthz") == 0) {
+                reply_probe(h, req, h->params.is_healthy, "ok", "not healthy");
+        } else if (strcmp(path, "/readyz") == 0) {
+                reply_probe(h, req, h->params.is_ready, "ready", "not ready");
+        } else {
+                reply_text(h, req, HTTP_NOTFOUND,
+                           "not found; there are /, /status, /metrics, /healthz and /readyz");
+        }
+}
+
+/* --- the listening socket --- */
+
+static bool is_loopback(const struct sockaddr *address)
+{
+        if (address->sa_family == AF_INET)
+                return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
+        return address->sa_family == AF_INET6 &&
+               IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
+}
+
+/* "127.0.0.1:9750", "[::1]:9750", "localhost:9750". */
+static int parse_tcp(const char *text, struct sockaddr_storage *ret, socklen_t *ret_length)
+{
+        const char *colon = strrchr(text, ':');
+        char host[64];
+        size_t n;
+        unsigned port = 0;
+
+        if (!colon || colon == text)
+                return -EINVAL;
+        n = strlen(colon + 1);
+        if (n == 0 || n > 5 || strspn(colon + 1, "0123456789") != n)
+                return -EINVAL;
+        for (const char *p = colon + 1; *p; p++)
+                port = port * 10 + (unsigned)(*p - '0');
+        n = (size_t)(colon - text);
+        if (port > 65535 || n >= sizeof(host))
+                return -EINVAL;
+        memcpy(host, text, n);
+        host[n] = '\0';
+
+        *ret = (struct sockaddr_storage){};
+        if (host[0] == '[' && host[n - 1] == ']') {
+                struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)ret;
+
+                host[n - 1] = '\0';
+                in6->sin6_family = AF_INET6;
+                in6->sin6_port = htons((uint16_t)port);
+                *ret_length = sizeof(*in6);
+                return inet_pton(AF_INET6, host + 1, &in6->sin6_addr) == 1 ? 0 : -EINVAL;
+        }
+        struct sockaddr_in *in = (struct sockaddr_in *)ret;
+
+        in->sin_family = AF_INET;
+        in->sin_port = htons((uint16_t)port);
+        *ret_length = sizeof(*in);
+        return inet_pton(AF_INET, strcmp(host, "localhost") == 0 ? "127.0.0.1" : host,
+                         &in->sin_addr) == 1
+                       ? 0
+                       : -EINVAL;
+}
+
+static int listen_tcp(const char *text, char ret_error[static 256])
+{
+        _cleanup_(closep) int fd = -1;
+        struct sockaddr_storage address;
+        socklen_t length;
+        int r;
+
+        r = parse_tcp(text, &address, &length);
+        if (r < 0) {
+                snprintf(ret_error, 256,
+                         "listen.http: \"%s\" is no address; 127.0.0.1:9750, [::1]:9750 and "
+                         "unix:/path are",
+                         text);
+                return r;
+        }
+        if (!is_loopback((struct sockaddr *)&address)) {
+                snprintf(ret_error, 256,
+                         "listen.http: %s is not a loopback address; put a proxy in front to be "
+                         "seen from outside",
+                         text);
+                return -EPERM;
+        }
+        fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int)) == 0 &&
+            bind(fd, (struct sockaddr *)&address, length) == 0 && listen(fd, BACKLOG) == 0)
+                return TAKE_FD(fd);
+        r = -errno;
+        snprintf(ret_error, 256, "listen.http: %s: %s%s", text, strerror(-r),
+                 r == -EADDRINUSE ? "; another program listens there" : "");
+        return r;
+}
+
+/* Removes a socket nobody answers on. 0: the path is free now. */
+static int clear_stale(const struct sockaddr_un *address)
+{
+        _cleanup_(closep) int fd = -1;
+        struct stat st;
+
+        if (lstat(address->sun_path, &st) < 0)
+                return errno == ENOENT ? 0 : -errno;
+        if (!S_ISSOCK(st.st_mode))
+                return -EEXIST;
+        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+                return -errno;
+        if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 ||
+            errno != ECONNREFUSED)
+                return -EADDRINUSE; /* answered, or busy, or of another type: in use all the same */
+        return unlink(address->sun_path) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+static int listen_unix(struct http *h, const char *path, char ret_error[static 256])
+{
+        _cleanup_(closep) int fd = -1;
+        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        struct stat st;
+        int r;
+
+        if (path[0] != '/' || strlen(path) >= sizeof(address.sun_path)) {
+                snprintf(ret_error, 256,
+                         "listen.http: the path of a Unix socket begins with / and has at most %zu "
+                         "bytes",
+                         sizeof(address.sun_path) - 1);
+                return -EINVAL;
+        }
+        memcpy(address.sun_path, path, strlen(path) + 1);
+        r = clear_stale(&address);
+        if (r < 0) {
+                snprintf(ret_error, 256, "listen.http: %s: %s", path,
+                         r == -EEXIST       ? "there is a file that is not a socket"
+                         : r == -EADDRINUSE ? "another program listens there"
+                                            : strerror(-r));
+                return r;
+        }
+        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        /* The mode that bind() gives the file, less the umask. */
+        if (fd >= 0 && fchmod(fd, 0660) == 0 &&
+            bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0) {
+                if (lstat(path, &st) == 0) {
+                        h->socket_dev = st.st_dev;
+                        h->socket_ino = st.st_ino;
+                        memcpy(h->socket_path, path, strlen(path) + 1);
+                }
+                if (listen(fd, BACKLOG) == 0)
+                        return TAKE_FD(fd);
+        }
+        r = -errno;
+        snprintf(ret_error, 256, "listen.http: %s: %s", path, strerror(-r));
+        return r;
+}
+
+/* Is it what it must be, and where does it listen? */
+static int describe_socket(struct http *h, int fd, char ret_error[static 256])
+{
+        struct sockaddr_storage address = {};
+        socklen_t length = sizeof(address);
+        char host[INET6_ADDRSTRLEN];
+        int listening = 0, type = 0;
+
+        if (getsockname(fd, (struct sockaddr *)&address, &length) < 0 ||
+            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening,
+                       &(socklen_t){ sizeof(listening) }) < 0 ||
+            getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &(socklen_t){ sizeof(type) }) < 0) {
+                snprintf(ret_error, 256, "listen.http: the inherited descriptor: %s",
+                         strerror(errno));
+                return -errno;
+        }
+        if (!listening || type != SOCK_STREAM) {
+                snprintf(ret_error, 256,
+                         "listen.http: the inherited socket is not a listening stream socket");
+                return -EINVAL;
+        }
+        if (address.ss_family == AF_UNIX) {
+                const struct sockaddr_un *un = (struct sockaddr_un *)&address;
+
+                snprintf(h->address, sizeof(h->address), "unix:%s%.*s", un->sun_path[0] ? "" : "@",
+                         (int)sizeof(un->sun_path) - !un->sun_path[0],
+                         un->sun_path + !un->sun_path[0]);
+                return 0;
+        }
+        if (!is_loopback((struct sockaddr *)&address)) {
+                snprintf(ret_error, 256,
+                         "listen.http: the inherited socket is not on a loopback address");
+                return -EPERM;
+        }
+        if (address.ss_family == AF_INET) {
+                const struct sockaddr_in *in = (struct sockaddr_in *)&address;
+
+                inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
+                snprintf(h->address, sizeof(h->address), "http://%s:%u", host, ntohs(in->sin_port));
+        } else {
+                const struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&address;
+
+                inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
+                snprintf(h->address, sizeof(h->address), "http://[%s]:%u", host,
+                         ntohs(in6->sin6_port));
+        }
+        return 0;
+}
+
+/* --- start and stop --- */
+
+struct http *http_stop(struct http *h)
+{
+        struct stat st;
+
+        if (!h)
+                return NULL;
+        list_unlink(&h->node);
+        if (h->rearm)
+                event_free(h->rearm);
+        if (h->work)
+                event_free(h->work);
+        if (h->accept_again)
+                event_free(h->accept_again);
+        if (h->evhttp)
+                evhttp_free(h->evhttp); /* the listener, and each connection with its conn */
+        while (!list_empty(&h->conns))
+                conn_free(container_of(h->conns.next, struct conn,
+                                       node)); /* those in their first turn */
+        text_unref(h->text);
+        if (h->socket_path[0] && lstat(h->socket_path, &st) == 0 && st.st_dev == h->socket_dev &&
+            st.st_ino == h->socket_ino)
+                unlink(h->socket_path);
+        free(h);
+        return NULL;
+}
+
+static void http_stopp(struct http **h)
+{
+        http_stop(*h);
+}
+
+int http_start(struct http **ret, struct event_base *base, const struct http_params *params,
+               char ret_error[static 256])
+{
+        _cleanup_(http_stopp) struct http *h = malloc(sizeof(*h));
+        _cleanup_(closep) int own_fd = -1;
+        struct evconnlistener *listener;
+        int fd, r;
+
+        ret_error[0] = '\0';
+        if (!h)
+                return -ENOMEM;
+        *h = (struct http){ .params = *params };
+        list_init(&h->conns);
+        list_init(&h->waiting);
+        list_init(&h->answering);
+        list_append(&all_https, &h->node);
+
+        if (params->inherited_fd >= 0) {
+                fd = params->inherited_fd;
+        } else {
+                r = strncmp(params->address, "unix:", 5) == 0
+                            ? listen_unix(h, params->address + 5, ret_error)
+                            : listen_tcp(params->address, ret_error);
+                if (r < 0)
+                        return r;
+                fd = own_fd = r;
+        }
+        r = describe_socket(h, fd, ret_error);
+        if (r < 0)
+                return r;
+        h->params.address = NULL; /* the caller's text: not kept */
+
+        h->rearm = evtimer_new(base, rearm_listener, h);
+        h->work = evtimer_new(base, on_work, h);
+        h->accept_again = evtimer_new(base, accept_again, h);
+        h->evhttp = evhttp_new(base);
+        if (!h->rearm || !h->work || !h->accept_again || !h->evhttp ||
+            evutil_make_socket_nonblocking(fd) < 0 || evutil_make_socket_closeonexec(fd) < 0)
+                return -ENOMEM;
+        evhttp_set_max_headers_size(h->evhttp, MAX_HEADERS);
+        evhttp_set_max_body_size(h->evhttp, 0);
+        /* All that evhttp knows: those that are not answered get their 405 here rather than
+         * evhttp's 501. */
+        evhttp_set_allowed_methods(h->evhttp, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD | EVHTTP_REQ_POST |
+                                                      EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE |
+                                                      EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE |
+                                                      EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH);
+        evhttp_set_timeout(h->evhttp, (int)MIN(params->deadline_ms / 1000 + 1, (uint64_t)3600));
+        evhttp_set_bevcb(h->evhttp, make_bev, h);
+        evhttp_set_gencb(h->evhttp, handle_request, h);
+
+        /* Without a callback it does not accept yet; it listens already, hence no backlog. */
+        listener = evconnlistener_new(base, NULL, NULL,
+                                      LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
+        if (!listener)
+                return -ENOMEM;
+        evconnlistener_set_error_cb(listener, accept_failed);
+        TAKE_FD(own_fd);
+        if (!evhttp_bind_listener(h->evhttp, listener)) {
+                evconnlistener_free(listener);
+                return -ENOMEM;
+        }
+        h->listener = listener;
+        *ret = TAKE_PTR(h);
+        return 0;
+}
+
+const char *http_address(const struct http *h)
+{
+        return h->address;
+}
+
+void http_get_stats(const struct http *h, struct http_stats *ret)
+{
+        *ret = h->stats;
+        ret->open = h->n_conns;
+}
+
+void http_set_limits(struct http *h, unsigned max_connections, uint64_t deadline_ms)
+{
+        h->params.max_connections = max_connections;
+        h->params.deadline_ms = deadline_ms;
+}

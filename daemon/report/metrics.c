@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Renders a snapshot. The rows of metrics.def become one table of `struct row` here; each output
+ * walks it.
+ *
+ * Stateless; any thread may call. The renderers print in the C locale, whatever the process's is: a
+ * decimal comma is no number to Prometheus. Printing cannot fail here; the FILE keeps its error. */
+#include "report/metrics.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <locale.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+#include "wire.h"
+
+static_assert((int)STATS_OPS >= (int)WIRE_OP_END, "every operation has its place");
+static_assert((int)STATS_STATUSES >= (int)WIRE_STATUS_END, "every status has its place");
+
+/* --- the values of labels, by index; NULL: this index is not used. Names that only a snapshot
+ * knows are a word of the documentation where there is none. --- */
+
+static const char *op_value(const struct stats *s, unsigned i)
+{
+        return i > 0 && i < WIRE_OP_END ? wire_op_name(i) : NULL;
+}
+
+static const char *status_value(const struct stats *s, unsigned i)
+{
+        return i < WIRE_STATUS_END ? wire_status_name(i) : NULL;
+}
+
+#define VALUES(function, ...)                                                                      \
+        static const char *function(const struct stats *s, unsigned i)                             \
+        {                                                                                          \
+                static const char *const names[] = { __VA_ARGS__ };                                \
+                return i < ARRAY_SIZE(names) ? names[i] : NULL;                                    \
+        }                                                                                          \
+        struct values_semicolon
+
+VALUES(tier_value, "memory", "disk");
+VALUES(lookup_value, "daemon", "client");
+VALUES(form_value, "map", "into");
+VALUES(ack_value, "accepted", "written", "durable");
+VALUES(io_value, "read", "write", "sync", "copy", "call");
+VALUES(refused_value, "limit", "credentials", "handshake");
+VALUES(ended_value, "closed", "bad_frame", "timeout", "shutdown");
+VALUES(written_value, "payload", "table", "prewrite");
+VALUES(loop_value, "iteration", "costly", "purge", "http");
+VALUES(store_error_value, "read", "write", "sync");
+VALUES(namespace_scope_value, "session", "user", "tenant", "store");
+VALUES(resource_value, "connections", "leases", "leased_bytes", "lanes", "lane_bytes",
+       "donated_bytes", "regions", "keys", "requests", "request_bytes", "unread_fds");
+
+const char *stats_resource_name(unsigned resource)
+{
+        return resource_value(NULL, resource);
+}
+
+VALUES(registered_value, "pool", "region");
+VALUES(degradation_value, "store_offline", "path_failed", "path_hung", "path_suspended",
+       "path_resuming", "path_full", "io_fallback", "io_buffered", "io_unregistered", "pool_short",
+       "http_off");
+
+const char *stats_degradation_name(enum stats_degradation reason)
+{
+        return degradation_value(NULL, reason);
+}
+
+static const char *tenant_value(const struct stats *s, unsigned i)
+{
+        if (!s)
+                return i == 0 ? "NAME" : NULL;
+        return s->tenant_names[i][0] ? s->tenant_names[i] : NULL;
+}
+
+static const char *path_value(const struct stats *s, unsigned i)
+{
+        if (!s)
+                return i == 0 ? "PATH" : NULL;
+        return s->path_names[i][0] ? s->path_names[i] : NULL;
+}
+
+static const char *namespace_value(const struct stats *s, unsigned i)
+{
+        if (!s)
+                return i == 0 ? "NAME" : i == STATS_NAMESPACES ? "other" : NULL;
+        return s->namespace_names[i][0] ? s->namespace_names[i] : NULL;
+}
+
+/* --- the table --- */
+
+enum kind { GAUGE, COUNTER, HISTOGRAM, INFO };
+
+struct row {
+        enum kind kind;
+        const char *name;
+        const char *unit;
+        const char *help;
+        const char *label; /* NULL: one number */
+        const char *(*value)(const struct stats *s, unsigned i);
+        unsigned n;
+        size_t offset; /* of the member */
+};
+
+#define ROW(k, m, nm, u, l, v, count, h)                                                           \
+        { .kind = k,                                                                               \
+          .name = nm,                                                                              \
+          .unit = u,                                                                               \
+          .help = h,                                                                               \
+          .label = l,                                                                              \
+          .value = v,                                                                              \
+          .n = count,                                                                              \
+          .offset = offsetof(struct stats, m) },
+#define STATS_GAUGE(member, name, unit, help) ROW(GAUGE, member, name, unit, NULL, NULL, 1, help)
+#define STATS_COUNTER(member, name, unit, help)                                                    \
+        ROW(COUNTER, member, name, unit, NULL, NULL, 1, help)
+#define STATS_COUNTER_BY(member, name, unit, label, values, n, help)                               \
+        ROW(COUNTER, member, name, unit, label, values, n, help)
+#define STATS_GAUGE_BY(member, name, unit, label, values, n, help)                                 \
+        ROW(GAUGE, member, name, unit, label, values, n, help)
+#define STATS_HISTOGRAM_BY(member, name, unit, label, values, n, help)                             \
+        ROW(HISTOGRAM, member, name, unit, label, values, n, help)
+#define STATS_INFO(member, name, help) ROW(INFO, member, name, "", NULL, NULL, 1, help)
+static const struct row rows[] = {
+#include "report/metrics.def"
+};
+
+/* Edges of the buckets that a page shows. The text is part of a series' identity: both formats
+ * print the same. */
+static const struct {
+        uint64_t ns;
+        const char *le;
+} edges[] = {
+        { 10000, "1e-05" },      { 25000, "2.5e-05" },  { 50000, "5e-05" },
+        { 100000, "0.0001" },    { 250000, "0.00025" }, { 500000, "0.0005" },
+        { 1000000, "0.001" },    { 2500000, "0.0025" }, { 5000000, "0.005" },
+        { 10000000, "0.01" },    { 25000000, "0.025" }, { 50000000, "0.05" },
+        { 100000000, "0.1" },    { 250000000, "0.25" }, { 1000000000, "1.0" },
+        { 10000000000, "10.0" },
+};
+
+static const char *const kind_names[] = {
+        [GAUGE] = "gauge",
+        [COUNTER] = "counter",
+        [HISTOGRAM] = "histogram",
+        [INFO] = "info",
+};
+
+static double row_number(const struct row *row, const struct stats *s, unsigned i)
+{
+        return ((const double *)((const char *)s + row->offset))[i];
+}
+
+static const struct histogram *row_histogram(const struct row *row, const struct stats *s,
+                                             unsigned i)
+{
+        return (const struct histogram *)((const char *)s + row->offset) + i;
+}
+
+static const char *row_info(const struct row *row, const struct stats *s)
+{
+        return (const char *)s + row->offset;
+}
+
+/* What a sample's name has after the family's. */
+static const char *row_suffix(const struct row *row)
+{
+        return row->kind == COUNTER ? "_total" : row->kind == INFO ? "_info" : "";
+}
+
+/* The C locale for this thread while a page is printed. */
+static locale_t locale_enter(locale_t *ret_c)
+{
+        *ret_c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+        return *ret_c ? uselocale(*ret_c) : (locale_t)0;
+}
+
+static void locale_leave(locale_t c, locale_t old)
+{
+        if (!c)
+                return;
+        uselocale(old);
+        freelocale(c);
+}
+
+/* The shortest of 15 and 17 digits that reads back the same; whole numbers without an exponent. */
+static void print_number(FILE *out, double x)
+{
+        char text[32];
+
+        if (isnan(x)) {
+                fputs("NaN", out);
+        } else if (isinf(x)) {
+                fputs(x > 0 ? "+Inf" : "-Inf", out);
+        } else if (x == floor(x) && fabs(x) <= 9007199254740992.0) {
+                fprintf(out, "%.0f", x == 0 ? 0.0 : x);
+        } else {
+                snprintf(text, sizeof(text), "%.15g", x);
+                if (strtod(text, NULL) < x || strtod(text, NULL) > x)
+                        snprintf(text, sizeof(text), "%.17g", x);
+                fputs(text, out);
+        }
+}
+
+static void print_json_number(FILE *out, double x)
+{
+        if (isfinite(x))
+                print_number(out, x);
+        else
+                fputs("null", out);
+}
+
+static void print_json_string(FILE *out, const char *text, size_t n)
+{
+        fputc('"', out);
+        for (size_t i = 0; i < n; i++) {
+                unsigned char c = (unsigned char)text[i];
+
+                if (c == '"' || c == '\\')
+                        fprintf(out, "\\%c", c);
+                else if (c < 0x20)
+                        fprintf(out, "\\u%04x", c);
+                else
+                        fputc(c, out);
+        }
+        fputc('"', out);
+}
+
+/* Escapes what HELP text may not hold: backslash and newline, and, as OpenMetrics wants it, the
+ * quote. */
+static void print_help(FILE *out, const char *text, bool openmetrics)
+{
+        for (; *text; text++) {
+                if (*text == '\\')
+                        fputs("\\\\", out);
+                else if (*text == '\n')
+                        fputs("\\n", out);
+                else if (*text == '"' && openmetrics)
+                        fputs("\\\"", out);
+                else
+                        fputc(*text, out);
+        }
+}
+
+static void print_histogram(FILE *out, const struct row *row, const char *value,
+                            const struct histogram *h)
+{
+        for (size_t b = 0; b < ARRAY_SIZE(edges); b++)
+                fprintf(out, "kvcache_%s_bucket{%s=\"%s\",le=\"%s\"} %" PRIu64 "\n", row->name,
+                        row->label, value, edges[b].le, histogram_at_most(h, edges[b].ns));
+        fprintf(out, "kvcache_%s_bucket{%s=\"%s\",le=\"+Inf\"} %" PRIu64 "\n", row->name,
+                row->label, value, h->count);
+        fprintf(out, "kvcache_%s_sum{%s=\"%s\"} ", row->name, row->label, value);
+        print_number(out, (double)h->sum / 1e9);
+        fprintf(out, "\nkvcache_%s_count{%s=\"%s\"} %" PRIu64 "\n", row->name, row->label, value,
+                h->count);
+}
+
+static void print_page(const struct stats *s, FILE *out, bool openmetrics)
+{
+        for (const struct row *row = rows; row < rows + ARRAY_SIZE(rows); row++) {
+                /* The older format names the family as its samples; the newer one without their
+                 * suffix. */
+                const char *family = openmetrics ? "" : row_suffix(row);
+                const char *type =
+                        row->kind == INFO && !openmetrics ? "gauge" : kind_names[row->kind];
+
+                fprintf(out, "# HELP kvcache_%s%s ", row->name, family);
+                print_help(out, row->help, openmetrics);
+                fprintf(out, "\n# TYPE kvcache_%s%s %s\n", row->name, family, type);
+                if (openmetrics && row->unit[0])
+                        fprintf(out, "# UNIT kvcache_%s %s\n", row->name, row->unit);
+
+                if (row->kind == INFO) {
+                        fprintf(out, "kvcache_%s_info{%s} 1\n", row->name, row_info(row, s));
+                        continue;
+                }
+                for (unsigned i = 0; i < row->n; i++) {
+                        const char *value = row->label ? row->value(s, i) : NULL;
+
+                        if (row->label && !value)
+                                continue;
+                        if (row->kind == HISTOGRAM) {
+                                print_histogram(out, row, value, row_histogram(row, s, i));
+                                continue;
+                        }
+                        fprintf(out, "kvcache_%s%s", row->name, row_suffix(row));
+                        if (value)
+                                fprintf(out, "{%s=\"%s\"}", row->label, value);
+                        fputc(' ', out);
+                        print_number(out, row_number(row, s, i));
+                        fputc('\n', out);
+                }
+        }
+        if (openmetrics)
+                fputs("# EOF\n", out);
+}
+
+void stats_print_prometheus(const struct stats *s, FILE *out)
+{
+        locale_t c, old = locale_enter(&c);
+
+        print_page(s, out, false);
+        locale_leave(c, old);
+}
+
+void stats_print_openmetrics(const struct stats *s, FILE *out)
+{
+        locale_t c, old = locale_enter(&c);
+
+        print_page(s, out, true);
+        locale_leave(c, old);
+}
+
+static void print_json_histogram(FILE *out, const struct histogram *h)
+{
+        fprintf(out, "{\"count\": %" PRIu64 ", \"sum\": ", h->count);
+        print_json_number(out, (double)h->sum / 1e9);
+        fputs(", \"p50\": ", out);
+        print_json_number(out, (double)histogram_quantile(h, 0.50) / 1e9);
+        fputs(", \"p90\": ", out);
+        print_json_number(out, (double)histogram_quantile(h, 0.90) / 1e9);
+        fputs(", \"p99\": ", out);
+        print_json_number(out, (double)histogram_quantile(h, 0.99) / 1e9);
+        fputc('}', out);
+}
+
+/* The label text back to names and values. stats_info_add() made it, so it is well-formed; of
+ * anything else the rest is left out. */
+static void print_json_info(FILE *out, const char *info)
+{
+        bool first = true;
+
+        fputc('{', out);
+        while (*info) {
+                const char *equals = strstr(info, "=\"");
+                const char *p;
+                char value[512];
+                size_t n = 0;
+
+                if (!equals)
+                        break;
+                for (p = equals + 2; *p && *p != '"' && n < sizeof(value); p++) {
+                        char ch = *p;
+
+                        if (ch == '\\' && p[1]) {
+                                p++;
+                                ch = *p == 'n' ? '\n' : *p;
+                        }
+                        value[n++] = ch;
+                }
+                if (*p != '"')
+                        break;
+                if (!first)
+                        fputs(", ", out);
+                first = false;
+                print_json_string(out, info, (size_t)(equals - info));
+                fputs(": ", out);
+                print_json_string(out, value, n);
+                info = p + 1;
+                if (*info == ',')
+                        info++;
+        }
+        fputc('}', out);
+}
+
+void stats_print_json(const struct stats *s, FILE *out)
+{
+        locale_t c, old = locale_enter(&c);
+
+        fputc('{', out);
+        for (const struct row *row = rows; row < rows + ARRAY_SIZE(rows); row++) {
+                bool first = true;
+
+                fprintf(out, "%s\"kvcache_%s%s\": ", row == rows ? "" : ", ", row->name,
+                        row_suffix(row));
+                if (row->kind == INFO) {
+                        print_json_info(out, row_info(row, s));
+                        continue;
+                }
+                if (!row->label) {
+                        print_json_number(out, row_number(row, s, 0));
+                        continue;
+                }
+                fputc('{', out);
+                for (unsigned i = 0; i < row->n; i++) {
+                        const char *value = row->value(s, i);
+
+                        if (!value)
+                                continue;
+                        if (!first)
+                                fputs(", ", out);
+                        first = false;
+                        print_json_string(out, value, strlen(value));
+                        fputs(": ", out);
+                        if (row->kind == HISTOGRAM)
+                                print_json_histogram(out, row_histogram(row, s, i));
+                        else
+                                print_json_number(out, row_number(row, s, i));
+                }
+                fputc('}', out);
+        }
+        fputs("}\n", out);
+        locale_leave(c, old);
+}
+
+void stats_print_documentation(FILE *out)
+{
+        const struct stats *s = NULL;
+
+        fputs("| metric | type | labels | meaning |\n|---|---|---|---|\n", out);
+        for (const struct row *row = rows; row < rows + ARRAY_SIZE(rows); row++) {
+                bool first = true;
+
+                fprintf(out, "| `kvcache_%s%s` | %s | ", row->name, row_suffix(row),
+                        kind_names[row->kind]);
+                for (unsigned i = 0; row->label && i < row->n; i++) {
+                        const char *value = row->value(s, i);
+
+                        if (!value)
+                                continue;
+                        if (first)
+                                fprintf(out, "`%s`: ", row->label);
+                        fprintf(out, "%s%s", first ? "" : ", ", value);
+                        first = false;
+                }
+                fprintf(out, " | %s |\n", row->help);
+        }
+}
+
+void stats_info_add(char *info, size_t room, const char *key, const char *value)
+{
+        size_t at = strlen(info);
+        size_t start = at;
+        int n;
+
+        assert(at < room);
+        n = snprintf(info + at, room - at, "%s%s=\"", at ? "," : "", key);
+        if (n < 0 || (size_t)n >= room - at)
+                goto too_long;
+        at += (size_t)n;
+        for (; *value; value++) {
+                const char *escaped = *value == '\\'   ? "\\\\"
+                                      : *value == '"'  ? "\\\""
+                                      : *value == '\n' ? "\\n"
+                                                       : NULL;
+                size_t length = escaped ? 2 : 1;
+
+                if (at + length + 2 > room) /* the closing quote and the NUL */
+                        goto too_long;
+                memcpy(info + at, escaped ? escaped : value, length);
+                at += length;
+        }
+        if (at + 2 > room)
+                goto too_long;
+        memcpy(info + at, "\"", 2);
+        return;
+
+too_long:
+        info[start] = '\0';
+}

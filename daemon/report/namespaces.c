@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "report/namespaces.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "request/request.h"
+#include "tenant/ids.h"
+
+enum { FINGERPRINT_SHOWN = 512 }; /* of the 4096 bytes that one may have */
+
+static_assert((int)STATS_NAMESPACES == (int)CENSUS_SHOWN, "each of the largest has its series");
+
+/* NULL: it is not configured. */
+static const struct dispatch_env *tenant_of(const struct dispatch_env *env, uint16_t store_tenant)
+{
+        for (unsigned i = 0; i < env->n_all; i++)
+                if (env->all[i].store_tenant == store_tenant)
+                        return &env->all[i];
+        return NULL;
+}
+
+const char *status_tenant_name(const struct dispatch_env *env, uint16_t store_tenant)
+{
+        const struct dispatch_env *tenant = tenant_of(env, store_tenant);
+        const char *name;
+
+        if (tenant)
+                return tenants_name(env->tenants, tenant->tenant);
+        name = tenant_number_name(env->store, store_tenant);
+        return name ? name : "(not configured)";
+}
+
+/* Of one tenant's view its number in the store, else -1. */
+static int tenant_seen(const struct client *viewer)
+{
+        return viewer && !viewer->admin ? viewer->env->store_tenant : -1;
+}
+
+/* --- the status --- */
+
+/* Zeros where nothing was counted. */
+static struct tally_keys lookups_and_gets(const struct dispatch_env *env,
+                                          const struct store_namespace *ns,
+                                          struct tally_keys *ret_gets)
+{
+        const struct dispatch_env *tenant = tenant_of(env, ns->tenant);
+        struct tally_keys keys[TALLY_KINDS] = { 0 };
+
+        if (tenant)
+                tally_get(&tenant->tally, ns, keys);
+        *ret_gets = keys[TALLY_GETS];
+        return status_lookups(keys);
+}
+
+static void add_keys(cJSON *o, const struct dispatch_env *env, const struct store_namespace *ns)
+{
+        struct tally_keys gets, lookups = lookups_and_gets(env, ns, &gets);
+
+        cJSON_AddNumberToObject(o, "lookup_keys", (double)(lookups.found + lookups.missing));
+        cJSON_AddNumberToObject(o, "lookup_found_keys", (double)lookups.found);
+        cJSON_AddNumberToObject(o, "get_keys", (double)(gets.found + gets.missing));
+        cJSON_AddNumberToObject(o, "get_found_keys", (double)gets.found);
+}
+
+static void add_namespace(cJSON *list, const struct dispatch_env *env,
+                          const struct store_namespace *ns)
+{
+        cJSON *o = cJSON_CreateObject();
+        char fingerprint[FINGERPRINT_SHOWN + sizeof("...")];
+
+        snprintf(fingerprint, sizeof(fingerprint), "%.*s%s", FINGERPRINT_SHOWN, ns->fingerprint,
+                 strlen(ns->fingerprint) > FINGERPRINT_SHOWN ? "..." : "");
+        cJSON_AddStringToObject(o, "name", ns->name);
+        cJSON_AddStringToObject(o, "tenant", status_tenant_name(env, ns->tenant));
+        cJSON_AddNumberToObject(o, "chunks", (double)ns->chunks);
+        cJSON_AddNumberToObject(o, "bytes", (double)ns->bytes);
+        cJSON_AddNumberToObject(o, "chunk_bytes", (double)ns->chunk_bytes);
+        add_keys(o, env, ns);
+        cJSON_AddStringToObject(o, "fingerprint", fingerprint);
+        cJSON_AddNumberToObject(o, "sessions", census_sessions(env->census, ns->id));
+        cJSON_AddItemToArray(list, o);
+}
+
+static bool is_near(const struct census_use *use)
+{
+        return (uint64_t)use->has * 100 >= (uint64_t)use->most * CENSUS_WARN_PERCENT;
+}
+
+/* What is near its limit, in words; "": nothing. */
+static void warning_text(const struct census_stats *all, const struct census_use *tenant,
+                         const struct census_use *user, char *ret, size_t room)
+{
+        size_t n = 0;
+
+        ret[0] = '\0';
+        if (all && all->store_near)
+                n += (size_t)snprintf(ret + n, room - n,
+                                      "the store has %u of at most %u namespaces", all->count,
+                                      all->most);
+        if (all && all->tenants_near)
+                n += (size_t)snprintf(ret + n, room - n, "%s%u %s at %d %% of its limit or more",
+                                      n ? "; " : "", all->tenants_near,
+                                      all->tenants_near == 1 ? "tenant is" : "tenants are",
+                                      CENSUS_WARN_PERCENT);
+        if (all && all->users_near)
+                n += (size_t)snprintf(ret + n, room - n, "%s%u %s at %d %% of its limit or more",
+                                      n ? "; " : "", all->users_near,
+                                      all->users_near == 1 ? "user is" : "users are",
+                                      CENSUS_WARN_PERCENT);
+        if (tenant && is_near(tenant))
+                n += (size_t)snprintf(ret + n, room - n,
+                                      "the tenant has %u of at most %u namespaces", tenant->has,
+                                      tenant->most);
+        if (user && is_near(user))
+                n += (size_t)snprintf(ret + n, room - n,
+                                      "%suser has made %u of at most %u namespaces",
+                                      n ? "; this " : "this ", user->has, user->most);
+        if (n)
+                snprintf(ret + n, room - n, ": remove some (kvcachectl namespace rm)");
+}
+
+void status_add_namespaces(cJSON *root, const struct dispatch_env *env,
+                           const struct status_namespaces *scope)
+{
+        static struct census_largest largest; /* large; one thread */
+        cJSON *list = cJSON_AddArrayToObject(root, "namespaces"),
+              *usage = cJSON_AddObjectToObject(root, "namespace_usage");
+        struct census_stats stats;
+        struct census_use tenant, user;
+        char warning[400];
+        int only = tenant_seen(scope->viewer);
+        unsigned shown;
+
+        census_get_stats(env->census, &stats);
+        census_get_largest(env->census, only, &largest);
+        shown = scope->named ? largest.n : 0;
+        for (unsigned i = 0; i < shown; i++)
+                add_namespace(list, env, &largest.list[i]);
+        if (scope->viewer)
+                user = census_get_user(env->census, scope->viewer->env->store_tenant,
+                                       scope->viewer->uid);
+        if (only < 0) {
+                warning_text(&stats, NULL, scope->viewer ? &user : NULL, warning, sizeof(warning));
+                cJSON_AddNumberToObject(usage, "count", stats.count);
+                cJSON_AddNumberToObject(usage, "limit", stats.most);
+        } else {
+                census_get_tenant(env->census, (uint16_t)only, &tenant);
+                warning_text(NULL, &tenant, &user, warning, sizeof(warning));
+                cJSON_AddNumberToObject(usage, "count", tenant.has);
+                cJSON_AddNumberToObject(usage, "limit", tenant.most);
+        }
+        cJSON_AddNumberToObject(usage, "chunks", (double)largest.chunks);
+        cJSON_AddNumberToObject(usage, "bytes", (double)largest.bytes);
+        cJSON_AddNumberToObject(usage, "shown", shown);
+        if (scope->viewer) {
+                cJSON_AddNumberToObject(usage, "user_count", user.has);
+                cJSON_AddNumberToObject(usage, "user_limit", user.most);
+        }
+        cJSON_AddStringToObject(usage, "warning", warning);
+}
+
+/* --- metrics --- */
+
+/* A label's value that needs no escaping in any format, and is another for each name; no name's is
+ * "other". */
+static void label_of(const struct dispatch_env *env, const struct store_namespace *ns,
+                     char ret[static STATS_NAMESPACE_NAME])
+{
+        size_t n = 0;
+
+        if (env->n_all > 1)
+                n = (size_t)snprintf(ret, STATS_NAMESPACE_NAME,
+                                     "%s:", status_tenant_name(env, ns->tenant));
+        for (const char *p = ns->name; *p; p++) {
+                bool escape = *p == '%' || *p == '"' || *p == '\\' ||
+                              (p == ns->name && n == 0 && strcmp(p, "other") == 0);
+
+                n += (size_t)snprintf(ret + n, STATS_NAMESPACE_NAME - n, escape ? "%%%02X" : "%c",
+                                      (unsigned)*p);
+        }
+}
+
+void status_collect_namespace_limits(const struct dispatch_env *env,
+                                     const struct status_namespaces *scope, struct stats *s)
+{
+        struct census_stats stats;
+        int only = tenant_seen(scope->viewer);
+
+        census_get_stats(env->census, &stats);
+        s->namespaces = stats.count;
+        s->namespaces_most = stats.most;
+        s->namespaces_removed = (double)stats.removed;
+        for (unsigned i = 0; i < STATS_NAMESPACE_SCOPES; i++)
+                s->namespaces_refused[i] = (double)stats.refused[i];
+        s->namespaces_near[CENSUS_USER] = stats.users_near;
+        s->namespaces_near[CENSUS_TENANT] = stats.tenants_near;
+        s->namespaces_near[CENSUS_STORE] = stats.store_near;
+        for (unsigned i = 0; i < env->n_all; i++) {
+                struct census_use use;
+
+                if (only >= 0 && env->all[i].store_tenant != only)
+                        continue;
+                if (!census_get_tenant(env->census, env->all[i].store_tenant, &use))
+                        continue;
+                s->tenant_namespaces[i] = use.has;
+                s->tenant_namespaces_limit[i] = use.most;
+        }
+}
+
+void status_collect_namespaces(const struct dispatch_env *env,
+                               const struct status_namespaces *scope, struct stats *s)
+{
+        static struct census_largest largest;
+        struct tally_keys lookups, gets;
+
+        status_collect_namespace_limits(env, scope, s);
+        census_get_largest(env->census, tenant_seen(scope->viewer), &largest);
+        strcpy(s->namespace_names[STATS_NAMESPACES], "other");
+        s->namespace_chunks[STATS_NAMESPACES] = (double)largest.chunks;
+        s->namespace_bytes[STATS_NAMESPACES] = (double)largest.bytes;
+        for (unsigned i = 0; scope->named && i < largest.n; i++) {
+                label_of(env, &largest.list[i], s->namespace_names[i]);
+                s->namespace_chunks[i] = (double)largest.list[i].chunks;
+                s->namespace_bytes[i] = (double)largest.list[i].bytes;
+                lookups = lookups_and_gets(env, &largest.list[i], &gets);
+                s->namespace_lookup_keys[i] = (double)(lookups.found + lookups.missing);
+                s->namespace_lookup_found[i] = (double)lookups.found;
+                s->namespace_chunks[STATS_NAMESPACES] -= s->namespace_chunks[i];
+                s->namespace_bytes[STATS_NAMESPACES] -= s->namespace_bytes[i];
+        }
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the status and the metrics say of namespaces: the largest of them by name, sums of the
+ * others, and how near the limits are. What it costs and how long it is does not depend on how many
+ * there are, but for one pass over the list. Loop thread. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+
+#include "report/status.h"
+
+/* `viewer`: the client that asks, or NULL: HTTP. Clients who are no admins see those of their
+ * tenant. `named`: names are shown. */
+struct status_namespaces {
+        const struct client *viewer;
+        bool named;
+};
+
+/* Members "namespaces" and "namespace_usage" of the status. */
+void status_add_namespaces(cJSON *root, const struct dispatch_env *env,
+                           const struct status_namespaces *scope);
+/* The metrics of the limits, and those by namespace. */
+void status_collect_namespace_limits(const struct dispatch_env *env,
+                                     const struct status_namespaces *scope, struct stats *s);
+void status_collect_namespaces(const struct dispatch_env *env,
+                               const struct status_namespaces *scope, struct stats *s);
+/* The name of the tenant with this number in the store. */
+const char *status_tenant_name(const struct dispatch_env *env, uint16_t store_tenant);

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The status as JSON, what http and dispatch ask for, and the lines of a start. */
+#include "report/status.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "build-config.h"
+#include "checked.h"
+#include "config/config.h"
+#include "request/request.h"
+#include "report/http.h"
+#include "session/session.h"
+#include "report/namespaces.h"
+
+/* --- JSON --- */
+
+static void add_limited(cJSON *o, const char *name, double used, double limit)
+{
+        cJSON *pair = cJSON_AddObjectToObject(o, name);
+
+        cJSON_AddNumberToObject(pair, "used", used);
+        if (isfinite(limit))
+                cJSON_AddNumberToObject(pair, "limit", limit);
+}
+
+static void add_tenants(cJSON *root, const struct stats *s)
+{
+        cJSON *list = cJSON_AddArrayToObject(root, "tenants");
+
+        for (unsigned i = 0; i < STATS_TENANTS; i++) {
+                cJSON *o;
+
+                if (!s->tenant_names[i][0])
+                        continue;
+                o = cJSON_CreateObject();
+                cJSON_AddStringToObject(o, "name", s->tenant_names[i]);
+                add_limited(o, "connections", s->tenant_connections[i],
+                            s->tenant_connections_limit[i]);
+                add_limited(o, "leases", s->tenant_leases[i], s->tenant_leases_limit[i]);
+                add_limited(o, "leased_bytes", s->tenant_lease_bytes[i],
+                            s->tenant_lease_bytes_limit[i]);
+                add_limited(o, "lane_bytes", s->tenant_lane_bytes[i],
+                            s->tenant_lane_bytes_limit[i]);
+                add_limited(o, "donated_bytes", s->tenant_donated_bytes[i],
+                            s->tenant_donated_bytes_limit[i]);
+                add_limited(o, "keys", s->tenant_keys[i], s->tenant_keys_limit[i]);
+                cJSON_AddNumberToObject(o, "requests", s->tenant_requests[i]);
+                cJSON_AddNumberToObject(o, "request_bytes", s->tenant_request_bytes[i]);
+                cJSON_AddNumberToObject(o, "unread_fds", s->tenant_unread_fds[i]);
+                add_limited(o, "stored_bytes", s->tenant_stored_bytes[i],
+                            s->tenant_stored_bytes_limit[i]);
+                add_limited(o, "namespaces", s->tenant_namespaces[i],
+                            s->tenant_namespaces_limit[i]);
+                add_limited(o, "pool_bytes", s->tenant_pool_used_bytes[i], s->tenant_pool_bytes[i]);
+                cJSON_AddNumberToObject(o, "lookup_keys", s->tenant_lookup_keys[i]);
+                cJSON_AddNumberToObject(o, "lookup_found_keys", s->tenant_lookup_found[i]);
+                cJSON_AddNumberToObject(o, "get_keys", s->tenant_get_keys[i]);
+                cJSON_AddNumberToObject(o, "get_found_keys", s->tenant_get_found[i]);
+                cJSON_AddNumberToObject(o, "refused", s->tenant_refused[i]);
+                cJSON_AddItemToArray(list, o);
+        }
+}
+
+/* What clients hold of what there is to hold; limits that are not there are left out. */
+static void add_resources(cJSON *root, const struct stats *s)
+{
+        cJSON *list = cJSON_AddObjectToObject(root, "resources");
+
+        for (unsigned i = 0; i < STATS_RESOURCES; i++) {
+                cJSON *o = cJSON_AddObjectToObject(list, stats_resource_name(i));
+
+                cJSON_AddNumberToObject(o, "used", s->resource_used[i]);
+                if (isfinite(s->resource_limit[i]))
+                        cJSON_AddNumberToObject(o, "limit", s->resource_limit[i]);
+                if (isfinite(s->resource_user_limit[i]))
+                        cJSON_AddNumberToObject(o, "user_limit", s->resource_user_limit[i]);
+                cJSON_AddNumberToObject(o, "largest_user", s->resource_largest_user[i]);
+                cJSON_AddNumberToObject(o, "refused", s->resource_refusals[i]);
+        }
+}
+
+static void add_io(cJSON *root, const struct kio *io, const struct store_stats *store)
+{
+        cJSON *o = cJSON_AddObjectToObject(root, "io");
+        struct kio_info info;
+
+        kio_get_info(io, &info);
+        cJSON_AddStringToObject(o, "backend", info.backend);
+        cJSON_AddStringToObject(o, "reason", info.reason);
+        cJSON_AddStringToObject(o, "ring_flags", info.ring_flags);
+        cJSON_AddBoolToObject(o, "registered", info.registered);
+        cJSON_AddStringToObject(o, "registered_reason", info.registered_reason);
+        cJSON_AddNumberToObject(o, "workers", info.workers);
+        cJSON_AddNumberToObject(o, "depth", info.depth);
+        cJSON_AddBoolToObject(o, "direct", store->direct);
+        cJSON_AddStringToObject(o, "direct_reason", store->direct_reason);
+}
+
+static void add_pool(cJSON *root, const struct dispatch_env *env, const struct stats *s)
+{
+        cJSON *o = cJSON_AddObjectToObject(root, "pool");
+
+        cJSON_AddNumberToObject(o, "bytes", s->pool_bytes);
+        cJSON_AddNumberToObject(o, "populated_bytes", s->pool_populated_bytes);
+        cJSON_AddNumberToObject(o, "used_bytes", s->pool_used_bytes);
+        cJSON_AddNumberToObject(o, "live_bytes", s->pool_live_bytes);
+        cJSON_AddNumberToObject(o, "chunks", s->pool_chunks);
+        cJSON_AddNumberToObject(o, "leased_bytes", s->pool_leased_bytes);
+        cJSON_AddNumberToObject(o, "unwritten_bytes", s->pool_unwritten_bytes);
+        cJSON_AddNumberToObject(o, "slab_bytes", (double)pool_slab_bytes(env->pool));
+        cJSON_AddNumberToObject(o, "huge_bytes", s->pool_huge_bytes);
+        cJSON_AddStringToObject(o, "huge_pages",
+                                !pool_uses_huge_pages(env->pool)                ? "off"
+                                : s->pool_huge_bytes == s->pool_populated_bytes ? "all"
+                                : s->pool_huge_bytes > 0                        ? "some"
+                                                                                : "none");
+}
+
+static void add_lookups(cJSON *root, const struct status_sources *from, const struct stats *s)
+{
+        cJSON *o = cJSON_AddObjectToObject(root, "lookup_index");
+
+        cJSON_AddBoolToObject(o, "enabled", from->env->lookups != NULL);
+        cJSON_AddNumberToObject(o, "tables", s->lookup_tables);
+        cJSON_AddNumberToObject(o, "building", s->lookup_building);
+        cJSON_AddNumberToObject(o, "entries", s->lookup_entries);
+        cJSON_AddNumberToObject(o, "unplaced", s->lookup_unplaced);
+        cJSON_AddNumberToObject(o, "bytes", s->lookup_bytes);
+        cJSON_AddNumberToObject(o, "buckets", s->lookup_buckets);
+        cJSON_AddNumberToObject(o, "overflowed", s->lookup_overflowed);
+        cJSON_AddNumberToObject(o, "builds", s->lookup_builds);
+        cJSON_AddNumberToObject(o, "failed_builds", s->lookup_failed);
+}
+
+static void add_paths(cJSON *o, const struct status_sources *from)
+{
+        cJSON *list = cJSON_AddArrayToObject(o, "paths");
+        struct store_path_stats p;
+
+        for (unsigned i = 0; store_get_path_stats(from->env->store, i, &p); i++) {
+                cJSON *one = cJSON_CreateObject(), *errors;
+
+                cJSON_AddStringToObject(one, "path", p.path);
+                cJSON_AddStringToObject(one, "state", status_path_state(&p));
+                cJSON_AddStringToObject(one, "reason", p.reason);
+                cJSON_AddNumberToObject(one, "since_unix_ms",
+                                        (double)(p.since_ms ?: from->started_unix_ms));
+                cJSON_AddNumberToObject(one, "bypasses", (double)p.bypasses);
+                cJSON_AddNumberToObject(one, "limit_bytes", (double)p.stats.limit);
+                cJSON_AddNumberToObject(one, "used_bytes", (double)p.stats.used_bytes);
+                cJSON_AddNumberToObject(one, "reserved_bytes", (double)p.stats.used_bytes);
+                cJSON_AddNumberToObject(one, "payload_bytes", (double)p.stats.payload_bytes);
+                cJSON_AddNumberToObject(one, "live_bytes", (double)p.stats.payload_bytes);
+                cJSON_AddNumberToObject(one, "chunks", (double)p.stats.chunks);
+                cJSON_AddNumberToObject(one, "segments", (double)p.stats.segments);
+                cJSON_AddBoolToObject(one, "full", p.full);
+                cJSON_AddNumberToObject(one, "full_refusals", (double)p.full_refusals);
+                errors = cJSON_AddObjectToObject(one, "errors");
+                cJSON_AddNumberToObject(errors, "read", (double)p.stats.read_errors);
+                cJSON_AddNumberToObject(errors, "write", (double)p.stats.write_errors);
+                cJSON_AddNumberToObject(errors, "sync", (double)p.stats.sync_errors);
+                cJSON_AddBoolToObject(one, "direct", p.stats.direct);
+                cJSON_AddNumberToObject(one, "pending", (double)p.pending);
+                cJSON_AddNumberToObject(one, "oldest_operation_seconds", (double)p.oldest_ns / 1e9);
+                cJSON_AddItemToArray(list, one);
+        }
+}
+
+static void add_store(cJSON *root, const struct status_sources *from, const struct store_stats *st)
+{
+        cJSON *o = cJSON_AddObjectToObject(root, "store");
+        cJSON *paths = cJSON_AddArrayToObject(o, "path");
+        const char *path;
+
+        for (unsigned i = 0; (path = store_path(from->env->store, i)); i++)
+                cJSON_AddItemToArray(paths, cJSON_CreateString(path));
+        cJSON_AddNumberToObject(o, "limit_bytes", (double)st->limit);
+        cJSON_AddNumberToObject(o, "used_bytes", (double)st->used_bytes);
+        cJSON_AddNumberToObject(o, "reserved_bytes", (double)st->used_bytes);
+        cJSON_AddNumberToObject(o, "payload_bytes", (double)st->payload_bytes);
+        cJSON_AddNumberToObject(o, "live_bytes", (double)st->payload_bytes);
+        cJSON_AddNumberToObject(o, "chunks", (double)st->chunks);
+        cJSON_AddNumberToObject(o, "slots", (double)st->slots);
+        cJSON_AddNumberToObject(o, "entries_max", (double)st->entries_max);
+        cJSON_AddNumberToObject(o, "segments", (double)st->segments);
+        cJSON_AddNumberToObject(o, "segments_max", (double)st->segments_max);
+        cJSON_AddNumberToObject(o, "segment_bytes", (double)st->segment_bytes);
+        cJSON_AddNumberToObject(o, "recovered_chunks", (double)st->recovered_chunks);
+        cJSON_AddBoolToObject(o, "clean_start", st->clean_start);
+        cJSON_AddBoolToObject(o, "bypassed", st->bypassed);
+        add_paths(o, from);
+}
+
+static void add_scrub(cJSON *root, const struct config *config, const struct store_stats *st)
+{
+        cJSON *o = cJSON_AddObjectToObject(cJSON_GetObjectItem(root, "store"), "scrub");
+
+        cJSON_AddNumberToObject(o, "rate_bytes", (double)config->store.scrub_rate);
+        cJSON_AddNumberToObject(o, "interval_seconds",
+                                (double)config->store.scrub_interval_ms / 1e3);
+        cJSON_AddBoolToObject(o, "running", st->scrub_segments > 0);
+        cJSON_AddNumberToObject(o, "segments_done", (double)st->scrub_segments_done);
+        cJSON_AddNumberToObject(o, "segments", (double)st->scrub_segments);
+        cJSON_AddNumberToObject(o, "passes", (double)st->scrub_passes);
+        cJSON_AddNumberToObject(o, "last_pass_ms", (double)st->scrub_last_pass_ms);
+        cJSON_AddNumberToObject(o, "bytes", (double)st->scrub_bytes);
+        cJSON_AddNumberToObject(o, "chunks", (double)st->scrub_chunks);
+        cJSON_AddNumberToObject(o, "failures", (double)st->scrub_failures);
+}
+
+static void add_totals(cJSON *root, const struct dispatch_env *env, const struct stats *s)
+{
+        cJSON *o = cJSON_AddObjectToObject(root, "totals");
+        double ratio = 0;
+        const char *of = status_hit_ratio(env, &ratio);
+
+        if (of) {
+                cJSON_AddNumberToObject(o, "hit_ratio", ratio);
+                cJSON_AddStringToObject(o, "hit_ratio_of", of);
+        }
+        cJSON_AddNumberToObject(o, "lookup_keys",
+                                s->lookup_keys[STATS_LOOKUPS_DAEMON] +
+                                        s->lookup_keys[STATS_LOOKUPS_CLIENT]);
+        cJSON_AddNumberToObject(o, "lookup_found_keys",
+                                s->lookup_found[STATS_LOOKUPS_DAEMON] +
+                                        s->lookup_found[STATS_LOOKUPS_CLIENT]);
+
+        cJSON_AddNumberToObject(o, "puts", s->puts);
+        cJSON_AddNumberToObject(o, "gets",
+                                s->hits[STATS_TIER_MEMORY] + s->hits[STATS_TIER_DISK] + s->misses);
+        cJSON_AddNumberToObject(o, "hits_memory", s->hits[STATS_TIER_MEMORY]);
+        cJSON_AddNumberToObject(o, "hits_disk", s->hits[STATS_TIER_DISK]);
+        cJSON_AddNumberToObject(o, "misses", s->misses);
+        cJSON_AddNumberToObject(o, "evictions", s->evictions);
+        cJSON_AddNumberToObject(o, "bytes_put", s->put_bytes);
+        cJSON_AddNumberToObject(o, "bytes_got",
+                                s->get_bytes[STATS_FORM_MAP] + s->get_bytes[STATS_FORM_INTO]);
+        cJSON_AddNumberToObject(o, "crc_failures", s->crc_failures);
+}
+
+static void add_health(cJSON *root, const struct status_sources *from)
+{
+        static struct status_health health; /* large; one thread */
+        cJSON *list;
+
+        status_get_health(from, &health);
+        cJSON_AddBoolToObject(root, "ready", health.ready);
+        cJSON_AddStringToObject(root, "state", health.state);
+        cJSON_AddStringToObject(root, "health", health.n > 0 ? "degraded" : "ok");
+        list = cJSON_AddArrayToObject(root, "degraded");
+        for (unsigned i = 0; i < health.n; i++) {
+                cJSON *o = cJSON_CreateObject();
+
+                cJSON_AddStringToObject(o, "reason",
+                                        stats_degradation_name(health.degraded[i].reason));
+                cJSON_AddStringToObject(o, "text", health.degraded[i].text);
+                cJSON_AddItemToArray(list, o);
+        }
+}
+
+static void print_status(const struct status_sources *from, const struct dispatch_env *only,
+                         const struct status_namespaces *scope, FILE *out)
+{
+        static struct stats s; /* large; one thread */
+        struct store_stats store;
+        char instance[2 * WIRE_INSTANCE_BYTES + 1];
+        cJSON *root = cJSON_CreateObject(), *sessions;
+        char *text;
+
+        status_collect(from, only, &s);
+        status_collect_namespace_limits(from->env, scope, &s);
+        store_get_stats(from->env->store, &store);
+        for (unsigned i = 0; i < WIRE_INSTANCE_BYTES; i++)
+                snprintf(instance + 2 * i, 3, "%02x", from->instance[i]);
+
+        cJSON_AddStringToObject(root, "version", KVCACHE_BUILD_VERSION);
+        cJSON_AddNumberToObject(root, "pid", getpid());
+        cJSON_AddStringToObject(root, "instance", instance);
+        cJSON_AddNumberToObject(root, "uptime_seconds", s.uptime);
+        add_health(root, from);
+        cJSON_AddStringToObject(root, "socket", from->config->listen.socket);
+        cJSON_AddStringToObject(root, "http", from->http ? http_address(from->http) : "off");
+        add_io(root, from->env->io, &store);
+        add_pool(root, from->env, &s);
+        add_lookups(root, from, &s);
+        add_store(root, from, &store);
+        add_scrub(root, from->config, &store);
+        sessions = cJSON_AddObjectToObject(root, "sessions");
+        cJSON_AddNumberToObject(sessions, "connections", s.sessions);
+        cJSON_AddNumberToObject(sessions, "leases", s.leases);
+        cJSON_AddNumberToObject(sessions, "lanes", s.lanes);
+        cJSON_AddNumberToObject(sessions, "lane_bytes", s.lane_bytes);
+        cJSON_AddNumberToObject(sessions, "donated_regions", s.donated_regions);
+        cJSON_AddNumberToObject(sessions, "donated_bytes", s.donated_bytes);
+        cJSON_AddNumberToObject(sessions, "donated_registered_bytes", s.donated_registered_bytes);
+        add_tenants(root, &s);
+        if (!only || from->env->n_all <= 1)
+                add_resources(root, &s);
+        status_add_namespaces(root, from->env, scope);
+        add_totals(root, from->env, &s);
+
+        text = cJSON_Print(root);
+        if (text)
+                fprintf(out, "%s\n", text);
+        free(text);
+        cJSON_Delete(root);
+}
+
+/* --- for http and dispatch --- */
+
+/* HTTP asks nobody who they are: where there are several tenants, it does not say what they call
+ * their namespaces. */
+static struct status_namespaces seen_by_http(const struct status_sources *from)
+{
+        return (struct status_namespaces){ .named = from->env->n_all == 1 };
+}
+
+void status_print_status(void *userdata, FILE *out)
+{
+        const struct status_sources *from = userdata;
+        struct status_namespaces scope = seen_by_http(from);
+
+        print_status(from, NULL, &scope, out);
+}
+
+void status_print_metrics(void *userdata, bool openmetrics, FILE *out)
+{
+        static struct stats stats; /* large; one thread */
+        const struct status_sources *from = userdata;
+        struct status_namespaces scope = seen_by_http(from);
+
+        status_collect(from, NULL, &stats);
+        status_collect_namespaces(from->env, &scope, &stats);
+        if (openmetrics)
+                stats_print_openmetrics(&stats, out);
+        else
+                stats_print_prometheus(&stats, out);
+}
+
+void status_report(void *userdata, const struct client *client, enum wire_report what, FILE *out)
+{
+        static struct stats stats;
+        const struct status_sources *from = userdata;
+        const struct dispatch_env *only = client->admin ? NULL : client->env;
+        struct status_namespaces scope = { .viewer = client, .named = true };
+
+        if (what == WIRE_REPORT_STATUS) {
+                print_status(from, only, &scope, out);
+                return;
+        }
+        if (what == WIRE_REPORT_CONFIG) {
+                config_print(from->config, out);
+                return;
+        }
+        status_collect(from, only, &stats);
+        status_collect_namespaces(from->env, &scope, &stats);
+        if (what == WIRE_REPORT_STATS)
+                stats_print_json(&stats, out);
+        else
+                stats_print_prometheus(&stats, out);
+}
+
+void status_log_started(const struct status_sources *from)
+{
+        const struct dispatch_env *env = from->env;
+        struct store_stats store;
+        struct kio_info io;
+        char others[64] = "", workers[UNITS_TEXT], chunks[UNITS_TEXT], took[UNITS_TEXT],
+             limit[UNITS_TEXT], largest[UNITS_TEXT], pool[UNITS_TEXT];
+
+        store_get_stats(env->store, &store);
+        kio_get_info(env->io, &io);
+        log_at(io.reason[0] ? LOG_LEVEL_NOTICE : LOG_LEVEL_INFO, "I/O: %s, %s of depth %u%s%s%s%s",
+               io.backend, units_count(io.workers, "worker", workers), io.depth,
+               io.ring_flags[0] ? ", " : "", io.ring_flags, io.reason[0] ? "; " : "", io.reason);
+        if (!store.direct)
+                log_notice("O_DIRECT is not used: %s", store.direct_reason);
+        if (from->config->store.path.n > 1)
+                snprintf(others, sizeof(others), " and %zu more (%u of %zu paths in use)",
+                         (size_t)from->config->store.path.n - 1, store_paths_up(env->store),
+                         (size_t)from->config->store.path.n);
+        log_info(
+                "store: %s%s, %s found in %s%s, limit %s, largest chunk %s",
+                store_path(env->store, 0), others,
+                units_count(store.recovered_chunks, "chunk", chunks),
+                units_ms(store.recover_ms, took), store.clean_start ? "" : " (not closed cleanly)",
+                units_bytes(store.limit, limit),
+                units_bytes(MIN(pool_slab_bytes(env->pool), store_max_chunk(env->store)), largest));
+        if (store.skipped_pages)
+                log_warning("store: %s damaged and skipped: chunks that only %s named are lost",
+                            units_count(store.skipped_pages, "table page", chunks),
+                            store.skipped_pages == 1 ? "it" : "they");
+        for (unsigned i = 1; i < env->n_all; i++)
+                log_info("tenant %s: number %u in the store, memory pool %s",
+                         tenants_name(env->tenants, i), env->all[i].store_tenant,
+                         units_bytes(pool_bytes(env->all[i].pool), pool));
+        census_log_started(env->census);
+        log_info("ready: socket %s, HTTP %s, memory pool %s", from->config->listen.socket,
+                 from->http ? http_address(from->http) : "off",
+                 units_bytes(pool_bytes(env->pool), pool));
+}

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What all batches have in common: their memory, the end of a key and of the whole, and where the
+ * bytes of a key are in the client's memory.
+ *
+ * A batch lies in one block, but for a PUT's slots and those of a GET that has to wait. Sixteen
+ * blocks a tenant are kept, so that hits allocate nothing; while all are in use, and for a batch
+ * that is larger, there is one for it alone. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/sanitizers.h"
+#include "request/internal.h"
+
+enum {
+        WAIT_MAX_MS = 600 * 1000,
+        NS_PER_MS = 1000000,
+        BLOCK_BYTES = 32 * 1024, /* what most batches need */
+        ALIGNMENT = 16,
+};
+
+/* One that is used again, or one of its own. A sanitizer sees the end of each, and a use of one
+ * that is in no use. */
+static void *block_take(struct dispatch_blocks *blocks, size_t bytes, bool *ret_again)
+{
+        char *block;
+
+        *ret_again = bytes <= BLOCK_BYTES && (blocks->n_unused > 0 || blocks->n < DISPATCH_BLOCKS);
+        if (!*ret_again)
+                return malloc(bytes);
+        if (blocks->n_unused > 0) {
+                block = blocks->unused[--blocks->n_unused];
+        } else {
+                block = malloc(BLOCK_BYTES);
+                if (!block)
+                        return NULL;
+                blocks->n++;
+        }
+        SANITIZERS_ALLOW(block, bytes);
+        SANITIZERS_FORBID(block + bytes, BLOCK_BYTES - bytes);
+        return block;
+}
+
+static void block_release(struct dispatch_blocks *blocks, void *block, bool again)
+{
+        if (!again) {
+                free(block);
+                return;
+        }
+        SANITIZERS_FORBID(block, BLOCK_BYTES);
+        blocks->unused[blocks->n_unused++] = block;
+}
+
+void dispatch_fini(struct dispatch_env *env)
+{
+        assert(env->blocks.n_unused == env->blocks.n);
+        while (env->blocks.n_unused > 0)
+                free(env->blocks.unused[--env->blocks.n_unused]);
+        env->blocks.n = 0;
+        chain_fini(&env->chain_spares);
+        tally_fini(&env->tally);
+}
+
+static bool needs_slots(const struct wire_batch *msg)
+{
+        return msg->hdr.op == WIRE_PUT ||
+               (msg->hdr.op == WIRE_GET && (msg->hdr.flags & WIRE_F_INTO));
+}
+
+/* Where a piece is is written over the piece. */
+static_assert(sizeof(struct iovec) == sizeof(struct wire_piece), "in place");
+static_assert(_Alignof(struct iovec) <= ALIGNMENT, "in place");
+
+enum wire_status batch_new(struct client *client, const struct wire_batch *msg, struct batch **ret)
+{
+        unsigned op = msg->hdr.op;
+        size_t entries = msg->count * wire_entry_bytes(op);
+        size_t pieces = msg->pieces * sizeof(struct wire_piece);
+        size_t found = (msg->pieces + 7u) / 8u;
+        size_t reply = sizeof(struct wire_reply) + msg->count * wire_result_bytes(op);
+        size_t entries_at = round_up(sizeof(struct batch), ALIGNMENT);
+        size_t places_at = entries_at + round_up(entries, ALIGNMENT);
+        size_t reply_at = places_at + pieces;
+        size_t found_at = reply_at + round_up(reply, ALIGNMENT);
+        size_t part_at = found_at + round_up(found, ALIGNMENT);
+        size_t bytes = part_at + (wire_op_is_chained(op) ? chain_part_bytes(msg->count) : 0);
+        uint64_t charged =
+                bytes + (needs_slots(msg) ? msg->count * sizeof(struct slot) : (size_t)0);
+        enum wire_status status = client_charge_request(client, charged);
+        uint8_t *block = NULL;
+        struct slot *slots = NULL;
+        struct batch *b;
+        bool again = false;
+
+        if (status != WIRE_OK)
+                return status;
+        block = block_take(&client->env->blocks, bytes, &again);
+        b = (struct batch *)block;
+        if (b && needs_slots(msg))
+                slots = calloc(msg->count, sizeof(*slots));
+        if (!b || (needs_slots(msg) && !slots)) {
+                if (b)
+                        block_release(&client->env->blocks, b, again);
+                client_uncharge_request(client, charged);
+                return WIRE_BUSY;
+        }
+        *b = (struct batch){
+                .client = client,
+                .head = *msg,
+                .entries = memcpy(block + entries_at, msg + 1, entries),
+                .slots = slots,
+                .places = memcpy(block + places_at, (const uint8_t *)(msg + 1) + entries, pieces),
+                .found = memset(block + found_at, 0, found),
+                .charged = charged,
+                .reply = memset(block + reply_at, 0, reply),
+                .reply_bytes = reply,
+                .part_room = block + part_at,
+                .again = again,
+        };
+        *ret = b;
+        return WIRE_OK;
+}
+
+bool batch_add_slots(struct batch *b)
+{
+        uint64_t bytes = b->head.count * sizeof(*b->slots);
+
+        if (client_charge(b->client, TENANT_REQUEST_BYTES, bytes) != WIRE_OK)
+                return false;
+        b->slots = calloc(b->head.count, sizeof(*b->slots));
+        if (!b->slots) {
+                tenant_uncharge(&b->client->holds, TENANT_REQUEST_BYTES, bytes);
+                return false;
+        }
+        b->charged += bytes;
+        return true;
+}
+
+void batch_free(struct batch *b)
+{
+        client_uncharge_request(b->client, b->charged);
+        free(b->slots);
+        block_release(&b->client->env->blocks, b, b->again);
+}
+
+static void batch_end(struct batch *b)
+{
+        struct client *client = b->client;
+        struct wire_reply *reply = (struct wire_reply *)b->reply;
+
+        *reply = (struct wire_reply){
+                .hdr = {
+                        .len = (uint32_t)b->reply_bytes,
+                        .op = b->head.hdr.op | WIRE_REPLY,
+                        .tag = b->head.hdr.tag,
+                },
+                .status = WIRE_OK,
+                .count = wire_result_bytes(b->head.hdr.op) ? b->head.count : 0,
+                .value = b->value,
+        };
+        tally_add(&client->env->tally, client->env->store, b->head.namespace_id,
+                  b->head.hdr.op == WIRE_GET ? TALLY_GETS : TALLY_LOOKUPS, b->keys);
+        client->keys_inflight -= b->head.count;
+        donations_unuse(client, b->regions);
+        tenant_uncharge(&client->holds, TENANT_KEYS, b->head.count);
+        client_answer(client, b->received_ns, reply);
+        /* Who was answered need not wait for this, and nothing is asked before it is done. */
+        if (b->part)
+                chain_part_end(client->env->cache, b->part);
+        batch_free(b);
+}
+
+/* What is evicted must not come back after a kill: it may be answered once the store has written
+ * that. */
+static void on_settled(struct cache_settle *settle)
+{
+        struct batch *b = container_of(settle, struct batch, settle);
+        uint16_t *results = batch_result(b, 0);
+
+        for (uint32_t i = 0; i < b->head.count; i++) {
+                if (results[i] == WIRE_OK && settle->result != 0)
+                        results[i] = WIRE_FAILED;
+                b->client->env->traffic.results[results[i]]++;
+        }
+        batch_end(b);
+}
+
+bool batch_is_settled_at_its_end(const struct batch *b)
+{
+        return b->head.hdr.op == WIRE_EVICT && b->head.tiers != WIRE_TIER_MEMORY;
+}
+
+void batch_keys_ended(struct batch *b)
+{
+        if (!batch_is_settled_at_its_end(b)) {
+                batch_end(b);
+                return;
+        }
+        b->settle.complete = on_settled;
+        cache_settle_evictions(b->client->env->cache, &b->settle);
+}
+
+void batch_key_end(struct batch *b, enum wire_status status)
+{
+        if (!batch_is_settled_at_its_end(b))
+                b->client->env->traffic.results[status]++;
+        b->done++;
+        if (b->done == b->head.count && !b->running)
+                batch_keys_ended(b);
+}
+
+enum wire_status batch_status(enum cache_status status)
+{
+        static const enum wire_status map[CACHE_STATUS_END] = {
+                [CACHE_OK] = WIRE_OK,
+                [CACHE_MISS] = WIRE_MISS,
+                [CACHE_EXISTS] = WIRE_EXISTS_ALREADY,
+                [CACHE_BUSY] = WIRE_BUSY,
+                [CACHE_TOO_LARGE] = WIRE_TOO_LARGE,
+                [CACHE_NOT_DURABLE] = WIRE_NOT_DURABLE,
+                [CACHE_FAILED] = WIRE_FAILED,
+                [CACHE_NO_SPACE] = WIRE_NO_SPACE,
+                [CACHE_FAULT] = WIRE_INVALID,
+                [CACHE_CANCELLED] = WIRE_SHUTDOWN,
+        };
+
+        return map[status];
+}
+
+static uint64_t deadline_of(const struct batch *b)
+{
+        uint64_t ms = b->head.timeout_ms ? b->head.timeout_ms : b->client->env->wait_ms;
+
+        return b->received_ns + MIN(ms, (uint64_t)WAIT_MAX_MS) * NS_PER_MS;
+}
+
+void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
+                        void (*complete)(struct cache_request *))
+{
+        struct slot *s = &b->slots[i];
+
+        s->batch = b;
+        s->req.owner = &b->client->waits;
+        s->req.namespace_id = b->head.namespace_id;
+        s->req.tenant = b->client->env->store_tenant;
+        s->req.user = b->client->uid;
+        s->req.key = *key;
+        s->req.hash = batch_hash(b, i);
+        s->req.nowait = (b->head.hdr.flags & WIRE_F_NOWAIT) || b->client->gone;
+        s->req.deadline_ns = deadline_of(b);
+        s->req.complete = complete;
+}
+
+/* --- where a key's bytes are, or shall go --- */
+
+static bool names_memory(const struct wire_batch *b)
+{
+        return b->hdr.op == WIRE_PUT || (b->hdr.op == WIRE_GET && (b->hdr.flags & WIRE_F_INTO));
+}
+
+uint64_t batch_regions(const struct client *client, const struct wire_batch *msg)
+{
+        const struct wire_put *put = (const struct wire_put *)(msg + 1);
+        const struct wire_get *get = (const struct wire_get *)(msg + 1);
+        const struct wire_piece *piece = wire_batch_pieces(msg);
+        uint64_t regions = 0;
+
+        if (!names_memory(msg) || !client->donations.usable)
+                return 0;
+        for (unsigned i = 0; i < msg->pieces; i++)
+                regions |= donations_bit(client, piece[i].region);
+        for (unsigned i = 0; i < msg->count && !(msg->hdr.flags & WIRE_F_PIECES); i++)
+                regions |= donations_bit(client, msg->hdr.op == WIRE_PUT ? put[i].region
+                                                                         : get[i].into_region);
+        return regions;
+}
+
+static void *place_at(const struct batch *b, uint32_t region, uint64_t offset, uint64_t length,
+                      struct kio_region **ret_region)
+{
+        *ret_region = NULL;
+        if (region == WIRE_REGION_LANE)
+                return lane_at(&b->client->lane, offset, length);
+        if (region > WIRE_MAX_REGIONS || !(b->regions >> (region - 1) & 1))
+                return NULL;
+        return donation_at(b->client, region, offset, length, ret_region);
+}
+
+bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t first, uint32_t n,
+                       uint32_t length)
+{
+        req->room = length;
+        if (!(b->head.hdr.flags & WIRE_F_PIECES)) {
+                req->memory = place_at(b, n, first, length, &req->region);
+                return req->memory && length > 0;
+        }
+        req->pieces = b->places + first;
+        for (uint64_t i = first; i < first + n; i++) {
+                struct kio_region *region;
+                struct wire_piece piece;
+                void *at;
+
+                /* Found for an earlier key: neither the lane nor a region that the batch uses moves
+                 * before it ends, and that key's copy may be reading it now. */
+                if (b->found[i / 8] >> (i % 8) & 1)
+                        continue;
+                memcpy(&piece, &b->places[i], sizeof(piece));
+                at = place_at(b, piece.region, piece.offset, piece.length, &region);
+                if (!at)
+                        return false;
+                b->places[i] = (struct iovec){ .iov_base = at, .iov_len = piece.length };
+                b->found[i / 8] |= (uint8_t)(1u << (i % 8));
+        }
+        return true;
+}

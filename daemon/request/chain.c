@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A chain is open while another message may continue it: the client's last one said so, and the
+ * next one names its last key as its parent. It is touched, and freed, once it is not open and
+ * every message of it is answered: a long one stretch by stretch, in several turns. */
+#include "request/chain.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "checked.h"
+#include "cleanup.h"
+
+enum {
+        CHAIN_MAX_KEYS = 64 * 1024, /* a longer one is touched in parts */
+        STRETCH_MIN = 16,           /* keys; each is twice as long as the one before it */
+        STRETCH_MAX = 1024,
+        STRETCH_OVERHEAD = 32, /* the allocator's */
+        STRETCH_STEPS = 64,    /* what touching one costs, in leases that are given back */
+        FETCH_AHEAD = 12,
+};
+
+/* Places of consecutive keys of a chain, of as many messages as there is room for. */
+struct stretch {
+        struct list_node node;
+        uint32_t n, room;
+        struct cache_place places[];
+};
+
+struct chain {
+        struct client *client;      /* whose user is charged */
+        struct list_node node;      /* in its chains_over */
+        struct list_node stretches; /* root first */
+        unsigned unanswered;        /* messages under way */
+        uint32_t keys;
+        bool open; /* another message may continue it */
+};
+
+static void touch(struct cache *cache, const struct cache_place *places, uint32_t n)
+{
+        if (n == 1) {
+                cache_touch(cache, places);
+                return;
+        }
+        /* The memory of a few more is fetched meanwhile: it is all over the index. */
+        for (uint32_t i = 0; i < n + 2 * FETCH_AHEAD; i++) {
+                if (i < n)
+                        cache_prefetch_touch(cache, &places[n - 1 - i], 0);
+                if (i >= FETCH_AHEAD && i - FETCH_AHEAD < n)
+                        cache_prefetch_touch(cache, &places[n - 1 - (i - FETCH_AHEAD)], 1);
+                if (i >= 2 * FETCH_AHEAD)
+                        cache_touch(cache, &places[n - 1 - (i - 2 * FETCH_AHEAD)]);
+        }
+}
+
+/* --- what is kept --- */
+
+static uint64_t stretch_bytes(uint32_t room)
+{
+        return sizeof(struct stretch) + room * sizeof(struct cache_place);
+}
+
+/* At the end of the chain, with room for `n` places at least. NULL: there is no memory, or not for
+ * this user. */
+static struct stretch *stretch_add(struct chain *ch, uint32_t n)
+{
+        struct chain_spares *spares = &ch->client->env->chain_spares;
+        struct tenant_holder *holds = &ch->client->holds;
+        uint32_t room = MAX(MIN(MAX(ch->keys, (uint32_t)STRETCH_MIN), (uint32_t)STRETCH_MAX), n);
+        struct stretch *stretch;
+        uint64_t charge = stretch_bytes(room) + STRETCH_OVERHEAD;
+
+        if (tenant_charge(holds, TENANT_REQUEST_BYTES, charge) != 0)
+                return NULL;
+        if (room == STRETCH_MAX && spares->n > 0)
+                stretch = spares->unused[--spares->n];
+        else
+                stretch = malloc(stretch_bytes(room));
+        if (!stretch) {
+                tenant_uncharge(holds, TENANT_REQUEST_BYTES, charge);
+                return NULL;
+        }
+        stretch->n = 0;
+        stretch->room = room;
+        list_init(&stretch->node);
+        list_append(&ch->stretches, &stretch->node);
+        return stretch;
+}
+
+/* Places for a message of `n` keys. NULL: as stretch_add(). */
+static struct cache_place *places_take(struct chain *ch, uint32_t n)
+{
+        struct stretch *stretch = list_empty(&ch->stretches)
+                                          ? NULL
+                                          : container_of(ch->stretches.prev, struct stretch, node);
+        struct cache_place *places;
+
+        if (!stretch || n > stretch->room - stretch->n)
+                stretch = stretch_add(ch, n);
+        if (!stretch)
+                return NULL;
+        places = stretch->places + stretch->n;
+        stretch->n += n;
+        ch->keys += n;
+        return places;
+}
+
+void chain_fini(struct chain_spares *spares)
+{
+        while (spares->n > 0)
+                free(spares->unused[--spares->n]);
+}
+
+/* Of its end, a stretch. */
+static void settle_stretch(struct chain *ch)
+{
+        struct dispatch_env *env = ch->client->env;
+        struct chain_spares *spares = &env->chain_spares;
+        struct stretch *last = container_of(ch->stretches.prev, struct stretch, node);
+
+        touch(env->cache, last->places, last->n);
+        list_unlink(&last->node);
+        tenant_uncharge(&ch->client->holds, TENANT_REQUEST_BYTES,
+                        stretch_bytes(last->room) + STRETCH_OVERHEAD);
+        if (last->room == STRETCH_MAX && spares->n < CHAIN_SPARES)
+                spares->unused[spares->n++] = last;
+        else
+                free(last);
+}
+
+static void chain_free(struct chain *ch)
+{
+        assert(list_empty(&ch->stretches));
+        tenant_uncharge(&ch->client->holds, TENANT_REQUEST_BYTES, sizeof(*ch));
+        list_unlink(&ch->node);
+        free(ch);
+}
+
+/* If it is over: a short one is touched now, a long one in later turns. */
+static void chain_settle(struct chain *ch)
+{
+        if (ch->open || ch->unanswered > 0)
+                return;
+        if (ch->keys > STRETCH_MAX) {
+                list_append(&ch->client->chains_over, &ch->node);
+                ch->client->idle(ch->client);
+                return;
+        }
+        while (!list_empty(&ch->stretches))
+                settle_stretch(ch);
+        chain_free(ch);
+}
+
+bool chain_settle_some(struct client *client, uint32_t *steps)
+{
+        while (*steps > 0 && !list_empty(&client->chains_over)) {
+                struct chain *ch = container_of(client->chains_over.next, struct chain, node);
+
+                *steps -= MIN(*steps, (uint32_t)STRETCH_STEPS);
+                settle_stretch(ch);
+                if (list_empty(&ch->stretches))
+                        chain_free(ch);
+        }
+        return !list_empty(&client->chains_over);
+}
+
+void chain_close(struct client *client)
+{
+        struct chain *ch = TAKE_PTR(client->chain);
+
+        if (ch) {
+                ch->open = false;
+                chain_settle(ch);
+        }
+}
+
+/* NULL: there is no memory, or not for this user. */
+static struct chain *chain_new(struct client *client)
+{
+        struct chain *ch;
+
+        if (tenant_charge(&client->holds, TENANT_REQUEST_BYTES, sizeof(*ch)) != 0)
+                return NULL;
+        ch = calloc(1, sizeof(*ch));
+        if (!ch) {
+                tenant_uncharge(&client->holds, TENANT_REQUEST_BYTES, sizeof(*ch));
+                return NULL;
+        }
+        ch->client = client;
+        list_init(&ch->node);
+        list_init(&ch->stretches);
+        return ch;
+}
+
+/* --- the life of a chain --- */
+
+struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
+                              const struct key *last, uint64_t now_ns, void *room)
+{
+        bool more = b->hdr.flags & WIRE_F_MORE;
+        struct chain_part *part = room;
+        struct cache_place *places;
+        struct chain *ch;
+
+        *part = (struct chain_part){ .places = (struct cache_place *)(part + 1), .n = b->count };
+        if (client->chain && !key_equal(&client->chain_last, &b->parent))
+                chain_close(client);
+        if (client->chain && client->chain->keys + b->count > CHAIN_MAX_KEYS) {
+                client->env->traffic.chains_split++;
+                chain_close(client);
+        }
+        ch = client->chain;
+        if (ch || more) {
+                if (!ch)
+                        ch = chain_new(client);
+                places = ch ? places_take(ch, b->count) : NULL;
+                if (places) {
+                        part->chain = ch;
+                        part->places = places;
+                        ch->unanswered++;
+                        ch->open = more;
+                        if (more && !client->chain)
+                                client->chain_opened(client);
+                        client->chain = more ? ch : NULL;
+                        client->chain_last = *last;
+                        client->chain_ns = now_ns;
+                } else {
+                        client->env->traffic.chains_split++;
+                        if (client->chain)
+                                chain_close(client);
+                        else if (ch)
+                                chain_settle(ch);
+                }
+        }
+        for (uint32_t i = 0; i < part->n; i++)
+                part->places[i] = (struct cache_place){ .chunk = POOL_NONE, .ref = STORE_REF_NONE };
+        return part;
+}
+
+void chain_part_end(struct cache *cache, struct chain_part *part)
+{
+        struct chain *ch = part->chain;
+
+        if (!ch) {
+                touch(cache, part->places, part->n);
+                return;
+        }
+        ch->unanswered--;
+        /* While the rest of the chain is still to come, this part must not be the next to be
+         * evicted. */
+        if (ch->open || ch->unanswered > 0)
+                touch(cache, part->places, part->n);
+        chain_settle(ch);
+}

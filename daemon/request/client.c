@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "request/client.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "request/chain.h"
+#include "checked.h"
+
+/* --- answers --- */
+
+/* Answered: counts, sends unless nobody listens, and lets the client go on. */
+static void answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply,
+                   const int *fds, unsigned n_fds)
+{
+        unsigned op = reply->hdr.op & ~(unsigned)WIRE_REPLY;
+
+        histogram_add(&client->env->traffic.latency[op], clock_mono_ns() - received_ns);
+        assert(client->inflight > 0);
+        client->inflight--;
+        tenant_settle(&client->holds, TENANT_REQUESTS, client->inflight);
+        if (!client->gone)
+                client->send(client, reply, reply->hdr.len, fds, n_fds);
+        client->idle(client);
+}
+
+void client_answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply)
+{
+        answer(client, received_ns, reply, NULL, 0);
+}
+
+void client_reply(struct client *client, const struct wire_hdr *request, uint64_t received_ns,
+                  enum wire_status status, uint32_t value, uint64_t value64, const char *text,
+                  const int *fds, unsigned n_fds)
+{
+        struct {
+                struct wire_reply reply;
+                char text[WIRE_MAX_TEXT];
+        } msg;
+        size_t text_bytes =
+                status != WIRE_OK && text ? MIN(strlen(text), (size_t)WIRE_MAX_TEXT) : 0;
+
+        msg.reply = (struct wire_reply){
+                .hdr = {
+                        .len = (uint32_t)(sizeof(msg.reply) + text_bytes),
+                        .op = request->op | WIRE_REPLY,
+                        .tag = request->tag,
+                },
+                .status = (uint16_t)status,
+                .value = value,
+                .value64 = value64,
+        };
+        if (text_bytes)
+                memcpy(msg.text, text, text_bytes);
+        answer(client, received_ns, &msg.reply, fds, n_fds);
+}
+
+/* --- quotas --- */
+
+/* What is at whose limit, and the key that sets it. */
+static void log_quota(const struct client *client, enum tenant_thing what, int r)
+{
+        const struct dispatch_env *env = client->env;
+        const char *key = tenant_thing_key(what), *tenant = tenants_name(env->tenants, env->tenant);
+        char where[64] = "";
+
+        if (key)
+                snprintf(where, sizeof(where), " (%s%s)",
+                         r == TENANT_QUOTA_USER ? "limits.uid_"
+                         : r == TENANT_QUOTA    ? "tenants."
+                                                : "limits.",
+                         key);
+        if (r == TENANT_QUOTA_USER)
+                log_notice("tenant %s: %s of user %u are at the limit of one user%s", tenant,
+                           tenant_thing_name(what), client->uid, where);
+        else
+                log_notice("tenant %s: %s are at the limit of %s%s", tenant,
+                           tenant_thing_name(what),
+                           r == TENANT_QUOTA ? "the tenant" : "all clients together", where);
+}
+
+enum wire_status client_charge(struct client *client, enum tenant_thing what, uint64_t amount)
+{
+        struct dispatch_env *env = client->env;
+        uint32_t held_back;
+        int r = tenant_charge(&client->holds, what, amount);
+
+        if (r == 0)
+                return WIRE_OK;
+        if (log_ratelimit_pass(&env->quota_lines, &held_back))
+                log_quota(client, what, r);
+        return r == TENANT_FULL ? WIRE_BUSY : WIRE_QUOTA;
+}
+
+enum wire_status client_charge_request(struct client *client, uint64_t bytes)
+{
+        enum wire_status status = client_charge(client, TENANT_REQUEST_BYTES, bytes);
+
+        if (status != WIRE_OK)
+                return status;
+        status = client_charge(client, TENANT_REQUESTS, 1);
+        if (status != WIRE_OK)
+                tenant_uncharge(&client->holds, TENANT_REQUEST_BYTES, bytes);
+        return status;
+}
+
+void client_uncharge_request(struct client *client, uint64_t bytes)
+{
+        tenant_uncharge(&client->holds, TENANT_REQUEST_BYTES, bytes);
+}
+
+const char *client_refusal(enum wire_status status)
+{
+        return status == WIRE_BUSY
+                       ? "all clients together have too many requests in flight, or too "
+                         "much memory is kept for them"
+                       : "this user or tenant has too many requests in flight, or too "
+                         "much memory is kept for them";
+}
+
+/* After leases were given back. */
+static void settle_leases(struct client *client)
+{
+        tenant_settle(&client->holds, TENANT_LEASES, client->leases.count);
+        tenant_settle(&client->holds, TENANT_LEASED_BYTES, client->leases.bytes);
+}
+
+enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire_lease *ret)
+{
+        enum wire_status status = client_charge(client, TENANT_LEASES, 1);
+        struct lease lease;
+        int r;
+
+        if (status == WIRE_OK)
+                status = client_charge(client, TENANT_LEASED_BYTES,
+                                       pool_slot_bytes(client->env->pool, chunk));
+        if (status != WIRE_OK) {
+                settle_leases(client);
+                return status;
+        }
+        r = lease_acquire(client->env->leases, &client->leases, chunk, &lease);
+        if (r != 0)
+                settle_leases(client);
+        switch (r) {
+        case 0:
+                *ret = (struct wire_lease){ .id = lease.id, .generation = lease.generation };
+                return WIRE_OK;
+        case LEASE_QUOTA:
+                return WIRE_QUOTA;
+        default:
+                return WIRE_BUSY;
+        }
+}
+
+uint32_t client_release(struct client *client, const struct wire_lease *leases, unsigned n)
+{
+        uint32_t stale = 0;
+
+        for (unsigned i = 0; i < n; i++) {
+                struct lease lease = { .id = leases[i].id, .generation = leases[i].generation };
+
+                if (lease_release(client->env->leases, &client->leases, lease) != 0)
+                        stale++;
+        }
+        if (n > 0) {
+                settle_leases(client);
+                cache_kick(client->env->cache);
+        }
+        return stale;
+}
+
+/* --- clients --- */
+
+static_assert((int)CLIENT_MAX_NAMESPACES == (int)WIRE_TALLY_NAMESPACES, "each has its counters");
+
+int client_init(struct client *client, struct dispatch_env *env, const struct tenant_holder *holds)
+{
+        *client = (struct client){
+                .env = env,
+                .holds = *holds,
+                .leases = { .first = LEASE_NONE },
+                .lane = { .fd = -1 },
+        };
+        list_init(&client->unstarted);
+        list_init(&client->waits);
+        list_init(&client->lookups);
+        list_init(&client->chains_over);
+        return lease_holder_init(env->leases, &client->leases, tenant_user_uid(holds->user),
+                                 holds->admin);
+}
+
+uint32_t client_namespace(const struct client *client, uint32_t number)
+{
+        return number > 0 && number <= client->n_namespaces ? client->namespaces[number - 1] : 0;
+}
+
+void client_count_lookups(struct client *client, uint64_t now_ns)
+{
+        struct dispatch_env *env = client->env;
+        bool is_possible = true;
+
+        if (!client->page.counts)
+                return;
+        tally_page_read(&client->page, now_ns);
+        for (unsigned i = 0; i < client->n_namespaces; i++) {
+                struct tally_keys keys;
+
+                is_possible &= tally_page_take(&client->page, i, &keys);
+                tally_add(&env->tally, env->store, client->namespaces[i], TALLY_OWN_LOOKUPS, keys);
+        }
+        env->impossible_tallies += !is_possible;
+}
+
+uint32_t client_namespace_number(const struct client *client, uint32_t id)
+{
+        for (unsigned i = 0; i < client->n_namespaces; i++)
+                if (client->namespaces[i] == id)
+                        return i + 1;
+        return 0;
+}
+
+void client_forget_namespace(struct client *client, uint32_t id)
+{
+        uint32_t number = client_namespace_number(client, id);
+
+        if (number == 0)
+                return;
+        client_count_lookups(client, clock_mono_ns());
+        census_unref(client->env->census, id);
+        client->namespaces[number - 1] = 0;
+        client->open_namespaces--;
+}
+
+void client_abandon(struct client *client)
+{
+        client->gone = client->abandoned = true;
+        chain_close(client);
+        cache_cancel(client->env->cache, &client->waits);
+        while (!list_empty(&client->lookups))
+                lookups_cancel(container_of(client->lookups.next, struct lookup_wait, owned));
+        donations_end(client);
+}
+
+bool client_settle(struct client *client, uint32_t *steps)
+{
+        bool more = chain_settle_some(client, steps);
+
+        if (client->abandoned && client->leases.count > 0) {
+                *steps -= lease_release_some(client->env->leases, &client->leases, *steps);
+                settle_leases(client);
+                cache_kick(client->env->cache);
+                more |= client->leases.count > 0;
+        }
+        return more;
+}
+
+void client_fini(struct client *client)
+{
+        uint32_t all = UINT32_MAX;
+
+        assert(client->inflight == 0);
+        client_count_lookups(client, clock_mono_ns());
+        tally_page_close(&client->page);
+        chain_close(client);
+        (void)chain_settle_some(client, &all);
+        for (unsigned i = 0; i < client->n_namespaces; i++)
+                if (client->namespaces[i] != 0)
+                        census_unref(client->env->census, client->namespaces[i]);
+        lease_release_all(client->env->leases, &client->leases);
+        settle_leases(client);
+        lease_holder_fini(client->env->leases, &client->leases);
+        if (client->lane.base) {
+                tenant_uncharge(&client->holds, TENANT_LANE_BYTES, client->lane.bytes);
+                tenant_uncharge(&client->holds, TENANT_LANES, 1);
+                lane_close(&client->lane);
+        }
+}

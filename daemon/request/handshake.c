@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "request/handshake.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "checked.h"
+#include "cleanup.h"
+
+/* --- namespaces --- */
+
+struct namespace_open {
+        struct store_namespace_open store;
+        struct client *client;
+        struct wire_hdr hdr;
+        uint64_t received_ns;
+        bool makes;          /* there was none of this name */
+        uint64_t charged;    /* bytes of memory */
+        uint32_t highest_id; /* before it was made */
+};
+
+/* Places for namespaces that neither one that is open nor one that is being opened takes. */
+static unsigned free_numbers(const struct client *client)
+{
+        return CLIENT_MAX_NAMESPACES - client->open_namespaces - client->opening;
+}
+
+/* A new number, of an open that has a place: one that no namespace of this session has had, while
+ * there are any. 0: no memory. */
+static uint32_t take_number(struct client *client, uint32_t id)
+{
+        unsigned i = client->n_namespaces;
+
+        if (i == CLIENT_MAX_NAMESPACES)
+                for (i = 0; i < CLIENT_MAX_NAMESPACES && client->namespaces[i] != 0; i++)
+                        ;
+        if (i == CLIENT_MAX_NAMESPACES || census_ref(client->env->census, id) < 0)
+                return 0;
+        /* What is counted at this number so far is not of the new namespace. */
+        if (i < client->n_namespaces)
+                client_count_lookups(client, clock_mono_ns());
+        client->n_namespaces = MAX(client->n_namespaces, i + 1);
+        client->namespaces[i] = id;
+        client->open_namespaces++;
+        return i + 1;
+}
+
+/* Why there can be no further namespace, and what to do. */
+static void quota_text(const struct census_use *use, const struct client *client,
+                       char ret[static WIRE_MAX_TEXT])
+{
+        static const char remedy[] = "remove some (kvcachectl namespace rm)";
+        char has[UNITS_TEXT];
+
+        units_count(use->has, "namespace", has);
+
+        switch (use->scope) {
+        case CENSUS_SESSION:
+                snprintf(ret, WIRE_MAX_TEXT,
+                         "this session has %s open, and may have %u: open the others in "
+                         "another session",
+                         has, use->most);
+                break;
+        case CENSUS_USER:
+                snprintf(ret, WIRE_MAX_TEXT,
+                         "user %u has made %s, and may have %u "
+                         "(limits.uid_namespaces): %s, or have the limit raised",
+                         client->uid, has, use->most, remedy);
+                break;
+        case CENSUS_TENANT:
+                snprintf(ret, WIRE_MAX_TEXT,
+                         "tenant \"%s\" has %s, and may have %u (tenants.namespaces): "
+                         "%s, or have the limit raised",
+                         tenants_name(client->env->tenants, client->env->tenant), has, use->most,
+                         remedy);
+                break;
+        default:
+                snprintf(ret, WIRE_MAX_TEXT,
+                         "the store has %s, as many as it can have: an admin can "
+                         "remove some (kvcachectl namespace rm)",
+                         has);
+                break;
+        }
+}
+
+/* A place in the session for it, and, if it is to be made, the right to: before anything is made of
+ * it. False: answered. */
+static bool may_open(struct client *client, const struct wire_namespace *msg, uint64_t received_ns,
+                     const struct store_namespace *existing)
+{
+        struct census *census = client->env->census;
+        bool attach = msg->hdr.flags & WIRE_F_ATTACH;
+        char text[WIRE_MAX_TEXT];
+        struct census_use use = { CENSUS_SESSION, client->open_namespaces, CLIENT_MAX_NAMESPACES };
+        uint32_t held_back;
+
+        if (existing ? client_namespace_number(client, existing->id) != 0 : attach)
+                return true;
+        if (free_numbers(client) == 0) {
+                census_count_refusal(census, CENSUS_SESSION);
+                if (client->opening > 0) {
+                        client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0,
+                                     "this session is opening as many namespaces as it has room "
+                                     "for",
+                                     NULL, 0);
+                        return false;
+                }
+        } else if (existing ||
+                   census_may_make(census, client->env->store_tenant, client->uid, &use)) {
+                return true;
+        }
+        quota_text(&use, client, text);
+        if (use.scope != CENSUS_SESSION &&
+            log_ratelimit_pass(&client->env->quota_lines, &held_back))
+                log_notice("a new namespace is refused: %s", text);
+        client_reply(client, &msg->hdr, received_ns, WIRE_QUOTA, 0, 0, text, NULL, 0);
+        return false;
+}
+
+static void on_namespace(struct store_namespace_open *store)
+{
+        struct namespace_open *op = container_of(store, struct namespace_open, store);
+        struct client *client = op->client;
+        const struct store_namespace *ns = store->namespace;
+        struct wire_hdr hdr = op->hdr;
+        uint64_t received_ns = op->received_ns;
+        char text[WIRE_MAX_TEXT];
+        int result = store->result;
+        uint32_t number = result == 0 ? client_namespace_number(client, ns->id) : 0;
+
+        client->opening--;
+        if (result == STORE_MISMATCH) {
+                char diff[512];
+
+                wire_fingerprint_diff(ns->fingerprint, strlen(ns->fingerprint), store->fingerprint,
+                                      store->fingerprint_length, diff, sizeof(diff));
+                snprintf(text, sizeof(text), "namespace \"%s\" exists with another fingerprint: %s",
+                         ns->name, diff);
+        }
+        if (result == 0 && op->makes) {
+                census_made(client->env->census, client->env->store_tenant, client->uid);
+                /* The store finds nothing of a namespace that had this number before; memory may
+                 * still hold what could not be written. */
+                if (ns->id <= op->highest_id)
+                        cache_forget_namespace(client->env->cache, ns->id);
+        }
+        client_uncharge_request(client, op->charged);
+        free(op);
+        if (result == 0 && number == 0) {
+                number = take_number(client, ns->id);
+                if (number == 0)
+                        result = -ENOMEM;
+        }
+        if (result == 0) {
+                if (ns->chunk_bytes)
+                        pool_declare(client->env->pool, ns->chunk_bytes);
+                client_reply(client, &hdr, received_ns, WIRE_OK, number, ns->chunk_bytes, NULL,
+                             NULL, 0);
+        } else if (result == STORE_MISMATCH) {
+                client_reply(client, &hdr, received_ns, WIRE_MISMATCH, 0, 0, text, NULL, 0);
+        } else if (result == STORE_MISS) {
+                client_reply(client, &hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
+                             "there is no such namespace", NULL, 0);
+        } else if (result == -ENOSPC) {
+                census_count_refusal(client->env->census, CENSUS_STORE);
+                client_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0,
+                             "the store has no room for another namespace: an admin can remove "
+                             "some (kvcachectl namespace rm)",
+                             NULL, 0);
+        } else {
+                snprintf(text, sizeof(text), "the namespace could not be written: %s",
+                         strerror(result < 0 ? -result : EIO));
+                client_reply(client, &hdr, received_ns, WIRE_FAILED, 0, 0, text, NULL, 0);
+        }
+}
+
+void opening_namespace(struct client *client, const struct wire_namespace *msg,
+                       uint64_t received_ns)
+{
+        const char *name = (const char *)(msg + 1), *fingerprint = name + msg->name_length;
+        struct dispatch_env *env = client->env;
+        const struct store_namespace *existing;
+        uint64_t bytes = sizeof(struct namespace_open) + msg->fingerprint_length;
+        struct namespace_open *op;
+        enum wire_status status;
+
+        if (wire_fingerprint_check(fingerprint, msg->fingerprint_length) < 0 ||
+            memchr(name, '\0', msg->name_length)) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
+                             memchr(name, '\0', msg->name_length)
+                                     ? "the namespace's name has a NUL byte"
+                                     : "the fingerprint is not canonical: lines key=value, "
+                                       "sorted by key, each ended by a newline",
+                             NULL, 0);
+                return;
+        }
+        existing = store_namespace_find(env->store, env->store_tenant, name, msg->name_length);
+        if (!may_open(client, msg, received_ns, existing))
+                return;
+        status = client_charge_request(client, bytes);
+        if (status != WIRE_OK) {
+                client_reply(client, &msg->hdr, received_ns, status, 0, 0, client_refusal(status),
+                             NULL, 0);
+                return;
+        }
+        op = calloc(1, bytes);
+        if (!op) {
+                client_uncharge_request(client, bytes);
+                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory", NULL,
+                             0);
+                return;
+        }
+        op->client = client;
+        op->charged = bytes;
+        op->hdr = msg->hdr;
+        op->received_ns = received_ns;
+        op->makes = !existing;
+        op->highest_id = census_highest_id(env->census);
+        op->store = (struct store_namespace_open){
+                .tenant = env->store_tenant,
+                .name = name,
+                .name_length = msg->name_length,
+                /* Kept: a refusal compares it once more. */
+                .fingerprint = memcpy(op + 1, fingerprint, msg->fingerprint_length),
+                .fingerprint_length = msg->fingerprint_length,
+                .chunk_bytes = msg->chunk_bytes,
+                .attach = msg->hdr.flags & WIRE_F_ATTACH,
+                .owner = client->uid,
+                .complete = on_namespace,
+        };
+        client->opening++;
+        store_namespace_open(env->store, &op->store);
+}
+
+/* --- the lane --- */
+
+void opening_lane(struct client *client, const struct wire_lane *msg, uint64_t received_ns)
+{
+        struct dispatch_env *env = client->env;
+        uint64_t bytes = msg->bytes ? msg->bytes : env->lane_max;
+        enum wire_status status;
+        int r;
+
+        if (client->lane.base) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
+                             "this session has its lane already", NULL, 0);
+                return;
+        }
+        if (bytes > env->lane_max) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_TOO_LARGE, 0, env->lane_max,
+                             "a lane of that size is over memory.lane", NULL, 0);
+                return;
+        }
+        if (!client->takes_fds(client, 1)) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, CLIENT_UNREAD, NULL,
+                             0);
+                return;
+        }
+        bytes = round_up(bytes, 4096);
+        status = client_charge(client, TENANT_LANE_BYTES, bytes);
+        if (status == WIRE_OK) {
+                status = client_charge(client, TENANT_LANES, 1);
+                if (status != WIRE_OK)
+                        tenant_uncharge(&client->holds, TENANT_LANE_BYTES, bytes);
+        }
+        if (status != WIRE_OK) {
+                client_reply(client, &msg->hdr, received_ns, status, 0, 0,
+                             status == WIRE_BUSY
+                                     ? "all lanes together are at limits.lane_bytes"
+                                     : "the lanes of this user or tenant are at their limit",
+                             NULL, 0);
+                return;
+        }
+        r = lane_open(&client->lane, bytes);
+        if (r < 0) {
+                tenant_uncharge(&client->holds, TENANT_LANE_BYTES, bytes);
+                tenant_uncharge(&client->holds, TENANT_LANES, 1);
+                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, strerror(-r), NULL,
+                             0);
+                return;
+        }
+        client_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &client->lane.fd, 1);
+}
+
+/* --- the look-up index --- */
+
+enum { LOOKUP_FDS = 2 }; /* the index; its counters */
+
+struct lookup_open {
+        struct lookup_wait wait;
+        struct client *client;
+        struct wire_hdr hdr;
+        uint64_t received_ns;
+};
+
+static void reply_lookup(struct client *client, const struct wire_hdr *hdr, uint64_t received_ns,
+                         int result)
+{
+        _cleanup_(closep) int tally = -1;
+        uint64_t bytes = 0;
+        int fd = result == 0 ? lookups_fd(client->env->lookups, client->env->tenant, &bytes) : -1;
+
+        if (fd >= 0 && client->takes_fds(client, LOOKUP_FDS)) {
+                /* Without memory for it the look-ups go uncounted, which a metric says. */
+                if ((hdr->flags & WIRE_F_TALLY) && !client->page.counts)
+                        (void)tally_page_open(&client->page, clock_mono_ns(), &tally);
+                client->looks_up = true;
+                client_reply(client, hdr, received_ns, WIRE_OK, 0, bytes, NULL,
+                             (int[]){ fd, tally }, tally >= 0 ? 2 : 1);
+        } else if (fd >= 0)
+                client_reply(client, hdr, received_ns, WIRE_BUSY, 0, 0, CLIENT_UNREAD, NULL, 0);
+        else if (result == -ESHUTDOWN || result == -ECANCELED)
+                client_reply(client, hdr, received_ns, WIRE_SHUTDOWN, 0, 0,
+                             "the daemon is stopping", NULL, 0);
+        else
+                client_reply(client, hdr, received_ns, WIRE_BUSY, 0, 0,
+                             "no memory or descriptors for the look-up index", NULL, 0);
+}
+
+static void on_lookup(struct lookup_wait *wait)
+{
+        struct lookup_open *op = container_of(wait, struct lookup_open, wait);
+        struct lookup_open of = *op;
+
+        list_unlink(&op->wait.owned);
+        client_uncharge_request(op->client, sizeof(*op));
+        free(op);
+        reply_lookup(of.client, &of.hdr, of.received_ns, of.wait.result);
+}
+
+void opening_lookup(struct client *client, const struct wire_hdr *msg, uint64_t received_ns)
+{
+        enum wire_status status;
+        struct lookup_open *op;
+        int r;
+
+        if (!client->env->lookups) {
+                client_reply(client, msg, received_ns, WIRE_DENIED, 0, 0,
+                             "there is no look-up index (memory.lookup_index)", NULL, 0);
+                return;
+        }
+        status = client_charge_request(client, sizeof(*op));
+        if (status != WIRE_OK) {
+                client_reply(client, msg, received_ns, status, 0, 0, client_refusal(status), NULL,
+                             0);
+                return;
+        }
+        op = calloc(1, sizeof(*op));
+        if (!op) {
+                client_uncharge_request(client, sizeof(*op));
+                reply_lookup(client, msg, received_ns, -ENOMEM);
+                return;
+        }
+        *op = (struct lookup_open){
+                .wait = { .complete = on_lookup },
+                .client = client,
+                .hdr = *msg,
+                .received_ns = received_ns,
+        };
+        list_init(&op->wait.node);
+        list_init(&op->wait.owned);
+        r = lookups_ask(client->env->lookups, client->env->tenant, &op->wait);
+        if (r == LOOKUP_WAIT) {
+                list_append(&client->lookups, &op->wait.owned);
+                return;
+        }
+        client_uncharge_request(client, sizeof(*op));
+        free(op);
+        reply_lookup(client, msg, received_ns, r);
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A message that names keys, while it is under way. Only dispatch*.c include this. */
+#pragma once
+
+#include "request/chain.h"
+#include "checked.h"
+#include "request/request.h"
+
+enum { BATCH_FETCH_KEYS = 16 }; /* whose memory is fetched together */
+
+/* One key of a PUT or GET under way. */
+struct slot {
+        struct cache_request req;
+        struct kio_request copy; /* get into */
+        struct batch *batch;
+};
+
+struct batch {
+        struct list_node node; /* in client.unstarted until all keys are */
+        struct client *client;
+        struct wire_batch head;
+        uint64_t received_ns;
+        uint32_t started, done;
+        uint64_t hashes[2 * BATCH_FETCH_KEYS]; /* of the keys around `started` */
+        uint32_t value;                        /* MATCH: the run; else stale releases */
+        struct tally_keys keys;                /* EXISTS, MATCH, GET: so far */
+        bool running;                          /* dispatch_run() is in it: it ends it */
+        struct chain_part *part;
+        uint8_t *entries;           /* then pieces */
+        struct slot *slots;         /* PUT; GET, once a key is not at hand */
+        struct iovec *places;       /* of pieces: in their stead, once they are found */
+        uint8_t *found;             /* which are, by bit */
+        uint64_t charged;           /* bytes of memory, to its user */
+        uint64_t regions;           /* donated ones that it names, by bit: kept until it ends */
+        struct cache_settle settle; /* EVICT */
+        uint8_t *reply;             /* head and results */
+        size_t reply_bytes;
+        void *part_room; /* for chain_join() */
+        bool again;      /* its memory is one of the tenant's blocks */
+};
+
+static inline void *batch_result(const struct batch *b, uint32_t i)
+{
+        return b->reply + sizeof(struct wire_reply) + i * wire_result_bytes(b->head.hdr.op);
+}
+
+static inline const void *batch_entry(const struct batch *b, uint32_t i)
+{
+        return b->entries + i * wire_entry_bytes(b->head.hdr.op);
+}
+
+/* Of a key that is being started. */
+static inline uint64_t batch_hash(const struct batch *b, uint32_t i)
+{
+        return b->hashes[i % ARRAY_SIZE(b->hashes)];
+}
+
+static inline uint32_t slot_index(const struct slot *s)
+{
+        return (uint32_t)(s - s->batch->slots);
+}
+
+/* batch.c */
+/* The message and its entries copied, and all zero: a reply, slots if it surely needs them. Charged
+ * to the client. OK; QUOTA, BUSY: there is no memory for it, or not for this client. */
+enum wire_status batch_new(struct client *client, const struct wire_batch *msg, struct batch **ret);
+/* Slots for the keys of a batch that turns out to need them. False: there is no memory. */
+bool batch_add_slots(struct batch *b);
+void batch_free(struct batch *b);
+/* A key has its result; the last one's answers the batch, which is gone then, unless dispatch_run()
+ * is in it. */
+void batch_key_end(struct batch *b, enum wire_status status);
+void batch_keys_ended(struct batch *b); /* all have */
+/* Is what became of its keys known only when the store has written it? */
+bool batch_is_settled_at_its_end(const struct batch *b);
+enum wire_status batch_status(enum cache_status status);
+/* The request in the key's slot, but for where its bytes are. */
+void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
+                        void (*complete)(struct cache_request *));
+/* The donated regions that a message names and may, by bit. */
+uint64_t batch_regions(const struct client *client, const struct wire_batch *msg);
+/* Fills in the request's memory. False: some of it is not the client's to name. `first`, `n`,
+ * `length`: as of the entry. */
+bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t first, uint32_t n,
+                       uint32_t length);
+
+/* get.c, put.c: start a key. */
+void dispatch_get(struct batch *b, uint32_t i);
+void dispatch_put(struct batch *b, uint32_t i);

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NAMESPACES and NAMESPACE_REMOVE.
+ *
+ * A namespace is removed by the user that made it or by an admin, while no other session has it
+ * open, and when it is known to hold nothing: no chunk on any volume, none in memory that is still
+ * to be written. The pool is searched for these a slice at a time, between which the loop does
+ * other work. With WIRE_F_PURGE what it holds is purged first.
+ *
+ * Failures: what cannot be known to be empty, because a volume is offline, is removed only with a
+ * purge. Without memory nothing is done. */
+#include "request/admin.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/units.h"
+#include "checked.h"
+#include "tenant/ids.h"
+
+enum { SLICE = 4096 }; /* chunks of the pool that are looked at before other work goes on */
+
+/* Those of a tenant that the client may see; TENANT_NUMBERS: of none. */
+static uint16_t tenant_by_name(const struct client *client, const char *text, size_t length)
+{
+        const struct dispatch_env *env = client->env;
+        char name[WIRE_MAX_TENANT + 1];
+        uint16_t number;
+
+        if (length == 0)
+                return env->store_tenant;
+        memcpy(name, text, length);
+        name[length] = '\0';
+        if (strcmp(name, tenants_name(env->tenants, env->tenant)) == 0)
+                return env->store_tenant;
+        if (!client->admin)
+                return TENANT_NUMBERS;
+        if (strcmp(name, "default") == 0)
+                return 0;
+        number = tenant_number_of(env->store, name);
+        return number ? number : TENANT_NUMBERS;
+}
+
+static const char *tenant_name(const struct dispatch_env *env, uint16_t store_tenant)
+{
+        const char *name;
+
+        for (unsigned i = 0; i < env->n_all; i++)
+                if (env->all[i].store_tenant == store_tenant)
+                        return tenants_name(env->tenants, i);
+        if (env->n_all == 0 || store_tenant == 0)
+                return "default";
+        name = tenant_number_name(env->store, store_tenant);
+        return name ? name : "";
+}
+
+static bool may_remove(const struct client *client, const struct store_namespace *ns)
+{
+        return client->admin || (ns->owner != STORE_NO_OWNER && ns->owner == client->uid);
+}
+
+/* --- NAMESPACES --- */
+
+struct page {
+        const struct client *client;
+        uint64_t after; /* the id that the page before ended with */
+        int only;       /* of the tenant of this number in the store; -1: of all */
+        unsigned max, count;
+        uint32_t ids[WIRE_MAX_NAMESPACES];
+        unsigned n;
+        bool more;
+};
+
+static bool is_seen(const struct page *page, const struct store_namespace *ns)
+{
+        return ns->tenant != TENANT_NUMBERS && (page->only < 0 || ns->tenant == page->only);
+}
+
+static bool note_id(void *userdata, const struct store_namespace *ns)
+{
+        struct page *page = userdata;
+
+        if (!is_seen(page, ns))
+                return true;
+        page->count++;
+        if (ns->id <= page->after)
+                return true;
+        if (page->n < page->max)
+                page->ids[page->n++] = ns->id;
+        else
+                page->more = true;
+        return true;
+}
+
+/* Into `to`, which has room; its bytes. */
+static size_t print_namespace(const struct client *client, const struct store_namespace *ns,
+                              bool fingerprint, uint8_t *to)
+{
+        const struct census *census = client->env->census;
+        const char *tenant = tenant_name(client->env, ns->tenant);
+        size_t name_length = strlen(ns->name), tenant_length = strlen(tenant),
+               text = strlen(ns->fingerprint), shown = fingerprint ? text : 0,
+               used = sizeof(struct wire_namespace_info) + name_length + tenant_length + shown,
+               bytes = round_up(used, 8);
+        struct wire_namespace_info info = {
+                .bytes = (uint16_t)bytes,
+                .name_length = (uint8_t)name_length,
+                .tenant_length = (uint8_t)tenant_length,
+                .fingerprint_length = (uint16_t)shown,
+                .flags = may_remove(client, ns) ? WIRE_NAMESPACE_MAY_REMOVE : 0,
+                .owner = ns->owner,
+                .sessions = census_sessions(census, ns->id),
+                .chunks = ns->chunks,
+                .stored_bytes = ns->bytes,
+                .chunk_bytes = ns->chunk_bytes,
+                .created_ms = ns->created_ms,
+                .last_used_ms = census_last_used_ms(census, ns->id),
+                .fingerprint_crc32c = kio_crc32c(ns->fingerprint, text),
+        };
+        uint8_t *p = to;
+
+        memcpy(p, &info, sizeof(info));
+        p += sizeof(info);
+        memcpy(p, ns->name, name_length);
+        p += name_length;
+        memcpy(p, tenant, tenant_length);
+        p += tenant_length;
+        memcpy(p, ns->fingerprint, shown);
+        memset(p + shown, 0, bytes - used);
+        return bytes;
+}
+
+void admin_namespaces(struct client *client, const struct wire_namespaces *msg,
+                      uint64_t received_ns)
+{
+        static struct { /* large; one thread */
+                struct wire_reply reply;
+                uint8_t infos[WIRE_MAX_MESSAGE - sizeof(struct wire_reply)];
+        } out;
+        const char *name = (const char *)(msg + 1);
+        const struct store *store = client->env->store;
+        uint16_t tenant = tenant_by_name(client, name + msg->name_length, msg->tenant_length);
+        struct page page = {
+                .client = client,
+                .after = msg->cursor,
+                .only = client->admin && msg->tenant_length == 0 ? -1 : tenant,
+                .max = msg->max,
+        };
+        const struct store_namespace *ns = NULL;
+        enum wire_status status;
+        size_t bytes = 0;
+
+        /* The reply may have to wait for its reader. */
+        status = client_charge_request(client, sizeof(out));
+        if (status != WIRE_OK) {
+                client_reply(client, &msg->hdr, received_ns, status, 0, 0, client_refusal(status),
+                             NULL, 0);
+                return;
+        }
+        client_uncharge_request(client, sizeof(out));
+        if (msg->name_length > 0) {
+                if (tenant != TENANT_NUMBERS)
+                        ns = store_namespace_find(store, tenant, name, msg->name_length);
+                if (!ns) {
+                        client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
+                                     "there is no such namespace", NULL, 0);
+                        return;
+                }
+                page.ids[0] = ns->id;
+                page.n = page.count = 1;
+        } else {
+                store_namespaces_walk(store, false, note_id, &page);
+        }
+        for (unsigned i = 0; i < page.n; i++)
+                bytes += print_namespace(client, store_namespace_get(store, page.ids[i]),
+                                         msg->name_length > 0, out.infos + bytes);
+        out.reply = (struct wire_reply){
+                .hdr = {
+                        .len = (uint32_t)(sizeof(out.reply) + bytes),
+                        .op = msg->hdr.op | WIRE_REPLY,
+                        .tag = msg->hdr.tag,
+                },
+                .count = (uint16_t)page.n,
+                .value = page.count,
+                .value64 = page.more ? page.ids[page.n - 1] : 0,
+        };
+        client_answer(client, received_ns, &out.reply);
+}
+
+/* --- NAMESPACE_REMOVE --- */
+
+struct removal {
+        struct store_purge purge;
+        struct store_namespace_remove store;
+        struct kio_request next_slice;
+        struct client *client;
+        struct dispatch_env *of; /* of the namespace's tenant; NULL: it is not configured */
+        struct wire_hdr hdr;
+        uint64_t received_ns;
+        uint32_t id;
+        uint32_t chunk; /* of the pool, where the search goes on */
+        uint64_t dropped, found;
+};
+
+/* It stands against a removal: answered, and the removal is over. */
+static void refuse(struct removal *op, enum wire_status status, uint32_t value, uint64_t value64,
+                   const char *text)
+{
+        client_reply(op->client, &op->hdr, op->received_ns, status, value, value64, text, NULL, 0);
+        admin_operation_free(op->client, op, sizeof(*op));
+}
+
+static void refuse_not_empty(struct removal *op, uint64_t chunks)
+{
+        char text[160], counted[UNITS_TEXT];
+
+        snprintf(text, sizeof(text),
+                 "the namespace holds %s: evict or purge first (kvcachectl namespace rm --purge)",
+                 units_count(chunks, "chunk", counted));
+        refuse(op, WIRE_NOT_EMPTY, 0, chunks, text);
+}
+
+/* Has another session it open, or this one requests under way that may name it? Then that is the
+ * answer. */
+static bool refuse_open(struct removal *op)
+{
+        const struct client *client = op->client;
+        unsigned others = census_sessions(client->env->census, op->id) -
+                          (client_namespace_number(client, op->id) != 0);
+        char text[160];
+
+        if (others == 0 && client->keys_inflight == 0)
+                return false;
+        if (others == 0) {
+                refuse(op, WIRE_BUSY, 0, op->dropped,
+                       "requests of this session are under way: wait for their replies");
+                return true;
+        }
+        snprintf(text, sizeof(text), "%u other session%s it open%s", others,
+                 others == 1 ? " has" : "s have", op->dropped ? "; it is purged" : "");
+        refuse(op, WIRE_BUSY, others, op->dropped, text);
+        return true;
+}
+
+/* It is removed: nothing keeps its number. */
+static void forget(struct removal *op)
+{
+        client_forget_namespace(op->client, op->id);
+        census_removed(op->client->env->census, op->id);
+}
+
+static void on_removed(struct store_namespace_remove *store)
+{
+        struct removal *op = container_of(store, struct removal, store);
+        const struct store_namespace *ns;
+        char text[160];
+
+        switch (store->result) {
+        case 0:
+                forget(op);
+                client_reply(op->client, &op->hdr, op->received_ns, WIRE_OK, 0, op->dropped, NULL,
+                             NULL, 0);
+                admin_operation_free(op->client, op, sizeof(*op));
+                return;
+        case STORE_MISS:
+                refuse(op, WIRE_NO_NAMESPACE, 0, 0, "there is no such namespace");
+                return;
+        case STORE_BUSY:
+                ns = store_namespace_get(op->client->env->store, op->id);
+                if (ns && ns->chunks > 0)
+                        refuse_not_empty(op, ns->chunks);
+                else
+                        refuse(op, WIRE_BUSY, 0, op->dropped,
+                               "puts into the namespace, or opens of it, are under way: try again");
+                return;
+        default:
+                if (!store_namespace_get(op->client->env->store, op->id))
+                        forget(op);
+                snprintf(text, sizeof(text),
+                         "the removal could not be written, and the namespace may be back after a "
+                         "restart: %s",
+                         strerror(store->result < 0 ? -store->result : EIO));
+                refuse(op, WIRE_FAILED, 0, op->dropped, text);
+        }
+}
+
+static void remove_now(struct removal *op)
+{
+        if (refuse_open(op))
+                return;
+        op->store = (struct store_namespace_remove){ .id = op->id, .complete = on_removed };
+        store_namespace_remove(op->client->env->store, &op->store);
+}
+
+static void on_removal_purged(struct store_purge *purge)
+{
+        struct removal *op = container_of(purge, struct removal, purge);
+        char text[160];
+
+        op->dropped = purge->dropped;
+        if (purge->result == 0) {
+                remove_now(op);
+                return;
+        }
+        snprintf(text, sizeof(text), "not removed: the purge before it could not be written: %s",
+                 strerror(purge->result < 0 ? -purge->result : EIO));
+        refuse(op, WIRE_FAILED, 0, op->dropped, text);
+}
+
+static void count_chunk(void *userdata, uint32_t namespace_id, const struct key *key)
+{
+        struct removal *op = userdata;
+
+        op->found += namespace_id == op->id;
+}
+
+static int do_nothing(struct kio_request *req)
+{
+        return 0;
+}
+
+static void search_pool(struct removal *op);
+
+static void on_slice(struct kio_request *req)
+{
+        search_pool(container_of(req, struct removal, next_slice));
+}
+
+/* For chunks that are in memory alone: accepted, and still to be written, or never written. */
+static void search_pool(struct removal *op)
+{
+        if (op->of && pool_walk(op->of->pool, &op->chunk, SLICE, count_chunk, op)) {
+                op->next_slice = (struct kio_request){ .op = KIO_CALL,
+                                                       .class = KIO_CLASS_GET,
+                                                       .call = do_nothing,
+                                                       .complete = on_slice };
+                list_init(&op->next_slice.node);
+                kio_submit(op->client->env->io, &op->next_slice, 0);
+                return;
+        }
+        if (op->found > 0)
+                refuse_not_empty(op, op->found);
+        else
+                remove_now(op);
+}
+
+static unsigned count_paths(const struct store *store)
+{
+        unsigned n = 0;
+
+        while (store_path(store, n))
+                n++;
+        return n;
+}
+
+static struct dispatch_env *env_of(struct dispatch_env *env, uint16_t store_tenant)
+{
+        if (env->store_tenant == store_tenant)
+                return env;
+        for (unsigned i = 0; i < env->n_all; i++)
+                if (env->all[i].store_tenant == store_tenant)
+                        return &env->all[i];
+        return NULL;
+}
+
+void admin_namespace_remove(struct client *client, const struct wire_namespace_remove *msg,
+                            uint64_t received_ns)
+{
+        const char *name = (const char *)(msg + 1);
+        struct dispatch_env *env = client->env;
+        uint16_t tenant = tenant_by_name(client, name + msg->name_length, msg->tenant_length);
+        const struct store_namespace *ns = NULL;
+        struct removal *op;
+
+        if (tenant != TENANT_NUMBERS)
+                ns = store_namespace_find(env->store, tenant, name, msg->name_length);
+        if (!ns) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
+                             "there is no such namespace", NULL, 0);
+                return;
+        }
+        if (!may_remove(client, ns)) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
+                             "only the user who made a namespace, or an admin, removes it", NULL,
+                             0);
+                return;
+        }
+        if (env->stopping) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_SHUTDOWN, 0, 0,
+                             "the daemon is stopping", NULL, 0);
+                return;
+        }
+        op = admin_operation_new(client, &msg->hdr, received_ns, sizeof(*op));
+        if (!op)
+                return;
+        op->client = client;
+        op->of = env_of(env, tenant);
+        op->hdr = msg->hdr;
+        op->received_ns = received_ns;
+        op->id = ns->id;
+        if (refuse_open(op))
+                return;
+        if (msg->hdr.flags & WIRE_F_PURGE) {
+                op->purge = (struct store_purge){ .namespace_id = op->id,
+                                                  .complete = on_removal_purged };
+                if (op->of)
+                        cache_purge(op->of->cache, &op->purge);
+                else
+                        store_purge(env->store, &op->purge);
+                return;
+        }
+        ns = store_namespace_get(env->store, op->id);
+        if (ns->chunks > 0)
+                refuse_not_empty(op, ns->chunks);
+        else if (store_paths_up(env->store) < count_paths(env->store))
+                refuse(op, WIRE_BUSY, 0, 0,
+                       "a path of the store is suspended or bypassed, and may hold chunks of the "
+                       "namespace: resume it, or purge the namespace as well (--purge)");
+        else
+                search_pool(op);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A key of a PUT. */
+#include "request/internal.h"
+
+static void put_done(struct cache_request *req)
+{
+        struct slot *s = container_of(req, struct slot, req);
+        struct batch *b = s->batch;
+        struct client *client = b->client;
+        struct wire_put_result *result = batch_result(b, slot_index(s));
+        enum wire_status status = batch_status(req->status);
+
+        b->part->places[slot_index(s)] = req->place;
+        if (req->chunk != POOL_NONE) {
+                result->length = pool_chunk(client->env->pool, req->chunk)->length;
+                /* A lease that cannot be had does not make the put fail: the flag says which there
+                 * is. */
+                if ((b->head.hdr.flags & WIRE_F_LEASE) && !client->gone &&
+                    client_lease(client, req->chunk, &result->lease) == WIRE_OK) {
+                        result->flags = WIRE_RESULT_LEASED;
+                        result->offset = pool_offset(client->env->pool, req->chunk);
+                }
+                cache_unpin(client->env->cache, req->chunk);
+        }
+        result->status = (uint16_t)status;
+        batch_key_end(b, status);
+}
+
+void dispatch_put(struct batch *b, uint32_t i)
+{
+        const struct wire_put *entry = batch_entry(b, i);
+        struct client *client = b->client;
+        struct slot *s = &b->slots[i];
+
+        if (!batch_find_memory(b, &s->req, entry->offset, entry->region, entry->length) ||
+            key_is_root(&entry->key)) {
+                ((struct wire_put_result *)batch_result(b, i))->status = WIRE_INVALID;
+                batch_key_end(b, WIRE_INVALID);
+                return;
+        }
+        batch_request_init(b, i, &entry->key, put_done);
+        s->req.length = entry->length;
+        s->req.ack = (enum cache_ack)b->head.ack;
+        /* A lease needs the chunk in the pool. */
+        s->req.may_be_direct = !(b->head.hdr.flags & WIRE_F_LEASE);
+        s->req.parent =
+                i > 0 ? ((const struct wire_put *)batch_entry(b, i - 1))->key : b->head.parent;
+        cache_put(client->env->cache, &s->req);
+}

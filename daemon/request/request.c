@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A batch's life: dispatch_message() copies what it needs of the message and queues it;
+ * dispatch_run() starts its keys in order, a few a loop turn; each key ends in batch_key_end(), at
+ * once or later; the last one sends the reply and frees the batch. */
+#include <string.h>
+
+#include "request/admin.h"
+#include "base/clock.h"
+#include "request/chain.h"
+#include "request/internal.h"
+#include "request/handshake.h"
+
+/* --- what is answered at once --- */
+
+static void look_up(struct batch *b, uint32_t i)
+{
+        const struct key *key = batch_entry(b, i);
+        struct cache *cache = b->client->env->cache;
+        uint32_t ns = b->head.namespace_id;
+        uint64_t hash = batch_hash(b, i);
+        struct store_chunk info;
+        struct wire_stat_result *stat;
+        enum wire_status status = WIRE_MISS;
+        unsigned tiers;
+
+        switch (b->head.hdr.op) {
+        case WIRE_EXISTS:
+                tiers = cache_find(cache, ns, key, hash, NULL, NULL);
+                *(uint8_t *)batch_result(b, i) = (uint8_t)tiers;
+                status = tiers ? WIRE_OK : WIRE_MISS;
+                b->keys.found += tiers != 0;
+                b->keys.missing += tiers == 0;
+                break;
+        case WIRE_MATCH:
+                if (cache_find(cache, ns, key, hash, NULL, NULL)) {
+                        b->value = i + 1;
+                        status = WIRE_OK;
+                        b->keys.found++;
+                } else {
+                        /* The run ends here: the rest need not be looked at. */
+                        b->keys.missing += b->head.count - i;
+                        b->started = b->head.count;
+                        b->done = b->head.count - 1;
+                }
+                break;
+        case WIRE_TOUCH:
+                if (cache_find(cache, ns, key, hash, &b->part->places[i], NULL))
+                        status = WIRE_OK;
+                *(uint16_t *)batch_result(b, i) = (uint16_t)status;
+                break;
+        case WIRE_PREFETCH:
+                status = batch_status(cache_read_ahead(cache, b->client->uid, ns, key, hash,
+                                                       &b->part->places[i]));
+                *(uint16_t *)batch_result(b, i) = (uint16_t)status;
+                break;
+        case WIRE_EVICT:
+                status = batch_status(
+                        cache_evict(cache, ns, key, hash, b->head.tiers == WIRE_TIER_MEMORY));
+                *(uint16_t *)batch_result(b, i) = (uint16_t)status;
+                break;
+        case WIRE_STAT: {
+                struct cache_place place;
+
+                stat = batch_result(b, i);
+                tiers = cache_find(cache, ns, key, hash, &place, &info);
+                if (tiers) {
+                        status = WIRE_OK;
+                        stat->tiers = (uint16_t)tiers;
+                        stat->length = info.length;
+                        stat->crc32c = info.crc;
+                        stat->created_ms = info.created_ms;
+                        if (place.chunk != POOL_NONE)
+                                stat->leases =
+                                        pool_chunk(b->client->env->pool, place.chunk)->leases;
+                }
+                stat->status = (uint16_t)status;
+                break;
+        }
+        default:
+                break;
+        }
+        batch_key_end(b, status);
+}
+
+/* --- messages --- */
+
+static void dispatch_batch(struct client *client, const struct wire_batch *msg,
+                           uint64_t received_ns)
+{
+        unsigned op = msg->hdr.op;
+        uint32_t stale = client_release(client, wire_batch_releases(msg), msg->releases);
+        uint32_t ns = client_namespace(client, msg->namespace_id);
+        enum wire_status status;
+        struct batch *b;
+
+        client->env->traffic.keys[op] += msg->count;
+        if (msg->count > 0 && ns == 0) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, stale, 0,
+                             "this session has not opened that namespace", NULL, 0);
+                return;
+        }
+        if (msg->count > 0 && op == WIRE_PUT && client->env->stopping) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_SHUTDOWN, stale, 0,
+                             "the daemon is stopping", NULL, 0);
+                return;
+        }
+        if (msg->count == 0) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_OK, stale, 0, NULL, NULL, 0);
+                return;
+        }
+        status = client_charge(client, TENANT_KEYS, msg->count);
+        if (status != WIRE_OK) {
+                client_reply(client, &msg->hdr, received_ns, status, stale, 0,
+                             status == WIRE_BUSY
+                                     ? "all clients together have too many keys in flight"
+                                     : "this user or tenant has too many keys in flight",
+                             NULL, 0);
+                return;
+        }
+
+        status = batch_new(client, msg, &b);
+        if (status != WIRE_OK) {
+                tenant_uncharge(&client->holds, TENANT_KEYS, msg->count);
+                client_reply(client, &msg->hdr, received_ns, status, stale, 0,
+                             client_refusal(status), NULL, 0);
+                return;
+        }
+        b->head.namespace_id = ns;
+        b->received_ns = received_ns;
+        b->value = op == WIRE_MATCH ? 0 : stale;
+        if (wire_op_is_chained(op))
+                b->part = chain_join(client, msg, batch_entry(b, msg->count - 1u), received_ns,
+                                     b->part_room);
+        b->regions = batch_regions(client, msg);
+        donations_use(client, b->regions);
+        client->keys_inflight += msg->count;
+        list_append(&client->unstarted, &b->node);
+}
+
+static void hash_keys(struct batch *b, uint32_t first)
+{
+        for (uint32_t i = first; i < first + BATCH_FETCH_KEYS && i < b->head.count; i++)
+                b->hashes[i % ARRAY_SIZE(b->hashes)] =
+                        cache_hash(b->client->env->cache, b->head.namespace_id,
+                                   batch_entry(b, i)); /* every entry begins with its key */
+}
+
+static void fetch_keys(const struct batch *b, uint32_t first, unsigned step)
+{
+        bool of_store = b->head.hdr.op != WIRE_GET; /* what is not in memory takes long enough */
+
+        for (uint32_t i = first; i < first + BATCH_FETCH_KEYS && i < b->head.count; i++)
+                cache_prefetch(b->client->env->cache, batch_hash(b, i), of_store, step);
+}
+
+/* Before each key: a few keys ahead all are hashed, and their memory is fetched together. */
+static void look_ahead(struct batch *b, uint32_t i)
+{
+        if (i % BATCH_FETCH_KEYS != 0)
+                return;
+        if (i == 0)
+                hash_keys(b, 0);
+        if (b->head.count < BATCH_FETCH_KEYS / 2)
+                return;
+        if (i == 0)
+                fetch_keys(b, 0, 0);
+        fetch_keys(b, i, 1);
+        hash_keys(b, i + BATCH_FETCH_KEYS);
+        fetch_keys(b, i + BATCH_FETCH_KEYS, 0);
+}
+
+bool dispatch_is_small(const struct client *client)
+{
+        const struct list_node *first = client->unstarted.next;
+
+        return list_empty(&client->unstarted) ||
+               (first == client->unstarted.prev &&
+                container_of(first, struct batch, node)->head.count <= DISPATCH_SMALL_KEYS);
+}
+
+bool dispatch_run(struct client *client)
+{
+        unsigned budget = DISPATCH_KEYS_PER_TURN;
+
+        while (!list_empty(&client->unstarted) && budget > 0) {
+                struct batch *b = container_of(client->unstarted.next, struct batch, node);
+                bool started;
+
+                b->running = true;
+                while (b->started < b->head.count && budget > 0) {
+                        uint32_t i = b->started++;
+
+                        budget--;
+                        look_ahead(b, i);
+                        if (client->gone) {
+                                if (batch_is_settled_at_its_end(b))
+                                        *(uint16_t *)batch_result(b, i) = WIRE_SHUTDOWN;
+                                batch_key_end(b, WIRE_SHUTDOWN);
+                        } else if (b->head.hdr.op == WIRE_PUT)
+                                dispatch_put(b, i);
+                        else if (b->head.hdr.op == WIRE_GET)
+                                dispatch_get(b, i);
+                        else
+                                look_up(b, i);
+                }
+                b->running = false;
+                started = b->started == b->head.count;
+                if (!started)
+                        return false;
+                list_unlink(&b->node);
+                if (b->done == b->head.count)
+                        batch_keys_ended(b);
+        }
+        return list_empty(&client->unstarted);
+}
+
+static void dispatch_ping(struct client *client, const struct wire_hdr *msg, uint64_t received_ns)
+{
+        struct {
+                struct wire_reply reply;
+                uint8_t payload[WIRE_MAX_PING];
+        } out;
+        size_t payload = msg->len - sizeof(*msg);
+
+        out.reply = (struct wire_reply){
+                .hdr = { .len = (uint32_t)(sizeof(out.reply) + payload),
+                         .op = msg->op | WIRE_REPLY,
+                         .tag = msg->tag },
+        };
+        memcpy(out.payload, msg + 1, payload);
+        client_answer(client, received_ns, &out.reply);
+}
+
+void dispatch_message(struct client *client, const void *msg, int *fds)
+{
+        const struct wire_hdr *hdr = msg;
+        uint64_t now = client->readable_ns ? client->readable_ns : clock_mono_ns();
+
+        client->inflight++;
+        client->env->traffic.requests[hdr->op]++;
+        switch (hdr->op) {
+        case WIRE_PING:
+                dispatch_ping(client, msg, now);
+                break;
+        case WIRE_NAMESPACE:
+                opening_namespace(client, msg, now);
+                break;
+        case WIRE_LANE:
+                opening_lane(client, msg, now);
+                break;
+        case WIRE_DONATE:
+                donation_open(client, msg, &fds[0], now);
+                break;
+        case WIRE_WITHDRAW:
+                donation_withdraw(client, msg, now);
+                break;
+        case WIRE_LOOKUP:
+                opening_lookup(client, msg, now);
+                break;
+        case WIRE_LIST:
+                admin_list(client, msg, now);
+                break;
+        case WIRE_NAMESPACES:
+                admin_namespaces(client, msg, now);
+                break;
+        case WIRE_NAMESPACE_REMOVE:
+                admin_namespace_remove(client, msg, now);
+                break;
+        case WIRE_PURGE:
+                admin_purge(client, msg, now);
+                break;
+        case WIRE_REPORT:
+                admin_report(client, msg, now);
+                break;
+        case WIRE_VERIFY:
+                admin_verify(client, msg, now);
+                break;
+        case WIRE_DEVICE:
+                admin_device(client, msg, now);
+                break;
+        default:
+                dispatch_batch(client, msg, now);
+                break;
+        }
+}

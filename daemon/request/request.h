@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a checked message to what it asks of pool and store, and back to a reply.
+ *
+ * A message becomes a batch: its keys are started a few at a time (rule R16), each ends with a
+ * status, and the reply goes out when all have. Loop thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "request/client.h"
+
+enum {
+        DISPATCH_KEYS_PER_TURN = 64, /* of one client */
+        DISPATCH_SMALL_KEYS = 8,
+};
+
+/* One message that wire_check_request() has passed, other than HELLO, with as many descriptors as
+ * wire_request_fds() says. `msg` is the caller's again afterwards, and so are the descriptors that
+ * are not -1 then. */
+void dispatch_message(struct client *client, const void *msg, int *fds);
+/* Starts up to DISPATCH_KEYS_PER_TURN keys of what was dispatched; of a client that is gone, none.
+ * True if all are started. */
+bool dispatch_run(struct client *client);
+/* No batch is under way. */
+void dispatch_fini(struct dispatch_env *env);
+/* Has it so little to start that others need not be served before it? */
+bool dispatch_is_small(const struct client *client);

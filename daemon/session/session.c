@@ -1,0 +1,698 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One session: what comes in, what goes out, and its end; sessions.c has all of them.
+ *
+ * A session reads while it has less than WIRE_MAX_INFLIGHT messages and CLIENT_MAX_KEYS keys
+ * unanswered, nothing that waits to be sent, and nothing half started; else it leaves its messages
+ * in the socket, and the peer waits there. Bufferevents would drop descriptors, so it calls
+ * recvmsg() itself.
+ *
+ * Descriptors in replies count against the daemon's user in the kernel until the peer reads them,
+ * whatever becomes of the session. The daemon learns from the socket's unread bytes when that was,
+ * and charges the peer's user until then: a session with unread descriptors is kept, closed for
+ * both sides, until they are read or the peer's end is closed. */
+#include "session/internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "fdpass.h"
+
+enum {
+        MESSAGES_PER_TURN = 16,
+        UNREAD_FDS_MAX = 32, /* replies with descriptors */
+        HELLO_FDS = 2,
+};
+
+struct outgoing {
+        struct list_node node;
+        int fds[WIRE_MAX_FDS];
+        unsigned n_fds;
+        size_t bytes;
+        uint8_t msg[];
+};
+
+static uint64_t outgoing_bytes(const struct outgoing *o)
+{
+        return sizeof(*o) + o->bytes;
+}
+
+void session_say(struct session *s, enum log_level level, const char *what)
+{
+        struct sessions *all = s->sessions;
+        uint32_t held_back = 0;
+
+        if (!log_enabled(level))
+                return;
+        if (!log_ratelimit_pass(&all->lines, &held_back)) {
+                all->stats.lines_held_back++;
+                return;
+        }
+        log_set_context(&(struct log_context){ .session = s->client.id,
+                                               .pid = s->peer.pid,
+                                               .uid = s->peer.uid,
+                                               .client = s->name });
+        if (held_back)
+                log_at(level, "%s (%u similar lines held back)", what, held_back);
+        else
+                log_at(level, "%s", what);
+        log_set_context(NULL);
+}
+
+void session_activate(struct session *s)
+{
+        if (list_empty(&s->active))
+                list_append(&s->sessions->active, &s->active);
+}
+
+/* --- descriptors that come --- */
+
+static void dispose_all(struct session *s, const int *fds, unsigned n)
+{
+        for (unsigned i = 0; i < n; i++)
+                if (fds[i] >= 0)
+                        disposals_add(s->sessions->disposals, fds[i], s->peer.uid);
+}
+
+static bool may_take_fds(const struct session *s)
+{
+        return disposals_may_add(s->sessions->disposals, s->peer.uid);
+}
+
+/* --- descriptors that go --- */
+
+void session_settle_fds(struct session *s)
+{
+        int unread;
+
+        if (s->unread_fds == 0 || !list_empty(&s->out) || ioctl(s->fd, SIOCOUTQ, &unread) < 0 ||
+            unread > 0)
+                return;
+        tenant_uncharge(&s->client.holds, TENANT_UNREAD_FDS, s->unread_fds);
+        s->unread_fds = s->fd_replies = 0;
+        list_unlink(&s->unread);
+}
+
+/* --- the end --- */
+
+static void outgoing_free(struct session *s, struct outgoing *o)
+{
+        for (unsigned i = 0; i < o->n_fds; i++)
+                close(o->fds[i]);
+        tenant_uncharge(&s->client.holds, TENANT_REQUEST_BYTES, outgoing_bytes(o));
+        list_unlink(&o->node);
+        free(o);
+}
+
+static void drop_outgoing(struct session *s)
+{
+        while (!list_empty(&s->out))
+                outgoing_free(s, container_of(s->out.next, struct outgoing, node));
+}
+
+static void session_free(struct session *s)
+{
+        drop_outgoing(s);
+        if (s->user)
+                sessions_user_put(s->user);
+        client_fini(&s->client);
+        tenant_holder_close(&s->client.holds);
+        if (s->readable)
+                event_free(s->readable);
+        if (s->writable)
+                event_free(s->writable);
+        if (s->deadline)
+                event_free(s->deadline);
+        if (s->fd >= 0)
+                close(s->fd); /* leaves the epoll with it */
+        list_unlink(&s->active);
+        list_unlink(&s->unread);
+        list_unlink(&s->waits);
+        list_unlink(&s->node);
+        s->sessions->n_unclosed -= s->unclosed;
+        s->sessions->stats.open--;
+        free(s);
+}
+
+static void drop_deferred(struct session *s)
+{
+        struct deferred *d = TAKE_PTR(s->deferred);
+
+        if (!d)
+                return;
+        sessions_undefer(s);
+        dispose_all(s, d->fds, ARRAY_SIZE(d->fds));
+        free(d);
+}
+
+static void stop_events(struct session *s)
+{
+        event_del(s->readable);
+        event_del(s->writable);
+        event_del(s->deadline);
+        s->reading = false;
+        drop_deferred(s);
+        drop_outgoing(s);
+}
+
+void session_gone(struct session *s)
+{
+        if (s->state == SESSION_GONE)
+                return;
+        if (s->state == SESSION_OPEN)
+                s->sessions->stats.ended_closed++;
+        else if (s->state == SESSION_HANDSHAKE)
+                s->sessions->stats.refused_handshake++;
+        s->state = SESSION_GONE;
+        stop_events(s);
+        client_abandon(&s->client);
+        session_activate(s);
+}
+
+void session_end(struct session *s, uint64_t *counter, const char *why)
+{
+        if (s->state == SESSION_ENDED || s->state == SESSION_GONE)
+                return;
+        ++*counter;
+        if (why)
+                session_say(s, LOG_LEVEL_WARNING, why);
+        s->state = SESSION_ENDED;
+        s->client.gone = true;
+        stop_events(s);
+        (void)shutdown(s->fd, SHUT_WR);
+        session_activate(s);
+}
+
+/* Before a session is closed: with messages unread the peer would find its connection reset, and
+ * lose our last reply. True: nothing is left. False: there may be more, or descriptors, which are
+ * not to be let go of here. */
+static bool discard_incoming(struct session *s)
+{
+        for (int i = 0; i < MESSAGES_PER_TURN && !fdpass_brings(s->fd); i++) {
+                int fds[FDPASS_TAKE_MAX];
+                unsigned n_fds;
+                ssize_t n = fdpass_take(s->fd, s->sessions->incoming.bytes,
+                                        sizeof(s->sessions->incoming), false, fds, &n_fds);
+
+                if (n <= 0 && n != -EMSGSIZE)
+                        return true;
+        }
+        return false;
+}
+
+/* True if the socket is closed, or will be without us. */
+static bool close_socket(struct session *s)
+{
+        struct sessions *all = s->sessions;
+
+        (void)shutdown(s->fd, SHUT_RDWR); /* nothing more comes */
+        session_settle_fds(s);
+        if (s->unread_fds > 0 && !s->client.env->stopping) {
+                session_wait_for_fds(s);
+                return false;
+        }
+        if (discard_incoming(s))
+                return true;
+        if (!may_take_fds(s) && !s->client.env->stopping) {
+                all->n_unclosed += !s->unclosed;
+                s->unclosed = true;
+                return false;
+        }
+        (void)epoll_ctl(all->closed_fd, EPOLL_CTL_DEL, s->fd, NULL);
+        disposals_add(all->disposals, TAKE_FD(s->fd), s->peer.uid);
+        return true;
+}
+
+static void on_deadline(evutil_socket_t fd, short what, void *userdata)
+{
+        struct session *s = userdata;
+
+        session_end(s, &s->sessions->stats.ended_timeout, "no HELLO in time: session ended");
+}
+
+/* --- out --- */
+
+/* What became of a reply, other than -EAGAIN. */
+static void sent(struct session *s, int r)
+{
+        char text[128];
+
+        /* A peer that is gone is heard of by on_closed(). */
+        if (r == 0 || r == -EPIPE || r == -ECONNRESET)
+                return;
+        snprintf(text, sizeof(text), "a reply could not be sent: %s: session ended", strerror(-r));
+        session_end(s, &s->sessions->stats.ended_bad_frame, text);
+}
+
+static void hold_reply(struct session *s)
+{
+        s->sessions->stats.replies_held += !s->held;
+        s->held = true;
+        session_wait_for_fds(s);
+}
+
+/* What could not be sent stays, and is tried again: once the socket takes more, or, where the
+ * kernel lets the daemon's user have no more descriptors on their way, in a while. */
+static void wait_to_send(struct session *s, int r)
+{
+        if (r == -ETOOMANYREFS) {
+                hold_reply(s);
+        } else {
+                event_add(s->writable, NULL);
+        }
+}
+
+static void flush_outgoing(struct session *s)
+{
+        while (!list_empty(&s->out)) {
+                struct outgoing *o = container_of(s->out.next, struct outgoing, node);
+                int r = fdpass_send(s->fd, o->msg, o->bytes, o->fds, o->n_fds);
+
+                if (r == -EAGAIN || r == -ETOOMANYREFS) {
+                        wait_to_send(s, r);
+                        return;
+                }
+                s->held = false;
+                outgoing_free(s, o);
+                sent(s, r);
+        }
+        session_activate(s);
+}
+
+static void on_writable(evutil_socket_t fd, short what, void *userdata)
+{
+        flush_outgoing(userdata);
+}
+
+/* What was charged for a reply that has gone out without descriptors. */
+static void release_fds(struct session *s)
+{
+        tenant_uncharge(&s->client.holds, TENANT_UNREAD_FDS, s->reserved_fds);
+        s->reserved_fds = 0;
+}
+
+static void session_send(struct client *client, const void *msg, size_t bytes, const int *fds,
+                         unsigned n_fds)
+{
+        struct session *s = container_of(client, struct session, client);
+        struct outgoing *o;
+        int r;
+
+        if (s->state != SESSION_OPEN && s->state != SESSION_HANDSHAKE)
+                return;
+        if (n_fds == 0) {
+                release_fds(s);
+        } else {
+                assert(s->reserved_fds >= n_fds);
+                s->reserved_fds -= n_fds;
+                release_fds(s);
+                s->unread_fds += n_fds;
+                s->fd_replies++;
+                if (list_empty(&s->unread))
+                        list_append(&s->sessions->unread, &s->unread);
+        }
+        r = list_empty(&s->out) ? fdpass_send(s->fd, msg, bytes, fds, n_fds) : -EAGAIN;
+        if (r != -EAGAIN && r != -ETOOMANYREFS) {
+                sent(s, r);
+                return;
+        }
+        /* Bounded: no more than WIRE_MAX_INFLIGHT replies can be owed. */
+        o = calloc(1, sizeof(*o) + bytes);
+        if (!o) {
+                session_end(s, &s->sessions->stats.ended_bad_frame,
+                            "out of memory for a reply: session ended");
+                return;
+        }
+        o->bytes = bytes;
+        memcpy(o->msg, msg, bytes);
+        /* Its request was charged for as much; a session that has one of these reads no more. */
+        tenant_charge_anyway(&s->client.holds, TENANT_REQUEST_BYTES, outgoing_bytes(o));
+        for (unsigned i = 0; i < n_fds; i++) {
+                o->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
+                if (o->fds[i] < 0)
+                        break;
+                o->n_fds++;
+        }
+        list_append(&s->out, &o->node);
+        if (o->n_fds < n_fds)
+                session_end(s, &s->sessions->stats.ended_bad_frame,
+                            "out of descriptors for a reply: session ended");
+        else if (s->out.next == &o->node)
+                wait_to_send(s, r);
+}
+
+/* Room for a reply with descriptors is charged before the reply is made. True if there is. */
+static bool reserve_fds(struct session *s, unsigned n, uint64_t beyond)
+{
+        struct tenant_holder *h = &s->client.holds;
+
+        if (s->reserved_fds >= n)
+                return true;
+        /* Some of those that are charged may have been read, by clients that have not said anything
+         * since. */
+        if (tenant_charge(h, TENANT_UNREAD_FDS, n + beyond) != 0) {
+                sessions_settle_fds(s->sessions);
+                if (tenant_charge(h, TENANT_UNREAD_FDS, n + beyond) != 0)
+                        return false;
+        }
+        tenant_uncharge(h, TENANT_UNREAD_FDS, beyond);
+        s->reserved_fds += n;
+        return true;
+}
+
+/* A quarter of what the user may have is kept for greeting its further connections. */
+static bool session_takes_fds(struct client *client, unsigned n)
+{
+        struct session *s = container_of(client, struct session, client);
+        struct tenant_limits limits;
+
+        if (s->fd_replies >= UNREAD_FDS_MAX)
+                session_settle_fds(s);
+        if (s->fd_replies >= UNREAD_FDS_MAX)
+                return false;
+        tenants_get_user_limits(client->env->tenants, &limits);
+        return reserve_fds(s, n,
+                           limits.most[TENANT_UNREAD_FDS] == TENANT_NO_LIMIT
+                                   ? 0
+                                   : limits.most[TENANT_UNREAD_FDS] / 4);
+}
+
+void session_retry(struct session *s)
+{
+        list_unlink(&s->waits);
+        if (!list_empty(&s->out) && (s->state == SESSION_OPEN || s->state == SESSION_HANDSHAKE))
+                flush_outgoing(s);
+        else
+                session_activate(s);
+}
+
+static void session_chain_opened(struct client *client)
+{
+        sessions_chain_opened(container_of(client, struct session, client)->sessions);
+}
+
+static void session_idle(struct client *client)
+{
+        session_activate(container_of(client, struct session, client));
+}
+
+/* --- in --- */
+
+/* Since when could the message have been read that is being read? If the loop slept before it woke
+ * for it: since then. If it did not, something was there already, and may have been since it looked
+ * the time before: the longest that this one can have waited. */
+static uint64_t received_ns(const struct session *s)
+{
+        uint64_t readable_ns = s->sessions->readable_ns;
+
+        return readable_ns ? readable_ns : clock_mono_ns();
+}
+
+static void hello(struct session *s, const struct wire_hello *msg)
+{
+        struct dispatch_env *env = s->client.env;
+        struct {
+                struct wire_reply reply;
+                struct wire_hello_result result;
+        } out;
+        int fds[HELLO_FDS] = { pool_fd(env->pool), s->sessions->params.liveness_fd };
+
+        s->client.inflight++;
+        env->traffic.requests[WIRE_HELLO]++;
+        memcpy(s->name, msg->client, WIRE_CLIENT_NAME);
+        if (msg->version_min > WIRE_VERSION_MAX || msg->version_max < WIRE_VERSION_MIN) {
+                char text[160];
+
+                snprintf(text, sizeof(text),
+                         "this daemon speaks protocol versions %d to %d, the client %u to %u",
+                         WIRE_VERSION_MIN, WIRE_VERSION_MAX, msg->version_min, msg->version_max);
+                client_reply(&s->client, &msg->hdr, received_ns(s), WIRE_VERSION, 0, 0, text, NULL,
+                             0);
+                session_end(s, &s->sessions->stats.refused_handshake, text);
+                return;
+        }
+        out.result = (struct wire_hello_result){
+                .version = MIN(msg->version_max, (uint16_t)WIRE_VERSION_MAX),
+                .max_keys = WIRE_MAX_KEYS,
+                .max_inflight = WIRE_MAX_INFLIGHT,
+                .max_message = WIRE_MAX_MESSAGE,
+                .pool_bytes = pool_bytes(env->pool),
+                .max_chunk = MIN(pool_slab_bytes(env->pool), store_max_chunk(env->store)),
+                .lane_max = env->lane_max,
+                .features = WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES |
+                            (env->lookups ? WIRE_FEATURE_LOOKUP | WIRE_FEATURE_TALLY : 0),
+        };
+        memcpy(out.result.instance, s->sessions->params.instance, WIRE_INSTANCE_BYTES);
+        out.reply = (struct wire_reply){
+                .hdr = { .len = sizeof(out), .op = WIRE_HELLO | WIRE_REPLY, .tag = msg->hdr.tag },
+                .count = 1,
+        };
+        event_del(s->deadline);
+        s->state = SESSION_OPEN;
+        s->client.inflight--;
+        histogram_add(&env->traffic.latency[WIRE_HELLO], clock_mono_ns() - received_ns(s));
+        session_send(&s->client, &out, sizeof(out), fds, HELLO_FDS);
+        session_say(s, LOG_LEVEL_DEBUG, "session opened");
+}
+
+/* These take long, each for itself, or do things that do: they are begun at the end of a turn, for
+ * so long as they may take of it, users in turn (sessions_turn()). */
+static bool is_costly(unsigned op)
+{
+        return op == WIRE_NAMESPACE || op == WIRE_LANE || op == WIRE_DONATE || op == WIRE_LOOKUP ||
+               op == WIRE_LIST || op == WIRE_PURGE || op == WIRE_REPORT || op == WIRE_VERIFY ||
+               op == WIRE_DEVICE || op == WIRE_NAMESPACES || op == WIRE_NAMESPACE_REMOVE;
+}
+
+static void defer(struct session *s, const struct wire_hdr *hdr, size_t bytes, int *fds,
+                  unsigned n_fds)
+{
+        struct deferred *d = malloc(sizeof(*d) + bytes);
+
+        if (!d) {
+                session_end(s, &s->sessions->stats.ended_bad_frame,
+                            "out of memory for a request: session ended");
+                return;
+        }
+        d->readable_ns = received_ns(s);
+        memcpy(d->hdr, hdr, bytes);
+        for (unsigned i = 0; i < ARRAY_SIZE(d->fds); i++)
+                d->fds[i] = i < n_fds ? TAKE_FD(fds[i]) : -1;
+        s->deferred = d;
+        sessions_defer(s->sessions, s);
+}
+
+void session_begin_deferred(struct session *s)
+{
+        struct deferred *d = TAKE_PTR(s->deferred);
+
+        s->client.readable_ns = d->readable_ns;
+        dispatch_message(&s->client, d->hdr, d->fds);
+        s->client.readable_ns = 0;
+        dispose_all(s, d->fds, ARRAY_SIZE(d->fds));
+        free(d);
+}
+
+static void handle(struct session *s, size_t bytes, int *fds, unsigned n_fds)
+{
+        const struct wire_hdr *hdr = &s->sessions->incoming.hdr;
+        const char *wrong = wire_check_request(hdr, bytes);
+        char text[256];
+
+        if (!wrong && n_fds != wire_request_fds(hdr->op))
+                wrong = n_fds > 0 ? "descriptors came with a request that has none"
+                                  : "a descriptor did not come with its request";
+
+        if (!wrong && (hdr->op == WIRE_HELLO) != (s->state == SESSION_HANDSHAKE))
+                wrong = s->state == SESSION_HANDSHAKE ? "a request before HELLO" : "a second HELLO";
+        if (wrong) {
+                snprintf(text, sizeof(text), "bad frame: %s: session ended", wrong);
+                session_end(s, &s->sessions->stats.ended_bad_frame, text);
+                return;
+        }
+        session_settle_fds(s);
+        if (is_costly(hdr->op)) {
+                defer(s, hdr, bytes, fds, n_fds);
+                return;
+        }
+        s->client.readable_ns = received_ns(s);
+        if (hdr->op == WIRE_HELLO)
+                hello(s, (const struct wire_hello *)hdr);
+        else
+                dispatch_message(&s->client, hdr, fds);
+        s->client.readable_ns = 0;
+}
+
+static bool may_read(const struct session *s)
+{
+        return list_empty(&s->waits) &&
+               (s->state == SESSION_OPEN || s->state == SESSION_HANDSHAKE) &&
+               s->client.inflight < WIRE_MAX_INFLIGHT &&
+               s->client.keys_inflight < CLIENT_MAX_KEYS && list_empty(&s->out) && !s->deferred &&
+               list_empty(&s->client.unstarted) && !s->client.env->stopping;
+}
+
+static void read_messages(struct session *s)
+{
+        for (int i = 0; i < MESSAGES_PER_TURN && may_read(s); i++) {
+                struct sessions *all = s->sessions;
+                int fds[FDPASS_TAKE_MAX];
+                unsigned n_fds;
+                bool take_fds = may_take_fds(s);
+                ssize_t n;
+
+                if (!take_fds && fdpass_brings(s->fd)) {
+                        session_end(s, &all->stats.ended_bad_frame,
+                                    "descriptors of this user are still to be closed, too many to "
+                                    "take more: session ended");
+                        return;
+                }
+                /* The greeting has two. */
+                if (s->state == SESSION_HANDSHAKE && !reserve_fds(s, HELLO_FDS, 0)) {
+                        hold_reply(s);
+                        return;
+                }
+                s->held = false;
+                n = fdpass_take(s->fd, all->incoming.bytes, sizeof(all->incoming), take_fds, fds,
+                                &n_fds);
+
+                if (n == -EAGAIN || n == -EINTR)
+                        return;
+                if (n <= 0)
+                        dispose_all(s, fds, n_fds);
+                if (n == -EMSGSIZE || n == -EBADMSG) {
+                        session_end(
+                                s, &s->sessions->stats.ended_bad_frame,
+                                n == -EMSGSIZE
+                                        ? "bad frame: longer than a message may be: session ended"
+                                        : "bad frame: more descriptors than can be taken: session "
+                                          "ended");
+                        return;
+                }
+                if (n == 0) {
+                        struct pollfd p = { .fd = s->fd, .events = POLLRDHUP };
+
+                        /* An empty message looks like the end of the stream. */
+                        if (poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)))
+                                session_gone(s);
+                        else
+                                session_end(s, &s->sessions->stats.ended_bad_frame,
+                                            "bad frame: empty: session ended");
+                        return;
+                }
+                if (n < 0) {
+                        if (n == -ECONNRESET)
+                                session_gone(s);
+                        else
+                                session_end(s, &s->sessions->stats.ended_bad_frame,
+                                            "a message could not be read: session ended");
+                        return;
+                }
+                handle(s, (size_t)n, fds, n_fds);
+                dispose_all(s, fds, n_fds);
+        }
+}
+
+static void update_reading(struct session *s)
+{
+        bool want = may_read(s);
+
+        if (want == s->reading)
+                return;
+        if (want)
+                event_add(s->readable, NULL);
+        else
+                event_del(s->readable);
+        s->reading = want;
+}
+
+static void on_readable(evutil_socket_t fd, short what, void *userdata)
+{
+        struct session *s = userdata;
+
+        sessions_woken(s->sessions);
+        read_messages(s);
+        session_activate(s);
+}
+
+/* --- its life --- */
+
+void session_begin(struct session *s, struct dispatch_env *env, const struct tenant_holder *holds,
+                   bool admin)
+{
+        struct sessions *all = s->sessions;
+        struct event_base *base = all->params.base;
+        uint64_t id = s->client.id;
+        int r;
+
+        r = client_init(&s->client, env, holds);
+        s->client.id = id;
+        s->client.uid = s->peer.uid;
+        s->client.admin = admin;
+        s->client.send = session_send;
+        s->client.idle = session_idle;
+        s->client.takes_fds = session_takes_fds;
+        s->client.chain_opened = session_chain_opened;
+        s->state = SESSION_HANDSHAKE;
+        list_init(&s->active);
+        list_init(&s->unread);
+        list_init(&s->waits);
+        list_init(&s->costly);
+        list_init(&s->out);
+        s->user = sessions_user_get(all, s->peer.uid);
+        list_append(&all->all, &s->node);
+        all->stats.open++;
+        s->readable = event_new(base, s->fd, EV_READ | EV_PERSIST, on_readable, s);
+        s->writable = event_new(base, s->fd, EV_WRITE, on_writable, s);
+        s->deadline = evtimer_new(base, on_deadline, s);
+        if (r < 0 || !s->user || !s->readable || !s->writable || !s->deadline ||
+            epoll_ctl(all->closed_fd, EPOLL_CTL_ADD, s->fd,
+                      &(struct epoll_event){ .events = EPOLLRDHUP | EPOLLET, .data.ptr = s }) < 0) {
+                session_free(s);
+                return;
+        }
+        event_add(s->deadline,
+                  &(struct timeval){
+                          .tv_sec = (time_t)(all->params.handshake_ms / 1000),
+                          .tv_usec = (suseconds_t)(all->params.handshake_ms % 1000 * 1000) });
+        update_reading(s);
+}
+
+bool session_turn(struct session *s)
+{
+        struct sessions *all = s->sessions;
+        bool started = dispatch_run(&s->client), left;
+        bool idle = started && s->client.inflight == 0 && !s->deferred;
+
+        if (idle) {
+                if (s->client.env->stopping && list_empty(&s->out))
+                        session_end(s, &all->stats.ended_shutdown, NULL);
+                if (s->state == SESSION_ENDED && s->client.leases.count == 0) {
+                        (void)discard_incoming(s);
+                        s->state = SESSION_GONE;
+                        client_abandon(&s->client);
+                }
+        }
+        left = client_settle(&s->client, &all->steps);
+        if (!started || left)
+                session_activate(s);
+        /* Its donated regions may take a while to let go of. */
+        if (idle && !left && s->state == SESSION_GONE && s->client.inflight == 0) {
+                if (close_socket(s))
+                        session_free(s);
+                return false;
+        }
+        if (s->state != SESSION_GONE)
+                update_reading(s);
+        return !started || left;
+}

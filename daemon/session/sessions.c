@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All sessions: who may have one, whose turn it is, and whose peer has closed.
+ *
+ * That the peer has closed must be heard of whether we read or not. libevent's EV_CLOSED does not
+ * tell it of a peer that left replies unread (the kernel then reports an error as well, which
+ * libevent gives to readers and writers only, and again and again); so all sessions are also in one
+ * epoll of their own, edge-triggered. */
+#include "session/internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "request/chain.h"
+#include "cleanup.h"
+
+enum {
+        CLOSED_NS = 200000, /* of a turn, for those whose peer has closed */
+        LINES_BURST = 20,
+        SLEPT_NS = 20000, /* a look that takes longer has waited for something to come */
+        TURN_NS = 50000,  /* of a turn, for those who want much */
+        SETTLED_PER_TURN = 64,
+        TICK_MS = 10,
+        CHAINS_MS = 1000,
+        CHAIN_IDLE_MS = 5000,
+        NS_PER_MS = 1000000,
+        SETTLE_STEPS = 512, /* of client_settle(), of a turn: half a millisecond or so */
+        COSTLY_NS = 500000, /* of a turn, for all costly requests; the last one begun may take it
+                               beyond */
+};
+
+/* --- what time brings: descriptors are read, chains are not continued --- */
+
+void sessions_settle_fds(struct sessions *all)
+{
+        for (unsigned i = 0; i < SETTLED_PER_TURN && !list_empty(&all->unread); i++) {
+                struct session *s = container_of(all->unread.next, struct session, unread);
+
+                list_unlink(&s->unread);
+                list_append(&all->unread, &s->unread);
+                session_settle_fds(s);
+        }
+}
+
+static void start_tick(struct sessions *all, unsigned ms)
+{
+        if (!list_empty(&all->waiting))
+                ms = TICK_MS;
+        all->ticks = true;
+        event_add(all->tick, &(struct timeval){ .tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000 });
+}
+
+void session_wait_for_fds(struct session *s)
+{
+        if (!list_empty(&s->waits))
+                return;
+        list_append(&s->sessions->waiting, &s->waits);
+        start_tick(s->sessions, TICK_MS);
+}
+
+/* What a client leaves open and does not continue takes memory for nothing. */
+static bool close_idle_chains(struct sessions *all, uint64_t now_ns)
+{
+        bool open = false;
+
+        list_for_each (&all->all, n) {
+                struct client *client = &container_of(n, struct session, node)->client;
+
+                if (client->chain &&
+                    client->chain_ns + CHAIN_IDLE_MS * (uint64_t)NS_PER_MS <= now_ns)
+                        chain_close(client);
+                open |= client->chain != NULL;
+        }
+        return open;
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *userdata)
+{
+        struct sessions *all = userdata;
+        uint64_t now_ns = clock_mono_ns();
+        struct list_node turn = LIST_INIT(turn);
+
+        all->ticks = false;
+        sessions_settle_fds(all);
+        list_splice(&turn, &all->waiting);
+        for (unsigned i = 0; i < SETTLED_PER_TURN && !list_empty(&turn); i++)
+                session_retry(container_of(turn.next, struct session, waits));
+        list_splice(&turn, &all->waiting); /* those that wait again come after the others */
+        list_splice(&all->waiting, &turn);
+        if (all->chains_open && now_ns - all->chains_seen_ns >= CHAINS_MS * (uint64_t)NS_PER_MS) {
+                all->chains_seen_ns = now_ns;
+                all->chains_open = close_idle_chains(all, now_ns);
+        }
+        if (!list_empty(&all->waiting) || all->chains_open)
+                start_tick(all, CHAINS_MS);
+}
+
+void sessions_chain_opened(struct sessions *all)
+{
+        all->chains_open = true;
+        if (!all->ticks)
+                start_tick(all, CHAINS_MS);
+}
+
+/* There is room again for what had to wait. */
+static void on_disposed(void *userdata)
+{
+        struct sessions *all = userdata;
+
+        if (all->n_unclosed == 0)
+                return;
+        list_for_each (&all->all, n) {
+                struct session *s = container_of(n, struct session, node);
+
+                if (s->unclosed)
+                        session_activate(s);
+        }
+}
+
+static void on_closed(evutil_socket_t fd, short what, void *userdata)
+{
+        uint64_t until_ns = clock_mono_ns() + CLOSED_NS;
+        struct epoll_event event;
+
+        sessions_woken(userdata);
+        /* One at a time: what is not taken here stays to be told of. */
+        while (epoll_wait(fd, &event, 1, 0) == 1) {
+                if (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+                        session_gone(event.data.ptr);
+                if (clock_mono_ns() >= until_ns)
+                        break;
+        }
+}
+
+DEFINE_CLEANUP(struct sessions *, sessions_free);
+
+int sessions_new(struct sessions **ret, const struct sessions_params *params)
+{
+        _cleanup_(sessions_freep) struct sessions *s = calloc(1, sizeof(*s));
+
+        if (!s)
+                return -ENOMEM;
+        s->params = *params;
+        list_init(&s->all);
+        list_init(&s->active);
+        list_init(&s->unread);
+        list_init(&s->waiting);
+        list_init(&s->costly);
+        for (unsigned i = 0; i < SESSIONS_USER_BUCKETS; i++)
+                list_init(&s->users[i]);
+        s->lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(LINES_BURST);
+        s->closed_fd = epoll_create1(EPOLL_CLOEXEC);
+        if (s->closed_fd < 0)
+                return -errno;
+        if (disposals_new(&s->disposals, params->env->io, on_disposed, s) < 0)
+                return -ENOMEM;
+        s->closed = event_new(params->base, s->closed_fd, EV_READ | EV_PERSIST, on_closed, s);
+        s->tick = evtimer_new(params->base, on_tick, s);
+        if (!s->tick || !s->closed || event_add(s->closed, NULL) < 0)
+                return -ENOMEM;
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+struct sessions *sessions_free(struct sessions *s)
+{
+        if (!s)
+                return NULL;
+        assert(list_empty(&s->all));
+        disposals_free(s->disposals);
+        if (s->tick)
+                event_free(s->tick);
+        if (s->closed)
+                event_free(s->closed);
+        if (s->closed_fd >= 0)
+                close(s->closed_fd);
+        free(s);
+        return NULL;
+}
+
+void sessions_accept_take_fd(struct sessions *all, int fd)
+{
+        struct tenants *tenants = all->params.env->tenants;
+        struct dispatch_env *env;
+        struct tenant_holder holds;
+        struct session *s;
+        unsigned tenant;
+        bool admin;
+        int r;
+
+        all->stats.accepted++;
+        s = calloc(1, sizeof(*s));
+        if (!s) {
+                close(fd);
+                return;
+        }
+        s->sessions = all;
+        s->fd = fd;
+        s->client.id = ++all->next_id;
+        strcpy(s->name, "?");
+        if (peer_from_socket(fd, &s->peer) < 0 ||
+            tenants_identify(tenants, &s->peer, &tenant, &admin) != 0) {
+                all->stats.refused_credentials++;
+                session_say(s, LOG_LEVEL_WARNING,
+                            "this user may not connect (access.users, access.groups, tenants): "
+                            "refused");
+                goto refuse;
+        }
+        env = &all->params.env[tenant];
+        r = env->stopping ? TENANT_FULL : tenant_holder_open(&holds, tenants, tenant, s->peer.uid);
+        if (r != 0) {
+                all->stats.refused_limit++;
+                session_say(s, LOG_LEVEL_WARNING,
+                            r == TENANT_QUOTA_USER
+                                    ? "too many connections of this user (limits.uid_connections): "
+                                      "refused"
+                            : r == TENANT_QUOTA
+                                    ? "too many connections of this tenant (tenants): refused"
+                                    : "too many connections (limits.connections): refused");
+                goto refuse;
+        }
+        holds.admin = admin;
+        session_begin(s, env, &holds, admin);
+        return;
+refuse:
+        close(fd);
+        free(s);
+}
+
+/* --- users --- */
+
+struct sessions_user *sessions_user_get(struct sessions *all, uint32_t uid)
+{
+        struct list_node *bucket = &all->users[uid % SESSIONS_USER_BUCKETS];
+        struct sessions_user *u;
+
+        list_for_each (bucket, n) {
+                u = container_of(n, struct sessions_user, node);
+                if (u->uid == uid) {
+                        u->n_sessions++;
+                        return u;
+                }
+        }
+        u = calloc(1, sizeof(*u));
+        if (!u)
+                return NULL;
+        u->uid = uid;
+        u->n_sessions = 1;
+        list_init(&u->turn);
+        list_init(&u->costly);
+        list_init(&u->much);
+        list_init(&u->much_turn);
+        list_append(bucket, &u->node);
+        return u;
+}
+
+void sessions_user_put(struct sessions_user *u)
+{
+        if (--u->n_sessions > 0)
+                return;
+        assert(list_empty(&u->costly) && list_empty(&u->much));
+        list_unlink(&u->node);
+        free(u);
+}
+
+void sessions_defer(struct sessions *all, struct session *s)
+{
+        list_append(&s->user->costly, &s->costly);
+        if (list_empty(&s->user->turn))
+                list_append(&all->costly, &s->user->turn);
+        all->stats.deferred++;
+}
+
+void sessions_undefer(struct session *s)
+{
+        list_unlink(&s->costly);
+        if (list_empty(&s->user->costly))
+                list_unlink(&s->user->turn);
+        s->sessions->stats.deferred--;
+}
+
+/* Begins costly requests, one of each user and then again, for so long as they may take. True:
+ * there is more to do at once. */
+static bool begin_deferred(struct sessions *all)
+{
+        uint64_t began_ns, now_ns;
+        struct list_node *n;
+        bool more = false;
+
+        if (list_empty(&all->costly))
+                return false;
+        began_ns = now_ns = clock_mono_ns();
+        while (now_ns - began_ns < COSTLY_NS && (n = list_pop(&all->costly))) {
+                struct sessions_user *u = container_of(n, struct sessions_user, turn);
+                struct session *s = container_of(u->costly.next, struct session, costly);
+
+                sessions_undefer(s);
+                if (!list_empty(&u->costly))
+                        list_append(&all->costly, n);
+                session_begin_deferred(s);
+                more |= session_turn(s); /* it reads again from here on */
+                now_ns = clock_mono_ns();
+        }
+        if (all->params.costly)
+                histogram_add(all->params.costly, now_ns - began_ns);
+        return more || !list_empty(&all->costly);
+}
+
+static void want_much(struct session *s, struct list_node *users)
+{
+        list_append(&s->user->much, &s->active);
+        if (list_empty(&s->user->much_turn))
+                list_append(users, &s->user->much_turn);
+}
+
+/* Who wants little goes first; who wants much shares what is left of the turn, users in turn and
+ * the sessions of each in order, and then the loop looks for more of the former. So a client that
+ * asks now and then does not wait for a whole round of those that always do. */
+bool sessions_turn(struct sessions *all)
+{
+        struct list_node turn = LIST_INIT(turn), users = LIST_INIT(users), left = LIST_INIT(left);
+        struct list_node *n;
+        uint64_t until_ns;
+        bool more = false;
+
+        sessions_woken(all);
+        all->steps = SETTLE_STEPS;
+        list_splice(&turn, &all->active);
+        while ((n = list_pop(&turn))) {
+                struct session *s = container_of(n, struct session, active);
+
+                if (dispatch_is_small(&s->client))
+                        more |= session_turn(s);
+                else
+                        want_much(s, &users);
+        }
+        until_ns = clock_mono_ns() + TURN_NS;
+        while ((n = list_pop(&users))) {
+                struct sessions_user *u = container_of(n, struct sessions_user, much_turn);
+                struct list_node *first = list_pop(&u->much);
+
+                u->n_sessions++; /* with its last session it is freed */
+                more |= session_turn(container_of(first, struct session, active));
+                if (!list_empty(&u->much))
+                        list_append(&users, n);
+                sessions_user_put(u);
+                if (clock_mono_ns() >= until_ns)
+                        break;
+        }
+        /* In front of those that had their part of this turn. */
+        while ((n = list_pop(&users)))
+                list_splice(&left, &container_of(n, struct sessions_user, much_turn)->much);
+        more |= !list_empty(&left);
+        list_splice(&left, &all->active);
+        list_splice(&all->active, &left);
+        return begin_deferred(all) || more;
+}
+
+void sessions_drain(struct sessions *all)
+{
+        list_for_each (&all->all, n)
+                session_activate(container_of(n, struct session, node));
+}
+
+bool sessions_busy(const struct sessions *all)
+{
+        list_for_each (&all->all, n)
+                if (container_of(n, struct session, node)->client.inflight > 0)
+                        return true;
+        return !list_empty(&all->costly);
+}
+
+void sessions_stop(struct sessions *all)
+{
+        list_for_each_safe (&all->all, n) {
+                struct session *s = container_of(n, struct session, node);
+
+                session_end(s, &all->stats.ended_shutdown, NULL);
+                session_gone(s);
+        }
+}
+
+void sessions_poll_begins(struct sessions *all)
+{
+        all->poll_ns = clock_mono_ns();
+}
+
+void sessions_woken(struct sessions *all)
+{
+        uint64_t before_ns = all->woken_ns;
+
+        if (all->poll_ns == 0)
+                return;
+        all->woken_ns = clock_mono_ns();
+        all->readable_ns = before_ns == 0 || all->woken_ns - all->poll_ns > SLEPT_NS ? all->woken_ns
+                                                                                     : before_ns;
+        all->poll_ns = 0;
+}
+
+uint64_t sessions_woken_ns(const struct sessions *all)
+{
+        return all->poll_ns == 0 ? all->woken_ns : 0;
+}
+
+bool sessions_active(const struct sessions *all)
+{
+        return !list_empty(&all->active) || !list_empty(&all->costly);
+}
+
+unsigned sessions_disposing(const struct sessions *all)
+{
+        return disposals_under_way(all->disposals);
+}
+
+bool sessions_empty(const struct sessions *all)
+{
+        return list_empty(&all->all);
+}
+
+void sessions_count_lookups(struct sessions *all)
+{
+        uint64_t now_ns = clock_mono_ns();
+
+        all->stats.counted = all->stats.uncounted = 0;
+        list_for_each (&all->all, n) {
+                struct client *client = &container_of(n, struct session, node)->client;
+
+                client_count_lookups(client, now_ns);
+                all->stats.counted += client->page.counts != NULL;
+                all->stats.uncounted += client->looks_up && !client->page.counts;
+        }
+}
+
+void sessions_get_stats(const struct sessions *all, struct sessions_stats *ret)
+{
+        *ret = all->stats;
+        ret->disposing = disposals_count(all->disposals);
+}
+
+void sessions_set_handshake(struct sessions *all, uint64_t handshake_ms)
+{
+        all->params.handshake_ms = handshake_ms;
+}

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which directories are one store, and who of them does not know all.
+ *
+ * The superblocks of a set share a uuid, and each has a number in it that is never given again. At
+ * a start they must agree; a store of one path becomes a set when it gets a second.
+ *
+ * A path that is aside misses purges and drops. The set has an *epoch*, and all paths that are up
+ * have one record of it on disk, in their namespaces files: {epoch, who has missed something, by
+ * which epoch}. The rules:
+ *
+ *   1. A path that begins to miss something moves the epoch: it is added to those who have missed
+ *      something, by the new epoch. What it misses further moves nothing: it is emptied already.
+ *   2. A purge or a drop that somebody misses is answered when all paths that are up have the
+ *      record on stable storage (membership-record.c).
+ *   3. A path that a record says to have missed something, by an epoch higher than the one that it
+ *      was last emptied at, is emptied before it is used, and notes the epoch of the set as that.
+ * No other is. One that was up when a crash came between its write and the others' is behind, but
+ *      in no record, and keeps what it has.
+ *   4. A path takes the whole record, on stable storage, before it is used; if that has moved
+ *      meanwhile, again.
+ *   5. Paths that were aside when others went on, and are started without them, do not know what
+ *      the epoch is by now. They are emptied, and skip as many as nobody can have moved.
+ *
+ * The record with the highest epoch is the whole truth: it was written with all that was known. For
+ * the case that a path comes back alone, its superblock says that it was aside, if that can still
+ * be written.
+ *
+ * Loop thread, but for what internal.h marks. Owns the set's uuid, the numbers in it, and the
+ * record
+ * (`sum`).
+ *
+ * Failures: paths of different sets, two with one number, and such as contradict each other refuse
+ * the start. A path whose superblock cannot be written is left out. */
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "store/internal.h"
+
+/* It moves when a path goes offline. */
+#define EPOCHS_SKIPPED (UINT64_C(1) << 32)
+
+static uint64_t bit_of(unsigned index)
+{
+        return index < PATHS_SET_MAX ? UINT64_C(1) << index : 0;
+}
+
+/* All numbers that were given out, and those of the paths that are up. */
+uint64_t set_bits_all(const struct store *s)
+{
+        return s->set_count >= PATHS_SET_MAX ? UINT64_MAX : bit_of(s->set_count) - 1;
+}
+
+uint64_t set_bits_up(const struct store *s)
+{
+        uint64_t bits = 0;
+
+        for (unsigned i = 0; i < s->n_paths; i++)
+                if (path_is_up(s, i))
+                        bits |= bit_of(volume_superblock(s->paths[i].volume)->path_index);
+        return bits;
+}
+
+/* Of a path; of one whose superblock nobody has read, all that are nobody else's. */
+uint64_t set_bits_of(const struct store *s, const struct path *p)
+{
+        uint64_t others = 0;
+
+        if (p->volume)
+                return bit_of(volume_superblock(p->volume)->path_index);
+        for (unsigned i = 0; i < s->n_paths; i++)
+                if (path_has_volume(s, i))
+                        others |= bit_of(volume_superblock(s->paths[i].volume)->path_index);
+        return set_bits_all(s) & ~others;
+}
+
+static bool is_zero(const uint8_t uuid[static DISK_UUID_BYTES])
+{
+        static const uint8_t zero[DISK_UUID_BYTES];
+
+        return memcmp(uuid, zero, DISK_UUID_BYTES) == 0;
+}
+
+/* Are these paths of one store, each a different one? Finds out which. */
+int set_check(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+{
+        const struct path *first = NULL; /* that is of a set, or else holds a store */
+
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                const struct path *p = &s->paths[i];
+                const struct disk_superblock *sb;
+
+                if (!p->volume || volume_is_fresh(p->volume))
+                        continue;
+                sb = volume_superblock(p->volume);
+                if (first && memcmp(sb->set, s->set, DISK_UUID_BYTES) != 0)
+                        return store_error(ret_error, -EPROTO,
+                                           "store.path: %s and %s belong to different stores",
+                                           first->name, p->name);
+                if (first && is_zero(sb->set))
+                        return store_error(ret_error, -EPROTO,
+                                           "store.path: %s and %s are two stores, each with one "
+                                           "path; only empty directories can be added to a store",
+                                           first->name, p->name);
+                for (unsigned j = 0; j < i; j++) {
+                        const struct path *q = &s->paths[j];
+
+                        if (q->volume && !volume_is_fresh(q->volume) &&
+                            volume_superblock(q->volume)->path_index == sb->path_index)
+                                return store_error(ret_error, -EPROTO,
+                                                   "store.path: %s and %s both say that they are "
+                                                   "path %u of the store: one is a copy",
+                                                   q->name, p->name, sb->path_index + 1u);
+                }
+                if (!first) {
+                        first = p;
+                        memcpy(s->set, sb->set, DISK_UUID_BYTES);
+                }
+                s->set_count = MAX(s->set_count, (unsigned)sb->path_count);
+        }
+        s->in_set = !is_zero(s->set);
+        return 0;
+}
+
+/* From here on it is a store of several: what has none yet gets the set's uuid, before a directory
+ * is made that has it. */
+int set_found(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+{
+        if (s->in_set || s->n_paths == 1)
+                return 0;
+        if (getrandom(s->set, sizeof(s->set), 0) != sizeof(s->set))
+                return store_error(ret_error, -EIO, "getrandom failed");
+        s->in_set = true;
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                struct volume *v = s->paths[i].volume;
+                int r;
+
+                if (!v || volume_is_fresh(v))
+                        continue;
+                memcpy(volume_superblock(v)->set, s->set, DISK_UUID_BYTES);
+                r = volume_write_superblock(v);
+                if (r == 0)
+                        continue;
+                store_error(s->paths[i].error, r, "%s: cannot write the superblock: %s",
+                            s->paths[i].name, strerror(-r));
+                r = health_leave_out(&s->paths[i], r, ret_error);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+void set_prepare_superblock(struct path *p, struct volume *v)
+{
+        struct store *s = p->store;
+        struct disk_superblock *sb = volume_superblock(v);
+
+        volume_set_limit(v, p->limit, p->entries);
+        if (!s->in_set || s->params.as_is)
+                return;
+        sb->set_limit = s->params.limit;
+        sb->set_paths = s->n_paths;
+        sb->path_count = (uint16_t)s->set_count;
+}
+
+void set_note_missed(struct store *s, uint64_t bits)
+{
+        if (!s->in_set || (bits & ~s->missed) == 0)
+                return;
+        s->missed |= bits;
+        s->sum.epoch++;
+        s->sum.missed |= bits;
+        s->sum.missed_at = s->sum.epoch;
+}
+
+void set_path_missed(struct store *s, struct path *p)
+{
+        if (!s->in_set) {
+                p->unsure = true;
+                return;
+        }
+        p->missed = true;
+        set_note_missed(s, set_bits_of(s, p));
+}
+
+void set_note_purge(struct store *s)
+{
+        for (unsigned i = 0; i < s->n_paths; i++)
+                if (!path_is_up(s, i))
+                        s->paths[i].missed = true;
+        set_note_missed(s, set_bits_all(s) & ~set_bits_up(s));
+}
+
+/* Unlike a purge it is not made up for by emptying: a path that has missed something before misses
+ * this as well. */
+void set_note_removal(struct store *s)
+{
+        set_note_purge(s);
+        if (!s->in_set)
+                return;
+        if (set_bits_all(s) & ~set_bits_up(s)) {
+                s->sum.epoch++;
+                s->sum.missed_at = s->sum.epoch;
+        }
+        s->sum.removed_at = s->sum.epoch;
+}
+
+/* Of two records so far apart none was written with the other known: after a start that rule 5 is
+ * about. The later one says nothing of who missed what before; of a path that is not here that may
+ * be all there is. */
+static void keep_missed(struct store *s, const struct volume_set *earlier)
+{
+        uint64_t bits = earlier->missed & ~set_bits_up(s);
+
+        if (s->sum.epoch - earlier->epoch < EPOCHS_SKIPPED / 2 || bits == 0)
+                return;
+        s->sum.missed |= bits;
+        s->sum.missed_at = MAX(s->sum.missed_at, earlier->missed_at);
+}
+
+void set_learn(struct store *s, const struct volume *v)
+{
+        const struct volume_set *set = volume_set(v);
+        uint64_t removed_at = MAX(set->removed_at, s->sum.removed_at);
+
+        if (set->epoch > s->sum.epoch) {
+                struct volume_set earlier = s->sum;
+
+                s->sum = *set;
+                keep_missed(s, &earlier);
+        } else if (set->epoch == s->sum.epoch) { /* one of them may have been written before the
+                                                    other had anything to say */
+                s->sum.missed |= set->missed;
+                s->sum.missed_at = MAX(s->sum.missed_at, set->missed_at);
+        } else {
+                keep_missed(s, set);
+        }
+        s->sum.removed_at = removed_at;
+}
+
+void set_is_back(struct store *s, struct path *p)
+{
+        uint64_t bits = set_bits_of(s, p);
+
+        p->missed = p->unsure = false;
+        s->sum.missed &= ~bits;
+        s->missed &= ~bits;
+}
+
+/* Does `set` say that this path has missed something? */
+bool set_has_missed(const struct volume_set *set, struct volume *v)
+{
+        return set->missed & bit_of(volume_superblock(v)->path_index) &&
+               set->missed_at > volume_emptied_at(v);
+}
+
+/* Of the removal of a namespace: then its list is replaced by that of the others. */
+static bool has_missed_removal(const struct store *s, const struct path *p)
+{
+        struct store_stats stats = { 0 };
+
+        volume_get_stats(p->volume, &stats);
+        for (unsigned i = 0; i < s->n_paths; i++)
+                if (path_is_up(s, i) && (p->missed || stats.chunks == 0) &&
+                    volume_set(s->paths[i].volume)->removed_at > volume_set(p->volume)->removed_at)
+                        return true;
+        return false;
+}
+
+/* Of the paths that are up it is known by now who has missed something. The record goes on saying
+ * so of those, for a start that is cut off, or leaves one of them out, before it is emptied; and it
+ * says so of no other: with what is learned of others that would come to be by a later epoch. */
+static void settle_missed(struct store *s, const uint64_t missed_at[static STORE_MAX_PATHS])
+{
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                const struct path *p = &s->paths[i];
+
+                if (!path_is_up(s, i))
+                        continue;
+                s->sum.missed &= ~set_bits_of(s, p);
+                if (!p->missed)
+                        continue;
+                s->sum.missed |= set_bits_of(s, p);
+                s->sum.missed_at = MAX(s->sum.missed_at, missed_at[i]);
+        }
+}
+
+/* Each takes what all know. *ret_again: nothing but the paths themselves says that they were away,
+ * and one that is left out now has missed what nobody has written down: the others take that. */
+static int join_each(struct store *s, bool witnessed, bool *ret_again,
+                     char ret_error[static STORE_ERROR_BYTES])
+{
+        struct path_snapshot *copies;
+        struct volume_join join;
+        int r = path_namespaces_snapshot(s, &copies, &join);
+
+        *ret_again = false;
+        if (r < 0)
+                return store_error(ret_error, r, "out of memory");
+        join.witnessed = witnessed;
+        for (unsigned i = 0; i < s->n_paths && r == 0; i++) {
+                struct path *p = &s->paths[i];
+                uint64_t bits;
+
+                if (!path_is_up(s, i))
+                        continue;
+                bits = set_bits_of(s, p);
+                join.empty = p->missed;
+                r = volume_join(p->volume, &join, &p->emptied, p->error);
+                if (r == 0)
+                        continue;
+                r = health_leave_out(p, r, ret_error);
+                if (r == 0 && s->in_set && !witnessed) {
+                        p->missed = *ret_again = true;
+                        set_note_missed(s, bits);
+                }
+        }
+        path_namespaces_release(s, copies);
+        return r;
+}
+
+int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+{
+        uint64_t missed_at[STORE_MAX_PATHS] = { 0 };
+        bool witnessed = false, again = true;
+        int r = 0;
+
+        for (unsigned i = 0; i < s->n_paths; i++)
+                for (unsigned j = 0; j < s->n_paths; j++)
+                        if (i != j && path_is_up(s, i) && path_is_up(s, j) &&
+                            set_has_missed(volume_set(s->paths[j].volume), s->paths[i].volume)) {
+                                s->paths[i].missed = true;
+                                missed_at[i] = MAX(missed_at[i],
+                                                   volume_set(s->paths[j].volume)->missed_at);
+                        }
+        for (unsigned i = 0; i < s->n_paths && r == 0; i++) {
+                if (!path_is_up(s, i))
+                        continue;
+                if (has_missed_removal(s, &s->paths[i]))
+                        path_namespaces_learn_counts(s, &s->paths[i]);
+                else
+                        r = path_namespaces_learn(s, &s->paths[i], ret_error);
+                witnessed = witnessed || !volume_superblock(s->paths[i].volume)->away;
+        }
+        /* What was purged while it was away is not known here: the next start drops it. */
+        if (r < 0 || s->params.as_is)
+                return r;
+        settle_missed(s, missed_at);
+        if (s->in_set && !witnessed)
+                s->sum.epoch += EPOCHS_SKIPPED;
+        while (again) {
+                r = join_each(s, witnessed, &again, ret_error);
+                if (r < 0)
+                        return r;
+        }
+        s->noted_at = s->sum.missed_at;
+        /* Once all are joined: the first that says it is not away is a witness for the others. */
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                struct path *p = &s->paths[i];
+
+                if (!path_is_up(s, i))
+                        continue;
+                r = volume_is_back(p->volume, p->error);
+                if (r < 0)
+                        r = health_leave_out(p, r, ret_error);
+                else
+                        set_is_back(s, p);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One list of namespaces for all paths, so that each has the same id on every one of them.
+ *
+ * Each path keeps a list of its own on disk. At a start they are put together here (learn); a path
+ * that lacks some is given a copy of the whole (snapshot) before it is used. A namespace that is
+ * opened gets its id here and is then made on the paths by fan-out.c, which also has it removed
+ * from them. What a namespace holds is summed up when somebody asks.
+ *
+ * Ids ascend. Once the last has been given, those of removed namespaces are given again: each path
+ * makes a namespace at its present sequence, so what it held under that id before stays dead.
+ *
+ * Loop thread; only a snapshot goes to a path's thread. Owns the list, the next id and the count of
+ * changes, by which a resume sees that its snapshot is old. A record is counted by reference (see
+ * struct path_namespace), and nothing but the list keeps one without.
+ *
+ * Failures: lists that contradict each other are for the caller to refuse; without memory, or with
+ * no id left, nothing is made; what no path took is forgotten. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "store/volume/namespace.h"
+#include "store/internal.h"
+
+/* Where it is, or is to be. */
+static unsigned position_of(const struct store *s, uint32_t id)
+{
+        unsigned low = 0, high = s->n_namespaces;
+
+        while (low < high) {
+                unsigned middle = (low + high) / 2;
+
+                if (s->namespaces[middle]->seen.id < id)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        return low;
+}
+
+struct path_namespace *path_namespaces_by_id(const struct store *s, uint32_t id)
+{
+        unsigned i = position_of(s, id);
+
+        return i < s->n_namespaces && s->namespaces[i]->seen.id == id ? s->namespaces[i] : NULL;
+}
+
+static struct path_namespace *namespace_by_name(const struct store *s, uint16_t tenant,
+                                                const char *name, size_t length)
+{
+        uint64_t hash = names_hash(&s->params.secret, tenant, name, length);
+
+        for (struct name_node *i = names_first(&s->names, hash); i; i = i->next) {
+                struct path_namespace *ns = container_of(i, struct path_namespace, node);
+
+                if (i->hash == hash && ns->seen.tenant == tenant &&
+                    strlen(ns->seen.name) == length && memcmp(ns->seen.name, name, length) == 0)
+                        return ns;
+        }
+        return NULL;
+}
+
+struct path_namespace *path_namespaces_ref(struct path_namespace *ns)
+{
+        ns->refs++;
+        return ns;
+}
+
+void path_namespaces_unref(struct path_namespace *ns)
+{
+        if (!ns || --ns->refs > 0)
+                return;
+        free((char *)ns->seen.name);
+        free((char *)ns->seen.fingerprint);
+        free(ns);
+}
+
+static int namespace_add(struct store *s, const struct store_namespace *from, size_t name_length,
+                         size_t fingerprint_length, struct path_namespace **ret)
+{
+        struct path_namespace *ns;
+        unsigned i;
+
+        if (s->n_namespaces == s->namespaces_room) {
+                unsigned room = s->namespaces_room ? 2 * s->namespaces_room : 16;
+                void *p = realloc(s->namespaces, room * sizeof(s->namespaces[0]));
+
+                if (!p)
+                        return -ENOMEM;
+                s->namespaces = p;
+                s->namespaces_room = room;
+        }
+        ns = calloc(1, sizeof(*ns));
+        if (!ns)
+                return -ENOMEM;
+        ns->refs = 1;
+        ns->listed = true;
+        ns->seen.id = from->id;
+        ns->seen.tenant = from->tenant;
+        ns->seen.chunk_bytes = from->chunk_bytes;
+        ns->seen.owner = from->owner;
+        ns->seen.created_ms = from->created_ms;
+        ns->seen.name = strndup(from->name, name_length);
+        ns->seen.fingerprint = strndup(from->fingerprint, fingerprint_length);
+        if (!ns->seen.name || !ns->seen.fingerprint) {
+                path_namespaces_unref(ns);
+                return -ENOMEM;
+        }
+        i = position_of(s, ns->seen.id);
+        memmove(&s->namespaces[i + 1], &s->namespaces[i],
+                (s->n_namespaces - i) * sizeof(s->namespaces[0]));
+        s->namespaces[i] = ns;
+        s->n_namespaces++;
+        names_insert(&s->names, &ns->node,
+                     names_hash(&s->params.secret, ns->seen.tenant, ns->seen.name, name_length));
+        s->changes++;
+        *ret = ns;
+        return 0;
+}
+
+void path_namespaces_remove(struct store *s, struct path_namespace *ns)
+{
+        unsigned i = position_of(s, ns->seen.id);
+
+        assert(ns->listed && s->namespaces[i] == ns);
+        s->n_namespaces--;
+        memmove(&s->namespaces[i], &s->namespaces[i + 1],
+                (s->n_namespaces - i) * sizeof(s->namespaces[0]));
+        names_remove(&s->names, &ns->node);
+        s->changes++;
+        ns->listed = false;
+        path_namespaces_unref(ns);
+}
+
+void path_namespaces_forget(struct store *s, struct path_namespace *ns)
+{
+        bool in_snapshot = false;
+
+        if (!ns->listed || ns->opens > 0 || s->up == 0)
+                return;
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                const struct path *p = &s->paths[i];
+
+                if ((path_is_up(s, i) && volume_namespace_get(p->volume, ns->seen.id)) ||
+                    (!p->calling && p->next && volume_namespace_get(p->next, ns->seen.id)))
+                        return;
+                /* A path that is being resumed may take it: this is asked again then. */
+                for (unsigned j = 0; p->snapshot && j < p->snapshot->n; j++)
+                        in_snapshot = in_snapshot || p->snapshot->list[j] == ns;
+        }
+        ns->refused = in_snapshot;
+        if (!in_snapshot)
+                path_namespaces_remove(s, ns);
+}
+
+void path_namespaces_fini(struct store *s)
+{
+        for (unsigned i = 0; i < s->n_namespaces; i++)
+                path_namespaces_unref(s->namespaces[i]);
+        free(s->namespaces);
+}
+
+int path_namespaces_snapshot(const struct store *s, struct path_snapshot **ret,
+                             struct volume_join *ret_join)
+{
+        const unsigned n = s->n_namespaces;
+        struct path_snapshot *x = calloc(1, sizeof(*x));
+
+        if (x) {
+                x->seen = calloc(n + 1, sizeof(x->seen[0]));
+                x->list = calloc(n + 1, sizeof(x->list[0]));
+        }
+        if (!x || !x->seen || !x->list) {
+                if (x) {
+                        free(x->seen);
+                        free(x->list);
+                }
+                free(x);
+                return -ENOMEM;
+        }
+        x->n = n;
+        for (unsigned i = 0; i < n; i++) {
+                x->list[i] = path_namespaces_ref(s->namespaces[i]);
+                x->seen[i] = s->namespaces[i]->seen;
+        }
+        *ret = x;
+        *ret_join = (struct volume_join){
+                .namespaces = x->seen,
+                .n_namespaces = n,
+                .next_id = s->next_id,
+                .in_set = s->in_set,
+                .set = s->sum,
+        };
+        return 0;
+}
+
+struct path_snapshot *path_namespaces_release(struct store *s, struct path_snapshot *x)
+{
+        if (!x)
+                return NULL;
+        for (unsigned i = 0; i < x->n; i++) {
+                if (x->list[i]->refused) {
+                        x->list[i]->refused = false;
+                        path_namespaces_forget(s, x->list[i]);
+                }
+                path_namespaces_unref(x->list[i]);
+        }
+        free(x->seen);
+        free(x->list);
+        free(x);
+        return NULL;
+}
+
+void path_namespaces_learn_counts(struct store *s, const struct path *p)
+{
+        s->next_id = MAX(s->next_id, volume_next_id(p->volume));
+        set_learn(s, p->volume);
+}
+
+int path_namespaces_learn(struct store *s, const struct path *p,
+                          char ret_error[static STORE_ERROR_BYTES])
+{
+        struct path_snapshot *copies;
+        const struct store_namespace *ns;
+        struct volume_join join;
+        int r = path_namespaces_snapshot(s, &copies, &join);
+
+        if (r == 0) {
+                r = volume_check_namespaces(p->volume, &join, ret_error);
+                path_namespaces_release(s, copies);
+        }
+        for (unsigned i = 0; r == 0 && (ns = volume_namespace_at(p->volume, i)); i++) {
+                struct path_namespace *added;
+
+                if (!path_namespaces_by_id(s, ns->id))
+                        r = namespace_add(s, ns, strlen(ns->name), strlen(ns->fingerprint), &added);
+        }
+        if (r == -ENOMEM)
+                return store_error(ret_error, r, "out of memory");
+        if (r < 0)
+                return r;
+        path_namespaces_learn_counts(s, p);
+        return 0;
+}
+
+/* 0: there is none. */
+static uint32_t free_id(struct store *s)
+{
+        if (s->next_id < UINT32_MAX) {
+                uint32_t id = MAX(s->next_id, 1u);
+
+                s->next_id = id + 1;
+                return id;
+        }
+        for (unsigned i = 0; i <= STORE_MAX_NAMESPACES; i++) {
+                s->reused_id = s->reused_id >= UINT32_MAX - 1 ? 1 : s->reused_id + 1;
+                if (!path_namespaces_by_id(s, s->reused_id))
+                        return s->reused_id;
+        }
+        return 0;
+}
+
+int path_namespaces_prepare(struct store *s, const struct store_namespace_open *req,
+                            struct path_namespace **ret)
+{
+        struct path_namespace *ns;
+        int r;
+
+        if (!namespaces_may_open(req))
+                return -EINVAL;
+        ns = namespace_by_name(s, req->tenant, req->name, req->name_length);
+        if (ns && !(req->attach && req->fingerprint_length == 0) &&
+            (strlen(ns->seen.fingerprint) != req->fingerprint_length ||
+             memcmp(ns->seen.fingerprint, req->fingerprint, req->fingerprint_length) != 0)) {
+                *ret = path_namespaces_ref(ns);
+                return STORE_MISMATCH;
+        }
+        if (!ns && req->attach)
+                return STORE_MISS;
+        if (!ns) {
+                uint32_t id = s->n_namespaces < STORE_MAX_NAMESPACES ? free_id(s) : 0;
+
+                if (id == 0)
+                        return -ENOSPC;
+                r = namespace_add(s,
+                                  &(struct store_namespace){
+                                          .id = id,
+                                          .tenant = req->tenant,
+                                          .name = req->name,
+                                          .fingerprint = req->fingerprint,
+                                          .chunk_bytes = req->chunk_bytes,
+                                          .owner = req->owner,
+                                          .created_ms = clock_unix_ms(),
+                                  },
+                                  req->name_length, req->fingerprint_length, &ns);
+                if (r < 0)
+                        return r;
+        } else if (req->chunk_bytes != 0 && req->chunk_bytes != ns->seen.chunk_bytes) {
+                ns->seen.chunk_bytes = req->chunk_bytes;
+                s->changes++;
+        }
+        *ret = path_namespaces_ref(ns);
+        return 0;
+}
+
+static const struct store_namespace *with_counts(const struct store *s, struct path_namespace *ns)
+{
+        if (!ns)
+                return NULL;
+        ns->seen.chunks = ns->seen.bytes = 0;
+        for (unsigned i = 0; i < s->n_paths; i++) {
+                const struct store_namespace *part =
+                        path_is_up(s, i) ? volume_namespace_get(s->paths[i].volume, ns->seen.id)
+                                         : NULL;
+
+                if (!part)
+                        continue;
+                ns->seen.chunks += part->chunks;
+                ns->seen.bytes += part->bytes;
+        }
+        return &ns->seen;
+}
+
+const struct store_namespace *store_namespace_get(const struct store *s, uint32_t id)
+{
+        return with_counts(s, path_namespaces_by_id(s, id));
+}
+
+const struct store_namespace *store_namespace_at(const struct store *s, unsigned i)
+{
+        return i < s->n_namespaces ? with_counts(s, s->namespaces[i]) : NULL;
+}
+
+const struct store_namespace *store_namespace_find(const struct store *s, uint16_t tenant,
+                                                   const char *name, size_t length)
+{
+        const struct path_namespace *ns = namespace_by_name(s, tenant, name, length);
+
+        return ns ? &ns->seen : NULL;
+}
+
+uint64_t store_namespaces_version(const struct store *s)
+{
+        return s->changes;
+}
+
+/* The lists of the paths are ascending by id, too, so that each is passed through once. */
+void store_namespaces_walk(const struct store *s, bool counted,
+                           bool (*each)(void *userdata, const struct store_namespace *ns),
+                           void *userdata)
+{
+        unsigned at[STORE_MAX_PATHS] = { 0 };
+
+        for (unsigned i = 0; i < s->n_namespaces; i++) {
+                struct store_namespace ns = s->namespaces[i]->seen;
+
+                ns.chunks = ns.bytes = 0;
+                for (unsigned k = 0; counted && k < s->n_paths; k++) {
+                        const struct store_namespace *part;
+
+                        if (!path_is_up(s, k))
+                                continue;
+                        while ((part = volume_namespace_at(s->paths[k].volume, at[k])) &&
+                               part->id < ns.id)
+                                at[k]++;
+                        if (!part || part->id != ns.id)
+                                continue;
+                        ns.chunks += part->chunks;
+                        ns.bytes += part->bytes;
+                }
+                if (!each(userdata, &ns))
+                        return;
+        }
+}

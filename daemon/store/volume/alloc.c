@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Room for a chunk: a free slot, a new segment, or somebody's who must leave.
+ *
+ * In this order: a free slot of the class, in a segment that it has or that is free; a segment that
+ * is made but not prewritten yet; a new one, if the limit allows (the put waits for it); the
+ * class's own coldest chunk; the coldest segment of another class, emptied. Every segment's worth
+ * of evictions a class asks whether some segment of another class is colder, as a whole, than what
+ * it evicts of its own, and then takes that: so classes follow what is in demand.
+ *
+ * A class is of one tenant, so that a segment never has chunks of two. A tenant that is at its
+ * limit gets a slot only for its own coldest chunks; below the limits tenants give way to each
+ * other as classes do.
+ *
+ * Eviction writes nothing: the slot's next entry supersedes, and until then the CRC makes a slot
+ * that was half overwritten a miss. A chunk with I/O on its slot is pinned: it is passed over by
+ * eviction; when it is dropped its slot and record stay until the last pin goes. */
+#include <assert.h>
+
+#include "checked.h"
+#include "store/volume/internal.h"
+
+uint64_t chunk_offset(const struct volume *v, const struct chunk *c)
+{
+        return slabs_offset(v->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot });
+}
+
+unsigned chunk_affinity(const struct volume *v, const struct chunk *c)
+{
+        uint64_t run = MAX(v->segments[c->slab]->slot_bytes, (uint64_t)KIO_JOINED_MAX);
+
+        return c->slab + (unsigned)(chunk_offset(v, c) / run);
+}
+
+/* Whose it is: the slab's class is of one tenant. */
+static struct tenant_room *room_of_slab(struct volume *v, uint32_t slab)
+{
+        return &v->tenants[slabs_class_group(v->slabs, (unsigned)slabs_slab_class(v->slabs, slab))];
+}
+
+static void chunk_release(struct volume *v, uint32_t i)
+{
+        struct chunk *c = volume_chunk_at(v, i);
+
+        if (c->slab != INDEX_NO_SLAB) {
+                struct slab_slot slot = { .slab = c->slab, .slot = c->slot };
+
+                room_of_slab(v, c->slab)->bytes -= slabs_slot_bytes(v->slabs, slot);
+                slabs_release(v->slabs, slot);
+                v->used_slots--;
+        }
+        index_release(v->index, i);
+}
+
+void room_charge(struct volume *v, const struct chunk *c)
+{
+        struct slab_slot slot = { .slab = c->slab, .slot = c->slot };
+
+        v->used_slots++;
+        room_of_slab(v, c->slab)->bytes += slabs_slot_bytes(v->slabs, slot);
+}
+
+void chunk_pin(struct volume *v, uint32_t i)
+{
+        struct chunk *c = volume_chunk_at(v, i);
+
+        assert(c->pins < CHUNK_PINS_MAX);
+        c->pins++;
+        v->pins++;
+}
+
+void chunk_unpin(struct volume *v, uint32_t i)
+{
+        struct chunk *c = volume_chunk_at(v, i);
+
+        assert(c->pins > 0);
+        c->pins--;
+        v->pins--;
+        if (c->pins == 0 && !(c->flags & CHUNK_LINKED))
+                chunk_release(v, i);
+}
+
+void chunk_remove(struct volume *v, uint32_t i)
+{
+        struct chunk *c = volume_chunk_at(v, i);
+        struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
+
+        assert(ns);
+        index_unlink(v->index, i);
+        evict_remove(v->evict, i);
+        table_forget(v->table, i);
+        if (c->flags & CHUNK_PENDING) {
+                ns->pending--;
+        } else {
+                ns->seen.chunks--;
+                ns->seen.bytes -= c->length;
+                v->chunks--;
+                v->payload_bytes -= c->length;
+                v->displaced -= (c->flags & CHUNK_DISPLACED) != 0;
+                c->flags &= ~(unsigned)CHUNK_DISPLACED;
+                if (v->watch)
+                        chunk_tell(v, i, ns->seen.tenant, false);
+        }
+        if (c->pins == 0)
+                chunk_release(v, i);
+}
+
+static bool may_evict(void *userdata, uint32_t i)
+{
+        return volume_chunk_at(userdata, i)->pins == 0;
+}
+
+static void evict_chunk(struct volume *v, uint32_t i)
+{
+        v->evicted++;
+        v->stats.evictions++;
+        v->stats.evicted_bytes += volume_chunk_at(v, i)->length;
+        chunk_remove(v, i);
+}
+
+/* Time of the last touch of anything in the slab, or UINT64_MAX if there is I/O in it, or if it is
+ * not colder. */
+static uint64_t slab_touched(struct volume *v, uint32_t slab, uint64_t colder_than)
+{
+        uint32_t slots = slabs_slab_slots(v->slabs, slab);
+        uint64_t touched = 0;
+
+        for (uint32_t i = 0; i < slots; i++) {
+                uint32_t chunk =
+                        slabs_owner(v->slabs, (struct slab_slot){ .slab = slab, .slot = i });
+
+                if (chunk == SLAB_NOBODY)
+                        continue;
+                if (volume_chunk_at(v, chunk)->pins > 0)
+                        return UINT64_MAX;
+                touched = MAX(touched, evict_touched(v->evict, chunk));
+                if (touched >= colder_than)
+                        return UINT64_MAX;
+        }
+        return touched;
+}
+
+uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes,
+                        uint64_t colder_than)
+{
+        uint32_t taken = UINT32_MAX;
+
+        for (uint32_t i = 0; i < slabs_added(v->slabs); i++) {
+                const struct segment *seg = v->segments[i];
+                int class = slabs_slab_class(v->slabs, i);
+                uint64_t touched;
+
+                if (class < 0 || class == except_class || seg->fd < 0 || seg->bytes < min_bytes ||
+                    seg->syncing || seg->prewriting || seg->handing_over)
+                        continue;
+                touched = slab_touched(v, i, colder_than);
+                if (touched < colder_than) {
+                        taken = i;
+                        colder_than = touched;
+                }
+        }
+        if (taken == UINT32_MAX)
+                return taken;
+        for (uint32_t i = 0, slots = slabs_slab_slots(v->slabs, taken); i < slots; i++) {
+                uint32_t chunk =
+                        slabs_owner(v->slabs, (struct slab_slot){ .slab = taken, .slot = i });
+
+                if (chunk != SLAB_NOBODY)
+                        evict_chunk(v, chunk);
+        }
+        slabs_reclaim(v->slabs, taken);
+        v->stats.slab_moves++;
+        return taken;
+}
+
+/* Frees a slot of the class, or a segment that can be cut for it. */
+static bool evict_for(struct volume *v, unsigned class)
+{
+        uint64_t bytes = slabs_class_bytes(v->slabs, class);
+        uint32_t victim = evict_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);
+
+        if (victim == EVICT_NONE)
+                return room_take_slab(v, (int)class, bytes, UINT64_MAX) != UINT32_MAX;
+        if (++v->class_evictions[class] >= MAX(v->segment_bytes / bytes, UINT64_C(1))) {
+                v->class_evictions[class] = 0;
+                if (room_take_slab(v, (int)class, bytes, evict_touched(v->evict, victim)) !=
+                    UINT32_MAX)
+                        return true;
+        }
+        evict_chunk(v, victim);
+        return true;
+}
+
+/* The tenant's coldest chunk goes. */
+static bool evict_of_tenant(struct volume *v, uint16_t tenant)
+{
+        uint64_t coldest = UINT64_MAX;
+        uint32_t victim = EVICT_NONE;
+
+        for (int class = slabs_group_first(v->slabs, tenant); class >= 0;
+             class = slabs_group_next(v->slabs, (unsigned)class)) {
+                uint32_t i =
+                        evict_victim(v->evict, (uint32_t) class, may_evict, v, STORE_MAX_PASSED);
+
+                if (i != EVICT_NONE && evict_touched(v->evict, i) < coldest) {
+                        coldest = evict_touched(v->evict, i);
+                        victim = i;
+                }
+        }
+        if (victim == EVICT_NONE)
+                return false;
+        evict_chunk(v, victim);
+        return true;
+}
+
+/* Makes the tenant's chunks fit its limit with so many bytes more. 0, STORE_FULL: not now,
+ * STORE_TOO_LARGE: never. */
+static int fit_tenant(struct volume *v, uint16_t tenant, uint64_t more)
+{
+        const struct tenant_room *room = &v->tenants[tenant];
+
+        if (room->limit == 0)
+                return 0;
+        if (more > room->limit)
+                return STORE_TOO_LARGE;
+        while (room->bytes > room->limit - more)
+                if (!evict_of_tenant(v, tenant))
+                        return STORE_FULL;
+        return 0;
+}
+
+void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes)
+{
+        v->tenants[tenant].limit = bytes;
+        (void)fit_tenant(v, tenant, 0); /* what is pinned goes with the next put */
+}
+
+uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant)
+{
+        return v->tenants[tenant].bytes;
+}
+
+/* One chunk less, of this class or else of the coldest. */
+bool room_evict_any(struct volume *v, unsigned class)
+{
+        uint32_t victim = evict_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);
+        uint64_t coldest = UINT64_MAX;
+
+        if (victim != EVICT_NONE) {
+                evict_chunk(v, victim);
+                return true;
+        }
+        for (unsigned i = 0; i < slabs_class_count(v->slabs); i++) {
+                uint32_t other = evict_victim(v->evict, i, may_evict, v, STORE_MAX_PASSED);
+
+                if (other != EVICT_NONE && evict_touched(v->evict, other) < coldest) {
+                        coldest = evict_touched(v->evict, other);
+                        victim = other;
+                }
+        }
+        if (victim == EVICT_NONE)
+                return false;
+        evict_chunk(v, victim);
+        return true;
+}
+
+int room_acquire(struct volume *v, uint32_t chunk, unsigned class)
+{
+        uint64_t bytes = slabs_class_bytes(v->slabs, class);
+        struct chunk *c = volume_chunk_at(v, chunk);
+        int fits = fit_tenant(v, slabs_class_group(v->slabs, class), bytes);
+
+        if (fits != 0)
+                return fits;
+        if (v->used_slots >= table_capacity(v->table)) {
+                ring_turn(v);
+                if (ring_is_growing(v))
+                        return ROOM_WAIT;
+                if (!room_evict_any(v, class))
+                        return STORE_FULL;
+        }
+        for (;;) {
+                struct slab_slot slot;
+                int r = slabs_acquire(v->slabs, class, chunk, &slot);
+
+                if (r == 0) {
+                        c->slab = (uint16_t)slot.slab;
+                        c->slot = slot.slot;
+                        room_charge(v, c);
+                        segment_note_cut(v, slot.slab);
+                        return 0;
+                }
+                if (r < 0)
+                        return r;
+                if (segments_add_next(v))
+                        continue;
+                if (v->formatting ? v->formatting->bytes >= bytes : segments_format_next(v, bytes))
+                        return ROOM_WAIT;
+                if (!evict_for(v, class))
+                        return STORE_FULL;
+        }
+}

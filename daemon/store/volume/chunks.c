@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is asked of the chunks that a volume has, but for their bytes (put.c, get.c): find, touch,
+ * drop, sync, list, walk, and have them read back.
+ *
+ * A chunk whose put is in flight is not found, listed or dropped yet. Lists and walks go by the
+ * number of the record, and look at a bounded number of them at a time. Loop thread. */
+#include "checked.h"
+#include "prefetch.h"
+#include "store/volume/internal.h"
+
+enum { LIST_LOOKS = 16 };
+
+uint64_t volume_max_chunk(const struct volume *v)
+{
+        return v->max_chunk;
+}
+
+struct store_chunk volume_describe(const struct chunk *c)
+{
+        return (struct store_chunk){
+                .key = c->key,
+                .namespace_id = c->namespace_id,
+                .length = c->length,
+                .crc = c->crc,
+                .created_ms = c->created_ms,
+        };
+}
+
+int volume_find(const struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                struct store_ref *ret_ref, struct store_chunk *ret_chunk)
+{
+        uint32_t i = index_find(v->index, namespace_id, key, hash);
+        const struct chunk *c;
+
+        if (i == INDEX_NONE)
+                return STORE_MISS;
+        c = volume_chunk_at(v, i);
+        if (c->flags & CHUNK_PENDING || sweep_is_dead(v, i))
+                return STORE_MISS;
+        if (ret_ref)
+                *ret_ref = volume_ref(v, i);
+        if (ret_chunk)
+                *ret_chunk = volume_describe(c);
+        return 0;
+}
+
+bool volume_has(const struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash)
+{
+        uint32_t i = index_find(v->index, namespace_id, key, hash);
+
+        return i != INDEX_NONE && !sweep_is_dead(v, i);
+}
+
+uint64_t volume_displaced(const struct volume *v)
+{
+        return v->displaced;
+}
+
+void volume_prefetch(const struct volume *v, uint64_t hash, unsigned step)
+{
+        index_prefetch(v->index, hash, step);
+}
+
+void volume_prefetch_touch(const struct volume *v, struct store_ref ref, unsigned step)
+{
+        if (ref.index >= index_high(v->index))
+                return;
+        if (step == 0) {
+                const struct chunk *c = volume_chunk_at(v, ref.index);
+
+                /* From its sequence to its flags: a touch looks at no more. */
+                prefetch((const char *)&c->crc + sizeof(c->crc));
+                prefetch((const char *)c->parent - 1);
+        }
+        evict_prefetch(v->evict, ref.index, step);
+}
+
+void volume_touch(struct volume *v, struct store_ref ref)
+{
+        const struct chunk *c;
+
+        if (ref.index >= index_high(v->index) ||
+            volume_ref(v, ref.index).generation != ref.generation)
+                return;
+        c = volume_chunk_at(v, ref.index);
+        if (c->flags & CHUNK_LINKED && c->slab != INDEX_NO_SLAB)
+                evict_touch(v->evict, ref.index, (uint32_t)slabs_slab_class(v->slabs, c->slab));
+}
+
+/* The tombstone comes first: what cannot be dropped for good is not dropped. */
+int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                bool even_if_missing)
+{
+        uint32_t i = index_find(v->index, namespace_id, key, hash);
+        bool has = i != INDEX_NONE && !(volume_chunk_at(v, i)->flags & CHUNK_PENDING) &&
+                   !sweep_is_dead(v, i);
+        int r;
+
+        if (!has && (!even_if_missing || !volume_may_have(v, namespace_id, key, hash)))
+                return STORE_MISS;
+        r = put_tombstone(v, namespace_id, key);
+        if (r < 0)
+                return r;
+        if (has) {
+                chunk_remove(v, i);
+                v->stats.drops++;
+        } else if (i != INDEX_NONE && sweep_is_kept(v, i)) {
+                /* The put in flight is newer, but not than a purge that is still swept. */
+                volume_chunk_at(v, i)->seq = ++v->seq;
+        }
+        volume_nudge(v);
+        return has ? 0 : STORE_MISS;
+}
+
+/* Its index tells what can be found, not what has been: a chunk that was evicted may be on disk. */
+bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct key *key,
+                     uint64_t hash)
+{
+        return !v->open || v->evicted > 0 || volume_has(v, namespace_id, key, hash);
+}
+
+void volume_sync(struct volume *v, struct store_put *req)
+{
+        list_init(&req->node);
+        v->requests++;
+        sync_want_all(v);
+        if (list_empty(&v->dirty_segments) && !table_is_dirty(v->table) && v->sync_outstanding == 0)
+                put_finish(v, req, v->sync_failed || !v->dir->can_sync ? STORE_NOT_DURABLE : 0);
+        else
+                list_append(&v->sync_waiting, &req->node);
+        volume_nudge(v);
+}
+
+unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cursor,
+                     struct store_chunk *ret, unsigned max)
+{
+        uint64_t i = *cursor, high = index_high(v->index);
+        uint64_t end = MIN(high, i < high ? i + (uint64_t)max * LIST_LOOKS : high);
+        const struct namespace *ns = namespaces_get(v->namespaces, namespace_id);
+        unsigned n = 0;
+
+        if (!ns || ns->seen.chunks == 0)
+                i = end = high;
+        for (; i < end && n < max; i++) {
+                const struct chunk *c = volume_chunk_at(v, (uint32_t)i);
+
+                if ((c->flags & (CHUNK_LINKED | CHUNK_PENDING)) == CHUNK_LINKED &&
+                    c->namespace_id == namespace_id && !sweep_is_dead(v, (uint32_t)i))
+                        ret[n++] = volume_describe(c);
+        }
+        *cursor = i < high ? i : 0;
+        return n;
+}
+
+void volume_set_watch(struct volume *v, const struct store_watch *watch)
+{
+        v->watch = watch;
+}
+
+bool volume_walk(const struct volume *v, uint32_t *i, unsigned looks,
+                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+                 void *userdata)
+{
+        uint32_t high = index_high(v->index);
+
+        for (; *i < high && looks > 0; looks--, ++*i) {
+                const struct chunk *c = volume_chunk_at(v, *i);
+                struct key key;
+
+                if ((c->flags & (CHUNK_LINKED | CHUNK_PENDING)) != CHUNK_LINKED)
+                        continue;
+                key = c->key;
+                each(userdata, c->namespace_id, &key);
+        }
+        return *i < high;
+}
+
+/* --- reading back --- */
+
+void volume_set_scrub(struct volume *v, const struct store_scrub *scrub)
+{
+        v->params.scrub = *scrub;
+        if (v->scrub)
+                scrub_set(v->scrub, scrub);
+}
+
+int volume_verify(struct volume *v, struct store_verify *req)
+{
+        list_init(&req->node);
+        return v->open ? scrub_verify(v->scrub, req) : STORE_BYPASSED;
+}

@@ -1,0 +1,580 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The data directory: see dir.h. Runs on the loop thread, before and after there is I/O to wait
+ * for: it blocks.
+ *
+ * Opening: look at what is there, so that a directory of somebody else is refused untouched; take
+ * the lock; make or read the superblock; probe O_DIRECT with a real write and a read. Keys and
+ * namespace names never become file names; all names are fixed or made from integers, and opened
+ * relative to the directory, without following links.
+ *
+ * The superblock has four copies, one a page, each with its own CRC; the highest generation that is
+ * whole counts, and one whole copy is enough. It is written in two halves with a sync between,
+ * never first in the only half that is known to be whole: after a write that failed, that is not
+ * always the second. A new one comes into place by rename, so a crash while a store is made leaves
+ * a directory that counts as empty.
+ *
+ * A FIFO, device, socket, folder or link in the place of a file is refused without waiting for
+ * it. */
+#include "store/volume/dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "cleanup.h"
+
+#define NAME_LOCK           "LOCK"
+#define NAME_SUPERBLOCK     "superblock"
+#define NAME_SUPERBLOCK_NEW "superblock.new"
+#define NAME_PROBE          "probe"
+
+#define MAGIC_TMPFS 0x01021994
+#define MAGIC_RAMFS 0x858458f6
+
+static inline void closedirp(DIR **d)
+{
+        if (*d)
+                closedir(*d);
+}
+DEFINE_CLEANUP(struct dir *, dir_close);
+
+int store_error(char ret_error[static STORE_ERROR_BYTES], int r, const char *fmt, ...)
+{
+        va_list ap;
+
+        va_start(ap, fmt);
+        vsnprintf(ret_error, STORE_ERROR_BYTES, fmt, ap);
+        va_end(ap);
+        return r;
+}
+
+void dir_segment_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES])
+{
+        snprintf(ret, DIR_SEGMENT_NAME_BYTES, "segment-%04x", segment & 0xffff);
+}
+
+int dir_segment_number(const char *name)
+{
+        static const char prefix[] = "segment-";
+        const char *digits = name + sizeof(prefix) - 1;
+
+        if (strncmp(name, prefix, sizeof(prefix) - 1) != 0 || strlen(digits) != 4 ||
+            strspn(digits, "0123456789abcdef") != 4)
+                return -1;
+        long n = strtol(digits, NULL, 16);
+
+        return n < DISK_SEGMENTS_MAX ? (int)n : -1;
+}
+
+int64_t dir_file_usage(int fd)
+{
+        struct stat st;
+
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        return MAX((int64_t)st.st_blocks * 512, (int64_t)st.st_size);
+}
+
+int dir_allocate(int fd, uint64_t bytes)
+{
+        if (fallocate(fd, 0, 0, (off_t)bytes) == 0)
+                return 0;
+        if (errno != EOPNOTSUPP && errno != ENOSYS)
+                return -errno;
+        return ftruncate(fd, (off_t)bytes) < 0 ? -errno : 0;
+}
+
+/* Of a FIFO that no process has open, open() would wait. io_uring answers EAGAIN instead of waiting
+ * for a file with O_NONBLOCK, so that is taken away again. */
+static int open_regular(const struct dir *d, const char *name, int flags)
+{
+        _cleanup_(closep) int fd =
+                openat(d->fd, name, flags | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK, 0600);
+        struct stat st;
+        int r = fd < 0 ? -errno : 0;
+
+        if (r < 0) {
+                if (r != -EEXIST && fstatat(d->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    !S_ISREG(st.st_mode))
+                        return -EMEDIUMTYPE;
+                return r;
+        }
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode))
+                return -EMEDIUMTYPE;
+        flags = fcntl(fd, F_GETFL);
+        if (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0)
+                return -errno;
+        r = fd;
+        fd = -1;
+        return r;
+}
+
+int dir_open_file(const struct dir *d, const char *name, int flags)
+{
+        return open_regular(d, name, flags | (d->direct ? O_DIRECT : 0));
+}
+
+int dir_open_buffered(const struct dir *d, const char *name)
+{
+        return open_regular(d, name, O_RDONLY);
+}
+
+const char *dir_strerror(int r)
+{
+        return r == -EMEDIUMTYPE ? "it is not a regular file" : strerror(-r);
+}
+
+int dir_sync(const struct dir *d)
+{
+        return fsync(d->fd) < 0 ? -errno : 0;
+}
+
+/* What stands in the way of a directory above it shows only at the last one: as that it is not
+ * there. */
+static int make_directories(const char *path)
+{
+        _cleanup_(freep) char *copy = strdup(path);
+        int above = 0;
+
+        if (!copy)
+                return -ENOMEM;
+        for (char *p = copy + 1; *copy != '\0'; p++) {
+                if (*p != '/' && *p != '\0')
+                        continue;
+                char end = *p;
+
+                *p = '\0';
+                if (mkdir(copy, 0700) < 0 && errno != EEXIST) {
+                        if (end == '\0')
+                                return errno == ENOENT && above < 0 ? above : -errno;
+                        if (errno != EACCES && errno != EROFS && errno != ENOENT)
+                                return -errno;
+                        above = above < 0 ? above : -errno;
+                }
+                if (end == '\0')
+                        break;
+                *p = end;
+        }
+        return 0;
+}
+
+enum content { CONTENT_EMPTY, CONTENT_STORE, CONTENT_HEADLESS, CONTENT_FOREIGN };
+
+/* What lies in the directory? Leftovers of a store that was being made count as nothing. */
+static int look(const struct dir *d, enum content *ret)
+{
+        static const char *const leftovers[] = { ".",        "..",
+                                                 NAME_LOCK,  NAME_SUPERBLOCK_NEW,
+                                                 NAME_PROBE, "lost+found" };
+        static const char *const ours[] = { "table", "table.new", "namespaces.0", "namespaces.1" };
+        _cleanup_(closedirp) DIR *dir = NULL;
+        enum content content = CONTENT_EMPTY;
+        int fd = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+        if (fd < 0)
+                return -errno;
+        dir = fdopendir(fd);
+        if (!dir) {
+                close(fd);
+                return -ENOMEM;
+        }
+        for (;;) {
+                struct dirent *e;
+                bool known = false, mine = false;
+
+                errno = 0;
+                e = readdir(dir);
+                if (!e)
+                        break;
+                if (strcmp(e->d_name, NAME_SUPERBLOCK) == 0) {
+                        *ret = CONTENT_STORE;
+                        return 0;
+                }
+                for (size_t i = 0; i < ARRAY_SIZE(leftovers); i++)
+                        known = known || strcmp(e->d_name, leftovers[i]) == 0;
+                for (size_t i = 0; i < ARRAY_SIZE(ours); i++)
+                        mine = mine || strcmp(e->d_name, ours[i]) == 0;
+                if (mine || dir_segment_number(e->d_name) >= 0)
+                        content = content == CONTENT_EMPTY ? CONTENT_HEADLESS : content;
+                else if (!known)
+                        content = CONTENT_FOREIGN;
+        }
+        if (errno != 0)
+                return -errno;
+        *ret = content;
+        return 0;
+}
+
+/* Is this the directory's own lock, and not that of one that was mounted there before? */
+static bool is_our_lock(const struct dir *d, int fd)
+{
+        struct stat held, here;
+
+        return fd >= 0 && fstat(fd, &held) == 0 &&
+               fstatat(d->fd, NAME_LOCK, &here, AT_SYMLINK_NOFOLLOW) == 0 &&
+               held.st_dev == here.st_dev && held.st_ino == here.st_ino;
+}
+
+static int take_lock(struct dir *d, int held_fd, uint32_t wait_ms)
+{
+        uint64_t deadline = clock_mono_ns() + (uint64_t)wait_ms * 1000000;
+        long pause_ns = 5000000;
+
+        if (is_our_lock(d, held_fd)) {
+                d->lock_fd = fcntl(held_fd, F_DUPFD_CLOEXEC, 3);
+                return d->lock_fd < 0 ? -errno : 0;
+        }
+        d->lock_fd = open_regular(d, NAME_LOCK, O_RDWR | O_CREAT);
+        if (d->lock_fd < 0)
+                return d->lock_fd;
+        while (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+                uint64_t now = clock_mono_ns();
+
+                if (errno != EWOULDBLOCK && errno != EINTR)
+                        return -errno;
+                if (now >= deadline)
+                        return -EBUSY;
+                nanosleep(&(struct timespec){ .tv_nsec = (long)MIN((uint64_t)pause_ns,
+                                                                   deadline - now) },
+                          NULL);
+                pause_ns = MIN(2 * pause_ns, 200000000L);
+        }
+        return 0;
+}
+
+static int write_all(int fd, const void *buf, size_t bytes, uint64_t offset)
+{
+        while (bytes > 0) {
+                ssize_t n = pwrite(fd, buf, bytes, (off_t)offset);
+
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n <= 0)
+                        return n < 0 ? -errno : -EIO;
+                buf = (const char *)buf + n;
+                bytes -= (size_t)n;
+                offset += (uint64_t)n;
+        }
+        return 0;
+}
+
+/* Reads up to `bytes`; what a short file lacks stays zero. */
+static int read_some(int fd, void *buf, size_t bytes)
+{
+        size_t done = 0;
+
+        memset(buf, 0, bytes);
+        while (done < bytes) {
+                ssize_t n = pread(fd, (char *)buf + done, bytes - done, (off_t)done);
+
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0)
+                        return -errno;
+                if (n == 0)
+                        break;
+                done += (size_t)n;
+        }
+        return 0;
+}
+
+static int write_superblock_to(int fd, struct disk_superblock *sb, unsigned *good)
+{
+        _cleanup_(freep) struct disk_superblock *copies =
+                aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS * DISK_PAGE);
+        const size_t half = DISK_SUPERBLOCKS / 2 * DISK_PAGE;
+        int r;
+
+        if (!copies)
+                return -ENOMEM;
+        sb->generation++;
+        sb->ceiling_generation = sb->generation;
+        sb->crc = disk_superblock_crc(sb);
+        for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
+                copies[i] = *sb;
+        /* The first fails: the other still has what was there before. The second fails: the first
+         * has what is to be there, and the next write begins with the second. */
+        const unsigned order[2] = { *good == 1, *good != 1 };
+
+        for (unsigned i = 0; i < 2; i++) {
+                *good &= ~(1u << order[i]);
+                r = write_all(fd, (char *)copies + order[i] * half, half, order[i] * half);
+                if (r == 0 && fdatasync(fd) < 0)
+                        r = -errno;
+                if (r < 0)
+                        return i == 0 ? r : 0;
+                *good = i == 0 ? 1u << order[i] : 3u;
+        }
+        return 0;
+}
+
+int dir_write_superblock(struct dir *d)
+{
+        return write_superblock_to(d->superblock_fd, &d->superblock, &d->superblock_good);
+}
+
+static int make_superblock(struct dir *d, const uint8_t *set, unsigned index, unsigned count)
+{
+        _cleanup_(closep) int fd = -1;
+        int r;
+
+        d->superblock = (struct disk_superblock){
+                .magic = DISK_SUPERBLOCK_MAGIC,
+                .version = DISK_VERSION,
+                .created_ms = clock_unix_ms(),
+                .path_index = (uint16_t)index,
+                .path_count = (uint16_t)count,
+                .clean = 1,
+        };
+        if (set)
+                memcpy(d->superblock.set, set, DISK_UUID_BYTES);
+        if (getrandom(d->superblock.uuid, DISK_UUID_BYTES, 0) != DISK_UUID_BYTES)
+                return -EIO;
+        unlinkat(d->fd, NAME_SUPERBLOCK_NEW, 0);
+        fd = open_regular(d, NAME_SUPERBLOCK_NEW, O_RDWR | O_CREAT);
+        if (fd < 0)
+                return fd;
+        r = write_superblock_to(fd, &d->superblock, &d->superblock_good);
+        if (r == 0 && d->superblock_good != 3)
+                r = -EIO;
+        if (r < 0)
+                return r;
+        r = renameat(d->fd, NAME_SUPERBLOCK_NEW, d->fd, NAME_SUPERBLOCK) < 0 ? -errno : dir_sync(d);
+        if (r < 0)
+                d->half_made = (unlinkat(d->fd, NAME_SUPERBLOCK, 0) < 0 && errno != ENOENT) ||
+                               dir_sync(d) < 0;
+        return r;
+}
+
+static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
+{
+        _cleanup_(freep) struct disk_superblock *copies =
+                aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS * DISK_PAGE);
+        _cleanup_(closep) int fd = -1;
+        const struct disk_superblock *best = NULL;
+        int r;
+
+        if (!copies)
+                return store_error(ret_error, -ENOMEM, "out of memory");
+        fd = dir_open_buffered(d, NAME_SUPERBLOCK);
+        if (fd >= 0) /* what the kernel could not write it may still show */
+                posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        r = fd < 0 ? fd : read_some(fd, copies, DISK_SUPERBLOCKS * DISK_PAGE);
+        if (r < 0)
+                return store_error(ret_error, r, "%s/" NAME_SUPERBLOCK ": cannot read: %s", d->path,
+                                   dir_strerror(r));
+        for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++) {
+                const struct disk_superblock *sb = &copies[i];
+
+                if (memcmp(sb->magic, DISK_SUPERBLOCK_MAGIC, sizeof(sb->magic)) == 0 &&
+                    sb->crc == disk_superblock_crc(sb) &&
+                    (!best || sb->generation > best->generation))
+                        best = sb;
+        }
+        if (!best)
+                return store_error(ret_error, -EPROTO,
+                                   "%s/" NAME_SUPERBLOCK
+                                   ": none of its four copies is whole: not a kvcache store, or "
+                                   "damaged beyond use; move the directory away to start anew",
+                                   d->path);
+        if (best->version != DISK_VERSION)
+                return store_error(
+                        ret_error, -EPROTO,
+                        "%s: the store has format version %u, this build knows version %u", d->path,
+                        best->version, (unsigned)DISK_VERSION);
+        if (best->incompat & ~DISK_INCOMPAT || best->ro_compat & ~DISK_RO_COMPAT)
+                return store_error(ret_error, -EPROTO,
+                                   "%s: the store uses a format feature that this build does not "
+                                   "know (incompat %#llx, "
+                                   "ro_compat %#llx)",
+                                   d->path, (unsigned long long)(best->incompat & ~DISK_INCOMPAT),
+                                   (unsigned long long)(best->ro_compat & ~DISK_RO_COMPAT));
+        if (best->path_index >= best->path_count)
+                return store_error(ret_error, -EPROTO,
+                                   "%s/" NAME_SUPERBLOCK
+                                   ": says that it is path %u of a store of %u: damaged",
+                                   d->path, best->path_index + 1u, best->path_count);
+        d->superblock = *best;
+        for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
+                if (memcmp(&copies[i], best, sizeof(*best)) == 0)
+                        d->superblock_good |= 1u << i / (DISK_SUPERBLOCKS / 2);
+        if (best->ceiling_generation != best->generation)
+                d->superblock.seq_ceiling = d->superblock.page_ceiling = 0;
+        return 0;
+}
+
+/* O_DIRECT is believed when a page that was written with it reads back. */
+static int probe_direct(const struct dir *d, const char **ret_what)
+{
+        _cleanup_(freep) uint8_t *buf = aligned_alloc(DISK_PAGE, 2 * DISK_PAGE);
+        _cleanup_(closep) int fd = -1;
+        ssize_t n;
+
+        if (!buf)
+                return -ENOMEM;
+        unlinkat(d->fd, NAME_PROBE, 0);
+        *ret_what = "opening a file with O_DIRECT";
+        fd = openat(d->fd, NAME_PROBE,
+                    O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0)
+                return -errno;
+        unlinkat(d->fd, NAME_PROBE, 0);
+        for (unsigned i = 0; i < DISK_PAGE; i++)
+                buf[i] = (uint8_t)(i * 7 + 1);
+        *ret_what = "writing with O_DIRECT";
+        n = pwrite(fd, buf, DISK_PAGE, 0);
+        if (n != DISK_PAGE)
+                return n < 0 ? -errno : -EIO;
+        *ret_what = "reading with O_DIRECT";
+        n = pread(fd, buf + DISK_PAGE, DISK_PAGE, 0);
+        if (n != DISK_PAGE)
+                return n < 0 ? -errno : -EIO;
+        return memcmp(buf, buf + DISK_PAGE, DISK_PAGE) == 0 ? 0 : -EILSEQ;
+}
+
+/* Where O_DIRECT does not work, the page cache is used; where the device does not, nothing is. */
+static int choose_direct(struct dir *d, bool wanted, char ret_error[static STORE_ERROR_BYTES])
+{
+        const char *what = "";
+        int r;
+
+        if (!wanted) {
+                snprintf(d->direct_reason, sizeof(d->direct_reason), "switched off");
+                return 0;
+        }
+        r = probe_direct(d, &what);
+        if (r == -EIO || r == -ENXIO || r == -ENODEV || r == -EREMOTEIO || r == -ETIMEDOUT)
+                return store_error(ret_error, r, "%s: the device fails: %s: %s", d->path, what,
+                                   strerror(-r));
+        if (r < 0) {
+                snprintf(d->direct_reason, sizeof(d->direct_reason), "%s failed: %s", what,
+                         strerror(-r));
+                return 0;
+        }
+        d->direct = true;
+        return 0;
+}
+
+static int open_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
+{
+        d->superblock_fd = dir_open_file(d, NAME_SUPERBLOCK, O_RDWR);
+        if (d->superblock_fd < 0)
+                return store_error(ret_error, d->superblock_fd,
+                                   "%s/" NAME_SUPERBLOCK ": cannot open: %s", d->path,
+                                   dir_strerror(d->superblock_fd));
+        /* A process that was killed before its sync may have left the newest copies in the page
+         * cache alone: before the others are written over, they are on the disk. */
+        if (d->superblock_good != 3 && fdatasync(d->superblock_fd) < 0) {
+                int r = -errno;
+
+                return store_error(ret_error, r, "%s/" NAME_SUPERBLOCK ": cannot sync: %s", d->path,
+                                   strerror(-r));
+        }
+        return 0;
+}
+
+int dir_make(struct dir *d, const uint8_t *set, unsigned index, unsigned count,
+             char ret_error[static STORE_ERROR_BYTES])
+{
+        int r = make_superblock(d, set, index, count);
+
+        if (r < 0)
+                return store_error(ret_error, r, "%s: cannot make a store: %s", d->path,
+                                   dir_strerror(r));
+        return open_superblock(d, ret_error);
+}
+
+int dir_open(struct dir **ret, const struct dir_params *params,
+             char ret_error[static STORE_ERROR_BYTES])
+{
+        _cleanup_(dir_closep) struct dir *d = calloc(1, sizeof(*d));
+        enum content content;
+        struct statfs fs;
+        int r;
+
+        if (!d)
+                return store_error(ret_error, -ENOMEM, "out of memory");
+        d->fd = d->lock_fd = d->superblock_fd = -1;
+        d->path = strdup(params->path);
+        if (!d->path)
+                return store_error(ret_error, -ENOMEM, "out of memory");
+        if (*d->path == '\0')
+                return store_error(ret_error, -EINVAL, "store.path is empty");
+
+        r = make_directories(d->path);
+        if (r < 0)
+                return store_error(ret_error, r, "%s: cannot make the directory: %s", d->path,
+                                   strerror(-r));
+        d->fd = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (d->fd < 0) {
+                r = -errno;
+                return store_error(ret_error, r, "%s: cannot open: %s", d->path, strerror(-r));
+        }
+        r = look(d, &content);
+        if (r < 0)
+                return store_error(ret_error, r, "%s: cannot list: %s", d->path, strerror(-r));
+        if (content == CONTENT_FOREIGN)
+                return store_error(ret_error, -EPROTO, "%s: not a kvcache store and not empty",
+                                   d->path);
+
+        r = take_lock(d, params->lock_fd, params->lock_wait_ms);
+        if (r == -EBUSY)
+                return store_error(ret_error, r, "%s: another kvcache-daemon has this store open",
+                                   d->path);
+        if (r < 0)
+                return store_error(ret_error, r, "%s/" NAME_LOCK ": cannot lock: %s", d->path,
+                                   dir_strerror(r));
+        /* Another daemon may have made the store between the first look and the lock. */
+        r = look(d, &content);
+        if (r < 0)
+                return store_error(ret_error, r, "%s: cannot list: %s", d->path, strerror(-r));
+        if (content == CONTENT_FOREIGN || content == CONTENT_HEADLESS)
+                return store_error(
+                        ret_error, -EPROTO,
+                        "%s: not a kvcache store and not empty (the file \"" NAME_SUPERBLOCK
+                        "\" is missing)",
+                        d->path);
+        d->fresh = content == CONTENT_EMPTY;
+        r = d->fresh ? 0 : read_superblock(d, ret_error);
+        if (r < 0)
+                return r;
+        r = choose_direct(d, params->direct, ret_error);
+        if (r < 0)
+                return r;
+        r = d->fresh ? 0 : open_superblock(d, ret_error);
+        if (r < 0)
+                return r;
+        d->can_sync = fstatfs(d->fd, &fs) < 0 || ((unsigned long)fs.f_type != MAGIC_TMPFS &&
+                                                  (unsigned long)fs.f_type != MAGIC_RAMFS);
+        *ret = TAKE_PTR(d);
+        return 0;
+}
+
+struct dir *dir_close(struct dir *d)
+{
+        if (!d)
+                return NULL;
+        if (d->superblock_fd >= 0)
+                close(d->superblock_fd);
+        if (d->lock_fd >= 0)
+                close(d->lock_fd);
+        if (d->fd >= 0)
+                close(d->fd);
+        free(d->path);
+        free(d);
+        return NULL;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One data directory: its lock, its superblock, how its files are opened and named. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "store/volume/format.h"
+
+enum { STORE_ERROR_BYTES = 512 };
+
+struct dir {
+        char *path;
+        int fd;
+        int lock_fd;
+        int superblock_fd;
+        struct disk_superblock superblock; /* as on disk */
+        unsigned superblock_good;          /* halves that hold it for certain, by bit */
+        bool fresh;                        /* there is nothing yet, or it was made just now */
+        bool half_made;                    /* dir_make() failed, but the superblock may be there */
+        bool direct;                       /* files are opened with O_DIRECT */
+        char direct_reason[128];           /* why not; "" */
+        bool can_sync;                     /* false where nothing survives power loss */
+};
+
+struct dir_params {
+        const char *path;
+        bool direct;
+        uint32_t lock_wait_ms;
+        int lock_fd; /* -1; or a lock that this process holds already: a duplicate of it is kept, if
+                        it is this directory's */
+};
+
+/* Locks it and reads its superblock. In an empty directory (`fresh`) dir_make() is to follow.
+ *
+ * -EBUSY: locked by another process for all of lock_wait_ms; -EPROTO: not a store, damaged, or of a
+ * version or with a flag that this build does not know. `ret_error` gets one sentence. */
+int dir_open(struct dir **ret, const struct dir_params *params,
+             char ret_error[static STORE_ERROR_BYTES]);
+/* Makes the superblock, as path `index` of `count` of the set; `set` may be NULL. */
+int dir_make(struct dir *d, const uint8_t *set, unsigned index, unsigned count,
+             char ret_error[static STORE_ERROR_BYTES]);
+/* Releases the lock. */
+struct dir *dir_close(struct dir *d);
+
+/* A file of this directory for I/O: O_DIRECT if that is in use. Returns the descriptor or -errno;
+ * -EMEDIUMTYPE: what is there is no regular file. It never waits, whatever is there. */
+int dir_open_file(const struct dir *d, const char *name, int flags);
+/* The same for reading through the page cache. */
+int dir_open_buffered(const struct dir *d, const char *name);
+/* strerror(), which does not know what these functions mean by -EMEDIUMTYPE. */
+const char *dir_strerror(int r);
+/* Makes names durable. */
+int dir_sync(const struct dir *d);
+
+/* Writes d->superblock, with its generation raised: two copies, synced, then the other two; first
+ * those that are not known to be whole. 0: it is on stable storage, in two copies at least. */
+int dir_write_superblock(struct dir *d);
+
+enum { DIR_SEGMENT_NAME_BYTES = 16 };
+void dir_segment_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES]);
+/* -1 if it is not a segment's name. */
+int dir_segment_number(const char *name);
+
+/* Bytes that a file occupies, as du counts them; -errno. */
+int64_t dir_file_usage(int fd);
+/* Makes the file `bytes` long with all of it allocated, where the file system can. */
+int dir_allocate(int fd, uint64_t bytes);
+
+/* For ret_error: formats into it and returns r. */
+int store_error(char ret_error[static STORE_ERROR_BYTES], int r, const char *fmt, ...)
+        __attribute__((format(printf, 3, 4)));

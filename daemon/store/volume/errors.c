@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A volume in trouble: its device fails or hangs, or its file system is full.
+ *
+ * Errors that are the device's fault count against a budget a minute. When that is used up, or at
+ * once on a read-only file system, the volume leaves itself aside, for good. This and a full file
+ * system are told to the store when they change, from wherever they come about. Of a device that
+ * hangs nothing is taken back; only those who wait for it are answered.
+ *
+ * Loop thread, but for volume_check_space(). */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "store/volume/internal.h"
+
+enum { DEFAULT_ERROR_BUDGET = 16 };
+#define ERROR_WINDOW_NS (UINT64_C(60) * 1000000000)
+
+void volume_bypass(struct volume *v, const char *reason)
+{
+        if (v->bypassed)
+                return;
+        v->bypassed = true;
+        snprintf(v->reason, sizeof(v->reason), "%s", reason);
+        v->ops.bypassed(v->ops.userdata, v);
+}
+
+bool volume_is_bypassed(const struct volume *v)
+{
+        return v->bypassed;
+}
+
+const char *volume_reason(const struct volume *v)
+{
+        return v->reason;
+}
+
+void volume_note_full(struct volume *v, bool full)
+{
+        if (full) {
+                v->full_ns = clock_mono_ns();
+                v->full_refusals++;
+        }
+        if (v->full == full)
+                return;
+        v->full = full;
+        v->ops.full(v->ops.userdata, v, full);
+}
+
+bool volume_is_full(const struct volume *v, uint64_t *ret_refusals)
+{
+        *ret_refusals = v->full_refusals;
+        return v->full;
+}
+
+int volume_check_space(const struct volume *v, uint64_t bytes)
+{
+        struct statvfs fs;
+        uint64_t reserve = v->params.reserve;
+
+        if (!v->open || fstatvfs(v->dir->fd, &fs) < 0)
+                return 0;
+        if (reserve == 0)
+                reserve = MIN((uint64_t)fs.f_blocks * fs.f_frsize / 100, UINT64_C(1) << 30);
+        return (uint64_t)fs.f_bavail * fs.f_frsize < bytes + reserve ? -ENOSPC : 0;
+}
+
+/* The device's fault, as far as an errno can tell: not ours, not memory's, not a queue's. */
+static bool is_device_error(int64_t r)
+{
+        return r < 0 && r != -ENOMEM && r != -EAGAIN && r != -EINTR && r != -ECANCELED &&
+               r != -EFAULT && r != -EINVAL && r != -EBUSY && !volume_is_no_space(r);
+}
+
+void volume_note_error(struct volume *v, const char *what, int64_t r)
+{
+        uint64_t budget = v->params.error_budget ? v->params.error_budget : DEFAULT_ERROR_BUDGET;
+        uint64_t now = clock_mono_ns();
+        char reason[sizeof(v->reason)];
+
+        if (volume_is_no_space(r))
+                volume_note_full(v, true);
+        if (v->bypassed || !is_device_error(r))
+                return;
+        if (r == -EROFS) {
+                snprintf(reason, sizeof(reason), "%s: %s", what, strerror((int)-r));
+                volume_bypass(v, reason);
+                return;
+        }
+        if (v->window_errors == 0 || now - v->window_ns > ERROR_WINDOW_NS) {
+                v->window_ns = now;
+                v->window_errors = 0;
+        }
+        if (++v->window_errors <= budget)
+                return;
+        snprintf(reason, sizeof(reason),
+                 "more than %llu error%s in a minute (store.error_budget), the last one %s: %s",
+                 (unsigned long long)budget, budget == 1 ? "" : "s", what, strerror((int)-r));
+        volume_bypass(v, reason);
+}
+
+bool volume_is_quiet(const struct volume *v)
+{
+        return v->requests == 0 && v->tombstones == 0 && !table_in_flight(v->table) &&
+               !table_has_queued(v->table) && v->sync_outstanding == 0;
+}
+
+void volume_abandon(struct volume *v)
+{
+        struct list_node *n;
+
+        if (!v->open)
+                return;
+        v->abandoned = true;
+        gets_abandon(v);
+        puts_abandon(v);
+        /* Written, and no device has their bytes. */
+        while ((n = list_pop(&v->sync_waiting)) || (n = list_pop(&v->sync_flying)))
+                put_finish(v, container_of(n, struct store_put, node), STORE_NOT_DURABLE);
+}

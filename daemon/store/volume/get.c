@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A chunk on its way out: the slot is pinned, read whole into the caller's buffer, and its CRC
+ * compared.
+ *
+ * What does not match is read once more, since a bus or a buffer may have been at fault; then it is
+ * dropped, with a tombstone, counted, and a miss. The same for a read that the device refuses. A
+ * chunk that is dropped or purged while it is read is a miss too. What a read has brought that
+ * fails, or fails its check, is wiped before anything else is done: clients see the memory it goes
+ * to.
+ *
+ * What was read into memory that a client shares (foreign) proves nothing against the chunk if it
+ * does not match, as the client may have written there too; nor does memory that is not there
+ * against the device. The caller is told, and nothing is dropped or counted (rule R2). */
+#include <assert.h>
+#include <errno.h>
+
+#include "checked.h"
+#include "store/volume/internal.h"
+
+struct get_private {
+        struct volume *volume;
+        uint32_t attempts;
+};
+static_assert(sizeof(struct get_private) <= sizeof(((struct store_get *)0)->store_private),
+              "room in the request");
+
+static struct get_private *private(struct store_get *req)
+{
+        return (struct get_private *)req->store_private;
+}
+
+static void get_read(struct volume *v, struct store_get *req);
+
+static void get_finish(struct volume *v, struct store_get *req, int result)
+{
+        volume_chunk_at(v, req->ref.index)->reading = false;
+        chunk_unpin(v, req->ref.index);
+        req->result = result;
+        list_unlink(&req->node);
+        list_append(&v->done_gets, &req->node);
+}
+
+static void payload_read(struct kio_request *io)
+{
+        struct store_get *req = container_of(io, struct store_get, io);
+        struct volume *v = private(req)->volume;
+        uint32_t i = req->ref.index;
+        bool linked = volume_chunk_at(v, i)->flags & CHUNK_LINKED;
+
+        if (io->result == -EFAULT && req->foreign) {
+                get_finish(v, req, -EFAULT);
+        } else if (io->result < 0) {
+                v->stats.read_errors++;
+                volume_note_error(v, "reading a chunk", io->result);
+                if (linked && volume_is_loss(io->result) && !v->bypassed)
+                        chunk_discard(v, i);
+                get_finish(v, req, (int)io->result);
+        } else {
+                v->stats.reads++;
+                v->stats.bytes_read += io->length;
+                if (!linked) {
+                        get_finish(v, req, STORE_MISS);
+                } else if (io->crc == req->crc) {
+                        v->stats.gets++;
+                        get_finish(v, req, 0);
+                } else if (req->foreign) {
+                        get_finish(v, req, STORE_SUSPECT);
+                } else if (private(req)->attempts++ == 0) {
+                        v->stats.crc_rereads++;
+                        get_read(v, req);
+                } else {
+                        chunk_condemn(v, i, 0);
+                        get_finish(v, req, STORE_MISS);
+                }
+        }
+        volume_progress(v);
+}
+
+static void get_read(struct volume *v, struct store_get *req)
+{
+        const struct chunk *c = volume_chunk_at(v, req->ref.index);
+
+        req->io = (struct kio_request){
+                .op = KIO_READ,
+                .class = KIO_CLASS_GET,
+                .path = v->kio_path,
+                .fd = v->segments[c->slab]->fd,
+                .offset = chunk_offset(v, c),
+                .buf = req->buf,
+                .length = round_up(c->length, DISK_PAGE),
+                .crc_bytes = c->length,
+                .region = req->region,
+                .tail = c->length % DISK_PAGE ? req->tail : NULL,
+                .guard_src = req->foreign,
+                .wipe = true,
+                .want_crc = c->crc,
+                .complete = payload_read,
+        };
+        list_init(&req->io.node);
+        kio_submit(v->io, &req->io, chunk_affinity(v, c));
+}
+
+int volume_get(struct volume *v, struct store_get *req)
+{
+        uint32_t i = index_find(v->index, req->namespace_id, &req->key, req->hash);
+        struct chunk *c;
+
+        if (i == INDEX_NONE || v->stopping || v->bypassed || sweep_is_dead(v, i))
+                return STORE_MISS;
+        c = volume_chunk_at(v, i);
+        /* More than 2,000 reads of one chunk at once is nobody's need. */
+        if (c->flags & CHUNK_PENDING || c->pins == CHUNK_PINS_MAX)
+                return STORE_MISS;
+        req->length = c->length;
+        req->crc = c->crc;
+        req->ref = volume_ref(v, i);
+        if ((req->tail ? c->length : round_up(c->length, DISK_PAGE)) > req->room)
+                return STORE_TOO_LARGE;
+        *private(req) = (struct get_private){ .volume = v };
+        list_init(&req->node);
+        list_append(&v->gets_flying, &req->node);
+        chunk_pin(v, i);
+        c->reading = true;
+        v->requests++;
+        get_read(v, req);
+        return 0;
+}
+
+/* Who asks does so to share a read. Of several gets of a chunk the first to end clears the mark:
+ * asked between that and the end of the others, this says no, and one more read is made. */
+bool volume_is_reading(const struct volume *v, struct store_ref ref)
+{
+        return ref.index < index_high(v->index) &&
+               volume_ref(v, ref.index).generation == ref.generation &&
+               volume_chunk_at(v, ref.index)->reading;
+}
+
+void gets_abandon(struct volume *v)
+{
+        list_for_each_safe (&v->gets_flying, n) {
+                struct store_get *req = container_of(n, struct store_get, node);
+                void (*abandon)(struct store_get * req) = req->abandon;
+
+                req->abandon = NULL;
+                if (abandon)
+                        abandon(req);
+        }
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The index: see index.h. Runs on the loop thread.
+ *
+ * Both arrays are private mappings that cost nothing until touched. Free records are a stack, so
+ * the used ones stay low in the array; above the high mark nothing has been touched yet. The
+ * buckets grow with the records, one at a time (linear hashing): each new one takes its share of
+ * the one that is next in turn, so that no link ever has to wait for a table to be made anew. The
+ * hash is the caller's keyed one: a client that picks keys cannot pick buckets. It is made again
+ * when a record leaves its bucket, rather than kept. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/pages.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "prefetch.h"
+#include "store/volume/index.h"
+
+struct index {
+        uint64_t (*hash)(const void *userdata, const struct chunk *c);
+        const void *userdata;
+        struct chunk *chunks;
+        uint32_t *buckets; /* record + 1; 0: empty, as fresh memory is */
+        uint64_t chunks_bytes, buckets_bytes;
+        uint32_t n_buckets, max_buckets;
+        uint32_t mask; /* (mask + 1) / 2 <= n_buckets <= mask */
+        uint32_t max, used, high, linked;
+        uint32_t free; /* the top of the stack */
+};
+
+enum { MIN_BUCKETS = 1024 };
+
+DEFINE_CLEANUP(struct index *, index_free);
+
+static uint32_t *bucket_of(const struct index *ix, uint32_t hash)
+{
+        uint32_t b = hash & ix->mask;
+
+        return &ix->buckets[b < ix->n_buckets ? b : b & ix->mask >> 1];
+}
+
+static void set_buckets(struct index *ix, uint32_t n)
+{
+        ix->n_buckets = n;
+        while (ix->mask < n)
+                ix->mask = 2 * ix->mask + 1;
+}
+
+int index_new(struct index **ret, uint32_t max_chunks,
+              uint64_t (*hash)(const void *userdata, const struct chunk *c), const void *userdata)
+{
+        _cleanup_(index_freep) struct index *ix = calloc(1, sizeof(*ix));
+        uint64_t buckets = MIN_BUCKETS;
+
+        if (!ix)
+                return -ENOMEM;
+        /* Owners in slab.h are below 2^31. */
+        assert(max_chunks > 0 && max_chunks <= INT32_MAX);
+        while (buckets < max_chunks)
+                buckets *= 2;
+
+        ix->hash = hash;
+        ix->userdata = userdata;
+        ix->max = max_chunks;
+        ix->free = INDEX_NONE;
+        ix->max_buckets = (uint32_t)buckets;
+        ix->mask = 2 * MIN_BUCKETS - 1;
+        set_buckets(ix, MIN_BUCKETS);
+        ix->chunks_bytes = (uint64_t)max_chunks * sizeof(struct chunk);
+        ix->buckets_bytes = buckets * sizeof(uint32_t);
+        ix->chunks = pages_map(ix->chunks_bytes);
+        ix->buckets = pages_map(ix->buckets_bytes);
+        if (!ix->chunks || !ix->buckets)
+                return -ENOMEM;
+        *ret = TAKE_PTR(ix);
+        return 0;
+}
+
+struct index *index_free(struct index *ix)
+{
+        if (!ix)
+                return NULL;
+        if (ix->chunks)
+                munmap(ix->chunks, ix->chunks_bytes);
+        if (ix->buckets)
+                munmap(ix->buckets, ix->buckets_bytes);
+        free(ix);
+        return NULL;
+}
+
+struct chunk *index_chunk(const struct index *ix, uint32_t i)
+{
+        assert(i < ix->high);
+        return &ix->chunks[i];
+}
+
+uint32_t index_acquire(struct index *ix)
+{
+        struct chunk *c;
+        uint32_t i;
+
+        if (ix->free != INDEX_NONE) {
+                i = ix->free;
+                ix->free = ix->chunks[i].next;
+        } else if (ix->high < ix->max) {
+                i = ix->high++;
+        } else {
+                return INDEX_NONE;
+        }
+        c = &ix->chunks[i];
+        assert(!(c->flags & CHUNK_USED));
+        *c = (struct chunk){ .flags = CHUNK_USED, .slab = INDEX_NO_SLAB };
+        ix->used++;
+        return i;
+}
+
+void index_release(struct index *ix, uint32_t i)
+{
+        struct chunk *c = index_chunk(ix, i);
+
+        assert((c->flags & CHUNK_USED) && !(c->flags & CHUNK_LINKED) && c->pins == 0);
+        c->flags = 0;
+        c->seq = 0;
+        c->slab = INDEX_NO_SLAB;
+        c->next = ix->free;
+        ix->free = i;
+        ix->used--;
+}
+
+void index_reset(struct index *ix)
+{
+        assert(ix->used == 0);
+        ix->high = 0;
+        ix->free = INDEX_NONE;
+}
+
+void index_reserve(struct index *ix, uint32_t chunks)
+{
+        if (ix->linked == 0)
+                set_buckets(ix, MAX(ix->n_buckets, MIN(chunks, ix->max_buckets)));
+}
+
+void index_populate(const struct index *ix, uint32_t from, uint32_t to)
+{
+        to = MIN(to, ix->max);
+        if (from < to)
+                pages_populate(&ix->chunks[from], (uint64_t)(to - from) * sizeof(struct chunk));
+}
+
+void index_unpopulate(const struct index *ix)
+{
+        pages_unpopulate(&ix->chunks[ix->high],
+                         (uint64_t)(ix->max - ix->high) * sizeof(struct chunk));
+}
+
+/* One more bucket, for what of another belongs there now. */
+static void split(struct index *ix)
+{
+        uint32_t n = ix->n_buckets;
+        uint32_t *from = bucket_of(ix, n), *to = &ix->buckets[n];
+
+        for (uint32_t *link = from; *link != 0;) {
+                uint32_t i = *link;
+                struct chunk *c = &ix->chunks[i - 1];
+
+                if (((uint32_t)ix->hash(ix->userdata, c) & ix->mask) != n) {
+                        link = &c->next;
+                        continue;
+                }
+                *link = c->next;
+                c->next = *to;
+                *to = i;
+        }
+        set_buckets(ix, n + 1);
+}
+
+void index_link(struct index *ix, uint32_t i, uint64_t hash)
+{
+        struct chunk *c = index_chunk(ix, i);
+        uint32_t *bucket;
+
+        assert((c->flags & CHUNK_USED) && !(c->flags & CHUNK_LINKED));
+        if (++ix->linked > ix->n_buckets && ix->n_buckets < ix->max_buckets)
+                split(ix);
+        bucket = bucket_of(ix, (uint32_t)hash);
+        c->next = *bucket;
+        *bucket = i + 1;
+        c->flags |= CHUNK_LINKED;
+}
+
+void index_unlink(struct index *ix, uint32_t i)
+{
+        struct chunk *c = index_chunk(ix, i);
+        uint32_t *link = bucket_of(ix, (uint32_t)ix->hash(ix->userdata, c));
+
+        assert(c->flags & CHUNK_LINKED);
+        while (*link != i + 1) {
+                assert(*link != 0);
+                link = &ix->chunks[*link - 1].next;
+        }
+        *link = c->next;
+        c->next = 0;
+        c->flags &= ~(unsigned)CHUNK_LINKED;
+        ix->linked--;
+}
+
+uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct key *key,
+                    uint64_t hash)
+{
+        for (uint32_t i = *bucket_of(ix, (uint32_t)hash); i != 0; i = ix->chunks[i - 1].next) {
+                const struct chunk *c = &ix->chunks[i - 1];
+
+                if (c->namespace_id == namespace_id && key_equal(&c->key, key))
+                        return i - 1;
+        }
+        return INDEX_NONE;
+}
+
+void index_prefetch(const struct index *ix, uint64_t hash, unsigned step)
+{
+        const uint32_t *bucket = bucket_of(ix, (uint32_t)hash);
+
+        if (step == 0) {
+                prefetch(bucket);
+        } else if (*bucket != 0) {
+                const struct chunk *c = &ix->chunks[*bucket - 1];
+
+                prefetch(c);
+                prefetch((const char *)(c + 1) - 1);
+        }
+}
+
+uint32_t index_max(const struct index *ix)
+{
+        return ix->max;
+}
+
+uint32_t index_used(const struct index *ix)
+{
+        return ix->used;
+}
+
+uint32_t index_high(const struct index *ix)
+{
+        return ix->high;
+}
+
+uint64_t index_bytes(const struct index *ix)
+{
+        return (uint64_t)ix->high * sizeof(struct chunk) + (uint64_t)ix->n_buckets * 4;
+}

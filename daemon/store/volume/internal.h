@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of a volume share: the volume itself, and what each file offers the others. Nobody
+ * else includes this. Everything runs on the loop thread.
+ *
+ *   volume.c      turn, stop, rest, close
+ *   open.c        prepare, make, open
+ *   join.c        what it must know of the other paths before it is used
+ *   errors.c      errors and their budget; a full file system; a device that hangs
+ *   superblock.c  what the superblock of a volume in use says of it
+ *   namespaces.c  namespaces, as the store sees them; purges
+ *   chunks.c      look-ups, drops, lists; reading back, on request
+ *   stats.c       numbers
+ *   put.c get.c   a chunk on its way in, on its way out
+ *   alloc.c       slots: acquire, evict, move slabs between classes; removing chunks
+ *   segment.c     data files: format ahead, prewrite, retire; what the limit allows; ring
+ *                 growth
+ *   sequence.c    how far sequences may go before the superblock says so
+ *   sync.c        durability: one pass of fdatasync for all who wait
+ *   scrub.c       reading back: the background pass, and on request
+ *   namespace.c   the list of namespaces; namespace-file.c: what of it is on disk
+ *   recovery.c    start */
+#pragma once
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "evict/evict.h"
+#include "slab/slab.h"
+#include "store/volume/dir.h"
+#include "store/volume/format.h"
+#include "store/volume/index.h"
+#include "store/volume/namespace.h"
+#include "store/volume/scrub.h"
+#include "store/volume/table.h"
+#include "store/volume/volume.h"
+
+enum {
+        STORE_SLACK_BYTES =
+                64 * 1024, /* directory and file system blocks that nobody else accounts for */
+        STORE_MIN_LIMIT = 4 * 1024 * 1024,
+        STORE_MIN_SEGMENT = 1024 * 1024,
+        STORE_RING_MIN_PAGES = 64,
+        STORE_RING_STEP_PAGES = 16, /* it grows by multiples of this */
+        STORE_RING_ENTRIES = 3,     /* a slot */
+        STORE_SEGMENTS_AHEAD = 2,
+        STORE_AHEAD_PART = 3, /* of the limit; but not more than STORE_AHEAD_MAX */
+        STORE_PREWRITE_BYTES = 1024 * 1024,
+        STORE_MAX_PASSED = 1024, /* pinned chunks that a search for a victim passes over */
+};
+
+#define STORE_AHEAD_MAX (UINT64_C(4) << 30)
+
+/* An entry on its way to the table. */
+struct table_work {
+        struct table_item item;
+        enum { WORK_PUT, WORK_TOMBSTONE, WORK_HANDOVER } kind;
+};
+
+/* One data file, and the slab of the same number. */
+struct segment {
+        struct volume *volume;
+        uint32_t number;
+        int fd;           /* -1: there is no file, and its slab is nobody's */
+        uint64_t bytes;   /* of payload */
+        uint64_t charged; /* against the limit */
+        uint64_t
+                prewritten; /* up to here it has been written once; `bytes`: wholly, or not to be */
+        bool prewriting;    /* zeros are on their way to it: puts wait */
+        int tenant;         /* whose bytes are in it; SEGMENT_ZERO, SEGMENT_UNKNOWN */
+        bool handing_over;  /* to this tenant, which is not on the disk yet: puts wait */
+        bool to_wipe;       /* with that, as it has bytes of another */
+        int handover;       /* what came of the last one; 0, -errno */
+        bool dirty, sync_wanted, syncing;
+        uint64_t epoch; /* seq when it was cut into slots of slot_bytes; 0: never yet */
+        uint64_t slot_bytes;
+        struct list_node waiting; /* puts, for the write of zeros or the hand-over to end */
+        struct list_node dirty_node;
+        struct table_work record; /* of the hand-over */
+        struct kio_request sync, handover_io;
+};
+
+enum { SEGMENT_ZERO = -1, SEGMENT_UNKNOWN = -2 };
+
+/* What a tenant has on a volume, in whole slots, and may have; 0: no limit. */
+struct tenant_room {
+        uint64_t bytes, limit;
+        struct list_node waiting; /* struct store_put, for a slot, in order; unused: zero */
+        struct list_node turn;    /* in volume.slot_waiting while it has some */
+};
+
+struct volume {
+        struct store_params params;
+        char *path, *policy;
+        struct dir *dir;
+        struct kio *io;
+        struct volume_ops ops;
+        unsigned number;   /* among the store's paths */
+        unsigned kio_path; /* what kio knows it by */
+        bool open, stopping, bypassed;
+        bool abandoned;   /* its device hangs */
+        char reason[192]; /* of being bypassed */
+
+        /* superblock.c: enum volume_mark */
+        unsigned marks_wanted, marks_flying;
+        uint16_t mark_count;
+        int count_result; /* of the last write of it */
+        struct kio_request mark_io;
+
+        uint64_t window_ns, window_errors; /* of the error budget: since when, how many */
+        uint64_t names_errors;             /* of the namespaces files, seen so far */
+        bool full;                         /* its file system is, as far as it was asked */
+        uint64_t full_ns, full_refusals;   /* last, and how often */
+        uint64_t displaced;                /* chunks whose home is another path */
+        const struct store_watch *watch;   /* NULL: nobody wants to know */
+
+        struct index *index;
+        struct slabs *slabs;
+        struct evict *evict;
+        struct table *table;
+        struct namespaces *namespaces;
+        struct scrub *scrub;
+        uint64_t seq; /* the last one given */
+
+        /* sequence.c */
+        uint64_t seq_ceiling, page_ceiling;           /* that the superblock has on the disk */
+        uint64_t next_seq_ceiling, next_page_ceiling; /* that are on their way there */
+        bool raising;
+        uint64_t raise_again_at; /* after a failure: from this sequence on */
+
+        /* segment.c */
+        struct segment **segments;
+        uint32_t n_segments; /* with retired ones; slabs_added() of them can be used */
+        uint32_t n_retired;
+        uint64_t segment_bytes; /* of the next one */
+        uint64_t slab_bytes;    /* of the largest one */
+        uint64_t max_chunk;
+        uint64_t segments_charged;
+        uint64_t no_room_for; /* the limit has none for another segment of slots of at least this
+                                 size */
+        uint64_t no_room_until_ns;  /* the file system was full: no new files before this */
+        struct segment *formatting; /* being made; NULL: none is */
+        struct kio_request format_io, prewrite_io, grow_io;
+        struct segment *prewriting;
+        uint64_t quiet_from_ns; /* when prewriting may go on; 0: the path is in use */
+        void *zeros;
+        struct tenant_room *tenants; /* by number, all that there can be; touched as they come */
+        uint64_t cut_slots;          /* in segments that have a class */
+        uint64_t used_slots;
+        uint64_t pins;
+        uint32_t class_evictions[SLAB_MAX_CLASSES]; /* since its slabs were last compared with
+                                                       others' */
+
+        int table_fd;
+        uint64_t table_charged;
+        uint32_t growing_pages; /* what the ring's file is being grown to; 0: it is not */
+        uint64_t growth_zeroed; /* bytes of the file; past its end: not begun */
+        uint64_t growth_synced; /* pages of the table that the last sync of it has covered */
+        bool growth_done;       /* waits for the table to be at rest */
+
+        /* sync.c */
+        struct list_node dirty_segments;
+        struct list_node sync_waiting, sync_flying; /* struct store_put */
+        unsigned sync_outstanding;
+        bool sync_failed; /* once: nothing is believed any more */
+        struct kio_request table_sync_io, names_sync_io;
+        bool names_dirty; /* files were made since the directory was synced */
+
+        struct kio_request table_io;
+        int table_error; /* of the write that failed, while that is being marked */
+        uint32_t void_position, void_pages;        /* of that write */
+        struct list_node slot_waiting;             /* struct tenant_room, in turn */
+        uint64_t n_slot_waiting;                   /* puts of theirs */
+        struct list_node gets_flying, puts_flying; /* at the device; puts until they are in the
+                                                      table */
+        struct list_node done_puts, done_gets;     /* complete() is due */
+
+        struct kio_request nudge_io; /* does nothing, and completes */
+        bool nudged;
+
+        uint64_t requests;   /* of callers, not completed */
+        uint64_t operations; /* own, not completed */
+        uint64_t tombstones; /* queued */
+        uint64_t drops_begun,
+                drops_over;      /* asked for, and their tombstones, in the table's order */
+        bool drops_lost;         /* one of them could not be written: only after a bypass */
+        bool purge_lost;         /* a purge could not, since the last who asked */
+        uint64_t purges_failed;  /* that purge_lost knows of */
+        struct list_node sweeps; /* struct store_purge, in order: purge.c */
+        uint32_t n_sweeps, sweep_at;
+        struct store_purge *sweep_all; /* that counts what no purge of one namespace does */
+        uint64_t evicted; /* left out of the index without a tombstone: may be on disk */
+        struct list_node drops_waiting; /* struct store_put, in order */
+
+        uint64_t payload_bytes, chunks;
+        struct store_stats stats; /* what is counted; the rest is filled in by volume_get_stats() */
+};
+
+/* The bytes themselves are the trouble, not memory or a queue. */
+static inline bool volume_is_loss(int64_t r)
+{
+        return r == -EIO || r == -ENODATA || r == -EILSEQ || r == -EREMOTEIO || r == -ENXIO ||
+               r == -EBADMSG;
+}
+
+static inline bool volume_is_no_space(int64_t r)
+{
+        return r == -ENOSPC || r == -EDQUOT;
+}
+
+static inline struct chunk *volume_chunk_at(const struct volume *v, uint32_t i)
+{
+        return index_chunk(v->index, i);
+}
+
+/* The sequence of its put tells a chunk from another that has the same record later. */
+static inline struct store_ref volume_ref(const struct volume *v, uint32_t i)
+{
+        return (struct store_ref){
+                .index = i,
+                .generation = ((uint32_t)index_chunk(v->index, i)->seq &
+                               ((1u << VOLUME_GENERATION_BITS) - 1)) |
+                              v->number << VOLUME_GENERATION_BITS,
+        };
+}
+
+/* volume.c */
+/* A caller's or an own operation's completion is over. Once the store stops, nobody calls
+ * volume_turn(). */
+void volume_progress(struct volume *v);
+/* A request came after the stop: its completion may not be called from here, and perhaps nothing
+ * else will come. */
+void volume_nudge(struct volume *v);
+
+/* errors.c */
+/* An operation of the volume has failed: counts against its budget, if the device is to blame. A
+ * read-only file system bypasses it at once, a full one is noted. `what` is for the reason. */
+void volume_note_error(struct volume *v, const char *what, int64_t r);
+/* Its file system took more, or refused to. */
+void volume_note_full(struct volume *v, bool full);
+/* What a file system must keep free when the volume grows by so much. Any thread. 0, -ENOSPC. */
+int volume_check_space(const struct volume *v, uint64_t bytes);
+
+/* superblock.c */
+enum volume_mark {
+        MARK_UNSYNCED = 1,  /* a sync has failed */
+        MARK_AWAY = 2,      /* others go on without it */
+        MARK_COUNT = 4,     /* mark_count: numbers that the set has given out */
+        MARK_VOID = 8,      /* void_position and void_pages */
+        MARK_CEILINGS = 16, /* sequence.c */
+};
+void mark_want(struct volume *v, unsigned marks);
+
+/* chunks.c */
+struct store_chunk volume_describe(const struct chunk *c);
+
+/* purge.c */
+/* Purged, and still in the index: it counts for nothing. */
+bool sweep_is_dead(const struct volume *v, uint32_t i);
+/* Drops it if it is. Is it in the index? */
+bool sweep_is_kept(struct volume *v, uint32_t i);
+/* What `req` purges, by a sequence that the namespaces have, leaves the index from now on; its
+ * completion waits for that. */
+void sweep_begin(struct volume *v, struct store_purge *req);
+
+/* put.c */
+void puts_abandon(struct volume *v);
+void gets_abandon(struct volume *v); /* get.c */
+extern const struct table_ops volume_table_ops;
+void put_serve_waiting(struct volume *v);
+void put_resume(struct volume *v, struct segment *seg);
+void put_finish(struct volume *v, struct store_put *req, int result);
+/* The writing of a superblock that makes a failed write of the table void has ended. */
+void put_table_is_void(struct volume *v, int r);
+/* It is bad: out of everything, with a tombstone if that can be. */
+void chunk_discard(struct volume *v, uint32_t i);
+/* A tombstone for the key, which is counted among the drops. -ENOMEM: nothing is done. */
+int put_tombstone(struct volume *v, uint32_t namespace_id, const struct key *key);
+/* Completes those who wait for drops, as far as these are written. */
+void drops_settle(struct volume *v);
+/* It was read back and is bad: tells of it, and drops it. `error`: 0, its checksum does not match;
+ * -errno, it cannot be read. */
+void chunk_condemn(struct volume *v, uint32_t i, int error);
+void table_kick(struct volume *v);
+void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret);
+/* To whoever watches: it can be found from here on, or not any more. */
+void chunk_tell(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there);
+/* It lies in the table, and can be found from here on: counts it. */
+void chunk_publish(struct volume *v, uint32_t i);
+
+/* alloc.c */
+enum { ROOM_WAIT = 100 };
+/* A slot for the chunk's length, of its tenant's class. 0, ROOM_WAIT: a file is being made,
+ * STORE_FULL, STORE_TOO_LARGE (for the tenant's share), -errno. */
+int room_acquire(struct volume *v, uint32_t chunk, unsigned class);
+bool room_evict_any(struct volume *v, unsigned class);
+/* Empties the coldest slab that no I/O is in, of any class. Its number, or UINT32_MAX. */
+uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes,
+                        uint64_t colder_than);
+/* The chunk has its slot: charges its tenant. */
+void room_charge(struct volume *v, const struct chunk *c);
+/* Out of index and eviction order at once; slot and record follow when the last pin goes. */
+void chunk_remove(struct volume *v, uint32_t i);
+void chunk_pin(struct volume *v, uint32_t i);
+void chunk_unpin(struct volume *v, uint32_t i);
+uint64_t chunk_offset(const struct volume *v, const struct chunk *c);
+/* Of its I/O: neighbours have the same worker, who may join them, and runs of them take turns. */
+unsigned chunk_affinity(const struct volume *v, const struct chunk *c);
+
+/* segment.c */
+struct segment *segment_new(struct volume *v, uint32_t number);
+struct segment *segment_free(struct segment *seg);
+uint64_t segment_bytes_for(uint64_t limit, uint64_t wished);
+uint64_t volume_charged(const struct volume *v);
+/* How many data files there are or can be. Some are smaller than the others, cut to fit a limit as
+ * it was: so the limit alone does not say. */
+uint64_t segments_max(const struct volume *v);
+uint64_t segments_next_bytes(const struct volume *v);
+uint32_t ring_pages_for(uint64_t slots);
+/* The slab has been cut for its class: for a size, and for a tenant. What may have been another
+ * tenant's is handed over before anything is written to it: recorded in the table, filled with
+ * zeros, both synced. */
+void segment_note_cut(struct volume *v, uint32_t slab);
+/* The record of the hand-over, and what came of its write. */
+void handover_entry(const struct segment *seg, struct disk_entry *ret);
+void handover_written(struct segment *seg, int r);
+/* When prewriting goes on if the path stays quiet; 0: never by itself. */
+uint64_t segments_deadline_ns(const struct volume *v);
+/* Lets puts use the next segment, though it is not prewritten yet. */
+bool segments_add_next(struct volume *v);
+/* Starts making one, if none is being made and the limit allows one that holds `slot_bytes`. */
+bool segments_format_next(struct volume *v, uint64_t slot_bytes);
+/* The same, now: for opening. */
+int segments_format_now(struct volume *v);
+void segments_turn(struct volume *v);
+bool ring_is_growing(const struct volume *v);
+void ring_turn(struct volume *v);
+/* The table has no write in flight: what has been grown can be used. */
+void ring_use_growth(struct volume *v);
+/* Its slab is empty: takes it out of use for good. */
+void segment_retire(struct volume *v, uint32_t slab);
+
+/* sequence.c */
+/* Reserves sequences in the superblock that is about to be written; `done`: or none, as no more are
+ * given before the next start. */
+void sequence_reserve(struct volume *v, bool done);
+/* That superblock has been written. */
+void sequence_reserved(struct volume *v);
+/* So it has, or not, as a mark. */
+void sequence_marked(struct volume *v, int r);
+/* Raises the ceilings in time. A volume that cannot is bypassed before it reaches them. */
+void sequence_turn(struct volume *v);
+
+/* sync.c */
+void sync_turn(struct volume *v);
+/* A sync of the table or of a segment has: no promise is kept from here on. */
+void sync_note_failed(struct volume *v, int64_t r);
+void sync_mark_dirty(struct segment *seg);
+void sync_want(struct segment *seg);
+void sync_want_all(struct volume *v);
+
+/* recovery.c */
+int recover(struct volume *v, char ret_error[static STORE_ERROR_BYTES]);

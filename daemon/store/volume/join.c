@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A volume among those of the other paths: what it must know of them before it is used, and what
+ * they ask it. If it has missed something all that it found is forgotten, and if it has missed the
+ * removal of a namespace, so are those that the others do not have; then it takes what the set has
+ * written down, the next id and the namespaces that it lacks, in one write.
+ *
+ * Blocks, on the threads that volume_open() may run on.
+ *
+ * Failures: namespaces that contradict each other refuse the path, and nothing is changed; if they
+ * cannot be written the volume is not open any more. */
+#include <errno.h>
+#include <string.h>
+
+#include "store/volume/internal.h"
+
+int volume_check_namespaces(const struct volume *v, const struct volume_join *join,
+                            char ret_error[static 512])
+{
+        for (unsigned i = 0; i < join->n_namespaces; i++) {
+                const struct store_namespace *other = &join->namespaces[i];
+                const struct namespace *same_id = namespaces_get(v->namespaces, other->id),
+                                       *same_name = namespaces_find(v->namespaces, other->tenant,
+                                                                    other->name);
+
+                if (same_id == same_name &&
+                    (!same_id || strcmp(same_id->seen.fingerprint, other->fingerprint) == 0))
+                        continue;
+                return store_error(ret_error, -EUCLEAN,
+                                   "%s: its namespaces contradict those of the other paths: the "
+                                   "name \"%.100s\" or its number %u is another one's here; these "
+                                   "are not the paths of one store, or they were used apart",
+                                   v->path, other->name, other->id);
+        }
+        return 0;
+}
+
+/* What is found is gone; the caller writes the namespaces. */
+static void forget_all(struct volume *v)
+{
+        for (uint32_t i = 0; i < index_high(v->index); i++)
+                if (volume_chunk_at(v, i)->flags & CHUNK_LINKED)
+                        chunk_remove(v, i);
+        namespaces_purge_all(v->namespaces, ++v->seq);
+}
+
+static bool is_same(const struct namespace *ns, const struct store_namespace *other)
+{
+        return ns->seen.id == other->id && ns->seen.tenant == other->tenant &&
+               strcmp(ns->seen.name, other->name) == 0 &&
+               strcmp(ns->seen.fingerprint, other->fingerprint) == 0;
+}
+
+/* A namespace was removed while the volume was offline: the list of the others counts. Both are
+ * ascending by id. */
+static void drop_unknown(struct volume *v, const struct volume_join *join)
+{
+        struct namespace *ns;
+        unsigned j = 0;
+
+        for (unsigned i = 0; (ns = namespaces_at(v->namespaces, i));) {
+                while (j < join->n_namespaces && join->namespaces[j].id < ns->seen.id)
+                        j++;
+                if (j < join->n_namespaces && is_same(ns, &join->namespaces[j]))
+                        i++;
+                else
+                        namespaces_drop(v->namespaces, ns);
+        }
+}
+
+int volume_join(struct volume *v, const struct volume_join *join, bool *ret_emptied,
+                char ret_error[static 512])
+{
+        uint64_t charged = volume_charged(v),
+                 room = v->params.limit > charged ? v->params.limit - charged : 0;
+        bool empty;
+        bool replace = (join->empty || v->chunks == 0) &&
+                       join->set.removed_at > namespaces_set(v->namespaces)->removed_at;
+        int r = replace ? 0 : volume_check_namespaces(v, join, ret_error);
+
+        if (r < 0)
+                return r;
+        empty = join->empty || (v->dir->superblock.away && !join->witnessed);
+        if (empty)
+                forget_all(v);
+        if (replace)
+                drop_unknown(v, join);
+        *ret_emptied = empty && v->stats.recovered_chunks > 0;
+        if (join->in_set)
+                namespaces_note_emptied(v->namespaces,
+                                        empty ? join->set.epoch
+                                              : namespaces_emptied_at(v->namespaces));
+        namespaces_note_set(v->namespaces, &join->set);
+        if (join->next_id > 0)
+                namespaces_reserve_id(v->namespaces, join->next_id - 1);
+        for (unsigned i = 0; i < join->n_namespaces && r == 0; i++) {
+                const struct store_namespace *other = &join->namespaces[i];
+
+                if (namespaces_get(v->namespaces, other->id))
+                        continue;
+                r = namespaces_adopt(v->namespaces, other, room, v->seq);
+                if (r == 0 && other->chunk_bytes)
+                        slabs_declare_class(v->slabs, other->chunk_bytes);
+        }
+        if (r == 0)
+                r = namespaces_write_now(v->namespaces);
+        if (r == 0)
+                return 0;
+        v->open = false; /* what could not be written keeps nobody from closing it */
+        return store_error(ret_error, r, "%s: cannot write the namespaces: %s", v->path,
+                           strerror(-r));
+}
+
+int volume_is_back(struct volume *v, char ret_error[static 512])
+{
+        int r;
+
+        if (!v->dir->superblock.away)
+                return 0;
+        v->dir->superblock.away = 0;
+        r = dir_write_superblock(v->dir);
+        if (r == 0)
+                return 0;
+        v->open = false;
+        return store_error(ret_error, r, "%s: cannot write the superblock: %s", v->path,
+                           strerror(-r));
+}
+
+void volume_take_void(struct volume *v, const struct volume *earlier)
+{
+        struct disk_superblock *sb = &v->dir->superblock;
+
+        if (earlier->void_pages == 0 ||
+            memcmp(earlier->dir->superblock.uuid, sb->uuid, DISK_UUID_BYTES) != 0)
+                return;
+        sb->void_position = earlier->void_position;
+        sb->void_pages = earlier->void_pages;
+}
+
+uint32_t volume_next_id(const struct volume *v)
+{
+        return namespaces_next_id(v->namespaces);
+}
+
+uint64_t volume_emptied_at(const struct volume *v)
+{
+        return namespaces_emptied_at(v->namespaces);
+}
+
+const struct volume_set *volume_set(const struct volume *v)
+{
+        return namespaces_set(v->namespaces);
+}

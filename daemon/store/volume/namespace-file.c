@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The two files that hold the namespaces: what is in them, reading them at a start, and writing
+ * both at once while there is no I/O to wait for. namespace.c keeps the list and writes its
+ * changes.
+ *
+ * Runs on the loop thread, and on the path's thread for calls while it is being opened, joined or
+ * suspended. Each file is a header and the records, under one CRC; the newer whole one is read.
+ * Both hold the same at rest, so damage to one loses nothing. The newer one is synced before the
+ * other is written: a process that was killed between write and sync leaves it in the page cache
+ * alone.
+ *
+ * Failures: a file that cannot be read, or is not whole, is written anew from the other, now or, if
+ * that fails, later; with neither whole the list is empty, and the caller learns of it. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "store/volume/namespace-internal.h"
+
+enum { READ_TRIES = 3 };
+
+DEFINE_CLEANUP(struct namespaces *, namespaces_free);
+
+static int grow_buffer(struct namespaces *n, uint64_t bytes)
+{
+        void *p;
+
+        bytes = round_up(bytes, DISK_PAGE);
+        if (bytes <= n->buf_bytes)
+                return 0;
+        bytes = MAX(bytes, 2 * n->buf_bytes);
+        p = aligned_alloc(DISK_PAGE, bytes);
+        if (!p)
+                return -ENOMEM;
+        free(n->buf);
+        n->buf = p;
+        n->buf_bytes = bytes;
+        return 0;
+}
+
+static int grow_pieces(struct namespaces *n)
+{
+        unsigned room = MAX(n->count, 2 * n->gather_room);
+        _cleanup_(freep) struct disk_namespace *records = NULL;
+        struct iovec *pieces;
+
+        if (n->pieces && n->count <= n->gather_room)
+                return 0;
+        records = malloc(room * sizeof(*records));
+        pieces = malloc((1 + 2 * (size_t)room) * sizeof(*pieces));
+        if ((!records && room > 0) || !pieces) {
+                free(pieces);
+                return -ENOMEM;
+        }
+        free(n->records);
+        free(n->pieces);
+        n->records = TAKE_PTR(records);
+        n->pieces = pieces;
+        n->gather_room = room;
+        return 0;
+}
+
+int namespaces_gather(struct namespaces *n)
+{
+        int r = grow_buffer(n, n->bytes);
+
+        if (r == 0)
+                r = grow_pieces(n);
+        if (r < 0)
+                return r;
+        n->header = (struct disk_namespaces){
+                .count = n->count,
+                .generation = n->generation,
+                .bytes = n->bytes,
+                .purge_seq = n->purge_seq,
+                .next_id = n->next_id,
+                .set_epoch = n->set.epoch,
+                .set_missed = n->set.missed,
+                .set_missed_at = n->set.missed_at,
+                .set_removed_at = n->set.removed_at,
+                .set_emptied_at = n->emptied_at,
+        };
+        memcpy(n->header.uuid, n->uuid, DISK_UUID_BYTES);
+        n->pieces[0] = (struct iovec){ (char *)&n->header + NAMESPACES_COPY_OFFSET,
+                                       sizeof(n->header) - NAMESPACES_COPY_OFFSET };
+        for (unsigned i = 0; i < n->count; i++) {
+                const struct namespace *ns = n->list[i];
+
+                n->records[i] = (struct disk_namespace){
+                        .id = ns->seen.id,
+                        .tenant = ns->seen.tenant,
+                        .name_length = ns->name_length,
+                        .fingerprint_length = ns->fingerprint_length,
+                        .owner = ns->seen.owner == STORE_NO_OWNER ? 0 : ns->seen.owner + 1,
+                        .chunk_bytes = ns->seen.chunk_bytes,
+                        .purge_seq = ns->purge_seq,
+                        .created_ms = ns->seen.created_ms,
+                };
+                n->pieces[1 + 2 * i] = (struct iovec){ &n->records[i], sizeof(n->records[i]) };
+                n->pieces[2 + 2 * i] =
+                        (struct iovec){ ns->text, namespace_text_bytes(ns->name_length,
+                                                                       ns->fingerprint_length) };
+        }
+        return 0;
+}
+
+void namespaces_seal(struct namespaces *n, uint32_t crc)
+{
+        struct disk_namespaces *header = n->buf;
+        uint64_t bytes = n->header.bytes;
+        struct list_node *i;
+
+        memcpy(header->magic, DISK_NAMESPACES_MAGIC, sizeof(header->magic));
+        header->crc = crc;
+        memset((char *)n->buf + bytes, 0, round_up(bytes, DISK_PAGE) - bytes);
+        while ((i = list_pop(&n->dropped)))
+                namespace_free(container_of(i, struct namespace, dropped));
+}
+
+/* The same on this thread: the bytes to write, whole pages, or -errno. */
+static int64_t build_now(struct namespaces *n)
+{
+        char *p;
+        uint32_t crc = 0;
+        int r = namespaces_gather(n);
+
+        if (r < 0)
+                return r;
+        p = (char *)n->buf + NAMESPACES_COPY_OFFSET;
+        for (unsigned i = 0; i < 1 + 2 * n->count; i++) {
+                crc = kio_copy_crc32c(crc, p, n->pieces[i].iov_base, n->pieces[i].iov_len);
+                p += n->pieces[i].iov_len;
+        }
+        assert((uint64_t)(p - (char *)n->buf) == n->bytes);
+        namespaces_seal(n, crc);
+        return (int64_t)round_up(n->bytes, DISK_PAGE);
+}
+
+/* Is this a whole copy? The CRC says that we wrote it, the rest that a bug or a collision does no
+ * harm. */
+static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t bytes)
+{
+        const struct disk_namespaces *h = buf;
+        uint64_t offset = sizeof(*h);
+        uint32_t last_id = 0;
+
+        if (bytes < sizeof(*h) || memcmp(h->magic, DISK_NAMESPACES_MAGIC, sizeof(h->magic)) != 0 ||
+            memcmp(h->uuid, n->uuid, DISK_UUID_BYTES) != 0 || h->bytes < sizeof(*h) ||
+            h->bytes > bytes ||
+            h->crc != kio_crc32c(&h->count, h->bytes - offsetof(struct disk_namespaces, count)) ||
+            h->count > STORE_MAX_NAMESPACES || h->purge_seq >= UINT64_MAX / 2)
+                return false;
+        for (uint32_t i = 0; i < h->count; i++) {
+                struct disk_namespace record;
+                const char *name = (const char *)buf + offset + sizeof(record);
+                uint64_t more;
+
+                if (!range_within(offset, sizeof(record), h->bytes))
+                        return false;
+                memcpy(&record, (const char *)buf + offset, sizeof(record));
+                more = namespace_record_bytes(record.name_length, record.fingerprint_length);
+                if (!range_within(offset, more, h->bytes) || record.id <= last_id ||
+                    record.name_length == 0 || record.name_length > STORE_MAX_NAME ||
+                    record.fingerprint_length > STORE_MAX_FINGERPRINT ||
+                    record.purge_seq >= UINT64_MAX / 2 ||
+                    memchr(name, '\0', (size_t)record.name_length + record.fingerprint_length))
+                        return false;
+                last_id = record.id;
+                offset += more;
+        }
+        return offset == h->bytes && h->next_id > last_id;
+}
+
+static int load(struct namespaces *n, const void *buf)
+{
+        const struct disk_namespaces *h = buf;
+        const char *p = (const char *)(h + 1);
+
+        for (uint32_t i = 0; i < h->count; i++) {
+                struct disk_namespace record;
+                struct namespace *ns;
+                int r;
+
+                memcpy(&record, p, sizeof(record));
+                r = namespace_new(&ns, p + sizeof(record), record.name_length,
+                                  p + sizeof(record) + record.name_length,
+                                  record.fingerprint_length);
+                if (r < 0)
+                        return r;
+                ns->seen.id = record.id;
+                ns->seen.tenant = record.tenant;
+                ns->seen.chunk_bytes = record.chunk_bytes;
+                ns->purge_seq = record.purge_seq;
+                ns->seen.owner = record.owner == 0 ? STORE_NO_OWNER : record.owner - 1;
+                ns->seen.created_ms = record.created_ms;
+                ns->generation = h->generation;
+                r = namespaces_append(n, ns);
+                if (r < 0) {
+                        namespace_free(ns);
+                        return r;
+                }
+                p += namespace_record_bytes(record.name_length, record.fingerprint_length);
+        }
+        n->generation = n->durable = h->generation;
+        n->purge_seq = h->purge_seq;
+        n->next_id = h->next_id;
+        n->set = (struct volume_set){ .epoch = h->set_epoch,
+                                      .missed = h->set_missed,
+                                      .missed_at = h->set_missed_at,
+                                      .removed_at = h->set_removed_at };
+        n->emptied_at = h->set_emptied_at;
+        n->bytes = h->bytes;
+        return 0;
+}
+
+static int read_once(int fd, void **ret, uint64_t *ret_bytes)
+{
+        _cleanup_(freep) char *buf = NULL;
+        uint64_t done = 0, bytes;
+        struct stat st;
+
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        /* What the kernel could not write it may still show. */
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        /* Nothing that we write is larger than this. */
+        bytes = MIN((uint64_t)st.st_size,
+                    sizeof(struct disk_namespaces) +
+                            STORE_MAX_NAMESPACES *
+                                    namespace_record_bytes(STORE_MAX_NAME, STORE_MAX_FINGERPRINT));
+        buf = malloc(bytes + 1);
+        if (!buf)
+                return -ENOMEM;
+        while (done < bytes) {
+                ssize_t k = pread(fd, buf + done, bytes - done, (off_t)done);
+
+                if (k < 0 && errno == EINTR)
+                        continue;
+                if (k < 0)
+                        return -errno;
+                if (k == 0)
+                        break;
+                done += (uint64_t)k;
+        }
+        *ret = TAKE_PTR(buf);
+        *ret_bytes = done;
+        return 0;
+}
+
+/* What passes must not make the older copy the one that counts. */
+static int read_file(int fd, void **ret, uint64_t *ret_bytes)
+{
+        int r = -EIO;
+
+        for (unsigned tries = 0; r < 0 && r != -ENOMEM && tries < READ_TRIES; tries++)
+                r = read_once(fd, ret, ret_bytes);
+        return r;
+}
+
+static int write_file(int fd, const char *buf, int64_t bytes)
+{
+        for (int64_t done = 0; done < bytes;) {
+                ssize_t k = pwrite(fd, buf + done, (size_t)(bytes - done), done);
+
+                if (k < 0 && errno == EINTR)
+                        continue;
+                if (k <= 0)
+                        return k < 0 ? -errno : -EIO;
+                done += k;
+        }
+        return fdatasync(fd) < 0 ? -errno : 0;
+}
+
+int namespaces_write_now(struct namespaces *n)
+{
+        assert(n->writing == WRITING_NOTHING);
+        if (n->generation == n->writing_generation && n->generation != n->durable)
+                n->generation++; /* as in namespaces_turn() */
+        while (!namespaces_at_rest(n)) {
+                unsigned i = namespaces_next_file(n);
+                int64_t bytes = build_now(n);
+                int r;
+
+                if (bytes < 0)
+                        return (int)bytes;
+                n->good[i] = 0;
+                n->writing_generation = n->generation;
+                r = write_file(n->fds[i], n->buf, bytes);
+                /* One whole copy is enough; the other is written later. */
+                if (r < 0)
+                        return n->durable == n->generation ? 0 : r;
+                n->good[i] = n->durable = n->generation;
+        }
+        return 0;
+}
+
+int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes,
+                    bool *ret_lost, char ret_error[static STORE_ERROR_BYTES])
+{
+        static const char *const names[DISK_NAMESPACE_FILES] = { "namespaces.0", "namespaces.1" };
+        _cleanup_(namespaces_freep) struct namespaces *n = calloc(1, sizeof(*n));
+        const struct disk_namespaces *best = NULL, *valid[DISK_NAMESPACE_FILES] = { NULL };
+        void *copies[DISK_NAMESPACE_FILES] = { NULL };
+        int r = 0;
+
+        if (!n)
+                return store_error(ret_error, -ENOMEM, "out of memory");
+        memcpy(n->uuid, dir->superblock.uuid, DISK_UUID_BYTES);
+        n->fds[0] = n->fds[1] = -1;
+        n->next_id = 1;
+        n->bytes = sizeof(struct disk_namespaces);
+        n->reserve = round_up(reserve_bytes, DISK_PAGE);
+        list_init(&n->opens_waiting);
+        list_init(&n->opens_flying);
+        list_init(&n->opens_done);
+        list_init(&n->purges_waiting);
+        list_init(&n->purges_flying);
+        list_init(&n->purges_done);
+        list_init(&n->dropped);
+
+        for (unsigned i = 0; i < DISK_NAMESPACE_FILES && r == 0; i++) {
+                _cleanup_(closep) int fd = dir_open_buffered(dir, names[i]);
+                uint64_t bytes = 0;
+
+                if (fd < 0 && fd != -ENOENT) {
+                        r = store_error(ret_error, fd, "%s/%s: cannot open: %s", dir->path,
+                                        names[i], dir_strerror(fd));
+                        break;
+                } else if (fd >= 0) {
+                        /* An unreadable copy is a damaged one. */
+                        r = read_file(fd, &copies[i], &bytes);
+                        if (r == -ENOMEM)
+                                break;
+                        r = 0;
+                }
+                n->reserve = MAX(n->reserve, round_up(bytes, DISK_PAGE));
+                if (!copies[i] || !copy_valid(n, copies[i], bytes))
+                        continue;
+                valid[i] = copies[i];
+                if (!best || valid[i]->generation > best->generation)
+                        best = valid[i];
+        }
+        if (r == 0 && best)
+                r = load(n, best);
+        for (unsigned i = 0; r == 0 && i < DISK_NAMESPACE_FILES; i++)
+                if (valid[i] && valid[i]->bytes == best->bytes &&
+                    memcmp(valid[i], best, best->bytes) == 0)
+                        n->good[i] = best->generation;
+        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++)
+                free(copies[i]);
+        if (r == -ENOMEM)
+                return store_error(ret_error, r, "out of memory");
+        if (r < 0)
+                return r;
+
+        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++) {
+                n->fds[i] = dir_open_file(dir, names[i], O_RDWR | O_CREAT);
+                r = n->fds[i] < 0 ? n->fds[i] : dir_allocate(n->fds[i], n->reserve);
+                if (r < 0)
+                        return store_error(ret_error, r, "%s/%s: cannot make: %s", dir->path,
+                                           names[i], dir_strerror(r));
+        }
+        *ret_lost = !best && !dir->fresh;
+        /* What was read may be in the page cache alone, and the next change overwrites one copy on
+         * the strength of the other. */
+        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++)
+                if (n->good[i] && fdatasync(n->fds[i]) < 0) {
+                        r = -errno;
+                        return store_error(ret_error, r, "%s/%s: cannot sync: %s", dir->path,
+                                           names[i], strerror(-r));
+                }
+        if (n->durable == 0 || !namespaces_at_rest(n)) {
+                n->generation++;
+                r = namespaces_write_now(n);
+                if (r < 0)
+                        return store_error(ret_error, r, "%s: cannot write the namespaces: %s",
+                                           dir->path, strerror(-r));
+        }
+        *ret = TAKE_PTR(n);
+        return 0;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What namespace.c and namespace-file.c share: the list, and what each offers the other. Nobody
+ * else includes this. */
+#pragma once
+
+#include <sys/uio.h>
+
+#include "checked.h"
+#include "store/volume/namespace.h"
+
+enum writing { WRITING_NOTHING, WRITING_COPY, WRITING_BYTES, WRITING_SYNC };
+
+struct namespaces {
+        uint8_t uuid[DISK_UUID_BYTES];
+        struct namespace **list; /* ascending by id */
+        unsigned count, room;
+        struct names names;
+        uint32_t next_id;
+        uint64_t purge_seq;
+        struct volume_set set;
+        uint64_t emptied_at; /* plus 1; 0: not known */
+        struct namespaces_purges purges;
+        uint64_t bytes;   /* of a file as of now */
+        uint64_t reserve; /* of a file, allocated; more once it has been longer */
+
+        uint64_t generation;                 /* of what is in memory */
+        uint64_t durable;                    /* of what is synced in one file at least */
+        uint64_t good[DISK_NAMESPACE_FILES]; /* what the file holds, synced; 0: not known */
+        uint64_t retry_ns, retry_pause_ns;   /* after a failed write; 0: none has failed since */
+        int fds[DISK_NAMESPACE_FILES];
+
+        struct kio *io;
+        unsigned path;
+        void (*progress)(void *userdata);
+        void *userdata;
+        struct kio_request request;
+        enum writing writing;
+        unsigned file; /* being written */
+        uint64_t writing_generation;
+        void *buf; /* what a file holds, once it has been put together */
+        uint64_t buf_bytes;
+        /* What goes there, as of when the write began: see namespaces_gather() */
+        struct disk_namespaces header;
+        struct disk_namespace *records;
+        struct iovec *pieces;
+        unsigned gather_room;
+        struct list_node dropped; /* namespaces whose text may still be among the pieces */
+
+        struct list_node opens_waiting, opens_flying, opens_done;
+        struct list_node purges_waiting, purges_flying, purges_done;
+        uint64_t requests, sync_errors;
+        int last_error;
+};
+
+static inline uint64_t namespace_text_bytes(size_t name_length, size_t fingerprint_length)
+{
+        return round_up(name_length + fingerprint_length, 8);
+}
+
+static inline uint64_t namespace_record_bytes(size_t name_length, size_t fingerprint_length)
+{
+        return sizeof(struct disk_namespace) +
+               namespace_text_bytes(name_length, fingerprint_length);
+}
+
+/* namespace.c */
+struct namespace *namespace_free(struct namespace *ns);
+int namespace_new(struct namespace **ret, const char *name, size_t name_length,
+                  const char *fingerprint, size_t fingerprint_length);
+int namespaces_append(struct namespaces *n, struct namespace *ns);
+
+/* The file to write next: never the one that holds the newest that is known to be whole. */
+static inline unsigned namespaces_next_file(const struct namespaces *n)
+{
+        return n->good[1] < n->good[0];
+}
+
+/* Do both files hold all? */
+static inline bool namespaces_at_rest(const struct namespaces *n)
+{
+        return n->good[0] == n->generation && n->good[1] == n->generation;
+}
+
+/* namespace-file.c. A file is put together in three steps, so that the one that costs as much as
+ * the list is long can be a worker's: namespaces_gather() notes what the file will hold as the list
+ * is now, in n->pieces; the n->header.bytes - NAMESPACES_COPY_OFFSET bytes of these are copied to
+ * NAMESPACES_COPY_OFFSET in n->buf; namespaces_seal() takes the CRC32C of what was copied. 0,
+ * -ENOMEM. */
+enum { NAMESPACES_COPY_OFFSET = offsetof(struct disk_namespaces, count) };
+int namespaces_gather(struct namespaces *n);
+void namespaces_seal(struct namespaces *n, uint32_t crc);

@@ -1,0 +1,626 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The namespaces: see namespace.h. Runs on the loop thread. Owns the list, and one buffer, and has
+ * the files "namespaces.0" and ".1" written, which namespace-file.c knows.
+ *
+ * A change, that is a namespace made or removed or a purge, raises the generation, and its request
+ * waits. One write at a time: a worker puts all of the list together, which is megabytes, then it
+ * goes into one file, a sync, the answer to the requests that waited, then the same into the other
+ * file. A write always goes to the file that does not
+ * hold the newest copy known to be whole (`good`). So a crash tears at most a file that is not
+ * needed: the other one is whole and holds everything that was answered. Both hold the same at
+ * rest, so damage to one loses nothing.
+ *
+ * A new namespace is born at the volume's sequence: whatever the table holds of an earlier one with
+ * its id is dead. The start reserves the ids that it meets in the table.
+ *
+ * Failures: a failed write or sync is the answer to the requests that waited for it. What the file
+ * holds is then not known, whatever the device said, so that file is the next to be written, with
+ * the next change or, by and by less often, without one. A generation that may be on the disk is
+ * not used again for other contents. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "store/volume/namespace-internal.h"
+
+#define RETRY_MIN_NS (UINT64_C(50) * 1000000)
+#define RETRY_MAX_NS (UINT64_C(10) * 1000000000)
+
+struct namespace *namespace_free(struct namespace *ns)
+{
+        if (!ns)
+                return NULL;
+        free((char *)ns->seen.name);
+        free(ns->text);
+        free(ns);
+        return NULL;
+}
+
+int namespace_new(struct namespace **ret, const char *name, size_t name_length,
+                  const char *fingerprint, size_t fingerprint_length)
+{
+        struct namespace *ns = calloc(1, sizeof(*ns));
+
+        if (!ns)
+                return -ENOMEM;
+        ns->seen.name = strndup(name, name_length);
+        ns->text = calloc(1, namespace_text_bytes(name_length, fingerprint_length) + 1);
+        if (!ns->seen.name || !ns->text) {
+                namespace_free(ns);
+                return -ENOMEM;
+        }
+        memcpy(ns->text, name, name_length);
+        memcpy(ns->text + name_length, fingerprint, fingerprint_length);
+        ns->seen.fingerprint = ns->text + name_length;
+        ns->name_length = (uint16_t)name_length;
+        ns->fingerprint_length = (uint16_t)fingerprint_length;
+        list_init(&ns->dropped);
+        *ret = ns;
+        return 0;
+}
+
+/* A store's uuid is no secret, but no client learns it. */
+static uint64_t hash_name(const struct namespaces *n, uint16_t tenant, const char *name,
+                          size_t length)
+{
+        struct key_secret secret;
+
+        static_assert(sizeof(secret) == DISK_UUID_BYTES, "a uuid keys the hash");
+        memcpy(&secret, n->uuid, sizeof(secret));
+        return names_hash(&secret, tenant, name, length);
+}
+
+int namespaces_append(struct namespaces *n, struct namespace *ns)
+{
+        if (n->count == n->room) {
+                unsigned room = n->room ? 2 * n->room : 16;
+                void *p = realloc(n->list, room * sizeof(struct namespace *));
+
+                if (!p)
+                        return -ENOMEM;
+                n->list = p;
+                n->room = room;
+        }
+        n->list[n->count++] = ns;
+        names_insert(&n->names, &ns->node,
+                     hash_name(n, ns->seen.tenant, ns->seen.name, ns->name_length));
+        return 0;
+}
+
+struct namespaces *namespaces_free(struct namespaces *n)
+{
+        if (!n)
+                return NULL;
+        for (unsigned i = 0; i < n->count; i++)
+                namespace_free(n->list[i]);
+        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++)
+                if (n->fds[i] >= 0)
+                        close(n->fds[i]);
+        free(n->list);
+        free(n->buf);
+        free(n->records);
+        free(n->pieces);
+        free(n);
+        return NULL;
+}
+
+void namespaces_set_io(struct namespaces *n, struct kio *io, unsigned path,
+                       void (*progress)(void *userdata), void *userdata)
+{
+        n->io = io;
+        n->path = path;
+        n->progress = progress;
+        n->userdata = userdata;
+}
+
+uint64_t namespaces_charged(const struct namespaces *n)
+{
+        return DISK_NAMESPACE_FILES * MAX(n->reserve, round_up(n->bytes, DISK_PAGE));
+}
+
+/* --- look-ups --- */
+
+unsigned namespaces_count(const struct namespaces *n)
+{
+        return n->count;
+}
+
+struct namespace *namespaces_at(const struct namespaces *n, unsigned i)
+{
+        return i < n->count ? n->list[i] : NULL;
+}
+
+struct namespace *namespaces_get(const struct namespaces *n, uint32_t id)
+{
+        unsigned low = 0, high = n->count;
+
+        while (low < high) {
+                unsigned middle = (low + high) / 2;
+
+                if (n->list[middle]->seen.id < id)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        return low < n->count && n->list[low]->seen.id == id ? n->list[low] : NULL;
+}
+
+uint64_t namespaces_purge_seq(const struct namespaces *n)
+{
+        return n->purge_seq;
+}
+
+uint64_t namespaces_max_seq(const struct namespaces *n)
+{
+        uint64_t seq = n->purge_seq;
+
+        for (unsigned i = 0; i < n->count; i++)
+                seq = MAX(seq, n->list[i]->purge_seq);
+        return seq;
+}
+
+bool namespaces_is_dead(const struct namespaces *n, uint32_t id, uint64_t seq)
+{
+        const struct namespace *ns;
+
+        if (seq <= n->purge_seq)
+                return true;
+        ns = namespaces_get(n, id);
+        return !ns || seq <= ns->purge_seq;
+}
+
+void namespaces_reserve_id(struct namespaces *n, uint32_t id)
+{
+        if (id >= n->next_id && id < UINT32_MAX)
+                n->next_id = id + 1;
+}
+
+uint32_t namespaces_next_id(const struct namespaces *n)
+{
+        return n->next_id;
+}
+
+const struct volume_set *namespaces_set(const struct namespaces *n)
+{
+        return &n->set;
+}
+
+/* --- changes --- */
+
+static void open_done(struct namespaces *n, struct store_namespace_open *req, int result)
+{
+        req->result = result;
+        list_append(&n->opens_done, &req->node);
+}
+
+/* The list is ascending by id. */
+static void sort_last(struct namespaces *n)
+{
+        for (unsigned i = n->count - 1; i > 0; i--) {
+                struct namespace *last = n->list[i];
+
+                if (n->list[i - 1]->seen.id < last->seen.id)
+                        return;
+                n->list[i] = n->list[i - 1];
+                n->list[i - 1] = last;
+        }
+}
+
+static int make_one(struct namespaces *n, const struct store_namespace_open *req, uint64_t room,
+                    uint64_t seq, struct namespace **ret)
+{
+        uint32_t id = req->id ? req->id : n->next_id;
+        uint64_t more = namespace_record_bytes(req->name_length, req->fingerprint_length),
+                 charged = namespaces_charged(n);
+        struct namespace *ns;
+        int r;
+
+        if (n->count == STORE_MAX_NAMESPACES || id == UINT32_MAX)
+                return -ENOSPC;
+        if (namespaces_get(n, id))
+                return -EUCLEAN;
+        n->bytes += more;
+        if (namespaces_charged(n) > charged + room) {
+                n->bytes -= more;
+                return -ENOSPC;
+        }
+        r = namespace_new(&ns, req->name, req->name_length, req->fingerprint,
+                          req->fingerprint_length);
+        if (r == 0) {
+                ns->seen.id = id;
+                ns->seen.tenant = req->tenant;
+                ns->seen.chunk_bytes = req->chunk_bytes;
+                r = namespaces_append(n, ns);
+                if (r < 0)
+                        namespace_free(ns);
+        }
+        if (r < 0) {
+                n->bytes -= more;
+                return r;
+        }
+        namespaces_reserve_id(n, id);
+        ns->purge_seq = seq;
+        ns->seen.owner = req->owner;
+        ns->seen.created_ms = req->created_ms ? req->created_ms : clock_unix_ms();
+        ns->generation = ++n->generation;
+        sort_last(n);
+        *ret = ns;
+        return 0;
+}
+
+static struct namespace *find_by_name(const struct namespaces *n, uint16_t tenant, const char *name,
+                                      size_t length)
+{
+        uint64_t hash = hash_name(n, tenant, name, length);
+
+        for (struct name_node *i = names_first(&n->names, hash); i; i = i->next) {
+                struct namespace *ns = container_of(i, struct namespace, node);
+
+                if (i->hash == hash && ns->seen.tenant == tenant && ns->name_length == length &&
+                    memcmp(ns->seen.name, name, length) == 0)
+                        return ns;
+        }
+        return NULL;
+}
+
+struct namespace *namespaces_find(const struct namespaces *n, uint16_t tenant, const char *name)
+{
+        return find_by_name(n, tenant, name, strlen(name));
+}
+
+int namespaces_adopt(struct namespaces *n, const struct store_namespace *from, uint64_t room,
+                     uint64_t seq)
+{
+        struct store_namespace_open req = {
+                .tenant = from->tenant,
+                .name = from->name,
+                .name_length = (uint16_t)strlen(from->name),
+                .fingerprint = from->fingerprint,
+                .fingerprint_length = (uint16_t)strlen(from->fingerprint),
+                .chunk_bytes = from->chunk_bytes,
+                .owner = from->owner,
+                .id = from->id,
+                .created_ms = from->created_ms,
+        };
+        struct namespace *ns;
+
+        return make_one(n, &req, room, seq, &ns);
+}
+
+void namespaces_drop(struct namespaces *n, struct namespace *ns)
+{
+        unsigned i = 0;
+
+        assert(ns->seen.chunks == 0 && ns->pending == 0);
+        while (n->list[i] != ns)
+                i++;
+        n->count--;
+        memmove(&n->list[i], &n->list[i + 1], (n->count - i) * sizeof(n->list[0]));
+        names_remove(&n->names, &ns->node);
+        n->reserve = MAX(n->reserve, round_up(n->bytes, DISK_PAGE)); /* a file never shrinks */
+        n->bytes -= namespace_record_bytes(ns->name_length, ns->fingerprint_length);
+        n->generation++;
+        if (n->writing == WRITING_COPY)
+                list_append(&n->dropped, &ns->dropped); /* until the worker has copied its text */
+        else
+                namespace_free(ns);
+}
+
+static bool same_fingerprint(const struct namespace *ns, const struct store_namespace_open *req)
+{
+        if (req->attach && req->fingerprint_length == 0)
+                return true;
+        return ns->fingerprint_length == req->fingerprint_length &&
+               memcmp(ns->seen.fingerprint, req->fingerprint, req->fingerprint_length) == 0;
+}
+
+bool namespaces_may_open(const struct store_namespace_open *req)
+{
+        return req->name_length > 0 && req->name_length <= STORE_MAX_NAME &&
+               req->fingerprint_length <= STORE_MAX_FINGERPRINT &&
+               !memchr(req->name, '\0', req->name_length) &&
+               !(req->fingerprint_length > 0 &&
+                 memchr(req->fingerprint, '\0', req->fingerprint_length));
+}
+
+void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req, uint64_t room,
+                         uint64_t seq)
+{
+        struct namespace *ns;
+        int r;
+
+        n->requests++;
+        list_init(&req->node);
+        if (!namespaces_may_open(req)) {
+                open_done(n, req, -EINVAL);
+                return;
+        }
+        ns = find_by_name(n, req->tenant, req->name, req->name_length);
+        if (ns && !same_fingerprint(ns, req)) {
+                req->id = ns->seen.id;
+                open_done(n, req, STORE_MISMATCH);
+                return;
+        }
+        if (!ns && req->attach) {
+                open_done(n, req, STORE_MISS);
+                return;
+        }
+        if (!ns) {
+                r = make_one(n, req, room, seq, &ns);
+                if (r < 0) {
+                        open_done(n, req, r);
+                        return;
+                }
+        } else if (req->chunk_bytes != 0 && req->chunk_bytes != ns->seen.chunk_bytes) {
+                ns->seen.chunk_bytes = req->chunk_bytes;
+                n->generation++;
+        }
+        req->id = ns->seen.id;
+        req->generation = ns->generation;
+        if (ns->generation <= n->durable) {
+                open_done(n, req, 0);
+                return;
+        }
+        /* New, or the write that held it failed: then it is written once more. */
+        if (n->writing == WRITING_NOTHING && n->generation == n->writing_generation)
+                n->generation++;
+        list_append(&n->opens_waiting, &req->node);
+}
+
+uint64_t namespaces_emptied_at(const struct namespaces *n)
+{
+        return n->emptied_at > 0 ? n->emptied_at - 1 : n->set.epoch;
+}
+
+void namespaces_note_emptied(struct namespaces *n, uint64_t epoch)
+{
+        if (n->emptied_at == epoch + 1)
+                return;
+        n->emptied_at = epoch + 1;
+        n->generation++;
+}
+
+void namespaces_note_set(struct namespaces *n, const struct volume_set *set)
+{
+        if (memcmp(&n->set, set, sizeof(*set)) == 0)
+                return;
+        n->set = *set;
+        n->generation++;
+}
+
+void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq,
+                      const struct volume_set *set)
+{
+        n->requests++;
+        n->generation++;
+        n->purges.begun++;
+        if (set)
+                n->set = *set;
+        if (req->all) {
+                n->purge_seq = seq;
+        } else {
+                struct namespace *ns = namespaces_get(n, req->namespace_id);
+
+                if (ns)
+                        ns->purge_seq = seq;
+        }
+        list_append(&n->purges_waiting, &req->node);
+}
+
+void namespaces_remove(struct namespaces *n, struct store_purge *req, const struct volume_set *set)
+{
+        struct namespace *ns = namespaces_get(n, req->namespace_id);
+
+        n->requests++;
+        n->generation++;
+        n->purges.begun++;
+        if (set)
+                n->set = *set;
+        if (ns)
+                namespaces_drop(n, ns);
+        list_append(&n->purges_waiting, &req->node);
+}
+
+const struct namespaces_purges *namespaces_purges(const struct namespaces *n)
+{
+        return &n->purges;
+}
+
+void namespaces_purge_all(struct namespaces *n, uint64_t seq)
+{
+        n->purge_seq = MAX(n->purge_seq, seq);
+        n->generation++;
+}
+
+static void finish_flying(struct namespaces *n, int result)
+{
+        struct list_node *i;
+
+        while ((i = list_pop(&n->opens_flying)))
+                open_done(n, container_of(i, struct store_namespace_open, node), result);
+        while ((i = list_pop(&n->purges_flying))) {
+                struct store_purge *req = container_of(i, struct store_purge, node);
+
+                n->purges.over++;
+                n->purges.failed += result != 0 && (req->all || req->namespace_id != 0);
+                req->result = result;
+                list_append(&n->purges_done, i);
+        }
+}
+
+/* A write carried `durable`: who asked for such a namespace while it flew has waited for nothing
+ * else. */
+static void finish_carried(struct namespaces *n)
+{
+        list_for_each_safe (&n->opens_waiting, i) {
+                struct store_namespace_open *req =
+                        container_of(i, struct store_namespace_open, node);
+
+                if (req->generation > n->durable)
+                        continue;
+                list_unlink(i);
+                open_done(n, req, 0);
+        }
+}
+
+/* No file system has room for these: unless their namespaces are taken back, nothing can be written
+ * any more. None of them was answered, so nothing is in them. */
+static void forget_flying(struct namespaces *n)
+{
+        list_for_each (&n->opens_flying, i) {
+                uint32_t id = container_of(i, struct store_namespace_open, node)->id;
+                struct namespace *ns = namespaces_get(n, id);
+                bool wanted = !ns || ns->generation <= n->durable || ns->seen.chunks > 0 ||
+                              ns->pending > 0;
+
+                list_for_each (&n->opens_waiting, j)
+                        wanted = wanted ||
+                                 container_of(j, struct store_namespace_open, node)->id == id;
+                if (!wanted)
+                        namespaces_drop(n, ns);
+        }
+}
+
+static void write_failed(struct namespaces *n, int r)
+{
+        n->sync_errors++;
+        n->last_error = r;
+        n->writing = WRITING_NOTHING;
+        n->retry_pause_ns =
+                n->retry_pause_ns ? MIN(2 * n->retry_pause_ns, RETRY_MAX_NS) : RETRY_MIN_NS;
+        n->retry_ns = clock_mono_ns() + n->retry_pause_ns;
+        if (r == -ENOSPC || r == -EDQUOT || r == -EFBIG)
+                forget_flying(n);
+        finish_flying(n, r);
+        if (!list_empty(&n->opens_waiting) && n->generation == n->writing_generation)
+                n->generation++; /* theirs is written once more */
+}
+
+static void submit(struct namespaces *n, enum writing step);
+
+static void complete(struct kio_request *request)
+{
+        struct namespaces *n = container_of(request, struct namespaces, request);
+        int r = (int)request->result;
+
+        if (n->writing == WRITING_COPY)
+                namespaces_seal(n, request->crc);
+        if (r < 0) {
+                write_failed(n, r);
+        } else if (n->writing == WRITING_COPY) {
+                submit(n, WRITING_BYTES);
+        } else if (n->writing == WRITING_BYTES) {
+                submit(n, WRITING_SYNC);
+        } else {
+                n->good[n->file] = n->durable = n->writing_generation;
+                finish_flying(n, 0);
+                finish_carried(n);
+                n->file = namespaces_next_file(n);
+                if (n->good[n->file] != n->durable) {
+                        n->good[n->file] = 0;
+                        submit(n, WRITING_BYTES);
+                } else {
+                        n->retry_ns = n->retry_pause_ns = 0;
+                        n->writing = WRITING_NOTHING;
+                }
+        }
+        n->progress(n->userdata);
+}
+
+static void submit(struct namespaces *n, enum writing step)
+{
+        n->writing = step;
+        n->request = (struct kio_request){
+                .class = KIO_CLASS_PUT,
+                .path = n->path,
+                .fd = n->fds[n->file],
+                .complete = complete,
+        };
+        if (step == WRITING_COPY) {
+                n->request.op = KIO_COPY;
+                n->request.buf = (char *)n->buf + NAMESPACES_COPY_OFFSET;
+                n->request.vector = n->pieces;
+                n->request.length = n->header.bytes - NAMESPACES_COPY_OFFSET;
+        } else if (step == WRITING_BYTES) {
+                n->request.op = KIO_WRITE;
+                n->request.buf = n->buf;
+                n->request.length = round_up(n->header.bytes, DISK_PAGE);
+        } else {
+                n->request.op = KIO_SYNC;
+        }
+        list_init(&n->request.node);
+        kio_submit(n->io, &n->request, 0);
+}
+
+void namespaces_turn(struct namespaces *n, uint64_t now_ns, bool retry)
+{
+        bool is_new = n->generation != n->writing_generation && n->generation != n->durable;
+        int r;
+
+        if (n->writing != WRITING_NOTHING ||
+            (!is_new && (!retry || namespaces_at_rest(n) || now_ns < n->retry_ns)))
+                return;
+        if (n->generation == n->writing_generation && n->generation != n->durable)
+                n->generation++; /* what was written before may be there, of an older list */
+        list_splice(&n->opens_flying, &n->opens_waiting);
+        list_splice(&n->purges_flying, &n->purges_waiting);
+        n->writing_generation = n->generation;
+        r = namespaces_gather(n);
+        if (r < 0) {
+                write_failed(n, r);
+                return;
+        }
+        n->file = namespaces_next_file(n);
+        n->good[n->file] = 0;
+        submit(n, WRITING_COPY);
+}
+
+uint64_t namespaces_deadline_ns(const struct namespaces *n)
+{
+        return n->writing == WRITING_NOTHING && !namespaces_at_rest(n) ? MAX(n->retry_ns, 1u) : 0;
+}
+
+bool namespaces_drain(struct namespaces *n)
+{
+        struct list_node opens = LIST_INIT(opens), purges = LIST_INIT(purges), *i;
+
+        list_splice(&opens, &n->opens_done);
+        list_splice(&purges, &n->purges_done);
+        if (list_empty(&opens) && list_empty(&purges))
+                return false;
+        while ((i = list_pop(&opens))) {
+                struct store_namespace_open *req =
+                        container_of(i, struct store_namespace_open, node);
+
+                n->requests--;
+                req->complete(req);
+        }
+        while ((i = list_pop(&purges))) {
+                struct store_purge *req = container_of(i, struct store_purge, node);
+
+                n->requests--;
+                req->complete(req);
+        }
+        return true;
+}
+
+uint64_t namespaces_pending(const struct namespaces *n)
+{
+        bool must_write = n->generation != n->writing_generation && n->generation != n->durable;
+
+        return n->requests + (n->writing != WRITING_NOTHING) + must_write;
+}
+
+uint64_t namespaces_sync_errors(const struct namespaces *n)
+{
+        return n->sync_errors;
+}
+
+int namespaces_last_error(const struct namespaces *n)
+{
+        return n->last_error;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Namespaces: who they are, and up to which sequence they are purged. In memory, and in two files
+ * that hold the same. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "store/volume/dir.h"
+#include "store/volume/names.h"
+#include "store/store.h"
+#include "store/volume/volume.h"
+
+struct namespaces;
+
+struct namespace
+{
+        struct store_namespace seen; /* what store.h shows; counts are kept by the store */
+        char *text; /* name and fingerprint as a file has them, then a NUL: does not change */
+        uint16_t name_length, fingerprint_length;
+        struct list_node dropped; /* in namespaces.dropped */
+        struct name_node node;
+        uint64_t pending; /* puts of it that are in the index and not written yet */
+        uint64_t purge_seq;
+        uint64_t generation;       /* of the files, that holds it first */
+        struct store_purge *sweep; /* that counts its chunks as they are dropped; see purge.c */
+};
+
+/* Reads both files, or makes them. `reserve_bytes`: what is allocated of each from the start.
+ * *ret_lost: neither is whole: whatever the table holds belongs to nobody. */
+int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes,
+                    bool *ret_lost, char ret_error[static STORE_ERROR_BYTES]);
+struct namespaces *namespaces_free(struct namespaces *n);
+/* Writes both now, if anything changed: for opening, when there is no I/O to wait for. */
+int namespaces_write_now(struct namespaces *n);
+/* `path`: what kio is told that the files lie on. */
+void namespaces_set_io(struct namespaces *n, struct kio *io, unsigned path,
+                       void (*progress)(void *userdata), void *userdata);
+
+/* What both files take of the limit. */
+uint64_t namespaces_charged(const struct namespaces *n);
+
+unsigned namespaces_count(const struct namespaces *n);
+struct namespace *namespaces_get(const struct namespaces *n, uint32_t id);
+struct namespace *namespaces_at(const struct namespaces *n, unsigned i);
+uint64_t namespaces_purge_seq(const struct namespaces *n);
+uint64_t namespaces_max_seq(const struct namespaces *n); /* of all purges */
+/* Is an entry of this sequence in this namespace dead, by purges or because nobody knows it? */
+bool namespaces_is_dead(const struct namespaces *n, uint32_t id, uint64_t seq);
+/* Ids up to this one are not given any more. */
+void namespaces_reserve_id(struct namespaces *n, uint32_t id);
+uint32_t namespaces_next_id(const struct namespaces *n);
+struct namespace *namespaces_find(const struct namespaces *n, uint16_t tenant, const char *name);
+/* Makes one that another path of the store has; written with the next change. `room` and `seq` as
+ * below. */
+int namespaces_adopt(struct namespaces *n, const struct store_namespace *ns, uint64_t room,
+                     uint64_t seq);
+/* Takes it off the list, which is written with the next change. Nothing of it may be in the index.
+ */
+void namespaces_drop(struct namespaces *n, struct namespace *ns);
+
+/* What this path knows of the others: see struct volume_set. */
+const struct volume_set *namespaces_set(const struct namespaces *n);
+/* It knows this of them; written with the next change. */
+void namespaces_note_set(struct namespaces *n, const struct volume_set *set);
+/* The epoch by which whatever the path had missed is made up for; written with the next change. */
+uint64_t namespaces_emptied_at(const struct namespaces *n);
+void namespaces_note_emptied(struct namespaces *n, uint64_t epoch);
+
+/* Are name and fingerprint as namespaces have them? */
+bool namespaces_may_open(const struct store_namespace_open *req);
+/* Queues the request: namespaces_drain() completes it, with `id` set where the result is 0 or
+ * STORE_MISMATCH. `room`: bytes that the files may grow. `seq`: the last sequence that was given.
+ * What the table has under the id of a new namespace up to that one was another's, and is dead. */
+void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req, uint64_t room,
+                         uint64_t seq);
+/* `set`: what is noted with it; may be NULL. A namespace id of 0 notes only that. */
+void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq,
+                      const struct volume_set *set);
+/* The same for taking it off the list; req->namespace_id says which. */
+void namespaces_remove(struct namespaces *n, struct store_purge *req, const struct volume_set *set);
+/* Purges asked for; of these, from the first on, those that are over; of these, those of something
+ * that could not be written. */
+struct namespaces_purges {
+        uint64_t begun, over, failed;
+};
+const struct namespaces_purges *namespaces_purges(const struct namespaces *n);
+/* Everything up to `seq` is dead; written with the next change. */
+void namespaces_purge_all(struct namespaces *n, uint64_t seq);
+
+/* Starts the next write if one is needed. `retry`: also one that failed before, when its time has
+ * come. */
+void namespaces_turn(struct namespaces *n, uint64_t now_ns, bool retry);
+/* When that is, CLOCK_MONOTONIC; 0: nothing is to be retried. */
+uint64_t namespaces_deadline_ns(const struct namespaces *n);
+/* Calls complete() for what is done. Was there any? */
+bool namespaces_drain(struct namespaces *n);
+/* Requests not completed, and own operations. */
+uint64_t namespaces_pending(const struct namespaces *n);
+uint64_t namespaces_sync_errors(const struct namespaces *n);
+int namespaces_last_error(const struct namespaces *n);

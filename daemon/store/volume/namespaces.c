@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The namespaces of a volume, as the store sees them; namespace.c has the list. What they are to
+ * the chunks is here: a namespace with chunks of one size has a class for it, and what a
+ * purge is about is not found from then on, before that is written down, and leaves the index a
+ * step at a time (purge.c). Loop thread. */
+#include <string.h>
+
+#include "store/volume/internal.h"
+
+void volume_namespace_open(struct volume *v, struct store_namespace_open *req)
+{
+        uint64_t charged = volume_charged(v);
+        const struct namespace *ns;
+
+        namespaces_open_one(v->namespaces, req,
+                            v->params.limit > charged ? v->params.limit - charged : 0, v->seq);
+        ns = namespaces_get(v->namespaces, req->id);
+        /* Too large, or no room among the classes: then chunks use the shared classes. */
+        if (ns && ns->seen.chunk_bytes)
+                slabs_declare_class(v->slabs, ns->seen.chunk_bytes);
+        volume_nudge(v);
+}
+
+const struct store_namespace *volume_namespace_get(const struct volume *v, uint32_t id)
+{
+        const struct namespace *ns = namespaces_get(v->namespaces, id);
+
+        return ns ? &ns->seen : NULL;
+}
+
+const struct store_namespace *volume_namespace_at(const struct volume *v, unsigned i)
+{
+        const struct namespace *ns = namespaces_at(v->namespaces, i);
+
+        return ns ? &ns->seen : NULL;
+}
+
+const struct store_namespace *volume_namespace_find(const struct volume *v, uint16_t tenant,
+                                                    const char *name, size_t length)
+{
+        char text[STORE_MAX_NAME + 1];
+        const struct namespace *ns;
+
+        if (length > STORE_MAX_NAME)
+                return NULL;
+        memcpy(text, name, length);
+        text[length] = '\0';
+        ns = namespaces_find(v->namespaces, tenant, text);
+        return ns ? &ns->seen : NULL;
+}
+
+bool volume_namespace_is_empty(const struct volume *v, uint32_t id)
+{
+        const struct namespace *ns = namespaces_get(v->namespaces, id);
+
+        return !ns || (ns->seen.chunks == 0 && ns->pending == 0);
+}
+
+void volume_namespace_remove(struct volume *v, struct store_purge *req,
+                             const struct volume_set *set)
+{
+        req->dropped = 0;
+        list_init(&req->node);
+        namespaces_remove(v->namespaces, req, set);
+        volume_nudge(v);
+}
+
+bool volume_is_sweeping(const struct volume *v)
+{
+        return !list_empty(&v->sweeps);
+}
+
+void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set)
+{
+        bool walk = req->all ? index_used(v->index) > 0
+                             : req->namespace_id != 0 &&
+                                       !volume_namespace_is_empty(v, req->namespace_id);
+
+        req->dropped = 0;
+        list_init(&req->node);
+        v->stats.purges += req->all || req->namespace_id != 0;
+        namespaces_purge(v->namespaces, req, ++v->seq, set);
+        if (walk)
+                sweep_begin(v, req);
+        volume_nudge(v);
+}

@@ -1,0 +1,612 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A chunk on its way in: slot, payload write, table entry, and if asked for a sync.
+ *
+ * From volume_put() on the chunk has its record: in the eviction order, in the index for a second
+ * put to find, and pinned. Nobody finds it to read before its entry is on disk. Puts that need a
+ * file that is being made wait, in order of their tenant, with everything but a slot. Payloads are
+ * written in parallel; their entries go to the ring, which writes all that queued up while its last
+ * write flew.
+ *
+ * A purge takes a put in flight out of the index; the put then ends with -ECANCELED
+ * wherever it is, and an entry that went out all the same is older than the purge. Drops do not see
+ * puts in flight: where a tombstone is written for an older copy of the key, the put in flight gets
+ * a sequence above that of the tombstone, and an entry that was queued before it is written again
+ * with the new one before the put is answered.
+ *
+ * Failures: a failed payload write gives the slot back and is the put's result; nothing was said to
+ * the table. What cannot be read from memory that a client shares is the client's doing and not
+ * counted as the device's (rule R2). A failed table write bypasses the path: puts are refused, gets
+ * go on. */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "store/volume/internal.h"
+
+/* A write that a full file system takes says something after this time only: freed space comes in
+ * drops. */
+#define FULL_QUIET_NS (UINT64_C(30) * 1000000000)
+
+struct put_private {
+        union {
+                struct { /* volume_put() */
+                        struct table_work work;
+                        uint64_t seq; /* of the entry that is queued */
+                };
+                /* volume_settle_drops(): those begun before it; purges likewise. */
+                struct {
+                        uint64_t drops, purges;
+                };
+        };
+        struct volume *volume;
+        uint32_t class;
+};
+static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->store_private),
+              "room in the request");
+
+struct tombstone {
+        struct table_work work;
+        bool is_asked_for; /* by a drop, not by a chunk that is bad */
+        struct key key;
+        uint64_t seq;
+        uint32_t namespace_id;
+        uint16_t tenant;
+};
+
+static struct put_private *private(struct store_put *req)
+{
+        return (struct put_private *)req->store_private;
+}
+
+void put_finish(struct volume *v, struct store_put *req, int result)
+{
+        req->result = result;
+        list_unlink(&req->node);
+        list_append(&v->done_puts, &req->node);
+}
+
+/* Nothing was stored. */
+static void put_cancel(struct volume *v, struct store_put *req, int result)
+{
+        uint32_t i = req->ref.index;
+
+        if (volume_chunk_at(v, i)->flags & CHUNK_LINKED)
+                chunk_remove(v, i);
+        chunk_unpin(v, i);
+        put_finish(v, req, result);
+}
+
+static void queue_entry(struct volume *v, struct store_put *req)
+{
+        if (!sweep_is_kept(v, req->ref.index)) {
+                put_cancel(v, req, -ECANCELED);
+        } else if (v->bypassed) {
+                put_cancel(v, req, STORE_BYPASSED);
+        } else {
+                private(req)->seq = volume_chunk_at(v, req->ref.index)->seq;
+                table_queue(v->table, &private(req)->work.item);
+        }
+}
+
+static void payload_written(struct kio_request *io)
+{
+        struct store_put *req = container_of(io, struct store_put, io);
+        struct volume *v = private(req)->volume;
+        const struct chunk *c = volume_chunk_at(v, req->ref.index);
+
+        sync_mark_dirty(v->segments[c->slab]);
+        if (io->result == -EFAULT && req->foreign) {
+                put_cancel(v, req, -EFAULT);
+        } else if (io->result < 0) {
+                v->stats.write_errors++;
+                volume_note_error(v, "writing a chunk", io->result);
+                put_cancel(v, req, (int)io->result);
+        } else {
+                v->stats.payload_writes++;
+                v->stats.payload_bytes_written += io->length;
+                if (v->full && clock_mono_ns() - v->full_ns > FULL_QUIET_NS)
+                        volume_note_full(v, false);
+                queue_entry(v, req);
+        }
+        volume_progress(v);
+}
+
+static void put_write(struct volume *v, struct store_put *req)
+{
+        const struct chunk *c = volume_chunk_at(v, req->ref.index);
+        struct segment *seg = v->segments[c->slab];
+
+        if (seg->prewriting || seg->handing_over) {
+                list_append(&seg->waiting, &req->node);
+                return;
+        }
+        if (seg->handover < 0) {
+                put_cancel(v, req, v->bypassed ? STORE_BYPASSED : seg->handover);
+                return;
+        }
+        list_append(&v->puts_flying, &req->node);
+        req->io = (struct kio_request){
+                .op = KIO_WRITE,
+                .class = KIO_CLASS_PUT,
+                .path = v->kio_path,
+                .fd = seg->fd,
+                .offset = chunk_offset(v, c),
+                .buf = (void *)req->buf,
+                .length = round_up(req->length, DISK_PAGE),
+                .region = req->region,
+                .tail = req->length % DISK_PAGE ? req->tail : NULL,
+                .complete = payload_written,
+        };
+        list_init(&req->io.node);
+        kio_submit(v->io, &req->io, chunk_affinity(v, c));
+}
+
+/* What waits for the device without being there ends; what is there is told. */
+void puts_abandon(struct volume *v)
+{
+        struct list_node *n;
+
+        for (uint32_t i = 0; i < v->n_segments; i++)
+                while ((n = list_pop(&v->segments[i]->waiting)))
+                        put_cancel(v, container_of(n, struct store_put, node), STORE_BYPASSED);
+        list_for_each_safe (&v->puts_flying, i) {
+                struct store_put *req = container_of(i, struct store_put, node);
+                void (*abandon)(struct store_put * req) = req->abandon;
+
+                req->abandon = NULL;
+                req->purges = UINT64_MAX; /* who waited was told: it is not to be tried elsewhere */
+                if (abandon)
+                        abandon(req);
+        }
+}
+
+void put_resume(struct volume *v, struct segment *seg)
+{
+        struct list_node waiting = LIST_INIT(waiting), *n;
+
+        list_splice(&waiting, &seg->waiting);
+        while ((n = list_pop(&waiting)))
+                put_write(v, container_of(n, struct store_put, node));
+}
+
+static struct tenant_room *room_of(struct volume *v, const struct store_put *req)
+{
+        struct tenant_room *room = &v->tenants[req->tenant];
+
+        if (!room->waiting.next) {
+                list_init(&room->waiting);
+                list_init(&room->turn);
+        }
+        return room;
+}
+
+static void wait_for_slot(struct volume *v, struct store_put *req)
+{
+        struct tenant_room *room = room_of(v, req);
+
+        list_append(&room->waiting, &req->node);
+        if (list_empty(&room->turn))
+                list_append(&v->slot_waiting, &room->turn);
+        v->n_slot_waiting++;
+}
+
+/* The tenant's next one. False: there is no slot for it now. */
+static bool serve_next(struct volume *v, struct tenant_room *room)
+{
+        struct store_put *req = container_of(room->waiting.next, struct store_put, node);
+        int r;
+
+        if (!sweep_is_kept(v, req->ref.index))
+                r = -ECANCELED;
+        else if (v->bypassed)
+                r = STORE_BYPASSED;
+        else
+                r = room_acquire(v, req->ref.index, private(req)->class);
+        if (r == ROOM_WAIT)
+                return false;
+        if (r == STORE_FULL) {
+                /* What is pinned by others comes free; what only waits here does not. */
+                if (v->pins > v->n_slot_waiting)
+                        return false;
+                r = -ENOSPC;
+        }
+        list_unlink(&req->node);
+        v->n_slot_waiting--;
+        if (r == 0)
+                put_write(v, req);
+        else
+                put_cancel(v, req, r);
+        return true;
+}
+
+/* Tenants in turn, each in its order: one that cannot be served keeps nobody else waiting. */
+void put_serve_waiting(struct volume *v)
+{
+        struct list_node turn = LIST_INIT(turn), over = LIST_INIT(over), *n;
+
+        list_splice(&turn, &v->slot_waiting);
+        while ((n = list_pop(&turn))) {
+                struct tenant_room *room = container_of(n, struct tenant_room, turn);
+
+                if (!serve_next(v, room))
+                        list_append(&over, n);
+                else if (!list_empty(&room->waiting))
+                        list_append(&turn, n);
+        }
+        list_splice(&v->slot_waiting, &over);
+}
+
+int volume_put(struct volume *v, struct store_put *req)
+{
+        struct namespace *ns;
+        uint32_t i;
+        int r, class;
+
+        assert(v->open);
+        if (v->stopping || v->bypassed || v->params.as_is)
+                return STORE_BYPASSED;
+        if (req->length == 0 || req->length > v->max_chunk)
+                return STORE_TOO_LARGE;
+        ns = namespaces_get(v->namespaces, req->namespace_id);
+        if (!ns)
+                return -EINVAL;
+        i = index_find(v->index, req->namespace_id, &req->key, req->hash);
+        if (i != INDEX_NONE && sweep_is_kept(v, i))
+                return STORE_EXISTS;
+        class = slabs_class_of(v->slabs, req->tenant, req->length);
+        if (class < 0)
+                return class == -ENOSPC ? STORE_FULL : STORE_TOO_LARGE;
+        while ((i = index_acquire(v->index)) == INDEX_NONE)
+                if (!room_evict_any(v, (unsigned)class))
+                        return STORE_FULL;
+
+        struct chunk *c = volume_chunk_at(v, i);
+
+        c->key = req->key;
+        c->seq = ++v->seq;
+        c->created_ms = clock_unix_ms();
+        memcpy(c->parent, req->parent.bytes, sizeof(c->parent));
+        c->namespace_id = req->namespace_id;
+        c->length = req->length;
+        c->crc = req->crc;
+        c->flags |= CHUNK_PENDING;
+        ns->pending++;
+        index_link(v->index, i, req->hash);
+        evict_insert(v->evict, i, (uint32_t) class, req->length);
+        chunk_pin(v, i);
+
+        req->ref = volume_ref(v, i);
+        *private(req) = (struct put_private){ .volume = v, .class = (uint32_t) class };
+        list_init(&private(req)->work.item.node);
+        list_init(&req->node);
+
+        r = list_empty(&v->slot_waiting) ? room_acquire(v, i, (unsigned)class) : ROOM_WAIT;
+        if (r == ROOM_WAIT) {
+                wait_for_slot(v, req);
+        } else if (r == 0) {
+                put_write(v, req);
+        } else {
+                chunk_remove(v, i);
+                chunk_unpin(v, i);
+                req->ref = STORE_REF_NONE;
+                return r;
+        }
+        v->requests++;
+        return 0;
+}
+
+void chunk_publish(struct volume *v, uint32_t i)
+{
+        struct chunk *c = volume_chunk_at(v, i);
+        struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
+
+        assert(ns);
+        ns->pending -= (c->flags & CHUNK_PENDING) != 0;
+        c->flags &= ~(unsigned)CHUNK_PENDING;
+        ns->seen.chunks++;
+        ns->seen.bytes += c->length;
+        v->chunks++;
+        v->payload_bytes += c->length;
+        if (v->ops.home && v->ops.home(v->ops.userdata, c->namespace_id, &c->key) != v->number) {
+                c->flags |= CHUNK_DISPLACED;
+                v->displaced++;
+        }
+        if (v->watch)
+                chunk_tell(v, i, ns->seen.tenant, true);
+}
+
+void chunk_tell(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there)
+{
+        const struct chunk *c = volume_chunk_at(v, i);
+        struct key key = c->key;
+
+        v->watch->changed(v->watch->userdata, store_walk_at(v->number, i), c->namespace_id, tenant,
+                          &key, is_there);
+}
+
+static int queue_tombstone(struct volume *v, uint32_t namespace_id, const struct key *key,
+                           bool is_asked_for)
+{
+        const struct namespace *ns = namespaces_get(v->namespaces, namespace_id);
+        struct tombstone *t;
+
+        if (!ns)
+                return 0; /* nothing of it is on disk */
+        t = malloc(sizeof(*t));
+        if (!t)
+                return -ENOMEM;
+        *t = (struct tombstone){
+                .work.kind = WORK_TOMBSTONE,
+                .is_asked_for = is_asked_for,
+                .key = *key,
+                .seq = ++v->seq,
+                .namespace_id = namespace_id,
+                .tenant = ns->seen.tenant,
+        };
+        v->tombstones++;
+        v->drops_begun += is_asked_for;
+        table_queue(v->table, &t->work.item);
+        return 0;
+}
+
+int put_tombstone(struct volume *v, uint32_t namespace_id, const struct key *key)
+{
+        return queue_tombstone(v, namespace_id, key, true);
+}
+
+/* Without a tombstone the next start finds it, and whoever reads it then that it is bad. */
+void chunk_discard(struct volume *v, uint32_t i)
+{
+        const struct chunk *c = volume_chunk_at(v, i);
+
+        if (!v->bypassed)
+                (void)queue_tombstone(v, c->namespace_id, &c->key, false);
+        chunk_remove(v, i);
+}
+
+void chunk_condemn(struct volume *v, uint32_t i, int error)
+{
+        const struct chunk *c = volume_chunk_at(v, i);
+        struct store_chunk chunk = volume_describe(c);
+
+        if (error == 0)
+                v->stats.crc_failures++;
+        if (v->params.on_finding)
+                v->params.on_finding(v->params.userdata, &(struct store_finding){
+                                                                 .path = v->path,
+                                                                 .segment = c->slab,
+                                                                 .offset = chunk_offset(v, c),
+                                                                 .chunk = &chunk,
+                                                                 .error = error,
+                                                         });
+        chunk_discard(v, i);
+}
+
+/* Tombstones are written in the order of the drops, and purges in theirs, so who asked first is
+ * settled first. Purges count, since one takes a put out of the index whose entry may be on disk
+ * already. If it cannot be written, whoever settles next is told. */
+void drops_settle(struct volume *v)
+{
+        const struct namespaces_purges *purges = namespaces_purges(v->namespaces);
+
+        if (purges->failed != v->purges_failed) {
+                v->purges_failed = purges->failed;
+                v->purge_lost = true;
+        }
+        while (!list_empty(&v->drops_waiting)) {
+                struct store_put *req = container_of(v->drops_waiting.next, struct store_put, node);
+                const struct put_private *asked = private(req);
+
+                if (asked->drops > v->drops_over || asked->purges > purges->over)
+                        return;
+                list_unlink(&req->node);
+                put_finish(v, req, v->drops_lost || v->purge_lost ? STORE_BYPASSED : 0);
+                if (list_empty(&v->drops_waiting))
+                        v->purge_lost = false;
+        }
+}
+
+void volume_settle_drops(struct volume *v, struct store_put *req)
+{
+        v->requests++;
+        list_init(&req->node);
+        *private(req) = (struct put_private){
+                .volume = v,
+                .drops = v->drops_begun,
+                .purges = namespaces_purges(v->namespaces)->begun,
+        };
+        list_append(&v->drops_waiting, &req->node);
+        drops_settle(v);
+        volume_nudge(v);
+}
+
+bool volume_loses_drops(const struct volume *v)
+{
+        return v->open && (v->drops_lost || v->drops_begun != v->drops_over);
+}
+
+/* --- the table's questions and answers --- */
+
+void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret)
+{
+        const struct segment *seg = v->segments[c->slab];
+
+        *ret = (struct disk_entry){
+                .key = c->key,
+                .seq = c->seq,
+                .segment = c->slab,
+                .slot_offset = (uint32_t)(chunk_offset(v, c) / DISK_PAGE),
+                .slot_pages = (uint32_t)(seg->slot_bytes / DISK_PAGE),
+                .length = c->length,
+                .payload_crc = c->crc,
+                .tenant = (uint16_t)seg->tenant,
+                .namespace_id = c->namespace_id,
+                .created_ms = c->created_ms,
+                .segment_epoch = seg->epoch,
+        };
+        memcpy(ret->parent, c->parent, sizeof(ret->parent));
+}
+
+static struct store_put *put_of(struct table_work *work)
+{
+        return container_of((void *)container_of(work, struct put_private, work), struct store_put,
+                            store_private);
+}
+
+static bool fill(void *userdata, struct table_item *item, struct disk_entry *ret)
+{
+        struct volume *v = userdata;
+        struct table_work *work = container_of(item, struct table_work, item);
+
+        if (work->kind == WORK_HANDOVER) {
+                handover_entry(container_of(work, struct segment, record), ret);
+                return true;
+        }
+        if (work->kind == WORK_TOMBSTONE) {
+                const struct tombstone *t = container_of(work, struct tombstone, work);
+
+                *ret = (struct disk_entry){
+                        .key = t->key,
+                        .seq = t->seq,
+                        .tenant = t->tenant,
+                        .flags = DISK_ENTRY_TOMBSTONE,
+                        .namespace_id = t->namespace_id,
+                };
+                return true;
+        }
+
+        const struct chunk *c = volume_chunk_at(v, put_of(work)->ref.index);
+
+        if (!sweep_is_kept(v, put_of(work)->ref.index))
+                return false;
+        entry_from_chunk(v, c, ret);
+        /* A tombstone that was queued since comes after it, and must have the higher one. */
+        ret->seq = private(put_of(work))->seq;
+        return true;
+}
+
+static void written(void *userdata, struct table_item *item, uint32_t page, int r)
+{
+        struct volume *v = userdata;
+        struct table_work *work = container_of(item, struct table_work, item);
+
+        if (work->kind == WORK_HANDOVER) {
+                handover_written(container_of(work, struct segment, record), r);
+                return;
+        }
+        if (work->kind == WORK_TOMBSTONE) {
+                struct tombstone *t = container_of(work, struct tombstone, work);
+
+                v->tombstones--;
+                v->drops_over += t->is_asked_for;
+                v->drops_lost = v->drops_lost || (t->is_asked_for && r < 0);
+                free(t);
+                drops_settle(v);
+                return;
+        }
+
+        struct store_put *req = put_of(work);
+        struct chunk *c = volume_chunk_at(v, req->ref.index);
+
+        if (r == -ECANCELED || !sweep_is_kept(v, req->ref.index)) {
+                put_cancel(v, req, -ECANCELED);
+        } else if (r < 0) {
+                put_cancel(v, req, STORE_BYPASSED);
+        } else if (c->seq != private(req)->seq) {
+                queue_entry(v, req); /* a tombstone has overtaken it */
+        } else {
+                table_place(v->table, page, req->ref.index);
+                chunk_publish(v, req->ref.index);
+                v->stats.puts++;
+                if (req->durable) {
+                        sync_want(v->segments[c->slab]);
+                        list_unlink(&req->node);
+                        list_append(&v->sync_waiting, &req->node);
+                } else {
+                        put_finish(v, req, 0);
+                }
+                chunk_unpin(v, req->ref.index);
+        }
+}
+
+static void entry(void *userdata, uint32_t i, struct disk_entry *ret)
+{
+        const struct volume *v = userdata;
+
+        entry_from_chunk(v, volume_chunk_at(v, i), ret);
+}
+
+const struct table_ops volume_table_ops = { .fill = fill, .written = written, .entry = entry };
+
+static void table_complete_with(struct volume *v, int r)
+{
+        table_complete(v->table, r);
+        ring_use_growth(v);
+        put_serve_waiting(v);
+}
+
+/* What is said to have failed may be on the disk, and would be found by the next start: puts that
+ * failed, and keys that were dropped since. So before anybody is answered the superblock says that
+ * these pages count for nothing. What they carried still lies where it lay. */
+static void table_failed(struct volume *v, int r)
+{
+        char reason[128];
+
+        v->stats.write_errors++;
+        snprintf(reason, sizeof(reason), "the table cannot be written: %s", strerror(-r));
+        volume_bypass(v, reason);
+        v->table_error = r;
+        v->void_position = (uint32_t)(v->table_io.offset / DISK_PAGE);
+        v->void_pages = (uint32_t)(v->table_io.length / DISK_PAGE);
+        mark_want(v, MARK_VOID);
+}
+
+void put_table_is_void(struct volume *v, int r)
+{
+        if (r < 0)
+                v->ops.doubtful(v->ops.userdata, v);
+        table_complete_with(v, v->table_error);
+}
+
+static void table_written(struct kio_request *io)
+{
+        struct volume *v = container_of(io, struct volume, table_io);
+        /* Whoever waited for a device that hung was told that his put failed. */
+        int r = io->result >= 0 && v->abandoned ? -ETIMEDOUT : (int)MIN(io->result, 0);
+
+        v->operations--;
+        if (r < 0) {
+                table_failed(v, r);
+        } else {
+                v->stats.table_writes++;
+                v->stats.table_bytes_written += io->length;
+                table_complete_with(v, 0);
+        }
+        volume_progress(v);
+}
+
+void table_kick(struct volume *v)
+{
+        const void *buf;
+        uint64_t offset, bytes;
+
+        if (!table_compose(v->table, &buf, &offset, &bytes))
+                return;
+        v->table_io = (struct kio_request){
+                .op = KIO_WRITE,
+                .class = KIO_CLASS_PUT,
+                .path = v->kio_path,
+                .fd = v->table_fd,
+                .offset = offset,
+                .buf = (void *)buf,
+                .length = bytes,
+                .complete = table_written,
+        };
+        list_init(&v->table_io.node);
+        v->operations++;
+        kio_submit(v->io, &v->table_io, 0);
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A start: a set of hashes. All 64 bits of a key's are what is kept of it: they are keyed anew in
+ * each process, and two keys of the same one are as likely as a checksum that errs. */
+#include "store/volume/recovery/internal.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "base/pages.h"
+#include "checked.h"
+#include "prefetch.h"
+
+enum { FIRST_ROOM = 1024, MANY = 64 * 1024 };
+
+/* Where it is, or would be. The index takes its buckets from the low bits. */
+static uint64_t *place_of(const struct gone *g, uint64_t hash)
+{
+        uint64_t i = hash >> 20 & (g->room - 1);
+
+        while (g->hashes[i] != 0 && g->hashes[i] != hash)
+                i = (i + 1) & (g->room - 1);
+        return &g->hashes[i];
+}
+
+static bool has_room(const struct gone *g, uint64_t n)
+{
+        return 4 * n <= 3 * g->room;
+}
+
+static int grow(struct gone *g)
+{
+        uint64_t n = g->n < MANY ? g->n + 1 : MAX(g->n + 1, g->likely);
+        struct gone larger = { .n = g->n,
+                               .room = MAX(g->room, (uint64_t)FIRST_ROOM),
+                               .likely = g->likely };
+
+        while (!has_room(&larger, n))
+                larger.room *= 2;
+        larger.hashes = pages_map(larger.room * sizeof(uint64_t));
+        if (!larger.hashes)
+                return -ENOMEM;
+        for (uint64_t i = 0; i < g->room; i++)
+                if (g->hashes[i] != 0)
+                        *place_of(&larger, g->hashes[i]) = g->hashes[i];
+        gone_fini(g);
+        *g = larger;
+        return 0;
+}
+
+int gone_add(struct gone *g, uint64_t hash)
+{
+        uint64_t *place;
+
+        if (!has_room(g, g->n + 1)) {
+                int r = grow(g);
+
+                if (r < 0)
+                        return r;
+        }
+        place = place_of(g, hash);
+        g->n += *place == 0;
+        *place = hash;
+        return 0;
+}
+
+bool gone_has(const struct gone *g, uint64_t hash)
+{
+        return g->n > 0 && *place_of(g, hash) != 0;
+}
+
+void gone_prefetch(const struct gone *g, uint64_t hash)
+{
+        if (g->room > 0)
+                prefetch(&g->hashes[hash >> 20 & (g->room - 1)]);
+}
+
+void gone_fini(struct gone *g)
+{
+        if (g->hashes)
+                munmap(g->hashes, g->room * sizeof(uint64_t));
+        *g = (struct gone){};
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A start, the way through the ring. Where the newest page lies is found by halves: the pages were
+ * written in turn, so those from the first on to the newest have sequences at least as high as the
+ * first one's. A crash may have left the pages around the newest as they were, and damage any: what
+ * is found here is a guess, and who looks at the pages sees whether it holds. */
+#include "store/volume/recovery/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+#include "cleanup.h"
+
+void recover_plan_fini(struct plan *plan)
+{
+        free(plan->visits);
+        free(plan->turns);
+        *plan = (struct plan){};
+}
+
+static int plan_start(struct recovery *rec, uint32_t max_visits)
+{
+        struct plan *plan = &rec->plan;
+
+        recover_plan_fini(plan);
+        plan->visits = calloc(max_visits, sizeof(*plan->visits));
+        plan->turns = calloc(max_visits, sizeof(*plan->turns));
+        return plan->visits && plan->turns ? 0 : -ENOMEM;
+}
+
+static uint32_t count_blocks(const struct recovery *rec)
+{
+        return (rec->pages + rec->room - 1) / rec->room;
+}
+
+/* All in one block, which is read if it is not the last one that was. */
+static void add_visit(struct recovery *rec, uint32_t high, uint32_t low)
+{
+        struct plan *plan = &rec->plan;
+        uint32_t first = low / rec->room * rec->room;
+
+        if (!rec->written[low / rec->room])
+                return;
+        if (plan->n_turns == 0 || plan->turns[plan->n_turns - 1] != first)
+                plan->turns[plan->n_turns++] = first;
+        plan->visits[plan->n_visits++] =
+                (struct visit){ .turn = plan->n_turns - 1, .high = high, .low = low };
+}
+
+static void add_block(struct recovery *rec, uint32_t number)
+{
+        add_visit(rec, MIN((number + 1) * rec->room, rec->pages) - 1, number * rec->room);
+}
+
+int recover_plan_all(struct recovery *rec)
+{
+        int r = plan_start(rec, count_blocks(rec));
+
+        for (uint32_t i = 0; r == 0 && i < count_blocks(rec); i++)
+                add_block(rec, i);
+        return r;
+}
+
+int recover_plan_back(struct recovery *rec, uint32_t newest)
+{
+        uint32_t n = count_blocks(rec), at = newest / rec->room,
+                 end = MIN((at + 1) * rec->room, rec->pages);
+        int r = plan_start(rec, n + 1);
+
+        if (r < 0)
+                return r;
+        add_visit(rec, newest, at * rec->room);
+        for (uint32_t i = at; i-- > 0;)
+                add_block(rec, i);
+        for (uint32_t i = n; --i > at;)
+                add_block(rec, i);
+        if (newest + 1 < end)
+                add_visit(rec, end - 1, newest + 1);
+        return 0;
+}
+
+struct numbered {
+        uint64_t sequence;
+        uint32_t page;
+};
+
+static int by_sequence(const void *a, const void *b)
+{
+        const struct numbered *x = a, *y = b;
+
+        return x->sequence < y->sequence ? 1 : x->sequence > y->sequence ? -1 : 0;
+}
+
+int recover_plan_sorted(struct recovery *rec)
+{
+        _cleanup_(freep) struct numbered *order = calloc(rec->pages, sizeof(*order));
+        uint32_t n = 0;
+        int r;
+
+        if (!order)
+                return -ENOMEM;
+        for (uint32_t i = 0; i < rec->pages; i++)
+                if (rec->sequences[i] != 0 && rec->sequences[i] != TABLE_STALE)
+                        order[n++] = (struct numbered){ rec->sequences[i], i };
+        qsort(order, n, sizeof(*order), by_sequence);
+        r = plan_start(rec, MAX(n, 1u));
+        if (r < 0)
+                return r;
+        for (uint32_t i = 0, end; i < n; i = end) {
+                uint32_t high = order[i].page, low = high;
+
+                for (end = i + 1; end < n && low % rec->room != 0 && order[end].page == low - 1;
+                     end++)
+                        low--;
+                add_visit(rec, high, low);
+        }
+        return 0;
+}
+
+/* --- the guess --- */
+
+/* Sequences in a block; 0: it has no page that is valid. */
+struct glance {
+        bool taken;
+        uint64_t first, highest;
+};
+
+struct guess {
+        uint64_t sequence; /* the highest seen; 0: none */
+        uint32_t page;
+        bool damaged;           /* something could not be read, or is not whole */
+        struct glance *glances; /* by block */
+};
+
+/* A block is read once, however often it is asked for. */
+static struct glance glance_at(struct recovery *rec, struct guess *guess, uint32_t number)
+{
+        struct glance *g = &guess->glances[number];
+        struct block *b = &rec->block;
+
+        if (g->taken)
+                return *g;
+        g->taken = true;
+        recover_block_glance(rec, b, number * rec->room);
+        recover_block_check(rec, b);
+        guess->damaged = guess->damaged || b->unread;
+        for (uint32_t i = 0; i < b->n; i++) {
+                const struct disk_page *p = &b->pages[i];
+
+                if (!b->checks[i].valid) {
+                        guess->damaged = guess->damaged || p->magic != 0;
+                        continue;
+                }
+                g->first = g->first != 0 ? g->first : p->sequence;
+                g->highest = MAX(g->highest, p->sequence);
+                if (p->sequence > guess->sequence) {
+                        guess->sequence = p->sequence;
+                        guess->page = b->first + i;
+                }
+        }
+        b->n = 0;
+        return *g;
+}
+
+/* Goes through the pages behind this one, wherever they lead: a newer one among them is gone on
+ * from. */
+static void glance_behind(struct recovery *rec, struct guess *guess, uint32_t page)
+{
+        uint32_t n = count_blocks(rec), number = page / rec->room,
+                 seen = MIN((number + 1) * rec->room, rec->pages) - 1 - page;
+
+        for (uint32_t i = 1; i < n && seen < TABLE_UNSYNCED_MAX; i++) {
+                uint64_t before = guess->sequence;
+                uint32_t at = (number + i) % n;
+
+                glance_at(rec, guess, at);
+                seen += MIN(rec->room, rec->pages - at * rec->room);
+                if (guess->sequence > before)
+                        seen = 0;
+        }
+}
+
+/* By halves. Then what might be newer: a page is written behind those before it, and all but
+ * TABLE_UNSYNCED_MAX of these have been synced; so where that many are older, or were never
+ * written, and none of them is damaged, there is no newer one behind them. Behind the end of a ring
+ * that is about to grow, or has not long been larger, lies the begin. */
+uint32_t recover_guess_newest(struct recovery *rec, bool *ret_sure)
+{
+        uint32_t low = 0, high = count_blocks(rec);
+        _cleanup_(freep) struct glance *glances = calloc(high, sizeof(*glances));
+        struct guess guess = { .glances = glances };
+        uint64_t first = glances ? glance_at(rec, &guess, 0).first : 0;
+
+        if (first == 0)
+                return UINT32_MAX;
+        while (high - low > 1) {
+                uint32_t middle = low + (high - low) / 2;
+
+                if (glance_at(rec, &guess, middle).highest < first)
+                        high = middle;
+                else
+                        low = middle;
+        }
+        glance_behind(rec, &guess, guess.page);
+        glance_behind(rec, &guess, rec->pages - 1);
+        *ret_sure = !guess.damaged;
+        return guess.page;
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A start, the reading: the ring's pages, checked. recovery.c says what for.
+ *
+ * A ring of up to 64 MiB is one block; a larger one is many, which are read past the page cache
+ * where that is possible: memory that is touched for the first time may cost more than the device.
+ * Then there are threads beside, which threads.c has. Without them everything is done in
+ * turn.
+ *
+ * A block that was never written is not read, and what cannot be read is as good as zeros. */
+#include "store/volume/recovery/internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/pages.h"
+#include "checked.h"
+#include "cleanup.h"
+
+enum {
+        READ_PAGES = 256,
+        STEP_BYTES = 1024 * 1024, /* a power of two */
+        KEEP_PAGES = 64 * 1024 * 1024 / DISK_PAGE,
+};
+
+/* What is allocated and was never written need not be read: the kernel would zero pages of its own
+ * first. Asked once, before the first read: pages that it reads ahead there are data to it. */
+static int find_written(struct recovery *rec)
+{
+        uint32_t n = (rec->pages + rec->room - 1) / rec->room;
+        uint64_t bytes = (uint64_t)rec->room * DISK_PAGE;
+        off_t end = 0;
+
+        rec->written = calloc(n, sizeof(*rec->written));
+        if (!rec->written)
+                return -ENOMEM;
+        for (;;) {
+                off_t data = lseek(rec->v->table_fd, end, SEEK_DATA);
+
+                if (data < 0 && errno == ENXIO)
+                        return 0;
+                end = data < 0 ? -1 : lseek(rec->v->table_fd, data, SEEK_HOLE);
+                if (end <= data) {
+                        memset(rec->written, true, n); /* it does not say */
+                        return 0;
+                }
+                for (uint64_t i = (uint64_t)data / bytes; i < n && i * bytes < (uint64_t)end; i++)
+                        rec->written[i] = true;
+        }
+}
+
+/* What cannot be read is as good as zeros: not valid. */
+static void block_read(const struct recovery *rec, struct block *b, bool glance)
+{
+        char *buf = (char *)b->pages;
+        uint64_t offset = (uint64_t)b->first * DISK_PAGE, bytes = (uint64_t)b->n * DISK_PAGE,
+                 done = 0, step = STEP_BYTES;
+        bool zeros = !rec->written[b->first / rec->room];
+
+        if (zeros && !b->zeros)
+                memset(buf, 0, (size_t)rec->room * DISK_PAGE);
+        b->zeros = zeros;
+        if (zeros)
+                return;
+        while (done < bytes) {
+                /* To the end of a page, whatever was read before. */
+                uint64_t next = MIN(round_down(done, DISK_PAGE) + step, bytes);
+                ssize_t k =
+                        pread(rec->v->table_fd, buf + done, next - done, (off_t)(offset + done));
+
+                if (k < 0 && errno == EINTR)
+                        continue;
+                if (k > 0) {
+                        done += (uint64_t)k;
+                        step = MIN(2 * step, (uint64_t)STEP_BYTES);
+                } else if (k == 0) {
+                        memset(buf + done, 0, bytes - done);
+                        break;
+                } else if (step > DISK_PAGE && !glance) {
+                        /* Somewhere in there: a direct read says no more, and each that fails may
+                         * take the device a second. */
+                        step /= 2;
+                } else {
+                        b->unread = true;
+                        memset(buf + done, 0, next - done);
+                        done = next;
+                }
+        }
+}
+
+/* No store has come to give a sequence that a record has no room for. */
+static bool entry_valid(const struct disk_entry *e, const uint8_t uuid[static DISK_UUID_BYTES])
+{
+        return disk_entry_valid(e, uuid) && e->seq <= CHUNK_SEQ_MAX;
+}
+
+void recover_block_check(const struct recovery *rec, struct block *b)
+{
+        const struct volume *v = rec->v;
+        const uint8_t *uuid = v->dir->superblock.uuid;
+
+        b->checked = true;
+        for (uint32_t i = 0; i < b->n; i++) {
+                const struct disk_page *p = &b->pages[i];
+                struct check *c = &b->checks[i];
+
+                if (i + 1 < b->n)
+                        recover_prefetch_page(p + 1);
+                c->valid = disk_page_valid(p, uuid, b->first + i) &&
+                           p->sequence <= RECOVER_PAGE_SEQUENCE_MAX;
+                c->entries = 0;
+                for (unsigned j = 0; c->valid && !rec->shallow && j < p->count; j++) {
+                        const struct disk_entry *e = &p->entries[j];
+
+                        if (!entry_valid(e, uuid))
+                                continue;
+                        c->entries |= UINT32_C(1) << j;
+                        c->hashes[j] = key_hash(&v->params.secret, e->namespace_id, &e->key);
+                        if (c->hashes[j] == 0)
+                                c->hashes[j] = UINT64_C(1) << 63; /* the low half is the index's */
+                }
+        }
+}
+
+static void block_fill(const struct recovery *rec, struct block *b, uint32_t first, bool glance)
+{
+        b->first = first;
+        b->n = MIN(rec->room, rec->pages - first);
+        b->unread = b->checked = false;
+        block_read(rec, b, glance);
+}
+
+void recover_block_fill(const struct recovery *rec, struct block *b, uint32_t first)
+{
+        block_fill(rec, b, first, false);
+}
+
+void recover_block_glance(const struct recovery *rec, struct block *b, uint32_t first)
+{
+        block_fill(rec, b, first, true);
+}
+
+int recover_block_init(struct block *b, uint32_t room)
+{
+        b->pages = aligned_alloc(DISK_PAGE, (size_t)room * DISK_PAGE);
+        b->checks = calloc(room, sizeof(*b->checks));
+        if (!b->pages || !b->checks)
+                return -ENOMEM;
+        pages_wish_huge(b->pages, (uint64_t)room * DISK_PAGE);
+        return 0;
+}
+
+void recover_block_fini(struct block *b)
+{
+        free(b->pages);
+        free(b->checks);
+        *b = (struct block){};
+}
+
+void recover_take_turn(struct recovery *rec, uint32_t turn)
+{
+        uint32_t first = rec->plan.turns[turn];
+
+        if (rec->block.n > 0 && rec->block.first == first)
+                return;
+        if (!recover_ahead_take(rec))
+                recover_block_fill(rec, &rec->block, first);
+        assert(rec->block.first == first);
+        rec->unread = rec->unread || rec->block.unread;
+        if (!rec->block.checked)
+                recover_block_check(rec, &rec->block);
+}
+
+/* By what has been written, and by what the ring has been made for. */
+static void reckon_records(struct recovery *rec)
+{
+        uint64_t written = 0, slots = (uint64_t)rec->pages * DISK_PAGE_ENTRIES / STORE_RING_ENTRIES;
+
+        for (uint32_t first = 0; first < rec->pages; first += rec->room)
+                written += rec->written[first / rec->room];
+        written *= (uint64_t)rec->room * DISK_PAGE_ENTRIES;
+        rec->likely = (uint32_t)MIN(MIN(written, slots), (uint64_t)index_max(rec->v->index));
+        rec->superseded = written - rec->likely;
+}
+
+/* A write that failed may be there all the same. Nothing that it overwrote was needed. Once, before
+ * anything else is done to the ring: later these pages may hold what is. */
+static int erase_void(const struct volume *v, uint32_t pages)
+{
+        struct disk_superblock *sb = &v->dir->superblock;
+        _cleanup_(freep) void *zeros = aligned_alloc(DISK_PAGE, DISK_PAGE);
+
+        if (!zeros)
+                return -ENOMEM;
+        memset(zeros, 0, DISK_PAGE);
+        for (uint32_t i = 0; i < MIN(sb->void_pages, (uint32_t)TABLE_BATCH_PAGES); i++)
+                if (sb->void_position < pages && i < pages - sb->void_position &&
+                    pwrite(v->table_fd, zeros, DISK_PAGE,
+                           (off_t)(sb->void_position + (uint64_t)i) * DISK_PAGE) != DISK_PAGE)
+                        return errno ? -errno : -EIO;
+        if (fdatasync(v->table_fd) < 0)
+                return -errno;
+        sb->void_position = sb->void_pages = 0;
+        sb->incompat &= ~DISK_INCOMPAT_VOID_PAGES;
+        return dir_write_superblock(v->dir);
+}
+
+int recover_open_ring(struct recovery *rec)
+{
+        struct volume *v = rec->v;
+        struct stat st;
+        uint64_t most;
+        int r;
+
+        unlinkat(v->dir->fd, RECOVER_TABLE_NEW, 0);
+        v->table_fd = dir_open_file(v->dir, RECOVER_TABLE, O_RDWR | O_CREAT);
+        if (v->table_fd < 0)
+                return recover_fail(rec, v->table_fd, "cannot open the file \"" RECOVER_TABLE "\"");
+        if (fstat(v->table_fd, &st) < 0)
+                return recover_fail(rec, -errno, "cannot look at the file \"" RECOVER_TABLE "\"");
+        /* A ring has never been larger than the slots of a whole store need. What lies behind that
+         * is no table's, and would be allocated. */
+        most = ring_pages_for(MAX(v->dir->superblock.limit, v->params.limit) / DISK_PAGE);
+        if ((uint64_t)st.st_size > most * DISK_PAGE && !v->params.as_is &&
+            ftruncate(v->table_fd, (off_t)(most * DISK_PAGE)) < 0)
+                return recover_fail(rec, -errno, "cannot cut the file \"" RECOVER_TABLE "\"");
+        rec->pages = (uint32_t)MIN(
+                MAX((uint64_t)st.st_size / DISK_PAGE, (uint64_t)STORE_RING_MIN_PAGES), most);
+        r = dir_allocate(v->table_fd, (uint64_t)rec->pages * DISK_PAGE);
+        if (r == 0 && fdatasync(v->table_fd) < 0)
+                r = -errno;
+        if (r < 0)
+                return recover_fail(rec, r, "cannot allocate the file \"" RECOVER_TABLE "\"");
+
+        if (v->dir->superblock.void_pages > 0) {
+                r = erase_void(v, rec->pages);
+                if (r < 0)
+                        return recover_fail(rec, r, "cannot erase what failed to be written");
+        }
+        /* What the kernel could not write it may still show. */
+        if (v->dir->superblock.unsynced)
+                posix_fadvise(v->table_fd, 0, 0, POSIX_FADV_DONTNEED);
+        posix_fadvise(v->table_fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+        rec->room = rec->pages <= KEEP_PAGES ? rec->pages : READ_PAGES;
+        if (v->params.table_block > 0)
+                rec->room = MIN(v->params.table_block, rec->pages);
+        rec->sequences = calloc(rec->pages, sizeof(*rec->sequences));
+        if (recover_block_init(&rec->block, rec->room) < 0 || !rec->sequences ||
+            find_written(rec) < 0)
+                return recover_fail(rec, -ENOMEM, "reading the table");
+        reckon_records(rec);
+        return 0;
+}
+
+void recover_close_ring(struct recovery *rec)
+{
+        recover_ahead_stop(rec);
+        if (rec->v->table_fd >= 0)
+                posix_fadvise(rec->v->table_fd, 0, 0, POSIX_FADV_DONTNEED);
+        free(rec->sequences);
+        free(rec->written);
+        recover_plan_fini(&rec->plan);
+        recover_block_fini(&rec->block);
+}

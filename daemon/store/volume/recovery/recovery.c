@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Start: from the files to the index. Blocks; runs once, before there is any other I/O.
+ *
+ * The ring is gone through once, from its newest page to its oldest (scan.c; probe.c
+ * finds the way, reader.c reads it). What comes to lie in the index then is live, but for
+ * what a lowered limit takes away, and slots.c gives it its place.
+ *
+ * A page counts if its CRC, the store's uuid and its position are right, an entry if its own CRC is
+ * and its place exists: damage costs the entries it hit. A page that a crash left unwritten amid
+ * newer ones is not read, and erased: what it holds would outlive the tombstones that came after
+ * it. So is a page that is not whole, before a sequence is given: overwritten and torn once more,
+ * it might be whole again, as new as what is written by then, purges and all. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include "base/clock.h"
+#include "base/pages.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "store/volume/recovery/internal.h"
+
+enum { HUGE_BYTES = 2 * 1024 * 1024 };
+
+int recover_fail(struct recovery *rec, int r, const char *what)
+{
+        return store_error(rec->error, r, "%s: %s: %s", rec->v->path, what, dir_strerror(r));
+}
+
+void *recover_huge_alloc(uint64_t bytes)
+{
+        void *p;
+
+        if (bytes < HUGE_BYTES)
+                return malloc(bytes);
+        p = aligned_alloc(HUGE_BYTES, round_up(bytes, HUGE_BYTES));
+        if (p)
+                pages_wish_huge(p, round_up(bytes, HUGE_BYTES));
+        return p;
+}
+
+void recover_forget(struct volume *v, uint32_t i)
+{
+        v->evicted++;
+        volume_chunk_at(v, i)->slab = INDEX_NO_SLAB;
+        table_forget(v->table, i);
+        index_unlink(v->index, i);
+        index_release(v->index, i);
+}
+
+void recover_forget_all(struct volume *v)
+{
+        for (uint32_t i = 0; i < index_high(v->index); i++)
+                if (volume_chunk_at(v, i)->flags & CHUNK_USED)
+                        recover_forget(v, i);
+        index_reset(v->index);
+}
+
+/* --- building --- */
+
+static int new_table(struct recovery *rec)
+{
+        struct volume *v = rec->v;
+
+        int r = table_new(&v->table, v->dir->superblock.uuid, rec->pages, index_max(v->index),
+                          &volume_table_ops, v);
+
+        return r < 0 ? recover_fail(rec, r, "making the table") : 0;
+}
+
+static int add_slabs(struct recovery *rec)
+{
+        struct volume *v = rec->v;
+        int r;
+
+        v->slab_bytes = v->segment_bytes;
+        for (uint32_t i = 0; i < v->n_segments; i++)
+                v->slab_bytes = MAX(v->slab_bytes, v->segments[i]->bytes);
+        r = slabs_new(&v->slabs, DISK_SEGMENTS_MAX, v->slab_bytes);
+        if (r < 0)
+                return recover_fail(rec, r, "making the slot allocator");
+        for (uint32_t i = 0; i < v->n_segments; i++) {
+                struct segment *seg = v->segments[i];
+
+                if (seg->fd < 0)
+                        seg->bytes = DISK_PAGE;
+                r = slabs_add(v->slabs, seg->bytes);
+                if (r < 0)
+                        return recover_fail(rec, r, "making the slot allocator");
+                if (seg->fd < 0)
+                        segment_retire(v, i);
+        }
+        v->n_retired = 0; /* those were missing already: no reason not to make new ones */
+        return 0;
+}
+
+/* Forgets what lies in the page. */
+static void drop_page(struct volume *v, uint32_t page)
+{
+        uint32_t chunk;
+
+        while ((chunk = table_chunk_in(v->table, page)) != TABLE_NOWHERE) {
+                v->evicted++;
+                chunk_remove(v, chunk);
+        }
+}
+
+static int erase_stale(struct recovery *rec)
+{
+        struct disk_page *zeros = rec->block.pages;
+
+        memset(zeros, 0, DISK_PAGE);
+        rec->block.n = 0;
+        for (uint32_t i = 0; i < rec->pages; i++)
+                if (rec->sequences[i] == TABLE_STALE &&
+                    pwrite(rec->v->table_fd, zeros, DISK_PAGE, (off_t)i * DISK_PAGE) != DISK_PAGE)
+                        return errno ? -errno : -EIO;
+        return 0;
+}
+
+static int start_ring(struct recovery *rec)
+{
+        struct volume *v = rec->v;
+        uint32_t head = rec->newest.sequence == 0 ? 0 : (rec->newest.position + 1) % rec->pages;
+        int r = erase_stale(rec);
+
+        if (r < 0)
+                return recover_fail(rec, r, "cannot write the table");
+        for (uint32_t i = 0; i < MIN(rec->newest.safe, rec->pages - 1); i++)
+                drop_page(v, (head + i) % rec->pages);
+        r = table_start(v->table, head, rec->max_sequence + 1);
+        if (r == -ENOSPC) {
+                drop_page(v, head);
+                r = table_start(v->table, head, rec->max_sequence + 1);
+        }
+        if (r < 0)
+                return recover_fail(rec, r, "starting the table");
+        return fdatasync(v->table_fd) < 0 ? recover_fail(rec, -errno, "cannot sync the table") : 0;
+}
+
+/* All live entries, the oldest first, into a new, smaller file, which then takes the place of the
+ * ring. */
+static int rewrite_ring(struct recovery *rec)
+{
+        struct volume *v = rec->v;
+        _cleanup_(closep) int fd =
+                dir_open_file(v->dir, RECOVER_TABLE_NEW, O_RDWR | O_CREAT | O_TRUNC);
+        struct disk_page *page = rec->block.pages;
+        uint32_t next = 0, left = index_high(v->index);
+        int r;
+
+        if (fd < 0)
+                return fd;
+        r = dir_allocate(fd, (uint64_t)rec->new_pages * DISK_PAGE);
+        if (r < 0)
+                return r;
+        rec->block.n = 0;
+        rec->pages = rec->new_pages;
+        rec->newest = (struct disk_page){};
+        v->table = table_free(v->table);
+        r = new_table(rec);
+        if (r < 0)
+                return r;
+        while (left > 0 && next < rec->pages) {
+                *page = (struct disk_page){
+                        .magic = DISK_PAGE_MAGIC,
+                        .sequence = ++rec->max_sequence,
+                        .position = next,
+                        .ring_pages = rec->pages,
+                        .run_sequence = rec->max_sequence,
+                };
+                memcpy(page->uuid, v->dir->superblock.uuid, DISK_UUID_BYTES);
+                while (left > 0 && page->count < DISK_PAGE_ENTRIES) {
+                        uint32_t i = --left;
+                        const struct chunk *c = volume_chunk_at(v, i);
+                        struct disk_entry *e = &page->entries[page->count];
+
+                        if (!(c->flags & CHUNK_USED))
+                                continue;
+                        entry_from_chunk(v, c, e);
+                        e->crc = disk_entry_crc(e, v->dir->superblock.uuid);
+                        page->count++;
+                        table_place(v->table, next, i);
+                }
+                page->crc = disk_page_crc(page);
+                if (pwrite(fd, page, DISK_PAGE, (off_t)next * DISK_PAGE) != DISK_PAGE)
+                        return errno ? -errno : -EIO;
+                rec->newest = *page;
+                next++;
+        }
+        assert(left == 0);
+        if (fsync(fd) < 0 || renameat(v->dir->fd, RECOVER_TABLE_NEW, v->dir->fd, RECOVER_TABLE) < 0)
+                return -errno;
+        close(v->table_fd);
+        v->table_fd = TAKE_FD(fd);
+        memset(rec->sequences, 0,
+               rec->pages * sizeof(*rec->sequences)); /* nothing stale in this one */
+        return dir_sync(v->dir);
+}
+
+static int recover_all(struct recovery *rec)
+{
+        struct volume *v = rec->v;
+        uint64_t reserve =
+                MIN(MAX(v->params.limit / 4096, UINT64_C(16) * 1024), UINT64_C(2) * 1024 * 1024);
+        int r;
+
+        r = namespaces_open(&v->namespaces, v->dir, reserve, &rec->names_lost, rec->error);
+        if (r < 0)
+                return r;
+        r = recover_open_ring(rec);
+        if (r == 0)
+                recover_populate_start(rec);
+        if (r == 0)
+                r = recover_open_segments(rec);
+        if (r == 0)
+                r = new_table(rec);
+        if (r == 0)
+                r = recover_look(rec);
+        if (r == 0)
+                r = recover_enforce_limit(rec);
+        if (r == 0)
+                r = add_slabs(rec);
+        if (r < 0)
+                return r;
+
+        v->seq = MAX(rec->max_seq, namespaces_max_seq(v->namespaces));
+        if (v->seq > CHUNK_SEQ_MAX - RECOVER_UNREAD_GAP ||
+            rec->max_sequence > RECOVER_PAGE_SEQUENCE_MAX - RECOVER_UNREAD_GAP)
+                return store_error(rec->error, -EOVERFLOW,
+                                   "%s: no sequence numbers are left: make the store anew",
+                                   v->path);
+        if (rec->names_lost) {
+                /* One id stays without a namespace for good: see has_other_tenants(). */
+                namespaces_reserve_id(v->namespaces, namespaces_next_id(v->namespaces));
+                namespaces_purge_all(v->namespaces, v->seq);
+                r = namespaces_write_now(v->namespaces);
+                if (r < 0)
+                        return recover_fail(rec, r, "cannot write the namespaces");
+                recover_forget_all(v);
+        }
+        r = recover_take_places(rec);
+        recover_populate_stop(rec);
+        if (r < 0)
+                return r;
+        if (rec->new_pages) {
+                r = rewrite_ring(rec);
+                if (r < 0)
+                        return recover_fail(rec, r, "cannot make a smaller table");
+        }
+        return start_ring(rec);
+}
+
+int recover(struct volume *v, char ret_error[static STORE_ERROR_BYTES])
+{
+        struct recovery rec = {
+                .v = v,
+                .error = ret_error,
+                .lock = PTHREAD_MUTEX_INITIALIZER,
+                .cond = PTHREAD_COND_INITIALIZER,
+        };
+        uint64_t begun = clock_mono_ns();
+        int r = recover_all(&rec);
+
+        recover_populate_stop(&rec);
+        recover_close_ring(&rec);
+        recover_look_fini(&rec);
+#ifdef __GLIBC__
+        malloc_trim(0); /* what a start has needed is needed no more */
+#endif
+        v->stats.recover_ms = (clock_mono_ns() - begun) / 1000000;
+        return r;
+}

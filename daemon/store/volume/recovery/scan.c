@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A start, the look at the ring: from the newest page to the oldest, and in each from its last
+ * entry to its first, until every slot has been heard of. Entries of one slot, and of one key, were
+ * written in the order of their sequences, so the first that is met here is the last that was said:
+ *
+ *   of a segment  it has the epoch, and the size of the slots, that count;
+ *   of a slot     it tells whose the slot is, alive or not;
+ *   of a hand-over  all that is older says nothing of the segment any more;
+ *   of a key      it tells where it is: in its slot, or, if that is another's by now or the entry
+ *                 a tombstone, nowhere. `gone` remembers the keys that are nowhere.
+ *
+ * So whatever goes into the index stays there. Entries of namespaces that have been purged since
+ * have their slots, but no key: what is older of that is purged as well.
+ *
+ * For this the newest page must be known first. It is guessed, in a ring of several blocks, and if
+ * the pages' sequences, gone through backwards, then do not fall from page to page, all pages are
+ * looked at for their sequences alone, and the look begins anew, in their order. A ring of one
+ * block is in memory: that is what happens from the start. */
+#include "store/volume/recovery/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+#include "prefetch.h"
+
+enum {
+        OUT_OF_ORDER = 1,
+        ALL_IS_SAID = 2,
+        ARENA_BYTES = 16 * 1024 * 1024,
+};
+
+/* Puts are written as they end, not as they begin, so what was not read may have somewhat higher
+ * sequences: as many as may begin while one is under way. */
+#define UNSEEN_GAP (UINT64_C(1) << 30)
+
+/* --- slots --- */
+
+static uint64_t *hashes_new(struct recovery *rec, uint32_t n)
+{
+        uint64_t bytes = (uint64_t)n * sizeof(uint64_t), room;
+        struct arena *a = rec->arenas;
+        void *p;
+
+        if (!a || a->bytes - a->used < bytes) {
+                /* A short table tells of few slots. */
+                room = MIN((uint64_t)rec->pages * DISK_PAGE, (uint64_t)ARENA_BYTES);
+                room = round_up(MAX(bytes + sizeof(*a), room), DISK_PAGE);
+                a = recover_huge_alloc(room);
+                if (!a)
+                        return NULL;
+                *a = (struct arena){ .next = rec->arenas, .used = sizeof(*a), .bytes = room };
+                rec->arenas = a;
+        }
+        p = (char *)a + a->used;
+        a->used += bytes;
+        return memset(p, 0, bytes);
+}
+
+static void arenas_free(struct arena *a)
+{
+        while (a) {
+                struct arena *next = a->next;
+
+                free(a);
+                a = next;
+        }
+}
+
+/* The segment's part of an entry: within a file that is there, and possible. */
+static bool has_place(const struct recovery *rec, const struct disk_entry *e)
+{
+        return !(e->flags & DISK_ENTRY_TOMBSTONE) && e->slot_pages > 0 &&
+               e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
+               e->length <= (uint64_t)e->slot_pages * DISK_PAGE &&
+               e->segment_epoch <= CHUNK_SEQ_MAX && e->segment < rec->v->n_segments &&
+               range_within((uint64_t)e->slot_offset * DISK_PAGE,
+                            (uint64_t)e->slot_pages * DISK_PAGE, rec->scans[e->segment].bytes);
+}
+
+static int begin_scan(struct recovery *rec, struct segment_scan *scan, const struct disk_entry *e)
+{
+        scan->epoch = e->segment_epoch;
+        scan->slot_pages = e->slot_pages;
+        scan->tenant = e->tenant; /* a file is of one */
+        scan->slots = (uint32_t)(scan->bytes / DISK_PAGE / e->slot_pages);
+        scan->hashes = hashes_new(rec, scan->slots);
+        if (!scan->hashes)
+                return -ENOMEM;
+        rec->unheard_segments--;
+        rec->unheard_slots += scan->unheard = scan->slots;
+        return 0;
+}
+
+/* NULL: it has none, or another entry that counts has cut the segment otherwise. */
+static int find_slot(struct recovery *rec, const struct disk_entry *e, uint64_t **ret)
+{
+        struct segment_scan *scan;
+
+        *ret = NULL;
+        if (!has_place(rec, e))
+                return 0;
+        rec->max_seq = MAX(rec->max_seq, e->segment_epoch);
+        scan = &rec->scans[e->segment];
+        if (!scan->hashes && begin_scan(rec, scan, e) < 0)
+                return -ENOMEM;
+        if (e->segment_epoch == scan->epoch && e->slot_pages == scan->slot_pages &&
+            e->tenant == scan->tenant)
+                *ret = &scan->hashes[e->slot_offset / e->slot_pages];
+        return 0;
+}
+
+/* --- keys --- */
+
+static int index_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
+                       uint32_t page)
+{
+        struct volume *v = rec->v;
+        uint32_t i = index_acquire(v->index);
+        struct chunk *c;
+
+        if (i == INDEX_NONE) { /* store.entries was lowered: the newer stay */
+                v->evicted++;
+                return gone_add(&rec->gone, hash);
+        }
+        c = volume_chunk_at(v, i);
+        c->key = e->key;
+        c->namespace_id = e->namespace_id;
+        index_link(v->index, i, hash);
+        c->seq = e->seq;
+        c->created_ms = e->created_ms;
+        memcpy(c->parent, e->parent, sizeof(c->parent));
+        c->length = e->length;
+        c->crc = e->payload_crc;
+        c->slab = (uint16_t)e->segment;
+        c->slot = (e->slot_offset / e->slot_pages) & ((1u << CHUNK_SLOT_BITS) - 1);
+        table_place(v->table, page, i);
+        return 0;
+}
+
+/* It is another tenant's, of one that lost its name, or nobody's. */
+static bool is_dead(const struct recovery *rec, const struct disk_entry *e)
+{
+        const struct namespaces *names = rec->v->namespaces;
+        const struct namespace *ns;
+
+        if (namespaces_is_dead(names, e->namespace_id, e->seq))
+                return true;
+        ns = namespaces_get(names, e->namespace_id);
+        return ns->seen.tenant != e->tenant;
+}
+
+/* A slot that its segment's hand-over leaves without an entry has none. */
+static void look_at_handover(struct recovery *rec, const struct disk_entry *e)
+{
+        struct segment_scan *scan = &rec->scans[e->segment];
+
+        if (e->segment_epoch != scan->epoch)
+                return;
+        rec->unheard_slots -= scan->unheard;
+        scan->unheard = 0;
+}
+
+static int look_at_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
+                         uint32_t page)
+{
+        const struct volume *v = rec->v;
+        uint64_t *slot;
+        int r;
+
+        rec->max_seq = MAX(rec->max_seq, e->seq);
+        namespaces_reserve_id(v->namespaces, e->namespace_id);
+        r = find_slot(rec, e, &slot);
+        if (r < 0)
+                return r;
+        if (disk_entry_is_handover(e)) {
+                if (slot)
+                        look_at_handover(rec, e);
+                return 0;
+        }
+        if (slot && *slot == hash)
+                return 0; /* the key has been heard of; most likely this is the entry's copy */
+        if (!slot || *slot != 0)
+                return gone_add(&rec->gone, hash);
+        *slot = hash;
+        if (rec->scans[e->segment].unheard > 0) {
+                rec->scans[e->segment].unheard--;
+                rec->unheard_slots--;
+        }
+        if (is_dead(rec, e) || gone_has(&rec->gone, hash) ||
+            index_find(v->index, e->namespace_id, &e->key, hash) != INDEX_NONE)
+                return 0;
+        return index_entry(rec, e, hash, page);
+}
+
+/* --- pages --- */
+
+/* What the look comes to in memory is anywhere, so it is asked for ahead, a step a page: the page
+ * itself, what its entries say of slots and keys, where the index has these, and what is there. */
+
+static const uint64_t *slot_of(const struct recovery *rec, const struct disk_entry *e)
+{
+        const struct segment_scan *scan;
+
+        if (e->segment >= rec->n_scans)
+                return NULL;
+        scan = &rec->scans[e->segment];
+        return scan->hashes && e->slot_pages == scan->slot_pages &&
+                               e->slot_offset / e->slot_pages < scan->slots
+                       ? &scan->hashes[e->slot_offset / e->slot_pages]
+                       : NULL;
+}
+
+/* Step 0: slots and keys that are gone. Steps 1 and 2: index_prefetch()'s 0 and 1, where the slot
+ * is nobody's yet. */
+static void prefetch_entries(const struct recovery *rec, uint32_t at, unsigned step)
+{
+        const struct disk_page *page = &rec->block.pages[at];
+        const struct check *check = &rec->block.checks[at];
+
+        for (unsigned j = page->count; check->valid && j-- > 0;) {
+                const uint64_t *slot;
+
+                if (!(check->entries >> j & 1))
+                        continue;
+                slot = slot_of(rec, &page->entries[j]);
+                if (step == 0) {
+                        gone_prefetch(&rec->gone, check->hashes[j]);
+                        if (slot)
+                                prefetch(slot, 1);
+                } else if (!slot || *slot == 0) {
+                        index_prefetch(rec->v->index, check->hashes[j], step - 1);
+                }
+        }
+}
+
+static void prefetch_for(const struct recovery *rec, uint32_t at)
+{
+        if (at >= 3)
+                recover_prefetch_page(&rec->block.pages[at - 3]);
+        for (unsigned step = 0; step <= 2; step++)
+                if (at >= 2 - step)
+                        prefetch_entries(rec, at - (2 - step), step);
+}
+
+/* What there is in its place. False: no page. */
+static bool note_page(struct recovery *rec, uint32_t page)
+{
+        const struct block *b = &rec->block;
+        const struct disk_page *p = &b->pages[page - b->first];
+
+        if (b->checks[page - b->first].valid) {
+                rec->v->stats.recovered_pages++;
+                rec->sequences[page] = p->sequence;
+                return true;
+        }
+        /* One that was torn before its first sector has no head to come back with. */
+        if (p->magic != 0) {
+                rec->v->stats.skipped_pages++;
+                rec->sequences[page] = TABLE_STALE;
+        }
+        return false;
+}
+
+/* Every slot there is has been heard of: what is older can put nothing into the index. But pages
+ * that a crash left must be found, or they would pass for whole at the next start; and somebody may
+ * want to know of all damage, or of all namespaces. */
+static bool is_all_said(const struct recovery *rec)
+{
+        return rec->unheard_segments == 0 && rec->unheard_slots == 0 && rec->newest_is_sure &&
+               (rec->sorted || rec->looked > TABLE_UNSYNCED_MAX) && !rec->unread &&
+               rec->v->stats.skipped_pages == 0 && !rec->names_lost && !rec->v->params.as_is;
+}
+
+/* OUT_OF_ORDER: the plan was a wrong guess. */
+static int look_at_page(struct recovery *rec, uint32_t page)
+{
+        const struct block *b = &rec->block;
+        const struct disk_page *p = &b->pages[page - b->first];
+        const struct check *check = &b->checks[page - b->first];
+        int r = 0;
+
+        rec->looked += page < rec->newest.ring_pages; /* behind it there is nothing yet */
+        if (!(rec->sorted ? check->valid : note_page(rec, page)))
+                return 0;
+        if (!rec->sorted) {
+                if (p->sequence > rec->newest.sequence)
+                        return OUT_OF_ORDER;
+                if (table_is_stale(&rec->newest, rec->pages, page, p->sequence)) {
+                        rec->sequences[page] = TABLE_STALE;
+                        return 0;
+                }
+                if (rec->last != 0 && p->sequence >= rec->last)
+                        return OUT_OF_ORDER;
+                rec->last = p->sequence;
+        }
+        prefetch_for(rec, page - b->first);
+        for (unsigned j = p->count; j-- > 0 && r == 0;)
+                if (check->entries >> j & 1)
+                        r = look_at_entry(rec, &p->entries[j], check->hashes[j], page);
+        recover_expect(rec, index_high(rec->v->index));
+        return r != 0 || !is_all_said(rec) ? r : ALL_IS_SAID;
+}
+
+static int follow_plan(struct recovery *rec, int (*look)(struct recovery *rec, uint32_t page))
+{
+        int r = 0;
+
+        if (rec->room < rec->pages)
+                rec->block.n = 0; /* it may have been checked for less */
+        recover_ahead_start(rec);
+        for (uint32_t i = 0; i < rec->plan.n_visits && r == 0; i++) {
+                const struct visit *visit = &rec->plan.visits[i];
+
+                recover_take_turn(rec, visit->turn);
+                for (uint32_t page = visit->high + 1; page-- > visit->low && r == 0;)
+                        r = look(rec, page);
+        }
+        recover_ahead_stop(rec);
+        return r;
+}
+
+static int note_page_only(struct recovery *rec, uint32_t page)
+{
+        note_page(rec, page);
+        return 0;
+}
+
+static int read_newest(struct recovery *rec, uint32_t page)
+{
+        struct block *b = &rec->block;
+
+        if (b->n == 0 || page < b->first || page - b->first >= b->n)
+                recover_block_fill(rec, b, page / rec->room * rec->room);
+        rec->newest = b->pages[page - b->first];
+        if (disk_page_valid(&rec->newest, rec->v->dir->superblock.uuid, page))
+                return 0;
+        rec->newest.sequence = 0;
+        return -EIO;
+}
+
+/* Each look begins with this, and forgets what an earlier one has found. */
+static void begin_anew(struct recovery *rec)
+{
+        struct volume *v = rec->v;
+
+        recover_forget_all(v);
+        index_reserve(v->index, rec->likely);
+        for (uint32_t i = 0; i < rec->n_scans; i++)
+                rec->scans[i] = (struct segment_scan){ .bytes = rec->scans[i].bytes };
+        arenas_free(rec->arenas);
+        rec->arenas = NULL;
+        gone_fini(&rec->gone);
+        rec->gone.likely = rec->superseded;
+        memset(rec->sequences, 0, rec->pages * sizeof(*rec->sequences));
+        v->stats.recovered_pages = v->stats.skipped_pages = 0;
+        rec->newest.sequence = 0;
+        rec->last = rec->looked = 0;
+        rec->sorted = rec->newest_is_sure = false;
+        rec->unheard_slots = rec->unheard_segments = 0;
+        for (uint32_t i = 0; i < v->n_segments; i++)
+                rec->unheard_segments += rec->scans[i].bytes > 0;
+}
+
+/* OUT_OF_ORDER: the pages are not where the newest one makes them expected. */
+static int look_back(struct recovery *rec)
+{
+        uint32_t newest;
+        int r;
+
+        begin_anew(rec);
+        rec->shallow = true;
+        newest = recover_guess_newest(rec, &rec->newest_is_sure);
+        rec->shallow = false;
+        if (rec->v->dir->superblock.unsynced)
+                rec->newest_is_sure = false;
+        if (newest == UINT32_MAX || read_newest(rec, newest) < 0)
+                return OUT_OF_ORDER;
+        r = recover_plan_back(rec, newest);
+        return r < 0 ? r : follow_plan(rec, look_at_page);
+}
+
+static int look_sorted(struct recovery *rec)
+{
+        uint32_t newest;
+        int r = recover_plan_all(rec);
+
+        begin_anew(rec);
+        rec->shallow = rec->room < rec->pages;
+        if (r == 0)
+                r = follow_plan(rec, note_page_only);
+        rec->shallow = false;
+        if (r < 0)
+                return r;
+        while ((newest = table_find_newest(rec->sequences, rec->pages)) != UINT32_MAX &&
+               read_newest(rec, newest) < 0) {
+                rec->sequences[newest] = 0; /* there a moment ago */
+                rec->unread = true;
+        }
+        if (newest == UINT32_MAX)
+                return 0;
+        for (uint32_t i = 0; i < rec->pages; i++)
+                if (rec->sequences[i] != 0 &&
+                    table_is_stale(&rec->newest, rec->pages, i, rec->sequences[i]))
+                        rec->sequences[i] = TABLE_STALE;
+        rec->sorted = rec->newest_is_sure = true;
+        r = recover_plan_sorted(rec);
+        return r < 0 ? r : follow_plan(rec, look_at_page);
+}
+
+/* What has not been seen may say more than what has. The superblock knows how much, unless an older
+ * daemon was at the store, or damage: then it is estimated. */
+static void go_on_from(struct recovery *rec, bool early)
+{
+        const struct disk_superblock *sb = &rec->v->dir->superblock;
+        bool known = sb->seq_ceiling > 0 && rec->max_seq <= sb->seq_ceiling &&
+                     rec->max_sequence <= sb->page_ceiling;
+
+        if (!early && !rec->unread)
+                return;
+        if (known) {
+                rec->max_seq = sb->seq_ceiling;
+                rec->max_sequence = MAX(rec->max_sequence, rec->unread ? sb->page_ceiling : 0);
+                return;
+        }
+        rec->max_seq += rec->unread ? RECOVER_UNREAD_GAP : UNSEEN_GAP;
+        rec->max_sequence += rec->unread ? RECOVER_UNREAD_GAP : 0;
+}
+
+int recover_look(struct recovery *rec)
+{
+        int r = OUT_OF_ORDER;
+
+        if (rec->room < rec->pages)
+                r = look_back(rec);
+        if (r == OUT_OF_ORDER)
+                r = look_sorted(rec);
+        gone_fini(&rec->gone);
+        if (r < 0)
+                return recover_fail(rec, r, "reading the table");
+        rec->max_sequence = rec->newest.sequence;
+        go_on_from(rec, r == ALL_IS_SAID);
+        return 0;
+}
+
+void recover_look_fini(struct recovery *rec)
+{
+        arenas_free(rec->arenas);
+        gone_fini(&rec->gone);
+        free(rec->scans);
+}

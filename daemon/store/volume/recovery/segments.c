@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A start, the data files: which there are, and which may stay under the limit that is in force
+ * now. recovery.c says when. Blocks. */
+#include "store/volume/recovery/internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checked.h"
+
+/* What the file takes, by its size as we use it and as the file system has it. */
+static int charge_segment(struct volume *v, struct segment *seg)
+{
+        struct stat st;
+
+        if (fstat(seg->fd, &st) < 0)
+                return -errno;
+        v->segments_charged -= seg->charged;
+        seg->charged = MAX(seg->bytes, (uint64_t)st.st_blocks * 512) + DISK_PAGE;
+        v->segments_charged += seg->charged;
+        return 0;
+}
+
+static int open_segment(struct recovery *rec, uint32_t number)
+{
+        struct volume *v = rec->v;
+        struct segment *seg = v->segments[number];
+        char name[DIR_SEGMENT_NAME_BYTES];
+        struct stat st;
+
+        dir_segment_name(number, name);
+        seg->fd = dir_open_file(v->dir, name, O_RDWR);
+        if (seg->fd < 0)
+                return seg->fd;
+        if (fstat(seg->fd, &st) < 0)
+                return -errno;
+        seg->bytes = round_down((uint64_t)st.st_size, DISK_PAGE);
+        if (seg->bytes == 0) {
+                /* A crash while it was made. */
+                close(seg->fd);
+                seg->fd = -1;
+                return unlinkat(v->dir->fd, name, 0) < 0 ? -errno : 0;
+        }
+        /* A power loss while it was made. What lies behind the last whole page is nobody's, but it
+         * would take its room from the limit, now or when the file system gives it a block. */
+        if ((uint64_t)st.st_size != seg->bytes && !v->params.as_is &&
+            ftruncate(seg->fd, (off_t)seg->bytes) < 0)
+                return -errno;
+        seg->bytes = MIN(seg->bytes, UINT64_C(1) << 40);
+        seg->prewritten = seg->bytes;
+        return charge_segment(v, seg);
+}
+
+int recover_open_segments(struct recovery *rec)
+{
+        struct volume *v = rec->v;
+        int fd = openat(v->dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+        struct dirent *e;
+        int r;
+
+        if (!dir)
+                return recover_fail(rec, -errno, "cannot list the directory");
+        while ((e = readdir(dir))) {
+                int n = dir_segment_number(e->d_name);
+
+                if (n >= 0)
+                        v->n_segments = MAX(v->n_segments, (uint32_t)n + 1);
+        }
+        closedir(dir);
+        v->segments = calloc(v->n_segments + 1, sizeof(struct segment *));
+        rec->scans = calloc(v->n_segments + 1, sizeof(*rec->scans));
+        if (!v->segments || !rec->scans)
+                return recover_fail(rec, -ENOMEM, "opening segments");
+        rec->n_scans = v->n_segments;
+        for (uint32_t i = 0; i < v->n_segments; i++) {
+                v->segments[i] = segment_new(v, i);
+                if (!v->segments[i])
+                        return recover_fail(rec, -ENOMEM, "opening segments");
+                r = open_segment(rec, i);
+                if (r < 0 && r != -ENOENT) {
+                        char name[DIR_SEGMENT_NAME_BYTES];
+
+                        dir_segment_name(i, name);
+                        return store_error(rec->error, r, "%s/%s: cannot open: %s", v->path, name,
+                                           dir_strerror(r));
+                }
+                rec->scans[i].bytes = v->segments[i]->fd >= 0 ? v->segments[i]->bytes : 0;
+        }
+        return 0;
+}
+
+/* --- the limit --- */
+
+static void drop_last_segment(struct recovery *rec)
+{
+        struct volume *v = rec->v;
+        uint32_t number = --v->n_segments;
+        struct segment *seg = v->segments[number];
+        char name[DIR_SEGMENT_NAME_BYTES];
+
+        if (seg->fd >= 0) {
+                dir_segment_name(number, name);
+                unlinkat(v->dir->fd, name, 0);
+                v->segments_charged -= seg->charged;
+        }
+        segment_free(seg);
+        v->segments[number] = NULL;
+}
+
+/* A little too much costs the chunks at its end, not all of it. False: that is not enough. */
+static bool trim_last_segment(struct recovery *rec, uint64_t excess)
+{
+        struct volume *v = rec->v;
+        uint32_t number = v->n_segments - 1;
+        struct segment *seg = v->segments[number];
+        uint64_t before = seg->charged, cut = round_up(excess, DISK_PAGE);
+
+        if (seg->fd < 0 || cut > seg->bytes / 2 ||
+            ftruncate(seg->fd, (off_t)(seg->bytes - cut)) < 0)
+                return false;
+        seg->bytes -= cut;
+        seg->prewritten = rec->scans[number].bytes = seg->bytes;
+        return charge_segment(v, seg) == 0 && seg->charged < before;
+}
+
+static uint64_t scanned_slots(const struct recovery *rec)
+{
+        uint64_t slots = 0;
+
+        for (uint32_t i = 0; i < rec->v->n_segments; i++)
+                slots += rec->scans[i].slots;
+        return slots;
+}
+
+int recover_enforce_limit(struct recovery *rec)
+{
+        struct volume *v = rec->v;
+        uint32_t pages = rec->pages;
+        bool dropped = false;
+        int r;
+
+        v->table_charged = (uint64_t)pages * DISK_PAGE;
+        while (volume_charged(v) > v->params.limit) {
+                uint32_t need = ring_pages_for(scanned_slots(rec));
+
+                if (pages > need) {
+                        rec->new_pages = pages = need;
+                        v->table_charged = (uint64_t)pages * DISK_PAGE;
+                } else if (v->n_segments > 0 &&
+                           trim_last_segment(rec, volume_charged(v) - v->params.limit)) {
+                        dropped = true;
+                } else if (v->n_segments > 0) {
+                        drop_last_segment(rec);
+                        dropped = true;
+                } else {
+                        return store_error(rec->error, -ENOSPC,
+                                           "%s: store.limit is too small for this store's tables",
+                                           v->path);
+                }
+        }
+        while (v->n_segments > 0 && v->segments[v->n_segments - 1]->fd < 0)
+                drop_last_segment(rec);
+        if (!dropped)
+                return 0;
+        r = dir_sync(v->dir);
+        return r < 0 ? r : recover_look(rec);
+}

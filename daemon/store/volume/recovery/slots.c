@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A start, the end of it: what is in the index gets its place. Its segment is cut as the entries
+ * say, its slot is taken, and it enters the eviction order, older seconds first and within a second
+ * the later put first, so that parents are younger than children. */
+#include "store/volume/recovery/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "checked.h"
+#include "cleanup.h"
+
+enum {
+        FETCH_AHEAD = 32,
+        MOVES_PER_RECORD = 8,
+};
+
+/* --- the order --- */
+
+struct age {
+        uint64_t second, seq;
+        uint32_t chunk;
+};
+
+/* Records are in the order of the pages from the newest back, which is nearly that of the puts:
+ * then seconds descend, and the last one's records come first, in their order. Where that is not so
+ * there is an array. */
+struct order {
+        const struct volume *v;
+        uint32_t run, at, end; /* the second's records are [run, end), and [run, at) are done */
+        struct age *ages;
+        size_t n, done;
+};
+
+static struct age age_of(const struct volume *v, uint32_t i)
+{
+        const struct chunk *c = volume_chunk_at(v, i);
+
+        return (struct age){ .second = c->created_ms / 1000, .seq = c->seq, .chunk = i };
+}
+
+static bool is_used(const struct volume *v, uint32_t i)
+{
+        return volume_chunk_at(v, i)->flags & CHUNK_USED;
+}
+
+static bool is_in_order_of_puts(const struct volume *v)
+{
+        struct age last = { .second = UINT64_MAX, .seq = UINT64_MAX };
+
+        for (uint32_t i = 0; i < index_high(v->index); i++) {
+                struct age now = age_of(v, i);
+
+                if (!is_used(v, i))
+                        continue;
+                if (now.second > last.second || (now.second == last.second && now.seq > last.seq))
+                        return false;
+                last = now;
+        }
+        return true;
+}
+
+static int by_age(const void *a, const void *b)
+{
+        const struct age *x = a, *y = b;
+
+        if (x->second != y->second)
+                return x->second < y->second ? -1 : 1;
+        return x->seq > y->seq ? -1 : x->seq < y->seq;
+}
+
+/* Puts that were written together may have changed places, and few have gone far: those are put
+ * right by hand. */
+static void sort_by_age(struct age *ages, size_t n)
+{
+        uint64_t moves = 0;
+
+        for (size_t i = 0, end; i < n; i = end) {
+                for (end = i + 1; end < n && ages[end].second == ages[i].second; end++)
+                        ;
+                for (size_t a = i, b = end - 1; a < b; a++, b--) {
+                        struct age swap = ages[a];
+
+                        ages[a] = ages[b];
+                        ages[b] = swap;
+                }
+        }
+        for (size_t i = 1; i < n && moves <= MOVES_PER_RECORD * n; i++) {
+                struct age a = ages[i];
+                size_t to = i;
+
+                for (; to > 0 && by_age(&ages[to - 1], &a) > 0; to--, moves++)
+                        ages[to] = ages[to - 1];
+                ages[to] = a;
+        }
+        if (moves > MOVES_PER_RECORD * n)
+                qsort(ages, n, sizeof(*ages), by_age);
+}
+
+static int order_init(struct order *o, const struct volume *v)
+{
+        *o = (struct order){ .v = v, .run = index_high(v->index) };
+        o->at = o->end = o->run;
+        if (is_in_order_of_puts(v))
+                return 0;
+        o->ages = recover_huge_alloc(((uint64_t)index_used(v->index) + 1) * sizeof(*o->ages));
+        if (!o->ages)
+                return -ENOMEM;
+        for (uint32_t i = index_high(v->index); i-- > 0;)
+                if (is_used(v, i))
+                        o->ages[o->n++] = age_of(v, i);
+        sort_by_age(o->ages, o->n);
+        return 0;
+}
+
+static void order_fini(struct order *o)
+{
+        free(o->ages);
+}
+
+/* Goes to the begin of the second before, if there is one. */
+static bool next_second(struct order *o)
+{
+        uint64_t second = UINT64_MAX;
+
+        o->end = o->run;
+        for (; o->run > 0; o->run--) {
+                uint64_t of_this = age_of(o->v, o->run - 1).second;
+
+                if (!is_used(o->v, o->run - 1))
+                        continue;
+                if (second != UINT64_MAX && of_this != second)
+                        break;
+                second = of_this;
+        }
+        o->at = o->run;
+        return second != UINT64_MAX;
+}
+
+/* INDEX_NONE: that was all. */
+static uint32_t order_next(struct order *o)
+{
+        if (o->ages)
+                return o->done < o->n ? o->ages[o->done++].chunk : INDEX_NONE;
+        do {
+                for (; o->at < o->end; o->at++)
+                        if (is_used(o->v, o->at))
+                                return o->at++;
+        } while (next_second(o));
+        return INDEX_NONE;
+}
+
+/* --- places --- */
+
+static int cut_segment(struct recovery *rec, uint32_t number)
+{
+        uint16_t tenant = rec->scans[number].tenant;
+        struct volume *v = rec->v;
+        struct segment *seg = v->segments[number];
+        uint64_t bytes = (uint64_t)rec->scans[number].slot_pages * DISK_PAGE;
+        int class, r;
+
+        class = slabs_class_restore(v->slabs, tenant, bytes);
+        if (class < 0)
+                return class;
+        r = slabs_assign(v->slabs, number, (unsigned)class);
+        if (r < 0)
+                return r;
+        seg->slot_bytes = bytes;
+        seg->tenant = tenant;
+        seg->epoch = rec->scans[number].epoch;
+        v->cut_slots += slabs_slab_slots(v->slabs, number);
+        return 0;
+}
+
+static void prefetch_place(const struct volume *v, uint32_t i, unsigned step)
+{
+        const struct chunk *c = volume_chunk_at(v, i);
+
+        slabs_prefetch(v->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot }, step);
+}
+
+static void take_place(struct recovery *rec, uint32_t i)
+{
+        struct volume *v = rec->v;
+        struct chunk *c = volume_chunk_at(v, i);
+        int r = 0;
+
+        if (slabs_slab_class(v->slabs, c->slab) < 0)
+                r = cut_segment(rec, c->slab);
+        if (r == 0)
+                r = slabs_occupy(v->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot },
+                                 i);
+        if (r < 0) {
+                recover_forget(v, i);
+                return;
+        }
+        room_charge(v, c);
+        evict_insert(v->evict, i, (uint32_t)slabs_slab_class(v->slabs, c->slab), c->length);
+        chunk_publish(v, i);
+}
+
+int recover_take_places(struct recovery *rec)
+{
+        struct volume *v = rec->v;
+        _cleanup_(order_fini) struct order order;
+        uint32_t ahead[FETCH_AHEAD], i;
+        uint64_t known = 0;
+
+        if (order_init(&order, v) < 0)
+                return recover_fail(rec, -ENOMEM, "building the index");
+        for (uint64_t done = 0;; done++) {
+                while (known - done < FETCH_AHEAD && (i = order_next(&order)) != INDEX_NONE) {
+                        prefetch_place(v, i, 0);
+                        ahead[known++ % FETCH_AHEAD] = i;
+                }
+                if (done == known)
+                        break;
+                if (known - done > FETCH_AHEAD / 2)
+                        prefetch_place(v, ahead[(done + FETCH_AHEAD / 2) % FETCH_AHEAD], 1);
+                take_place(rec, ahead[done % FETCH_AHEAD]);
+        }
+        /* What is on the disk has its sizes by now. What is declared comes after it, and shares one
+         * where there is no room for more. */
+        for (unsigned n = 0; n < namespaces_count(v->namespaces); n++)
+                slabs_declare_class(v->slabs, namespaces_at(v->namespaces, n)->seen.chunk_bytes);
+        v->stats.recovered_chunks = v->chunks;
+        return 0;
+}

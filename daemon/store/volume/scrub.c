@@ -1,0 +1,642 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading back what lies on one path, so that what a disk has lost is found before somebody asks
+ * for it.
+ *
+ * Two kinds of people want it: the background pass, which goes through all chunks every so often at
+ * a bounded rate, and whoever verifies a stretch on request. One reader serves them in turn, those
+ * who ask first. Runs on the loop thread; reads and checksums are the workers', of the background
+ * class. Owns one buffer and its one request.
+ *
+ * The way goes by segment and slot, hence by offset. A *window* is as many neighbouring chunks as
+ * fit into the buffer: they are pinned, read with one read, checked by one call, let go. A pass
+ * meets every chunk that lives through it, since a chunk never changes its slot. What does not
+ * match is read once more, alone, as is a chunk that is longer than the buffer: piece by piece,
+ * with a running checksum. If it does not match again, or cannot be read twice, it is dropped, with
+ * a tombstone, counted and told. A chunk that was dropped, evicted or purged while it was read says
+ * nothing about the disk and is not counted.
+ *
+ * The pass keeps to its rate between any two reads, and waits while puts wait for room or requests
+ * for a ring; it takes a single read a second all the same, so that a host that is never idle is
+ * scrubbed too.
+ *
+ * Failures: errors that are not of the bytes (no memory) leave the chunk alone. Many chunks in a
+ * row that cannot be read are the device's fault, not theirs: who wanted it gives up there. A
+ * volume that stops or is bypassed ends everything, with what has been found so far. */
+#include "store/volume/scrub.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "store/volume/internal.h"
+
+enum {
+        BUFFER_BYTES = 1024 * 1024,
+        GENTLE_BYTES = 256 * 1024, /* one read of the pass */
+        GAP_BYTES = 64 * 1024,     /* read along rather than read twice */
+        MAX_ITEMS = 256,
+        MAX_LOOKS = 64 * 1024,               /* slots looked at in a turn, or for a request */
+        MAX_VERIFIES = 64,                   /* that wait */
+        MAX_VERIFY_BYTES = 64 * 1024 * 1024, /* of one request, but for its last chunk */
+        MAX_UNREADABLE = 16,                 /* in a row */
+};
+
+#define SECOND_NS UINT64_C(1000000000)
+static const uint64_t first_pass_ns = 3600 * SECOND_NS; /* after the start, at most */
+static const uint64_t rest_ns = SECOND_NS;              /* between two passes, at least */
+static const uint64_t hold_ns = SECOND_NS / 100;        /* others wait: look again after */
+static const uint64_t patience_ns = SECOND_NS;          /* so long, then one read goes */
+
+struct item {
+        uint32_t chunk;
+        uint32_t offset; /* within the window */
+        uint32_t length, crc;
+        uint32_t found;  /* its checksum as read */
+        unsigned failed; /* how often it did not match */
+};
+
+struct scrub {
+        struct volume *v;
+        void *buf;
+        struct kio_request io;
+        bool busy; /* a worker has the request, the buffer and the items */
+        struct store_scrub settings;
+
+        struct store_verify *job; /* whose the window is; NULL: the pass's */
+        uint32_t segment;
+        uint64_t offset, bytes;
+        struct item items[MAX_ITEMS];
+        unsigned n_items;
+
+        /* Of the first item, when it is read alone. */
+        bool alone;
+        uint64_t done;
+        uint32_t crc;
+
+        struct list_node waiting, verified; /* struct store_verify */
+        unsigned n_waiting;
+        uint64_t taken_chunks, taken_bytes; /* of the job */
+
+        bool passing;
+        uint32_t at_segment, at_slot;
+        uint64_t opened_ns, began_ns, ended_ns; /* of the last pass; 0: none yet */
+        uint64_t due_ns, held_since_ns,
+                held_ns;     /* the rate; others first: since when, until when */
+        bool looked;         /* through a turn's worth of empty slots */
+        unsigned unreadable; /* in a row */
+
+        uint64_t read_bytes, chunks, failures, passes, last_pass_ms;
+};
+
+DEFINE_CLEANUP(struct scrub *, scrub_free);
+
+int scrub_new(struct scrub **ret, struct volume *v, uint64_t now_ns)
+{
+        _cleanup_(scrub_freep) struct scrub *s = calloc(1, sizeof(*s));
+
+        if (!s)
+                return -ENOMEM;
+        s->v = v;
+        s->opened_ns = now_ns;
+        list_init(&s->waiting);
+        list_init(&s->verified);
+        s->buf = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                      0);
+        if (s->buf == MAP_FAILED) {
+                s->buf = NULL;
+                return -ENOMEM;
+        }
+        madvise(s->buf, BUFFER_BYTES, MADV_DONTDUMP);
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+struct scrub *scrub_free(struct scrub *s)
+{
+        if (!s)
+                return NULL;
+        assert(!s->busy);
+        if (s->buf)
+                munmap(s->buf, BUFFER_BYTES);
+        free(s);
+        return NULL;
+}
+
+void scrub_set(struct scrub *s, const struct store_scrub *settings)
+{
+        s->settings = *settings;
+        s->due_ns = 0; /* what was owed at another rate */
+}
+
+/* --- the way --- */
+
+/* Pins what the next window takes, from *segment and *slot on, which go behind it: up to `room`
+ * bytes and `max` chunks, of one segment. False if there was nothing up to `end_segment`, or
+ * (*looked) in as many slots as may be looked at. */
+static bool collect(struct scrub *s, uint32_t *segment, uint32_t *slot, uint32_t end_segment,
+                    uint64_t room, unsigned max, bool *looked)
+{
+        struct volume *v = s->v;
+        unsigned looks = 0;
+
+        *looked = false;
+        s->n_items = 0;
+        s->alone = false;
+        for (; *segment < end_segment; (*segment)++, *slot = 0) {
+                uint32_t slots =
+                        v->segments[*segment]->fd < 0 ? 0 : slabs_slab_slots(v->slabs, *segment);
+
+                for (; *slot < slots; (*slot)++) {
+                        uint32_t i = slabs_owner(
+                                v->slabs, (struct slab_slot){ .slab = *segment, .slot = *slot });
+                        const struct chunk *c;
+                        uint64_t offset, bytes;
+
+                        if (++looks > MAX_LOOKS) {
+                                *looked = true;
+                                return s->n_items > 0;
+                        }
+                        if (i == SLAB_NOBODY)
+                                continue;
+                        c = volume_chunk_at(v, i);
+                        if ((c->flags & (CHUNK_LINKED | CHUNK_PENDING)) != CHUNK_LINKED ||
+                            c->pins == CHUNK_PINS_MAX || sweep_is_dead(v, i))
+                                continue;
+                        offset = chunk_offset(v, c);
+                        bytes = round_up(c->length, DISK_PAGE);
+                        if (s->n_items == 0)
+                                s->offset = offset;
+                        else if (s->n_items == max || offset + bytes - s->offset > room ||
+                                 offset - s->offset > s->bytes + GAP_BYTES)
+                                return true;
+                        s->segment = *segment;
+                        s->bytes = offset + bytes - s->offset;
+                        s->items[s->n_items++] = (struct item){
+                                .chunk = i,
+                                .offset = (uint32_t)(offset - s->offset),
+                                .length = c->length,
+                                .crc = c->crc,
+                        };
+                        chunk_pin(v, i);
+                        s->alone = s->bytes > room;
+                        if (s->alone) {
+                                (*slot)++;
+                                return true;
+                        }
+                }
+                if (s->n_items > 0)
+                        return true;
+        }
+        return false;
+}
+
+/* --- what was found --- */
+
+static struct store_verified *found(struct scrub *s)
+{
+        return s->job ? &s->job->found : NULL;
+}
+
+/* The item is through: let go of, and out of the window. `error`: 0, -EBADMSG for a checksum, what
+ * the device said. */
+static void settle(struct scrub *s, unsigned n, int error)
+{
+        struct volume *v = s->v;
+        const struct item item = s->items[n];
+        bool loss = error == -EBADMSG || volume_is_loss(error);
+
+        s->items[n] = s->items[--s->n_items];
+        if (error != 0 && !loss) {
+                if (found(s))
+                        found(s)->skipped++;
+        } else if (sweep_is_kept(v, item.chunk)) {
+                s->chunks++;
+                if (found(s)) {
+                        found(s)->chunks++;
+                        found(s)->bytes += item.length;
+                        found(s)->mismatched += error == -EBADMSG;
+                        found(s)->unreadable += error != 0 && error != -EBADMSG;
+                }
+                if (error != 0) {
+                        s->failures++;
+                        chunk_condemn(v, item.chunk, error == -EBADMSG ? 0 : error);
+                }
+        }
+        chunk_unpin(v, item.chunk);
+}
+
+/* As if it had never been looked at. */
+static void let_go(struct scrub *s)
+{
+        while (s->n_items > 0)
+                chunk_unpin(s->v, s->items[--s->n_items].chunk);
+        s->alone = false;
+}
+
+static void end_job(struct scrub *s, int result)
+{
+        struct store_verify *job = TAKE_PTR(s->job);
+
+        job->result = result;
+        list_append(&s->verified, &job->node);
+}
+
+static void end_pass(struct scrub *s, uint64_t now_ns)
+{
+        s->passing = false;
+        s->ended_ns = now_ns;
+}
+
+/* Who waits, waits no longer, though a read may still be at a device that hangs: what it reads
+ * into is nobody else's. */
+static void give_up(struct scrub *s)
+{
+        if (!s->busy)
+                let_go(s);
+        if (s->job)
+                end_job(s, s->v->stopping ? -ECANCELED : STORE_BYPASSED);
+        for (struct list_node *n; (n = list_pop(&s->waiting));) {
+                s->n_waiting--;
+                s->job = container_of(n, struct store_verify, node);
+                end_job(s, s->v->stopping ? -ECANCELED : STORE_BYPASSED);
+        }
+        s->passing = false;
+}
+
+/* --- reading --- */
+
+static void advance(struct scrub *s, uint64_t now_ns);
+
+static void submit(struct scrub *s, enum kio_op op, void (*complete)(struct kio_request *req))
+{
+        s->io.op = op;
+        s->io.class = KIO_CLASS_BACKGROUND;
+        s->io.complete = complete;
+        list_init(&s->io.node);
+        s->busy = true;
+        s->v->operations++;
+        kio_submit(s->v->io, &s->io, s->segment);
+}
+
+static void submit_read(struct scrub *s, uint64_t offset, uint64_t bytes, uint64_t now_ns,
+                        void (*complete)(struct kio_request *req))
+{
+        s->io = (struct kio_request){
+                .path = s->v->kio_path,
+                .fd = s->v->segments[s->segment]->fd,
+                .offset = offset,
+                .buf = s->buf,
+                .length = bytes,
+        };
+        s->read_bytes += bytes;
+        s->held_since_ns = 0;
+        if (!s->job && s->settings.rate)
+                s->due_ns = MAX(s->due_ns, now_ns) + bytes * SECOND_NS / s->settings.rate;
+        submit(s, KIO_READ, complete);
+}
+
+/* Over what was read. */
+static void submit_call(struct scrub *s, int (*call)(struct kio_request *req),
+                        void (*complete)(struct kio_request *req))
+{
+        s->io = (struct kio_request){
+                .path = s->io.path,
+                .fd = s->io.fd,
+                .offset = s->io.offset,
+                .length = s->io.length,
+                .call = call,
+        };
+        submit(s, KIO_CALL, complete);
+}
+
+/* True: nothing goes on any more. */
+static bool completed(struct scrub *s)
+{
+        s->busy = false;
+        s->v->operations--;
+        if (!s->v->stopping && !s->v->bypassed)
+                return false;
+        give_up(s);
+        volume_progress(s->v);
+        return true;
+}
+
+/* Nothing may be left in the page cache that nobody asked for, and a second read must reach the
+ * device. */
+static void forget_pages(const struct scrub *s)
+{
+        if (!s->v->dir->direct)
+                posix_fadvise(s->io.fd, (off_t)s->io.offset, (off_t)s->io.length,
+                              POSIX_FADV_DONTNEED);
+}
+
+/* Worker. */
+static int check_piece(struct kio_request *req)
+{
+        struct scrub *s = container_of(req, struct scrub, io);
+
+        s->crc = kio_crc32c_extend(s->crc, s->buf, MIN(req->length, s->items[0].length - s->done));
+        forget_pages(s);
+        return 0;
+}
+
+static void piece_done(struct kio_request *req)
+{
+        struct scrub *s = container_of(req, struct scrub, io);
+        struct item *item = &s->items[0];
+        int r = (int)req->result;
+
+        if (completed(s))
+                return;
+        if (req->op == KIO_READ && r == 0) {
+                s->unreadable = 0;
+                submit_call(s, check_piece, piece_done);
+                return;
+        }
+        if (r < 0) {
+                /* A call that did not run is as good as a read that brought nothing. */
+                s->v->stats.read_errors += req->op == KIO_READ;
+                s->done = 0;
+                if (!volume_is_loss(r) || ++item->failed > 1) {
+                        s->unreadable += volume_is_loss(r);
+                        settle(s, 0, r);
+                        volume_note_error(s->v, "reading a chunk back", r);
+                }
+        } else {
+                s->done += req->length;
+                if (s->done >= item->length) {
+                        s->done = 0;
+                        if (s->crc == item->crc)
+                                settle(s, 0, 0);
+                        else if (++item->failed > 1)
+                                settle(s, 0, -EBADMSG);
+                        else
+                                s->v->stats.crc_rereads++;
+                }
+        }
+        advance(s, clock_mono_ns());
+        volume_progress(s->v);
+}
+
+static void read_piece(struct scrub *s, uint64_t now_ns)
+{
+        const struct item *item = &s->items[0];
+        uint64_t left = round_up(item->length, DISK_PAGE) - s->done;
+        uint64_t most = s->job ? BUFFER_BYTES : GENTLE_BYTES;
+
+        if (s->done == 0)
+                s->crc = 0;
+        submit_read(s, s->offset + item->offset + s->done, MIN(left, most), now_ns, piece_done);
+}
+
+/* Worker. */
+static int check_window(struct kio_request *req)
+{
+        struct scrub *s = container_of(req, struct scrub, io);
+
+        for (unsigned i = 0; i < s->n_items; i++)
+                s->items[i].found =
+                        kio_crc32c((char *)s->buf + s->items[i].offset, s->items[i].length);
+        forget_pages(s);
+        return 0;
+}
+
+static void window_done(struct kio_request *req)
+{
+        struct scrub *s = container_of(req, struct scrub, io);
+        int r = (int)req->result;
+
+        if (completed(s))
+                return;
+        if (req->op == KIO_READ && r == 0) {
+                s->unreadable = 0;
+                submit_call(s, check_window, window_done);
+                return;
+        }
+        s->v->stats.read_errors += req->op == KIO_READ;
+        if (r < 0 && !volume_is_loss(r)) {
+                while (s->n_items > 0)
+                        settle(s, s->n_items - 1, r);
+                volume_note_error(s->v, "reading chunks back", r);
+        } else if (r == 0) {
+                for (unsigned i = s->n_items; i-- > 0;)
+                        if (s->items[i].found == s->items[i].crc)
+                                settle(s, i, 0);
+                for (unsigned i = 0; i < s->n_items; i++)
+                        s->items[i].failed = 1;
+                s->v->stats.crc_rereads += s->n_items;
+        }
+        s->alone = s->n_items > 0;
+        s->done = 0;
+        advance(s, clock_mono_ns());
+        volume_progress(s->v);
+}
+
+static void read_window(struct scrub *s, uint64_t now_ns)
+{
+        s->done = 0;
+        if (s->alone)
+                read_piece(s, now_ns);
+        else
+                submit_read(s, s->offset, s->bytes, now_ns, window_done);
+}
+
+/* --- who is next --- */
+
+/* True while a window of its is under way, or it is to go on later. */
+static bool advance_job(struct scrub *s, uint64_t now_ns)
+{
+        struct store_verify *job = s->job;
+        struct volume *v = s->v;
+        uint64_t room = MIN(job->max_bytes, (uint64_t)MAX_VERIFY_BYTES);
+        uint32_t segment = job->segment, end;
+        unsigned max;
+        bool looked;
+
+        job->segments = v->n_segments;
+        if (segment >= v->n_segments) {
+                job->next_segment = v->n_segments;
+                job->next_slot = 0;
+                end_job(s, 0);
+                return false;
+        }
+        end = segment + 1;
+        if (s->taken_chunks >= job->max_chunks || s->taken_bytes >= room) {
+                end_job(s, 0);
+                return false;
+        }
+        max = (unsigned)MIN((uint64_t)job->max_chunks - s->taken_chunks, (uint64_t)MAX_ITEMS);
+        room = MIN(room - s->taken_bytes, (uint64_t)BUFFER_BYTES);
+        segment = job->next_segment;
+        if (!collect(s, &segment, &job->next_slot, end, room, max, &looked)) {
+                job->next_segment = segment;
+                end_job(s, 0);
+                return false;
+        }
+        job->next_segment = segment;
+        s->taken_chunks += s->n_items;
+        s->taken_bytes += s->bytes;
+        read_window(s, now_ns);
+        return true;
+}
+
+/* Do puts wait for room, or requests for their turn? Then the pass waits, but not for ever. */
+static bool others_first(struct scrub *s, uint64_t now_ns)
+{
+        struct kio_stats io;
+
+        kio_get_stats(s->v->io, &io);
+        if (list_empty(&s->v->slot_waiting) && io.queued == 0)
+                return false;
+        if (s->held_since_ns == 0)
+                s->held_since_ns = now_ns;
+        if (now_ns - s->held_since_ns >= patience_ns)
+                return false;
+        s->held_ns = now_ns + hold_ns;
+        return true;
+}
+
+static uint64_t next_pass_ns(const struct scrub *s)
+{
+        uint64_t interval = s->settings.interval_ms * (SECOND_NS / 1000);
+
+        if (s->began_ns == 0)
+                return s->opened_ns + MIN(interval, first_pass_ns);
+        return MAX(s->began_ns + interval, s->ended_ns + rest_ns);
+}
+
+/* May the pass read now? */
+static bool pass_is_due(struct scrub *s, uint64_t now_ns)
+{
+        if (s->settings.rate == 0)
+                return false;
+        if (!s->passing && now_ns < next_pass_ns(s))
+                return false;
+        return now_ns >= s->due_ns && now_ns >= s->held_ns && !others_first(s, now_ns);
+}
+
+static void advance_pass(struct scrub *s, uint64_t now_ns)
+{
+        if (!s->passing) {
+                s->passing = true;
+                s->began_ns = now_ns;
+                s->at_segment = s->at_slot = 0;
+                s->unreadable = 0;
+        }
+        if (collect(s, &s->at_segment, &s->at_slot, s->v->n_segments, GENTLE_BYTES, MAX_ITEMS,
+                    &s->looked)) {
+                read_window(s, now_ns);
+        } else if (!s->looked) {
+                end_pass(s, now_ns);
+                s->passes++;
+                s->last_pass_ms = clock_unix_ms();
+        }
+}
+
+/* No worker has anything of ours: goes on with the window, or to the next. */
+static void advance(struct scrub *s, uint64_t now_ns)
+{
+        s->looked = false;
+        if (s->unreadable >= MAX_UNREADABLE) {
+                s->unreadable = 0;
+                let_go(s);
+                if (s->job)
+                        end_job(s, -EIO);
+                else
+                        end_pass(s, now_ns);
+        }
+        if (s->n_items > 0) {
+                /* A pass that holds a chunk does not keep others waiting. */
+                if (s->job || !list_empty(&s->waiting) || pass_is_due(s, now_ns)) {
+                        read_piece(s, now_ns);
+                        return;
+                }
+                if (s->settings.rate > 0)
+                        return;
+                let_go(s);
+        }
+        while (s->job || !list_empty(&s->waiting)) {
+                if (!s->job) {
+                        s->job = container_of(list_pop(&s->waiting), struct store_verify, node);
+                        s->n_waiting--;
+                        s->taken_chunks = s->taken_bytes = 0;
+                        s->unreadable = 0;
+                }
+                if (advance_job(s, now_ns))
+                        return;
+        }
+        if (s->settings.rate == 0)
+                s->passing = false;
+        else if (pass_is_due(s, now_ns))
+                advance_pass(s, now_ns);
+}
+
+void scrub_turn(struct scrub *s, uint64_t now_ns)
+{
+        if (s->v->stopping || s->v->bypassed)
+                give_up(s);
+        else if (!s->busy)
+                advance(s, now_ns);
+}
+
+uint64_t scrub_deadline_ns(const struct scrub *s)
+{
+        if (s->busy || s->v->stopping || s->v->bypassed || s->settings.rate == 0)
+                return 0;
+        if (s->looked)
+                return 1;
+        if (s->passing || s->n_items > 0)
+                return MAX(MAX(s->due_ns, s->held_ns), UINT64_C(1));
+        return MAX(next_pass_ns(s), s->held_ns);
+}
+
+/* --- on request --- */
+
+int scrub_verify(struct scrub *s, struct store_verify *req)
+{
+        if (s->v->stopping || s->v->bypassed)
+                return STORE_BYPASSED;
+        if (s->n_waiting >= MAX_VERIFIES)
+                return STORE_FULL;
+        req->found = (struct store_verified){ 0 };
+        req->segments = s->v->n_segments;
+        req->next_segment = req->segment;
+        req->next_slot = req->slot;
+        s->v->requests++;
+        s->n_waiting++;
+        list_append(&s->waiting, &req->node);
+        return 0;
+}
+
+bool scrub_drain(struct scrub *s)
+{
+        struct list_node verified = LIST_INIT(verified), *n;
+        bool any = false;
+
+        list_splice(&verified, &s->verified);
+        while ((n = list_pop(&verified))) {
+                struct store_verify *req = container_of(n, struct store_verify, node);
+
+                any = true;
+                s->v->requests--;
+                req->complete(req);
+        }
+        return any;
+}
+
+void scrub_get_stats(const struct scrub *s, struct store_stats *ret)
+{
+        ret->scrub_bytes += s->read_bytes;
+        ret->scrub_chunks += s->chunks;
+        ret->scrub_failures += s->failures;
+        ret->scrub_passes += s->passes;
+        ret->scrub_last_pass_ms = MAX(ret->scrub_last_pass_ms, s->last_pass_ms);
+        ret->scrub_segments_done = s->passing ? s->at_segment : 0;
+        ret->scrub_segments = s->passing ? s->v->n_segments : 0;
+        ret->scrub_pinned = s->n_items;
+}

@@ -1,0 +1,725 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Data files, and what the limit allows.
+ *
+ * A segment is one file of payload, and the slab of the same number in the slot allocator. It is
+ * made ahead of need, a third of the limit ahead at most: allocated on the thread for calls, then,
+ * while the path is left alone, written once with zeros, one write at a time, since the first write
+ * into an allocated but unwritten extent costs half as much again as a later one. It is added to
+ * the allocator when it is wholly prewritten, or earlier when a put needs it now; from then on
+ * prewriting leaves it alone, and puts wait for the one write of zeros that may be in flight. While
+ * puts or gets run nothing is prewritten: a write of zeros beside a put costs the device more than
+ * the put saves by it.
+ *
+ * Everything that occupies the disk is charged against the limit before it is made: the fixed
+ * files, the ring at the size it is being grown to, and each segment with a page for what the file
+ * system needs to find it. The next segment is cut short, or not made, when it and the ring pages
+ * that its slots will need do not fit; those are reckoned with the smallest slots in use. When
+ * smaller slots come to a full store the ring may fall short: then the coldest segment is given up
+ * for it.
+ *
+ * Failures: a full file system stops growth for a while; what exists is used on. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "store/volume/internal.h"
+
+enum { GUESSED_SLOT_BYTES = 64 * 1024, MIN_CUT_SEGMENT = 64 * 1024 };
+static const uint64_t full_pause_ns = UINT64_C(30) * 1000000000;
+static const uint64_t quiet_ns = UINT64_C(5) * 1000000;
+
+struct segment *segment_new(struct volume *v, uint32_t number)
+{
+        struct segment *seg = calloc(1, sizeof(*seg));
+
+        if (!seg)
+                return NULL;
+        seg->volume = v;
+        seg->number = number;
+        seg->fd = -1;
+        seg->tenant = SEGMENT_UNKNOWN;
+        list_init(&seg->waiting);
+        list_init(&seg->dirty_node);
+        list_init(&seg->record.item.node);
+        return seg;
+}
+
+struct segment *segment_free(struct segment *seg)
+{
+        if (!seg)
+                return NULL;
+        if (seg->fd >= 0)
+                close(seg->fd);
+        free(seg);
+        return NULL;
+}
+
+/* --- what the limit allows --- */
+
+uint64_t segment_bytes_for(uint64_t limit, uint64_t wished)
+{
+        /* Whole MiB: slots of common sizes leave no rest. Not more files than there are numbers. */
+        uint64_t bytes = MAX(round_down(MIN(wished, limit / 64), STORE_MIN_SEGMENT),
+                             (uint64_t)STORE_MIN_SEGMENT);
+        uint64_t least = round_up(limit / DISK_SEGMENTS_MAX, STORE_MIN_SEGMENT);
+
+        return MAX(bytes, least);
+}
+
+uint32_t ring_pages_for(uint64_t slots)
+{
+        uint64_t pages = (STORE_RING_ENTRIES * slots + DISK_PAGE_ENTRIES - 1) / DISK_PAGE_ENTRIES;
+
+        pages = round_up(pages, STORE_RING_STEP_PAGES);
+        return (uint32_t)MIN(MAX(pages, (uint64_t)STORE_RING_MIN_PAGES),
+                             round_down((uint64_t)TABLE_MAX_PAGES - 1, STORE_RING_STEP_PAGES));
+}
+
+static uint64_t charged_but_ring(const struct volume *v)
+{
+        return (uint64_t)DISK_SUPERBLOCKS * DISK_PAGE + STORE_SLACK_BYTES +
+               namespaces_charged(v->namespaces) + v->segments_charged;
+}
+
+uint64_t volume_charged(const struct volume *v)
+{
+        return charged_but_ring(v) + v->table_charged;
+}
+
+static uint64_t segment_charge(uint64_t bytes)
+{
+        return bytes + DISK_PAGE;
+}
+
+/* Of the slots in use, and the ones that `slot_bytes` asks for. */
+static uint64_t smallest_slot(const struct volume *v, uint64_t slot_bytes)
+{
+        uint64_t smallest = slot_bytes;
+
+        for (unsigned i = 0; i < slabs_class_count(v->slabs); i++) {
+                uint32_t slabs;
+                uint64_t slots, used;
+
+                slabs_class_usage(v->slabs, i, &slabs, &slots, &used);
+                if (used > 0)
+                        smallest = MIN(smallest, slabs_class_bytes(v->slabs, i));
+        }
+        return smallest == UINT64_MAX ? GUESSED_SLOT_BYTES : smallest;
+}
+
+/* Payload of the next segment, 0 if the limit has no room for one of at least `slot_bytes`. */
+static uint64_t next_bytes(const struct volume *v, uint64_t slot_bytes)
+{
+        uint64_t slot = smallest_slot(v, slot_bytes ? slot_bytes : UINT64_MAX);
+        uint64_t slots = v->cut_slots, charged = charged_but_ring(v), low = 0, high, least;
+
+        for (uint32_t i = 0; i < v->n_segments; i++)
+                if (v->segments[i]->fd >= 0 && v->segments[i]->slot_bytes == 0)
+                        slots += v->segments[i]->bytes / slot;
+
+        /* The most grains that fit; a grain is a slot, or all of the segment's last rest. */
+        high = v->segment_bytes / slot + 1;
+        while (low < high) {
+                uint64_t n = (low + high + 1) / 2;
+                uint64_t bytes = MIN(n * slot, v->segment_bytes);
+                uint64_t ring = MAX(v->table_charged,
+                                    (uint64_t)ring_pages_for(slots + bytes / slot) * DISK_PAGE);
+
+                if (charged + segment_charge(bytes) + ring <= v->params.limit)
+                        low = n;
+                else
+                        high = n - 1;
+        }
+        least = MAX(slot_bytes, (uint64_t)MIN_CUT_SEGMENT);
+        low = MIN(low * slot, v->segment_bytes);
+        return low >= least ? low : 0;
+}
+
+uint64_t segments_next_bytes(const struct volume *v)
+{
+        return next_bytes(v, 0);
+}
+
+uint64_t segments_max(const struct volume *v)
+{
+        uint64_t charged = volume_charged(v), each = segment_charge(v->segment_bytes);
+        uint64_t room = v->params.limit > charged ? v->params.limit - charged : 0;
+        uint64_t there = v->n_segments - v->n_retired + (v->formatting != NULL);
+
+        /* The last one takes what is left. */
+        return MIN(there + room / each + (room % each >= segment_charge(MIN_CUT_SEGMENT)),
+                   MAX(there, (uint64_t)DISK_SEGMENTS_MAX));
+}
+
+/* --- making files --- */
+
+/* Worker. */
+static int make_file(struct kio_request *req)
+{
+        struct volume *v = container_of(req, struct volume, format_io);
+        struct segment *seg = v->formatting;
+        char name[DIR_SEGMENT_NAME_BYTES];
+        int r;
+
+        r = volume_check_space(v, v->params.prewrite ? seg->bytes : 0);
+        if (r < 0)
+                return r;
+        dir_segment_name(seg->number, name);
+        seg->fd = dir_open_file(v->dir, name, O_RDWR | O_CREAT | O_EXCL);
+        if (seg->fd == -EEXIST) {
+                /* Nobody's: what the start found is open already. */
+                unlinkat(v->dir->fd, name, 0);
+                seg->fd = dir_open_file(v->dir, name, O_RDWR | O_CREAT | O_EXCL);
+        }
+        if (seg->fd < 0)
+                return seg->fd;
+        if (v->params.prewrite)
+                r = dir_allocate(seg->fd, seg->bytes);
+        else
+                r = ftruncate(seg->fd, (off_t)seg->bytes) < 0 ? -errno : 0;
+        if (r == 0) {
+                int64_t usage = dir_file_usage(seg->fd);
+
+                seg->charged = segment_charge(MAX(seg->bytes, usage < 0 ? 0 : (uint64_t)usage));
+                return 0;
+        }
+        close(seg->fd);
+        seg->fd = -1;
+        unlinkat(v->dir->fd, name, 0);
+        return r;
+}
+
+static int format_begin(struct volume *v, uint64_t bytes)
+{
+        struct segment **p = realloc(v->segments, (v->n_segments + 1) * sizeof(struct segment *));
+        struct segment *seg;
+
+        if (!p)
+                return -ENOMEM;
+        v->segments = p;
+        seg = segment_new(v, v->n_segments);
+        if (!seg)
+                return -ENOMEM;
+        seg->bytes = bytes;
+        seg->tenant = SEGMENT_ZERO;
+        seg->charged = segment_charge(bytes);
+        seg->prewritten = v->params.prewrite ? 0 : bytes;
+        v->segments_charged += seg->charged;
+        v->formatting = seg;
+        return 0;
+}
+
+static void format_end(struct volume *v, uint64_t charged_before, int r)
+{
+        struct segment *seg = TAKE_PTR(v->formatting);
+
+        v->segments_charged -= charged_before;
+        if (r < 0) {
+                v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
+                segment_free(seg);
+                if (v->open)
+                        volume_note_error(v, "making a data file", r);
+                return;
+        }
+        if (v->full && v->params.prewrite) /* else nothing was taken of the file system */
+                volume_note_full(v, false);
+        v->segments_charged += seg->charged;
+        v->segments[v->n_segments++] = seg;
+        v->names_dirty = true;
+}
+
+static void format_complete(struct kio_request *req)
+{
+        struct volume *v = container_of(req, struct volume, format_io);
+
+        v->operations--;
+        format_end(v, segment_charge(v->formatting->bytes), (int)req->result);
+        put_serve_waiting(v);
+        volume_progress(v);
+}
+
+static bool may_format(const struct volume *v)
+{
+        return !v->params.as_is && !v->formatting && !v->stopping && !v->bypassed &&
+               v->n_retired == 0 && v->n_segments < DISK_SEGMENTS_MAX &&
+               clock_mono_ns() >= v->no_room_until_ns;
+}
+
+bool segments_format_next(struct volume *v, uint64_t slot_bytes)
+{
+        uint64_t bytes;
+
+        if (!may_format(v) || slot_bytes >= v->no_room_for)
+                return false;
+        bytes = next_bytes(v, slot_bytes);
+        if (bytes == 0)
+                v->no_room_for = slot_bytes; /* nor for anything larger, until something changes */
+        if (bytes == 0 || format_begin(v, bytes) < 0)
+                return false;
+        v->format_io = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_PUT,
+                .path = v->kio_path,
+                .call = make_file,
+                .complete = format_complete,
+        };
+        list_init(&v->format_io.node);
+        v->operations++;
+        kio_submit(v->io, &v->format_io, v->formatting->number);
+        return true;
+}
+
+int segments_format_now(struct volume *v)
+{
+        uint64_t bytes = next_bytes(v, 0);
+        int r;
+
+        if (bytes == 0)
+                return -ENOSPC;
+        r = format_begin(v, bytes);
+        if (r < 0)
+                return r;
+        r = make_file(&v->format_io);
+        format_end(v, segment_charge(bytes), r);
+        return r;
+}
+
+/* --- prewriting, and handing over to the allocator --- */
+
+bool segments_add_next(struct volume *v)
+{
+        uint32_t next = slabs_added(v->slabs);
+
+        return next < v->n_segments && slabs_add(v->slabs, v->segments[next]->bytes) == 0;
+}
+
+static void prewrite_complete(struct kio_request *req)
+{
+        struct volume *v = container_of(req, struct volume, prewrite_io);
+        struct segment *seg = TAKE_PTR(v->prewriting);
+
+        v->operations--;
+        seg->prewriting = false;
+        if (req->result < 0) {
+                /* The write of a put into it will say so if it is more than a passing trouble. */
+                v->stats.write_errors++;
+                volume_note_error(v, "writing ahead", req->result);
+                seg->prewritten = seg->bytes;
+        } else {
+                seg->prewritten += req->length;
+                v->stats.prewrite_bytes_written += req->length;
+        }
+        put_resume(v, seg);
+        volume_progress(v);
+}
+
+/* Is the path left alone, and has been for a while? A write of zeros takes the device as long as
+ * the put that it spares something; done beside puts it costs them more than it can ever save. */
+static bool is_quiet(struct volume *v)
+{
+        uint64_t now;
+
+        if (v->pins > 0 || !list_empty(&v->slot_waiting)) {
+                v->quiet_from_ns = 0;
+                return false;
+        }
+        now = clock_mono_ns();
+        if (v->quiet_from_ns == 0)
+                v->quiet_from_ns = now + quiet_ns;
+        return now >= v->quiet_from_ns;
+}
+
+/* The next one in need of it, or NULL. */
+static struct segment *find_unwritten(const struct volume *v)
+{
+        if (v->prewriting || v->stopping || v->bypassed)
+                return NULL;
+        for (uint32_t i = slabs_added(v->slabs); i < v->n_segments; i++)
+                if (v->segments[i]->prewritten < v->segments[i]->bytes)
+                        return v->segments[i];
+        return NULL;
+}
+
+uint64_t segments_deadline_ns(const struct volume *v)
+{
+        return find_unwritten(v) ? v->quiet_from_ns : 0;
+}
+
+static void prewrite_turn(struct volume *v)
+{
+        struct segment *seg = NULL;
+        bool quiet = is_quiet(v);
+
+        while (slabs_added(v->slabs) < v->n_segments) {
+                seg = v->segments[slabs_added(v->slabs)];
+                if (seg->prewritten < seg->bytes || !segments_add_next(v))
+                        break;
+        }
+        seg = find_unwritten(v);
+        if (!seg || !quiet)
+                return;
+        v->prewriting = seg;
+        seg->prewriting = true;
+        v->prewrite_io = (struct kio_request){
+                .op = KIO_WRITE,
+                .class = KIO_CLASS_BACKGROUND,
+                .path = v->kio_path,
+                .fd = seg->fd,
+                .offset = seg->prewritten,
+                .buf = v->zeros,
+                .length = MIN((uint64_t)STORE_PREWRITE_BYTES, seg->bytes - seg->prewritten),
+                .complete = prewrite_complete,
+        };
+        list_init(&v->prewrite_io.node);
+        v->operations++;
+        kio_submit(v->io, &v->prewrite_io, seg->number);
+}
+
+void segments_turn(struct volume *v)
+{
+        uint32_t ahead = slabs_free_count(v->slabs) + v->n_segments - slabs_added(v->slabs);
+        uint64_t wanted =
+                v->params.prewrite ? MIN(v->params.limit / STORE_AHEAD_PART, STORE_AHEAD_MAX) : 0;
+
+        if (ahead < STORE_SEGMENTS_AHEAD || ahead * v->segment_bytes < wanted)
+                segments_format_next(v, 0);
+        prewrite_turn(v);
+}
+
+/* --- from tenant to tenant --- */
+
+/* May the store have had chunks of another tenant than this one? Of an id that no namespace has (it
+ * was removed, or the list was lost) the tenant is not known. */
+static bool has_other_tenants(const struct volume *v, int tenant)
+{
+        const struct namespace *ns;
+
+        if (namespaces_next_id(v->namespaces) != namespaces_count(v->namespaces) + 1)
+                return true;
+        for (unsigned i = 0; (ns = namespaces_at(v->namespaces, i)); i++)
+                if (ns->seen.tenant != tenant)
+                        return true;
+        return false;
+}
+
+/* Worker. The file reads as zeros, also after a crash, before anybody's entry refers to it. */
+static int zero_file(struct kio_request *req)
+{
+        struct segment *seg = container_of(req, struct segment, handover_io);
+        off_t bytes = (off_t)seg->bytes;
+        bool sparse = !seg->volume->params.prewrite;
+        int r = -EOPNOTSUPP;
+
+        if (!sparse)
+                r = fallocate(seg->fd, FALLOC_FL_ZERO_RANGE, 0, bytes) < 0 ? -errno : 0;
+        if (r == -EOPNOTSUPP)
+                r = fallocate(seg->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes) < 0
+                            ? -errno
+                            : 0;
+        if (r == -EOPNOTSUPP)
+                r = ftruncate(seg->fd, 0) < 0 || ftruncate(seg->fd, bytes) < 0 ? -errno : 0;
+        if (r == 0 && !sparse)
+                r = dir_allocate(seg->fd, seg->bytes);
+        if (r == 0 && fdatasync(seg->fd) < 0)
+                r = -errno;
+        return r;
+}
+
+/* What waits for it goes on, or ends. */
+static void handover_end(struct segment *seg, int r)
+{
+        struct volume *v = seg->volume;
+
+        v->operations--;
+        seg->handing_over = false;
+        seg->handover = r;
+        if (r < 0) {
+                v->stats.handover_failures++;
+                seg->tenant = SEGMENT_UNKNOWN; /* it is handed over anew to who takes a slot next */
+        } else {
+                v->stats.handovers++;
+        }
+        put_resume(v, seg);
+}
+
+static void wiped(struct kio_request *req)
+{
+        struct segment *seg = container_of(req, struct segment, handover_io);
+        struct volume *v = seg->volume;
+
+        if (req->result < 0) {
+                v->stats.write_errors++;
+                volume_note_error(v, "wiping a data file for another tenant", req->result);
+        }
+        handover_end(seg, (int)req->result);
+        volume_progress(v);
+}
+
+static void handover_submit(struct segment *seg, enum kio_op op,
+                            void (*complete)(struct kio_request *req))
+{
+        struct volume *v = seg->volume;
+
+        seg->handover_io = (struct kio_request){
+                .op = op,
+                .class = KIO_CLASS_PUT,
+                .path = v->kio_path,
+                .fd = v->table_fd,
+                .call = op == KIO_CALL ? zero_file : NULL,
+                .complete = complete,
+        };
+        list_init(&seg->handover_io.node);
+        kio_submit(v->io, &seg->handover_io, seg->number);
+}
+
+static void record_synced(struct kio_request *req)
+{
+        struct segment *seg = container_of(req, struct segment, handover_io);
+        struct volume *v = seg->volume;
+
+        if (req->result < 0) {
+                /* The kernel reports it once, so the ring must not wait for another. */
+                sync_note_failed(v, req->result);
+                table_sync_end(v->table, (int)req->result);
+                handover_end(seg, (int)req->result);
+        } else if (seg->to_wipe) {
+                handover_submit(seg, KIO_CALL, wiped);
+        } else {
+                handover_end(seg, 0);
+        }
+        volume_progress(v);
+}
+
+void handover_entry(const struct segment *seg, struct disk_entry *ret)
+{
+        *ret = (struct disk_entry){
+                .seq = DISK_HANDOVER_SEQ,
+                .segment = seg->number,
+                .slot_pages = (uint32_t)(seg->slot_bytes / DISK_PAGE),
+                .length = DISK_PAGE,
+                .tenant = (uint16_t)seg->tenant,
+                .namespace_id = DISK_HANDOVER_NAMESPACE,
+                .created_ms = clock_unix_ms(),
+                .segment_epoch = seg->epoch,
+        };
+}
+
+void handover_written(struct segment *seg, int r)
+{
+        if (r < 0)
+                handover_end(seg, r);
+        else
+                handover_submit(seg, KIO_SYNC, record_synced);
+}
+
+/* Until the first entry of the new cut is in the table, those of the old one count at a start, and
+ * what they refer to would be the new tenant's bytes: so a record that voids them is on the disk
+ * first. Nothing in the table need be voided where there has never been another tenant. Also a
+ * file that has just been made gets a record: one of its number may have been there before. Of
+ * several tenants' store each first cut costs a table page and a sync, which only the puts of this
+ * segment wait for. */
+static void segment_pass_on(struct volume *v, struct segment *seg, int tenant)
+{
+        int from = seg->tenant;
+
+        seg->tenant = tenant;
+        seg->handover = 0;
+        if (from < 0 && !has_other_tenants(v, tenant))
+                return;
+        seg->handing_over = true;
+        seg->to_wipe = from != SEGMENT_ZERO;
+        seg->record.kind = WORK_HANDOVER;
+        v->operations++;
+        table_queue(v->table, &seg->record.item);
+}
+
+/* --- cutting and giving up --- */
+
+void segment_note_cut(struct volume *v, uint32_t slab)
+{
+        struct segment *seg = v->segments[slab];
+        int class = slabs_slab_class(v->slabs, slab);
+        uint64_t slot_bytes = slabs_class_bytes(v->slabs, (unsigned)class);
+        int tenant = slabs_class_group(v->slabs, (unsigned)class);
+
+        if (seg->slot_bytes == slot_bytes && seg->tenant == tenant)
+                return;
+        if (seg->tenant != tenant)
+                segment_pass_on(v, seg, tenant);
+        /* Entries of the old cut are void from the first one of this on. */
+        v->no_room_for = UINT64_MAX;
+        if (seg->slot_bytes)
+                v->cut_slots -= seg->bytes / seg->slot_bytes;
+        seg->slot_bytes = slot_bytes;
+        seg->epoch = ++v->seq;
+        v->cut_slots += seg->bytes / slot_bytes;
+}
+
+/* All slots of the slab get an owner that is nobody's chunk, and the file goes. */
+void segment_retire(struct volume *v, uint32_t slab)
+{
+        struct segment *seg = v->segments[slab];
+        char name[DIR_SEGMENT_NAME_BYTES];
+        unsigned class = 0;
+
+        assert(slabs_slab_class(v->slabs, slab) < 0 && !seg->prewriting && !seg->syncing &&
+               !seg->handing_over);
+        for (unsigned i = 0; i < slabs_class_count(v->slabs); i++) {
+                uint64_t bytes = slabs_class_bytes(v->slabs, i);
+
+                if (bytes <= seg->bytes && bytes > slabs_class_bytes(v->slabs, class))
+                        class = i;
+        }
+        if (slabs_assign(v->slabs, slab, class) < 0)
+                return;
+        for (uint32_t i = 0; i < slabs_slab_slots(v->slabs, slab); i++)
+                slabs_occupy(v->slabs, (struct slab_slot){ .slab = slab, .slot = i }, INT32_MAX);
+
+        if (seg->slot_bytes)
+                v->cut_slots -= seg->bytes / seg->slot_bytes;
+        seg->slot_bytes = 0;
+        v->segments_charged -= seg->charged;
+        v->no_room_for = UINT64_MAX;
+        seg->charged = 0;
+        seg->dirty = seg->sync_wanted = false;
+        list_unlink(&seg->dirty_node);
+        if (seg->fd >= 0) {
+                close(seg->fd);
+                seg->fd = -1;
+                dir_segment_name(seg->number, name);
+                unlinkat(v->dir->fd, name, 0);
+        }
+        v->n_retired++;
+}
+
+/* --- the ring's file --- */
+
+bool ring_is_growing(const struct volume *v)
+{
+        return v->growing_pages > 0;
+}
+
+/* Worker. */
+static int grow_file(struct kio_request *req)
+{
+        struct volume *v = container_of(req, struct volume, grow_io);
+
+        uint64_t bytes = (uint64_t)v->growing_pages * DISK_PAGE;
+        /* A file that made room for this must not be there again after a power loss: both are more
+         * than the limit, and the start would have to drop one that is needed. */
+        int r = dir_sync(v->dir);
+
+        if (r == 0)
+                r = volume_check_space(v, bytes - v->growth_zeroed);
+        return r < 0 ? r : dir_allocate(v->table_fd, bytes);
+}
+
+static void growth_submit(struct volume *v, enum kio_op op);
+
+/* Allocated, written with zeros as segments are, so that publishing never waits for the file
+ * system, and synced. */
+static void growth_complete(struct kio_request *req)
+{
+        struct volume *v = container_of(req, struct volume, grow_io);
+        uint64_t end = (uint64_t)v->growing_pages * DISK_PAGE;
+
+        v->operations--;
+        if (req->result < 0) {
+                /* What has been allocated stays charged: the file may have it. */
+                v->growing_pages = 0;
+                v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
+                /* The kernel says it once, to whoever asks first. */
+                if (req->op == KIO_SYNC) {
+                        sync_note_failed(v, req->result);
+                        table_sync_end(v->table, (int)req->result);
+                } else {
+                        volume_note_error(v, "growing the table", req->result);
+                }
+                put_serve_waiting(v);
+        } else if (req->op == KIO_SYNC) {
+                v->growth_done = true;
+                if (!table_in_flight(v->table))
+                        ring_use_growth(v);
+        } else {
+                if (req->op == KIO_WRITE) {
+                        v->growth_zeroed += req->length;
+                        v->stats.prewrite_bytes_written += req->length;
+                }
+                growth_submit(v,
+                              v->growth_zeroed < end && v->params.prewrite ? KIO_WRITE : KIO_SYNC);
+        }
+        volume_progress(v);
+}
+
+static void growth_submit(struct volume *v, enum kio_op op)
+{
+        uint64_t end = (uint64_t)v->growing_pages * DISK_PAGE;
+
+        v->grow_io = (struct kio_request){
+                .op = op,
+                .class = KIO_CLASS_PUT,
+                .path = v->kio_path,
+                .fd = v->table_fd,
+                .call = op == KIO_CALL ? grow_file : NULL,
+                .complete = growth_complete,
+        };
+        if (op == KIO_WRITE) {
+                v->grow_io.offset = v->growth_zeroed;
+                v->grow_io.buf = v->zeros;
+                v->grow_io.length = MIN((uint64_t)STORE_PREWRITE_BYTES, end - v->growth_zeroed);
+        }
+        if (op == KIO_SYNC)
+                v->growth_synced = table_pages_written(v->table);
+        list_init(&v->grow_io.node);
+        v->operations++;
+        kio_submit(v->io, &v->grow_io, 0);
+}
+
+void ring_use_growth(struct volume *v)
+{
+        int r;
+
+        if (!v->growth_done)
+                return;
+        v->growth_done = false;
+        r = table_grow(v->table, v->growing_pages, v->growth_synced);
+        if (r == -EAGAIN) {
+                growth_submit(v, KIO_SYNC);
+                return;
+        }
+        if (r < 0)
+                v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
+        v->growing_pages = 0;
+        put_serve_waiting(v);
+}
+
+void ring_turn(struct volume *v)
+{
+        uint32_t pages = table_pages(v->table), want = ring_pages_for(v->cut_slots);
+        uint64_t charged = charged_but_ring(v), room;
+
+        if (ring_is_growing(v) || want <= pages || v->stopping || v->bypassed ||
+            clock_mono_ns() < v->no_room_until_ns)
+                return;
+        room = v->params.limit > charged ? (v->params.limit - charged) / DISK_PAGE : 0;
+        want = (uint32_t)MIN((uint64_t)want, round_down(room, STORE_RING_STEP_PAGES));
+        if (want <= pages) {
+                if ((uint64_t)pages * DISK_PAGE_ENTRIES < 2 * v->cut_slots) {
+                        uint32_t slab = room_take_slab(v, -1, 0, UINT64_MAX);
+
+                        if (slab != UINT32_MAX)
+                                segment_retire(v, slab);
+                }
+                return;
+        }
+        v->growing_pages = want;
+        v->growth_zeroed = (uint64_t)pages * DISK_PAGE;
+        v->table_charged = (uint64_t)want * DISK_PAGE;
+        growth_submit(v, KIO_CALL);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sequences, of entries and of table pages, never come back: what is given after a start must be
+ * higher than all that any page of the ring says, pages included that this start has not read or
+ * could not read. So the superblock holds a ceiling for each, which is written before it is
+ * reached, and a start that has not seen everything goes on from there. Such a start costs no more
+ * than RESERVE of the 2^52 sequences, whatever is damaged; a start after a clean stop costs none.
+ *
+ * Runs on the loop thread; the superblock is written as superblock.c says. Failures: it is tried
+ * again a little later; at the ceiling the volume is bypassed. */
+#include "checked.h"
+#include "store/volume/internal.h"
+
+#define RESERVE (UINT64_C(1) << 20)
+
+static uint64_t reserve_of(const struct volume *v)
+{
+        return v->params.sequence_reserve ? v->params.sequence_reserve : RESERVE;
+}
+
+void sequence_reserve(struct volume *v, bool done)
+{
+        struct disk_superblock *sb = &v->dir->superblock;
+        uint64_t page = table_next_sequence(v->table), more = done ? 0 : reserve_of(v);
+
+        v->next_seq_ceiling = sb->seq_ceiling = MIN(v->seq + more, CHUNK_SEQ_MAX);
+        v->next_page_ceiling = sb->page_ceiling = page + more;
+}
+
+void sequence_reserved(struct volume *v)
+{
+        v->seq_ceiling = v->next_seq_ceiling;
+        v->page_ceiling = v->next_page_ceiling;
+}
+
+void sequence_marked(struct volume *v, int r)
+{
+        v->raising = false;
+        if (r == 0) {
+                sequence_reserved(v);
+                return;
+        }
+        v->raise_again_at = v->seq + reserve_of(v) / 16;
+        v->stats.write_errors++;
+        volume_note_error(v, "writing the superblock", r);
+}
+
+void sequence_turn(struct volume *v)
+{
+        uint64_t page = table_next_sequence(v->table), reserve = reserve_of(v);
+
+        if (v->params.as_is || v->bypassed)
+                return;
+        /* Of what one turn of the loop can begin RESERVE leaves a thousand times as much. */
+        if (v->seq + reserve / 16 > v->seq_ceiling || page + reserve / 16 > v->page_ceiling) {
+                volume_bypass(v, v->seq_ceiling == CHUNK_SEQ_MAX
+                                         ? "no sequence numbers are left: make the store anew"
+                                         : "the superblock cannot be written: no sequence numbers "
+                                           "are left that it knows of");
+                return;
+        }
+        if ((v->seq + reserve / 2 <= v->seq_ceiling && page + reserve / 2 <= v->page_ceiling) ||
+            v->seq_ceiling == CHUNK_SEQ_MAX || v->raising || v->seq < v->raise_again_at)
+                return;
+        v->raising = true;
+        mark_want(v, MARK_CEILINGS);
+}

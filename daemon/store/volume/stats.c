@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The numbers of a volume, as seen from outside: what it has counted, and what is filled in when
+ * somebody asks. A path's next volume takes the counts of the last one over. Loop thread. */
+#include "checked.h"
+#include "store/volume/internal.h"
+
+void volume_take_counts(struct volume *v, const struct volume *earlier)
+{
+        struct store_stats now = v->stats;
+
+        /* What is no count is filled in anew whenever it is asked for. */
+        volume_get_stats(earlier, &v->stats);
+        v->stats.clean_start = now.clean_start;
+        v->stats.recovered_chunks = now.recovered_chunks;
+        v->stats.recovered_pages = now.recovered_pages;
+        v->stats.skipped_pages = now.skipped_pages;
+        v->stats.recover_ms = now.recover_ms;
+        v->full_refusals = earlier->full_refusals;
+}
+
+void volume_get_stats(const struct volume *v, struct store_stats *ret)
+{
+        struct table_stats table = { 0 };
+
+        *ret = v->stats;
+        ret->limit = v->params.limit;
+        ret->direct = v->dir->direct;
+        ret->direct_reason = v->dir->direct_reason;
+        ret->bypassed = v->bypassed;
+        if (!v->open)
+                return;
+        table_get_stats(v->table, &table);
+        ret->used_bytes = volume_charged(v);
+        ret->payload_bytes = v->payload_bytes;
+        ret->chunks = v->chunks;
+        ret->entries_max = index_max(v->index);
+        ret->slots = v->cut_slots;
+        ret->segments = v->n_segments - v->n_retired;
+        ret->segment_bytes = v->segment_bytes;
+        ret->segments_max = segments_max(v);
+        ret->index_bytes = index_bytes(v->index) + (uint64_t)index_high(v->index) * (12 + 4) +
+                           v->cut_slots * 4 + table_bytes(v->table);
+        ret->table_pages = table_pages(v->table);
+        ret->table_pages_written += table.pages_written;
+        ret->table_entries_written += table.entries_written;
+        ret->table_entries_carried += table.entries_carried;
+        ret->sync_errors += namespaces_sync_errors(v->namespaces);
+        ret->namespaces = namespaces_count(v->namespaces);
+        scrub_get_stats(v->scrub, ret);
+}

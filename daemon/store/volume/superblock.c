@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the superblock of a volume in use says of it: marks that the next start, or resume, has to
+ * know of. One write at a time; marks that come meanwhile share the next. The fields change on the
+ * loop thread, and never while a write of them is under way.
+ *
+ * A mark that cannot be written is not tried again: the device has failed already. What that means
+ * is a matter of the mark; of MARK_VOID put.c is told. */
+#include "store/volume/internal.h"
+
+/* Worker. */
+static int run_mark(struct kio_request *req)
+{
+        struct volume *v = container_of(req, struct volume, mark_io);
+
+        return dir_write_superblock(v->dir);
+}
+
+static void submit_marks(struct volume *v);
+
+static void marked(struct kio_request *req)
+{
+        struct volume *v = container_of(req, struct volume, mark_io);
+        unsigned marks = v->marks_flying;
+        int r = (int)req->result; /* the request is used again for what is wanted by now */
+
+        v->operations--;
+        v->marks_flying = 0;
+        submit_marks(v);
+        if (marks & MARK_CEILINGS)
+                sequence_marked(v, r);
+        if (marks & MARK_COUNT)
+                v->count_result = r;
+        if (marks & MARK_VOID)
+                put_table_is_void(v, r);
+        volume_progress(v);
+}
+
+static void submit_marks(struct volume *v)
+{
+        struct disk_superblock *sb = &v->dir->superblock;
+
+        if (v->marks_wanted == 0)
+                return;
+        v->marks_flying = v->marks_wanted;
+        v->marks_wanted = 0;
+        if (v->marks_flying & MARK_UNSYNCED)
+                sb->unsynced = 1;
+        if (v->marks_flying & MARK_AWAY)
+                sb->away = 1;
+        if (v->marks_flying & MARK_COUNT)
+                sb->path_count = v->mark_count;
+        if (v->marks_flying & MARK_CEILINGS)
+                sequence_reserve(v, false);
+        if (v->marks_flying & MARK_VOID) {
+                sb->void_position = v->void_position;
+                sb->void_pages = v->void_pages;
+                sb->incompat |= DISK_INCOMPAT_VOID_PAGES;
+        }
+        v->mark_io = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_PUT,
+                .path = v->kio_path,
+                .call = run_mark,
+                .complete = marked,
+        };
+        list_init(&v->mark_io.node);
+        v->operations++;
+        kio_submit(v->io, &v->mark_io, 0);
+}
+
+void mark_want(struct volume *v, unsigned marks)
+{
+        v->marks_wanted |= marks;
+        if (v->marks_flying == 0)
+                submit_marks(v);
+}
+
+void volume_mark_away(struct volume *v)
+{
+        if (v->open && !v->abandoned && !v->dir->superblock.away)
+                mark_want(v, MARK_AWAY);
+}
+
+void volume_mark_count(struct volume *v, unsigned count)
+{
+        v->mark_count = (uint16_t)count;
+        if (v->open && !v->abandoned)
+                mark_want(v, MARK_COUNT);
+}
+
+int volume_count_is_marked(const struct volume *v)
+{
+        return (v->marks_wanted | v->marks_flying) & MARK_COUNT ? VOLUME_MARK_WAITS
+                                                                : v->count_result;
+}

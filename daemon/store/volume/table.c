@@ -1,0 +1,532 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Table ring: the durable record of what the slots hold.
+ *
+ * A chunk survives a restart only if its entry reached the disk; slot bytes without one are free
+ * space. Runs on the loop thread. Owns the head, the queue, the page buffers, and who lies in which
+ * page: a list a page, threaded through one array by chunk number, whose last link is the page's
+ * number. A list is no longer than a page has entries.
+ *
+ * The rule: the next `safe` pages at the head hold no only copy of a live entry. A batch of k pages
+ * overwrites [head, head + k), k at most half of `safe`, and carries the live entries of k pages
+ * from head + safe on. Once it is complete those have moved into the batch, and the rule holds for
+ * the new head. Whatever of the batch is lost or torn by a crash, every live entry still lies where
+ * it lay before: nothing it overwrote was needed, and at the next start the pages that it did reach
+ * cost at most half of the safe ones. A `safe` below the window that is wished for is won back by
+ * carrying two pages for each page written.
+ *
+ * Power loss: writes that were completed but not synced may be lost in any order, so the pages
+ * written since the last sync are held below half of what was safe then; table_wants_sync() asks at
+ * a quarter.
+ *
+ * Tombstones are not carried: the ring overwrites in the order of time, and every older entry of
+ * their key was written before them. Within a torn batch that order does not hold; therefore
+ * table_is_stale().
+ *
+ * Puts that arrive while a batch flies share the next one. Everything carried counts against the
+ * room of the batch first, so that the rule never waits for anything.
+ *
+ * Which pages a crash kept from being written is told by their sequences, each of which is one more
+ * than the one before; behind the end of the ring the begin follows. So a ring grows only when all
+ * that is not synced lies between the begin and the head, where growing changes nothing.
+ *
+ * Failures: a failed write ends the ring: its file may hold anything there. Gets go on from memory.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/pages.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "store/volume/table.h"
+
+#define LAST_LINK (UINT32_C(1) << 31)
+static_assert(TABLE_MAX_PAGES < LAST_LINK, "a page fits");
+
+enum { WINDOW_MIN = 4, WINDOW_MAX = 2 * TABLE_UNSYNCED_MAX, WINDOW_SHARE = 8 };
+
+/* What one entry of the batch in flight is: new (item), or carried from a page. */
+struct batch_entry {
+        struct table_item *item;
+        uint32_t chunk;
+        uint32_t from;
+};
+
+struct table {
+        uint8_t uuid[DISK_UUID_BYTES];
+        const struct table_ops *ops;
+        void *userdata;
+
+        uint32_t pages, max_chunks;
+        uint32_t *heads; /* by page: the first one's chunk + 1; 0: none, as fresh memory is */
+        uint32_t *links; /* by chunk: the next one's + 1, or LAST_LINK and the page; 0: nowhere */
+        uint64_t heads_bytes, links_bytes;
+
+        uint32_t head;
+        uint32_t safe;
+        uint64_t next_sequence, run_sequence;
+        int failed;
+
+        struct list_node queue;
+        uint64_t queued;
+
+        uint32_t flying; /* pages; 0: no write in flight */
+        uint32_t carried_pages;
+        uint32_t n_batch;
+        struct disk_page *buf;
+        struct batch_entry batch[TABLE_BATCH_PAGES * DISK_PAGE_ENTRIES];
+
+        /* In pages written; `synced` as of the begin of the last sync that ended well. */
+        uint64_t written, synced, syncing;
+        uint32_t synced_safe, syncing_safe;
+        bool never_synced;
+
+        struct table_stats stats;
+};
+
+DEFINE_CLEANUP(struct table *, table_free);
+
+static uint32_t wished_window(const struct table *t)
+{
+        return MAX((uint32_t)WINDOW_MIN, MIN(t->pages / WINDOW_SHARE, (uint32_t)WINDOW_MAX));
+}
+
+static uint64_t map_bytes(uint32_t numbers)
+{
+        return round_up((uint64_t)numbers * sizeof(uint32_t), 4096);
+}
+
+int table_new(struct table **ret, const uint8_t uuid[static DISK_UUID_BYTES], uint32_t pages,
+              uint32_t max_chunks, const struct table_ops *ops, void *userdata)
+{
+        _cleanup_(table_freep) struct table *t = calloc(1, sizeof(*t));
+
+        if (!t)
+                return -ENOMEM;
+        assert(pages >= TABLE_MIN_PAGES && pages < TABLE_MAX_PAGES);
+        assert(max_chunks > 0 && max_chunks < LAST_LINK);
+        memcpy(t->uuid, uuid, DISK_UUID_BYTES);
+        t->ops = ops;
+        t->userdata = userdata;
+        t->pages = pages;
+        t->max_chunks = max_chunks;
+        t->next_sequence = t->run_sequence = 1;
+        list_init(&t->queue);
+        t->buf = aligned_alloc(DISK_PAGE, (size_t)TABLE_BATCH_PAGES * DISK_PAGE);
+        if (!t->buf)
+                return -ENOMEM;
+        t->heads_bytes = map_bytes(pages);
+        t->heads = pages_map(t->heads_bytes);
+        t->links_bytes = map_bytes(max_chunks);
+        t->links = pages_map(t->links_bytes);
+        if (!t->heads || !t->links)
+                return -ENOMEM;
+        t->safe = t->synced_safe = wished_window(t);
+        *ret = TAKE_PTR(t);
+        return 0;
+}
+
+struct table *table_free(struct table *t)
+{
+        if (!t)
+                return NULL;
+        if (t->heads)
+                munmap(t->heads, t->heads_bytes);
+        if (t->links)
+                munmap(t->links, t->links_bytes);
+        free(t->buf);
+        free(t);
+        return NULL;
+}
+
+void table_place(struct table *t, uint32_t page, uint32_t chunk)
+{
+        assert(page < t->pages && chunk < t->max_chunks && t->links[chunk] == 0);
+        t->links[chunk] = t->heads[page] != 0 ? t->heads[page] : LAST_LINK | page;
+        t->heads[page] = chunk + 1;
+}
+
+uint32_t table_page_of(const struct table *t, uint32_t chunk)
+{
+        uint32_t link;
+
+        assert(chunk < t->max_chunks);
+        link = t->links[chunk];
+        if (link == 0)
+                return TABLE_NOWHERE;
+        while (!(link & LAST_LINK))
+                link = t->links[link - 1];
+        return link & ~LAST_LINK;
+}
+
+void table_forget(struct table *t, uint32_t chunk)
+{
+        uint32_t page = table_page_of(t, chunk), *link;
+
+        if (page == TABLE_NOWHERE)
+                return;
+        link = &t->heads[page];
+        if (*link == chunk + 1) {
+                *link = t->links[chunk] & LAST_LINK ? 0 : t->links[chunk];
+        } else {
+                while (*link != chunk + 1)
+                        link = &t->links[*link - 1];
+                *link = t->links[chunk];
+        }
+        t->links[chunk] = 0;
+}
+
+uint32_t table_chunk_in(const struct table *t, uint32_t page)
+{
+        assert(page < t->pages);
+        return t->heads[page] - 1;
+}
+
+/* In the same page; 0 is the end. */
+static uint32_t next_in_page(const struct table *t, uint32_t chunk)
+{
+        return t->links[chunk] & LAST_LINK ? 0 : t->links[chunk];
+}
+
+static uint32_t page_after(const struct table *t, uint32_t page, uint32_t steps)
+{
+        return (uint32_t)(((uint64_t)page + steps) % t->pages);
+}
+
+static unsigned count_live(const struct table *t, uint32_t page)
+{
+        unsigned n = 0;
+
+        for (uint32_t i = t->heads[page]; i != 0; i = next_in_page(t, i - 1))
+                n++;
+        return n;
+}
+
+static uint32_t count_safe(const struct table *t)
+{
+        uint32_t wish = wished_window(t), n = 0;
+
+        while (n < wish && t->heads[page_after(t, t->head, n)] == 0)
+                n++;
+        return n;
+}
+
+uint32_t table_find_newest(const uint64_t *sequences, uint32_t pages)
+{
+        uint32_t newest = UINT32_MAX;
+
+        for (uint32_t i = 0; i < pages; i++)
+                if (sequences[i] != 0 && sequences[i] != TABLE_STALE &&
+                    (newest == UINT32_MAX || sequences[i] > sequences[newest]))
+                        newest = i;
+        return newest;
+}
+
+/* Backwards from the newest each page has one sequence less, as long as the ring has run as it is.
+ * What was written before was synced at its start. */
+bool table_is_stale(const struct disk_page *newest, uint32_t pages, uint32_t page,
+                    uint64_t sequence)
+{
+        uint32_t ring = newest->ring_pages, back;
+
+        if (ring > pages || newest->position >= ring || page >= ring)
+                return false;
+        back = (uint32_t)(((uint64_t)newest->position + ring - page) % ring);
+        return back < newest->sequence && newest->sequence - back >= newest->run_sequence &&
+               sequence != newest->sequence - back;
+}
+
+int table_start(struct table *t, uint32_t head, uint64_t next_sequence)
+{
+        assert(head < t->pages && t->flying == 0);
+        t->head = head;
+        t->next_sequence = t->run_sequence = next_sequence;
+        t->safe = t->synced_safe = count_safe(t);
+        t->written = t->synced = 0;
+        return t->safe > 0 ? 0 : -ENOSPC;
+}
+
+void table_queue(struct table *t, struct table_item *item)
+{
+        list_append(&t->queue, &item->node);
+        t->queued++;
+}
+
+bool table_has_queued(const struct table *t)
+{
+        return t->queued > 0;
+}
+
+static struct table_item *dequeue(struct table *t)
+{
+        struct list_node *n = list_pop(&t->queue);
+
+        if (!n)
+                return NULL;
+        t->queued--;
+        return container_of(n, struct table_item, node);
+}
+
+static void fail_queued(struct table *t)
+{
+        struct table_item *item;
+
+        while ((item = dequeue(t)))
+                t->ops->written(t->userdata, item, TABLE_NOWHERE, t->failed);
+}
+
+/* How many more pages may be written before a sync. */
+static uint32_t unsynced_room(const struct table *t)
+{
+        uint64_t most = MAX(t->synced_safe / 2, 1u), since = t->written - t->synced;
+
+        if (t->never_synced)
+                return TABLE_BATCH_PAGES;
+        return since >= most ? 0 : (uint32_t)(most - since);
+}
+
+bool table_wants_sync(const struct table *t)
+{
+        return !t->never_synced && !t->failed &&
+               t->written - t->synced >= MAX(t->synced_safe / 4, 1u);
+}
+
+bool table_is_dirty(const struct table *t)
+{
+        return t->written > t->synced;
+}
+
+void table_sync_begin(struct table *t)
+{
+        t->syncing = t->written;
+        t->syncing_safe = t->safe;
+}
+
+void table_sync_end(struct table *t, int r)
+{
+        if (r < 0) {
+                t->never_synced = true;
+                return;
+        }
+        t->synced = t->syncing;
+        t->synced_safe = t->syncing_safe;
+}
+
+/* How many pages past the safe ones a batch of k pages should free: k keep the window, more widen
+ * it. */
+static uint32_t pages_to_carry(const struct table *t, uint32_t k)
+{
+        uint32_t wish = wished_window(t), carry = k;
+
+        if (t->safe < wish)
+                carry += MIN(k, wish - t->safe);
+        return MIN(carry, t->pages - t->safe);
+}
+
+static struct disk_entry *batch_add(struct table *t, struct table_item *item, uint32_t chunk,
+                                    uint32_t from)
+{
+        uint32_t n = t->n_batch++;
+
+        t->batch[n] = (struct batch_entry){ .item = item, .chunk = chunk, .from = from };
+        return &t->buf[n / DISK_PAGE_ENTRIES].entries[n % DISK_PAGE_ENTRIES];
+}
+
+static void carry_page(struct table *t, uint32_t page)
+{
+        for (uint32_t i = t->heads[page]; i != 0; i = next_in_page(t, i - 1))
+                t->ops->entry(t->userdata, i - 1, batch_add(t, NULL, i - 1, page));
+}
+
+/* What may be relied on after the n-th page of the batch, whatever is lost: the pages that were
+ * safe at the last sync, less those written since. */
+static uint32_t safe_after(const struct table *t, uint32_t n)
+{
+        uint64_t safe = t->synced + t->synced_safe, written = t->written + n;
+
+        if (t->never_synced)
+                return t->safe - n;
+        return safe > written ? (uint32_t)(safe - written) : 0;
+}
+
+static void seal_pages(struct table *t, uint32_t k)
+{
+        for (uint32_t i = 0; i < k; i++) {
+                struct disk_page *page = &t->buf[i];
+                uint32_t first = i * DISK_PAGE_ENTRIES;
+
+                page->magic = DISK_PAGE_MAGIC;
+                memcpy(page->uuid, t->uuid, DISK_UUID_BYTES);
+                page->sequence = t->next_sequence + i;
+                page->position = t->head + i;
+                page->ring_pages = t->pages;
+                page->safe = safe_after(t, i + 1);
+                page->run_sequence = t->run_sequence;
+                page->count = (uint16_t)(t->n_batch > first ? MIN(t->n_batch - first,
+                                                                  (uint32_t)DISK_PAGE_ENTRIES)
+                                                            : 0);
+                for (unsigned j = 0; j < page->count; j++)
+                        page->entries[j].crc = disk_entry_crc(&page->entries[j], t->uuid);
+                page->crc = disk_page_crc(page);
+        }
+}
+
+bool table_compose(struct table *t, const void **ret_buf, uint64_t *ret_offset, uint64_t *ret_bytes)
+{
+        uint32_t k = 0, k_max, carry = 0, carried = 0, room = 0;
+
+        if (t->failed)
+                fail_queued(t);
+        if (t->queued == 0 || t->flying > 0)
+                return false;
+        k_max = MIN(MAX(t->safe / 2, 1u), MIN((uint32_t)TABLE_BATCH_PAGES, t->pages - t->head));
+        k_max = MIN(k_max, unsynced_room(t));
+        if (k_max == 0)
+                return false;
+
+        /* The fewest pages that take everything queued. At least k pages can always be carried:
+         * each holds no more entries than a page has room for. */
+        do {
+                k++;
+                room = k * DISK_PAGE_ENTRIES;
+                for (uint32_t want = pages_to_carry(t, k); carry < want; carry++) {
+                        uint32_t n = count_live(t, page_after(t, t->head, t->safe + carry));
+
+                        if (carried + n > room)
+                                break;
+                        carried += n;
+                }
+        } while (k < k_max && carried + t->queued > room);
+
+        memset(t->buf, 0, (size_t)k * DISK_PAGE);
+        t->n_batch = 0;
+        for (uint32_t i = 0; i < carry; i++)
+                carry_page(t, page_after(t, t->head, t->safe + i));
+        assert(t->n_batch == carried);
+        while (t->n_batch < room && t->queued > 0) {
+                struct table_item *item = dequeue(t);
+                struct disk_entry entry = { 0 };
+
+                if (t->ops->fill(t->userdata, item, &entry))
+                        *batch_add(t, item, 0, TABLE_NOWHERE) = entry;
+                else
+                        t->ops->written(t->userdata, item, TABLE_NOWHERE, -ECANCELED);
+        }
+        if (t->n_batch == carried && t->queued == 0)
+                return false; /* all of them were called off */
+        seal_pages(t, k);
+
+        t->flying = k;
+        t->carried_pages = carry;
+        *ret_buf = t->buf;
+        *ret_offset = (uint64_t)t->head * DISK_PAGE;
+        *ret_bytes = (uint64_t)k * DISK_PAGE;
+        return true;
+}
+
+bool table_in_flight(const struct table *t)
+{
+        return t->flying > 0;
+}
+
+void table_complete(struct table *t, int r)
+{
+        uint32_t first = t->head, k = t->flying;
+
+        assert(k > 0);
+        t->flying = 0;
+        if (r < 0) {
+                t->failed = r;
+                for (uint32_t i = 0; i < t->n_batch; i++)
+                        if (t->batch[i].item)
+                                t->ops->written(t->userdata, t->batch[i].item, TABLE_NOWHERE, r);
+                fail_queued(t);
+                return;
+        }
+
+        for (uint32_t i = 0; i < k; i++)
+                assert(t->heads[first + i] ==
+                       0); /* what lay in these pages was history: the rule */
+        t->head = page_after(t, t->head, k);
+        t->next_sequence += k;
+        t->safe = t->safe - k + t->carried_pages;
+        t->written += k;
+        t->stats.writes++;
+        t->stats.pages_written += k;
+        for (uint32_t i = 0; i < t->n_batch; i++) {
+                struct batch_entry *b = &t->batch[i];
+                uint32_t page = first + i / DISK_PAGE_ENTRIES;
+
+                if (b->item) {
+                        t->stats.entries_written++;
+                        t->ops->written(t->userdata, b->item, page, 0);
+                } else {
+                        t->stats.entries_carried++;
+                        /* Dropped meanwhile, or its number given to another chunk: then it lies
+                         * elsewhere. */
+                        if (table_page_of(t, b->chunk) == b->from) {
+                                table_forget(t, b->chunk);
+                                table_place(t, page, b->chunk);
+                        }
+                }
+        }
+}
+
+uint64_t table_pages_written(const struct table *t)
+{
+        return t->written;
+}
+
+uint64_t table_next_sequence(const struct table *t)
+{
+        return t->next_sequence;
+}
+
+int table_grow(struct table *t, uint32_t pages, uint64_t synced)
+{
+        void *p;
+
+        assert(t->flying == 0 && pages >= t->pages && pages < TABLE_MAX_PAGES);
+        if (!t->never_synced && t->written - MAX(t->synced, synced) > t->head)
+                return -EAGAIN;
+        p = mremap(t->heads, t->heads_bytes, map_bytes(pages), MREMAP_MAYMOVE);
+        if (p == MAP_FAILED)
+                return -ENOMEM;
+        t->heads = p;
+        t->heads_bytes = map_bytes(pages);
+        t->pages = pages;
+        /* From the begin of the file on, the pages have been written in a row. */
+        t->run_sequence =
+                MAX(t->run_sequence, t->next_sequence - MIN(t->head, t->next_sequence - 1));
+        /* Behind the old end there is nothing, so at least as many pages are safe as before; a
+         * wider window is wished for, and what it already has of that counts. */
+        t->safe = MAX(t->safe, count_safe(t));
+        return 0;
+}
+
+uint32_t table_pages(const struct table *t)
+{
+        return t->pages;
+}
+
+uint32_t table_capacity(const struct table *t)
+{
+        return (t->pages - wished_window(t)) / 8 * 7 * DISK_PAGE_ENTRIES;
+}
+
+uint32_t table_window(const struct table *t)
+{
+        return t->safe;
+}
+
+uint64_t table_bytes(const struct table *t)
+{
+        return sizeof(*t) + t->heads_bytes + (uint64_t)TABLE_BATCH_PAGES * DISK_PAGE;
+}
+
+void table_get_stats(const struct table *t, struct table_stats *ret)
+{
+        *ret = t->stats;
+}

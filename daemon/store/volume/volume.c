@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One path of the store: see volume.h, and store/README.md for the format. Here is its life once it
+ * is open: it runs what is due at the end of each loop turn, stops, rests, closes. Owns nothing
+ * that another file here does not know better.
+ *
+ * Completions never run where they come about: they are listed, and volume_turn() calls them. Once
+ * the volume stops nobody may call that any more, so from then on every completed operation does.
+ */
+#include "store/volume/volume.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "store/volume/internal.h"
+
+bool volume_is_open(const struct volume *v)
+{
+        return v->open;
+}
+
+/* --- turning --- */
+
+static bool drain(struct volume *v)
+{
+        struct list_node puts = LIST_INIT(puts), gets = LIST_INIT(gets), *n;
+        bool any = false;
+
+        list_splice(&puts, &v->done_puts);
+        list_splice(&gets, &v->done_gets);
+        while ((n = list_pop(&gets))) {
+                struct store_get *req = container_of(n, struct store_get, node);
+
+                any = true;
+                v->requests--;
+                req->complete(req);
+        }
+        while ((n = list_pop(&puts))) {
+                struct store_put *req = container_of(n, struct store_put, node);
+
+                any = true;
+                v->requests--;
+                v->ops.put_done(v->ops.userdata, req);
+        }
+        any = scrub_drain(v->scrub) || any;
+        return namespaces_drain(v->namespaces) || any;
+}
+
+void volume_turn(struct volume *v)
+{
+        if (!v->open)
+                return;
+        /* What completes makes work, and some work completes at once. */
+        do {
+                namespaces_turn(v->namespaces, clock_mono_ns(), !v->bypassed && !v->stopping);
+                put_serve_waiting(v);
+                segments_turn(v);
+                ring_turn(v);
+                table_kick(v);
+                sync_turn(v);
+                sequence_turn(v);
+                scrub_turn(v->scrub, clock_mono_ns());
+                drops_settle(v);
+        } while (drain(v));
+}
+
+void volume_progress(struct volume *v)
+{
+        if (!v->stopping)
+                return;
+        volume_turn(v);
+        kio_flush(v->io);
+}
+
+static int do_nothing(struct kio_request *req)
+{
+        return 0;
+}
+
+static void nudged(struct kio_request *req)
+{
+        struct volume *v = container_of(req, struct volume, nudge_io);
+
+        v->nudged = false;
+        v->operations--;
+        volume_progress(v);
+}
+
+void volume_nudge(struct volume *v)
+{
+        if (!v->stopping || v->nudged)
+                return;
+        v->nudged = true;
+        v->nudge_io = (struct kio_request){
+                .op = KIO_CALL, /* of no path: it may not wait for a device */
+                .class = KIO_CLASS_GET,
+                .call = do_nothing,
+                .complete = nudged,
+        };
+        list_init(&v->nudge_io.node);
+        v->operations++;
+        kio_submit(v->io, &v->nudge_io, 0);
+        kio_flush(v->io);
+}
+
+uint64_t volume_deadline_ns(const struct volume *v)
+{
+        uint64_t soonest = 0;
+
+        if (!v->open)
+                return 0;
+        const uint64_t deadlines[] = { scrub_deadline_ns(v->scrub), segments_deadline_ns(v),
+                                       namespaces_deadline_ns(v->namespaces) };
+
+        for (size_t i = 0; i < ARRAY_SIZE(deadlines); i++)
+                if (deadlines[i] && (soonest == 0 || deadlines[i] < soonest))
+                        soonest = deadlines[i];
+        return soonest;
+}
+
+/* --- stopping, closing --- */
+
+void volume_stop(struct volume *v)
+{
+        if (!v || v->stopping)
+                return;
+        v->stopping = true;
+        if (v->open)
+                volume_progress(v);
+}
+
+uint64_t volume_pending(const struct volume *v)
+{
+        if (!v->open)
+                return 0;
+        return v->requests + v->operations + v->tombstones + v->n_sweeps +
+               namespaces_pending(v->namespaces);
+}
+
+/* Everything to stable storage; then, and only then, the store is clean. */
+static int close_clean(struct volume *v)
+{
+        int r;
+
+        list_for_each (&v->dirty_segments, n)
+                if (fdatasync(container_of(n, struct segment, dirty_node)->fd) < 0)
+                        return -errno;
+        if (fdatasync(v->table_fd) < 0)
+                return -errno;
+        r = dir_sync(v->dir);
+        if (r < 0)
+                return r;
+        r = namespaces_write_now(v->namespaces);
+        if (r < 0)
+                return r;
+        v->dir->superblock.clean = 1;
+        sequence_reserve(v, true);
+        return dir_write_superblock(v->dir);
+}
+
+int volume_rest(struct volume *v, bool away)
+{
+        struct disk_superblock *sb = &v->dir->superblock;
+        int r;
+
+        sb->away = away;
+        r = v->sync_failed ? -EIO : close_clean(v);
+        if (r < 0)
+                r = dir_write_superblock(v->dir);
+        return r;
+}
+
+struct volume *volume_close(struct volume *v)
+{
+        if (!v)
+                return NULL;
+        assert(volume_pending(v) == 0);
+        if (v->open && !v->bypassed && !v->sync_failed && v->stopping)
+                close_clean(v); /* else the next start finds it as after a crash, and works */
+        for (uint32_t i = 0; v->segments && i < v->n_segments; i++)
+                segment_free(v->segments[i]);
+        free(v->segments);
+        if (v->table_fd >= 0)
+                close(v->table_fd);
+        if (v->zeros)
+                munmap(v->zeros, STORE_PREWRITE_BYTES);
+        scrub_free(v->scrub);
+        table_free(v->table);
+        namespaces_free(v->namespaces);
+        index_free(v->index);
+        slabs_free(v->slabs);
+        free(v->tenants);
+        evict_free(v->evict);
+        dir_close(v->dir);
+        free(v->path);
+        free(v->policy);
+        free(v);
+        return NULL;
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One path of the store: a directory with its superblock, namespaces, table ring and data files,
+ * and the index of what lies in it. The files that store/internal.h lists are the only callers and
+ * add what several of them are together; each function does for one path what store.h says its
+ * namesake does for all.
+ *
+ * Opening is in steps, since paths must agree: prepare all; make the empty ones, or check that the
+ * others are of one set; share out the limit; open all; tell each what the others know (join). */
+#pragma once
+
+#include "store/volume/format.h"
+#include "store/store.h"
+
+struct volume;
+
+/* What a volume asks and tells its store. */
+struct volume_ops {
+        /* A put is over: completes it, or tries elsewhere. */
+        void (*put_done)(void *userdata, struct store_put *req);
+        /* It has just left itself aside. Called from anywhere: nothing may be completed or
+         * submitted in it. */
+        void (*bypassed)(void *userdata, struct volume *v);
+        /* Its table may say what nobody knows of, and that could not be marked. The same. */
+        void (*doubtful)(void *userdata, struct volume *v);
+        /* Its file system is full, or not any more. The same. */
+        void (*full)(void *userdata, struct volume *v, bool full);
+        /* The path a chunk is looked for first; NULL: there is only one. Any thread. */
+        unsigned (*home)(const void *userdata, uint32_t namespace_id, const struct key *key);
+        void *userdata;
+};
+
+struct volume_params {
+        const struct store_params *store; /* limit and entries apart */
+        const char *path;
+        unsigned number; /* among the store's paths: part of each store_ref */
+        int lock_fd;     /* -1, or one that is held from before */
+        const struct volume_ops *ops;
+};
+
+enum { VOLUME_GENERATION_BITS = 28 };
+
+/* A place in the walk: a record's of a path. */
+enum { STORE_WALK_RECORD_BITS = 32 };
+static inline uint64_t store_walk_at(unsigned path, uint32_t record)
+{
+        return (uint64_t)path << STORE_WALK_RECORD_BITS | record;
+}
+
+/* Bound of the index of a store of that size, where none is configured. */
+static inline uint64_t volume_auto_entries(uint64_t limit)
+{
+        return limit / (256 * 1024) > UINT64_C(1) << 20 ? limit / (256 * 1024) : UINT64_C(1) << 20;
+}
+
+int volume_prepare(struct volume **ret, const struct volume_params *params,
+                   char ret_error[static 512]);
+int volume_lock_fd(const struct volume *v);
+int volume_probe_fd(const struct volume *v);
+/* Empty: volume_make() is to come. */
+bool volume_is_fresh(const struct volume *v);
+int volume_make(struct volume *v, const uint8_t *set, unsigned index, unsigned count,
+                char ret_error[static 512]);
+/* It failed, but may be found made: its number is to be given to no other. */
+bool volume_is_half_made(const struct volume *v);
+/* As read or made; volume_open() writes it, and the functions below. */
+struct disk_superblock *volume_superblock(struct volume *v);
+int volume_write_superblock(struct volume *v);
+/* Of a volume that is open, in the superblock: others go on without it; so many numbers have been
+ * given out. Written soon, if that can be. */
+void volume_mark_away(struct volume *v);
+void volume_mark_count(struct volume *v, unsigned count);
+/* 0: it is on stable storage; VOLUME_MARK_WAITS; -errno. */
+enum { VOLUME_MARK_WAITS = 1 };
+int volume_count_is_marked(const struct volume *v);
+/* Before volume_open(): what an earlier volume of the path could not write of its table. */
+void volume_take_void(struct volume *v, const struct volume *earlier);
+/* Size of the file system it lies in; which one that is. */
+int volume_space(const struct volume *v, uint64_t *ret_bytes, uint64_t *ret_device);
+void volume_set_limit(struct volume *v, uint64_t limit, uint64_t entries);
+
+/* Blocks, and may run on any thread as long as nobody else uses the volume. */
+int volume_open(struct volume *v, struct kio *io, char ret_error[static 512]);
+
+bool volume_is_open(const struct volume *v);
+
+/* What the paths of a set write down of each other, in the namespaces files: see membership.c. */
+struct volume_set {
+        uint64_t epoch;      /* of the set, that this path knows of */
+        uint64_t missed;     /* paths, by the bit of their number in the set, that have missed
+                                something ... */
+        uint64_t missed_at;  /* ... by this epoch: one that was not emptied for that is emptied */
+        uint64_t removed_at; /* the last at which a namespace was removed: the list of one that has
+                                missed something since is replaced */
+};
+
+/* What a path must know before it is used with others. */
+struct volume_join {
+        const struct store_namespace *namespaces; /* of all */
+        unsigned n_namespaces;
+        uint32_t next_id;
+        bool in_set;
+        struct volume_set set; /* that it is to know of */
+        bool witnessed;        /* by a path that was never left aside */
+        bool empty;            /* it has missed something */
+};
+/* Blocks, as volume_open(). *ret_emptied: it had missed a purge. */
+int volume_join(struct volume *v, const struct volume_join *join, bool *ret_emptied,
+                char ret_error[static 512]);
+/* It has joined, and so have all that are started with it: its superblock does not say any more
+ * that it is away. Blocks. */
+int volume_is_back(struct volume *v, char ret_error[static 512]);
+/* Does it contradict the list? -EUCLEAN with a text. */
+int volume_check_namespaces(const struct volume *v, const struct volume_join *join,
+                            char ret_error[static 512]);
+uint32_t volume_next_id(const struct volume *v);
+const struct volume_set *volume_set(const struct volume *v);
+/* The epoch by which it has been emptied for all that it had missed. */
+uint64_t volume_emptied_at(const struct volume *v);
+
+void volume_stop(struct volume *v);
+uint64_t volume_pending(const struct volume *v);
+struct volume *volume_close(struct volume *v);
+void volume_turn(struct volume *v);
+uint64_t volume_max_chunk(const struct volume *v);
+const char *volume_path(const struct volume *v);
+
+/* Leaves it aside, once; tells ops->bypassed. */
+void volume_bypass(struct volume *v, const char *reason);
+bool volume_is_bypassed(const struct volume *v);
+const char *volume_reason(const struct volume *v);
+/* It is bypassed and its device hangs: tells all who wait for it, but does not let go of what the
+ * device has. */
+void volume_abandon(struct volume *v);
+/* Puts, gets and syncs that are not completed. */
+bool volume_is_quiet(const struct volume *v);
+/* All to stable storage. Blocks; the volume is quiet and bypassed. */
+int volume_rest(struct volume *v, bool away);
+
+void volume_namespace_open(struct volume *v, struct store_namespace_open *req);
+const struct store_namespace *volume_namespace_get(const struct volume *v, uint32_t id);
+const struct store_namespace *volume_namespace_at(const struct volume *v, unsigned i);
+const struct store_namespace *volume_namespace_find(const struct volume *v, uint16_t tenant,
+                                                    const char *name, size_t length);
+/* Has it neither chunks nor puts in flight? One that the volume does not have is empty. */
+bool volume_namespace_is_empty(const struct volume *v, uint32_t id);
+/* Takes req->namespace_id, which is empty, off the list. `set`: as of volume_purge(). */
+void volume_namespace_remove(struct volume *v, struct store_purge *req,
+                             const struct volume_set *set);
+
+int volume_find(const struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                struct store_ref *ret_ref, struct store_chunk *ret_chunk);
+/* A put of it may be in flight. */
+bool volume_has(const struct volume *v, uint32_t namespace_id, const struct key *key,
+                uint64_t hash);
+/* Chunks whose home is elsewhere, puts in flight included. */
+uint64_t volume_displaced(const struct volume *v);
+void volume_touch(struct volume *v, struct store_ref ref);
+/* As those of the store. */
+void volume_prefetch(const struct volume *v, uint64_t hash, unsigned step);
+void volume_prefetch_touch(const struct volume *v, struct store_ref ref, unsigned step);
+int volume_put(struct volume *v, struct store_put *req);
+void volume_sync(struct volume *v, struct store_put *req);
+int volume_get(struct volume *v, struct store_get *req);
+bool volume_is_reading(const struct volume *v, struct store_ref ref);
+/* STORE_MISS: it was not found; with `even_if_missing` nothing older of the key comes back all the
+ * same. -ENOMEM: nothing is done. */
+int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                bool even_if_missing);
+/* Could a start find it? False if certainly not. */
+bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct key *key,
+                     uint64_t hash);
+/* Was something dropped whose tombstone is not written, or never will be? */
+bool volume_loses_drops(const struct volume *v);
+void volume_settle_drops(struct volume *v, struct store_put *req);
+/* `set`: with this one; NULL in a store of one path. */
+void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set);
+/* One step of dropping what was purged. True: there is more to do. */
+bool volume_sweep(struct volume *v);
+bool volume_is_sweeping(const struct volume *v);
+unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cursor,
+                     struct store_chunk *ret, unsigned max);
+/* As store_set_watch(); of a volume that is open, and as store_walk() from record *i on. False: it
+ * has no more. */
+void volume_set_watch(struct volume *v, const struct store_watch *watch);
+bool volume_walk(const struct volume *v, uint32_t *i, unsigned looks,
+                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
+                 void *userdata);
+void volume_set_scrub(struct volume *v, const struct store_scrub *scrub);
+int volume_verify(struct volume *v, struct store_verify *req);
+uint64_t volume_deadline_ns(const struct volume *v);
+/* 0: none. Its coldest chunks go at once until it is kept. */
+void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes);
+uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant);
+void volume_get_stats(const struct volume *v, struct store_stats *ret);
+/* What an earlier volume of this path has counted. */
+void volume_take_counts(struct volume *v, const struct volume *earlier);
+bool volume_is_full(const struct volume *v, uint64_t *ret_refusals);

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Counts of namespaces by tenant and user are taken in one pass over the store's list, and again
+ * only when that has changed (store_namespaces_version()): no call is needed where an open fails or
+ * a namespace is forgotten. A user is counted in each tenant by itself, since its limit is that of
+ * its tenant.
+ *
+ * Sessions that have a namespace open are counted in a hash table by its id, in which an entry
+ * stays until the namespace is removed: at most as many as a store can have. */
+#include "tenant/census.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "checked.h"
+
+enum {
+        BUCKETS = 8192, /* more than twice what a store can have: a free one is always near */
+        LINES_BURST = 4,
+};
+static_assert(BUCKETS >= 2 * STORE_MAX_NAMESPACES, "hash tables have room");
+
+struct user_count {
+        uint32_t uid;
+        uint16_t tenant;
+        uint16_t count; /* 0: the bucket is free */
+};
+
+struct use {
+        uint32_t id; /* 0: the bucket is free */
+        uint32_t sessions;
+        uint64_t closed_ms;
+};
+
+struct census {
+        const struct store *store;
+        uint16_t hidden;
+        struct census_limits limits;
+        struct log_ratelimit lines;
+
+        uint64_t version; /* of the store's list that the counts are of */
+        bool counted;
+        unsigned count, n_hidden;
+        uint32_t highest_id; /* of all that were ever counted */
+        unsigned tenants[CENSUS_MAX_TENANTS];
+        struct user_count users[BUCKETS];
+
+        struct use uses[BUCKETS];
+        unsigned n_uses;
+        uint64_t removed, refused[CENSUS_SCOPES];
+};
+
+int census_new(struct census **ret, const struct store *store, uint16_t hidden)
+{
+        struct census *n = calloc(1, sizeof(*n));
+
+        if (!n)
+                return -ENOMEM;
+        n->store = store;
+        n->hidden = hidden;
+        n->lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(LINES_BURST);
+        *ret = n;
+        return 0;
+}
+
+struct census *census_free(struct census *n)
+{
+        free(n);
+        return NULL;
+}
+
+void census_set_limits(struct census *n, const struct census_limits *limits)
+{
+        assert(limits->n_tenants <= CENSUS_MAX_TENANTS);
+        n->limits = *limits;
+        n->counted = false;
+}
+
+/* --- counting --- */
+
+static unsigned bucket_of(uint32_t a, uint32_t b)
+{
+        uint64_t x = ((uint64_t)a << 32 | b) * UINT64_C(0x9e3779b97f4a7c15);
+
+        return (unsigned)(x >> 32) % BUCKETS;
+}
+
+/* The user's, or the free one that would be its. */
+static struct user_count *user_find(struct census *n, uint16_t tenant, uint32_t uid)
+{
+        unsigned i = bucket_of(tenant, uid);
+
+        while (n->users[i].count > 0 && (n->users[i].uid != uid || n->users[i].tenant != tenant))
+                i = (i + 1) % BUCKETS;
+        return &n->users[i];
+}
+
+static int tenant_index(const struct census *n, uint16_t store_tenant)
+{
+        for (unsigned i = 0; i < n->limits.n_tenants; i++)
+                if (n->limits.tenants[i].store_tenant == store_tenant)
+                        return (int)i;
+        return -1;
+}
+
+static bool count_one(void *userdata, const struct store_namespace *ns)
+{
+        struct census *n = userdata;
+        struct user_count *user;
+        int tenant;
+
+        n->highest_id = MAX(n->highest_id, ns->id);
+        if (ns->tenant == n->hidden) {
+                n->n_hidden++;
+                return true;
+        }
+        n->count++;
+        tenant = tenant_index(n, ns->tenant);
+        if (tenant >= 0)
+                n->tenants[tenant]++;
+        if (ns->owner != STORE_NO_OWNER) {
+                user = user_find(n, ns->tenant, ns->owner);
+                user->uid = ns->owner;
+                user->tenant = ns->tenant;
+                user->count++;
+        }
+        return true;
+}
+
+static void count_all(struct census *n)
+{
+        uint64_t version = store_namespaces_version(n->store);
+
+        if (n->counted && n->version == version)
+                return;
+        n->count = n->n_hidden = 0;
+        memset(n->tenants, 0, sizeof(n->tenants));
+        memset(n->users, 0, sizeof(n->users));
+        store_namespaces_walk(n->store, false, count_one, n);
+        n->version = version;
+        n->counted = true;
+}
+
+/* --- limits --- */
+
+static unsigned store_most(const struct census *n)
+{
+        return STORE_MAX_NAMESPACES - n->n_hidden;
+}
+
+static unsigned tenant_most(const struct census *n, unsigned i)
+{
+        unsigned most = n->limits.tenants[i].most;
+
+        return most ? most : MAX(store_most(n) / n->limits.n_tenants, 1u);
+}
+
+static unsigned user_most(const struct census *n, int tenant)
+{
+        unsigned of_tenant = tenant >= 0 ? tenant_most(n, (unsigned)tenant) : store_most(n);
+
+        if (n->limits.user)
+                return MIN(n->limits.user, of_tenant);
+        return MIN(MAX(of_tenant / 2, 1u), (unsigned)CENSUS_USER_AUTO);
+}
+
+static bool is_near(unsigned has, unsigned most)
+{
+        return (uint64_t)has * 100 >= (uint64_t)most * CENSUS_WARN_PERCENT;
+}
+
+bool census_may_make(struct census *n, uint16_t store_tenant, uint32_t uid, struct census_use *ret)
+{
+        struct census_use uses[3];
+        int tenant;
+
+        count_all(n);
+        tenant = tenant_index(n, store_tenant);
+        uses[0] = (struct census_use){ CENSUS_USER, user_find(n, store_tenant, uid)->count,
+                                       user_most(n, tenant) };
+        uses[1] = (struct census_use){ CENSUS_TENANT, 0, 1 };
+        if (tenant >= 0)
+                uses[1] = (struct census_use){ CENSUS_TENANT, n->tenants[tenant],
+                                               tenant_most(n, (unsigned)tenant) };
+        uses[2] = (struct census_use){ CENSUS_STORE, n->count, store_most(n) };
+        for (unsigned i = 0; i < ARRAY_SIZE(uses); i++)
+                if (uses[i].has >= uses[i].most) {
+                        n->refused[uses[i].scope]++;
+                        *ret = uses[i];
+                        return false;
+                }
+        return true;
+}
+
+uint32_t census_highest_id(struct census *n)
+{
+        count_all(n);
+        return n->highest_id;
+}
+
+void census_count_refusal(struct census *n, enum census_scope scope)
+{
+        n->refused[scope]++;
+}
+
+static void warn(struct census *n, const char *whose, unsigned has, unsigned most, const char *key)
+{
+        uint32_t held_back;
+
+        if (log_ratelimit_pass(&n->lines, &held_back))
+                log_warning("%s has %u of at most %u namespaces (%s): remove those that are not "
+                            "needed (kvcachectl namespace rm)",
+                            whose, has, most, key);
+}
+
+/* Did the last one of these bring it there? */
+static bool has_come_near(unsigned has, unsigned most)
+{
+        return has > 0 && is_near(has, most) && !is_near(has - 1, most);
+}
+
+void census_made(struct census *n, uint16_t store_tenant, uint32_t uid)
+{
+        unsigned user;
+        char whose[96];
+        int tenant;
+
+        count_all(n);
+        tenant = tenant_index(n, store_tenant);
+        user = user_find(n, store_tenant, uid)->count;
+        if (has_come_near(user, user_most(n, tenant))) {
+                snprintf(whose, sizeof(whose), "user %u", uid);
+                warn(n, whose, user, user_most(n, tenant), "limits.uid_namespaces");
+        }
+        if (tenant >= 0 && n->limits.n_tenants > 1 &&
+            has_come_near(n->tenants[tenant], tenant_most(n, (unsigned)tenant))) {
+                snprintf(whose, sizeof(whose), "tenant %s", n->limits.tenants[tenant].name);
+                warn(n, whose, n->tenants[tenant], tenant_most(n, (unsigned)tenant),
+                     "tenants.namespaces");
+        }
+        if (has_come_near(n->count, store_most(n)))
+                warn(n, "the store", n->count, store_most(n), "a fixed limit");
+}
+
+void census_log_started(struct census *n)
+{
+        char whose[96];
+
+        count_all(n);
+        for (unsigned i = 0; n->limits.n_tenants > 1 && i < n->limits.n_tenants; i++)
+                if (is_near(n->tenants[i], tenant_most(n, i))) {
+                        snprintf(whose, sizeof(whose), "tenant %s", n->limits.tenants[i].name);
+                        warn(n, whose, n->tenants[i], tenant_most(n, i), "tenants.namespaces");
+                }
+        if (is_near(n->count, store_most(n)))
+                warn(n, "the store", n->count, store_most(n), "a fixed limit");
+}
+
+/* --- sessions --- */
+
+/* The namespace's, or the free one that would be its. */
+static struct use *use_find(const struct census *n, uint32_t id)
+{
+        unsigned i = bucket_of(0, id);
+
+        while (n->uses[i].id != 0 && n->uses[i].id != id)
+                i = (i + 1) % BUCKETS;
+        return (struct use *)&n->uses[i];
+}
+
+int census_ref(struct census *n, uint32_t id)
+{
+        struct use *use = use_find(n, id);
+
+        if (use->id == 0) {
+                if (n->n_uses == STORE_MAX_NAMESPACES)
+                        return -ENOMEM;
+                n->n_uses++;
+                use->id = id;
+        }
+        use->sessions++;
+        return 0;
+}
+
+void census_unref(struct census *n, uint32_t id)
+{
+        struct use *use = use_find(n, id);
+
+        assert(use->id == id && use->sessions > 0);
+        if (--use->sessions == 0)
+                use->closed_ms = clock_unix_ms();
+}
+
+unsigned census_sessions(const struct census *n, uint32_t id)
+{
+        return use_find(n, id)->sessions;
+}
+
+uint64_t census_last_used_ms(const struct census *n, uint32_t id)
+{
+        const struct use *use = use_find(n, id);
+
+        return use->sessions > 0 ? clock_unix_ms() : use->closed_ms;
+}
+
+/* What lies behind the freed bucket moves up, so that a search still ends at a free one. */
+static void use_forget(struct census *n, struct use *use)
+{
+        unsigned hole = (unsigned)(use - n->uses), i = hole;
+
+        n->n_uses--;
+        n->uses[hole] = (struct use){ 0 };
+        for (;;) {
+                unsigned home;
+
+                i = (i + 1) % BUCKETS;
+                if (n->uses[i].id == 0)
+                        return;
+                home = bucket_of(0, n->uses[i].id);
+                if ((i - home) % BUCKETS < (i - hole) % BUCKETS)
+                        continue;
+                n->uses[hole] = n->uses[i];
+                n->uses[i] = (struct use){ 0 };
+                hole = i;
+        }
+}
+
+void census_removed(struct census *n, uint32_t id)
+{
+        struct use *use = use_find(n, id);
+
+        n->removed++;
+        if (use->id == 0)
+                return;
+        assert(use->sessions == 0);
+        use_forget(n, use);
+}
+
+/* --- what is seen --- */
+
+void census_get_stats(struct census *n, struct census_stats *ret)
+{
+        count_all(n);
+        *ret = (struct census_stats){
+                .count = n->count,
+                .most = store_most(n),
+                .store_near = is_near(n->count, store_most(n)),
+                .removed = n->removed,
+        };
+        memcpy(ret->refused, n->refused, sizeof(ret->refused));
+        for (unsigned i = 0; i < n->limits.n_tenants; i++)
+                ret->tenants_near += is_near(n->tenants[i], tenant_most(n, i));
+        for (unsigned i = 0; i < BUCKETS; i++)
+                ret->users_near += n->users[i].count > 0 &&
+                                   is_near(n->users[i].count,
+                                           user_most(n, tenant_index(n, n->users[i].tenant)));
+}
+
+bool census_get_tenant(struct census *n, uint16_t store_tenant, struct census_use *ret)
+{
+        int i = tenant_index(n, store_tenant);
+
+        if (i < 0)
+                return false;
+        count_all(n);
+        *ret = (struct census_use){ CENSUS_TENANT, n->tenants[i], tenant_most(n, (unsigned)i) };
+        return true;
+}
+
+struct census_use census_get_user(struct census *n, uint16_t store_tenant, uint32_t uid)
+{
+        count_all(n);
+        return (struct census_use){ CENSUS_USER, user_find(n, store_tenant, uid)->count,
+                                    user_most(n, tenant_index(n, store_tenant)) };
+}
+
+struct selection {
+        uint16_t hidden;
+        struct census_largest *ret;
+        int only;
+};
+
+static bool is_larger(const struct store_namespace *a, const struct store_namespace *b)
+{
+        return a->bytes != b->bytes ? a->bytes > b->bytes : a->id < b->id;
+}
+
+static bool select_one(void *userdata, const struct store_namespace *ns)
+{
+        const struct selection *selection = userdata;
+        struct census_largest *l = selection->ret;
+        unsigned i;
+
+        if (ns->tenant == selection->hidden ||
+            (selection->only >= 0 && ns->tenant != selection->only))
+                return true;
+        l->count++;
+        l->chunks += ns->chunks;
+        l->bytes += ns->bytes;
+        if (l->n == CENSUS_SHOWN && !is_larger(ns, &l->list[CENSUS_SHOWN - 1]))
+                return true;
+        if (l->n < CENSUS_SHOWN)
+                l->n++;
+        for (i = l->n - 1; i > 0 && is_larger(ns, &l->list[i - 1]); i--)
+                l->list[i] = l->list[i - 1];
+        l->list[i] = *ns;
+        return true;
+}
+
+void census_get_largest(const struct census *n, int only, struct census_largest *ret)
+{
+        *ret = (struct census_largest){ 0 };
+        store_namespaces_walk(n->store, true, select_one,
+                              &(struct selection){ n->hidden, ret, only });
+}

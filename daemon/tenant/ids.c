@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of tenants to numbers. They are kept as namespaces of a tenant that nobody can be: these
+ * are written before anything refers to them, to every path, and are never forgotten; and a store
+ * that knows no tenants needs no new format for it.
+ *
+ * A new name gets the lowest number that no name ever had. Runs at the start, on the loop thread,
+ * before the loop. */
+#include "tenant/ids.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/list.h"
+#include "cleanup.h"
+#include "io/io.h"
+#include "store/store.h"
+
+enum { WAIT_S = 60, POLL_MS = 100 };
+
+/* "number=3\n", as namespaces want their fingerprints. -1: it is none. */
+static int number_of(const struct store_namespace *ns)
+{
+        unsigned long number;
+        char *end;
+
+        if (strncmp(ns->fingerprint, "number=", 7) != 0 || ns->fingerprint[7] < '1' ||
+            ns->fingerprint[7] > '9')
+                return -1;
+        errno = 0;
+        number = strtoul(ns->fingerprint + 7, &end, 10);
+        return errno == 0 && strcmp(end, "\n") == 0 && number < TENANT_NUMBERS ? (int)number : -1;
+}
+
+/* Marks the numbers in use. */
+static int look_at_all(const struct store *store, bool *used, char *ret_error)
+{
+        const struct store_namespace *ns;
+
+        memset(used, 0, TENANT_NUMBERS);
+        for (unsigned i = 0; (ns = store_namespace_at(store, i)); i++) {
+                int number;
+
+                if (ns->tenant != TENANT_NUMBERS)
+                        continue;
+                number = number_of(ns);
+                if (number < 0 || used[number]) {
+                        snprintf(ret_error, 256,
+                                 "store: the number of tenant \"%.80s\" cannot be made out: what "
+                                 "its namespaces are written in is damaged",
+                                 ns->name);
+                        return -EUCLEAN;
+                }
+                used[number] = true;
+        }
+        /* What has lost its name is nobody's, and not the next tenant's. */
+        for (unsigned i = 0; (ns = store_namespace_at(store, i)); i++)
+                if (ns->tenant != TENANT_NUMBERS)
+                        used[ns->tenant] = true;
+        return 0;
+}
+
+uint16_t tenant_number_of(const struct store *store, const char *name)
+{
+        const struct store_namespace *ns =
+                store_namespace_find(store, TENANT_NUMBERS, name, strlen(name));
+
+        return ns ? (uint16_t)number_of(ns) : 0;
+}
+
+struct name_search {
+        uint16_t number;
+        const char *name;
+};
+
+static bool has_number(void *userdata, const struct store_namespace *ns)
+{
+        struct name_search *search = userdata;
+
+        if (ns->tenant == TENANT_NUMBERS && number_of(ns) == search->number)
+                search->name = ns->name;
+        return !search->name;
+}
+
+const char *tenant_number_name(const struct store *store, uint16_t number)
+{
+        struct name_search search = { .number = number };
+
+        store_namespaces_walk(store, false, has_number, &search);
+        return search.name;
+}
+
+struct opening {
+        struct store_namespace_open req;
+        struct openings *all; /* NULL: the name has its number */
+        char fingerprint[32];
+};
+
+struct openings {
+        unsigned left;
+        struct opening ops[];
+};
+
+static void on_opened(struct store_namespace_open *req)
+{
+        container_of(req, struct opening, req)->all->left--;
+}
+
+static void opening_init(struct opening *op, const char *name, unsigned number,
+                         struct openings *all)
+{
+        int length = snprintf(op->fingerprint, sizeof(op->fingerprint), "number=%u\n", number);
+
+        op->all = all;
+        op->req = (struct store_namespace_open){
+                .tenant = TENANT_NUMBERS,
+                .name = name,
+                .name_length = (uint16_t)strlen(name),
+                .fingerprint = op->fingerprint,
+                .fingerprint_length = (uint16_t)length,
+                .owner = STORE_NO_OWNER,
+                .complete = on_opened,
+        };
+}
+
+/* Lets the store work until all are written: they go together, and one sync serves them. A path
+ * that hangs is bypassed meanwhile, as it is later. */
+static int wait_for(struct store *store, struct kio *io, const unsigned *left)
+{
+        uint64_t late = clock_mono_ns() + (uint64_t)WAIT_S * 1000000000;
+
+        while (*left > 0) {
+                struct pollfd p = { .fd = kio_fd(io), .events = POLLIN };
+
+                if (clock_mono_ns() > late)
+                        return -ETIMEDOUT;
+                store_tick(store);
+                store_turn(store);
+                kio_flush(io);
+                if (*left > 0)
+                        (void)poll(&p, 1, POLL_MS);
+                kio_reap(io);
+        }
+        return 0;
+}
+
+int tenant_numbers_assign(struct store *store, struct kio *io, const char *const *names, unsigned n,
+                          uint16_t *ret_numbers, char ret_error[static 256])
+{
+        _cleanup_(freep) bool *used = malloc(TENANT_NUMBERS);
+        /* The store's while it writes. */
+        struct openings *all = calloc(1, sizeof(*all) + n * sizeof(all->ops[0]));
+        unsigned number = 1;
+        int r = used && all ? look_at_all(store, used, ret_error) : -ENOMEM;
+
+        for (unsigned i = 0; r == 0 && i < n; i++) {
+                ret_numbers[i] = tenant_number_of(store, names[i]);
+                if (ret_numbers[i] != 0 || strcmp(names[i], "default") == 0)
+                        continue;
+                while (number < TENANT_NUMBERS && used[number])
+                        number++;
+                if (number == TENANT_NUMBERS) {
+                        r = -ENOSPC;
+                        break;
+                }
+                used[number] = true;
+                ret_numbers[i] = (uint16_t)number;
+                opening_init(&all->ops[i], names[i], number, all);
+        }
+        for (unsigned i = 0; r == 0 && i < n; i++)
+                if (all->ops[i].all) {
+                        all->left++;
+                        store_namespace_open(store, &all->ops[i].req);
+                }
+        if (r == 0)
+                r = wait_for(store, io, &all->left);
+        if (r == -ETIMEDOUT)
+                all = NULL; /* the store may still come to them: they are left to it */
+        for (unsigned i = 0; r == 0 && i < n; i++)
+                if (all->ops[i].all && all->ops[i].req.result != 0)
+                        r = all->ops[i].req.result < 0 ? all->ops[i].req.result : -EIO;
+        free(all);
+        if (r < 0 && r != -EUCLEAN)
+                snprintf(ret_error, 256, "store: the tenants could not be given their numbers: %s",
+                         strerror(-r));
+        return r;
+}

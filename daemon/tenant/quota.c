@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tenant/quota.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <grp.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/list.h"
+#include "checked.h"
+#include "cleanup.h"
+
+enum { UID_NOBODY = 65534, USER_BUCKETS = 256 };
+
+struct ids {
+        uint32_t *items;
+        unsigned n;
+};
+
+/* One of the three that are charged. */
+struct level {
+        struct tenant_limits most;
+        uint64_t used[TENANT_THINGS];
+};
+
+struct tenant {
+        char *name;
+        struct ids users, groups;
+        struct level level;
+        uint64_t refused[TENANT_THINGS];
+};
+
+struct tenant_user {
+        struct list_node node; /* in its bucket */
+        uid_t uid;
+        uint64_t used[TENANT_THINGS];
+};
+
+struct tenants {
+        struct tenant list[TENANTS_MAX];
+        unsigned n;
+        struct ids admin_users, admin_groups;
+        struct level all;
+        struct tenant_limits user_limits;
+        struct list_node users[USER_BUCKETS]; /* by uid: those with a connection */
+        uint64_t n_users;
+};
+
+int peer_from_socket(int fd, struct peer *ret)
+{
+        struct ucred cred;
+        socklen_t bytes = sizeof(cred);
+        struct peer p;
+
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &bytes) < 0)
+                return -errno;
+        p = (struct peer){ .pid = cred.pid, .uid = cred.uid, .gid = cred.gid };
+        bytes = sizeof(p.groups);
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, p.groups, &bytes) == 0)
+                p.n_groups = bytes / sizeof(gid_t);
+        else
+                p.n_groups = 0; /* more groups than there is room for: only the first counts */
+        *ret = p;
+        return 0;
+}
+
+static int resolve(struct ids *ret, char *const *names, unsigned n, bool groups, char *ret_error)
+{
+        ret->items = calloc(n ? n : 1, sizeof(*ret->items));
+        if (!ret->items)
+                return -ENOMEM;
+        for (unsigned i = 0; i < n; i++) {
+                char *end;
+                unsigned long number = strtoul(names[i], &end, 10);
+                const struct passwd *user = NULL;
+                const struct group *group = NULL;
+
+                if (names[i][0] != '\0' && *end == '\0' && number < UINT32_MAX) {
+                        ret->items[ret->n++] = (uint32_t)number;
+                        continue;
+                }
+                if (groups)
+                        group = getgrnam(names[i]);
+                else
+                        user = getpwnam(names[i]);
+                if (!group && !user) {
+                        snprintf(ret_error, 256, "there is no %s \"%s\" on this host",
+                                 groups ? "group" : "user", names[i]);
+                        return -EINVAL;
+                }
+                ret->items[ret->n++] = groups ? group->gr_gid : user->pw_uid;
+        }
+        return 0;
+}
+
+DEFINE_CLEANUP(struct tenants *, tenants_free);
+
+int tenants_new(struct tenants **ret, const struct tenant_params *params, unsigned n,
+                const struct tenant_access *admins, const struct tenant_limits *all,
+                const struct tenant_limits *user, char ret_error[static 256])
+{
+        _cleanup_(tenants_freep) struct tenants *t = calloc(1, sizeof(*t));
+        int r;
+
+        assert(n > 0 && n <= TENANTS_MAX);
+        if (!t)
+                return -ENOMEM;
+        t->all.most = *all;
+        t->user_limits = *user;
+        for (unsigned i = 0; i < USER_BUCKETS; i++)
+                list_init(&t->users[i]);
+        if ((r = resolve(&t->admin_users, admins->users, admins->n_users, false, ret_error)) < 0 ||
+            (r = resolve(&t->admin_groups, admins->groups, admins->n_groups, true, ret_error)) < 0)
+                return r;
+        for (t->n = 0; t->n < n; t->n++) {
+                const struct tenant_access *access = &params[t->n].access;
+                struct tenant *tenant = &t->list[t->n];
+
+                tenant->level.most = params[t->n].limits;
+                tenant->name = strdup(params[t->n].name);
+                r = tenant->name ? 0 : -ENOMEM;
+                if (r == 0)
+                        r = resolve(&tenant->users, access->users, access->n_users, false,
+                                    ret_error);
+                if (r == 0)
+                        r = resolve(&tenant->groups, access->groups, access->n_groups, true,
+                                    ret_error);
+                if (r < 0) {
+                        t->n++; /* what it has is freed with the rest */
+                        return r;
+                }
+        }
+        *ret = TAKE_PTR(t);
+        return 0;
+}
+
+struct tenants *tenants_free(struct tenants *t)
+{
+        if (!t)
+                return NULL;
+        for (unsigned i = 0; i < t->n; i++) {
+                free(t->list[i].name);
+                free(t->list[i].users.items);
+                free(t->list[i].groups.items);
+        }
+        free(t->admin_users.items);
+        free(t->admin_groups.items);
+        assert(t->n_users == 0);
+        free(t);
+        return NULL;
+}
+
+void tenants_set_limits(struct tenants *t, unsigned tenant, const struct tenant_limits *limits)
+{
+        assert(tenant < t->n);
+        t->list[tenant].level.most = *limits;
+}
+
+void tenants_set_common_limits(struct tenants *t, const struct tenant_limits *all,
+                               const struct tenant_limits *user)
+{
+        t->all.most = *all;
+        t->user_limits = *user;
+}
+
+/* --- who --- */
+
+static bool contains(const struct ids *ids, uint32_t id)
+{
+        for (unsigned i = 0; i < ids->n; i++)
+                if (ids->items[i] == id)
+                        return true;
+        return false;
+}
+
+/* A user that the kernel could not map is nobody in particular: only a list of users names it. */
+static bool is_among(const struct ids *users, const struct ids *groups, const struct peer *p)
+{
+        if (contains(users, p->uid))
+                return true;
+        if (p->uid == UID_NOBODY && geteuid() != UID_NOBODY)
+                return false;
+        if (contains(groups, p->gid))
+                return true;
+        for (unsigned i = 0; i < p->n_groups; i++)
+                if (contains(groups, p->groups[i]))
+                        return true;
+        return false;
+}
+
+int tenants_identify(const struct tenants *t, const struct peer *p, unsigned *ret_tenant,
+                     bool *ret_admin)
+{
+        const struct tenant *last = &t->list[TENANT_DEFAULT];
+        bool nobody = p->uid == UID_NOBODY && geteuid() != UID_NOBODY;
+        bool anyone = last->users.n == 0 && last->groups.n == 0 && !nobody;
+        bool own = p->uid == geteuid() &&
+                   p->uid != UID_NOBODY; /* that may be anybody, even to a daemon that runs so */
+        bool admin =
+                p->uid == 0 || own || (!nobody && is_among(&t->admin_users, &t->admin_groups, p));
+
+        for (unsigned i = 1; i < t->n; i++)
+                if (is_among(&t->list[i].users, &t->list[i].groups, p)) {
+                        *ret_tenant = i;
+                        *ret_admin = admin;
+                        return 0;
+                }
+        if (!anyone && !admin && !is_among(&last->users, &last->groups, p))
+                return TENANT_REFUSED;
+        *ret_tenant = TENANT_DEFAULT;
+        *ret_admin = admin;
+        return 0;
+}
+
+/* --- what it holds --- */
+
+uid_t tenant_user_uid(const struct tenant_user *user)
+{
+        return user->uid;
+}
+
+static struct tenant_user *user_get(struct tenants *t, uid_t uid)
+{
+        struct list_node *bucket = &t->users[uid % USER_BUCKETS];
+        struct tenant_user *user;
+
+        list_for_each (bucket, n) {
+                user = container_of(n, struct tenant_user, node);
+                if (user->uid == uid)
+                        return user;
+        }
+        user = calloc(1, sizeof(*user));
+        if (!user)
+                return NULL;
+        user->uid = uid;
+        list_append(bucket, &user->node);
+        t->n_users++;
+        return user;
+}
+
+/* Who has no connection holds nothing. */
+static void user_put(struct tenants *t, struct tenant_user *user)
+{
+        if (user->used[TENANT_CONNECTIONS] > 0)
+                return;
+        for (unsigned i = 0; i < TENANT_THINGS; i++)
+                assert(user->used[i] == 0);
+        list_unlink(&user->node);
+        free(user);
+        t->n_users--;
+}
+
+static bool fits(uint64_t used, uint64_t amount, uint64_t most)
+{
+        uint64_t sum;
+
+        return checked_add(used, amount, &sum) && sum <= most;
+}
+
+/* Is what the user would have then at most TENANT_SHARE times what would be left of all? */
+static bool within_share(const struct tenant_holder *h, enum tenant_thing what, uint64_t amount)
+{
+        const struct tenants *t = h->tenants;
+        uint64_t used, left;
+
+        if (h->admin || !t->user_limits.shared[what] || t->all.most.most[what] == TENANT_NO_LIMIT)
+                return true;
+        /* The caller has seen to it that the sums do not overflow and are within the limit. */
+        used = h->user->used[what] + amount;
+        left = t->all.most.most[what] - t->all.used[what] - amount;
+        return used / TENANT_SHARE + (used % TENANT_SHARE > 0) <= left;
+}
+
+void tenant_charge_anyway(struct tenant_holder *h, enum tenant_thing what, uint64_t amount)
+{
+        h->used[what] += amount;
+        h->user->used[what] += amount;
+        h->tenants->list[h->tenant].level.used[what] += amount;
+        h->tenants->all.used[what] += amount;
+}
+
+int tenant_charge(struct tenant_holder *h, enum tenant_thing what, uint64_t amount)
+{
+        struct tenants *t = h->tenants;
+        struct tenant *tenant = &t->list[h->tenant];
+        int r = 0;
+
+        if (!fits(h->user->used[what], amount, t->user_limits.most[what]))
+                r = TENANT_QUOTA_USER;
+        else if (!fits(tenant->level.used[what], amount, tenant->level.most.most[what]))
+                r = TENANT_QUOTA;
+        else if (!fits(t->all.used[what], amount, t->all.most.most[what]) ||
+                 !within_share(h, what, amount))
+                r = TENANT_FULL;
+        if (r != 0) {
+                tenant->refused[what]++;
+                return r;
+        }
+        tenant_charge_anyway(h, what, amount);
+        return 0;
+}
+
+void tenant_uncharge(struct tenant_holder *h, enum tenant_thing what, uint64_t amount)
+{
+        assert(h->used[what] >= amount);
+        h->used[what] -= amount;
+        h->user->used[what] -= amount;
+        h->tenants->list[h->tenant].level.used[what] -= amount;
+        h->tenants->all.used[what] -= amount;
+}
+
+void tenant_settle(struct tenant_holder *h, enum tenant_thing what, uint64_t used)
+{
+        if (h->used[what] > used)
+                tenant_uncharge(h, what, h->used[what] - used);
+}
+
+int tenant_holder_open(struct tenant_holder *ret, struct tenants *t, unsigned tenant, uid_t uid)
+{
+        struct tenant_holder h = { .tenants = t, .tenant = tenant };
+        int r;
+
+        assert(tenant < t->n);
+        h.user = user_get(t, uid);
+        if (!h.user)
+                return -ENOMEM;
+        r = tenant_charge(&h, TENANT_CONNECTIONS, 1);
+        if (r != 0) {
+                user_put(t, h.user);
+                return r;
+        }
+        *ret = h;
+        return 0;
+}
+
+void tenant_holder_close(struct tenant_holder *h)
+{
+        if (!h->tenants)
+                return;
+        for (unsigned i = 0; i < TENANT_THINGS; i++)
+                tenant_uncharge(h, (enum tenant_thing)i, h->used[i]);
+        user_put(h->tenants, h->user);
+        *h = (struct tenant_holder){ 0 };
+}
+
+/* --- what is seen --- */
+
+const char *tenant_thing_name(enum tenant_thing what)
+{
+        static const char *const names[] = {
+                [TENANT_CONNECTIONS] = "connections",
+                [TENANT_LEASES] = "leases",
+                [TENANT_LEASED_BYTES] = "leased bytes",
+                [TENANT_LANES] = "lanes",
+                [TENANT_LANE_BYTES] = "lane bytes",
+                [TENANT_DONATED_BYTES] = "donated bytes",
+                [TENANT_REGIONS] = "donated regions",
+                [TENANT_KEYS] = "keys in flight",
+                [TENANT_REQUESTS] = "requests in flight",
+                [TENANT_REQUEST_BYTES] = "bytes of memory for requests",
+                [TENANT_UNREAD_FDS] = "descriptors in unread replies",
+        };
+
+        return names[what];
+}
+
+const char *tenant_thing_key(enum tenant_thing what)
+{
+        static const char *const keys[TENANT_THINGS] = {
+                [TENANT_CONNECTIONS] = "connections",   [TENANT_LEASES] = "leases",
+                [TENANT_LEASED_BYTES] = "leased_bytes", [TENANT_LANE_BYTES] = "lane_bytes",
+                [TENANT_DONATED_BYTES] = "donated",     [TENANT_KEYS] = "keys",
+                [TENANT_REQUESTS] = "requests",         [TENANT_REQUEST_BYTES] = "request_memory",
+                [TENANT_UNREAD_FDS] = "unread_fds",
+        };
+
+        return keys[what];
+}
+
+unsigned tenants_count(const struct tenants *t)
+{
+        return t->n;
+}
+
+const char *tenants_name(const struct tenants *t, unsigned tenant)
+{
+        assert(tenant < t->n);
+        return t->list[tenant].name;
+}
+
+void tenants_get_usage(const struct tenants *t, unsigned tenant, struct tenant_usage *ret)
+{
+        const struct tenant *of = &t->list[tenant];
+
+        assert(tenant < t->n);
+        *ret = (struct tenant_usage){ 0 };
+        for (unsigned i = 0; i < TENANT_THINGS; i++) {
+                ret->used[i] = of->level.used[i];
+                ret->most[i] = of->level.most.most[i];
+                ret->refused[i] = of->refused[i];
+        }
+}
+
+void tenants_get_total(const struct tenants *t, struct tenant_usage *ret)
+{
+        *ret = (struct tenant_usage){ 0 };
+        for (unsigned i = 0; i < TENANT_THINGS; i++) {
+                ret->used[i] = t->all.used[i];
+                ret->most[i] = t->all.most.most[i];
+                for (unsigned k = 0; k < t->n; k++)
+                        ret->refused[i] += t->list[k].refused[i];
+        }
+}
+
+void tenants_get_user_limits(const struct tenants *t, struct tenant_limits *ret)
+{
+        *ret = t->user_limits;
+}
+
+void tenants_get_largest_user(const struct tenants *t, uint64_t ret[static TENANT_THINGS])
+{
+        memset(ret, 0, TENANT_THINGS * sizeof(*ret));
+        for (unsigned b = 0; b < USER_BUCKETS; b++)
+                list_for_each (&t->users[b], n) {
+                        const struct tenant_user *user = container_of(n, struct tenant_user, node);
+
+                        for (unsigned i = 0; i < TENANT_THINGS; i++)
+                                ret[i] = MAX(ret[i], user->used[i]);
+                }
+}
+
+uint64_t tenants_users(const struct tenants *t)
+{
+        return t->n_users;
+}

@@ -1,0 +1,1004 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libkvcache's donated regions and pieces, against a fake daemon: what is sent, whose memory it is,
+ * and what a daemon that refuses, lies, is late or goes away makes of it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../lib/rig.h"
+#include "checked.h"
+
+enum { PAGE = 4096, REGION = 64 * PAGE, MOST_PIECES = 4088 };
+
+static int sealed_memfd(size_t bytes)
+{
+        int fd = memfd_create("test-client-buffers", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+        assert_true(fd >= 0);
+        assert_int_equal(posix_fallocate(fd, 0, (off_t)bytes), 0);
+        assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+        return fd;
+}
+
+static int file_fd; /* of a file to donate */
+
+static int setup(void **state)
+{
+        int r = rig_setup(state);
+
+        file_fd = sealed_memfd(REGION);
+        return r;
+}
+
+static int teardown(void **state)
+{
+        close(file_fd);
+        return rig_teardown(state);
+}
+
+static void start(struct rig *f, const struct fake_options *o, int timeout_ms)
+{
+        struct kvcache_options options = {
+                .size = sizeof(options),
+                .socket_path = f->path,
+                .request_timeout_ms = timeout_ms,
+                .staging_bytes = 64 * 1024,
+        };
+        struct kvcache_namespace_options ns = { .size = sizeof(ns),
+                                                .name = "n",
+                                                .fingerprint = "" };
+        char why[512] = "";
+
+        f->d = fake_daemon_start(f->path, o);
+        if (kvcache_connect(&f->kv, &options, why, sizeof(why)) < 0)
+                fail_msg("%s", why);
+        assert_int_equal(kvcache_namespace_open(f->kv, &ns, &f->ns), 0);
+}
+
+static struct kvcache_buffer_options options_of(int fd, uint64_t offset, uint64_t bytes)
+{
+        return (struct kvcache_buffer_options){ .size = sizeof(struct kvcache_buffer_options),
+                                                .fd = fd,
+                                                .offset = offset,
+                                                .bytes = bytes };
+}
+
+/* All of the fixture's file. */
+static uint8_t *donate(struct rig *f, uint32_t *ret_region)
+{
+        struct kvcache_buffer_options o = options_of(file_fd, 0, REGION);
+        void *base = NULL;
+        int r = kvcache_buffer_register(f->kv, &o, ret_region, &base);
+
+        if (r < 0)
+                fail_msg("%d: %s", r, kvcache_error(f->kv));
+        return base;
+}
+
+static struct kvcache_request request_of(struct rig *f, enum kvcache_op op,
+                                         const struct kvcache_entry *entries, size_t n,
+                                         struct kvcache_result *results)
+{
+        return (struct kvcache_request){
+                .size = sizeof(struct kvcache_request),
+                .entry_size = sizeof(struct kvcache_entry),
+                .result_size = sizeof(struct kvcache_result),
+                .op = op,
+                .namespace_handle = f->ns,
+                .ack = op == KVCACHE_OP_PUT ? KVCACHE_WRITTEN : 0,
+                .entries = entries,
+                .count = n,
+                .results = results,
+        };
+}
+
+static int call(struct rig *f, enum kvcache_op op, const struct kvcache_entry *entries, size_t n,
+                struct kvcache_result *results)
+{
+        struct kvcache_request q = request_of(f, op, entries, n, results);
+
+        return kvcache_submit_and_wait(f->kv, &q, NULL);
+}
+
+static int submit(struct rig *f, enum kvcache_op op, const struct kvcache_entry *entries, size_t n,
+                  struct kvcache_result *results, int timeout_ms)
+{
+        struct kvcache_request q = request_of(f, op, entries, n, results);
+
+        q.timeout_ms = timeout_ms;
+        return kvcache_submit(f->kv, &q);
+}
+
+static struct kvcache_completion drain_one(struct rig *f)
+{
+        struct kvcache_completion c = { 0 };
+
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
+        return c;
+}
+
+/* Is what the daemon has under key n `bytes` long and filled with n? */
+static bool stored(struct rig *f, uint64_t n, size_t bytes)
+{
+        uint8_t *back = malloc(bytes + 1);
+        struct kvcache_key k = rig_key(n);
+        size_t length = 0;
+        bool r;
+
+        assert_non_null(back);
+        r = kvcache_get(f->kv, f->ns, &k, back, bytes + 1, &length) == KVCACHE_OK &&
+            length == bytes && rig_filled(back, bytes, n);
+        free(back);
+        return r;
+}
+
+static void put_one(struct rig *f, uint64_t n, size_t bytes)
+{
+        struct kvcache_key k = rig_key(n);
+        uint8_t *data = malloc(bytes);
+
+        assert_non_null(data);
+        rig_fill(data, bytes, n);
+        assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, bytes, KVCACHE_WRITTEN), KVCACHE_OK);
+        free(data);
+}
+
+static unsigned peek(struct rig *f, const unsigned *value)
+{
+        unsigned r;
+
+        fake_daemon_lock(f->d);
+        r = *value;
+        fake_daemon_unlock(f->d);
+        return r;
+}
+
+/* The i-th batch from the end that the daemon has seen. */
+static struct fake_logged logged_before(struct rig *f, unsigned i)
+{
+        struct fake_logged l = { 0 };
+
+        fake_daemon_lock(f->d);
+        if (i < f->d->n_log)
+                l = f->d->log[f->d->n_log - 1 - i];
+        fake_daemon_unlock(f->d);
+        return l;
+}
+
+static bool is_mapped(const void *p)
+{
+        unsigned char there;
+
+        return mincore((void *)p, PAGE, &there) == 0;
+}
+
+/* --- donating, and what is sent --- */
+
+static void test_puts_and_gets_name_the_region_and_need_no_lane(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_result r[2];
+        struct kvcache_entry e[2];
+        uint32_t region = 0;
+        uint8_t *base;
+
+        start(f, NULL, 5000);
+        base = donate(f, &region);
+        assert_int_equal(region, 1);
+        rig_fill(base, 5000, 1);
+        rig_fill(base + 7777, 333, 2);
+        e[0] = (struct kvcache_entry){ .key = rig_key(1), .data = base, .length = 5000 };
+        e[1] = (struct kvcache_entry){ .key = rig_key(2), .data = base + 7777, .length = 333 };
+        assert_int_equal(call(f, KVCACHE_OP_PUT, e, 2, r), 0);
+        assert_int_equal(r[0].status, KVCACHE_OK);
+        assert_int_equal(r[1].status, KVCACHE_OK);
+        assert_int_equal(logged_before(f, 0).region, 101);
+        assert_true(stored(f, 1, 5000) && stored(f, 2, 333));
+
+        e[0].data = base + REGION - 5000;
+        e[1].data = base + 100000;
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 2, r), 0);
+        assert_int_equal(r[0].status, KVCACHE_OK);
+        assert_int_equal(r[1].length, 333);
+        assert_true(rig_filled(base + REGION - 5000, 5000, 1) && rig_filled(base + 100000, 333, 2));
+        assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO);
+        assert_int_equal(logged_before(f, 0).region, 101);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_LANE]), 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
+        assert_int_equal(peek(f, &f->d->regions), 0);
+}
+
+static void test_a_chunk_longer_than_the_lane_goes_from_a_region(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_entry e = { .key = rig_key(1), .length = 100000 };
+        struct kvcache_result r;
+        uint8_t *own = malloc(100000), *base;
+        uint32_t region;
+
+        start(f, NULL, 5000);
+        base = donate(f, &region);
+        rig_fill(base, 100000, 1);
+        e.data = base;
+        assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
+        assert_int_equal(r.status, KVCACHE_OK);
+        e.key = rig_key(2);
+        e.data = memcpy(own, base, 100000);
+        assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), -E2BIG);
+        free(own);
+        assert_true(stored(f, 1, 100000));
+}
+
+static void test_a_request_may_mix_lane_region_and_other_memory(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_entry e[4];
+        struct kvcache_result r[4];
+        uint8_t own[1000], *base;
+        uint32_t region;
+        void *place;
+
+        start(f, NULL, 5000);
+        base = donate(f, &region);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 1000, &place), 0);
+        rig_fill(base + 10, 1000, 0);
+        rig_fill(place, 1000, 1);
+        rig_fill(own, 1000, 2);
+        rig_fill(base + REGION - 1000, 1000, 3);
+        for (unsigned i = 0; i < 4; i++)
+                e[i] = (struct kvcache_entry){
+                        .key = rig_key(i),
+                        .data = (void *[]){ base + 10, place, own, base + REGION - 1000 }[i],
+                        .length = 1000,
+                };
+        assert_int_equal(call(f, KVCACHE_OP_PUT, e, 4, r), 0);
+        for (unsigned i = 0; i < 4; i++)
+                assert_true(r[i].status == KVCACHE_OK && stored(f, i, 1000));
+
+        /* Lane and region: the daemon's work. With other memory among them: the library's. */
+        memset(base, 0, REGION);
+        memset(place, 0, 1000);
+        e[2].data = base + 5000;
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 4, r), 0);
+        assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO);
+        for (unsigned i = 0; i < 4; i++)
+                assert_true(r[i].status == KVCACHE_OK && rig_filled(e[i].data, 1000, i));
+        memset(base, 0, REGION);
+        memset(place, 0, 1000);
+        memset(own, 0, 1000);
+        e[2].data = own;
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 4, r), 0);
+        assert_int_equal(logged_before(f, 0).flags, 0);
+        for (unsigned i = 0; i < 4; i++)
+                assert_true(r[i].status == KVCACHE_OK && rig_filled(e[i].data, 1000, i));
+
+        /* Beyond the region's last byte is other memory. */
+        e[0] = (struct kvcache_entry){ .key = rig_key(9),
+                                       .data = base + REGION - 10,
+                                       .length = 10 };
+        assert_int_equal(call(f, KVCACHE_OP_PUT, e, 1, r), 0);
+        assert_int_equal(logged_before(f, 0).region, 101);
+        kvcache_staging_release(f->kv, place);
+}
+
+static void test_memory_that_is_mapped_already_is_taken_where_it_is(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_buffer_options o = options_of(file_fd, 8 * PAGE, 8 * PAGE);
+        uint8_t *mine = mmap(NULL, REGION, PROT_READ | PROT_WRITE, MAP_SHARED, file_fd, 0);
+        struct kvcache_entry e = { .key = rig_key(1), .length = 3 * PAGE };
+        struct kvcache_result r;
+        uint32_t region = 0;
+        void *base = NULL;
+
+        assert_true(mine != MAP_FAILED);
+        start(f, NULL, 5000);
+        o.base = mine + 8 * PAGE;
+        assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, &base), 0);
+        assert_ptr_equal(base, mine + 8 * PAGE);
+        rig_fill(mine + 9 * PAGE, 3 * PAGE, 1);
+        e.data = mine + 9 * PAGE;
+        assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
+        assert_int_equal(logged_before(f, 0).region, 101);
+        assert_true(stored(f, 1, 3 * PAGE));
+        /* Half of it outside: copied. */
+        rig_fill(mine + 15 * PAGE, 3 * PAGE, 2);
+        e = (struct kvcache_entry){ .key = rig_key(2),
+                                    .data = mine + 15 * PAGE,
+                                    .length = 3 * PAGE };
+        assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
+        assert_int_equal(logged_before(f, 0).region, 0);
+        assert_true(stored(f, 2, 3 * PAGE));
+
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
+        assert_true(is_mapped(mine + 8 * PAGE)); /* it is the caller's */
+        munmap(mine, REGION);
+}
+
+static void test_senseless_regions_are_refused_before_anything_is_sent(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_buffer_options good = options_of(file_fd, 0, REGION), o;
+        unsigned char *page = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        uint32_t region = 77;
+        void *base = NULL;
+
+        assert_true(page != MAP_FAILED);
+        start(f, NULL, 5000);
+#define REFUSED(change)                                                                            \
+        do {                                                                                       \
+                o = good;                                                                          \
+                change;                                                                            \
+                assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, &base), -EINVAL);     \
+                assert_string_not_equal(kvcache_error(f->kv), "");                                 \
+        } while (0)
+        REFUSED(o.size = 0);
+        REFUSED(o.size--);
+        REFUSED(o.flags = 1);
+        REFUSED(o.fd = -1);
+        REFUSED(o.fd = 9999);
+        REFUSED(o.bytes = 0);
+        REFUSED(o.bytes = 100);
+        REFUSED(o.bytes = UINT64_MAX & ~(uint64_t)(PAGE - 1));
+        REFUSED(o.offset = 1);
+        REFUSED(o.offset = UINT64_MAX & ~(uint64_t)(PAGE - 1));
+        REFUSED(o.offset = INT64_MAX & ~(uint64_t)(PAGE - 1));
+        REFUSED(o.base = page + 1);
+        REFUSED(o.base = (void *)(UINTPTR_MAX & ~(uintptr_t)(PAGE - 1)));
+        REFUSED(o.fd = open("/dev/null", O_RDWR | O_CLOEXEC); close(o.fd));
+#undef REFUSED
+        assert_int_equal(kvcache_buffer_register(f->kv, NULL, &region, &base), -EINVAL);
+        assert_int_equal(kvcache_buffer_register(f->kv, &good, NULL, &base), -EINVAL);
+        assert_int_equal(kvcache_buffer_register(f->kv, &good, &region, NULL), -EINVAL);
+        assert_int_equal(kvcache_buffer_register(NULL, &good, &region, &base), -EINVAL);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, 0), -EINVAL);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, 1), -EINVAL);
+        assert_int_equal(kvcache_buffer_unregister(NULL, 1), -EINVAL);
+        assert_int_equal(region, 77);
+        assert_null(base);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_DONATE]), 0);
+
+        /* Memory is in one region at a time. */
+        assert_int_equal(kvcache_buffer_register(f->kv, &good, &region, &base), 0);
+        o = options_of(file_fd, 0, PAGE);
+        o.base = (uint8_t *)base + REGION - PAGE;
+        assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, NULL), -EINVAL);
+        assert_non_null(strstr(kvcache_error(f->kv), "region 1"));
+        munmap(page, PAGE);
+}
+
+static void test_the_daemons_refusal_leaves_nothing_behind(void **state)
+{
+        struct rig *f = *state;
+        struct fake_options options = { .refuse_donate = "there is a hole" };
+        struct kvcache_buffer_options o = options_of(file_fd, 0, REGION);
+        uint32_t region = 77;
+        void *base = NULL;
+        unsigned fds;
+
+        start(f, &options, 5000);
+        fds = rig_count_fds();
+        assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, &base), -EINVAL);
+        assert_non_null(strstr(kvcache_error(f->kv), "there is a hole"));
+        assert_int_equal(region, 77);
+        assert_null(base);
+        fake_daemon_lock(f->d); /* it answers first, and then closes what came */
+        assert_int_equal(rig_count_fds(), fds);
+        fake_daemon_unlock(f->d);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, 1), -EINVAL);
+}
+
+static void test_a_handle_has_as_many_regions_as_a_session(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_buffer_options o = options_of(file_fd, 0, PAGE);
+        struct kvcache_result r;
+        void *base[WIRE_MAX_REGIONS + 1];
+        uint32_t region[WIRE_MAX_REGIONS + 1];
+
+        start(f, NULL, 5000);
+        for (unsigned i = 0; i < WIRE_MAX_REGIONS; i++) {
+                o.offset = i * PAGE;
+                assert_int_equal(kvcache_buffer_register(f->kv, &o, &region[i], &base[i]), 0);
+        }
+        o.offset = 0;
+        assert_int_equal(kvcache_buffer_register(f->kv, &o, &region[64], &base[64]), -EINVAL);
+        assert_non_null(strstr(kvcache_error(f->kv), "64"));
+        for (unsigned i = 0; i < WIRE_MAX_REGIONS; i += 9) {
+                struct kvcache_entry e = { .key = rig_key(i), .data = base[i], .length = PAGE };
+
+                rig_fill(base[i], PAGE, i);
+                assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
+                assert_int_equal(logged_before(f, 0).region, 101 + i);
+        }
+        /* A place frees up, and numbers are not used again. */
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region[5]), 0);
+        assert_false(is_mapped(base[5]));
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region[5]), -EINVAL);
+        assert_int_equal(kvcache_buffer_register(f->kv, &o, &region[64], &base[64]), 0);
+        assert_int_equal(region[64], 65);
+        for (unsigned i = 0; i < WIRE_MAX_REGIONS; i += 9)
+                assert_true(stored(f, i, PAGE));
+}
+
+/* --- pieces --- */
+
+static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **state)
+{
+        struct rig *f = *state;
+        struct iovec shared[3], other[3], one[1];
+        uint8_t own[700], whole[3000], *base;
+        struct kvcache_entry e[4];
+        struct kvcache_result r[4];
+        uint32_t region;
+        void *place;
+
+        start(f, NULL, 5000);
+        base = donate(f, &region);
+        assert_int_equal(kvcache_staging_acquire(f->kv, 1000, &place), 0);
+        rig_fill(whole, sizeof(whole), 0);
+        shared[0] = (struct iovec){ base + 50000, 1300 };
+        shared[1] = (struct iovec){ place, 1000 };
+        shared[2] = (struct iovec){ base + 1, 700 };
+        memcpy(base + 50000, whole, 1300);
+        memcpy(place, whole + 1300, 1000);
+        memcpy(base + 1, whole + 2300, 700);
+        memcpy(other, shared, sizeof(other));
+        rig_fill(whole, sizeof(whole), 1);
+        other[0].iov_base = base + 60000;
+        other[1].iov_base = base + 70000;
+        other[2].iov_base = own;
+        memcpy(base + 60000, whole, 1300);
+        memcpy(base + 70000, whole + 1300, 1000);
+        memcpy(own, whole + 2300, 700);
+        rig_fill(base + 80000, 3000, 2);
+        rig_fill(base + 90000, 3000, 3);
+        one[0] = (struct iovec){ base + 90000, 3000 };
+
+        e[0] = (struct kvcache_entry){ .key = rig_key(0), .pieces = shared, .n_pieces = 3 };
+        e[1] = (struct kvcache_entry){ .key = rig_key(1), .pieces = other, .n_pieces = 3 };
+        e[2] = (struct kvcache_entry){ .key = rig_key(2), .data = base + 80000, .length = 3000 };
+        e[3] = (struct kvcache_entry){ .key = rig_key(3), .pieces = one, .n_pieces = 1 };
+        assert_int_equal(call(f, KVCACHE_OP_PUT, e, 4, r), 0);
+        assert_int_equal(logged_before(f, 0).flags, WIRE_F_PIECES);
+        assert_int_equal(logged_before(f, 0).count, 4);
+        assert_int_equal(logged_before(f, 0).pieces, 3 + 1 + 1 + 1);
+        for (unsigned i = 0; i < 4; i++)
+                assert_true(r[i].status == KVCACHE_OK && stored(f, i, 3000));
+
+        /* One piece alone is a place as any other. */
+        e[3].key = rig_key(4);
+        rig_fill(base + 90000, 3000, 4);
+        assert_int_equal(call(f, KVCACHE_OP_PUT, &e[3], 1, r), 0);
+        assert_int_equal(logged_before(f, 0).flags, 0);
+        assert_int_equal(logged_before(f, 0).region, 101);
+        assert_true(stored(f, 4, 3000));
+        e[3].key = rig_key(3);
+
+        /* Back into pieces: by the daemon, */
+        memset(base, 0, REGION);
+        memset(place, 0, 1000);
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 1, r), 0);
+        assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO | WIRE_F_PIECES);
+        rig_fill(whole, sizeof(whole), 0);
+        assert_int_equal(r[0].length, 3000);
+        assert_memory_equal(base + 50000, whole, 1300);
+        assert_memory_equal(place, whole + 1300, 1000);
+        assert_memory_equal(base + 1, whole + 2300, 700);
+        assert_int_equal(base[0] | base[701] | base[49999] | base[51300], 0);
+        /* and by the library, where a piece of one key lies elsewhere. */
+        memset(base, 0, REGION);
+        memset(place, 0, 1000);
+        memset(own, 0, sizeof(own));
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 4, r), 0);
+        assert_int_equal(logged_before(f, 0).flags, 0);
+        assert_memory_equal(base + 50000, whole, 1300);
+        assert_memory_equal(place, whole + 1300, 1000);
+        assert_memory_equal(base + 1, whole + 2300, 700);
+        rig_fill(whole, sizeof(whole), 1);
+        assert_memory_equal(base + 60000, whole, 1300);
+        assert_memory_equal(base + 70000, whole + 1300, 1000);
+        assert_memory_equal(own, whole + 2300, 700);
+        assert_true(rig_filled(base + 80000, 3000, 2) && rig_filled(base + 90000, 3000, 3));
+
+        /* More room than bytes: what is behind them stays; less: TOO_LARGE. */
+        other[2].iov_len = 1;
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, &e[1], 1, r), 0);
+        assert_int_equal(r[0].status, KVCACHE_TOO_LARGE);
+        shared[2].iov_len = 1;
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, &e[0], 1, r), 0);
+        assert_int_equal(r[0].status, KVCACHE_TOO_LARGE);
+        kvcache_staging_release(f->kv, place);
+}
+
+static void test_many_pieces_are_several_messages_of_one_chain(void **state)
+{
+        enum { KEYS = 40, EACH = 500 };
+        struct rig *f = *state;
+        struct iovec *pieces = calloc(KEYS * EACH, sizeof(*pieces));
+        struct kvcache_entry *e = calloc(KEYS, sizeof(*e));
+        struct kvcache_result *r = calloc(KEYS, sizeof(*r));
+        unsigned messages, batches, keys = 0, total = 0;
+        uint32_t region;
+        uint8_t *base;
+
+        assert_true(pieces && e && r);
+        start(f, NULL, 5000);
+        base = donate(f, &region);
+        for (unsigned k = 0; k < KEYS; k++) {
+                for (unsigned i = 0; i < EACH; i++)
+                        pieces[k * EACH + i] = (struct iovec){ base + k * EACH * 4 + i * 4, 4 };
+                rig_fill(base + k * EACH * 4, EACH * 4, k);
+                e[k] = (struct kvcache_entry){ .key = rig_key(k),
+                                               .pieces = &pieces[k * EACH],
+                                               .n_pieces = EACH };
+        }
+        assert_int_equal(call(f, KVCACHE_OP_PUT, e, KEYS, r), 0);
+        messages = peek(f, &f->d->requests[WIRE_PUT]);
+        assert_int_equal(messages, 5); /* 8 keys of 500 pieces each */
+        for (unsigned i = 0; i < messages; i++) {
+                struct fake_logged l = logged_before(f, messages - 1 - i);
+                struct kvcache_key parent = rig_key(keys - 1);
+
+                assert_int_equal(l.flags & WIRE_F_MORE, i + 1 < messages ? WIRE_F_MORE : 0);
+                if (i > 0)
+                        assert_memory_equal(&l.parent, &parent, sizeof(parent));
+                keys += l.count;
+                total += l.pieces;
+        }
+        assert_int_equal(keys, KEYS);
+        assert_int_equal(total, KEYS * EACH);
+        for (unsigned k = 0; k < KEYS; k++)
+                assert_true(r[k].status == KVCACHE_OK && stored(f, k, EACH * 4));
+        memset(base, 0, REGION);
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, KEYS, r), 0);
+        for (unsigned k = 0; k < KEYS; k++)
+                assert_true(rig_filled(base + k * EACH * 4, EACH * 4, k));
+
+        /* Exactly as many as a message holds, and one more. */
+        for (unsigned i = 0; i < MOST_PIECES + 1; i++)
+                pieces[i] = (struct iovec){ base + i, 1 };
+        rig_fill(base, MOST_PIECES + 1, 100);
+        e[0] = (struct kvcache_entry){ .key = rig_key(100),
+                                       .pieces = pieces,
+                                       .n_pieces = MOST_PIECES };
+        batches = peek(f, &f->d->n_log);
+        assert_int_equal(call(f, KVCACHE_OP_PUT, e, 1, r), 0);
+        assert_int_equal(peek(f, &f->d->n_log), batches + 1);
+        assert_true(stored(f, 100, MOST_PIECES));
+        e[0] = (struct kvcache_entry){ .key = rig_key(101),
+                                       .pieces = pieces,
+                                       .n_pieces = MOST_PIECES + 1 };
+        assert_int_equal(call(f, KVCACHE_OP_PUT, e, 1, r), -E2BIG);
+        assert_int_equal(r[0].status, KVCACHE_TOO_LARGE);
+        assert_non_null(strstr(kvcache_error(f->kv), "4089 pieces"));
+        assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, e, 1, r, 0), -E2BIG);
+        /* Gathered by the library there is no such limit. */
+        {
+                uint8_t own;
+
+                own = base[MOST_PIECES];
+                rig_fill(base, MOST_PIECES + 1, 101);
+                own = base[MOST_PIECES];
+                pieces[MOST_PIECES].iov_base = &own;
+                assert_int_equal(call(f, KVCACHE_OP_PUT, e, 1, r), 0);
+                assert_true(stored(f, 101, MOST_PIECES + 1));
+        }
+        free(pieces);
+        free(e);
+        free(r);
+}
+
+static void test_senseless_pieces_are_their_keys_affair(void **state)
+{
+        struct rig *f = *state;
+        uint8_t own[100];
+        struct iovec good[2] = { { own, 50 }, { own + 50, 50 } };
+        struct iovec empty[2] = { { own, 50 }, { own, 0 } };
+        struct iovec nowhere[2] = { { NULL, 50 }, { own, 50 } };
+        struct iovec huge[2] = { { own, UINT64_MAX }, { own, 2 } };
+        struct iovec long_[2] = { { own, 3u << 30 }, { own, 3u << 30 } };
+        struct kvcache_entry e[6] = {
+                { .key = rig_key(0), .pieces = good, .n_pieces = 2 },
+                { .key = rig_key(1), .pieces = empty, .n_pieces = 2 },
+                { .key = rig_key(2), .pieces = nowhere, .n_pieces = 2 },
+                { .key = rig_key(3), .pieces = NULL, .n_pieces = 2 },
+                { .key = rig_key(4), .pieces = huge, .n_pieces = 2 },
+                { .key = rig_key(5), .pieces = long_, .n_pieces = 2 },
+        };
+        struct kvcache_result r[6];
+
+        start(f, NULL, 5000);
+        rig_fill(own, 100, 0);
+        assert_int_equal(call(f, KVCACHE_OP_PUT, e, 6, r), 0);
+        assert_int_equal(r[0].status, KVCACHE_OK);
+        for (unsigned i = 1; i < 4; i++)
+                assert_int_equal(r[i].status, KVCACHE_INVALID);
+        assert_int_equal(r[4].status, KVCACHE_TOO_LARGE);
+        assert_int_equal(r[5].status, KVCACHE_TOO_LARGE);
+        assert_true(stored(f, 0, 100));
+        memset(own, 0, sizeof(own));
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 6, r), 0);
+        assert_int_equal(r[0].status, KVCACHE_OK);
+        for (unsigned i = 1; i < 6; i++)
+                assert_int_equal(r[i].status, KVCACHE_INVALID);
+        assert_true(rig_filled(own, 100, 0));
+}
+
+/* --- sessions come and go --- */
+
+static void test_after_a_restart_a_region_is_donated_again_before_it_is_named(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_entry e = { .key = rig_key(1), .length = 5000 };
+        struct kvcache_result r;
+        uint32_t region;
+        uint8_t *base;
+
+        start(f, NULL, 5000);
+        (void)donate(f, &region);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
+        base = donate(f, &region);
+        assert_int_equal(region, 2);
+        fake_daemon_free(f->d);
+        f->d = fake_daemon_start(f->path, NULL);
+
+        put_one(f, 7, 100); /* names no region: none is donated */
+        assert_int_equal(peek(f, &f->d->requests[WIRE_DONATE]), 0);
+        rig_fill(base, 5000, 1);
+        e.data = base;
+        assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
+        assert_int_equal(r.status, KVCACHE_OK);
+        assert_int_equal(logged_before(f, 0).region, 101);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_DONATE]), 1);
+        assert_true(stored(f, 1, 5000));
+
+        /* The same for what is submitted, with a get and in pieces. */
+        fake_daemon_hang_up(f->d);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0); /* in a new session */
+        {
+                struct iovec p[2] = { { base + 10000, 2000 }, { base + 20000, 3000 } };
+
+                e = (struct kvcache_entry){ .key = rig_key(1), .pieces = p, .n_pieces = 2 };
+                assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e, 1, &r, 0), 0);
+                assert_int_equal(drain_one(f).error, 0);
+                assert_int_equal(r.status, KVCACHE_OK);
+                assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO | WIRE_F_PIECES);
+                assert_memory_equal(p[0].iov_base, base, 2000);
+                assert_memory_equal(p[1].iov_base, base + 2000, 3000);
+        }
+        assert_int_equal(peek(f, &f->d->requests[WIRE_DONATE]), 2);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
+}
+
+static void test_a_region_that_is_not_taken_again_makes_its_keys_invalid(void **state)
+{
+        struct rig *f = *state;
+        struct fake_options refusing = { .refuse_donate = "too much is donated" };
+        struct kvcache_result r[3];
+        struct kvcache_entry e[3];
+        uint8_t own[100], *base;
+        uint32_t region;
+
+        start(f, NULL, 5000);
+        base = donate(f, &region);
+        fake_daemon_free(f->d);
+        f->d = fake_daemon_start(f->path, &refusing);
+        rig_fill(base, 100, 0);
+        rig_fill(own, 100, 1);
+        rig_fill(base + 100, 100, 2);
+        for (unsigned i = 0; i < 3; i++)
+                e[i] = (struct kvcache_entry){
+                        .key = rig_key(i),
+                        .data = (void *[]){ base, own, base + 100 }[i],
+                        .length = 100,
+                };
+        assert_int_equal(call(f, KVCACHE_OP_PUT, e, 3, r), -EINVAL);
+        assert_non_null(strstr(kvcache_error(f->kv), "too much is donated"));
+        assert_int_equal(r[0].status, KVCACHE_INVALID);
+        assert_int_equal(r[1].status, KVCACHE_OK);
+        assert_int_equal(r[2].status, KVCACHE_INVALID);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_DONATE]), 1); /* asked once a request */
+
+        assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, e, 2, r, 0), 0);
+        assert_non_null(strstr(kvcache_error(f->kv), "too much is donated"));
+        assert_int_equal(drain_one(f).error, -EINVAL);
+        assert_int_equal(r[0].status, KVCACHE_INVALID);
+        assert_int_equal(r[1].status, KVCACHE_OK);
+        assert_int_equal(kvcache_put(f->kv, f->ns, &e[0].key, base, 100, KVCACHE_WRITTEN),
+                         KVCACHE_INVALID);
+
+        /* It tries again each time. */
+        fake_daemon_lock(f->d);
+        f->d->o.refuse_donate = NULL;
+        fake_daemon_unlock(f->d);
+        rig_fill(base, 100, 0);
+        assert_int_equal(call(f, KVCACHE_OP_PUT, e, 3, r), 0);
+        assert_int_equal(r[0].status, KVCACHE_OK);
+        assert_int_equal(r[1].status, KVCACHE_EXISTS);
+        assert_true(stored(f, 0, 100) && stored(f, 2, 100));
+}
+
+static void test_a_late_answer_to_a_donation_is_sent_back(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_buffer_options o = options_of(file_fd, 0, REGION);
+        uint32_t region;
+        void *base;
+
+        start(f, NULL, 100);
+        fake_daemon_hold(f->d, 1u << WIRE_DONATE);
+        assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, &base), -ETIMEDOUT);
+        fake_daemon_hold(f->d, 0);
+        assert_true(fake_daemon_wait(f->d, &f->d->last_region, 1));
+        /* The next calls take the reply, and send what follows from it. */
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_WITHDRAW]), 1);
+        assert_int_equal(peek(f, &f->d->regions), 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, 1), -EINVAL);
+}
+
+static void test_lies_about_regions_end_the_session(void **state)
+{
+        static const struct fake_options lies[] = {
+                { .donate_long = true },
+                { .region_lie = 1 },     /* the number 0 */
+                { .region_lie = 1 + 5 }, /* one number for all */
+                { .stray_fd = true },
+        };
+        struct rig *f = *state;
+
+        for (size_t i = 0; i < ARRAY_SIZE(lies); i++) {
+                struct kvcache_buffer_options o = options_of(file_fd, 0, PAGE);
+                uint32_t region;
+                void *base;
+                int r;
+
+                start(f, NULL, 5000);
+                fake_daemon_lock(f->d);
+                f->d->o.donate_long = lies[i].donate_long;
+                f->d->o.region_lie = lies[i].region_lie;
+                f->d->o.stray_fd = lies[i].stray_fd;
+                fake_daemon_unlock(f->d);
+                r = kvcache_buffer_register(f->kv, &o, &region, &base);
+                if (r == 0)
+                        r = kvcache_buffer_register(f->kv, &o, &region, &base);
+                if (r != -EBADMSG)
+                        fail_msg("lie %zu: %d, %s", i, r, kvcache_error(f->kv));
+                kvcache_close(f->kv);
+                f->kv = NULL;
+                f->d = fake_daemon_free(f->d);
+        }
+}
+
+/* --- whose memory is it --- */
+
+static void test_R17_a_place_in_a_region_is_the_daemons_until_the_late_reply(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_entry e = { .key = rig_key(1), .length = 1000 };
+        struct kvcache_result r;
+        uint32_t region;
+        uint8_t *base;
+
+        start(f, NULL, 5000);
+        base = donate(f, &region);
+        put_one(f, 1, 1000);
+        fake_daemon_hold(f->d, 1u << WIRE_GET);
+        e.data = base + 5000;
+        assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e, 1, &r, 50), 0);
+        assert_int_equal(drain_one(f).error, -ETIMEDOUT);
+        assert_int_equal(r.status, KVCACHE_PENDING);
+        assert_int_equal(kvcache_memory_settled(f->kv, base, REGION), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base + 5999, 1), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base + 6000, 1), 1);
+        assert_int_equal(kvcache_memory_settled(f->kv, base, 5000), 1);
+        fake_daemon_hold(f->d, 0);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base, REGION), 1);
+        assert_true(rig_filled(base + 5000, 1000, 1));
+}
+
+static void
+test_R17_donated_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(void **state)
+{
+        struct rig *f = *state;
+        struct iovec p[2];
+        struct kvcache_entry e[2];
+        struct kvcache_result r[2], put;
+        uint32_t region;
+        uint8_t *base;
+
+        start(f, NULL, 300);
+        base = donate(f, &region);
+        put_one(f, 1, 1000);
+        fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_PUT);
+        p[0] = (struct iovec){ base + 100, 400 };
+        p[1] = (struct iovec){ base + 3000, 600 };
+        e[0] = (struct kvcache_entry){ .key = rig_key(1), .pieces = p, .n_pieces = 2 };
+        e[1] = (struct kvcache_entry){ .key = rig_key(1), .data = base + 9000, .length = 1000 };
+        assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, e, 2, r, 0), 0);
+        e[0] = (struct kvcache_entry){ .key = rig_key(2), .data = base + 20000, .length = 5 };
+        assert_int_equal(submit(f, KVCACHE_OP_PUT, e, 1, &put, 0), 0);
+        assert_true(fake_daemon_wait(f->d, &f->d->n_held, 2));
+        fake_daemon_kill(f->d, true);
+        assert_int_equal(drain_one(f).error, -ECONNRESET);
+        assert_int_equal(drain_one(f).error, -ECONNRESET);
+        assert_true(r[0].status == KVCACHE_LOST && put.status == KVCACHE_LOST);
+
+        assert_int_equal(kvcache_memory_settled(f->kv, base + 499, 1), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base + 500, 2500), 1);
+        assert_int_equal(kvcache_memory_settled(f->kv, base + 3599, 1), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base + 9999, 1), 0);
+        assert_int_equal(kvcache_memory_settled(f->kv, base + 20000, 1), 0);
+        /* It cannot be had back either, and stays mapped. */
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
+        assert_true(is_mapped(base));
+        assert_int_equal(kvcache_memory_settled(f->kv, base, REGION), 0);
+        fake_daemon_io_done(f->d);
+        assert_int_equal(kvcache_memory_settled(f->kv, base, REGION), 1);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
+        assert_false(is_mapped(base));
+}
+
+static void test_a_withdrawal_waits_for_requests_that_name_the_region(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_entry e = { .key = rig_key(1), .length = 1000 };
+        struct kvcache_result r, other;
+        uint32_t region;
+        uint8_t *base;
+
+        start(f, NULL, 200);
+        base = donate(f, &region);
+        put_one(f, 1, 1000);
+        fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_WITHDRAW);
+        e.data = base;
+        assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e, 1, &r, 100), 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
+        assert_true(is_mapped(base));
+        assert_int_equal(kvcache_memory_settled(f->kv, base, 1), 0);
+        /* No request names it any more: its memory is like any other. */
+        rig_fill(base + 5000, 1000, 2);
+        e = (struct kvcache_entry){ .key = rig_key(2), .data = base + 5000, .length = 1000 };
+        assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &other), 0);
+        assert_int_equal(logged_before(f, 0).region, 0);
+        /* Another call goes on waiting, and asks nothing anew. */
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_WITHDRAW]), 1);
+        fake_daemon_hold(f->d, 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
+        assert_false(is_mapped(base));
+        assert_int_equal(drain_one(f).error, -ETIMEDOUT);
+        assert_int_equal(r.status, KVCACHE_PENDING);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -EINVAL);
+}
+
+static void test_a_withdrawal_waits_for_the_librarys_own_copies(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_result r[2];
+        struct kvcache_entry e[2];
+        uint8_t own[1000], *base;
+        uint32_t region;
+
+        start(f, NULL, 300);
+        base = donate(f, &region);
+        put_one(f, 1, 1000);
+        fake_daemon_hold(f->d, 1u << WIRE_GET);
+        e[0] = (struct kvcache_entry){ .key = rig_key(1), .data = base, .length = 1000 };
+        e[1] = (struct kvcache_entry){ .key = rig_key(1), .data = own, .length = 1000 };
+        assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, e, 2, r, 5000), 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
+        assert_true(is_mapped(base));
+        fake_daemon_hold(f->d, 0);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
+        assert_int_equal(drain_one(f).error, 0);
+        assert_int_equal(r[0].status, KVCACHE_OK);
+        assert_true(rig_filled(own, 1000, 1));
+}
+
+static void test_a_withdrawal_needs_no_daemon(void **state)
+{
+        struct rig *f = *state;
+        uint32_t region;
+        uint8_t *base;
+
+        start(f, NULL, 5000);
+        base = donate(f, &region);
+        fake_daemon_kill(f->d, false);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
+        assert_false(is_mapped(base));
+}
+
+static void test_a_child_has_neither_calls_nor_mapping_and_the_parent_goes_on(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_entry e = { .key = rig_key(1), .length = 1000 };
+        struct kvcache_result r;
+        uint32_t region;
+        uint8_t *base;
+        int status;
+        pid_t pid;
+
+        start(f, NULL, 5000);
+        base = donate(f, &region);
+        pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+                struct kvcache_buffer_options o = options_of(file_fd, 0, REGION);
+                uint32_t another;
+                void *where;
+
+                if (kvcache_buffer_register(f->kv, &o, &another, &where) != -ECHILD)
+                        _exit(1);
+                if (kvcache_buffer_unregister(f->kv, region) != -ECHILD)
+                        _exit(2);
+                if (is_mapped(base))
+                        _exit(3);
+                kvcache_close(f->kv);
+                _exit(0);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+        rig_fill(base, 1000, 1);
+        e.data = base;
+        assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
+        assert_true(stored(f, 1, 1000));
+}
+
+static void test_closing_takes_all_back(void **state)
+{
+        struct rig *f = *state;
+        uint32_t region;
+        uint8_t *base;
+
+        start(f, NULL, 5000);
+        base = donate(f, &region);
+        kvcache_close(f->kv);
+        f->kv = NULL;
+        assert_false(is_mapped(base));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                TEST(puts_and_gets_name_the_region_and_need_no_lane),
+                TEST(a_chunk_longer_than_the_lane_goes_from_a_region),
+                TEST(a_request_may_mix_lane_region_and_other_memory),
+                TEST(memory_that_is_mapped_already_is_taken_where_it_is),
+                TEST(senseless_regions_are_refused_before_anything_is_sent),
+                TEST(the_daemons_refusal_leaves_nothing_behind),
+                TEST(a_handle_has_as_many_regions_as_a_session),
+                TEST(pieces_of_shared_memory_travel_and_others_are_gathered),
+                TEST(many_pieces_are_several_messages_of_one_chain),
+                TEST(senseless_pieces_are_their_keys_affair),
+                TEST(after_a_restart_a_region_is_donated_again_before_it_is_named),
+                TEST(a_region_that_is_not_taken_again_makes_its_keys_invalid),
+                TEST(a_late_answer_to_a_donation_is_sent_back),
+                TEST(lies_about_regions_end_the_session),
+                TEST(R17_a_place_in_a_region_is_the_daemons_until_the_late_reply),
+                TEST(R17_donated_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over),
+                TEST(a_withdrawal_waits_for_requests_that_name_the_region),
+                TEST(a_withdrawal_waits_for_the_librarys_own_copies),
+                TEST(a_withdrawal_needs_no_daemon),
+                TEST(a_child_has_neither_calls_nor_mapping_and_the_parent_goes_on),
+                TEST(closing_takes_all_back),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,534 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool, leases and lanes: who may stay, who must leave, and what a client cannot do to the
+ * memory. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cache/backing.h"
+#include "cache/staging.h"
+#include "cache/lease.h"
+#include "cache/pool.h"
+
+enum { MIB = 1 << 20 };
+
+static struct key key_of(uint32_t n)
+{
+        struct key k = { { 1 } };
+
+        memcpy(k.bytes + 4, &n, sizeof(n));
+        return k;
+}
+
+static struct pool *new_pool(uint64_t bytes)
+{
+        struct pool *p = NULL;
+
+        assert_int_equal(pool_new(&p, bytes, "lru"), 0);
+        while (pool_next_slab(p) >= 0) {
+                uint64_t offset = (uint64_t)pool_next_slab(p) * pool_slab_bytes(p), huge;
+
+                assert_int_equal(pool_populate(p, offset, pool_slab_bytes(p), &huge), 0);
+                assert_int_equal(huge, 0); /* nobody has asked for them */
+                assert_int_equal(pool_open_slab(p, 0), 0);
+        }
+        return p;
+}
+
+static int acquire(struct pool *p, uint32_t n, uint32_t length, uint32_t *ret)
+{
+        struct key k = key_of(n);
+
+        return pool_acquire(p, 1, &k, n, length, ret);
+}
+
+static uint32_t find(const struct pool *p, uint32_t n)
+{
+        struct key k = key_of(n);
+
+        return pool_find(p, 1, &k, n);
+}
+
+static uint32_t add(struct pool *p, uint32_t n, uint32_t length)
+{
+        uint32_t chunk;
+
+        assert_int_equal(acquire(p, n, length, &chunk), 0);
+        pool_commit(p, chunk, n);
+        pool_unpin(p, chunk);
+        return chunk;
+}
+
+static void a_client_cannot_write_punch_or_resize_the_pool(void **state)
+{
+        struct backing b;
+        char path[64];
+        int rw;
+
+        assert_int_equal(backing_open(&b, "test", 4 * MIB), 0);
+        assert_int_equal(fcntl(b.fd, F_GET_SEALS),
+                         F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | 0x10 /* FUTURE_WRITE */);
+        assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, b.fd, 0), MAP_FAILED);
+        /* Not even through /proc, where root's open() succeeds. */
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", b.fd);
+        rw = open(path, O_RDWR | O_CLOEXEC);
+        if (rw >= 0) {
+                assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, rw, 0),
+                                 MAP_FAILED);
+                assert_int_equal(pwrite(rw, "x", 1, 0), -1);
+                assert_int_equal(fallocate(rw, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096),
+                                 -1);
+                assert_int_equal(ftruncate(rw, 0), -1);
+                close(rw);
+        }
+        /* The daemon's own mapping stays writable, and is what a reader sees. */
+        strcpy(b.base, "bytes");
+        assert_string_equal(mmap(NULL, 4096, PROT_READ, MAP_SHARED, b.fd, 0), "bytes");
+        backing_close(&b);
+}
+
+static void what_is_populated_keeps_what_is_in_it(void **state)
+{
+        struct backing b;
+        uint64_t huge;
+
+        assert_int_equal(backing_open(&b, "test", 4 * MIB), 0);
+        strcpy(b.base, "first");
+        strcpy((char *)b.base + 4096, "second");
+        assert_int_equal(backing_populate(&b, 0, 8192), 0);
+        assert_int_equal(backing_populate_huge(&b, 0, 4 * MIB, &huge), 0);
+        /* Where the kernel does not do it: as before 5.14, so off a page's start. */
+        assert_int_equal(backing_populate(&b, 1, 8192), 0);
+        assert_string_equal(b.base, "first");
+        assert_string_equal((char *)b.base + 4096, "second");
+        backing_close(&b);
+}
+
+/* Of the mapping that begins at `base`, as the kernel says. */
+static uint64_t mapped_by_huge_pages(const void *base)
+{
+        FILE *f = fopen("/proc/self/smaps", "re");
+        char line[256], begin[32];
+        unsigned long kib = 0;
+        bool here = false;
+
+        assert_non_null(f);
+        snprintf(begin, sizeof(begin), "%lx-", (unsigned long)base);
+        while (fgets(line, sizeof(line), f)) {
+                if (strncmp(line, begin, strlen(begin)) == 0)
+                        here = true;
+                else if (here && sscanf(line, "ShmemPmdMapped: %lu kB", &kib) == 1)
+                        break;
+        }
+        fclose(f);
+        return (uint64_t)kib * 1024;
+}
+
+static void huge_pages_are_counted_as_the_kernel_counts_them(void **state)
+{
+        struct pool_stats stats;
+        struct pool *p = NULL;
+        uint64_t huge;
+
+        assert_int_equal(pool_new(&p, 64 * MIB, "lru"), 0);
+        assert_false(pool_uses_huge_pages(p));
+        pool_use_huge_pages(p);
+        assert_int_equal(pool_populate(p, 0, pool_slab_bytes(p), &huge), 0);
+        assert_int_equal(huge % BACKING_HUGE_PAGE, 0);
+        assert_in_range(huge, 0, pool_slab_bytes(p));
+        assert_in_range(mapped_by_huge_pages(pool_base(p)), huge, pool_slab_bytes(p));
+        assert_int_equal(pool_open_slab(p, huge), 0);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.huge_bytes, huge);
+        assert_int_equal(stats.populated_bytes, pool_slab_bytes(p));
+        for (const char *at = pool_base(p); at < (char *)pool_base(p) + pool_slab_bytes(p); at++)
+                assert_true(*at == 0);
+        pool_free(p);
+        if (huge == 0)
+                skip();
+}
+
+static void a_chunk_is_found_from_acquire_to_drop_and_its_bytes_stay_while_pinned(void **state)
+{
+        struct pool *p = new_pool(16 * MIB);
+        struct pool_stats stats;
+        uint32_t a, b;
+
+        assert_int_equal(acquire(p, 1, 10000, &a), 0);
+        assert_int_equal(find(p, 1), a);
+        assert_true(pool_chunk(p, a)->flags & POOL_FILLING);
+        pool_commit(p, a, 7);
+        assert_false(pool_chunk(p, a)->flags & POOL_FILLING);
+        memset(pool_at(p, a), 'a', 10000);
+
+        pool_drop(p, a);
+        assert_int_equal(find(p, 1), POOL_NONE);
+        /* Dropped, but pinned: its slot is nobody else's. */
+        assert_int_equal(acquire(p, 2, 10000, &b), 0);
+        assert_ptr_not_equal(pool_at(p, a), pool_at(p, b));
+        assert_int_equal(((char *)pool_at(p, a))[9999], 'a');
+        assert_true(pool_unpin(p, a));
+        pool_commit(p, b, 0);
+        pool_unpin(p, b);
+        pool_drop(p, b);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.used_bytes, 0);
+        assert_int_equal(stats.pinned_bytes, 0);
+        assert_int_equal(stats.chunks, 0);
+        pool_free(p);
+}
+
+static void the_coldest_unpinned_chunk_leaves(void **state)
+{
+        struct pool *p = new_pool(16 * MIB);
+        uint32_t n = 0, first = add(p, 0, MIB), second = add(p, 1, MIB);
+        struct pool_stats stats;
+
+        pool_pin(p, first);
+        do {
+                add(p, ++n + 1, MIB);
+                pool_get_stats(p, &stats);
+        } while (stats.evictions == 0);
+        /* The oldest is pinned: the next one went. */
+        assert_int_equal(find(p, 0), first);
+        assert_int_equal(find(p, 1), POOL_NONE);
+        assert_true(second != POOL_NONE);
+
+        /* Touched, a chunk outlives those that came after it. */
+        assert_int_equal(stats.evictions, 1);
+        pool_touch(p, find(p, 2), pool_chunk(p, find(p, 2))->generation);
+        add(p, ++n + 1, MIB);
+        assert_int_not_equal(find(p, 2), POOL_NONE);
+        assert_int_equal(find(p, 3), POOL_NONE);
+        pool_unpin(p, first);
+        pool_free(p);
+}
+
+static void when_all_is_pinned_the_pool_says_full_and_loses_nothing(void **state)
+{
+        struct pool *p = new_pool(8 * MIB);
+        uint32_t chunks[64], n = 0, extra;
+
+        while (acquire(p, n, MIB, &chunks[n]) == 0)
+                pool_commit(p, chunks[n++], 0);
+        assert_int_equal(n, 8);
+        assert_int_equal(acquire(p, 99, MIB, &extra), POOL_FULL);
+        assert_int_equal(acquire(p, 99, 4096, &extra), POOL_FULL);
+        for (uint32_t i = 0; i < n; i++)
+                assert_int_equal(find(p, i), chunks[i]);
+        pool_unpin(p, chunks[3]);
+        assert_int_equal(acquire(p, 99, MIB, &extra), 0);
+        assert_int_equal(find(p, 3), POOL_NONE);
+        pool_free(p);
+}
+
+static void a_size_without_a_slab_takes_the_coldest_one_that_nobody_pins(void **state)
+{
+        struct pool *p = new_pool(16 * MIB);
+        uint32_t pinned = add(p, 0, 4096), chunk;
+        struct pool_stats stats;
+
+        pool_pin(p, pinned);
+        for (uint32_t i = 1; i < 16 * MIB / 4096; i++)
+                add(p, i, 4096);
+        assert_int_equal(acquire(p, 100000, 2 * MIB, &chunk), 0);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.slab_moves, 1);
+        assert_int_equal(find(p, 0), pinned);
+        pool_free(p);
+}
+
+static void a_lease_in_every_slab_does_not_keep_other_sizes_out(void **state)
+{
+        struct pool *p = new_pool(16 * MIB);
+        uint32_t chunk, n = 0;
+        struct pool_stats stats;
+
+        /* One pinned chunk in each slab, all of 64 KiB. */
+        for (uint32_t i = 0; i < 16 * MIB / 65536; i++) {
+                chunk = add(p, n++, 65536);
+                if (i % (pool_slab_bytes(p) / 65536) == 0)
+                        pool_pin(p, chunk);
+        }
+        assert_int_equal(acquire(p, 1000, 20000, &chunk), 0);
+        assert_int_equal(pool_slot_bytes(p, chunk), 65536);
+        pool_commit(p, chunk, 0);
+        pool_unpin(p, chunk);
+        assert_int_equal(find(p, 1000), chunk);
+        /* Too much of a waste, and too large. */
+        assert_int_equal(acquire(p, 1001, 4096, &chunk), POOL_FULL);
+        assert_int_equal(acquire(p, 1002, 100000, &chunk), POOL_FULL);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.evictions, 1);
+        pool_free(p);
+}
+
+static void every_slot_can_be_used_and_used_again(void **state)
+{
+        struct pool *p = new_pool(8 * MIB);
+        struct pool_stats stats;
+
+        for (uint32_t i = 0; i < 3 * 2048; i++)
+                add(p, i, 4096);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.chunks, 2048);
+        assert_int_equal(stats.evictions, 2 * 2048);
+        pool_free(p);
+}
+
+/* One of each namespace in turn; what is pinned goes as well, with its last pin. */
+static void a_namespace_is_dropped_without_looking_further_than_its_last_chunk(void **state)
+{
+        enum { N = 300, MANY = 8192 };
+        struct pool *p = new_pool(16 * MIB);
+        uint32_t chunks[N], last;
+        struct pool_stats stats;
+        struct key k = { { 0 } };
+
+        for (uint32_t i = 0; i < N; i++) {
+                memcpy(k.bytes, &i, sizeof(i));
+                assert_int_equal(pool_acquire(p, 1 + i % 3, &k, i, 1000, &chunks[i]), 0);
+                assert_int_equal(chunks[i], i);
+                if (i % 10 == 0)
+                        continue; /* is being filled */
+                pool_commit(p, i, 0);
+                (void)pool_unpin(p, i);
+        }
+        assert_int_equal(pool_drop_namespace(p, 4), 0);
+        assert_int_equal(pool_drop_namespace(p, MANY), 0);
+        assert_int_equal(pool_drop_namespace(p, MANY + 4), 0);
+        assert_int_equal(pool_drop_namespace(p, MANY + 1), N); /* shares the count of 1 */
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.chunks, N);
+
+        assert_int_equal(pool_drop_namespace(p, 1), N - 2);
+        assert_int_equal(pool_drop_namespace(p, 1), 0);
+        for (uint32_t i = 0; i < N; i++) {
+                memcpy(k.bytes, &i, sizeof(i));
+                assert_int_equal(pool_find(p, 1 + i % 3, &k, i), i % 3 == 0 ? POOL_NONE : i);
+        }
+        memcpy(k.bytes, &(uint32_t){ 0 }, sizeof(uint32_t));
+        assert_int_equal(pool_acquire(p, 1, &k, 0, 1000, &last), 0);
+        assert_int_equal(pool_drop_namespace(p, 1), last + 1);
+
+        assert_int_equal(pool_drop_all(p), N);
+        assert_int_equal(pool_drop_all(p), 0);
+        for (uint32_t i = 0; i < N; i += 10)
+                (void)pool_unpin(p, i);
+        (void)pool_unpin(p, last);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.used_bytes, 0);
+        pool_free(p);
+}
+
+static void what_is_too_large_is_said_so(void **state)
+{
+        struct pool *p = new_pool(16 * MIB);
+        uint32_t chunk;
+
+        assert_int_equal(pool_slab_bytes(p), 2 * MIB);
+        assert_int_equal(acquire(p, 1, 2 * MIB + 1, &chunk), POOL_TOO_LARGE);
+        assert_int_equal(acquire(p, 1, 0, &chunk), POOL_TOO_LARGE);
+        assert_int_equal(acquire(p, 1, 2 * MIB, &chunk), 0);
+        pool_free(p);
+}
+
+static void a_lease_pins_until_released_and_a_stale_one_is_refused(void **state)
+{
+        struct pool *p = new_pool(8 * MIB);
+        struct lease_limits limits = { .count = 10, .bytes = 8 * MIB, .bytes_all = 8 * MIB };
+        struct lease_holder mine, other;
+        struct leases *l = NULL;
+        struct lease a, b;
+        uint32_t chunk = add(p, 1, 4096);
+
+        assert_int_equal(leases_new(&l, p, 100, &limits), 0);
+        assert_int_equal(lease_holder_init(l, &mine, 1, false), 0);
+        assert_int_equal(lease_holder_init(l, &other, 2, false), 0);
+        assert_int_equal(lease_acquire(l, &mine, chunk, &a), 0);
+        assert_int_not_equal(a.generation, 0);
+        assert_int_equal(pool_chunk(p, chunk)->leases, 1);
+        assert_int_equal(lease_release(l, &other, a), LEASE_STALE);
+        assert_int_equal(lease_release(l, &mine, (struct lease){ a.id, a.generation + 1 }),
+                         LEASE_STALE);
+        assert_int_equal(lease_release(l, &mine, (struct lease){ UINT32_MAX, 1 }), LEASE_STALE);
+        assert_int_equal(lease_release(l, &mine, a), 0);
+        assert_int_equal(pool_chunk(p, chunk)->pins, 0);
+        assert_int_equal(lease_release(l, &mine, a), LEASE_STALE);
+
+        /* The same number again is another generation. */
+        assert_int_equal(lease_acquire(l, &mine, chunk, &b), 0);
+        assert_int_equal(a.id, b.id);
+        assert_int_equal(lease_release(l, &mine, a), LEASE_STALE);
+        assert_int_equal(leases_count(l), 1);
+        lease_release_all(l, &mine);
+        assert_int_equal(leases_count(l), 0);
+        assert_int_equal(leases_bytes(l), 0);
+        assert_int_equal(mine.bytes, 0);
+        lease_holder_fini(l, &mine);
+        lease_holder_fini(l, &other);
+        leases_free(l);
+        pool_free(p);
+}
+
+/* The pin of a lease alone, whatever else leaves around it. */
+static void test_R7_a_leased_slot_is_never_given_to_another(void **state)
+{
+        struct pool *p = new_pool(16 * MIB);
+        uint32_t chunk = add(p, 0, MIB), n = 0;
+        struct lease_limits limits = { .count = 10, .bytes = 8 * MIB, .bytes_all = 8 * MIB };
+        struct lease_holder mine;
+        struct leases *l = NULL;
+        struct pool_stats stats;
+        struct lease lease;
+
+        assert_int_equal(leases_new(&l, p, 100, &limits), 0);
+        assert_int_equal(lease_holder_init(l, &mine, 1, false), 0);
+        assert_int_equal(lease_acquire(l, &mine, chunk, &lease), 0);
+        do {
+                add(p, ++n, MIB);
+                pool_get_stats(p, &stats);
+        } while (stats.evictions < 40);
+        assert_int_equal(find(p, 0), chunk);
+        lease_release_all(l, &mine);
+        add(p, ++n, MIB);
+        assert_int_equal(find(p, 0), POOL_NONE);
+        lease_holder_fini(l, &mine);
+        leases_free(l);
+        pool_free(p);
+}
+
+static void quotas_of_leases_hold_and_come_back(void **state)
+{
+        struct pool *p = new_pool(8 * MIB);
+        struct lease_limits limits = { .count = 2, .bytes = 16384, .bytes_all = 16384 };
+        struct lease_holder one, two;
+        struct leases *l = NULL;
+        struct lease lease[4];
+        uint32_t a = add(p, 1, 4096), b = add(p, 2, 8192), c = add(p, 3, 16384);
+
+        assert_int_equal(leases_new(&l, p, 100, &limits), 0);
+        assert_int_equal(lease_holder_init(l, &one, 1, false), 0);
+        assert_int_equal(lease_holder_init(l, &two, 2, false), 0);
+        assert_int_equal(lease_acquire(l, &one, a, &lease[0]), 0);
+        assert_int_equal(lease_acquire(l, &one, c, &lease[1]), LEASE_QUOTA); /* bytes */
+        assert_int_equal(lease_acquire(l, &one, b, &lease[1]), 0);
+        assert_int_equal(lease_acquire(l, &one, a, &lease[2]), LEASE_QUOTA); /* count */
+        /* All together: what is leased already costs nothing more, what is not does not fit. */
+        assert_int_equal(lease_acquire(l, &two, b, &lease[2]), 0);
+        assert_int_equal(lease_release(l, &two, lease[2]), 0);
+        assert_int_equal(lease_acquire(l, &two, c, &lease[2]), LEASE_FULL);
+        lease_release_all(l, &one);
+        assert_int_equal(lease_acquire(l, &two, c, &lease[2]), 0);
+        lease_release_all(l, &two);
+        lease_holder_fini(l, &one);
+        lease_holder_fini(l, &two);
+        leases_free(l);
+        pool_free(p);
+}
+
+/* Whatever users lease, there is something left for one more; what several connections of one user
+ * lease is its own once. */
+static void test_R10_a_users_leases_leave_room_for_another_user(void **state)
+{
+        enum { CHUNKS = 16, HOLDERS = 3 };
+        struct pool *p = new_pool(8 * MIB);
+        struct lease_limits limits = {
+                .count = 100, .bytes = 8 * MIB, .bytes_all = CHUNKS * 4096, .shared = true
+        };
+        struct lease_holder greedy[HOLDERS], second, third;
+        struct leases *l = NULL;
+        struct lease lease;
+        uint32_t chunks[CHUNKS];
+        unsigned n = 0;
+
+        for (unsigned i = 0; i < CHUNKS; i++)
+                chunks[i] = add(p, i + 1, 4096);
+        assert_int_equal(leases_new(&l, p, 1000, &limits), 0);
+        for (unsigned i = 0; i < HOLDERS; i++)
+                assert_int_equal(lease_holder_init(l, &greedy[i], 1, false), 0);
+        assert_int_equal(lease_holder_init(l, &second, 2, false), 0);
+        assert_int_equal(lease_holder_init(l, &third, 3, false), 0);
+        for (unsigned i = 0; i < CHUNKS; i++)
+                n += lease_acquire(l, &greedy[i % HOLDERS], chunks[i], &lease) == 0;
+        assert_int_equal(n, CHUNKS / 4 * 3);
+        /* Again, by another connection: it costs nothing more. */
+        for (unsigned i = 0; i < n; i++)
+                assert_int_equal(lease_acquire(l, &greedy[(i + 1) % HOLDERS], chunks[i], &lease),
+                                 0);
+        for (n = 0; lease_acquire(l, &second, chunks[CHUNKS - 1 - n], &lease) == 0;)
+                n++;
+        assert_int_equal(n, 3);
+        /* What another one leases is its own, too; and it may have it although that is at its end.
+         */
+        assert_int_equal(lease_acquire(l, &second, chunks[0], &lease), LEASE_FULL);
+        assert_int_equal(lease_acquire(l, &third, chunks[0], &lease), 0);
+        /* One of two leases of a user ends: the chunk is the user's still. */
+        lease_release_all(l, &greedy[0]);
+        lease_release_all(l, &third);
+        assert_int_equal(lease_acquire(l, &greedy[2], chunks[CHUNKS - 4], &lease), LEASE_FULL);
+        for (unsigned i = 0; i < HOLDERS; i++)
+                lease_release_all(l, &greedy[i]);
+        for (n = 0; n < CHUNKS && lease_acquire(l, &greedy[0], chunks[n], &lease) == 0;)
+                n++;
+        assert_int_equal(n, 9); /* 3 times 4 of the 13 that the second one left, at most */
+        lease_release_all(l, &second);
+        lease_release_all(l, &greedy[0]);
+        for (unsigned i = 0; i < HOLDERS; i++)
+                lease_holder_fini(l, &greedy[i]);
+        lease_holder_fini(l, &second);
+        lease_holder_fini(l, &third);
+        leases_free(l);
+        pool_free(p);
+}
+
+static void a_place_outside_the_lane_is_no_place(void **state)
+{
+        struct lane l;
+
+        assert_int_equal(lane_open(&l, 65536), 0);
+        assert_non_null(lane_at(&l, 0, 65536));
+        assert_non_null(lane_at(&l, 65535, 1));
+        assert_null(lane_at(&l, 65536, 1));
+        assert_null(lane_at(&l, 1, 65536));
+        assert_null(lane_at(&l, UINT64_MAX, 2));
+        assert_null(lane_at(&l, 2, UINT64_MAX));
+        assert_int_equal(ftruncate(l.fd, 0), -1);
+        assert_int_equal(ftruncate(l.fd, 1 << 20), -1);
+        lane_close(&l);
+        assert_null(lane_at(&l, 0, 1));
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(a_client_cannot_write_punch_or_resize_the_pool),
+                cmocka_unit_test(what_is_populated_keeps_what_is_in_it),
+                cmocka_unit_test(huge_pages_are_counted_as_the_kernel_counts_them),
+                cmocka_unit_test(
+                        a_chunk_is_found_from_acquire_to_drop_and_its_bytes_stay_while_pinned),
+                cmocka_unit_test(the_coldest_unpinned_chunk_leaves),
+                cmocka_unit_test(when_all_is_pinned_the_pool_says_full_and_loses_nothing),
+                cmocka_unit_test(a_size_without_a_slab_takes_the_coldest_one_that_nobody_pins),
+                cmocka_unit_test(a_lease_in_every_slab_does_not_keep_other_sizes_out),
+                cmocka_unit_test(every_slot_can_be_used_and_used_again),
+                cmocka_unit_test(
+                        a_namespace_is_dropped_without_looking_further_than_its_last_chunk),
+                cmocka_unit_test(what_is_too_large_is_said_so),
+                cmocka_unit_test(a_lease_pins_until_released_and_a_stale_one_is_refused),
+                cmocka_unit_test(test_R7_a_leased_slot_is_never_given_to_another),
+                cmocka_unit_test(quotas_of_leases_hold_and_come_back),
+                cmocka_unit_test(test_R10_a_users_leases_leave_room_for_another_user),
+                cmocka_unit_test(a_place_outside_the_lane_is_no_place),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
