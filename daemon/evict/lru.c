@@ -17,6 +17,7 @@
 #include "checked.h"
 #include "evict/policy.h"
 #include "prefetch.h"
+#include "evict/evict.h"
 
 /* A link is 0 (not in), END and the list's group, or one more than an item. */
 struct lru_item {

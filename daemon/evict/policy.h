@@ -5,7 +5,10 @@
  * evict.c has looked. */
 #pragma once
 
-#include "evict/evict.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct evict;
 
 struct evict_policy {
         const char *name;
