@@ -17,6 +17,8 @@
 #include "server.h"
 #include "session/session.h"
 #include "report/status.h"
+#include "report/collect.h"
+#include "report/health.h"
 
 struct server {
         const struct server_params *params;

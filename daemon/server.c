@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "build-config.h"
+#include "report/sums.h"
 #include "checked.h"
 #include "cleanup.h"
 

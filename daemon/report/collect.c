@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The metrics' snapshot, gathered from all parts. */
-#include "report/status.h"
+#include "report/collect.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,101 +10,15 @@
 #include "build-config.h"
 #include "checked.h"
 #include "request/request.h"
+#include "report/sums.h"
 #include "report/http.h"
+#include "report/health.h"
 #include "session/session.h"
+#include "wire.h"
 
 static_assert((int)STATS_OPS >= (int)WIRE_OP_END, "each op has its counter");
 static_assert((int)STATS_STATUSES >= (int)WIRE_STATUS_END, "each status has its counter");
 static_assert((int)STATS_IO_OPS == (int)KIO_OP_END, "each I/O op has its counter");
-
-/* --- sums over tenants --- */
-
-void status_collect_cache(const struct dispatch_env *env, struct cache_stats *ret)
-{
-        *ret = (struct cache_stats){ 0 };
-        for (unsigned i = 0; i < env->n_all; i++) {
-                struct cache_stats c;
-
-                cache_get_stats(env->all[i].cache, &c);
-                ret->hits_memory += c.hits_memory;
-                ret->hits_disk += c.hits_disk;
-                ret->misses += c.misses;
-                ret->puts += c.puts;
-                ret->put_bytes += c.put_bytes;
-                ret->puts_existing += c.puts_existing;
-                for (unsigned k = 0; k < ARRAY_SIZE(c.puts_by_ack); k++)
-                        ret->puts_by_ack[k] += c.puts_by_ack[k];
-                ret->busy += c.busy;
-                ret->waited += c.waited;
-                ret->unwritten_bytes += c.unwritten_bytes;
-                ret->unwritten_chunks += c.unwritten_chunks;
-                ret->direct_bytes += c.direct_bytes;
-                ret->queued_writes += c.queued_writes;
-                ret->queued_reads += c.queued_reads;
-                ret->putting_users += c.putting_users;
-                ret->pool_only += c.pool_only;
-                ret->shared_fills += c.shared_fills;
-                ret->read_ahead += c.read_ahead;
-                ret->read_ahead_bytes += c.read_ahead_bytes;
-                ret->read_ahead_used += c.read_ahead_used;
-                ret->ahead_bytes += c.ahead_bytes;
-                ret->put_bytes_direct += c.put_bytes_direct;
-                ret->get_bytes_direct += c.get_bytes_direct;
-                ret->direct_fallbacks += c.direct_fallbacks;
-        }
-}
-
-void status_collect_pools(const struct dispatch_env *env, struct pool_stats *ret)
-{
-        *ret = (struct pool_stats){ 0 };
-        for (unsigned i = 0; i < env->n_all; i++) {
-                struct pool_stats p;
-
-                pool_get_stats(env->all[i].pool, &p);
-                ret->bytes += p.bytes;
-                ret->populated_bytes += p.populated_bytes;
-                ret->huge_bytes += p.huge_bytes;
-                ret->used_bytes += p.used_bytes;
-                ret->payload_bytes += p.payload_bytes;
-                ret->pinned_bytes += p.pinned_bytes;
-                ret->leased_bytes += p.leased_bytes;
-                ret->chunks += p.chunks;
-                ret->evictions += p.evictions;
-                ret->evicted_bytes += p.evicted_bytes;
-                ret->slab_moves += p.slab_moves;
-        }
-}
-
-struct tally_keys status_lookups(const struct tally_keys of[TALLY_KINDS])
-{
-        return (struct tally_keys){
-                .found = of[TALLY_LOOKUPS].found + of[TALLY_OWN_LOOKUPS].found,
-                .missing = of[TALLY_LOOKUPS].missing + of[TALLY_OWN_LOOKUPS].missing,
-        };
-}
-
-const char *status_hit_ratio(const struct dispatch_env *env, double *ret_ratio)
-{
-        struct tally_keys lookups = { 0 }, gets = { 0 }, of;
-
-        for (unsigned i = 0; i < env->n_all; i++) {
-                struct cache_stats cache;
-
-                of = status_lookups(env->all[i].tally.all);
-                lookups.found += of.found;
-                lookups.missing += of.missing;
-                cache_get_stats(env->all[i].cache, &cache);
-                gets.found += cache.hits_memory + cache.hits_disk;
-                gets.missing += cache.misses;
-        }
-        of = lookups.found + lookups.missing > 0 ? lookups : gets;
-        if (of.found + of.missing == 0)
-                return NULL;
-        *ret_ratio = (double)of.found / (double)(of.found + of.missing);
-        return lookups.found + lookups.missing > 0 ? "look-ups" : "gets";
-}
-
-/* --- the metrics --- */
 
 static void add_lookups(struct stats *s, unsigned by, const struct tally_keys *keys)
 {

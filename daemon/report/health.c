@@ -6,7 +6,7 @@
  * clients are served and that a put can reach a disk. Degraded means that it works with less than
  * was asked for: each reason is a sentence, and a label of kvcache_degraded. What is configured so
  * (io.backend posix, io.direct off) is no degradation. */
-#include "report/status.h"
+#include "report/health.h"
 
 #include <stdarg.h>
 #include <string.h>
@@ -15,6 +15,7 @@
 #include "checked.h"
 #include "config/config.h"
 #include "request/request.h"
+#include "report/sums.h"
 #include "cache/populate.h"
 
 /* --- paths --- */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "request/request.h"
+#include "report/sums.h"
 #include "tenant/ids.h"
 
 enum { FINGERPRINT_SHOWN = 512 }; /* of the 4096 bytes that one may have */

@@ -7,7 +7,10 @@
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 
-#include "report/status.h"
+#include "report/metrics.h"
+
+struct client;
+struct dispatch_env;
 
 /* `viewer`: the client that asks, or NULL: HTTP. Clients who are no admins see those of their
  * tenant. `named`: names are shown. */

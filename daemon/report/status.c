@@ -16,7 +16,10 @@
 #include "checked.h"
 #include "config/config.h"
 #include "request/request.h"
+#include "report/sums.h"
 #include "report/http.h"
+#include "report/collect.h"
+#include "report/health.h"
 #include "session/session.h"
 #include "report/namespaces.h"
 

@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The metrics' snapshot, gathered from all parts. Loop thread. */
+#pragma once
+
+#include "report/sources.h"
+
+/* `only`: what clients of this tenant may see; NULL: all. */
+void status_collect(const struct status_sources *from, const struct dispatch_env *only,
+                    struct stats *ret);

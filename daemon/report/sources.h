@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the status and the metrics are gathered from. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "report/metrics.h"
+
+struct config;
+struct dispatch_env;
+struct http;
+struct populate;
+struct sessions;
+
+/* The parts; http may be NULL. */
+struct status_sources {
+        const struct config *config;
+        const struct dispatch_env *env; /* of all tenants */
+        struct sessions *sessions;
+        const struct http *http;
+        uint64_t started_unix_ms, started_ns;
+        const struct populate *populate;
+        uint64_t config_reloads;
+        uint64_t workers_stuck_ns; /* for how long some worker has not advanced; 0: they do */
+        bool ready, draining;      /* ready: it has started */
+        struct histogram loop[STATS_LOOP]; /* ns */
+        const uint8_t *instance;           /* WIRE_INSTANCE_BYTES */
+};
