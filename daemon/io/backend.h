@@ -4,9 +4,11 @@
 #pragma once
 
 #include "checked.h"
-#include "io/io.h"
+#include "io/request.h"
 
+struct kio;
 struct kio_backend;
+struct kio_params;
 
 /* The first member of each backend's own queue. */
 struct kio_queue {

@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "io/io.h"
+#include "io/request.h"
 #include "io/completion-queue.h"
 
 struct caller {

@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 
 #include "checked.h"
-#include "io/io.h"
+#include "io/request.h"
 #include "io/worker.h"
 
 enum {

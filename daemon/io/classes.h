@@ -2,7 +2,7 @@
 /* Requests by class, and whose turn it is. Only io/ includes this. */
 #pragma once
 
-#include "io/io.h"
+#include "io/request.h"
 
 static inline void classes_init(struct list_node lists[static KIO_CLASS_END])
 {

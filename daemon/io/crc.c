@@ -5,7 +5,7 @@
  * an int for the length; both are settled here. A copy goes in pieces that stay in the second-level
  * cache, so that the checksum reads what the copy has just written there and memory sees each byte
  * once. */
-#include "io/io.h"
+#include "io/crc.h"
 
 #include <string.h>
 #include <isa-l/crc.h>

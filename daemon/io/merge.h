@@ -8,7 +8,7 @@
  * place makes its neighbours wait for the device's first answer, and itself for two. */
 #pragma once
 
-#include "io/io.h"
+#include "io/request.h"
 
 struct joints {
         struct joint *all;       /* NULL: nothing is joined */

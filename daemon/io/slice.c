@@ -5,6 +5,7 @@
 
 #include "checked.h"
 #include "io/guard.h"
+#include "io/crc.h"
 
 enum { SLICE_TAIL_BYTES = 4096 };
 

@@ -4,7 +4,7 @@
  * this. */
 #pragma once
 
-#include "io/io.h"
+#include "io/request.h"
 
 /* The next slice, of at most `budget` bytes; *ret_bytes: how many. 1 when that was the last, 0,
  * -errno. */

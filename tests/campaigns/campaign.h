@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "io/backend.h"
+#include "io/io.h"
 #include "store/store.h"
 
 enum {

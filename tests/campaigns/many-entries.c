@@ -20,6 +20,7 @@
 
 #include "checked.h"
 #include "io/backend.h"
+#include "io/io.h"
 #include "store/volume/format.h"
 #include "store/store.h"
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "io/backend.h"
+#include "io/io.h"
 
 enum fault_kind {
         FAULT_ERROR, /* fails with `error`, moves nothing */

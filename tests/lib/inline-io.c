@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "checked.h"
 #include "io/backend.h"
+#include "io/io.h"
 #include "io/guard.h"
 
 enum { TAIL_BYTES = 4096 };

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "io/backend.h"
+#include "io/io.h"
 
 enum { SIM_SECTOR = 512 };
 

@@ -21,6 +21,7 @@
 
 #include "checked.h"
 #include "io/backend.h"
+#include "io/io.h"
 #include "store/volume/format.h"
 #include "store/store.h"
 #include "store/volume/table.h"
