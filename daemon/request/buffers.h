@@ -15,12 +15,6 @@
 #include "wire.h"
 
 struct client;
-struct donation;
-
-struct donations {
-        struct donation *all[WIRE_MAX_REGIONS]; /* a region's number is one more than the place */
-        uint64_t usable;                        /* by bit: may be named */
-};
 
 /* Takes the descriptor and sets *fd to -1, or refuses and leaves it. */
 void donation_open(struct client *client, const struct wire_donate *msg, int *fd,
@@ -39,9 +33,3 @@ uint64_t donations_bit(const struct client *client, uint32_t number);
 /* A place within a region that is in use. NULL: it is not within it. */
 void *donation_at(const struct client *client, uint32_t number, uint64_t offset, uint64_t length,
                   struct kio_region **ret_region);
-
-/* Of all clients. */
-struct donation_stats {
-        uint64_t regions, registered_bytes;
-        uint64_t refused; /* regions that the rings do not register, or not all of */
-};

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "request/chain.h"
 #include "checked.h"
 
 /* --- answers --- */
@@ -120,8 +119,7 @@ const char *client_refusal(enum wire_status status)
                          "much memory is kept for them";
 }
 
-/* After leases were given back. */
-static void settle_leases(struct client *client)
+void client_settle_leases(struct client *client)
 {
         tenant_settle(&client->holds, TENANT_LEASES, client->leases.count);
         tenant_settle(&client->holds, TENANT_LEASED_BYTES, client->leases.bytes);
@@ -137,12 +135,12 @@ enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire
                 status = client_charge(client, TENANT_LEASED_BYTES,
                                        pool_slot_bytes(client->env->pool, chunk));
         if (status != WIRE_OK) {
-                settle_leases(client);
+                client_settle_leases(client);
                 return status;
         }
         r = lease_acquire(client->env->leases, &client->leases, chunk, &lease);
         if (r != 0)
-                settle_leases(client);
+                client_settle_leases(client);
         switch (r) {
         case 0:
                 *ret = (struct wire_lease){ .id = lease.id, .generation = lease.generation };
@@ -165,7 +163,7 @@ uint32_t client_release(struct client *client, const struct wire_lease *leases, 
                         stale++;
         }
         if (n > 0) {
-                settle_leases(client);
+                client_settle_leases(client);
                 cache_kick(client->env->cache);
         }
         return stale;
@@ -231,49 +229,4 @@ void client_forget_namespace(struct client *client, uint32_t id)
         census_unref(client->env->census, id);
         client->namespaces[number - 1] = 0;
         client->open_namespaces--;
-}
-
-void client_abandon(struct client *client)
-{
-        client->gone = client->abandoned = true;
-        chain_close(client);
-        cache_cancel(client->env->cache, &client->waits);
-        while (!list_empty(&client->lookups))
-                lookups_cancel(container_of(client->lookups.next, struct lookup_wait, owned));
-        donations_end(client);
-}
-
-bool client_settle(struct client *client, uint32_t *steps)
-{
-        bool more = chain_settle_some(client, steps);
-
-        if (client->abandoned && client->leases.count > 0) {
-                *steps -= lease_release_some(client->env->leases, &client->leases, *steps);
-                settle_leases(client);
-                cache_kick(client->env->cache);
-                more |= client->leases.count > 0;
-        }
-        return more;
-}
-
-void client_fini(struct client *client)
-{
-        uint32_t all = UINT32_MAX;
-
-        assert(client->inflight == 0);
-        client_count_lookups(client, clock_mono_ns());
-        tally_page_close(&client->page);
-        chain_close(client);
-        (void)chain_settle_some(client, &all);
-        for (unsigned i = 0; i < client->n_namespaces; i++)
-                if (client->namespaces[i] != 0)
-                        census_unref(client->env->census, client->namespaces[i]);
-        lease_release_all(client->env->leases, &client->leases);
-        settle_leases(client);
-        lease_holder_fini(client->env->leases, &client->leases);
-        if (client->lane.base) {
-                tenant_uncharge(&client->holds, TENANT_LANE_BYTES, client->lane.bytes);
-                tenant_uncharge(&client->holds, TENANT_LANES, 1);
-                lane_close(&client->lane);
-        }
 }

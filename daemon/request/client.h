@@ -14,7 +14,6 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "cache/cache.h"
-#include "request/buffers.h"
 #include "lookup/index.h"
 #include "cache/staging.h"
 #include "cache/lease.h"
@@ -53,6 +52,19 @@ enum { CHAIN_SPARES = 16 };
 struct chain_spares {
         void *unused[CHAIN_SPARES];
         unsigned n;
+};
+
+/* The regions that clients have donated, of all clients: buffers.c's. */
+struct donation_stats {
+        uint64_t regions, registered_bytes;
+        uint64_t refused; /* regions that the rings do not register, or not all of */
+};
+
+/* Those of one client. */
+struct donation;
+struct donations {
+        struct donation *all[WIRE_MAX_REGIONS]; /* a region's number is one more than the place */
+        uint64_t usable;                        /* by bit: may be named */
 };
 
 /* What the clients of a tenant share. Each tenant has its own; `all` is the array of them, by the
@@ -141,16 +153,6 @@ static inline const struct tenant_user *client_user(const struct client *client)
 
 /* Takes what is opened for the connection. Without memory, -ENOMEM, and client_fini() is due. */
 int client_init(struct client *client, struct dispatch_env *env, const struct tenant_holder *holds);
-/* Gives back all it holds. inflight must be 0. */
-void client_fini(struct client *client);
-/* The peer is gone, or is to be: donated regions end now, what waits for room is cancelled, what is
- * in flight ends unanswered; client_settle() gives the leases back. */
-void client_abandon(struct client *client);
-/* Does some of what would take long at once: touches the long chains that are over, and gives back
- * the leases of a client that is abandoned. *steps is what it may cost, in leases, and becomes what
- * is left of that. True: there is more to do. */
-bool client_settle(struct client *client, uint32_t *steps);
-
 /* One reply without results. `text`: why, for a status other than OK; may be NULL. */
 void client_reply(struct client *client, const struct wire_hdr *request, uint64_t received_ns,
                   enum wire_status status, uint32_t value, uint64_t value64, const char *text,
@@ -169,6 +171,8 @@ void client_uncharge_request(struct client *client, uint64_t bytes);
 const char *client_refusal(enum wire_status status);
 /* A lease on the chunk: OK and filled in, or what stands against it. */
 enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire_lease *ret);
+/* After leases were given back: what they were charged with. */
+void client_settle_leases(struct client *client);
 /* Ends leases; returns how many of them there were not. */
 uint32_t client_release(struct client *client, const struct wire_lease *leases, unsigned n);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "request/chain.h"
+#include "request/buffers.h"
 #include "checked.h"
 #include "request/request.h"
 

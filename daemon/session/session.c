@@ -27,6 +27,7 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "fdpass.h"
+#include "request/client-end.h"
 
 enum {
         MESSAGES_PER_TURN = 16,

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a client held is given back: leases, chains, donated regions, its lane, its namespaces. */
+#include "request/client-end.h"
+
+#include <assert.h>
+
+#include "base/clock.h"
+#include "request/buffers.h"
+#include "request/chain.h"
+
+void client_abandon(struct client *client)
+{
+        client->gone = client->abandoned = true;
+        chain_close(client);
+        cache_cancel(client->env->cache, &client->waits);
+        while (!list_empty(&client->lookups))
+                lookups_cancel(container_of(client->lookups.next, struct lookup_wait, owned));
+        donations_end(client);
+}
+
+bool client_settle(struct client *client, uint32_t *steps)
+{
+        bool more = chain_settle_some(client, steps);
+
+        if (client->abandoned && client->leases.count > 0) {
+                *steps -= lease_release_some(client->env->leases, &client->leases, *steps);
+                client_settle_leases(client);
+                cache_kick(client->env->cache);
+                more |= client->leases.count > 0;
+        }
+        return more;
+}
+
+void client_fini(struct client *client)
+{
+        uint32_t all = UINT32_MAX;
+
+        assert(client->inflight == 0);
+        client_count_lookups(client, clock_mono_ns());
+        tally_page_close(&client->page);
+        chain_close(client);
+        (void)chain_settle_some(client, &all);
+        for (unsigned i = 0; i < client->n_namespaces; i++)
+                if (client->namespaces[i] != 0)
+                        census_unref(client->env->census, client->namespaces[i]);
+        lease_release_all(client->env->leases, &client->leases);
+        client_settle_leases(client);
+        lease_holder_fini(client->env->leases, &client->leases);
+        if (client->lane.base) {
+                tenant_uncharge(&client->holds, TENANT_LANE_BYTES, client->lane.bytes);
+                tenant_uncharge(&client->holds, TENANT_LANES, 1);
+                lane_close(&client->lane);
+        }
+}
