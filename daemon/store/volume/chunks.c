@@ -7,6 +7,7 @@
 #include "checked.h"
 #include "prefetch.h"
 #include "store/volume/internal.h"
+#include "store/volume/scrub.h"
 
 enum { LIST_LOOKS = 16 };
 

@@ -2,7 +2,7 @@
 /* What the files of a volume share: the volume itself, and what each file offers the others. Nobody
  * else includes this. Everything runs on the loop thread.
  *
- *   volume.c      turn, stop, rest, close
+ *   run.c         turn, stop, rest, close
  *   open.c        prepare, make, open
  *   join.c        what it must know of the other paths before it is used
  *   errors.c      errors and their budget; a full file system; a device that hangs
@@ -32,9 +32,10 @@
 #include "store/volume/format.h"
 #include "store/volume/index.h"
 #include "store/volume/namespace.h"
-#include "store/volume/scrub.h"
 #include "store/volume/table.h"
 #include "store/volume/volume.h"
+
+struct scrub;
 
 enum {
         STORE_SLACK_BYTES =
@@ -225,10 +226,7 @@ static inline struct store_ref volume_ref(const struct volume *v, uint32_t i)
         };
 }
 
-/* volume.c */
-/* A caller's or an own operation's completion is over. Once the store stops, nobody calls
- * volume_turn(). */
-void volume_progress(struct volume *v);
+/* run.c */
 /* A request came after the stop: its completion may not be called from here, and perhaps nothing
  * else will come. */
 void volume_nudge(struct volume *v);

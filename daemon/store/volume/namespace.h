@@ -8,8 +8,7 @@
 
 #include "store/volume/dir.h"
 #include "store/volume/names.h"
-#include "store/store.h"
-#include "store/volume/volume.h"
+#include "store/volume/types.h"
 
 struct namespaces;
 

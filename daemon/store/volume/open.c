@@ -19,6 +19,7 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "store/volume/internal.h"
+#include "store/volume/scrub.h"
 
 enum { DEFAULT_LOCK_WAIT_MS = 5000 };
 

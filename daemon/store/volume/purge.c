@@ -8,14 +8,8 @@
  * walk, in a circle: each ends where it began, so that many of them cost hardly more than one. What
  * is put meanwhile has a higher sequence and stays.
  *
- * Loop thread. There is a step a turn, and an operation that does nothing makes the next turn come;
- * its completions take the steps while the store stops. A path is not closed before its sweeps are
- * over. Failures: none
- * of its own. */
-#include "base/clock.h"
-#include "base/histogram.h"
+ * Loop thread; store/purge.c calls for the steps. Failures: none of its own. */
 #include "store/volume/internal.h"
-#include "store/internal.h"
 
 enum {
         STEP_COST = 32768, /* of one step: less than a millisecond */
@@ -124,66 +118,4 @@ bool volume_sweep(struct volume *v)
                 v->sweep_at++;
         }
         return false;
-}
-
-/* --- the steps of all paths, in turn --- */
-
-static int do_nothing(struct kio_request *req)
-{
-        return 0;
-}
-
-static void on_step(struct kio_request *req)
-{
-        struct store *s = container_of(req, struct store, sweep_io);
-
-        s->sweeping = false;
-        if (s->stopping) { /* then nobody calls for a turn */
-                store_sweep(s);
-                store_nudge(s);
-        }
-}
-
-void store_sweep(struct store *s)
-{
-        bool stepped = false, more = false;
-        uint64_t began_ns;
-
-        if (s->sweeping)
-                return;
-        began_ns = clock_mono_ns();
-        for (unsigned n = 0; n < s->n_paths; n++) {
-                unsigned i = (s->sweep_path + n) % s->n_paths;
-
-                if (!path_has_volume(s, i) || !volume_is_sweeping(s->paths[i].volume))
-                        continue;
-                if (stepped) {
-                        s->sweep_path = i;
-                        more = true;
-                        break;
-                }
-                stepped = true;
-                more = volume_sweep(s->paths[i].volume);
-                volume_progress(s->paths[i].volume);
-        }
-        if (stepped && s->sweep_times)
-                histogram_add(s->sweep_times, clock_mono_ns() - began_ns);
-        if (!more)
-                return;
-        s->sweeping = true;
-        s->sweep_io = (struct kio_request){
-                .op = KIO_CALL, /* of no path: it may not wait for a device */
-                .class = KIO_CLASS_GET,
-                .call = do_nothing,
-                .complete = on_step,
-        };
-        list_init(&s->sweep_io.node);
-        kio_submit(s->io, &s->sweep_io, 0);
-        if (s->stopping)
-                kio_flush(s->io);
-}
-
-void store_time_sweeps(struct store *s, struct histogram *times)
-{
-        s->sweep_times = times;
 }

@@ -3,6 +3,7 @@
  * somebody asks. A path's next volume takes the counts of the last one over. Loop thread. */
 #include "checked.h"
 #include "store/volume/internal.h"
+#include "store/volume/scrub.h"
 
 void volume_take_counts(struct volume *v, const struct volume *earlier)
 {

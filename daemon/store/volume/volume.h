@@ -9,7 +9,7 @@
 #pragma once
 
 #include "store/volume/format.h"
-#include "store/store.h"
+#include "store/volume/types.h"
 
 struct volume;
 
@@ -83,16 +83,6 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512]);
 
 bool volume_is_open(const struct volume *v);
 
-/* What the paths of a set write down of each other, in the namespaces files: see membership.c. */
-struct volume_set {
-        uint64_t epoch;      /* of the set, that this path knows of */
-        uint64_t missed;     /* paths, by the bit of their number in the set, that have missed
-                                something ... */
-        uint64_t missed_at;  /* ... by this epoch: one that was not emptied for that is emptied */
-        uint64_t removed_at; /* the last at which a namespace was removed: the list of one that has
-                                missed something since is replaced */
-};
-
 /* What a path must know before it is used with others. */
 struct volume_join {
         const struct store_namespace *namespaces; /* of all */
@@ -118,6 +108,9 @@ const struct volume_set *volume_set(const struct volume *v);
 uint64_t volume_emptied_at(const struct volume *v);
 
 void volume_stop(struct volume *v);
+/* A caller's or an own operation's completion is over. Once the store stops, nobody calls
+ * volume_turn(). */
+void volume_progress(struct volume *v);
 uint64_t volume_pending(const struct volume *v);
 struct volume *volume_close(struct volume *v);
 void volume_turn(struct volume *v);

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "checked.h"
 #include "store/volume/internal.h"
+#include "store/volume/scrub.h"
 
 bool volume_is_open(const struct volume *v)
 {

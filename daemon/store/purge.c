@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dropping what was purged, for all volumes: one step of one of them an iteration of the loop, the
+ * volumes in turn. What a step does is volume/purge.c's.
+ *
+ * Loop thread. An operation that does nothing makes the next iteration come; its completions take
+ * the steps while the store stops. A volume is not closed before its sweeps are over. */
+#include "base/clock.h"
+#include "base/histogram.h"
+#include "store/internal.h"
+
+static int do_nothing(struct kio_request *req)
+{
+        return 0;
+}
+
+static void on_step(struct kio_request *req)
+{
+        struct store *s = container_of(req, struct store, sweep_io);
+
+        s->sweeping = false;
+        if (s->stopping) { /* then nobody calls for a turn */
+                store_sweep(s);
+                store_nudge(s);
+        }
+}
+
+void store_sweep(struct store *s)
+{
+        bool stepped = false, more = false;
+        uint64_t began_ns;
+
+        if (s->sweeping)
+                return;
+        began_ns = clock_mono_ns();
+        for (unsigned n = 0; n < s->n_paths; n++) {
+                unsigned i = (s->sweep_path + n) % s->n_paths;
+
+                if (!path_has_volume(s, i) || !volume_is_sweeping(s->paths[i].volume))
+                        continue;
+                if (stepped) {
+                        s->sweep_path = i;
+                        more = true;
+                        break;
+                }
+                stepped = true;
+                more = volume_sweep(s->paths[i].volume);
+                volume_progress(s->paths[i].volume);
+        }
+        if (stepped && s->sweep_times)
+                histogram_add(s->sweep_times, clock_mono_ns() - began_ns);
+        if (!more)
+                return;
+        s->sweeping = true;
+        s->sweep_io = (struct kio_request){
+                .op = KIO_CALL, /* of no path: it may not wait for a device */
+                .class = KIO_CLASS_GET,
+                .call = do_nothing,
+                .complete = on_step,
+        };
+        list_init(&s->sweep_io.node);
+        kio_submit(s->io, &s->sweep_io, 0);
+        if (s->stopping)
+                kio_flush(s->io);
+}
+
+void store_time_sweeps(struct store *s, struct histogram *times)
+{
+        s->sweep_times = times;
+}
