@@ -84,14 +84,14 @@ int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped);
 /* Where a walk through the store is, and what the last step found. */
 struct kvcache_verify {
         uint32_t size;          /* sizeof(struct kvcache_verify) */
-        uint32_t path;          /* of the store, from 0; the caller goes from one to the next */
+        uint32_t volume;        /* of the store, from 0; the caller goes from one to the next */
         uint32_t segment, slot; /* in: where to begin, at first 0; out: where to go on */
         uint32_t max_chunks;    /* at most so many; 0: the library's choice */
         uint32_t reserved;      /* 0 */
         uint64_t max_bytes;     /* ends behind the chunk that reaches this; 0: the same */
 
-        uint32_t paths;         /* out: of the store */
-        uint32_t segments;      /* of this path; when `segment` reaches it, the path is through */
+        uint32_t volumes;  /* out: of the store */
+        uint32_t segments; /* of this volume; when `segment` reaches it, the volume is through */
         uint64_t chunks, bytes; /* read, bad ones included */
         uint64_t mismatched;    /* not what was put: dropped */
         uint64_t unreadable;    /* refused by the device: dropped */
@@ -100,18 +100,18 @@ struct kvcache_verify {
         uint32_t reserved_2;    /* 0 */
 };
 /* Reads a part of one segment back from disk, compares checksums, and drops what is bad: a miss
- * from then on. For admins: -EACCES. -EINVAL: no such path; -EBUSY: too much is being verified
- * already; -EIO: the path is bypassed. */
+ * from then on. For admins: -EACCES. -EINVAL: no such volume; -EBUSY: too much is being verified
+ * already; -EIO: the volume is bypassed. */
 int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify);
 
-/* Suspends path `path` of the store, from 0 in the order of the status report's store.paths, when
+/* Suspends volume `path` of the store, from 0 in the order of the status report's store.paths, when
  * all that was begun there has been written: its keys are misses from then on. Resuming probes the
- * device and uses the path again, also one that the daemon has bypassed by itself; it may take a
+ * device and uses the volume again, also one that the daemon has bypassed by itself; it may take a
  * second for each million chunks. 1: it was in that state already. For admins: -EACCES. -EINVAL: no
- * such path; -EBUSY: the device has not completed earlier I/O, or another such call is in progress;
- * -EIO: the device, and kvcache_error() says what. */
-int kvcache_device_suspend(struct kvcache *kv, uint32_t path);
-int kvcache_device_resume(struct kvcache *kv, uint32_t path);
+ * such volume; -EBUSY: the device has not completed earlier I/O, or another such call is in
+ * progress; -EIO: the device, and kvcache_error() says what. */
+int kvcache_device_suspend(struct kvcache *kv, uint32_t volume);
+int kvcache_device_resume(struct kvcache *kv, uint32_t volume);
 
 /* Round trip, ns. `ret_ns` may be NULL. */
 int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns);

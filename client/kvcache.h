@@ -182,7 +182,7 @@ void kvcache_staging_release(struct kvcache *kv, void *place);
  * moves it between there and the disk, where the place is in one piece, begins at a multiple of
  * 4,096 bytes of the buffer, and is put KVCACHE_WRITTEN or KVCACHE_DURABLE without a lease to keep,
  * or is to hold a whole chunk that is not in memory. A buffer counts in full against the daemon's
- * limits.donated.
+ * limits.registered.
  *
  * A place that a request names is the daemon's until its completion is reaped; after
  * KVCACHE_PENDING or KVCACHE_LOST until kvcache_memory_settled() returns 1. A program that changes
@@ -208,7 +208,7 @@ struct kvcache_buffer_options {
 /* Shares [offset, offset + bytes) of the file with the daemon. `*ret_buffer` is the handle's own
  * number for it, `*ret_base` (may be NULL where `base` is given) where it is mapped. -EINVAL: it is
  * not what it must be, overlaps a registered buffer, or there are too many, 64; kvcache_error()
- * says which. -EDQUOT, -EBUSY: limits.donated; -EIO: the daemon could not map it. */
+ * says which. -EDQUOT, -EBUSY: limits.registered; -EIO: the daemon could not map it. */
 int kvcache_buffer_register(struct kvcache *kv, const struct kvcache_buffer_options *options,
                             uint32_t *ret_buffer, void **ret_base);
 /* Ends the sharing, and unmaps what the library has mapped. Waits for requests in flight that name

@@ -28,7 +28,7 @@ struct server {
         struct liveness liveness;
         struct store *store;
         struct kio *io;
-        struct tenants *tenants;
+        struct quotas *tenants;
         struct census *census;
         struct dispatch_env env[CONFIG_MAX_TENANTS]; /* with a pool, leases and a cache each */
         const struct config_tenant *tenant[CONFIG_MAX_TENANTS]; /* [0]: may be NULL */
@@ -44,8 +44,8 @@ struct server {
         struct status_sources sources;
         uint8_t instance[WIRE_INSTANCE_BYTES];
         struct notify_sockets inherited;
-        uint64_t lane_bytes_auto;  /* half of the memory that was available at start */
-        uint64_t workers_alive_ns; /* when all workers were last seen to advance */
+        uint64_t staging_bytes_auto; /* half of the memory that was available at start */
+        uint64_t workers_alive_ns;   /* when all workers were last seen to advance */
         bool draining, drain_late;
         struct log_ratelimit exhausted, findings, full;
 };
@@ -64,9 +64,9 @@ int server_start_listener(struct server *s);
 
 /* --- server-limits.c --- */
 
-struct tenant_limits server_tenant_limits(const struct server *s, unsigned tenant);
-struct tenant_limits server_all_limits(const struct server *s);
-struct tenant_limits server_user_limits(const struct server *s);
+struct quota_limits server_tenant_limits(const struct server *s, unsigned tenant);
+struct quota_limits server_all_limits(const struct server *s);
+struct quota_limits server_user_limits(const struct server *s);
 struct lease_limits server_lease_limits(const struct server *s, unsigned tenant);
 struct store_scrub server_scrub(const struct server *s);
 /* After a reload. */

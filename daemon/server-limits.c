@@ -16,26 +16,26 @@ enum {
 
 static uint64_t or_none(uint64_t limit)
 {
-        return limit ? limit : TENANT_NO_LIMIT;
+        return limit ? limit : QUOTA_NO_LIMIT;
 }
 
-struct tenant_limits server_tenant_limits(const struct server *s, unsigned tenant)
+struct quota_limits server_tenant_limits(const struct server *s, unsigned tenant)
 {
         static const struct config_tenant none;
         const struct config_tenant *t = s->tenant[tenant] ? s->tenant[tenant] : &none;
 
-        return (struct tenant_limits){ {
-                [TENANT_CONNECTIONS] = or_none(t->connections),
-                [TENANT_LEASES] = or_none(t->leases),
-                [TENANT_LEASED_BYTES] = or_none(t->leased_bytes),
-                [TENANT_LANES] = TENANT_NO_LIMIT,
-                [TENANT_LANE_BYTES] = or_none(t->lane_bytes),
-                [TENANT_DONATED_BYTES] = or_none(t->donated),
-                [TENANT_REGIONS] = TENANT_NO_LIMIT,
-                [TENANT_KEYS] = or_none(t->keys),
-                [TENANT_REQUESTS] = TENANT_NO_LIMIT,
-                [TENANT_REQUEST_BYTES] = TENANT_NO_LIMIT,
-                [TENANT_UNREAD_FDS] = TENANT_NO_LIMIT,
+        return (struct quota_limits){ {
+                [QUOTA_CONNECTIONS] = or_none(t->connections),
+                [QUOTA_LEASES] = or_none(t->leases),
+                [QUOTA_LEASED_BYTES] = or_none(t->leased_bytes),
+                [QUOTA_STAGINGS] = QUOTA_NO_LIMIT,
+                [QUOTA_STAGING_BYTES] = or_none(t->staging_bytes),
+                [QUOTA_REGISTERED_BYTES] = or_none(t->registered),
+                [QUOTA_REGIONS] = QUOTA_NO_LIMIT,
+                [QUOTA_KEYS] = or_none(t->keys),
+                [QUOTA_REQUESTS] = QUOTA_NO_LIMIT,
+                [QUOTA_REQUEST_BYTES] = QUOTA_NO_LIMIT,
+                [QUOTA_UNREAD_FDS] = QUOTA_NO_LIMIT,
         } };
 }
 
@@ -55,73 +55,73 @@ static uint64_t three_quarters_of_the_machine(void)
         return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 4 * 3;
 }
 
-struct tenant_limits server_all_limits(const struct server *s)
+struct quota_limits server_all_limits(const struct server *s)
 {
         const struct config *c = s->config;
 
-        return (struct tenant_limits){ {
-                [TENANT_CONNECTIONS] = c->limits.connections,
-                [TENANT_LEASES] = TENANT_NO_LIMIT,
-                [TENANT_LEASED_BYTES] = TENANT_NO_LIMIT,
-                [TENANT_LANES] = TENANT_NO_LIMIT,
-                [TENANT_LANE_BYTES] =
-                        c->limits.lane_bytes ? c->limits.lane_bytes : s->lane_bytes_auto,
-                [TENANT_DONATED_BYTES] =
-                        c->limits.donated ? c->limits.donated : three_quarters_of_the_machine(),
-                [TENANT_REGIONS] = MAX_REGIONS,
-                [TENANT_KEYS] = c->limits.keys,
-                [TENANT_REQUESTS] = c->limits.requests,
-                [TENANT_REQUEST_BYTES] = c->limits.request_memory
-                                                 ? c->limits.request_memory
-                                                 : MAX(c->limits.keys * BYTES_OF_A_KEY,
-                                                       (uint64_t)REQUEST_MEMORY_MIN),
-                [TENANT_UNREAD_FDS] =
+        return (struct quota_limits){ {
+                [QUOTA_CONNECTIONS] = c->limits.connections,
+                [QUOTA_LEASES] = QUOTA_NO_LIMIT,
+                [QUOTA_LEASED_BYTES] = QUOTA_NO_LIMIT,
+                [QUOTA_STAGINGS] = QUOTA_NO_LIMIT,
+                [QUOTA_STAGING_BYTES] =
+                        c->limits.staging_bytes ? c->limits.staging_bytes : s->staging_bytes_auto,
+                [QUOTA_REGISTERED_BYTES] = c->limits.registered ? c->limits.registered
+                                                                : three_quarters_of_the_machine(),
+                [QUOTA_REGIONS] = MAX_REGIONS,
+                [QUOTA_KEYS] = c->limits.keys,
+                [QUOTA_REQUESTS] = c->limits.requests,
+                [QUOTA_REQUEST_BYTES] = c->limits.request_memory
+                                                ? c->limits.request_memory
+                                                : MAX(c->limits.keys * BYTES_OF_A_KEY,
+                                                      (uint64_t)REQUEST_MEMORY_MIN),
+                [QUOTA_UNREAD_FDS] =
                         c->limits.unread_fds ? c->limits.unread_fds : half_of_the_files(),
         } };
 }
 
 /* Where nothing is configured a user has three quarters of what all have, and a share of what is
  * left (quota.h), which comes to the same for one user alone. */
-static void set_user_limit(struct tenant_limits *limits, enum tenant_thing what,
-                           uint64_t configured, uint64_t of_all)
+static void set_user_limit(struct quota_limits *limits, enum quota_thing what, uint64_t configured,
+                           uint64_t of_all)
 {
         limits->most[what] = configured ? configured : of_all - of_all / 4;
         limits->shared[what] = !configured;
 }
 
-struct tenant_limits server_user_limits(const struct server *s)
+struct quota_limits server_user_limits(const struct server *s)
 {
         const struct config *c = s->config;
-        struct tenant_limits all = server_all_limits(s);
-        struct tenant_limits limits = { .most = {
-                                                [TENANT_LEASES] = or_none(c->limits.uid_leases),
-                                                [TENANT_LEASED_BYTES] =
-                                                        or_none(c->limits.uid_leased_bytes),
-                                                [TENANT_LANES] = TENANT_NO_LIMIT,
-                                        } };
+        struct quota_limits all = server_all_limits(s);
+        struct quota_limits limits = { .most = {
+                                               [QUOTA_LEASES] = or_none(c->limits.uid_leases),
+                                               [QUOTA_LEASED_BYTES] =
+                                                       or_none(c->limits.uid_leased_bytes),
+                                               [QUOTA_STAGINGS] = QUOTA_NO_LIMIT,
+                                       } };
         const struct {
-                enum tenant_thing what;
+                enum quota_thing what;
                 uint64_t configured;
         } things[] = {
-                { TENANT_LANE_BYTES, c->limits.uid_lane_bytes },
-                { TENANT_REGIONS, 0 },
-                { TENANT_REQUESTS, c->limits.uid_requests },
-                { TENANT_REQUEST_BYTES, c->limits.uid_request_memory },
-                { TENANT_UNREAD_FDS, c->limits.uid_unread_fds },
-                { TENANT_KEYS, c->limits.uid_keys },
+                { QUOTA_STAGING_BYTES, c->limits.uid_staging_bytes },
+                { QUOTA_REGIONS, 0 },
+                { QUOTA_REQUESTS, c->limits.uid_requests },
+                { QUOTA_REQUEST_BYTES, c->limits.uid_request_memory },
+                { QUOTA_UNREAD_FDS, c->limits.uid_unread_fds },
+                { QUOTA_KEYS, c->limits.uid_keys },
         };
 
         for (unsigned i = 0; i < ARRAY_SIZE(things); i++)
                 set_user_limit(&limits, things[i].what, things[i].configured,
                                all.most[things[i].what]);
         /* An admin may lend all. */
-        limits.most[TENANT_DONATED_BYTES] = or_none(c->limits.uid_donated);
-        limits.shared[TENANT_DONATED_BYTES] = !c->limits.uid_donated;
-        config_uid_limits(c, &limits.most[TENANT_CONNECTIONS], &limits.most[TENANT_KEYS]);
+        limits.most[QUOTA_REGISTERED_BYTES] = or_none(c->limits.uid_registered);
+        limits.shared[QUOTA_REGISTERED_BYTES] = !c->limits.uid_registered;
+        config_uid_limits(c, &limits.most[QUOTA_CONNECTIONS], &limits.most[QUOTA_KEYS]);
         /* Of few connections one user may have all. */
-        limits.shared[TENANT_CONNECTIONS] =
+        limits.shared[QUOTA_CONNECTIONS] =
                 !c->limits.uid_connections &&
-                limits.most[TENANT_CONNECTIONS] < all.most[TENANT_CONNECTIONS];
+                limits.most[QUOTA_CONNECTIONS] < all.most[QUOTA_CONNECTIONS];
         return limits;
 }
 
@@ -148,7 +148,7 @@ static void apply_names_limits(struct server *s)
         for (unsigned i = 0; i < s->n_env; i++)
                 limits.tenants[i] = (struct census_tenant){
                         .store_tenant = s->env[i].store_tenant,
-                        .name = tenants_name(s->tenants, i),
+                        .name = quotas_tenant_name(s->tenants, i),
                         .most = s->tenant[i] ? (unsigned)s->tenant[i]->namespaces : 0,
                 };
         census_set_limits(s->census, &limits);
@@ -156,15 +156,15 @@ static void apply_names_limits(struct server *s)
 
 void server_apply_limits(struct server *s)
 {
-        struct tenant_limits all = server_all_limits(s), user = server_user_limits(s);
+        struct quota_limits all = server_all_limits(s), user = server_user_limits(s);
 
-        tenants_set_common_limits(s->tenants, &all, &user);
+        quotas_set_common_limits(s->tenants, &all, &user);
         apply_names_limits(s);
         for (unsigned i = 0; i < s->n_env; i++) {
-                struct tenant_limits limits = server_tenant_limits(s, i);
+                struct quota_limits limits = server_tenant_limits(s, i);
                 struct lease_limits leases = server_lease_limits(s, i);
 
-                tenants_set_limits(s->tenants, i, &limits);
+                quotas_set_limits(s->tenants, i, &limits);
                 leases_set_limits(s->env[i].leases, &leases);
                 store_set_tenant_limit(s->store, s->env[i].store_tenant,
                                        s->tenant[i] ? s->tenant[i]->stored_bytes : 0);

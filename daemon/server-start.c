@@ -118,44 +118,44 @@ static void on_finding(void *userdata, const struct store_finding *finding)
                             held_back == 1 ? " was" : "s were");
 }
 
-static void on_path(void *userdata, unsigned i, enum store_path_event event, const char *text)
+static void on_volume(void *userdata, unsigned i, enum store_volume_event event, const char *text)
 {
         struct server *s = userdata;
-        const char *path = store_path(s->store, i);
+        const char *path = store_volume_path(s->store, i);
         uint32_t held_back;
 
-        const char *rest = store_paths_up(s->store)
-                                   ? ""
-                                   : "; no path of the store is in use: nothing is written to disk";
+        const char *rest =
+                store_volumes_up(s->store)
+                        ? ""
+                        : "; no volume of the store is in use: nothing is written to disk";
 
         switch (event) {
-        case STORE_PATH_IS_BYPASSED:
-                log_error("store path %s is bypassed: %s; its chunks are misses until \"kvcachectl "
+        case STORE_VOLUME_IS_BYPASSED:
+                log_error("volume %s is bypassed: %s; its chunks are misses until \"kvcachectl "
                           "device resume %s\" or a restart%s",
                           path, text, path, rest);
                 break;
-        case STORE_PATH_IS_SUSPENDED:
-                log_notice("store path %s is suspended by an admin: its chunks are misses until "
+        case STORE_VOLUME_IS_SUSPENDED:
+                log_notice("volume %s is suspended by an admin: its chunks are misses until "
                            "\"kvcachectl device resume %s\" or a restart%s",
                            path, path, rest);
                 break;
-        case STORE_PATH_IS_RESUMED:
-                log_notice("store path %s is used again", path);
+        case STORE_VOLUME_IS_RESUMED:
+                log_notice("volume %s is used again", path);
                 break;
-        case STORE_PATH_IS_FULL:
+        case STORE_VOLUME_IS_FULL:
                 if (log_ratelimit_pass(&s->full, &held_back))
-                        log_warning("store path %s: its file system is full, or nearly "
-                                    "(store.reserve): the path does not grow",
+                        log_warning("volume %s: its file system is full, or nearly "
+                                    "(store.reserve): the volume does not grow",
                                     path);
                 break;
-        case STORE_PATH_HAS_ROOM:
-                log_notice("store path %s: its file system has room again", path);
+        case STORE_VOLUME_HAS_ROOM:
+                log_notice("volume %s: its file system has room again", path);
                 break;
-        case STORE_PATH_IS_EMPTIED:
-                log_warning(
-                        "store path %s was left aside while chunks were purged or dropped: what "
-                        "it held is dropped",
-                        path);
+        case STORE_VOLUME_IS_EMPTIED:
+                log_warning("volume %s was left aside while chunks were purged or dropped: what "
+                            "it held is dropped",
+                            path);
                 break;
         }
 }
@@ -176,14 +176,14 @@ int server_start_store(struct server *s)
                 .hang_ms = c->io.hang_ms,
                 .reserve = c->store.reserve,
                 .scrub = server_scrub(s),
-                .on_path = on_path,
+                .on_volume = on_volume,
                 .on_finding = on_finding,
                 .userdata = s,
         };
         struct kio_pool more_pools[CONFIG_MAX_TENANTS];
         const char *names[CONFIG_MAX_TENANTS];
         uint16_t numbers[CONFIG_MAX_TENANTS];
-        int locks[STORE_MAX_PATHS + 1];
+        int locks[STORE_MAX_VOLUMES + 1];
         struct kio_params io = {
                 .backend = c->io.backend,
                 .workers = (unsigned)c->io.workers,
@@ -227,7 +227,7 @@ int server_start_store(struct server *s)
         r = store_open(s->store, s->io, error);
         if (r < 0)
                 return server_fail(r, "store", error);
-        r = tenant_numbers_assign(s->store, s->io, names, s->n_env, numbers, error);
+        r = tenant_ids_assign(s->store, s->io, names, s->n_env, numbers, error);
         if (r < 0)
                 return server_fail(r, "store", error);
         for (unsigned i = 0; i < s->n_env; i++)
@@ -238,10 +238,10 @@ int server_start_store(struct server *s)
 int server_start_tenants(struct server *s)
 {
         const struct config *c = s->config;
-        struct tenant_access admins = { c->access.admin_users.items, c->access.admin_users.n,
-                                        c->access.admin_groups.items, c->access.admin_groups.n };
-        struct tenant_limits all = server_all_limits(s), user = server_user_limits(s);
-        struct tenant_params params[CONFIG_MAX_TENANTS];
+        struct quota_access admins = { c->access.admin_users.items, c->access.admin_users.n,
+                                       c->access.admin_groups.items, c->access.admin_groups.n };
+        struct quota_limits all = server_all_limits(s), user = server_user_limits(s);
+        struct quota_params params[CONFIG_MAX_TENANTS];
         char error[256] = "";
         int r;
 
@@ -251,13 +251,13 @@ int server_start_tenants(struct server *s)
                 const struct config_strings *groups =
                         i == 0 ? &c->access.groups : &s->tenant[i]->groups;
 
-                params[i] = (struct tenant_params){
+                params[i] = (struct quota_params){
                         .name = tenant_name(s, i),
                         .access = { users->items, users->n, groups->items, groups->n },
                         .limits = server_tenant_limits(s, i),
                 };
         }
-        r = tenants_new(&s->tenants, params, s->n_env, &admins, &all, &user, error);
+        r = quotas_new(&s->tenants, params, s->n_env, &admins, &all, &user, error);
         if (r < 0) {
                 server_fail(r, "access", error);
                 return EXIT_STATUS_CONFIG;
@@ -292,7 +292,7 @@ static int start_tenant(struct server *s, unsigned tenant)
         env->lookups = s->lookups;
         env->quota_lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(1);
         env->region_lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(4);
-        env->lane_max = s->config->memory.lane;
+        env->staging_max = s->config->memory.staging;
         env->wait_ms = s->config->limits.wait_ms;
         env->report = status_report;
         env->userdata = &s->sources;
@@ -334,16 +334,16 @@ int server_start_service(struct server *s)
                 .env = s->env,
                 .liveness_fd = s->liveness.handout_fd,
                 .handshake_ms = c->limits.handshake_ms,
-                .costly = &s->sources.loop[STATS_LOOP_COSTLY],
+                .costly = &s->sources.loop[METRICS_LOOP_COSTLY],
         };
         int r = start_lookups(s);
 
         if (r != 0)
                 return r;
-        r = census_new(&s->census, s->store, TENANT_NUMBERS);
+        r = census_new(&s->census, s->store, TENANT_IDS);
         if (r < 0)
                 return server_fail(r, "namespaces", NULL);
-        store_time_sweeps(s->store, &s->sources.loop[STATS_LOOP_PURGE]);
+        store_time_sweeps(s->store, &s->sources.loop[METRICS_LOOP_PURGE]);
         for (unsigned i = 0; i < s->n_env; i++) {
                 r = start_tenant(s, i);
                 if (r != 0)
@@ -383,7 +383,7 @@ int server_start_http(struct server *s)
                 .inherited_fd = s->inherited.http,
                 .max_connections = (unsigned)c->limits.http_connections,
                 .deadline_ms = c->limits.http_ms,
-                .made = &s->sources.loop[STATS_LOOP_HTTP],
+                .made = &s->sources.loop[METRICS_LOOP_HTTP],
                 .print_metrics = status_print_metrics,
                 .print_status = status_print_status,
                 .is_ready = status_is_ready,

@@ -3,8 +3,8 @@
  * reverse.
  *
  * A loop turn: libevent calls what is readable (sessions read and dispatch, workers' results are
- * reaped), then store, sessions and cache do what they put off to the turn's end, then the workers
- * are woken once for all that was submitted.
+ * reaped), then store, sessions and cache do what they put off to the iteration's end, then the
+ * workers are woken once for all that was submitted.
  *
  * The end (SIGTERM, SIGINT): nothing new is accepted or read, what was asked before is answered,
  * what was accepted is written, for at most limits.drain; then everybody is closed, and operations
@@ -44,7 +44,7 @@ static void on_done(evutil_socket_t fd, short what, void *userdata)
 
 static void on_wait(evutil_socket_t fd, short what, void *userdata)
 {
-        /* Only to wake the loop: cache_turn() looks at the deadlines. */
+        /* Only to wake the loop: cache_iterate() looks at the deadlines. */
 }
 
 /* --- of all tenants together --- */
@@ -306,30 +306,30 @@ static int add_events(struct server *s)
         return 0;
 }
 
-/* What was put off to the turn's end. True if the next turn must not wait. */
+/* What was put off to the iteration's end. True if the next iteration must not wait. */
 static bool turn(struct server *s)
 {
         uint64_t deadline, of_store, now = clock_mono_ns();
         bool more;
 
-        store_turn(s->store);
-        more = sessions_turn(s->sessions);
+        store_iterate(s->store);
+        more = sessions_iterate(s->sessions);
         /* After all that may wait for something has come. */
         deadline = 0;
         for (unsigned i = 0; i < s->n_env; i++) {
-                uint64_t of_this = cache_turn(s->env[i].cache, now);
+                uint64_t of_this = cache_iterate(s->env[i].cache, now);
 
                 if (deadline == 0 || (of_this != 0 && of_this < deadline))
                         deadline = of_this;
         }
-        store_turn(s->store);
+        store_iterate(s->store);
         of_store = store_deadline_ns(s->store);
         if (deadline == 0 || (of_store != 0 && of_store < deadline))
                 deadline = of_store;
         for (unsigned i = 0; i < s->n_env; i++)
                 more = more || cache_has_work(s->env[i].cache);
         if (s->lookups)
-                more |= lookups_turn(s->lookups, now, LOOKUPS_SLICE_NS);
+                more |= lookups_iterate(s->lookups, now, LOOKUPS_SLICE_NS);
         more = more || sessions_active(s->sessions);
         kio_flush(s->io);
         if (deadline && !more) {
@@ -352,7 +352,7 @@ static void run_loop(struct server *s)
                 event_base_loop(s->base, EVLOOP_ONCE | (more ? EVLOOP_NONBLOCK : 0));
                 more = turn(s);
                 if (sessions_woken_ns(s->sessions))
-                        histogram_add(&s->sources.loop[STATS_LOOP_ITERATION],
+                        histogram_add(&s->sources.loop[METRICS_LOOP_ITERATION],
                                       clock_mono_ns() - sessions_woken_ns(s->sessions));
         }
 }
@@ -467,11 +467,11 @@ static void server_fini(struct server *s)
         }
         kio_stop(s->io);
         for (unsigned i = 0; i < s->n_env; i++) {
-                dispatch_fini(&s->env[i]);
+                request_fini(&s->env[i]);
                 leases_free(s->env[i].leases);
         }
         census_free(s->census);
-        tenants_free(s->tenants);
+        quotas_free(s->tenants);
         for (unsigned i = 0; i < s->n_env; i++)
                 pool_free(s->env[i].pool);
         free_event(s->done);
@@ -501,7 +501,7 @@ static int start(struct server *s)
         bool limited;
         int r;
 
-        s->lane_bytes_auto = config_available_memory("", &limited) / 2;
+        s->staging_bytes_auto = config_available_memory("", &limited) / 2;
         server_raise_limits();
         signal(SIGPIPE, SIG_IGN);
         r = notify_inherit(&s->inherited);

@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #include "key.h"
-#include "prefetch.h"
+#include "warm.h"
 
 #define LOOKUP_MAGIC UINT64_C(0x31584449504b4f4c) /* "LOKPIDX1" */
 
@@ -124,7 +124,7 @@ struct lookup_view {
         struct key_secret secret;
 };
 
-/* `map`: the whole file, `bytes` long. False: it makes no sense. */
+/* `map`: the whole file, `bytes` long. False: it is malformed. */
 bool lookup_view_init(struct lookup_view *ret, const void *map, uint64_t bytes);
 
 static inline uint64_t lookup_state(const struct lookup_view *v)
@@ -142,14 +142,14 @@ static inline uint64_t lookup_removals(const struct lookup_view *v)
         return __atomic_load_n(&v->header->removals, __ATOMIC_ACQUIRE);
 }
 
-static inline void lookup_prefetch_first(const struct lookup_view *v, uint64_t hash)
+static inline void lookup_warm_first(const struct lookup_view *v, uint64_t hash)
 {
-        prefetch(&v->buckets[lookup_main(hash, v->n_buckets).a]);
+        warm(&v->buckets[lookup_main(hash, v->n_buckets).a]);
 }
 
-static inline void lookup_prefetch_second(const struct lookup_view *v, uint64_t hash)
+static inline void lookup_warm_second(const struct lookup_view *v, uint64_t hash)
 {
-        prefetch(&v->buckets[lookup_main(hash, v->n_buckets).b]);
+        warm(&v->buckets[lookup_main(hash, v->n_buckets).b]);
 }
 
 /* The word if it is one with this tag, else zero. */

@@ -2,7 +2,7 @@
 /* Is this message one that may be sent? And names for what is in it. See wire.h and README.md.
  *
  * Both sides run this; it owns nothing. wire_check_request() answers for the form only: what
- * depends on state (is the namespace open, is the place within the lane, is the fingerprint
+ * depends on state (is the namespace open, is the place within the staging area, is the fingerprint
  * canonical) becomes a status further up, while a text from here ends the session. */
 #include "wire.h"
 
@@ -31,7 +31,7 @@ static const struct op_info {
         [WIRE_HELLO] = { .name = "HELLO" },
         [WIRE_PING] = { .name = "PING" },
         [WIRE_NAMESPACE] = { .name = "NAMESPACE", .flags = WIRE_F_ATTACH },
-        [WIRE_LANE] = { .name = "LANE" },
+        [WIRE_STAGING] = { .name = "STAGING" },
         [WIRE_PUT] = { .name = "PUT",
                        .flags = WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_LEASE | WIRE_F_PIECES,
                        .entry_bytes = sizeof(struct wire_put),
@@ -69,8 +69,8 @@ static const struct op_info {
         [WIRE_REPORT] = { .name = "REPORT" },
         [WIRE_VERIFY] = { .name = "VERIFY" },
         [WIRE_DEVICE] = { .name = "DEVICE" },
-        [WIRE_DONATE] = { .name = "DONATE", .fds = 1 },
-        [WIRE_WITHDRAW] = { .name = "WITHDRAW" },
+        [WIRE_REGISTER] = { .name = "REGISTER", .fds = 1 },
+        [WIRE_UNREGISTER] = { .name = "UNREGISTER" },
         [WIRE_LOOKUP] = { .name = "LOOKUP", .flags = WIRE_F_TALLY },
         [WIRE_PREFETCH] = { .name = "PREFETCH",
                             .flags = WIRE_F_MORE,
@@ -382,20 +382,20 @@ static const char *check_namespace_remove(const struct wire_namespace_remove *m,
                            m->tenant_length);
 }
 
-static const char *check_donate(const struct wire_donate *m, size_t bytes)
+static const char *check_register(const struct wire_register *m, size_t bytes)
 {
         if (bytes != sizeof(*m))
-                return "DONATE of a wrong length";
+                return "REGISTER of a wrong length";
         if (m->bytes == 0 || m->offset + m->bytes < m->bytes)
-                return "DONATE of an impossible stretch";
+                return "REGISTER of an impossible stretch";
         return NULL;
 }
 
-static const char *check_withdraw(const struct wire_withdraw *m, size_t bytes)
+static const char *check_unregister(const struct wire_unregister *m, size_t bytes)
 {
         if (bytes != sizeof(*m))
-                return "WITHDRAW of a wrong length";
-        return m->reserved != 0 ? "WITHDRAW with reserved bits" : NULL;
+                return "UNREGISTER of a wrong length";
+        return m->reserved != 0 ? "UNREGISTER with reserved bits" : NULL;
 }
 
 const char *wire_check_request(const void *msg, size_t bytes)
@@ -422,8 +422,8 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return bytes > sizeof(*hdr) + WIRE_MAX_PING ? "PING with too long a payload" : NULL;
         case WIRE_NAMESPACE:
                 return check_namespace(msg, bytes);
-        case WIRE_LANE:
-                return bytes != sizeof(struct wire_lane) ? "LANE of a wrong length" : NULL;
+        case WIRE_STAGING:
+                return bytes != sizeof(struct wire_staging) ? "STAGING of a wrong length" : NULL;
         case WIRE_LIST:
                 return check_list(msg, bytes);
         case WIRE_PURGE:
@@ -434,10 +434,10 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return check_verify(msg, bytes);
         case WIRE_DEVICE:
                 return check_device(msg, bytes);
-        case WIRE_DONATE:
-                return check_donate(msg, bytes);
-        case WIRE_WITHDRAW:
-                return check_withdraw(msg, bytes);
+        case WIRE_REGISTER:
+                return check_register(msg, bytes);
+        case WIRE_UNREGISTER:
+                return check_unregister(msg, bytes);
         case WIRE_NAMESPACES:
                 return check_namespaces(msg, bytes);
         case WIRE_NAMESPACE_REMOVE:

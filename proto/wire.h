@@ -38,7 +38,7 @@ enum wire_op {
         WIRE_HELLO = 1, /* first, once */
         WIRE_PING = 2,
         WIRE_NAMESPACE = 3, /* open by name and fingerprint */
-        WIRE_LANE = 4,      /* make this session's lane; reply carries its fd */
+        WIRE_STAGING = 4,   /* make this session's staging area; reply carries its fd */
         WIRE_PUT = 5,
         WIRE_GET = 6,
         WIRE_RELEASE = 7,
@@ -51,9 +51,9 @@ enum wire_op {
         WIRE_PURGE = 14,
         WIRE_REPORT = 15,     /* a text about the daemon; reply carries a memfd */
         WIRE_VERIFY = 16,     /* read a stretch of a segment back; admin only */
-        WIRE_DEVICE = 17,     /* suspend or resume a path of the store; admin only */
-        WIRE_DONATE = 18,     /* lend memory of the client's; request carries its fd */
-        WIRE_WITHDRAW = 19,   /* take it back */
+        WIRE_DEVICE = 17,     /* suspend or resume a volume of the store; admin only */
+        WIRE_REGISTER = 18,   /* lend memory of the client's; request carries its fd */
+        WIRE_UNREGISTER = 19, /* take it back */
         WIRE_LOOKUP = 20,     /* the tenant's look-up index (lookup.h); reply carries its fd, and
                                  the tally's */
         WIRE_PREFETCH = 21,   /* disk to pool, for gets that will come; the reply does not wait */
@@ -86,7 +86,7 @@ enum wire_status {
         WIRE_TOO_LARGE = 4, /* put: over max_chunk; get into: over the room given, `length` says */
         WIRE_NOT_DURABLE = 5, /* put durable: written, but this file system cannot promise more */
         WIRE_FAILED = 6,      /* put: the device refused; nothing was stored */
-        WIRE_INVALID = 7,     /* this key's or this message's arguments make no sense */
+        WIRE_INVALID = 7,     /* this key's or this message's arguments are malformed */
         WIRE_STALE = 8,       /* lease: no such lease, or an older generation */
         WIRE_DENIED = 9,      /* needs an admin, or a tenant that you are not */
         WIRE_QUOTA = 10,      /* a limit of this connection, uid or tenant */
@@ -122,8 +122,8 @@ enum wire_report {
         WIRE_REPORT_END,
 };
 
-/* Regions a client may name: its lane, and from 1 on what DONATE gave a number. */
-enum { WIRE_REGION_LANE = 0, WIRE_MAX_REGIONS = 64 };
+/* Regions a client may name: its staging area, and from 1 on what REGISTER gave a number. */
+enum { WIRE_REGION_STAGING = 0, WIRE_MAX_REGIONS = 64 };
 
 struct wire_hdr {
         uint32_t len;   /*  0  whole message, this header included */
@@ -206,30 +206,30 @@ struct wire_namespace {
 };
 static_assert(sizeof(struct wire_namespace) == 32, "wire format");
 
-struct wire_lane {
+struct wire_staging {
         struct wire_hdr hdr;
         uint64_t bytes; /* 16  wanted; 0: the daemon's default */
 };
-static_assert(sizeof(struct wire_lane) == 24, "wire format");
+static_assert(sizeof(struct wire_staging) == 24, "wire format");
 
 /* With one descriptor, open for reading and writing: a memfd sealed F_SEAL_SHRINK, or a file on
  * tmpfs or hugetlbfs. [offset, offset + bytes) of it must lie within the file and have no hole. The
  * reply's `value` is the region's number. */
-struct wire_donate {
+struct wire_register {
         struct wire_hdr hdr;
         uint64_t offset; /* 16  a multiple of the file's page size */
         uint64_t bytes;  /* 24  likewise, at least one page */
 };
-static_assert(sizeof(struct wire_donate) == 32, "wire format");
+static_assert(sizeof(struct wire_register) == 32, "wire format");
 
 /* From now on nothing may name the region; the reply comes when nothing moves bytes there any more
  * and the daemon has let go of it. */
-struct wire_withdraw {
+struct wire_unregister {
         struct wire_hdr hdr;
         uint32_t region;   /* 16 */
         uint32_t reserved; /* 20  zero */
 };
-static_assert(sizeof(struct wire_withdraw) == 24, "wire format");
+static_assert(sizeof(struct wire_unregister) == 24, "wire format");
 
 struct wire_list {
         struct wire_hdr hdr;
@@ -284,7 +284,7 @@ enum { WIRE_MAX_VERIFY_CHUNKS = 65536 };
 
 struct wire_verify {
         struct wire_hdr hdr;
-        uint32_t path;       /* 16  of the store, from 0 */
+        uint32_t volume;     /* 16  of the store, from 0 */
         uint32_t segment;    /* 20 */
         uint32_t slot;       /* 24  where in it to begin; 0, or what a reply gave */
         uint32_t max_chunks; /* 28  1 to WIRE_MAX_VERIFY_CHUNKS */
@@ -296,7 +296,7 @@ enum wire_device_action { WIRE_DEVICE_SUSPEND = 1, WIRE_DEVICE_RESUME = 2 };
 
 struct wire_device {
         struct wire_hdr hdr;
-        uint32_t path;   /* 16  of the store, from 0 */
+        uint32_t volume; /* 16  of the store, from 0 */
         uint32_t action; /* 20  enum wire_device_action */
 };
 static_assert(sizeof(struct wire_device) == 24, "wire format");
@@ -307,13 +307,13 @@ struct wire_reply {
         struct wire_hdr hdr;
         uint16_t status;  /* 16  enum wire_status, of the message as a whole */
         uint16_t count;   /* 18  results that follow */
-        uint32_t value;   /* 20  NAMESPACE: id; DONATE: region; MATCH: keys of the leading run;
+        uint32_t value;   /* 20  NAMESPACE: id; REGISTER: region; MATCH: keys of the leading run;
                              NAMESPACES: how many there are; NAMESPACE_REMOVE, BUSY: sessions
                              that have it open; batches else: stale releases */
-        uint64_t value64; /* 24  LANE, LOOKUP: bytes; LIST, NAMESPACES: next cursor, 0 at the end;
-                             REPORT: bytes of the text; PURGE, NAMESPACE_REMOVE: chunks dropped,
-                             NOT_EMPTY: chunks there are; NAMESPACE: declared chunk bytes in
-                             force */
+        uint64_t value64; /* 24  STAGING, LOOKUP: bytes; LIST, NAMESPACES: next cursor, 0 at the
+                             end; REPORT: bytes of the text; PURGE, NAMESPACE_REMOVE: chunks
+                             dropped, NOT_EMPTY: chunks there are; NAMESPACE: declared chunk bytes
+                             in force */
 };
 static_assert(sizeof(struct wire_reply) == 32, "wire format");
 
@@ -326,7 +326,7 @@ struct wire_hello_result {
         uint32_t reserved;                     /* 12 */
         uint64_t pool_bytes;                   /* 16  size of the pool's mapping */
         uint64_t max_chunk;                    /* 24 */
-        uint64_t lane_max;                     /* 32 */
+        uint64_t staging_max;                  /* 32 */
         uint64_t features;                     /* 40  enum wire_feature; ignore other bits */
         uint8_t instance[WIRE_INSTANCE_BYTES]; /* 48  random, new with every start of the daemon */
 };
@@ -427,7 +427,7 @@ static_assert(WIRE_MAX_NAMESPACES * (sizeof(struct wire_namespace_info) + WIRE_M
 
 /* The one result of VERIFY. */
 struct wire_verify_result {
-        uint32_t paths;        /*  0  of the store */
+        uint32_t volumes;      /*  0  of the store */
         uint32_t segments;     /*  4  of this path: numbers are below */
         uint32_t next_segment; /*  8  where to go on; `segments`: that was the path's last */
         uint32_t next_slot;    /* 12 */

@@ -40,7 +40,7 @@ def keys_of(root):
 def metrics_of(root):
     """As metrics.def names them, without "_total"."""
     text = (root / "daemon/report/metrics.def").read_text()
-    return {f"kvcache_{name}" for name in re.findall(r'^STATS_\w+\(\w+, "(\w+)"', text, re.M)}
+    return {f"kvcache_{name}" for name in re.findall(r'^METRICS_\w+\(\w+, "(\w+)"', text, re.M)}
 
 
 def costs(root, text, tests):

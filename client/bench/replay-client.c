@@ -261,10 +261,10 @@ static int client_write_acks(struct replay_client *c, size_t at, size_t n)
         return 0;
 }
 
-/* Room for up to *n blocks in the lane, fewer when it is short; without any, one block in memory of
- * our own, which the library copies when the lane has room again. */
+/* Room for up to *n blocks in the staging area, fewer when it is short; without any, one block in
+ * memory of our own, which the library copies when the staging area has room again. */
 static int client_find_place(struct replay_client *c, size_t *n, void **ret_place,
-                             bool *ret_in_lane)
+                             bool *ret_in_staging)
 {
         uint64_t block_bytes = c->shared->options->block_bytes;
         int r;
@@ -272,7 +272,7 @@ static int client_find_place(struct replay_client *c, size_t *n, void **ret_plac
         for (; *n > 0; *n /= 2) {
                 r = kvcache_staging_acquire(c->kv, *n * block_bytes, ret_place);
                 if (r >= 0) {
-                        *ret_in_lane = true;
+                        *ret_in_staging = true;
                         return 0;
                 }
                 if (r != -ENOBUFS && r != -E2BIG)
@@ -284,7 +284,7 @@ static int client_find_place(struct replay_client *c, size_t *n, void **ret_plac
         if (!c->spare)
                 return replay_fail(c->shared, EXIT_LOCAL, "out of memory");
         *ret_place = c->spare;
-        *ret_in_lane = false;
+        *ret_in_staging = false;
         return 0;
 }
 
@@ -293,11 +293,11 @@ static int client_put_round(struct replay_client *c, size_t at, size_t most, siz
         uint64_t block_bytes = c->shared->options->block_bytes;
         struct kvcache_request request;
         size_t n = most;
-        bool hold, in_lane;
+        bool hold, in_staging;
         void *place;
         int r;
 
-        r = client_find_place(c, &n, &place, &in_lane);
+        r = client_find_place(c, &n, &place, &in_staging);
         if (r < 0)
                 return r;
         for (size_t i = 0; i < n; i++) {
@@ -314,7 +314,7 @@ static int client_put_round(struct replay_client *c, size_t at, size_t most, siz
         request.flags = (hold ? KVCACHE_KEEP_LEASE : 0) | client_chain_flag(c, at + n);
         request.parent = at > 0 ? &c->keys[at - 1] : NULL;
         r = client_call(c, &request, &c->put, NULL);
-        if (in_lane)
+        if (in_staging)
                 kvcache_staging_release(c->kv, place);
         if (r < 0)
                 return r;

@@ -55,7 +55,7 @@ struct replay_client {
         struct kvcache_lease *held;
         size_t n_held;
         bool hold;   /* until the daemon refuses */
-        void *spare; /* where blocks are made when the lane has no room */
+        void *spare; /* where blocks are made when the staging area has no room */
 
         struct replay_counts counts;
         struct latency match, get, put;

@@ -32,11 +32,11 @@ int answer_fetch(struct ctl *ctl, enum kvcache_report what, const char *name, cJ
         return *ret ? EXIT_OK : complain(EXIT_REFUSED, "%s: the daemon's answer is not JSON", name);
 }
 
-int answer_paths(struct ctl *ctl, cJSON **ret)
+int answer_volumes(struct ctl *ctl, cJSON **ret)
 {
         _cleanup_(freep) char *text = NULL;
         _cleanup_(cJSON_Deletep) cJSON *status = NULL;
-        cJSON *store, *paths;
+        cJSON *store, *volumes;
         int r;
 
         r = kvcache_report(ctl->kv, KVCACHE_REPORT_STATUS, &text);
@@ -44,20 +44,20 @@ int answer_paths(struct ctl *ctl, cJSON **ret)
                 return r;
         status = cJSON_Parse(text);
         store = cJSON_GetObjectItemCaseSensitive(status, "store");
-        paths = cJSON_GetObjectItemCaseSensitive(store, "paths");
-        if (!cJSON_IsArray(paths))
+        volumes = cJSON_GetObjectItemCaseSensitive(store, "paths");
+        if (!cJSON_IsArray(volumes))
                 return 1;
-        *ret = cJSON_DetachItemViaPointer(store, paths);
+        *ret = cJSON_DetachItemViaPointer(store, volumes);
         return 0;
 }
 
-int answer_path_number(const cJSON *paths, const char *wanted)
+int answer_volume_number(const cJSON *volumes, const char *wanted)
 {
-        int n = cJSON_GetArraySize(paths);
+        int n = cJSON_GetArraySize(volumes);
         uint64_t number;
 
         for (int i = 0; i < n && *wanted; i++)
-                if (strcmp(answer_text(cJSON_GetArrayItem(paths, i), "path"), wanted) == 0)
+                if (strcmp(answer_text(cJSON_GetArrayItem(volumes, i), "path"), wanted) == 0)
                         return i;
         return human_parse_count(wanted, &number) == 0 && number < (uint64_t)n ? (int)number : -1;
 }

@@ -18,9 +18,9 @@ int answer_fetch(struct ctl *ctl, enum kvcache_report what, const char *name, cJ
 
 /* store.paths of a connected daemon's status: one object a path, in the order of their numbers.
  * 0; 1: it does not tell; -errno. */
-int answer_paths(struct ctl *ctl, cJSON **ret);
+int answer_volumes(struct ctl *ctl, cJSON **ret);
 /* The number of a path that is named by its directory, or by its number from 0; -1: none. */
-int answer_path_number(const cJSON *paths, const char *wanted);
+int answer_volume_number(const cJSON *volumes, const char *wanted);
 
 /* A member of an object: "" and 0 if it is not there. */
 const char *answer_text(const cJSON *object, const char *name);

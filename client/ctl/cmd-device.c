@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `device`: the paths of the daemon's store, how each of them is, and leaving one aside or taking
+/* `device`: the volumes of the daemon's store, how each of them is, and leaving one aside or taking
  * it back by hand. What there is comes from the status report; the two actions are calls of their
  * own, for admins. */
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include "table.h"
 
 /* Connects. EXIT_OK, or it has been said what is wrong. */
-static int device_paths(struct ctl *ctl, cJSON **ret)
+static int device_volumes(struct ctl *ctl, cJSON **ret)
 {
         int r;
 
@@ -27,7 +27,7 @@ static int device_paths(struct ctl *ctl, cJSON **ret)
         r = ctl_connect(ctl);
         if (r)
                 return r;
-        r = answer_paths(ctl, ret);
+        r = answer_volumes(ctl, ret);
         if (r > 0)
                 return complain(EXIT_REFUSED, "device: this daemon tells nothing of paths");
         return r < 0 ? complain_call(ctl, r, "device") : EXIT_OK;
@@ -35,48 +35,49 @@ static int device_paths(struct ctl *ctl, cJSON **ret)
 
 static int device_ls(struct ctl *ctl)
 {
-        _cleanup_(cJSON_Deletep) cJSON *paths = NULL, *object = NULL;
+        _cleanup_(cJSON_Deletep) cJSON *volumes = NULL, *object = NULL;
         struct text_table *table;
-        const cJSON *path;
+        const cJSON *volume;
         int status;
 
-        status = device_paths(ctl, &paths);
+        status = device_volumes(ctl, &volumes);
         if (status)
                 return status;
         if (ctl->json) {
                 object = cJSON_CreateObject();
-                cJSON_AddItemToObject(object, "paths", TAKE_PTR(paths));
+                cJSON_AddItemToObject(object, "paths", TAKE_PTR(volumes));
                 return print_json(object);
         }
         table = text_table_new("llrrrrrl");
         text_table_row(table, "PATH", "STATE", "LIVE", "RESERVED", "LIMIT", "CHUNKS", "ERRORS",
                        "SINCE");
-        cJSON_ArrayForEach(path, paths)
+        cJSON_ArrayForEach(volume, volumes)
         {
-                const cJSON *errors = cJSON_GetObjectItemCaseSensitive(path, "errors");
+                const cJSON *errors = cJSON_GetObjectItemCaseSensitive(volume, "errors");
                 char live[HUMAN_BYTES], reserved[HUMAN_BYTES], limit[HUMAN_BYTES],
                         chunks[HUMAN_BYTES], failed[HUMAN_BYTES], since[HUMAN_BYTES];
 
-                human_bytes(answer_count_of(path, "payload_bytes"), live);
-                human_bytes(answer_count_of(path, "used_bytes"), reserved);
-                human_time(answer_count_of(path, "since_unix_ms"), since);
-                human_bytes(answer_count_of(path, "limit_bytes"), limit);
-                human_count(answer_count_of(path, "chunks"), chunks);
+                human_bytes(answer_count_of(volume, "payload_bytes"), live);
+                human_bytes(answer_count_of(volume, "used_bytes"), reserved);
+                human_time(answer_count_of(volume, "since_unix_ms"), since);
+                human_bytes(answer_count_of(volume, "limit_bytes"), limit);
+                human_count(answer_count_of(volume, "chunks"), chunks);
                 human_count(answer_count_of(errors, "read") + answer_count_of(errors, "write") +
                                     answer_count_of(errors, "sync"),
                             failed);
-                text_table_row(table, answer_text(path, "path"), answer_text(path, "state"), live,
-                               reserved, limit, chunks, failed, since);
+                text_table_row(table, answer_text(volume, "path"), answer_text(volume, "state"),
+                               live, reserved, limit, chunks, failed, since);
         }
         text_table_print(table, "", stdout);
         text_table_free(table);
-        cJSON_ArrayForEach(path, paths)
+        cJSON_ArrayForEach(volume, volumes)
         {
-                if (answer_text(path, "reason")[0])
-                        printf("%s: %s\n", answer_text(path, "path"), answer_text(path, "reason"));
-                if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(path, "full")))
+                if (answer_text(volume, "reason")[0])
+                        printf("%s: %s\n", answer_text(volume, "path"),
+                               answer_text(volume, "reason"));
+                if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(volume, "full")))
                         printf("%s: its file system is full: it does not grow\n",
-                               answer_text(path, "path"));
+                               answer_text(volume, "path"));
         }
         return EXIT_OK;
 }
@@ -84,19 +85,19 @@ static int device_ls(struct ctl *ctl)
 static int device_act(struct ctl *ctl, const char *action, const char *wanted)
 {
         bool suspend = strcmp(action, "suspend") == 0;
-        _cleanup_(cJSON_Deletep) cJSON *paths = NULL, *object = NULL;
+        _cleanup_(cJSON_Deletep) cJSON *volumes = NULL, *object = NULL;
         const char *name;
         char what[64];
         int status, number, r;
 
-        status = device_paths(ctl, &paths);
+        status = device_volumes(ctl, &volumes);
         if (status)
                 return status;
-        number = answer_path_number(paths, wanted);
+        number = answer_volume_number(volumes, wanted);
         if (number < 0)
-                return complain(EXIT_NOT_FOUND, "device %s: the daemon's store has no path '%s'",
+                return complain(EXIT_NOT_FOUND, "device %s: the daemon's store has no volume '%s'",
                                 action, wanted);
-        name = answer_text(cJSON_GetArrayItem(paths, number), "path");
+        name = answer_text(cJSON_GetArrayItem(volumes, number), "path");
         snprintf(what, sizeof(what), "device %s", action);
         r = suspend ? kvcache_device_suspend(ctl->kv, (uint32_t)number)
                     : kvcache_device_resume(ctl->kv, (uint32_t)number);
@@ -140,11 +141,11 @@ static int run_device(struct ctl *ctl, const struct command *self, int argc, cha
 const struct command command_device = {
         .name = "device",
         .arguments = "ls | suspend PATH | resume PATH",
-        .summary = "the paths of the store: look, leave one aside, use it again",
-        .help = "ls: each path with its state and what has failed there. suspend, for admins:\n"
-                "leaves a path aside when all that was begun there has been written; its chunks\n"
-                "are misses until it is resumed, new ones go to the other paths. resume: probes\n"
-                "the device and uses the path again, also one that the daemon has bypassed by\n"
+        .summary = "the volumes of the store: look, leave one aside, use it again",
+        .help = "ls: each volume with its state and what has failed there. suspend, for admins:\n"
+                "leaves a volume aside when all that was begun there has been written; its chunks\n"
+                "are misses until it is resumed, new ones go to the other volumes. resume: probes\n"
+                "the device and uses the volume again, also one that the daemon has bypassed by\n"
                 "itself. What was purged or evicted meanwhile does not come back. PATH is the\n"
                 "directory, or its number from 0 in the order of ls.",
         .options = device_options,

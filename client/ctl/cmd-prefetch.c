@@ -90,7 +90,7 @@ const struct command command_prefetch = {
         .arguments = "KEY... | --from FILE",
         .summary = "read chunks from disk into memory, for gets that will come",
         .help = "Has the daemon read chunks from disk into memory, and does not wait for it. At\n"
-                "most a quarter of the pool, 128 MiB or 1,024 chunks are read ahead at a time:\n"
+                "most a quarter of the pool, 128 MiB or 1,024 chunks are prefetched at a time:\n"
                 "keys beyond that are left out (exit status 4).\n\n" KEY_HELP,
         .options = prefetch_options,
         .run = run_prefetch,

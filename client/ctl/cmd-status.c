@@ -315,7 +315,7 @@ static void print_scrub(cJSON *store)
 
 /* How each path is, where that says more than its name: it is one of several, or not in use.
  * `ret_offline`: chunks that lie on those. */
-static bool print_paths(cJSON *states, uint64_t *ret_offline)
+static bool print_volumes(cJSON *states, uint64_t *ret_offline)
 {
         int n = cJSON_GetArraySize(states);
         cJSON *one;
@@ -364,7 +364,7 @@ static void print_store(cJSON *status)
         puts("\nStore");
         paths = cJSON_DetachItemFromObjectCaseSensitive(store, "path");
         states = cJSON_DetachItemFromObjectCaseSensitive(store, "paths");
-        if (!print_paths(states, &offline))
+        if (!print_volumes(states, &offline))
                 cJSON_ArrayForEach(path, paths)
                 {
                         char text[512];
@@ -410,8 +410,8 @@ static void print_store(cJSON *status)
 static void print_sessions(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *sessions = take_object(status, "sessions");
-        char lanes[HUMAN_BYTES], leases[HUMAN_BYTES], connections[HUMAN_BYTES];
-        char donated[HUMAN_BYTES], registered[HUMAN_BYTES], regions[HUMAN_BYTES];
+        char stagings[HUMAN_BYTES], leases[HUMAN_BYTES], connections[HUMAN_BYTES];
+        char registered[HUMAN_BYTES], in_rings[HUMAN_BYTES], regions[HUMAN_BYTES];
         uint64_t n_regions;
 
         if (!sessions)
@@ -419,15 +419,15 @@ static void print_sessions(cJSON *status)
         puts("\nSessions");
         human_count(take_count(sessions, "connections"), connections);
         human_things(take_count(sessions, "leases"), "lease", leases);
-        human_bytes(take_count(sessions, "lane_bytes"), lanes);
-        line("now", "%s connected, with %s and %s of lanes", connections, leases, lanes);
-        n_regions = take_count(sessions, "donated_regions");
+        human_bytes(take_count(sessions, "staging_bytes"), stagings);
+        line("now", "%s connected, with %s and %s of staging areas", connections, leases, stagings);
+        n_regions = take_count(sessions, "registered_buffers");
         human_things(n_regions, "region", regions);
-        human_bytes(take_count(sessions, "donated_bytes"), donated);
-        human_bytes(take_count(sessions, "donated_registered_bytes"), registered);
+        human_bytes(take_count(sessions, "registered_bytes"), registered);
+        human_bytes(take_count(sessions, "registered_in_rings_bytes"), in_rings);
         if (n_regions > 0)
-                line("donated", "%s in %s, %s of it registered with the rings", donated, regions,
-                     registered);
+                line("registered", "%s in %s, %s of it registered with the rings", registered,
+                     regions, in_rings);
         print_rest(sessions);
 }
 
@@ -454,9 +454,9 @@ static void print_tenants(cJSON *status)
         static const struct {
                 const char *name;
                 bool bytes;
-        } columns[] = { { "pool_bytes", true },   { "stored_bytes", true },
-                        { "connections", false }, { "leased_bytes", true },
-                        { "lane_bytes", true },   { "donated_bytes", true },
+        } columns[] = { { "pool_bytes", true },    { "stored_bytes", true },
+                        { "connections", false },  { "leased_bytes", true },
+                        { "staging_bytes", true }, { "registered_bytes", true },
                         { "keys", false } };
         _cleanup_(cJSON_Deletep) cJSON *tenants =
                 cJSON_DetachItemFromObjectCaseSensitive(status, "tenants");
@@ -467,8 +467,8 @@ static void print_tenants(cJSON *status)
         if (!cJSON_IsArray(tenants) || cJSON_GetArraySize(tenants) < 2)
                 return;
         puts("\nTenants");
-        text_table_row(table, "name", "pool", "stored", "connections", "leased", "lanes", "donated",
-                       "keys in flight", "refused");
+        text_table_row(table, "name", "pool", "stored", "connections", "leased", "stagings",
+                       "registered", "keys in flight", "refused");
         cJSON_ArrayForEach(tenant, tenants)
         {
                 char name[80], refused[HUMAN_BYTES];

@@ -21,10 +21,10 @@
 /* Unlike other commands': a script asks whether all is well. */
 enum { EXIT_ALL_GOOD = 0, EXIT_DROPPED = 1, EXIT_NOT_RUN = 2 };
 
-enum { OPTION_PATH = OPTION_LONG, OPTION_STORE, MAX_STORES = STORE_MAX_PATHS };
+enum { OPTION_VOLUME = OPTION_LONG, OPTION_STORE, MAX_STORES = STORE_MAX_VOLUMES };
 
 static const struct option_row verify_options[] = {
-        { OPTION_PATH, "path", "PATH",
+        { OPTION_VOLUME, "volume", "PATH",
           "only this path of the daemon's store: a directory, or a number from 0" },
         { OPTION_STORE, "store", "DIR",
           "the store in DIR, which no daemon has open; may be given\nonce for each path" },
@@ -61,8 +61,8 @@ struct run {
                 part_of; /* of all, the path at hand: where it begins, its share */
         struct counts sum;
         uint64_t segments, skipped_pages;
-        cJSON *json, *json_path;  /* paths; the one at hand */
-        struct text_table *table; /* of the path at hand */
+        cJSON *json, *json_volume; /* paths; the one at hand */
+        struct text_table *table;  /* of the path at hand */
         bool table_used;
 };
 
@@ -92,17 +92,17 @@ static double now_seconds(void)
 
 /* --- what is shown --- */
 
-static void show_progress(struct run *run, const struct counts *path, double part)
+static void show_progress(struct run *run, const struct counts *volume, double part)
 {
         char chunks[HUMAN_BYTES], bytes[HUMAN_BYTES], tail[256];
         double seconds = now_seconds() - run->began;
-        uint64_t all_bytes = run->sum.bytes + path->bytes;
+        uint64_t all_bytes = run->sum.bytes + volume->bytes;
 
-        human_count(run->sum.chunks + path->chunks, chunks);
+        human_count(run->sum.chunks + volume->chunks, chunks);
         human_bytes(all_bytes, bytes);
         snprintf(tail, sizeof(tail), " %3.0f %%  %s chunks  %s  %.2f GB/s  %" PRIu64 " bad",
                  part * 100, chunks, bytes, seconds > 0 ? (double)all_bytes / seconds / 1e9 : 0,
-                 dropped(&run->sum) + dropped(path));
+                 dropped(&run->sum) + dropped(volume));
         progress_show(&run->progress, part, tail);
 }
 
@@ -127,7 +127,7 @@ static void report_segment(struct run *run, uint32_t segment, const struct count
 
                 cJSON_AddNumberToObject(o, "segment", segment);
                 json_counts(o, c);
-                cJSON_AddItemToArray(cJSON_GetObjectItem(run->json_path, "segments"), o);
+                cJSON_AddItemToArray(cJSON_GetObjectItem(run->json_volume, "segments"), o);
                 return;
         }
         if (!run->verbose && dropped(c) == 0 && c->skipped == 0)
@@ -148,10 +148,10 @@ static void report_segment(struct run *run, uint32_t segment, const struct count
 static void path_begin(struct run *run, const char *name)
 {
         if (run->ctl->json) {
-                run->json_path = cJSON_CreateObject();
-                cJSON_AddStringToObject(run->json_path, "path", name);
-                cJSON_AddArrayToObject(run->json_path, "segments");
-                cJSON_AddItemToArray(run->json, run->json_path);
+                run->json_volume = cJSON_CreateObject();
+                cJSON_AddStringToObject(run->json_volume, "path", name);
+                cJSON_AddArrayToObject(run->json_volume, "segments");
+                cJSON_AddItemToArray(run->json, run->json_volume);
                 return;
         }
         run->table = text_table_new("lrrrrr");
@@ -162,7 +162,7 @@ static void path_end(struct run *run, const char *name, const struct counts *c)
 {
         add(&run->sum, c);
         if (run->ctl->json) {
-                json_counts(run->json_path, c);
+                json_counts(run->json_volume, c);
                 return;
         }
         if (run->table_used) {
@@ -183,9 +183,9 @@ static int step(struct run *run, struct kvcache_verify *v)
 }
 
 /* From its first segment to its last. 0, -errno; *ret_paths: how many the store has. */
-static int verify_path(struct run *run, unsigned path, struct counts *ret, uint32_t *ret_paths)
+static int verify_volume(struct run *run, unsigned volume, struct counts *ret, uint32_t *ret_paths)
 {
-        struct kvcache_verify v = { .size = sizeof(v), .path = path };
+        struct kvcache_verify v = { .size = sizeof(v), .volume = volume };
         struct counts in_segment = { 0 };
 
         while (!interrupted) {
@@ -208,7 +208,7 @@ static int verify_path(struct run *run, unsigned path, struct counts *ret, uint3
                 add(ret, &c);
                 add(&in_segment, &c);
                 if (ret_paths)
-                        *ret_paths = v.paths;
+                        *ret_paths = v.volumes;
                 if (v.segment != segment || v.gave_up) {
                         if (in_segment.chunks > 0 || in_segment.skipped > 0)
                                 report_segment(run, segment, &in_segment);
@@ -226,13 +226,13 @@ static int verify_path(struct run *run, unsigned path, struct counts *ret, uint3
         return 0;
 }
 
-static int do_path(struct run *run, unsigned path, const char *name, uint32_t *ret_paths)
+static int do_volume(struct run *run, unsigned volume, const char *name, uint32_t *ret_paths)
 {
         struct counts c = { 0 };
         int r;
 
         path_begin(run, name);
-        r = verify_path(run, path, &c, ret_paths);
+        r = verify_volume(run, volume, &c, ret_paths);
         path_end(run, name, &c);
         if (r < 0)
                 progress_end(&run->progress);
@@ -255,9 +255,9 @@ static int do_path(struct run *run, unsigned path, const char *name, uint32_t *r
 
 /* --- a running daemon's --- */
 
-static const char *path_name(const cJSON *paths, unsigned i, char *room, size_t bytes)
+static const char *volume_name(const cJSON *volumes, unsigned i, char *room, size_t bytes)
 {
-        const char *name = answer_text(cJSON_GetArrayItem(paths, (int)i), "path");
+        const char *name = answer_text(cJSON_GetArrayItem(volumes, (int)i), "path");
 
         if (*name)
                 return name;
@@ -267,7 +267,7 @@ static const char *path_name(const cJSON *paths, unsigned i, char *room, size_t 
 
 static int verify_online(struct run *run, const char *wanted)
 {
-        _cleanup_(cJSON_Deletep) cJSON *paths = NULL;
+        _cleanup_(cJSON_Deletep) cJSON *volumes = NULL;
         uint32_t first = 0, n;
         int r, status = EXIT_OK;
 
@@ -275,10 +275,10 @@ static int verify_online(struct run *run, const char *wanted)
         r = ctl_connect(run->ctl);
         if (r)
                 return EXIT_NOT_RUN;
-        (void)answer_paths(run->ctl, &paths); /* without names, numbers do */
-        n = MAX((uint32_t)cJSON_GetArraySize(paths), UINT32_C(1));
+        (void)answer_volumes(run->ctl, &volumes); /* without names, numbers do */
+        n = MAX((uint32_t)cJSON_GetArraySize(volumes), UINT32_C(1));
         if (wanted) {
-                r = answer_path_number(paths, wanted);
+                r = answer_volume_number(volumes, wanted);
                 if (r < 0)
                         return complain(EXIT_NOT_RUN, "the daemon's store has no path '%s'",
                                         wanted);
@@ -290,7 +290,8 @@ static int verify_online(struct run *run, const char *wanted)
 
                 run->part_of = 1.0 / (n - first);
                 run->part_before = (i - first) * run->part_of;
-                r = do_path(run, i, path_name(paths, i, room, sizeof(room)), wanted ? NULL : &n);
+                r = do_volume(run, i, volume_name(volumes, i, room, sizeof(room)),
+                              wanted ? NULL : &n);
                 status = r ? r : status;
         }
         return status;
@@ -308,11 +309,11 @@ static void on_finding(void *userdata, const struct store_finding *finding)
         memcpy(key.bytes, finding->chunk->key.bytes, sizeof(key.bytes));
         key_print(&key, text);
         if (run->ctl->json) {
-                cJSON *list = cJSON_GetObjectItem(run->json_path, "findings"),
+                cJSON *list = cJSON_GetObjectItem(run->json_volume, "findings"),
                       *o = cJSON_CreateObject();
 
                 if (!list)
-                        list = cJSON_AddArrayToObject(run->json_path, "findings");
+                        list = cJSON_AddArrayToObject(run->json_volume, "findings");
                 cJSON_AddStringToObject(o, "namespace", ns);
                 cJSON_AddStringToObject(o, "key", text);
                 cJSON_AddNumberToObject(o, "segment", finding->segment);
@@ -339,10 +340,10 @@ static void report_start(struct run *run, const char *directory)
         offline_get_stats(run->offline, &st);
         run->skipped_pages += st.skipped_pages;
         if (run->ctl->json) {
-                cJSON_AddBoolToObject(run->json_path, "clean", st.clean_start);
-                cJSON_AddNumberToObject(run->json_path, "chunks_found",
+                cJSON_AddBoolToObject(run->json_volume, "clean", st.clean_start);
+                cJSON_AddNumberToObject(run->json_volume, "chunks_found",
                                         (double)st.recovered_chunks);
-                cJSON_AddNumberToObject(run->json_path, "damaged_table_pages",
+                cJSON_AddNumberToObject(run->json_volume, "damaged_table_pages",
                                         (double)st.skipped_pages);
                 return;
         }
@@ -370,7 +371,7 @@ static int verify_offline(struct run *run, const char *const *stores, unsigned n
                 run->part_of = 1.0 / n;
                 r = offline_open(&run->offline, stores[i], on_finding, run);
                 if (r == EXIT_OK) {
-                        r = do_path(run, 0, stores[i], NULL);
+                        r = do_volume(run, 0, stores[i], NULL);
                         report_start(run, stores[i]);
                         run->offline = offline_close(run->offline);
                 }
@@ -442,15 +443,15 @@ static int finish(struct run *run, int status)
 
 static int run_verify(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
-        const char *stores[MAX_STORES], *path = NULL, *argument;
+        const char *stores[MAX_STORES], *volume = NULL, *argument;
         struct run run = { .ctl = ctl };
         unsigned n_stores = 0;
         int r, first;
 
         while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
                 switch (r) {
-                case OPTION_PATH:
-                        path = argument;
+                case OPTION_VOLUME:
+                        volume = argument;
                         break;
                 case OPTION_STORE:
                         if (n_stores == MAX_STORES)
@@ -464,11 +465,11 @@ static int run_verify(struct ctl *ctl, const struct command *self, int argc, cha
         if (r < 0)
                 return ctl->exit_status;
         if (first < argc)
-                return usage_error(self, "'%s': what to verify is named by --path or --store",
+                return usage_error(self, "'%s': what to verify is named by --volume or --store",
                                    argv[first]);
-        if (path && n_stores > 0)
+        if (volume && n_stores > 0)
                 return usage_error(self,
-                                   "--path is of a running daemon, --store of one that is not "
+                                   "--volume is of a running daemon, --store of one that is not "
                                    "running");
         if (ctl->json && !(run.json = cJSON_CreateArray())) {
                 complain_memory();
@@ -477,7 +478,7 @@ static int run_verify(struct ctl *ctl, const struct command *self, int argc, cha
         catch_signals();
         run.began = now_seconds();
         progress_init(&run.progress);
-        r = n_stores > 0 ? verify_offline(&run, stores, n_stores) : verify_online(&run, path);
+        r = n_stores > 0 ? verify_offline(&run, stores, n_stores) : verify_online(&run, volume);
         r = finish(&run, r);
         cJSON_Delete(run.json);
         return r;

@@ -140,7 +140,7 @@ int offline_open(struct offline **ret, const char *directory,
                 .userdata = userdata,
         };
         struct kio_params io = { .backend = "auto", .workers = 1, .depth = 8, .posix_threads = 2 };
-        int locks[STORE_MAX_PATHS], r;
+        int locks[STORE_MAX_VOLUMES], r;
         char error[512] = "";
         struct stat st;
 
@@ -197,7 +197,7 @@ static void on_verified(struct store_verify *req)
 int offline_verify(struct offline *o, struct kvcache_verify *verify)
 {
         struct store_verify req = {
-                .path = verify->path,
+                .volume = verify->volume,
                 .segment = verify->segment,
                 .slot = verify->slot,
                 .max_chunks = verify->max_chunks ? verify->max_chunks : 4096,
@@ -209,7 +209,7 @@ int offline_verify(struct offline *o, struct kvcache_verify *verify)
         if (r != 0)
                 return r == STORE_MISS ? -EINVAL : -EIO;
         for (;;) {
-                store_turn(o->store);
+                store_iterate(o->store);
                 if (!req.complete)
                         break;
                 wait_for_io(o);
@@ -218,7 +218,7 @@ int offline_verify(struct offline *o, struct kvcache_verify *verify)
                 return -EIO;
         verify->segment = req.next_segment;
         verify->slot = req.next_slot;
-        verify->paths = req.paths;
+        verify->volumes = req.volumes;
         verify->segments = req.segments;
         verify->chunks = req.found.chunks;
         verify->bytes = req.found.bytes;

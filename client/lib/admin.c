@@ -308,7 +308,7 @@ static int control_verify(struct kvcache *kv, struct kvcache_verify *verify)
         if (m) {
                 struct wire_verify *w = (struct wire_verify *)m->data;
 
-                w->path = verify->path;
+                w->volume = verify->volume;
                 w->segment = verify->segment;
                 w->slot = verify->slot;
                 w->max_chunks = verify->max_chunks ? verify->max_chunks : VERIFY_CHUNKS;
@@ -319,7 +319,7 @@ static int control_verify(struct kvcache *kv, struct kvcache_verify *verify)
                 return r;
         verify->segment = result.next_segment;
         verify->slot = result.next_slot;
-        verify->paths = result.paths;
+        verify->volumes = result.volumes;
         verify->segments = result.segments;
         verify->chunks = result.chunks;
         verify->bytes = result.bytes;
@@ -354,7 +354,7 @@ int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify)
         return r;
 }
 
-static int control_device(struct kvcache *kv, uint32_t path, enum wire_device_action action)
+static int control_device(struct kvcache *kv, uint32_t volume, enum wire_device_action action)
 {
         struct control c = { 0 };
         struct message *m;
@@ -367,7 +367,7 @@ static int control_device(struct kvcache *kv, uint32_t path, enum wire_device_ac
         if (r == 0) {
                 m = message_new(WIRE_DEVICE, sizeof(struct wire_device));
                 if (m) {
-                        ((struct wire_device *)m->data)->path = path;
+                        ((struct wire_device *)m->data)->volume = volume;
                         ((struct wire_device *)m->data)->action = action;
                 }
                 r = control_call(kv, m, &c);
@@ -378,14 +378,14 @@ static int control_device(struct kvcache *kv, uint32_t path, enum wire_device_ac
         return r;
 }
 
-int kvcache_device_suspend(struct kvcache *kv, uint32_t path)
+int kvcache_device_suspend(struct kvcache *kv, uint32_t volume)
 {
-        return control_device(kv, path, WIRE_DEVICE_SUSPEND);
+        return control_device(kv, volume, WIRE_DEVICE_SUSPEND);
 }
 
-int kvcache_device_resume(struct kvcache *kv, uint32_t path)
+int kvcache_device_resume(struct kvcache *kv, uint32_t volume)
 {
-        return control_device(kv, path, WIRE_DEVICE_RESUME);
+        return control_device(kv, volume, WIRE_DEVICE_RESUME);
 }
 
 int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns)

@@ -3,10 +3,11 @@
  *
  * Runs in the handle's thread. Owns nothing: it is a user of request.c.
  *
- * A put whose data is more than the lane holds goes in rounds, each as much of the chain as fits,
- * one after the other. When the lane is full of others' places, a round is made smaller, and waits
- * for requests in flight to give theirs back when it cannot be. Failures: when a round cannot be
- * sent, the keys from there on get the status that says so, and the call the errno. */
+ * A put whose data is more than the staging area holds goes in rounds, each as much of the chain as
+ * fits, one after the other. When the staging area is full of others' places, a round is made
+ * smaller, and waits for requests in flight to give theirs back when it cannot be. Failures: when a
+ * round cannot be sent, the keys from there on get the status that says so, and the call the errno.
+ */
 #include <errno.h>
 #include <string.h>
 
@@ -49,7 +50,7 @@ static int blocking_status(int error)
         }
 }
 
-/* How many entries from `first` on fit into an empty lane; at least 1. */
+/* How many entries from `first` on fit into an empty staging area; at least 1. */
 static size_t blocking_round(struct kvcache *kv, const struct resolved *keys, size_t first)
 {
         uint64_t bytes = 0;
@@ -59,15 +60,16 @@ static size_t blocking_round(struct kvcache *kv, const struct resolved *keys, si
                 const struct resolved_key *k = &keys->keys[first + n];
 
                 if (k->status == KVCACHE_OK && !k->shared)
-                        bytes += round_up(k->bytes, LANE_ALIGN);
-                if (n > 0 && bytes > kv->conn->lane.bytes)
+                        bytes += round_up(k->bytes, STAGING_ALIGN);
+                if (n > 0 && bytes > kv->conn->staging.bytes)
                         break;
                 n++;
         }
         return n;
 }
 
-/* The lane is there, if one is needed, and can take each of the chunks that go through it. */
+/* The staging area is there, if one is needed, and can take each of the chunks that go through it.
+ */
 static int blocking_put_ready(struct kvcache *kv, const struct kvcache_request *u,
                               struct resolved *keys)
 {
@@ -77,8 +79,8 @@ static int blocking_put_ready(struct kvcache *kv, const struct kvcache_request *
                 r = handle_connected(kv);
                 if (r == 0)
                         r = resolve(kv, u, keys);
-                if (r == 0 && keys->needs_lane)
-                        r = region_lane_ready(kv);
+                if (r == 0 && keys->needs_staging)
+                        r = region_staging_ready(kv);
         }
         if (r == -ECONNRESET)
                 return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
@@ -89,17 +91,18 @@ static int blocking_put_ready(struct kvcache *kv, const struct kvcache_request *
         for (size_t i = 0; i < keys->count; i++) {
                 const struct resolved_key *k = &keys->keys[i];
 
-                if (k->status == KVCACHE_OK && !k->shared && k->bytes > kv->conn->lane.bytes)
-                        return handle_fail(kv, -E2BIG,
-                                           "a chunk of %llu bytes is longer than the lane of %llu",
-                                           (unsigned long long)k->bytes,
-                                           (unsigned long long)kv->conn->lane.bytes);
+                if (k->status == KVCACHE_OK && !k->shared && k->bytes > kv->conn->staging.bytes)
+                        return handle_fail(
+                                kv, -E2BIG,
+                                "a chunk of %llu bytes is longer than the staging area of %llu",
+                                (unsigned long long)k->bytes,
+                                (unsigned long long)kv->conn->staging.bytes);
         }
         return 0;
 }
 
-/* The entries from `first` on, as many as fit: at most *n, fewer when the lane has no room for so
- * many. */
+/* The entries from `first` on, as many as fit: at most *n, fewer when the staging area has no room
+ * for so many. */
 static int blocking_put_round(struct kvcache *kv, const struct kvcache_request *u,
                               struct resolved *keys, size_t first, size_t *n, int64_t deadline)
 {
@@ -134,7 +137,8 @@ static int blocking_put(struct kvcache *kv, const struct kvcache_request *u, str
         r = blocking_put_ready(kv, u, keys);
         if (r == -E2BIG && message_has_ended(kv)) {
                 kv->error[0] = '\0';
-                r = blocking_put_ready(kv, u, keys); /* the next daemon's lane may be longer */
+                r = blocking_put_ready(kv, u,
+                                       keys); /* the next daemon's staging area may be longer */
         }
         while (r == 0 && first < u->count) {
                 size_t n = kv->conn && keys->count > 0 ? blocking_round(kv, keys, first) : 1;
@@ -158,7 +162,7 @@ static int blocking_call(struct kvcache *kv, const struct kvcache_request *u, ui
         struct request *q;
         int r;
 
-        if (lookup_map_answer(kv, u, &value)) {
+        if (lookup_answer(kv, u, &value)) {
                 *ret_sent = u->count;
                 if (ret_value)
                         *ret_value = value;

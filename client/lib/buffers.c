@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Donated regions: memory of the user's that the daemon moves bytes to and from by itself.
+/* Registered buffers: memory of the user's that the daemon moves bytes to and from by itself.
  *
  * Runs in the handle's thread. Owns the table of regions, a duplicate of each one's descriptor, and
  * the mappings that it made itself. What a session knows of them (struct conn_region) stays with
  * the session, so that an ended one can still tell which memory its unanswered requests named.
  *
- * Happy path: one DONATE, which carries the descriptor, gives the region its number in the session.
- * In a new session the first request that names the region donates it again. WITHDRAW is answered
- * when nothing moves bytes there any more.
+ * Happy path: one REGISTER, which carries the descriptor, gives the region its number in the
+ * session. In a new session the first request that names the region registers it again. UNREGISTER
+ * is answered when nothing moves bytes there any more.
  *
  * Failures: a refusal leaves the region without a session, and the next request that names it tries
  * again. A reply that comes when nobody waits for it any more still counts; a region that nobody
- * wants by then is withdrawn at once. A withdrawal whose wait ends early goes on: the region is
- * `leaving` until the user has called again and it was had. */
+ * wants by then is unregistered at once. An unregistration whose wait ends early goes on: the
+ * region is `leaving` until the user has called again and it was had. */
 #include "lib/buffers.h"
 
 #include <errno.h>
@@ -34,80 +34,80 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-enum { DONATED_POLL_MS = 2 }; /* between two looks at a lock that tells nobody when it is free */
+enum { BUFFER_POLL_MS = 2 }; /* between two looks at a lock that tells nobody when it is free */
 
-static bool donated_holds(const struct donated *d, const void *data, uint64_t bytes)
+static bool buffer_holds(const struct buffer *d, const void *data, uint64_t bytes)
 {
         uintptr_t at = (uintptr_t)data, base = (uintptr_t)d->base;
 
         return at >= base && range_within(at - base, bytes, d->bytes);
 }
 
-const struct donated *donated_find(struct kvcache *kv, const void *data, uint64_t bytes)
+const struct buffer *buffer_find(struct kvcache *kv, const void *data, uint64_t bytes)
 {
-        for (unsigned n = 0; n < kv->n_donated; n++) {
+        for (unsigned n = 0; n < kv->n_buffers; n++) {
                 /* Most keys lie where the one before them does. */
-                unsigned i = (kv->donated_hint + n) % kv->n_donated;
+                unsigned i = (kv->buffer_hint + n) % kv->n_buffers;
 
-                if (!kv->donated[i].leaving && donated_holds(&kv->donated[i], data, bytes)) {
-                        kv->donated_hint = i;
-                        return &kv->donated[i];
+                if (!kv->buffers[i].leaving && buffer_holds(&kv->buffers[i], data, bytes)) {
+                        kv->buffer_hint = i;
+                        return &kv->buffers[i];
                 }
         }
         return NULL;
 }
 
-static struct donated *donated_by_number(struct kvcache *kv, uint32_t number)
+static struct buffer *buffer_by_number(struct kvcache *kv, uint32_t number)
 {
-        for (unsigned i = 0; i < kv->n_donated; i++)
-                if (kv->donated[i].number == number)
-                        return &kv->donated[i];
+        for (unsigned i = 0; i < kv->n_buffers; i++)
+                if (kv->buffers[i].number == number)
+                        return &kv->buffers[i];
         return NULL;
 }
 
-static bool donated_in_session(const struct kvcache *kv, const struct donated *d)
+static bool buffer_in_session(const struct kvcache *kv, const struct buffer *d)
 {
         return kv->conn && d->session == kv->sessions;
 }
 
-static void donated_remove(struct kvcache *kv, struct donated *d, bool forked)
+static void buffer_remove(struct kvcache *kv, struct buffer *d, bool forked)
 {
-        size_t i = (size_t)(d - kv->donated);
+        size_t i = (size_t)(d - kv->buffers);
 
         if (d->mapped && !forked)
                 munmap(d->base, d->bytes);
         closep(&d->fd);
-        memmove(d, d + 1, (kv->n_donated - i - 1) * sizeof(*d));
-        kv->n_donated--;
-        kv->donated_hint = 0;
+        memmove(d, d + 1, (kv->n_buffers - i - 1) * sizeof(*d));
+        kv->n_buffers--;
+        kv->buffer_hint = 0;
 }
 
-void donated_free_all(struct kvcache *kv, bool forked)
+void buffer_free_all(struct kvcache *kv, bool forked)
 {
-        while (kv->n_donated > 0)
-                donated_remove(kv, &kv->donated[kv->n_donated - 1], forked);
+        while (kv->n_buffers > 0)
+                buffer_remove(kv, &kv->buffers[kv->n_buffers - 1], forked);
 }
 
-/* --- donating --- */
+/* --- registering --- */
 
-static int donated_call(struct kvcache *kv, const struct donated *d)
+static int buffer_call(struct kvcache *kv, const struct buffer *d)
 {
-        struct message *m = message_new(WIRE_DONATE, sizeof(struct wire_donate));
+        struct message *m = message_new(WIRE_REGISTER, sizeof(struct wire_register));
         struct control c = { 0 };
 
         if (!m)
                 return handle_fail(kv, -ENOMEM, "out of memory");
         m->fd = d->fd;
         m->region = d->number;
-        ((struct wire_donate *)m->data)->offset = d->offset;
-        ((struct wire_donate *)m->data)->bytes = d->bytes;
+        ((struct wire_register *)m->data)->offset = d->offset;
+        ((struct wire_register *)m->data)->bytes = d->bytes;
         return message_call(kv, m, &c, handle_deadline(0, kv->request_timeout_ms));
 }
 
-const char *donated_check(const struct kvcache *kv, const struct wire_reply *reply)
+const char *buffer_check(const struct kvcache *kv, const struct wire_reply *reply)
 {
-        if (reply->value == WIRE_REGION_LANE)
-                return "a region with the lane's number";
+        if (reply->value == WIRE_REGION_STAGING)
+                return "a region with the staging area's number";
         for (unsigned i = 0; i < kv->conn->n_regions; i++)
                 if (kv->conn->regions[i].id == reply->value)
                         return "a region's number twice";
@@ -116,24 +116,24 @@ const char *donated_check(const struct kvcache *kv, const struct wire_reply *rep
 
 /* Ends a region of the daemon's that nobody here knows. Without memory for that it ends with the
  * session. */
-static void donated_send_back(struct kvcache *kv, uint32_t id)
+static void buffer_send_back(struct kvcache *kv, uint32_t id)
 {
-        struct message *m = message_new(WIRE_WITHDRAW, sizeof(struct wire_withdraw));
+        struct message *m = message_new(WIRE_UNREGISTER, sizeof(struct wire_unregister));
 
         if (!m)
                 return;
-        ((struct wire_withdraw *)m->data)->region = id;
+        ((struct wire_unregister *)m->data)->region = id;
         message_queue(kv, m);
 }
 
-void donated_take(struct kvcache *kv, const struct message *m, const struct wire_reply *reply)
+void buffer_take(struct kvcache *kv, const struct message *m, const struct wire_reply *reply)
 {
-        struct donated *d = donated_by_number(kv, m->region);
+        struct buffer *d = buffer_by_number(kv, m->region);
         struct conn *c = kv->conn;
 
-        if (!d || d->leaving || donated_in_session(kv, d) ||
+        if (!d || d->leaving || buffer_in_session(kv, d) ||
             c->n_regions == ARRAY_SIZE(c->regions)) {
-                donated_send_back(kv, reply->value);
+                buffer_send_back(kv, reply->value);
                 return;
         }
         c->regions[c->n_regions++] = (struct conn_region){
@@ -145,15 +145,15 @@ void donated_take(struct kvcache *kv, const struct message *m, const struct wire
         d->session = kv->sessions;
 }
 
-int donated_ready(struct kvcache *kv, const struct donated *d, uint64_t *tried, int *ret_refused)
+int buffer_ready(struct kvcache *kv, const struct buffer *d, uint64_t *tried, int *ret_refused)
 {
-        uint64_t bit = UINT64_C(1) << (d - kv->donated);
+        uint64_t bit = UINT64_C(1) << (d - kv->buffers);
         int r;
 
-        if (donated_in_session(kv, d) || (*tried & bit))
+        if (buffer_in_session(kv, d) || (*tried & bit))
                 return 0;
         *tried |= bit;
-        r = donated_call(kv, d);
+        r = buffer_call(kv, d);
         if (r == 0 || r == -ECONNRESET || r == -ETIMEDOUT || r == -ENOMEM)
                 return r;
         *ret_refused = r;
@@ -165,7 +165,7 @@ static_assert(WIRE_MAX_REGIONS <= 64, "a bit for each region");
  * daemon, even where they are allocated: they are touched here, by the kernel, which gives an error
  * instead of a signal where the file is too short. The daemon has the last word on what it takes.
  */
-static int donated_map(struct kvcache *kv, struct donated *d, void *base)
+static int buffer_map(struct kvcache *kv, struct buffer *d, void *base)
 {
         char reason[128];
         void *p;
@@ -190,27 +190,27 @@ static int donated_map(struct kvcache *kv, struct donated *d, void *base)
         return 0;
 }
 
-static int donated_new(struct kvcache *kv, const struct kvcache_buffer_options *o,
-                       uint32_t *ret_region, void **ret_base)
+static int buffer_new(struct kvcache *kv, const struct kvcache_buffer_options *o,
+                      uint32_t *ret_region, void **ret_base)
 {
-        struct donated *d = &kv->donated[kv->n_donated];
+        struct buffer *d = &kv->buffers[kv->n_buffers];
         int r;
 
-        *d = (struct donated){ .offset = o->offset, .bytes = o->bytes };
+        *d = (struct buffer){ .offset = o->offset, .bytes = o->bytes };
         d->fd = fcntl(o->fd, F_DUPFD_CLOEXEC, 3);
         if (d->fd < 0)
                 return handle_fail(kv, errno == EBADF ? -EINVAL : -errno,
                                    "the region's descriptor cannot be duplicated");
-        r = donated_map(kv, d, o->base);
+        r = buffer_map(kv, d, o->base);
         if (r < 0) {
                 closep(&d->fd);
                 return r;
         }
-        d->number = ++kv->donated_ever;
-        kv->n_donated++;
-        r = donated_call(kv, d);
+        d->number = ++kv->buffers_ever;
+        kv->n_buffers++;
+        r = buffer_call(kv, d);
         if (r < 0) {
-                donated_remove(kv, d, false);
+                buffer_remove(kv, d, false);
                 return r;
         }
         *ret_region = d->number;
@@ -220,7 +220,7 @@ static int donated_new(struct kvcache *kv, const struct kvcache_buffer_options *
 }
 
 /* In numbers that fit everywhere, and clear of the other regions. */
-static int donated_check_options(struct kvcache *kv, const struct kvcache_buffer_options *o)
+static int buffer_check_options(struct kvcache *kv, const struct kvcache_buffer_options *o)
 {
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end;
         uintptr_t base = (uintptr_t)o->base, base_end;
@@ -234,16 +234,16 @@ static int donated_check_options(struct kvcache *kv, const struct kvcache_buffer
                 return handle_fail(kv, -EINVAL, "a region is one or more whole pages of a file");
         if (o->base && (base % page != 0 || !checked_add(base, o->bytes, &base_end)))
                 return handle_fail(kv, -EINVAL, "a region is mapped at the start of a page");
-        if (kv->n_donated == ARRAY_SIZE(kv->donated))
+        if (kv->n_buffers == ARRAY_SIZE(kv->buffers))
                 return handle_fail(kv, -EINVAL, "a handle has at most %d regions",
                                    WIRE_MAX_REGIONS);
-        for (unsigned i = 0; o->base && i < kv->n_donated; i++) {
-                const struct donated *d = &kv->donated[i];
+        for (unsigned i = 0; o->base && i < kv->n_buffers; i++) {
+                const struct buffer *d = &kv->buffers[i];
 
                 if (base < (uintptr_t)d->base + d->bytes && (uintptr_t)d->base < base + o->bytes)
                         return handle_fail(kv, -EINVAL, "this memory is in region %u already%s",
                                            d->number,
-                                           d->leaving ? ", which is still being withdrawn" : "");
+                                           d->leaving ? ", which is still being unregistered" : "");
         }
         return 0;
 }
@@ -264,23 +264,23 @@ int kvcache_buffer_register(struct kvcache *kv, const struct kvcache_buffer_opti
         if (!o.base && !ret_base)
                 return handle_fail(kv, -EINVAL,
                                    "neither a mapping nor room for its address is given");
-        r = donated_check_options(kv, &o);
+        r = buffer_check_options(kv, &o);
         if (r < 0)
                 return r;
         message_check_idle(kv);
         r = handle_connected(kv);
         if (r == 0)
-                r = donated_new(kv, &o, ret_buffer, ret_base);
+                r = buffer_new(kv, &o, ret_buffer, ret_base);
         handle_leave(kv);
         return r;
 }
 
-/* --- withdrawing --- */
+/* --- unregistering --- */
 
-void donated_withdrawn(struct kvcache *kv, const struct message *m)
+void buffer_unregistered(struct kvcache *kv, const struct message *m)
 {
-        uint32_t id = ((const struct wire_withdraw *)m->data)->region;
-        struct donated *d = donated_by_number(kv, m->region);
+        uint32_t id = ((const struct wire_unregister *)m->data)->region;
+        struct buffer *d = buffer_by_number(kv, m->region);
         struct conn *c = kv->conn;
 
         for (unsigned i = 0; i < c->n_regions; i++)
@@ -293,36 +293,36 @@ void donated_withdrawn(struct kvcache *kv, const struct message *m)
 }
 
 /* One that an earlier call has sent and did not wait for to the end. */
-static bool donated_is_withdrawing(const struct kvcache *kv, const struct donated *d)
+static bool buffer_is_leaving(const struct kvcache *kv, const struct buffer *d)
 {
         for (unsigned i = 0; i < WIRE_MAX_INFLIGHT; i++)
-                if (kv->inflight[i] && kv->inflight[i]->op == WIRE_WITHDRAW &&
+                if (kv->inflight[i] && kv->inflight[i]->op == WIRE_UNREGISTER &&
                     kv->inflight[i]->region == d->number)
                         return true;
         return false;
 }
 
-static int donated_call_back(struct kvcache *kv, const struct donated *d, int64_t deadline)
+static int buffer_call_back(struct kvcache *kv, const struct buffer *d, int64_t deadline)
 {
-        struct message *m = message_new(WIRE_WITHDRAW, sizeof(struct wire_withdraw));
+        struct message *m = message_new(WIRE_UNREGISTER, sizeof(struct wire_unregister));
         struct control c = { 0 };
 
         if (!m)
                 return handle_fail(kv, -ENOMEM, "out of memory");
         m->region = d->number;
-        ((struct wire_withdraw *)m->data)->region = d->id;
+        ((struct wire_unregister *)m->data)->region = d->id;
         return message_call(kv, m, &c, deadline);
 }
 
-static int donated_withdraw(struct kvcache *kv, struct donated *d)
+static int buffer_unregister(struct kvcache *kv, struct buffer *d)
 {
         int64_t deadline = handle_deadline(0, kv->request_timeout_ms);
         int r = 0;
 
         d->leaving = true;
-        while (donated_in_session(kv, d)) {
-                if (!donated_is_withdrawing(kv, d))
-                        r = donated_call_back(kv, d, deadline);
+        while (buffer_in_session(kv, d)) {
+                if (!buffer_is_leaving(kv, d))
+                        r = buffer_call_back(kv, d, deadline);
                 else if (handle_now_ns() < deadline)
                         (void)message_wait(kv, deadline);
                 else
@@ -342,28 +342,28 @@ static int donated_withdraw(struct kvcache *kv, struct donated *d)
                         return handle_fail(kv, -ETIMEDOUT,
                                            "a daemon that is gone still uses the region's memory");
                 if (kv->conn && kv->n_inflight > 0)
-                        (void)message_wait(kv, now + DONATED_POLL_MS * INT64_C(1000000));
+                        (void)message_wait(kv, now + BUFFER_POLL_MS * INT64_C(1000000));
                 else
-                        (void)poll(NULL, 0, DONATED_POLL_MS);
+                        (void)poll(NULL, 0, BUFFER_POLL_MS);
                 request_expire(kv, handle_now_ns());
         }
-        donated_remove(kv, d, false);
+        buffer_remove(kv, d, false);
         return 0;
 }
 
 int kvcache_buffer_unregister(struct kvcache *kv, uint32_t buffer)
 {
-        struct donated *d;
+        struct buffer *d;
         int r;
 
         r = handle_enter(kv);
         if (r < 0)
                 return r;
-        d = donated_by_number(kv, buffer);
+        d = buffer_by_number(kv, buffer);
         if (!d)
                 return handle_fail(kv, -EINVAL, "%u is no buffer of this handle", buffer);
         message_check_idle(kv);
-        r = donated_withdraw(kv, d);
+        r = buffer_unregister(kv, d);
         handle_leave(kv);
         return r;
 }

@@ -2,8 +2,8 @@
 /* One session with one daemon process: connect, HELLO, the descriptors and what they must be, the
  * mapping.
  *
- * Runs in the handle's thread. Owns the socket, the pool's mapping, the lane and the liveness
- * descriptor.
+ * Runs in the handle's thread. Owns the socket, the pool's mapping, the staging area and the
+ * liveness descriptor.
  *
  * Happy path: connect to the first socket that is there, send HELLO, get the pool's and the
  * liveness file's descriptors, see that the pool is sealed against shrinking, growing, new seals
@@ -70,14 +70,14 @@ struct conn *conn_free(struct conn *c, bool forked)
                         close(c->sock);
         } else {
                 conn_close_pool(c);
-                lookup_map_fini(&c->lookup);
+                lookup_fini(&c->lookup);
                 tally_fini(&c->tally);
         }
         while ((m = TAILQ_FIRST(&c->ghosts))) {
                 TAILQ_REMOVE(&c->ghosts, m, link);
                 message_free(m);
         }
-        lane_fini(&c->lane, !forked);
+        staging_fini(&c->staging, !forked);
         closep(&c->live_fd);
         free(c);
         return NULL;
@@ -274,7 +274,7 @@ static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MA
         if (reply.hdr.len != (size_t)n || reply.hdr.op != (WIRE_HELLO | WIRE_REPLY) ||
             reply.hdr.flags != 0 || reply.hdr.tag != hello.hdr.tag)
                 return handle_fail(kv, -EBADMSG,
-                                   "the daemon's answer to the greeting makes no sense");
+                                   "the daemon's answer to the greeting is malformed");
         if (reply.status != WIRE_OK)
                 return handle_fail_text(
                         kv, message_errno(reply.status), "the daemon refuses this client",
@@ -290,14 +290,14 @@ static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MA
                         result.version, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
         if (result.max_keys == 0 || result.max_inflight == 0 || result.max_message < MIN_MESSAGE ||
             result.max_chunk == 0)
-                return handle_fail(kv, -EBADMSG, "the daemon's limits make no sense");
+                return handle_fail(kv, -EBADMSG, "the daemon's limits are malformed");
 
         c->version = result.version;
         c->max_keys = MIN(result.max_keys, (uint32_t)WIRE_MAX_KEYS);
         c->max_inflight = MIN(result.max_inflight, (uint32_t)WIRE_MAX_INFLIGHT);
         c->max_message = MIN(result.max_message, (uint32_t)WIRE_MAX_MESSAGE);
         c->max_chunk = MIN(result.max_chunk, (uint64_t)UINT32_MAX);
-        c->lane_max = result.lane_max;
+        c->staging_max = result.staging_max;
         c->features = result.features;
         memcpy(c->instance, result.instance, sizeof(c->instance));
         return conn_map_pool(kv, c, fds[0], result.pool_bytes);

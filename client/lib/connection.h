@@ -4,8 +4,9 @@
  *
  * A session that has ended is kept while somebody may look at its memory: the pool and the socket
  * until the last lease is given back (a daemon that ended the session but lives frees the leases
- * when the socket closes), the lane until its places are released and no I/O of a dead daemon can
- * reach them any more. Of donated memory it knows until then which requests have named it. */
+ * when the socket closes), the staging area until its places are released and no I/O of a dead
+ * daemon can reach them any more. Of registered memory it knows until then which requests have
+ * named it. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,7 +23,7 @@ struct message;
 
 TAILQ_HEAD(message_list, message);
 
-/* A donated region as this session knows it. */
+/* A registered buffer as this session knows it. */
 struct conn_region {
         uint32_t id; /* the daemon's number */
         uint8_t *base;
@@ -38,13 +39,13 @@ struct conn {
                       */
         const uint8_t *pool; /* NULL: unmapped */
         uint64_t pool_bytes;
-        uint64_t max_chunk, lane_max, features;
+        uint64_t max_chunk, staging_max, features;
         uint32_t max_keys, max_inflight, max_message;
         uint16_t version;
         uint8_t instance[WIRE_INSTANCE_BYTES];
-        struct lane lane;
-        struct lookup_map lookup; /* of a session that is up */
-        struct tally tally;       /* likewise */
+        struct staging staging;
+        struct lookup_serial lookup; /* of a session that is up */
+        struct tally tally;          /* likewise */
         struct conn_region regions[WIRE_MAX_REGIONS];
         unsigned n_regions;
         uint64_t leases;            /* that the user holds */

@@ -4,11 +4,11 @@
  * Runs in the handle's thread. Owns the messages until they are queued.
  *
  * Messages are runs of keys that make sense, as long as may be; a key that makes none gets its
- * verdict here and ends a run. A put's data that is in the lane or in donated regions stays where
- * it is, in pieces if it is several; other data is copied to the lane. As soon as one key of a
- * message is in pieces, all are: a key that lies in one place has one piece. Failures (no memory,
- * no room in the lane, a place that was not acquired, too many pieces) leave what was built so far
- * to build_undo(). */
+ * verdict here and ends a run. A put's data that is in the staging area or in registered buffers
+ * stays where it is, in pieces if it is several; other data is copied to the staging area. As soon
+ * as one key of a message is in pieces, all are: a key that lies in one place has one piece.
+ * Failures (no memory, no room in the staging area, a place that was not acquired, too many pieces)
+ * leave what was built so far to encode_undo(). */
 #include "lib/encode.h"
 
 #include <assert.h>
@@ -20,7 +20,7 @@
 #include "lib/message.h"
 #include "lib/request.h"
 
-unsigned build_wire_op(enum kvcache_op op)
+unsigned encode_wire_op(enum kvcache_op op)
 {
         switch (op) {
         case KVCACHE_OP_PUT:
@@ -44,20 +44,21 @@ unsigned build_wire_op(enum kvcache_op op)
         return 0;
 }
 
-static const struct resolved_key *build_key(const struct build *b, size_t i)
+static const struct resolved_key *encode_key(const struct encode *b, size_t i)
 {
         return &b->keys->keys[i];
 }
 
 /* --- naming them --- */
 
-/* The next piece of a message; a place in the lane gets a reference. False: nobody has acquired
- * it. */
-static bool build_piece(struct build *b, struct message *m, const struct place *p)
+/* The next piece of a message; a place in the staging area gets a reference. False: nobody has
+ * acquired it. */
+static bool encode_piece(struct encode *b, struct message *m, const struct place *p)
 {
         struct wire_piece *pieces = (struct wire_piece *)(m->data + m->pieces_at);
 
-        if (p->region == WIRE_REGION_LANE && !lane_ref(&b->kv->conn->lane, p->offset, p->bytes))
+        if (p->region == WIRE_REGION_STAGING &&
+            !staging_ref(&b->kv->conn->staging, p->offset, p->bytes))
                 return false;
         pieces[m->n_pieces++] = (struct wire_piece){ p->offset, (uint32_t)p->bytes, p->region };
         return true;
@@ -65,10 +66,10 @@ static bool build_piece(struct build *b, struct message *m, const struct place *
 
 /* Names where a key's bytes are: `copy`, or else all of its pieces, which are shared. `*ret` is
  * what the key's entry says: one place, or its pieces. */
-static int build_name(struct build *b, struct message *m, const struct place *copy,
-                      const struct resolved_key *k, struct place *ret)
+static int encode_name(struct encode *b, struct message *m, const struct place *copy,
+                       const struct resolved_key *k, struct place *ret)
 {
-        struct lane *l = &b->kv->conn->lane;
+        struct staging *l = &b->kv->conn->staging;
         uint32_t n = copy ? 1 : k->n_pieces;
         uint16_t first = m->n_pieces;
         uint64_t bytes = 0;
@@ -79,23 +80,24 @@ static int build_name(struct build *b, struct message *m, const struct place *co
 
                 p.bytes = MIN(p.bytes, (uint64_t)UINT32_MAX);
                 if (m->pieces_at)
-                        ok = build_piece(b, m, &p);
+                        ok = encode_piece(b, m, &p);
                 else
-                        ok = p.region != WIRE_REGION_LANE || lane_ref(l, p.offset, p.bytes);
+                        ok = p.region != WIRE_REGION_STAGING || staging_ref(l, p.offset, p.bytes);
                 bytes += p.bytes;
                 *ret = p;
         }
         if (!ok)
-                return handle_fail(b->kv, -EINVAL,
-                                   "the memory of key %zu lies in the lane, but in no acquired "
-                                   "place",
-                                   m->first + m->count);
+                return handle_fail(
+                        b->kv, -EINVAL,
+                        "the memory of key %zu lies in the staging area, but in no acquired "
+                        "place",
+                        m->first + m->count);
         if (m->pieces_at)
                 *ret = (struct place){ .region = n, .offset = first, .bytes = bytes };
         return 0;
 }
 
-static void build_gather(const struct build *b, const struct resolved_key *k, uint8_t *to)
+static void encode_gather(const struct encode *b, const struct resolved_key *k, uint8_t *to)
 {
         const struct resolved_piece *p = &b->keys->pieces[k->first_piece];
 
@@ -105,56 +107,56 @@ static void build_gather(const struct build *b, const struct resolved_key *k, ui
         }
 }
 
-/* Names the bytes of a put. What is in no shared memory is copied to the lane: to one place for all
- * of the message if there is one so long, else to one each. Every entry gets a reference on its
- * place there. */
-static int build_put(struct build *b, struct message *m)
+/* Names the bytes of a put. What is in no shared memory is copied to the staging area: to one place
+ * for all of the message if there is one so long, else to one each. Every entry gets a reference on
+ * its place there. */
+static int encode_put(struct encode *b, struct message *m)
 {
         struct wire_put *puts = (struct wire_put *)(m->data + sizeof(struct wire_batch));
-        const struct resolved_key *keys = build_key(b, m->first);
+        const struct resolved_key *keys = encode_key(b, m->first);
         uint64_t copied = 0, place = 0, at = 0;
-        struct lane *l = &b->kv->conn->lane;
+        struct staging *l = &b->kv->conn->staging;
         bool together = false;
         unsigned n = m->count;
         int r = 0;
 
         for (unsigned i = 0; i < n; i++)
                 if (!keys[i].shared)
-                        copied += round_up(keys[i].bytes, LANE_ALIGN); /* 1,024 times 4 GiB */
+                        copied += round_up(keys[i].bytes, STAGING_ALIGN); /* 1,024 times 4 GiB */
         if (copied > 0)
-                together = lane_acquire(l, copied, true, &place) == 0;
+                together = staging_acquire(l, copied, true, &place) == 0;
         at = place;
 
         m->moves = true;
         for (m->count = 0; m->count < n; m->count++) {
                 const struct resolved_key *k = &keys[m->count];
                 bool copy = !k->shared;
-                struct place to = { WIRE_REGION_LANE, at, copy ? k->bytes : 0 }, named = { 0 };
+                struct place to = { WIRE_REGION_STAGING, at, copy ? k->bytes : 0 }, named = { 0 };
                 struct wire_put *put = &puts[m->count];
 
                 memcpy(&put->key, k->key, sizeof(put->key));
                 if (copy && together) {
-                        at += round_up(to.bytes, LANE_ALIGN);
+                        at += round_up(to.bytes, STAGING_ALIGN);
                 } else if (copy) {
-                        r = lane_acquire(l, to.bytes, false, &to.offset);
+                        r = staging_acquire(l, to.bytes, false, &to.offset);
                         if (r < 0)
                                 break;
                 }
-                r = build_name(b, m, copy ? &to : NULL, k, &named);
+                r = encode_name(b, m, copy ? &to : NULL, k, &named);
                 if (r < 0)
                         break;
                 put->region = named.region;
                 put->offset = named.offset;
                 put->length = (uint32_t)named.bytes;
                 if (copy)
-                        build_gather(b, k, l->base + to.offset);
+                        encode_gather(b, k, l->base + to.offset);
         }
         if (together)
-                (void)lane_release(l, place); /* from here on its references keep it */
+                (void)staging_release(l, place); /* from here on its references keep it */
         return r;
 }
 
-static int build_get(struct build *b, struct message *m)
+static int encode_get(struct encode *b, struct message *m)
 {
         struct wire_get *gets = (struct wire_get *)(m->data + sizeof(struct wire_batch));
         unsigned n = m->count;
@@ -162,7 +164,7 @@ static int build_get(struct build *b, struct message *m)
 
         m->moves = b->into;
         for (m->count = 0; m->count < n; m->count++) {
-                const struct resolved_key *k = build_key(b, m->first + m->count);
+                const struct resolved_key *k = encode_key(b, m->first + m->count);
                 struct wire_get *get = &gets[m->count];
                 struct place named = { 0 };
 
@@ -171,7 +173,7 @@ static int build_get(struct build *b, struct message *m)
                 get->range_length = k->range_length;
                 if (!b->into)
                         continue;
-                r = build_name(b, m, NULL, k, &named);
+                r = encode_name(b, m, NULL, k, &named);
                 if (r < 0)
                         return r;
                 get->into_region = named.region;
@@ -183,13 +185,13 @@ static int build_get(struct build *b, struct message *m)
 
 /* One message for the entries [first, first + count), all of which make sense, with so many pieces
  * if any. */
-static int build_message(struct build *b, size_t first, uint32_t count, uint32_t pieces)
+static int encode_message(struct encode *b, size_t first, uint32_t count, uint32_t pieces)
 {
         const struct kvcache_request *u = b->user;
-        unsigned op = build_wire_op(u->op);
+        unsigned op = encode_wire_op(u->op);
         size_t entry = wire_entry_bytes(op);
         bool chained = wire_op_is_chained(op);
-        const struct kvcache_key *parent = first > 0 ? build_key(b, first - 1)->key : u->parent;
+        const struct kvcache_key *parent = first > 0 ? encode_key(b, first - 1)->key : u->parent;
         struct message *m, *before = TAILQ_LAST(&b->messages, message_list);
         struct wire_batch *batch;
         int r = 0;
@@ -224,18 +226,18 @@ static int build_message(struct build *b, size_t first, uint32_t count, uint32_t
                 batch->ack = (uint8_t)u->ack;
                 if (u->flags & KVCACHE_KEEP_LEASE)
                         batch->hdr.flags |= WIRE_F_LEASE;
-                r = build_put(b, m);
+                r = encode_put(b, m);
                 break;
         case WIRE_GET:
                 if (b->into)
                         batch->hdr.flags |= WIRE_F_INTO;
-                r = build_get(b, m);
+                r = encode_get(b, m);
                 break;
         default:
                 if (op == WIRE_EVICT)
                         batch->tiers = (uint8_t)(u->tiers ? u->tiers : KVCACHE_TIER_ALL);
                 for (uint32_t i = 0; i < count; i++)
-                        memcpy(m->data + sizeof(*batch) + i * entry, build_key(b, first + i)->key,
+                        memcpy(m->data + sizeof(*batch) + i * entry, encode_key(b, first + i)->key,
                                entry);
                 break;
         }
@@ -243,9 +245,9 @@ static int build_message(struct build *b, size_t first, uint32_t count, uint32_t
 }
 
 /* How many pieces the message names for this key: 1 if it lies in one place, or is copied. */
-static uint32_t build_pieces(const struct build *b, size_t i)
+static uint32_t encode_pieces(const struct encode *b, size_t i)
 {
-        const struct resolved_key *k = build_key(b, i);
+        const struct resolved_key *k = encode_key(b, i);
 
         if (b->user->op != KVCACHE_OP_PUT && !b->into)
                 return 1;
@@ -254,16 +256,16 @@ static uint32_t build_pieces(const struct build *b, size_t i)
 
 /* How many of the entries from `from` on one message holds, and their pieces, if any are in pieces.
  */
-static uint32_t build_run(const struct build *b, size_t from, uint32_t *ret_pieces)
+static uint32_t encode_run(const struct encode *b, size_t from, uint32_t *ret_pieces)
 {
-        size_t end = b->first + b->count, entry = wire_entry_bytes(build_wire_op(b->user->op));
+        size_t end = b->first + b->count, entry = wire_entry_bytes(encode_wire_op(b->user->op));
         uint64_t pieces = 0, bytes;
         bool in_pieces = false;
         uint32_t n = 0;
 
         while (from + n < end && n < b->per_message &&
-               build_key(b, from + n)->status == KVCACHE_OK) {
-                uint32_t more = build_pieces(b, from + n);
+               encode_key(b, from + n)->status == KVCACHE_OK) {
+                uint32_t more = encode_pieces(b, from + n);
                 bool any = in_pieces || more > 1;
 
                 bytes = sizeof(struct wire_batch) + (n + 1) * entry;
@@ -279,13 +281,13 @@ static uint32_t build_run(const struct build *b, size_t from, uint32_t *ret_piec
         return n;
 }
 
-static int build_messages(struct build *b)
+static int encode_messages(struct encode *b)
 {
         size_t i = b->first, end = b->first + b->count;
         int r;
 
         while (i < end) {
-                int status = build_key(b, i)->status;
+                int status = encode_key(b, i)->status;
                 uint32_t n, pieces = 0;
 
                 if (status != KVCACHE_OK) {
@@ -293,12 +295,12 @@ static int build_messages(struct build *b)
                         i++;
                         continue;
                 }
-                n = build_run(b, i, &pieces);
+                n = encode_run(b, i, &pieces);
                 if (n == 0)
                         return handle_fail(b->kv, -E2BIG,
                                            "key %zu has %u pieces, more than a message holds", i,
-                                           build_key(b, i)->n_pieces);
-                r = build_message(b, i, n, pieces);
+                                           encode_key(b, i)->n_pieces);
+                r = encode_message(b, i, n, pieces);
                 if (r < 0)
                         return r;
                 b->request->n_messages++;
@@ -307,39 +309,39 @@ static int build_messages(struct build *b)
         return 0;
 }
 
-void build_undo(struct build *b)
+void encode_undo(struct encode *b)
 {
         struct message *m;
 
         while ((m = TAILQ_FIRST(&b->messages))) {
                 TAILQ_REMOVE(&b->messages, m, link);
-                message_unref_lane(m, &b->kv->conn->lane);
+                message_unref_staging(m, &b->kv->conn->staging);
                 message_free(m);
         }
 }
 
 /* A `get into` whose rooms are all in memory that this session shares is the daemon's work.
- * Elsewhere (the place of a lane whose daemon has ended, or any other memory) the library copies
- * from the pool when the reply comes. */
-static void build_prepare(struct build *b)
+ * Elsewhere (the place of a staging area whose daemon has ended, or any other memory) the library
+ * copies from the pool when the reply comes. */
+static void encode_prepare(struct encode *b)
 {
         const struct kvcache_request *u = b->user;
         struct kvcache *kv = b->kv;
 
         b->per_message = (uint32_t)MIN((size_t)kv->conn->max_keys,
                                        (kv->conn->max_message - sizeof(struct wire_batch)) /
-                                               wire_entry_bytes(build_wire_op(u->op)));
+                                               wire_entry_bytes(encode_wire_op(u->op)));
         b->into = u->op == KVCACHE_OP_GET_INTO && b->keys->all_shared;
 }
 
-int build_request(struct build *b, bool more)
+int encode_request(struct encode *b, bool more)
 {
         const struct kvcache_request *u = b->user;
         struct message *last;
         int r;
 
-        build_prepare(b);
-        r = build_messages(b);
+        encode_prepare(b);
+        r = encode_messages(b);
         if (r < 0)
                 return r;
         last = TAILQ_LAST(&b->messages, message_list);

@@ -5,7 +5,7 @@
 #include "lib/handle.h"
 #include "lib/resolve.h"
 
-struct build {
+struct encode {
         struct kvcache *kv;
         const struct kvcache_request *user;
         const struct resolved *keys; /* of all of the user's */
@@ -20,11 +20,11 @@ struct build {
 };
 
 /* Of the op: 0 if there is none such. */
-unsigned build_wire_op(enum kvcache_op op);
+unsigned encode_wire_op(enum kvcache_op op);
 
 /* Fills `messages`, which is initialized; with `more`, the chain goes on after the last. 0;
- * -ENOMEM; -ENOBUFS, -E2BIG: the data does not fit into the lane now, or ever; -E2BIG: a key has
- * more pieces than a message holds; -EINVAL: memory in the lane, but in no acquired place. After a
- * failure build_undo() is due. */
-int build_request(struct build *b, bool more);
-void build_undo(struct build *b);
+ * -ENOMEM; -ENOBUFS, -E2BIG: the data does not fit into the staging area now, or ever; -E2BIG: a
+ * key has more pieces than a message holds; -EINVAL: memory in the staging area, but in no acquired
+ * place. After a failure encode_undo() is due. */
+int encode_request(struct encode *b, bool more);
+void encode_undo(struct encode *b);

@@ -232,7 +232,7 @@ static void handle_free(struct kvcache *kv)
                 TAILQ_REMOVE(&kv->ended, c, link);
                 conn_free(c, forked);
         }
-        donated_free_all(kv, forked);
+        buffer_free_all(kv, forked);
         control_namespaces_free(kv);
         lease_table_fini(&kv->leases);
         free(kv->releases);
@@ -282,7 +282,7 @@ static int handle_setup(struct kvcache *kv, const struct kvcache_options *o)
         kv->flags = o->flags;
         kv->connect_timeout_ms = o->connect_timeout_ms ? o->connect_timeout_ms : CONNECT_TIMEOUT_MS;
         kv->request_timeout_ms = o->request_timeout_ms ? o->request_timeout_ms : REQUEST_TIMEOUT_MS;
-        kv->lane_bytes = o->staging_bytes;
+        kv->staging_bytes = o->staging_bytes;
         for (size_t i = 0; i < sizeof(kv->client_name) - 1 && name[i]; i++)
                 kv->client_name[i] = name[i] >= ' ' && name[i] <= '~' ? name[i] : '?';
         if (o->socket_path) {
@@ -377,7 +377,7 @@ int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
                 .protocol_version = kv->conn->version,
                 .pool_bytes = kv->conn->pool_bytes,
                 .max_chunk_bytes = kv->conn->max_chunk,
-                .staging_bytes = kv->conn->lane.bytes,
+                .staging_bytes = kv->conn->staging.bytes,
                 .reconnects = kv->sessions - 1,
                 .lookup_bytes = kv->conn->lookup.bytes,
                 .lookups_local = kv->lookups_local,

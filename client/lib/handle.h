@@ -21,9 +21,9 @@ struct namespace
         char *fingerprint; /* NULL: not compared */
         uint64_t chunk_bytes;
         uint32_t flags;
-        uint32_t id;         /* the daemon's */
-        uint64_t session;    /* that gave the id; another one: to be opened again */
-        uint64_t lookup_map; /* whose secret this is; another one: to be made anew */
+        uint32_t id;            /* the daemon's */
+        uint64_t session;       /* that gave the id; another one: to be opened again */
+        uint64_t lookup_serial; /* whose secret this is; another one: to be made anew */
         struct key_secret lookup_secret;
 };
 
@@ -35,7 +35,7 @@ struct kvcache {
         char client_name[WIRE_CLIENT_NAME];
         uint32_t flags;
         int connect_timeout_ms, request_timeout_ms;
-        uint64_t lane_bytes;
+        uint64_t staging_bytes;
 
         struct conn *conn; /* NULL: to be connected anew */
         struct conn_list ended;
@@ -43,9 +43,9 @@ struct kvcache {
         struct namespace *namespaces;
         uint32_t n_namespaces;
 
-        struct donated donated[WIRE_MAX_REGIONS];
-        unsigned n_donated, donated_hint; /* the one that was found last */
-        uint32_t donated_ever;
+        struct buffer buffers[WIRE_MAX_REGIONS];
+        unsigned n_buffers, buffer_hint; /* the one that was found last */
+        uint32_t buffers_ever;
 
         struct lease_table leases;
         struct wire_lease *releases; /* of `conn`, to ride on the next message */
@@ -64,8 +64,8 @@ struct kvcache {
         size_t n_async;               /* in either, to be reaped by the user */
         int64_t next_deadline;        /* none of `requests` is due before */
 
-        uint64_t lookup_maps;   /* there have been */
-        uint64_t lookups_local; /* keys answered from them */
+        uint64_t lookups_mapped; /* there have been */
+        uint64_t lookups_local;  /* keys answered from them */
 
         int epoll_fd, timer_fd;
         bool fd_is_known; /* to the user: before that nobody waits for the timer */

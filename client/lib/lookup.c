@@ -52,7 +52,7 @@ static int64_t now_ms(void)
         return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-void lookup_map_fini(struct lookup_map *l)
+void lookup_fini(struct lookup_serial *l)
 {
         if (l->base)
                 munmap((void *)l->base, l->bytes);
@@ -62,9 +62,9 @@ void lookup_map_fini(struct lookup_map *l)
 
 /* --- getting it --- */
 
-void lookup_map_want(struct kvcache *kv)
+void lookup_want(struct kvcache *kv)
 {
-        struct lookup_map *l = &kv->conn->lookup;
+        struct lookup_serial *l = &kv->conn->lookup;
         struct message *m;
 
         if (!(kv->conn->features & WIRE_FEATURE_LOOKUP) || (kv->flags & KVCACHE_NO_LOOKUP) ||
@@ -80,7 +80,7 @@ void lookup_map_want(struct kvcache *kv)
 }
 
 /* 0, or -errno. */
-static int map(struct lookup_map *l, int fd, uint64_t bytes)
+static int map(struct lookup_serial *l, int fd, uint64_t bytes)
 {
         int seals = fcntl(fd, F_GET_SEALS);
         struct stat st;
@@ -106,9 +106,9 @@ static int map(struct lookup_map *l, int fd, uint64_t bytes)
         return 0;
 }
 
-void lookup_map_take(struct kvcache *kv, const struct wire_reply *reply, int fd, int tally_fd)
+void lookup_take(struct kvcache *kv, const struct wire_reply *reply, int fd, int tally_fd)
 {
-        struct lookup_map *l = &kv->conn->lookup;
+        struct lookup_serial *l = &kv->conn->lookup;
 
         l->asking = false;
         if (tally_fd >= 0 && !kv->conn->tally.counts)
@@ -120,17 +120,17 @@ void lookup_map_take(struct kvcache *kv, const struct wire_reply *reply, int fd,
                 return;
         }
         l->not_before = now_ms() + AGAIN_MS;
-        l->serial = ++kv->lookup_maps;
+        l->serial = ++kv->lookups_mapped;
 }
 
 /* --- using it --- */
 
-static bool is_live(struct lookup_map *l)
+static bool is_live(struct lookup_serial *l)
 {
         int64_t age;
 
         if (lookup_state(&l->view) != LOOKUP_LIVE) {
-                lookup_map_fini(l); /* there is another, or will be */
+                lookup_fini(l); /* there is another, or will be */
                 return false;
         }
         age = (int64_t)((uint64_t)now_ms() - lookup_clock_ms(&l->view));
@@ -143,7 +143,7 @@ static bool is_live(struct lookup_map *l)
  * millisecond. */
 static bool is_alive(struct kvcache *kv)
 {
-        struct lookup_map *l = &kv->conn->lookup;
+        struct lookup_serial *l = &kv->conn->lookup;
         struct pollfd p = { .fd = kv->conn->sock, .events = POLLRDHUP };
         int64_t now = handle_now_ns();
 
@@ -177,7 +177,7 @@ static bool is_overtaking(const struct kvcache *kv)
 /* Open in this session, and with the secret of this table. NULL: it is not. */
 static const struct namespace *namespace_of(struct kvcache *kv, uint32_t namespace_handle)
 {
-        const struct lookup_map *l = &kv->conn->lookup;
+        const struct lookup_serial *l = &kv->conn->lookup;
         struct namespace *ns;
 
         if (namespace_handle == 0 || namespace_handle > kv->n_namespaces)
@@ -185,10 +185,10 @@ static const struct namespace *namespace_of(struct kvcache *kv, uint32_t namespa
         ns = &kv->namespaces[namespace_handle - 1];
         if (ns->session != kv->sessions)
                 return NULL;
-        if (ns->lookup_map != l->serial) {
+        if (ns->lookup_serial != l->serial) {
                 lookup_namespace_secret(&l->view.secret, ns->name, strlen(ns->name),
                                         &ns->lookup_secret);
-                ns->lookup_map = l->serial;
+                ns->lookup_serial = l->serial;
         }
         return ns;
 }
@@ -223,7 +223,7 @@ static bool hash_window(const struct look *look, size_t first, struct window *w)
 
                 all_keys &= !key_is_root(k);
                 w->hashes[i] = lookup_hash(look->secret, k);
-                lookup_prefetch_first(look->view, w->hashes[i]);
+                lookup_warm_first(look->view, w->hashes[i]);
         }
         return all_keys;
 }
@@ -258,7 +258,7 @@ static bool match(const struct look *look, size_t *ret_run)
 
                         seen->absent |= (unsigned)!is_there << i;
                         if (!is_there)
-                                lookup_prefetch_second(look->view, seen->hashes[i]);
+                                lookup_warm_second(look->view, seen->hashes[i]);
                 }
         }
         *ret_run = look->count;
@@ -277,7 +277,7 @@ static bool exists(const struct look *look, const struct results *results, size_
                 struct window *now = &windows[step % 2];
 
                 for (size_t i = 0; i < now->n; i++)
-                        lookup_prefetch_second(look->view, now->hashes[i]);
+                        lookup_warm_second(look->view, now->hashes[i]);
                 if (!hash_window(look, (step + 1) * WINDOW, &windows[(step + 1) % 2]))
                         return false;
                 for (size_t i = 0; i < now->n; i++) {
@@ -299,7 +299,7 @@ static bool exists(const struct look *look, const struct results *results, size_
         return true;
 }
 
-bool lookup_map_answer(struct kvcache *kv, const struct kvcache_request *u, uint64_t *ret_value)
+bool lookup_answer(struct kvcache *kv, const struct kvcache_request *u, uint64_t *ret_value)
 {
         bool is_match = u->op == KVCACHE_OP_MATCH;
         const struct results results = { u->results, u->result_size };

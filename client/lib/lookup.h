@@ -13,7 +13,7 @@ struct kvcache_request;
 struct wire_reply;
 
 /* Of a session. */
-struct lookup_map {
+struct lookup_serial {
         const void *base; /* NULL: there is none */
         uint64_t bytes;
         struct lookup_view view;
@@ -25,10 +25,10 @@ struct lookup_map {
 
 /* Answers the request if it can be answered here and now: fills in the results, and how long the
  * leading run of a MATCH is. False: ask the daemon. */
-bool lookup_map_answer(struct kvcache *kv, const struct kvcache_request *user, uint64_t *ret_value);
+bool lookup_answer(struct kvcache *kv, const struct kvcache_request *user, uint64_t *ret_value);
 /* The daemon is being asked: for the index, too, if there is one to be had. */
-void lookup_map_want(struct kvcache *kv);
+void lookup_want(struct kvcache *kv);
 /* The reply to LOOKUP; the descriptors stay the caller's: of the index, of the tally. -1: none. */
-void lookup_map_take(struct kvcache *kv, const struct wire_reply *reply, int fd, int tally_fd);
+void lookup_take(struct kvcache *kv, const struct wire_reply *reply, int fd, int tally_fd);
 /* Unmaps it. */
-void lookup_map_fini(struct lookup_map *l);
+void lookup_fini(struct lookup_serial *l);

@@ -86,13 +86,13 @@ struct place message_place(const struct message *m, unsigned i)
         }
 }
 
-void message_unref_lane(struct message *m, struct lane *l)
+void message_unref_staging(struct message *m, struct staging *l)
 {
         for (unsigned i = 0; i < message_places(m); i++) {
                 struct place p = message_place(m, i);
 
-                if (p.region == WIRE_REGION_LANE)
-                        lane_unref(l, p.offset);
+                if (p.region == WIRE_REGION_STAGING)
+                        staging_unref(l, p.offset);
         }
         m->moves = false;
 }
@@ -232,7 +232,7 @@ static const char *message_check_reply(const struct kvcache *kv, const struct me
 {
         size_t payload = bytes - sizeof(*reply), result = wire_result_bytes(m->op);
         const struct wire_hdr *request = (const struct wire_hdr *)m->data;
-        unsigned fds = m->op == WIRE_LANE || m->op == WIRE_REPORT || m->op == WIRE_LOOKUP;
+        unsigned fds = m->op == WIRE_STAGING || m->op == WIRE_REPORT || m->op == WIRE_LOOKUP;
         unsigned fds_max = fds + (request->flags & WIRE_F_TALLY ? 1 : 0);
 
         if (reply->hdr.op != (m->op | WIRE_REPLY) || reply->hdr.flags != 0)
@@ -271,8 +271,8 @@ static const char *message_check_reply(const struct kvcache *kv, const struct me
                            m->data + sizeof(struct wire_hdr), payload) != 0)
                         return "not the bytes that were sent";
                 return NULL;
-        case WIRE_DONATE:
-                return payload == 0 ? donated_check(kv, reply) : "wrong length";
+        case WIRE_REGISTER:
+                return payload == 0 ? buffer_check(kv, reply) : "wrong length";
         default:
                 return payload == 0 ? NULL : "wrong length";
         }
@@ -287,23 +287,24 @@ static void message_take_control(struct kvcache *kv, struct message *m,
         int error = 0;
 
         if (m->op == WIRE_LOOKUP) {
-                lookup_map_take(kv, reply, n_fds > 0 ? fd[0] : -1, n_fds > 1 ? fd[1] : -1);
+                lookup_take(kv, reply, n_fds > 0 ? fd[0] : -1, n_fds > 1 ? fd[1] : -1);
                 return;
         }
-        if (m->op == WIRE_WITHDRAW && (reply->status == WIRE_OK || reply->status == WIRE_INVALID)) {
-                donated_withdrawn(kv, m); /* or the daemon has no such region: as good */
+        if (m->op == WIRE_UNREGISTER &&
+            (reply->status == WIRE_OK || reply->status == WIRE_INVALID)) {
+                buffer_unregistered(kv, m); /* or the daemon has no such region: as good */
         } else if (reply->status != WIRE_OK) {
                 error = message_errno(reply->status);
                 if (c)
                         handle_fail_text(kv, error, kvcache_status_name(reply->status), payload,
                                          bytes);
-        } else if (m->op == WIRE_LANE && !kv->conn->lane.base) {
-                /* Whether or not the caller still waits: a session gets its lane once. */
-                error = lane_map(&kv->conn->lane, *fd, reply->value64);
+        } else if (m->op == WIRE_STAGING && !kv->conn->staging.base) {
+                /* Whether or not the caller still waits: a session gets its staging area once. */
+                error = staging_map(&kv->conn->staging, *fd, reply->value64);
                 if (error < 0 && c)
-                        handle_fail(kv, error, "the daemon's lane cannot be used");
-        } else if (m->op == WIRE_DONATE) {
-                donated_take(kv, m, reply);
+                        handle_fail(kv, error, "the daemon's staging area cannot be used");
+        } else if (m->op == WIRE_REGISTER) {
+                buffer_take(kv, m, reply);
         }
         if (!c)
                 return;
@@ -338,14 +339,14 @@ static int message_take_reply(struct kvcache *kv, size_t bytes, int fds[static W
                                 ? "nobody asked"
                                 : message_check_reply(kv, m, reply, bytes, n_fds);
         if (wrong)
-                return handle_fail(
-                        kv, -EBADMSG,
-                        "the daemon sent a reply that makes no sense (%s): session closed", wrong);
+                return handle_fail(kv, -EBADMSG,
+                                   "the daemon sent a reply that is malformed (%s): session closed",
+                                   wrong);
 
         kv->inflight[m->tag % WIRE_MAX_INFLIGHT] = NULL;
         kv->n_inflight--;
         if (wire_op_is_batch(m->op)) {
-                message_unref_lane(m, &kv->conn->lane);
+                message_unref_staging(m, &kv->conn->staging);
                 reply_take(kv, m, reply);
         } else {
                 message_take_control(kv, m, reply, fds, n_fds);
@@ -507,7 +508,7 @@ static void message_lost(struct kvcache *kv, struct message *m, struct conn *c, 
                 TAILQ_INSERT_TAIL(&c->ghosts, m, link);
                 return;
         }
-        message_unref_lane(m, &c->lane);
+        message_unref_staging(m, &c->staging);
         message_free(m);
 }
 

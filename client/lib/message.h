@@ -32,13 +32,13 @@ struct message {
         size_t first;            /* key of the request that its first entry is */
         uint16_t op, count;      /* wire op; entries */
         uint32_t bytes;
-        /* It names places that the daemon moves bytes to or from; those in the lane hold a
+        /* It names places that the daemon moves bytes to or from; those in the staging area hold a
          * reference each. */
         bool moves;
         uint16_t n_pieces;  /* of them, where they are pieces: at data + pieces_at */
         uint32_t pieces_at; /* 0: each entry is one place */
         int fd;             /* to go with it: borrowed; -1: none */
-        uint32_t region;    /* DONATE, WITHDRAW: the handle's number for it */
+        uint32_t region;    /* REGISTER, UNREGISTER: the handle's number for it */
         uint64_t tag;
         _Alignas(8) uint8_t data[]; /* struct wire_hdr and what follows */
 };
@@ -46,11 +46,11 @@ struct message {
 /* All zero but the header. NULL: out of memory. */
 struct message *message_new(unsigned op, size_t bytes);
 void message_free(struct message *m);
-/* Gives its references on the lane back. */
-void message_unref_lane(struct message *m, struct lane *l);
+/* Gives its references on the staging area back. */
+void message_unref_staging(struct message *m, struct staging *l);
 /* A place in the client's memory, as the daemon knows it. */
 struct place {
-        uint32_t region; /* WIRE_REGION_LANE, or the daemon's number for a donated one */
+        uint32_t region; /* WIRE_REGION_STAGING, or the daemon's number for a registered one */
         uint64_t offset, bytes;
 };
 /* How many places a message names, and the i-th of them. */

@@ -5,14 +5,14 @@
  * to message.c.
  *
  * Happy path: all messages are built during the submit call, so the user's entries are not needed
- * after it, and data that is not in the lane is copied there. Each reply fills its keys' results;
- * the last one completes the request, which then waits to be reaped. Keys that make no sense get
- * their verdict here and are in no message.
+ * after it, and data that is not in the staging area is copied there. Each reply fills its keys'
+ * results; the last one completes the request, which then waits to be reaped. Keys that are
+ * malformed get their verdict here and are in no message.
  *
  * Failures: a deadline ends the wait, not the request. Messages that are on their way lose their
- * request then; what their late replies lease is released, what they name in the lane stays taken
- * until they are answered. A request of which nothing was sent is taken back instead, and its keys
- * are KVCACHE_BUSY. */
+ * request then; what their late replies lease is released, what they name in the staging area stays
+ * taken until they are answered. A request of which nothing was sent is taken back instead, and its
+ * keys are KVCACHE_BUSY. */
 #include "lib/request.h"
 
 #include <assert.h>
@@ -104,7 +104,7 @@ static void request_expire_one(struct kvcache *kv, struct request *q)
                 if (q->n_sent > 0)
                         continue;
                 TAILQ_REMOVE(&kv->queue, m, link);
-                message_unref_lane(m, &kv->conn->lane);
+                message_unref_staging(m, &kv->conn->staging);
                 message_free(m);
         }
         q->n_messages = 0;
@@ -173,7 +173,7 @@ static int request_try(struct kvcache *kv, const struct kvcache_request *user,
                        int64_t deadline, bool waited, struct request **ret)
 {
         _cleanup_(request_freep) struct request *q = calloc(1, sizeof(*q));
-        struct build b = {
+        struct encode b = {
                 .kv = kv,
                 .user = user,
                 .keys = keys,
@@ -209,17 +209,17 @@ static int request_try(struct kvcache *kv, const struct kvcache_request *user,
         if (r < 0)
                 return r;
         q->error = keys->refused;
-        if (keys->needs_lane) {
-                r = region_lane_ready(kv);
+        if (keys->needs_staging) {
+                r = region_staging_ready(kv);
                 if (r < 0)
                         return r;
         }
         /* The daemon gives up a little earlier than we do, so that its answer is still in time. */
         left_ms = MAX((deadline - handle_now_ns()) / 1000000, (int64_t)0);
         b.wait_ms = (uint32_t)MAX(left_ms - left_ms / 8, (int64_t)1);
-        r = build_request(&b, more);
+        r = encode_request(&b, more);
         if (r < 0) {
-                build_undo(&b);
+                encode_undo(&b);
                 return r;
         }
         /* Nothing is sent by which the end of the session would show: what the keys are refused for
@@ -235,7 +235,7 @@ static int request_try(struct kvcache *kv, const struct kvcache_request *user,
         if (q->n_messages == 0)
                 request_complete(kv, q);
         if (count > 0 && (user->op == KVCACHE_OP_EXISTS || user->op == KVCACHE_OP_MATCH))
-                lookup_map_want(kv);
+                lookup_want(kv);
         /* Who waits for the reply takes it then. */
         (void)(waited ? message_send(kv) : message_flow(kv));
 
@@ -270,10 +270,10 @@ int request_submit(struct kvcache *kv, const struct kvcache_request *user, struc
         case -ENOMEM:
                 return handle_fail(kv, r, "out of memory");
         case -ENOBUFS:
-                return handle_fail(kv, r, "the data does not fit into the lane now");
+                return handle_fail(kv, r, "the data does not fit into the staging area now");
         case -E2BIG:
-                return handle_fail(kv, r, "a chunk is longer than the lane of %llu bytes",
-                                   kv->conn ? (unsigned long long)kv->conn->lane.bytes : 0ull);
+                return handle_fail(kv, r, "a chunk is longer than the staging area of %llu bytes",
+                                   kv->conn ? (unsigned long long)kv->conn->staging.bytes : 0ull);
         default:
                 return r;
         }
@@ -307,7 +307,7 @@ int request_normalize(struct kvcache *kv, const struct kvcache_request *user,
         if (abi_copy_in(&u, sizeof(u), user, user->size) < 0 || u.reserved != 0)
                 return handle_is_newer(kv, "request");
 
-        if (build_wire_op(u.op) == 0)
+        if (encode_wire_op(u.op) == 0)
                 return handle_fail(kv, -EINVAL, "unknown operation %d", (int)u.op);
         if (u.op == KVCACHE_OP_PUT)
                 flags = KVCACHE_NOWAIT | KVCACHE_KEEP_LEASE | KVCACHE_MORE;
@@ -316,13 +316,13 @@ int request_normalize(struct kvcache *kv, const struct kvcache_request *user,
         else if (u.op == KVCACHE_OP_TOUCH || u.op == KVCACHE_OP_PREFETCH)
                 flags = KVCACHE_MORE;
         if (u.flags & ~flags)
-                return handle_fail(kv, -EINVAL, "flags 0x%x make no sense with this operation",
+                return handle_fail(kv, -EINVAL, "flags 0x%x are malformed with this operation",
                                    u.flags & ~flags);
         if ((unsigned)u.ack > KVCACHE_DURABLE)
                 return handle_fail(kv, -EINVAL, "unknown acknowledgement %d", (int)u.ack);
         if (u.tiers != 0 && (u.op != KVCACHE_OP_EVICT ||
                              (u.tiers != KVCACHE_TIER_MEMORY && u.tiers != KVCACHE_TIER_ALL)))
-                return handle_fail(kv, -EINVAL, "tiers 0x%x make no sense with this operation",
+                return handle_fail(kv, -EINVAL, "tiers 0x%x are malformed with this operation",
                                    u.tiers);
         if (u.timeout_ms < 0)
                 return handle_fail(kv, -EINVAL, "a negative timeout");
@@ -374,7 +374,7 @@ static bool request_answered(struct kvcache *kv, const struct kvcache_request *u
         struct request *q;
         uint64_t value;
 
-        if (!lookup_map_answer(kv, user, &value))
+        if (!lookup_answer(kv, user, &value))
                 return false;
         q = calloc(1, sizeof(*q));
         if (!q)

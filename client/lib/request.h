@@ -31,9 +31,9 @@ struct request {
 
 /* Builds, queues and sends `user`'s entries [first, first + count), as part of a chain that goes on
  * if `more`. `keys` is resolved for the session if it is not, and stays the caller's. 0; -ENOBUFS,
- * -E2BIG: data does not fit the lane now, or ever; -ENOTCONN; -EINVAL; -ENOENT, -EEXIST: the
- * namespace could not be opened again after a reconnect. With `waited`, `*ret` is the caller's, to
- * be given to request_finish(). */
+ * -E2BIG: data does not fit the staging area now, or ever; -ENOTCONN; -EINVAL; -ENOENT, -EEXIST:
+ * the namespace could not be opened again after a reconnect. With `waited`, `*ret` is the caller's,
+ * to be given to request_finish(). */
 int request_submit(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys,
                    size_t first, size_t count, bool more, int64_t deadline, bool waited,
                    struct request **ret);

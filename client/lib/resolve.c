@@ -5,8 +5,8 @@
  * its caller.
  *
  * One pass over the entries. Each is brought to this library's form, checked, and its bytes are
- * located: in the lane, in a donated region, or in other memory. What was found holds for one
- * session: the next one has another lane and other numbers for the regions. */
+ * located: in the staging area, in a registered buffer, or in other memory. What was found holds
+ * for one session: the next one has another staging area and other numbers for the regions. */
 #include "lib/resolve.h"
 
 #include <assert.h>
@@ -84,24 +84,24 @@ enum home {
         HOME_REFUSED,   /* in a region that the daemon did not take again */
 };
 
-/* Where this piece is. `*tried`: the regions that this pass has donated again. -errno: the request
- * cannot go out. */
+/* Where this piece is. `*tried`: the regions that this pass has registered again. -errno: the
+ * request cannot go out. */
 static int locate(struct kvcache *kv, struct resolved_piece *p, struct resolved *r, uint64_t *tried)
 {
-        const struct lane *l = &kv->conn->lane;
-        const struct donated *d;
+        const struct staging *l = &kv->conn->staging;
+        const struct buffer *d;
         int error;
 
-        if (lane_contains(l, p->data, p->bytes)) {
+        if (staging_contains(l, p->data, p->bytes)) {
                 p->place =
-                        (struct place){ WIRE_REGION_LANE,
+                        (struct place){ WIRE_REGION_STAGING,
                                         (uint64_t)((const uint8_t *)p->data - l->base), p->bytes };
                 return HOME_SHARED;
         }
-        d = donated_find(kv, p->data, p->bytes);
+        d = buffer_find(kv, p->data, p->bytes);
         if (!d)
                 return HOME_ELSEWHERE;
-        error = donated_ready(kv, d, tried, &r->refused);
+        error = buffer_ready(kv, d, tried, &r->refused);
         if (error < 0)
                 return error;
         if (d->session != kv->sessions)
@@ -184,7 +184,7 @@ static int resolve_key(struct kvcache *kv, const struct kvcache_request *user, s
         }
         if (k->status == KVCACHE_OK && !k->shared) {
                 r->all_shared = false;
-                r->needs_lane = user->op == KVCACHE_OP_PUT;
+                r->needs_staging = user->op == KVCACHE_OP_PUT;
         }
         return 0;
 }
@@ -202,7 +202,7 @@ int resolve(struct kvcache *kv, const struct kvcache_request *user, struct resol
         r->all_shared = true;
         for (size_t i = 0; error == 0 && i < user->count; i++) {
                 error = resolve_key(kv, user, i, &n_pieces, r, &tried);
-                /* Donating a region again may have shown that the session is over. */
+                /* Registering a region again may have shown that the session is over. */
                 if (error == 0 && !kv->conn)
                         error = -ECONNRESET;
         }

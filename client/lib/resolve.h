@@ -32,13 +32,14 @@ struct resolved {
         size_t count;
         struct resolved_key *keys; /* owned, as one allocation with the pieces */
         struct resolved_piece *pieces;
-        bool needs_lane; /* some bytes of a put are in no shared memory: they are copied there */
-        bool all_shared; /* each key that a message will name is */
-        int refused;     /* 0, or -errno: the daemon did not take a region again */
+        bool needs_staging; /* some bytes of a put are in no shared memory: they are copied there */
+        bool all_shared;    /* each key that a message will name is */
+        int refused;        /* 0, or -errno: the daemon did not take a region again */
 };
 
 /* Resolves all keys of `user` for the session that is up, unless they are. Regions that it names
- * and this session does not have are donated again. 0; -ENOMEM; -errno: the request cannot go out.
+ * and this session does not have are registered again. 0; -ENOMEM; -errno: the request cannot go
+ * out.
  */
 int resolve(struct kvcache *kv, const struct kvcache_request *user, struct resolved *r);
 void resolved_fini(struct resolved *r);

@@ -3,13 +3,13 @@
  *
  * Runs in the handle's thread. Owns the list of ended sessions.
  *
- * A request that names lane or donated memory may go on in the kernel after the daemon's death:
- * reads of a killed process still land. The liveness file tells when that is over: the daemon and
- * each of its rings hold it locked, so a shared lock is had only when the last of its I/O has
- * ended. Until then the messages in question stay as ghosts, their places stay taken, and the lane
- * stays mapped; of donated memory, which is the user's to unmap, the addresses are kept to be asked
- * about. An ended session is freed in parts, as nobody needs them any more: pool and socket with
- * the last lease, the lane with the last place. */
+ * A request that names staging or registered memory may go on in the kernel after the daemon's
+ * death: reads of a killed process still land. The liveness file tells when that is over: the
+ * daemon and each of its rings hold it locked, so a shared lock is had only when the last of its
+ * I/O has ended. Until then the messages in question stay as ghosts, their places stay taken, and
+ * the staging area stays mapped; of registered memory, which is the user's to unmap, the addresses
+ * are kept to be asked about. An ended session is freed in parts, as nobody needs them any more:
+ * pool and socket with the last lease, the staging area with the last place. */
 #include "lib/retired.h"
 
 #include <errno.h>
@@ -32,7 +32,7 @@ static bool region_settle(struct conn *c)
                 return false;
         while ((m = TAILQ_FIRST(&c->ghosts))) {
                 TAILQ_REMOVE(&c->ghosts, m, link);
-                message_unref_lane(m, &c->lane);
+                message_unref_staging(m, &c->staging);
                 message_free(m);
         }
         return true;
@@ -48,7 +48,7 @@ void region_collect(struct kvcache *kv)
                 next = TAILQ_NEXT(c, link);
                 if (c->leases == 0)
                         conn_close_pool(c);
-                if (c->leases > 0 || !settled || c->lane.n_places > 0)
+                if (c->leases > 0 || !settled || c->staging.n_places > 0)
                         continue;
                 TAILQ_REMOVE(&kv->ended, c, link);
                 conn_free(c, false);
@@ -60,7 +60,7 @@ void region_end_session(struct kvcache *kv)
         struct conn *c = TAKE_PTR(kv->conn);
 
         (void)epoll_ctl(kv->epoll_fd, EPOLL_CTL_DEL, c->sock, NULL);
-        lookup_map_fini(&c->lookup);
+        lookup_fini(&c->lookup);
         tally_fini(&c->tally);
         TAILQ_INSERT_TAIL(&kv->ended, c, link);
         region_collect(kv);
@@ -69,8 +69,8 @@ void region_end_session(struct kvcache *kv)
 /* Where a place of this session's is in memory; 0: nowhere any more. */
 static uintptr_t region_address(const struct conn *c, const struct place *p)
 {
-        if (p->region == WIRE_REGION_LANE)
-                return (uintptr_t)c->lane.base + p->offset;
+        if (p->region == WIRE_REGION_STAGING)
+                return (uintptr_t)c->staging.base + p->offset;
         for (unsigned i = 0; i < c->n_regions; i++)
                 if (c->regions[i].id == p->region)
                         return (uintptr_t)c->regions[i].base + p->offset;
@@ -129,32 +129,32 @@ int kvcache_memory_settled(struct kvcache *kv, const void *data, size_t bytes)
         return r;
 }
 
-static int region_lane_acquire(struct kvcache *kv, size_t bytes, void **ret)
+static int region_staging_acquire(struct kvcache *kv, size_t bytes, void **ret)
 {
         uint64_t offset;
         int r;
 
         r = handle_connected(kv);
         if (r == 0)
-                r = region_lane_ready(kv);
+                r = region_staging_ready(kv);
         if (r < 0)
                 return r;
-        r = lane_acquire(&kv->conn->lane, bytes, true, &offset);
+        r = staging_acquire(&kv->conn->staging, bytes, true, &offset);
         if (r == -ENOBUFS) {
                 /* Completions that are here already may make room. */
                 if (message_flow(kv) < 0)
                         return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
-                r = lane_acquire(&kv->conn->lane, bytes, true, &offset);
+                r = staging_acquire(&kv->conn->staging, bytes, true, &offset);
         }
         switch (r) {
         case 0:
-                *ret = kv->conn->lane.base + offset;
+                *ret = kv->conn->staging.base + offset;
                 return 0;
         case -ENOBUFS:
-                return handle_fail(kv, r, "the lane has no %zu bytes free now", bytes);
+                return handle_fail(kv, r, "the staging area has no %zu bytes free now", bytes);
         case -E2BIG:
-                return handle_fail(kv, r, "the lane has %llu bytes in all",
-                                   (unsigned long long)kv->conn->lane.bytes);
+                return handle_fail(kv, r, "the staging area has %llu bytes in all",
+                                   (unsigned long long)kv->conn->staging.bytes);
         default:
                 return handle_fail(kv, r, "out of memory");
         }
@@ -170,7 +170,7 @@ int kvcache_staging_acquire(struct kvcache *kv, size_t bytes, void **ret_place)
         if (bytes == 0 || !ret_place)
                 return handle_fail(kv, -EINVAL, "a place of no bytes");
         message_check_idle(kv);
-        r = region_lane_acquire(kv, bytes, ret_place);
+        r = region_staging_acquire(kv, bytes, ret_place);
         handle_leave(kv);
         return r;
 }
@@ -181,29 +181,29 @@ void kvcache_staging_release(struct kvcache *kv, void *place)
 
         if (!place || handle_enter(kv) < 0)
                 return;
-        if (kv->conn && lane_contains(&kv->conn->lane, place, 1)) {
-                (void)lane_release(&kv->conn->lane,
-                                   (uint64_t)((uint8_t *)place - kv->conn->lane.base));
+        if (kv->conn && staging_contains(&kv->conn->staging, place, 1)) {
+                (void)staging_release(&kv->conn->staging,
+                                      (uint64_t)((uint8_t *)place - kv->conn->staging.base));
                 return;
         }
         TAILQ_FOREACH(c, &kv->ended, link)
-        if (lane_contains(&c->lane, place, 1)) {
-                (void)lane_release(&c->lane, (uint64_t)((uint8_t *)place - c->lane.base));
+        if (staging_contains(&c->staging, place, 1)) {
+                (void)staging_release(&c->staging, (uint64_t)((uint8_t *)place - c->staging.base));
                 break;
         }
         region_collect(kv);
 }
 
-int region_lane_ready(struct kvcache *kv)
+int region_staging_ready(struct kvcache *kv)
 {
         struct control c = { 0 };
         struct message *m;
 
-        if (kv->conn->lane.base)
+        if (kv->conn->staging.base)
                 return 0;
-        m = message_new(WIRE_LANE, sizeof(struct wire_lane));
+        m = message_new(WIRE_STAGING, sizeof(struct wire_staging));
         if (!m)
                 return handle_fail(kv, -ENOMEM, "out of memory");
-        ((struct wire_lane *)m->data)->bytes = MIN(kv->lane_bytes, kv->conn->lane_max);
+        ((struct wire_staging *)m->data)->bytes = MIN(kv->staging_bytes, kv->conn->staging_max);
         return message_call(kv, m, &c, handle_deadline(0, kv->request_timeout_ms));
 }

@@ -11,6 +11,7 @@ void region_collect(struct kvcache *kv);
 /* Does a request that is not answered, of this session or of one that has ended, name memory in
  * [data, data + bytes)? */
 bool region_is_used(struct kvcache *kv, const void *data, uint64_t bytes);
-/* Makes the lane if this session has none: a round trip. 0 or -errno; the session may be over then.
+/* Makes the staging area if this session has none: a round trip. 0 or -errno; the session may be
+ * over then.
  */
-int region_lane_ready(struct kvcache *kv);
+int region_staging_ready(struct kvcache *kv);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Places in the lane: a sorted array of what is taken; the gaps between are what is free.
+/* Places in the staging area: a sorted array of what is taken; the gaps between are what is free.
  *
  * Runs in the handle's thread. Owns the mapping and the array.
  *
@@ -18,7 +18,7 @@
 
 #include "checked.h"
 
-int lane_map(struct lane *l, int fd, uint64_t bytes)
+int staging_map(struct staging *l, int fd, uint64_t bytes)
 {
         struct stat st;
         int seals;
@@ -42,20 +42,20 @@ int lane_map(struct lane *l, int fd, uint64_t bytes)
                 return -errno;
         (void)madvise(p, bytes, MADV_DONTFORK);
         (void)madvise(p, bytes, MADV_DONTDUMP);
-        *l = (struct lane){ .base = p, .bytes = bytes };
+        *l = (struct staging){ .base = p, .bytes = bytes };
         return 0;
 }
 
-void lane_fini(struct lane *l, bool unmap)
+void staging_fini(struct staging *l, bool unmap)
 {
         if (l->base && unmap)
                 munmap(l->base, l->bytes);
         free(l->places);
-        *l = (struct lane){ 0 };
+        *l = (struct staging){ 0 };
 }
 
 /* The last place that starts at or before `offset`: its index, or -1. */
-static ptrdiff_t lane_find(const struct lane *l, uint64_t offset)
+static ptrdiff_t staging_find(const struct staging *l, uint64_t offset)
 {
         size_t low = 0, high = l->n_places;
 
@@ -71,16 +71,17 @@ static ptrdiff_t lane_find(const struct lane *l, uint64_t offset)
 }
 
 /* The place that all of [offset, offset + bytes) lies in, or NULL. */
-static struct lane_place *lane_place_of(const struct lane *l, uint64_t offset, uint64_t bytes)
+static struct staging_place *staging_place_of(const struct staging *l, uint64_t offset,
+                                              uint64_t bytes)
 {
-        ptrdiff_t i = lane_find(l, offset);
+        ptrdiff_t i = staging_find(l, offset);
 
         if (i < 0 || !range_within(offset - l->places[i].start, bytes, l->places[i].bytes))
                 return NULL;
         return &l->places[i];
 }
 
-static void lane_remove_if_idle(struct lane *l, struct lane_place *p)
+static void staging_remove_if_idle(struct staging *l, struct staging_place *p)
 {
         size_t i = (size_t)(p - l->places);
 
@@ -91,16 +92,16 @@ static void lane_remove_if_idle(struct lane *l, struct lane_place *p)
         l->hint = MIN(l->hint, i);
 }
 
-int lane_acquire(struct lane *l, uint64_t bytes, bool held, uint64_t *ret_offset)
+int staging_acquire(struct staging *l, uint64_t bytes, bool held, uint64_t *ret_offset)
 {
-        uint64_t usable = round_down(l->bytes, LANE_ALIGN), start = 0;
+        uint64_t usable = round_down(l->bytes, STAGING_ALIGN), start = 0;
         size_t i;
 
         if (bytes == 0)
                 return -EINVAL;
         if (bytes > usable)
                 return -E2BIG;
-        bytes = round_up(bytes, LANE_ALIGN);
+        bytes = round_up(bytes, STAGING_ALIGN);
 
         for (i = l->hint; i <= l->n_places; i++) {
                 uint64_t end = i < l->n_places ? l->places[i].start : usable;
@@ -116,7 +117,7 @@ int lane_acquire(struct lane *l, uint64_t bytes, bool held, uint64_t *ret_offset
 
         if (l->n_places == l->room) {
                 size_t room = MAX(2 * l->room, (size_t)64);
-                struct lane_place *places = realloc(l->places, room * sizeof(*places));
+                struct staging_place *places = realloc(l->places, room * sizeof(*places));
 
                 if (!places)
                         return -ENOMEM;
@@ -124,33 +125,33 @@ int lane_acquire(struct lane *l, uint64_t bytes, bool held, uint64_t *ret_offset
                 l->room = room;
         }
         memmove(&l->places[i + 1], &l->places[i], (l->n_places - i) * sizeof(*l->places));
-        l->places[i] = (struct lane_place){ .start = start, .bytes = bytes, .held = held };
+        l->places[i] = (struct staging_place){ .start = start, .bytes = bytes, .held = held };
         l->n_places++;
         *ret_offset = start;
         return 0;
 }
 
-bool lane_release(struct lane *l, uint64_t offset)
+bool staging_release(struct staging *l, uint64_t offset)
 {
-        struct lane_place *p = lane_place_of(l, offset, 1);
+        struct staging_place *p = staging_place_of(l, offset, 1);
 
         if (!p || p->start != offset || !p->held)
                 return false;
         p->held = false;
-        lane_remove_if_idle(l, p);
+        staging_remove_if_idle(l, p);
         return true;
 }
 
-bool lane_contains(const struct lane *l, const void *data, uint64_t bytes)
+bool staging_contains(const struct staging *l, const void *data, uint64_t bytes)
 {
         uintptr_t at = (uintptr_t)data, base = (uintptr_t)l->base;
 
         return l->base && at >= base && range_within(at - base, bytes, l->bytes);
 }
 
-bool lane_ref(struct lane *l, uint64_t offset, uint64_t bytes)
+bool staging_ref(struct staging *l, uint64_t offset, uint64_t bytes)
 {
-        struct lane_place *p = lane_place_of(l, offset, bytes);
+        struct staging_place *p = staging_place_of(l, offset, bytes);
 
         if (!p)
                 return false;
@@ -158,11 +159,11 @@ bool lane_ref(struct lane *l, uint64_t offset, uint64_t bytes)
         return true;
 }
 
-void lane_unref(struct lane *l, uint64_t offset)
+void staging_unref(struct staging *l, uint64_t offset)
 {
-        struct lane_place *p = lane_place_of(l, offset, 0);
+        struct staging_place *p = staging_place_of(l, offset, 0);
 
         assert(p && p->refs > 0);
         p->refs--;
-        lane_remove_if_idle(l, p);
+        staging_remove_if_idle(l, p);
 }

@@ -41,7 +41,7 @@ int cache_new(struct cache **ret, const struct cache_params *params)
         list_init(&c->finished);
         list_init(&c->settled);
         list_init(&c->writers);
-        for (unsigned i = 0; i < STORE_MAX_PATHS; i++)
+        for (unsigned i = 0; i < STORE_MAX_VOLUMES; i++)
                 list_init(&c->reads[i].readers);
         list_init(&c->dropping);
         list_init(&c->settling);
@@ -318,18 +318,18 @@ uint64_t cache_hash(const struct cache *c, uint32_t namespace_id, const struct k
         return store_hash(c->params.store, namespace_id, key);
 }
 
-void cache_prefetch(const struct cache *c, uint64_t hash, bool of_store, unsigned step)
+void cache_warm(const struct cache *c, uint64_t hash, bool of_store, unsigned step)
 {
-        pool_prefetch(c->params.pool, hash, step);
+        pool_warm(c->params.pool, hash, step);
         if (of_store)
-                store_prefetch(c->params.store, hash, step);
+                store_warm(c->params.store, hash, step);
 }
 
-void cache_prefetch_touch(const struct cache *c, const struct cache_place *place, unsigned step)
+void cache_warm_touch(const struct cache *c, const struct cache_place *place, unsigned step)
 {
         if (place->chunk != POOL_NONE)
-                pool_prefetch_touch(c->params.pool, place->chunk, step);
-        store_prefetch_touch(c->params.store, place->ref, step);
+                pool_warm_touch(c->params.pool, place->chunk, step);
+        store_warm_touch(c->params.store, place->ref, step);
 }
 
 void cache_touch(struct cache *c, const struct cache_place *place)

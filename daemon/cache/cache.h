@@ -13,10 +13,10 @@
  *
  * Bytes on their way to the store are budgeted: a quarter of the pool, of which each user that puts
  * has an equal share. One alone may use all of it; a user below its share is let in even so, by
- * way of a reserve of an eighth of the budget or one slab. What is read ahead is budgeted likewise.
+ * way of a reserve of an eighth of the budget or one slab. What is prefetched is budgeted likewise.
  *
- * The store is handed no more reads of each of its paths than keep the device busy; the rest waits,
- * and the users that have some are served in turn. */
+ * The store is handed no more reads of each of its volumes than keep the device busy; the rest
+ * waits, and the users that have some are served in turn. */
 #pragma once
 
 #include <stdbool.h>
@@ -126,9 +126,9 @@ uint32_t cache_get_resident(struct cache *c, uint32_t namespace_id, const struct
  * CACHE_OK: it is there or on its way; CACHE_MISS; CACHE_BUSY: there is no room without waiting, or
  * a quarter of the pool, 128 MiB or 1,024 chunks are on their way like this, and the user has its
  * share of them; CACHE_TOO_LARGE; CACHE_CANCELLED. `ret_place` as of cache_find(). */
-enum cache_status cache_read_ahead(struct cache *c, uint32_t user, uint32_t namespace_id,
-                                   const struct key *key, uint64_t hash,
-                                   struct cache_place *ret_place);
+enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namespace_id,
+                                 const struct key *key, uint64_t hash,
+                                 struct cache_place *ret_place);
 void cache_put(struct cache *c, struct cache_request *req);
 
 /* What a key is looked for by in both tiers, from here on down. */
@@ -143,8 +143,8 @@ void cache_touch(struct cache *c, const struct cache_place *place);
 /* For many keys in a row, whatever is done with them, and many places to be touched: their memory
  * is fetched together. Step 0 for each of a few, a little later step 1, a little later the call.
  * What is in the pool is not looked for in the store, so that is fetched only if asked for. */
-void cache_prefetch(const struct cache *c, uint64_t hash, bool of_store, unsigned step);
-void cache_prefetch_touch(const struct cache *c, const struct cache_place *place, unsigned step);
+void cache_warm(const struct cache *c, uint64_t hash, bool of_store, unsigned step);
+void cache_warm_touch(const struct cache *c, const struct cache_place *place, unsigned step);
 
 /* Out of memory, or out of both tiers, at once. CACHE_OK, CACHE_MISS, CACHE_BUSY (memory only: not
  * on disk yet). */
@@ -173,7 +173,8 @@ void cache_forget(struct cache *c);
 /* A namespace was made whose number another one had: nothing of that is found any more. */
 void cache_forget_namespace(struct cache *c, uint32_t namespace_id);
 
-/* A pin or a lease has ended: whoever waits for room may have it now. Cheap; acts in cache_turn().
+/* A pin or a lease has ended: whoever waits for room may have it now. Cheap; acts in
+ * cache_iterate().
  */
 void cache_kick(struct cache *c);
 /* Pins that complete() left with the caller end here. */
@@ -184,9 +185,9 @@ void cache_cancel(struct cache *c, struct list_node *owner);
 /* End of a loop turn, after everything that may make a request: lets waiters in, and out whose
  * deadline has passed. Returns when it must be called again at the latest, ns; 0: not before
  * something happens. */
-uint64_t cache_turn(struct cache *c, uint64_t now_ns);
+uint64_t cache_iterate(struct cache *c, uint64_t now_ns);
 
-/* Is there something for cache_turn() to do at once? */
+/* Is there something for cache_iterate() to do at once? */
 bool cache_has_work(const struct cache *c);
 
 /* From now on puts, and whatever would have to wait for room, end with CACHE_CANCELLED; what is
@@ -207,8 +208,8 @@ struct cache_stats {
         uint64_t pool_only;     /* accepted puts whose write failed: gone with the pool */
         uint64_t shared_fills;  /* gets that joined another's read */
         /* Reads for gets to come, and how many chunks of theirs were asked for. */
-        uint64_t read_ahead, read_ahead_bytes, read_ahead_used;
-        uint64_t ahead_bytes; /* in the pool, of such reads under way now */
+        uint64_t prefetched, prefetched_bytes, prefetch_hits;
+        uint64_t prefetch_inflight_bytes; /* in the pool, of such reads under way now */
         /* Bytes that went between disk and clients' memory, and reads of these that were done again
          * by way of the pool. */
         uint64_t put_bytes_direct, get_bytes_direct, direct_fallbacks;

@@ -9,8 +9,8 @@
 #include "cleanup.h"
 
 /* Reads ahead under way, beside the quarter of the pool. */
-enum { AHEAD_CHUNKS = 1024 };
-#define AHEAD_BYTES (UINT64_C(128) << 20)
+enum { PREFETCH_CHUNKS = 1024 };
+#define PREFETCH_BYTES (UINT64_C(128) << 20)
 
 /* A chunk on its way from the store into the pool. */
 struct fill {
@@ -18,8 +18,8 @@ struct fill {
         struct cache *cache;
         uint32_t chunk;
         struct store_read read;
-        /* Of a read ahead that counts: the bytes of its slot, and of the user that asked. */
-        uint64_t ahead;
+        /* Of a prefetch that counts: the bytes of its slot, and of the user that asked. */
+        uint64_t prefetch;
         struct cache_user *ahead_of;
 };
 
@@ -31,26 +31,26 @@ static int ahead_begins(struct fill *f, uint32_t user)
         if (!u)
                 return -ENOMEM;
         f->ahead_of = u;
-        f->ahead = pool_slot_bytes(c->params.pool, f->chunk);
-        c->stats.ahead_bytes += f->ahead;
-        u->ahead_bytes += f->ahead;
-        c->n_ahead++;
-        if (u->n_ahead++ == 0)
+        f->prefetch = pool_slot_bytes(c->params.pool, f->chunk);
+        c->stats.prefetch_inflight_bytes += f->prefetch;
+        u->prefetch_inflight_bytes += f->prefetch;
+        c->n_prefetches++;
+        if (u->n_prefetches++ == 0)
                 c->ahead_users++;
         return 0;
 }
 
-static void ahead_ends(struct fill *f)
+static void prefetch_ends(struct fill *f)
 {
         struct cache *c = f->cache;
         struct cache_user *u = TAKE_PTR(f->ahead_of);
 
         if (!u)
                 return;
-        c->stats.ahead_bytes -= f->ahead;
-        u->ahead_bytes -= f->ahead;
-        c->n_ahead--;
-        if (--u->n_ahead == 0)
+        c->stats.prefetch_inflight_bytes -= f->prefetch;
+        u->prefetch_inflight_bytes -= f->prefetch;
+        c->n_prefetches--;
+        if (--u->n_prefetches == 0)
                 c->ahead_users--;
         cache_user_unref(u);
 }
@@ -58,20 +58,20 @@ static void ahead_ends(struct fill *f)
 /* As cache_over_budget(): a user within its share may use the reserve, too. */
 static bool is_too_much_ahead(const struct cache *c, const struct cache_user *u, uint32_t length)
 {
-        uint64_t most = MIN(pool_bytes(c->params.pool) / 4, AHEAD_BYTES);
-        uint64_t users = c->ahead_users + !(u && u->n_ahead > 0);
+        uint64_t most = MIN(pool_bytes(c->params.pool) / 4, PREFETCH_BYTES);
+        uint64_t users = c->ahead_users + !(u && u->n_prefetches > 0);
         bool waits = u && (!list_empty(&u->waits[KIND_GET]) || !list_empty(&u->waits[KIND_PUT]));
-        bool within =
-                !u || u->n_ahead == 0 ||
-                (u->n_ahead < AHEAD_CHUNKS / users && u->ahead_bytes + length <= most / users);
+        bool within = !u || u->n_prefetches == 0 ||
+                      (u->n_prefetches < PREFETCH_CHUNKS / users &&
+                       u->prefetch_inflight_bytes + length <= most / users);
 
         /* What it waits for itself comes first. So do others, if it has its share; gets have the
          * most of the room, and do not wait for the device long behind these. */
         if (waits || (!within && c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0))
                 return true;
-        return c->n_ahead >= AHEAD_CHUNKS + (within ? AHEAD_CHUNKS / 8u : 0) ||
-               c->stats.ahead_bytes + length >
-                       most + (within && c->n_ahead > 0 && users > 1 ? c->reserve : 0);
+        return c->n_prefetches >= PREFETCH_CHUNKS + (within ? PREFETCH_CHUNKS / 8u : 0) ||
+               c->stats.prefetch_inflight_bytes + length >
+                       most + (within && c->n_prefetches > 0 && users > 1 ? c->reserve : 0);
 }
 
 static void fill_end(struct fill *f, int result)
@@ -92,7 +92,7 @@ static void fill_end(struct fill *f, int result)
         cache_settle_waiters(c, chunk, WAITING_FILL, good ? CACHE_OK : CACHE_MISS);
         cache_unpin(c, chunk);
         c->retry_now = true;
-        ahead_ends(f);
+        prefetch_ends(f);
         c->pending--;
         free(f);
 }
@@ -112,7 +112,7 @@ static void on_read_abandoned(struct store_get *store)
         pool_drop(c->params.pool, f->chunk);
         cache_settle_waiters(c, f->chunk, WAITING_FILL, CACHE_MISS);
         c->retry_now = true;
-        ahead_ends(f); /* or a device that hangs would keep the others from reading ahead */
+        prefetch_ends(f); /* or a device that hangs would keep the others from prefetching */
 }
 
 /* The store is asked. */
@@ -166,7 +166,7 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
                 };
                 f->read.in_pool = true;
                 r = cache_read_begin(c, &f->read, w->user, w->ref, w->length,
-                                     w->ahead ? READ_AHEAD : READ_GET);
+                                     w->ahead ? PREFETCHED_BLOCKS : READ_GET);
                 if (r == 0 && w->ahead)
                         r = ahead_begins(f, w->user);
                 if (r == 0 && (w->in_turn || cache_read_is_due(c, &f->read)))
@@ -176,7 +176,7 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
         }
         if (!f || r != 0) {
                 if (f) {
-                        ahead_ends(f);
+                        prefetch_ends(f);
                         cache_read_end(c, &f->read);
                 }
                 free(f);
@@ -191,11 +191,11 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
         return CACHE_OK;
 }
 
-/* Somebody asks for what may have been read ahead. */
+/* Somebody asks for what may have been prefetched. */
 static void note_asked(struct cache *c, struct pool_chunk *pc)
 {
-        c->stats.read_ahead_used += pc->flags & POOL_AHEAD ? 1 : 0;
-        pc->flags &= ~(uint32_t)POOL_AHEAD;
+        c->stats.prefetch_hits += pc->flags & POOL_PREFETCHED ? 1 : 0;
+        pc->flags &= ~(uint32_t)POOL_PREFETCHED;
 }
 
 uint32_t cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
@@ -282,9 +282,9 @@ void cache_get(struct cache *c, struct cache_request *req)
                 cache_wait_for_room(c, req);
 }
 
-enum cache_status cache_read_ahead(struct cache *c, uint32_t user, uint32_t namespace_id,
-                                   const struct key *key, uint64_t hash,
-                                   struct cache_place *ret_place)
+enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namespace_id,
+                                 const struct key *key, uint64_t hash,
+                                 struct cache_place *ret_place)
 {
         struct store_chunk info;
         enum cache_status status;
@@ -314,8 +314,8 @@ enum cache_status cache_read_ahead(struct cache *c, uint32_t user, uint32_t name
                             &chunk);
         if (status != CACHE_OK)
                 return status;
-        pool_chunk(c->params.pool, chunk)->flags |= POOL_AHEAD;
-        c->stats.read_ahead++;
-        c->stats.read_ahead_bytes += info.length;
+        pool_chunk(c->params.pool, chunk)->flags |= POOL_PREFETCHED;
+        c->stats.prefetched++;
+        c->stats.prefetched_bytes += info.length;
         return CACHE_OK;
 }

@@ -7,7 +7,7 @@
 
 enum { KIND_GET, KIND_PUT, KINDS };
 
-enum { CACHE_FAILED_TRIES = 16 }; /* of a turn, of each kind */
+enum { CACHE_FAILED_TRIES = 16 }; /* of an iteration, of each kind */
 
 enum waiting {
         WAITING_NOT,
@@ -21,16 +21,16 @@ enum waiting {
 enum { CACHE_USER_BUCKETS = 64, CACHE_DEADLINES = 4096, CACHE_COMPLETED = 1024 };
 
 /* Of a user's reads those that a client waits for come first. */
-enum { READ_GET, READ_AHEAD, READ_ORDERS };
+enum { READ_GET, PREFETCHED_BLOCKS, READ_ORDERS };
 
-/* What a user has to read from one path of the store. */
+/* What a user has to read from one volume of the store. */
 struct user_reads {
         struct list_node waits[READ_ORDERS]; /* struct store_read, in order */
         struct list_node turn;               /* in path_reads.readers while there is one */
         uint64_t bytes, in_store;            /* of all; of those that the store was asked for */
 };
 
-/* What all users have to read from one path. */
+/* What all users have to read from one volume. */
 struct path_reads {
         struct list_node readers; /* struct user_reads with some that wait, in turn */
         uint64_t n_waiting;
@@ -51,8 +51,8 @@ struct cache_user {
         struct list_node refused;      /* likewise, that it could not take */
         struct list_node write_turn;   /* in cache.writers while it has either */
         uint64_t in_store;             /* bytes that the store has been handed */
-        uint64_t ahead_bytes, n_ahead; /* slots being filled by cache_read_ahead() */
-        struct user_reads reads[STORE_MAX_PATHS];
+        uint64_t prefetch_inflight_bytes, n_prefetches; /* slots being filled by cache_prefetch() */
+        struct user_reads reads[STORE_MAX_VOLUMES];
 };
 
 /* What is to be put into the store: of a write, or of a direct put. The bytes count against the
@@ -72,7 +72,7 @@ struct cache {
         struct list_node writers; /* users with writes that the store does not have, in turn */
         uint64_t n_ready;         /* writes that the store was not asked yet */
         uint64_t in_store_bytes, n_in_store;
-        struct path_reads reads[STORE_MAX_PATHS];
+        struct path_reads reads[STORE_MAX_VOLUMES];
         struct list_node dropping; /* writes whose chunk was evicted meanwhile, in that order */
         struct list_node settling; /* who waits for those, in order */
         struct list_node direct_puts[256]; /* from clients' memory, by their key's hash */
@@ -83,16 +83,16 @@ struct cache {
         struct list_node deadlines[CACHE_DEADLINES], late;
         uint64_t tick;
         /* Any number of requests may wait for one chunk, or for one sync. When it has come, some go
-         * on at once, and the others in later turns: `settled` are to look at the chunk, which they
-         * have pinned, and `finished` are to be completed. */
+         * on at once, and the others in later iterations: `settled` are to look at the chunk, which
+         * they have pinned, and `finished` are to be completed. */
         struct list_node settled, finished;
-        unsigned n_settled, n_completed; /* in this turn */
+        unsigned n_settled, n_completed; /* in this iteration */
         uint64_t next_deadline_ns;       /* when the next of these is due; 0: none waits */
         uint64_t look_again_ns;          /* when a head-of-line wait ends; 0: none */
         uint64_t unwritten_limit, reserve;
-        uint64_t unwritten; /* bytes of all users, direct puts included */
-        uint64_t pending;   /* requests, fills and writes */
-        uint64_t n_ahead;   /* slots being filled by cache_read_ahead() */
+        uint64_t unwritten;    /* bytes of all users, direct puts included */
+        uint64_t pending;      /* requests, fills and writes */
+        uint64_t n_prefetches; /* slots being filled by cache_prefetch() */
         uint64_t ahead_users;
         bool kicked, retry_now, stopping;
         bool lost_eviction;     /* of a chunk whose write hangs, since the last who asked */
@@ -137,9 +137,9 @@ struct cache_place cache_place_of(const struct cache *c, uint32_t chunk);
 /* --- cache.c --- */
 
 void cache_request_init(struct cache *c, struct cache_request *req, int kind);
-/* Completes it, now or in a later turn. */
+/* Completes it, now or in a later iteration. */
 void cache_finish(struct cache *c, struct cache_request *req, enum cache_status status);
-/* Begins a turn, with the requests that were left to it. */
+/* Begins an iteration, with the requests that were left to it. */
 void cache_complete_finished(struct cache *c);
 /* With the chunk, pinned for the caller. */
 void cache_finish_with(struct cache *c, struct cache_request *req, enum cache_status status,
@@ -209,7 +209,7 @@ bool cache_has_writes(const struct cache *c);
 
 /* --- read.c --- */
 
-/* So many bytes are to be read for the user, from the path that `ref` names. 0, -ENOMEM. */
+/* So many bytes are to be read for the user, from the volume that `ref` names. 0, -ENOMEM. */
 int cache_read_begin(struct cache *c, struct store_read *r, uint32_t uid, struct store_ref ref,
                      uint32_t bytes, unsigned order);
 /* They are not, or their device hangs. Twice is harmless. */

@@ -20,7 +20,7 @@
 #include "cleanup.h"
 #include "evict/evict.h"
 #include "cache/backing.h"
-#include "prefetch.h"
+#include "warm.h"
 #include "slab/slab.h"
 
 enum {
@@ -528,24 +528,24 @@ bool pool_unlease(struct pool *p, uint32_t chunk)
         return pool_unpin(p, chunk);
 }
 
-void pool_prefetch(const struct pool *p, uint64_t hash, unsigned step)
+void pool_warm(const struct pool *p, uint64_t hash, unsigned step)
 {
         const uint32_t *bucket = &p->buckets[hash & p->bucket_mask];
 
         if (step == 0) {
-                prefetch(bucket);
+                warm(bucket);
         } else if (*bucket != 0) {
                 const struct pool_chunk *c = &p->chunks[*bucket - 1];
 
-                prefetch(c);
-                prefetch(&c->pins, 1);
+                warm(c);
+                warm(&c->pins, 1);
         }
 }
 
-void pool_prefetch_touch(const struct pool *p, uint32_t chunk, unsigned step)
+void pool_warm_touch(const struct pool *p, uint32_t chunk, unsigned step)
 {
         if (chunk < p->high_water)
-                evict_prefetch(p->evict, chunk, step);
+                evict_warm(p->evict, chunk, step);
 }
 
 void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation)

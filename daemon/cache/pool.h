@@ -19,12 +19,12 @@
 enum pool_answer { POOL_FULL = 1, POOL_TOO_LARGE = 2 };
 
 enum pool_flag {
-        POOL_FILLING = 1 << 0, /* bytes are not there yet */
-        POOL_READING = 1 << 1, /* FILLING from disk, not from a client */
-        POOL_STORED = 1 << 2,  /* the store has it, or had it since it came here */
-        POOL_WRITING = 1 << 3, /* a write to the store is under way or waits */
-        POOL_DROPPED = 1 << 4, /* out of the table; lives as long as its pins */
-        POOL_AHEAD = 1 << 5,   /* the cache's: nobody has asked for the bytes yet */
+        POOL_FILLING = 1 << 0,    /* bytes are not there yet */
+        POOL_READING = 1 << 1,    /* FILLING from disk, not from a client */
+        POOL_STORED = 1 << 2,     /* the store has it, or had it since it came here */
+        POOL_WRITING = 1 << 3,    /* a write to the store is under way or waits */
+        POOL_DROPPED = 1 << 4,    /* out of the table; lives as long as its pins */
+        POOL_PREFETCHED = 1 << 5, /* the cache's: nobody has asked for the bytes yet */
 };
 
 struct pool_chunk {
@@ -83,7 +83,7 @@ void pool_declare(struct pool *p, uint64_t bytes);
 uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
                    uint64_t hash);
 /* For many look-ups in a row: step 0 for each, a little later step 1, then pool_find(). */
-void pool_prefetch(const struct pool *p, uint64_t hash, unsigned step);
+void pool_warm(const struct pool *p, uint64_t hash, unsigned step);
 struct pool_chunk *pool_chunk(const struct pool *p, uint32_t chunk);
 void *pool_at(const struct pool *p, uint32_t chunk);
 uint64_t pool_offset(const struct pool *p, uint32_t chunk);
@@ -107,7 +107,7 @@ bool pool_unlease(struct pool *p, uint32_t chunk);
 
 /* Recency. A chunk of another generation is left alone. */
 void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation);
-void pool_prefetch_touch(const struct pool *p, uint32_t chunk, unsigned step); /* likewise */
+void pool_warm_touch(const struct pool *p, uint32_t chunk, unsigned step); /* likewise */
 
 /* Told of each chunk as it becomes resident and as it leaves, while it still has its key: from
  * within whatever does it. */

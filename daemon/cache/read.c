@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reads of a cache: what each user has to be read from each path of the store, and in which
+/* The reads of a cache: what each user has to be read from each volume of the store, and in which
  * order the store is asked.
  *
  * A device serves reads in the order it is asked, so it is asked for no more than keeps it busy
- * (window_is_open()). What is beyond that waits here, per path and user, and the next one is always
- * of the user that has the fewest bytes at that path: a read of a user that reads little stands
- * behind one window of the others' at most. What a client waits for goes before what the same user
- * reads ahead. A path has a queue of its own: one that is slow, or hangs, holds up no other.
+ * (window_is_open()). What is beyond that waits here, per volume and user, and the next one is
+ * always of the user that has the fewest bytes at that volume: a read of a user that reads little
+ * stands behind one window of the others' at most. What a client waits for goes before what the
+ * same user prefetchs. A volume has a queue of its own: one that is slow, or hangs, holds up no
+ * other.
  *
- * Loop thread. Failures: a path that is bypassed has an open window, so that what waits for it is
+ * Loop thread. Failures: a volume that is bypassed has an open window, so that what waits for it is
  * asked for, and ends, at once. What hangs at a device counts no more once that is bypassed. */
 #include "cache/internal.h"
 
@@ -17,19 +18,19 @@
 #include "checked.h"
 
 enum {
-        WINDOW_MIN_READS = 4, /* of a path, however large they are */
+        WINDOW_MIN_READS = 4, /* of a volume, however large they are */
         WINDOW_MAX_READS = 1024,
-        STARTS = 1024, /* of a turn, of each path */
+        STARTS = 1024, /* of an iteration, of each volume */
 };
 #define WINDOW_BYTES (UINT64_C(16) << 20)
 
-static bool window_is_open(const struct cache *c, unsigned path)
+static bool window_is_open(const struct cache *c, unsigned volume)
 {
-        const struct path_reads *p = &c->reads[path];
+        const struct path_reads *p = &c->reads[volume];
 
         return p->n_in_store < WINDOW_MIN_READS ||
                (p->n_in_store < WINDOW_MAX_READS && p->in_store_bytes < WINDOW_BYTES) ||
-               !store_path_is_up(c->params.store, path);
+               !store_path_is_up(c->params.store, volume);
 }
 
 static bool has_waiting(const struct user_reads *reads)
@@ -150,15 +151,16 @@ static struct user_reads *next_reader(struct path_reads *p)
         return next;
 }
 
-static void submit_of_path(struct cache *c, unsigned path)
+static void submit_of_path(struct cache *c, unsigned volume)
 {
-        struct path_reads *p = &c->reads[path];
+        struct path_reads *p = &c->reads[volume];
 
-        for (unsigned i = 0; i < STARTS && p->n_waiting > 0 && window_is_open(c, path); i++) {
+        for (unsigned i = 0; i < STARTS && p->n_waiting > 0 && window_is_open(c, volume); i++) {
                 struct user_reads *reads = next_reader(p);
                 bool ahead = list_empty(&reads->waits[READ_GET]);
-                struct store_read *r = container_of(
-                        reads->waits[ahead ? READ_AHEAD : READ_GET].next, struct store_read, node);
+                struct store_read *r =
+                        container_of(reads->waits[ahead ? PREFETCHED_BLOCKS : READ_GET].next,
+                                     struct store_read, node);
 
                 leave_queue(c, r);
                 /* Behind those that have as much at the device. */
@@ -176,16 +178,16 @@ static void submit_of_path(struct cache *c, unsigned path)
 
 void cache_submit_reads(struct cache *c)
 {
-        for (unsigned path = 0; c->stats.queued_reads > 0 && path < STORE_MAX_PATHS; path++)
-                submit_of_path(c, path);
+        for (unsigned volume = 0; c->stats.queued_reads > 0 && volume < STORE_MAX_VOLUMES; volume++)
+                submit_of_path(c, volume);
 }
 
 bool cache_has_due_reads(const struct cache *c)
 {
         if (c->stats.queued_reads == 0)
                 return false;
-        for (unsigned path = 0; path < STORE_MAX_PATHS; path++)
-                if (c->reads[path].n_waiting > 0 && window_is_open(c, path))
+        for (unsigned volume = 0; volume < STORE_MAX_VOLUMES; volume++)
+                if (c->reads[volume].n_waiting > 0 && window_is_open(c, volume))
                         return true;
         return false;
 }

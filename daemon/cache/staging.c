@@ -8,9 +8,10 @@
 #include "checked.h"
 #include "cleanup.h"
 
-int lane_open(struct lane *ret, uint64_t bytes)
+int staging_open(struct staging *ret, uint64_t bytes)
 {
-        _cleanup_(closep) int fd = memfd_create("kvcache-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        _cleanup_(closep) int fd =
+                memfd_create("kvcache-staging area", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         void *base;
 
         if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0)
@@ -22,20 +23,20 @@ int lane_open(struct lane *ret, uint64_t bytes)
                 return -errno;
         (void)madvise(base, bytes, MADV_DONTDUMP);
         (void)madvise(base, bytes, MADV_DONTFORK);
-        *ret = (struct lane){ .fd = TAKE_FD(fd), .base = base, .bytes = bytes };
+        *ret = (struct staging){ .fd = TAKE_FD(fd), .base = base, .bytes = bytes };
         return 0;
 }
 
-void lane_close(struct lane *l)
+void staging_close(struct staging *l)
 {
         if (l->base)
                 munmap(l->base, l->bytes);
         if (l->fd >= 0)
                 close(l->fd);
-        *l = (struct lane){ .fd = -1 };
+        *l = (struct staging){ .fd = -1 };
 }
 
-void *lane_at(const struct lane *l, uint64_t offset, uint64_t length)
+void *staging_at(const struct staging *l, uint64_t offset, uint64_t length)
 {
         if (!l->base || !range_within(offset, length, l->bytes))
                 return NULL;

@@ -54,10 +54,10 @@ struct cache_user *cache_user_get(struct cache *c, uint32_t uid)
                 list_init(&u->ready);
                 list_init(&u->refused);
                 list_init(&u->write_turn);
-                for (unsigned path = 0; path < STORE_MAX_PATHS; path++) {
+                for (unsigned volume = 0; volume < STORE_MAX_VOLUMES; volume++) {
                         for (unsigned order = 0; order < READ_ORDERS; order++)
-                                list_init(&u->reads[path].waits[order]);
-                        list_init(&u->reads[path].turn);
+                                list_init(&u->reads[volume].waits[order]);
+                        list_init(&u->reads[volume].turn);
                 }
                 list_append(&c->users[uid % CACHE_USER_BUCKETS], &u->node);
         }
@@ -70,7 +70,7 @@ void cache_user_unref(struct cache_user *u)
         assert(u->refs > 0);
         if (--u->refs > 0)
                 return;
-        assert(u->unwritten == 0 && u->in_store == 0 && !u->putting && u->n_ahead == 0);
+        assert(u->unwritten == 0 && u->in_store == 0 && !u->putting && u->n_prefetches == 0);
         list_unlink(&u->node);
         free(u);
 }
@@ -128,7 +128,7 @@ void cache_unwritten_end(struct cache *c, struct store_write *w)
 
 static bool window_is_open(const struct cache *c)
 {
-        unsigned paths = MAX(store_paths_up(c->params.store), 1u);
+        unsigned paths = MAX(store_volumes_up(c->params.store), 1u);
 
         return c->n_in_store < (uint64_t)WINDOW_MIN_WRITES * paths ||
                (c->n_in_store < (uint64_t)WINDOW_MAX_WRITES * paths &&

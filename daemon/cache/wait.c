@@ -11,7 +11,7 @@ enum {
          * small ones. But one that has found none for so long, since what it needs is leased, does
          * not hold up who comes behind it any more. */
         PATIENCE_MS = 100,
-        LOOKS = 1024, /* of a turn, at those who wait, and at those whose time may be over */
+        LOOKS = 1024, /* of an iteration, at those who wait, and at those whose time may be over */
 };
 #define PATIENCE_NS (PATIENCE_MS * UINT64_C(1000000))
 #define TICK_NS     (UINT64_C(1) << 21) /* a wait ends so much late at most */
@@ -268,7 +268,7 @@ static bool may_submit(const struct cache *c)
                                        store_pending(c->params.store) != c->retry_pending);
 }
 
-uint64_t cache_turn(struct cache *c, uint64_t now_ns)
+uint64_t cache_iterate(struct cache *c, uint64_t now_ns)
 {
         cache_complete_finished(c);
         if (may_submit(c)) {

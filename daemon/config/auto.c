@@ -276,13 +276,13 @@ int config_available_space(const char *path, uint64_t *ret_bytes, uint64_t *ret_
 static int resolve_limit(struct config *c, void (*say)(const char *text),
                          void (*warn)(const char *text), struct config_error *ret_error)
 {
-        uint64_t devices[CONFIG_MAX_PATHS], free_bytes = 0, bytes,
-                                            least = limit_least * c->store.path.n;
+        uint64_t devices[CONFIG_MAX_VOLUMES], free_bytes = 0, bytes,
+                                              least = limit_least * c->store.path.n;
         char chosen[UNITS_TEXT], all[UNITS_TEXT], where[320], at[CONFIG_WHERE];
         unsigned n_devices = 0, missing = 0;
         bool automatic = take_auto(c, "store.limit");
 
-        assert(c->store.path.n > 0 && c->store.path.n <= CONFIG_MAX_PATHS);
+        assert(c->store.path.n > 0 && c->store.path.n <= CONFIG_MAX_VOLUMES);
         for (unsigned i = 0; i < c->store.path.n; i++) {
                 unsigned j;
                 int r;
@@ -379,7 +379,7 @@ static bool first_folder(const char *variable, char ret[static PATH_MAX])
 static int resolve_socket(struct config *c, void (*say)(const char *text),
                           struct config_error *ret_error)
 {
-        char folder[PATH_MAX], path[PATH_MAX + 32], why[CONFIG_WHY], text[32];
+        char folder[PATH_MAX], volume[PATH_MAX + 32], why[CONFIG_WHY], text[32];
         const char *from;
         uint64_t given[2];
         int row = config_row_find("listen.socket"), r;
@@ -387,33 +387,33 @@ static int resolve_socket(struct config *c, void (*say)(const char *text),
         if (!config_row_is_auto(c, &config_rows[row]))
                 return 0;
         if (first_folder("RUNTIME_DIRECTORY", folder)) {
-                snprintf(path, sizeof(path), "%s/kvcache.sock", folder);
+                snprintf(volume, sizeof(volume), "%s/kvcache.sock", folder);
                 from = "in $RUNTIME_DIRECTORY";
         } else if (geteuid() == 0) {
-                snprintf(path, sizeof(path), "/run/kvcache/kvcache.sock");
+                snprintf(volume, sizeof(volume), "/run/kvcache/kvcache.sock");
                 from = "the daemon runs as root";
         } else if (first_folder("XDG_RUNTIME_DIR", folder)) {
-                snprintf(path, sizeof(path), "%s/kvcache/kvcache.sock", folder);
+                snprintf(volume, sizeof(volume), "%s/kvcache/kvcache.sock", folder);
                 from = "in $XDG_RUNTIME_DIR";
         } else {
                 snprintf(text, sizeof(text), "%u", (unsigned)geteuid());
-                snprintf(path, sizeof(path), "/tmp/kvcache-%s/kvcache.sock", text);
+                snprintf(volume, sizeof(volume), "/tmp/kvcache-%s/kvcache.sock", text);
                 from = "there is no $XDG_RUNTIME_DIR";
         }
         memcpy(given, c->given, sizeof(given));
-        r = config_assign(c, (unsigned)row, path, false, why);
+        r = config_assign(c, (unsigned)row, volume, false, why);
         memcpy(c->given, given, sizeof(given));
         if (r < 0)
                 return config_fail(ret_error, r, "%s; set it", why);
         config_bit_set(c->automatic, (unsigned)row, true);
-        tell(say, "listen.socket is %.240s: %s", path, from);
+        tell(say, "listen.socket is %.240s: %s", volume, from);
         return 0;
 }
 
 static int resolve_path(struct config *c, void (*say)(const char *text),
                         struct config_error *ret_error)
 {
-        char folder[PATH_MAX], path[PATH_MAX + 32], why[CONFIG_WHY];
+        char folder[PATH_MAX], volume[PATH_MAX + 32], why[CONFIG_WHY];
         const char *from, *home;
         uint64_t given[2];
         int row = config_row_find("store.path"), r;
@@ -421,13 +421,13 @@ static int resolve_path(struct config *c, void (*say)(const char *text),
         if (!config_row_is_auto(c, &config_rows[row]))
                 return 0;
         if (first_folder("STATE_DIRECTORY", folder)) {
-                snprintf(path, sizeof(path), "%s", folder);
+                snprintf(volume, sizeof(volume), "%s", folder);
                 from = "$STATE_DIRECTORY";
         } else if (geteuid() == 0) {
-                snprintf(path, sizeof(path), "/var/lib/kvcache");
+                snprintf(volume, sizeof(volume), "/var/lib/kvcache");
                 from = "the daemon runs as root";
         } else if (first_folder("XDG_STATE_HOME", folder)) {
-                snprintf(path, sizeof(path), "%s/kvcache", folder);
+                snprintf(volume, sizeof(volume), "%s/kvcache", folder);
                 from = "in $XDG_STATE_HOME";
         } else {
                 home = home_folder();
@@ -436,16 +436,16 @@ static int resolve_path(struct config *c, void (*say)(const char *text),
                                            "store.path: auto finds no place: there is no "
                                            "$XDG_STATE_HOME and no home "
                                            "directory; set it");
-                snprintf(path, sizeof(path), "%s/.local/state/kvcache", home);
+                snprintf(volume, sizeof(volume), "%s/.local/state/kvcache", home);
                 from = "in the home directory";
         }
         memcpy(given, c->given, sizeof(given));
-        r = config_assign(c, (unsigned)row, path, false, why);
+        r = config_assign(c, (unsigned)row, volume, false, why);
         memcpy(c->given, given, sizeof(given));
         if (r < 0)
                 return config_fail(ret_error, r, "%s; set it", why);
         config_bit_set(c->automatic, (unsigned)row, true);
-        tell(say, "store.path is %.240s: %s", path, from);
+        tell(say, "store.path is %.240s: %s", volume, from);
         return 0;
 }
 

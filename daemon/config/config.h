@@ -15,7 +15,7 @@
 #include <stdio.h>
 
 enum {
-        CONFIG_MAX_PATHS = 16,
+        CONFIG_MAX_VOLUMES = 16,
         CONFIG_MAX_NAMES = 64,
         CONFIG_MAX_TENANTS = 16, /* "default" included, whether it has an entry or not */
         CONFIG_TENANT_NAME = 63, /* bytes */
@@ -47,7 +47,7 @@ struct config_tenant {
         char *name;
         struct config_strings users, groups;
         uint64_t pool;
-        uint64_t connections, leases, leased_bytes, lane_bytes, donated, keys, namespaces,
+        uint64_t connections, leases, leased_bytes, staging_bytes, registered, keys, namespaces,
                 stored_bytes;
         uint64_t given[2], automatic[2]; /* as in struct config, a bit a row of tenant.def */
         struct config_place place[CONFIG_MAX_TENANT_ROWS];
@@ -55,9 +55,10 @@ struct config_tenant {
 
 struct config {
         struct {
-                char *socket; /* listen.socket: path; "" decides by who runs it (see config_resolve)
-                               */
-                char *http;   /* listen.http: "127.0.0.1:9750", "unix:/path", "off" */
+                char *socket;  /* listen.socket: volume; "" decides by who runs it (see
+                                * config_resolve)
+                                */
+                char *http;    /* listen.http: "127.0.0.1:9750", "unix:/path", "off" */
                 uint32_t mode; /* listen.mode: octal permissions of the socket */
         } listen;
         struct {
@@ -66,7 +67,7 @@ struct config {
                 uint64_t segment; /* store.segment: bytes of a data file, wished */
                 uint64_t entries; /* store.entries; 0 (auto) */
                 bool prewrite;    /* store.prewrite */
-                uint64_t error_budget;      /* store.error_budget: of a path in a minute */
+                uint64_t error_budget;      /* store.error_budget: of a volume in a minute */
                 uint64_t reserve;           /* store.reserve: bytes; 0 (auto) */
                 uint64_t scrub_rate;        /* store.scrub_rate: bytes a second; 0: none */
                 uint64_t scrub_interval_ms; /* store.scrub_interval */
@@ -74,8 +75,8 @@ struct config {
         struct {
                 uint64_t pool; /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB)
                                 */
-                char *huge_pages;  /* memory.huge_pages: auto | off */
-                uint64_t lane;     /* memory.lane: largest lane of a session; <= 64 MiB */
+                char *huge_pages; /* memory.huge_pages: auto | off */
+                uint64_t staging; /* memory.staging: largest staging area of a session; <= 64 MiB */
                 bool lookup_index; /* memory.lookup_index */
         } memory;
         struct {
@@ -96,17 +97,18 @@ struct config {
                                                         anyone the socket's mode lets in */
         } access;
         struct {
-                uint64_t connections;    /* limits.connections */
-                uint64_t lane_bytes;     /* limits.lane_bytes: of all; 0 (auto): 1/2 of what is
-                                            available */
-                uint64_t donated;        /* limits.donated: of all; 0 (auto): 3/4 of the machine */
-                uint64_t keys;           /* limits.keys: of requests in flight, of all */
-                uint64_t requests;       /* limits.requests: in flight, of all */
+                uint64_t connections;   /* limits.connections */
+                uint64_t staging_bytes; /* limits.staging_bytes: of all; 0 (auto): 1/2 of what is
+                                        available */
+                uint64_t registered; /* limits.registered: of all; 0 (auto): 3/4 of the machine */
+                uint64_t keys;       /* limits.keys: of requests in flight, of all */
+                uint64_t requests;   /* limits.requests: in flight, of all */
                 uint64_t request_memory; /* limits.request_memory: of all; 0 (auto): by `keys` */
                 uint64_t unread_fds; /* limits.unread_fds: of all; 0 (auto): 1/2 of RLIMIT_NOFILE */
                 /* limits.uid_*: of one user; 0 (auto): see config_uid_limits() */
-                uint64_t uid_connections, uid_leases, uid_leased_bytes, uid_lane_bytes, uid_donated,
-                        uid_keys, uid_requests, uid_request_memory, uid_unread_fds, uid_namespaces;
+                uint64_t uid_connections, uid_leases, uid_leased_bytes, uid_staging_bytes,
+                        uid_registered, uid_keys, uid_requests, uid_request_memory, uid_unread_fds,
+                        uid_namespaces;
                 uint64_t leases;       /* limits.leases: of a connection, count */
                 uint64_t leased_bytes; /* limits.leased_bytes: of a connection; 0 (auto): pool/4 */
                 uint64_t handshake_ms; /* limits.handshake: from accept to HELLO */
@@ -178,13 +180,13 @@ int config_load_all(struct config *c, const char *path, bool path_must_exist, ch
  * configuration that is resolved. 0, -EINVAL. */
 int config_check_host(const struct config *c, struct config_error *ret_error);
 /* Can the store and the sockets be made where they are to be? Looks only. 0, -EINVAL, -errno. A
- * path of the store among several that is not usable is a `warn`: a start goes on without it. */
+ * volume of the store among several that is not usable is a `warn`: a start goes on without it. */
 int config_check_places(const struct config *c, void (*warn)(const char *text),
                         struct config_error *ret_error);
 
-/* Fills in what "auto" means on this machine: socket path ($RUNTIME_DIRECTORY/kvcache.sock, which
+/* Fills in what "auto" means on this machine: socket volume ($RUNTIME_DIRECTORY/kvcache.sock, which
  * is /run/kvcache/kvcache.sock in the unit and for root, else
- * $XDG_RUNTIME_DIR/kvcache/kvcache.sock, else /tmp/kvcache-UID/kvcache.sock), store path
+ * $XDG_RUNTIME_DIR/kvcache/kvcache.sock, else /tmp/kvcache-UID/kvcache.sock), store volume
  * ($STATE_DIRECTORY, or /var/lib/kvcache for root, else $XDG_STATE_HOME/kvcache or
  * ~/.local/state/kvcache), limit, entries, pool, workers, leased bytes. Tells `say` each choice, a
  * sentence each. -ENOSPC: the file system has no room for the smallest store; -EINVAL: nowhere to

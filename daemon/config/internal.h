@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the configuration share: config.c (table, environment, reload), value.c
  * (text to a value), yaml.c (YAML), print.c (values to text) and auto.c
- * (what "auto" means). Nobody else includes this. */
+ * (what "auto" means). Private to these files. */
 #pragma once
 
 #include <errno.h>

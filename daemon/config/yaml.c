@@ -171,7 +171,7 @@ static int advance(struct reader *r)
 /* Something of a pair, or of an entry of a list, is wrong. Where all errors are wanted it is noted,
  * and what is left of the pair or entry is skipped: to where `depth` collections are open. `key`:
  * the event that was the pair's key; 0: an entry has none. */
-static int recover(struct reader *r, unsigned depth, uint64_t key, int ret)
+static int recovery_run(struct reader *r, unsigned depth, uint64_t key, int ret)
 {
         if (ret != -EINVAL || r->broken)
                 return ret;
@@ -243,7 +243,7 @@ static int read_list(struct reader *r, void *object, const struct config_row *ro
         unsigned n = 0;
         int ret;
 
-        static_assert((int)CONFIG_MAX_NAMES >= (int)CONFIG_MAX_PATHS, "room for every list");
+        static_assert((int)CONFIG_MAX_NAMES >= (int)CONFIG_MAX_VOLUMES, "room for every list");
         for (;;) {
                 ret = advance(r);
                 if (ret < 0)
@@ -428,7 +428,7 @@ static int read_tenant(struct reader *r)
                 if (ret == 0)
                         ret = read_tenant_pair(r, t, line_of);
                 if (ret < 0)
-                        ret = recover(r, depth, key, ret);
+                        ret = recovery_run(r, depth, key, ret);
                 if (ret < 0)
                         return ret;
         }
@@ -456,7 +456,7 @@ static int read_tenants(struct reader *r)
                                                 "a tenant is a mapping: \"- name: research\", and "
                                                 "its other keys below");
                 if (ret < 0)
-                        ret = recover(r, depth, 0, ret);
+                        ret = recovery_run(r, depth, 0, ret);
                 if (ret < 0)
                         return ret;
         }
@@ -523,7 +523,7 @@ static int read_mapping(struct reader *r, const char *section)
                 if (ret == 0)
                         ret = read_pair(r, section);
                 if (ret < 0)
-                        ret = recover(r, depth, key, ret);
+                        ret = recovery_run(r, depth, key, ret);
                 if (ret < 0)
                         return ret;
         }

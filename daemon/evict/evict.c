@@ -74,10 +74,10 @@ void evict_touch(struct evict *e, uint32_t item, uint32_t group)
         e->policy->touch(e, item, group);
 }
 
-void evict_prefetch(const struct evict *e, uint32_t item, unsigned step)
+void evict_warm(const struct evict *e, uint32_t item, unsigned step)
 {
         if (item < e->max_items)
-                e->policy->prefetch(e, item, step);
+                e->policy->warm(e, item, step);
 }
 
 void evict_populate(const struct evict *e, uint32_t from, uint32_t to)

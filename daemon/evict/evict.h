@@ -26,7 +26,7 @@ void evict_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes
 void evict_touch(struct evict *e, uint32_t item, uint32_t group);
 /* For many touches in a row: step 0 for each, a little later step 1, a little later evict_touch().
  */
-void evict_prefetch(const struct evict *e, uint32_t item, unsigned step);
+void evict_warm(const struct evict *e, uint32_t item, unsigned step);
 /* The items [from, to) are about to come in: has the machine's memory put under them. On any
  * thread, whatever the others do meanwhile. */
 void evict_populate(const struct evict *e, uint32_t from, uint32_t to);

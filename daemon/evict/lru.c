@@ -16,7 +16,7 @@
 #include "base/pages.h"
 #include "checked.h"
 #include "evict/policy.h"
-#include "prefetch.h"
+#include "warm.h"
 #include "evict/evict.h"
 
 /* A link is 0 (not in), END and the list's group, or one more than an item. */
@@ -128,21 +128,21 @@ static void lru_touch(struct evict *e, uint32_t item, uint32_t group)
 }
 
 /* The item, then its neighbours. */
-static void lru_prefetch(const struct evict *e, uint32_t item, unsigned step)
+static void lru_warm(const struct evict *e, uint32_t item, unsigned step)
 {
         const struct lru *l = lru(e);
         const struct lru_item *i = &l->items[item];
 
         if (step == 0) {
-                prefetch(i, 1);
+                warm(i, 1);
                 return;
         }
         if (i->older == 0)
                 return;
         if (!(i->older & END))
-                prefetch(&l->items[i->older - 1], 1);
+                warm(&l->items[i->older - 1], 1);
         if (!(i->younger & END))
-                prefetch(&l->items[i->younger - 1], 1);
+                warm(&l->items[i->younger - 1], 1);
 }
 
 static void lru_populate(const struct evict *e, uint32_t from, uint32_t to)
@@ -206,7 +206,7 @@ const struct evict_policy evict_policy_lru = {
         .free = lru_free,
         .insert = lru_insert,
         .touch = lru_touch,
-        .prefetch = lru_prefetch,
+        .warm = lru_warm,
         .populate = lru_populate,
         .unpopulate = lru_unpopulate,
         .remove = lru_remove,

@@ -17,7 +17,7 @@ struct evict_policy {
 
         void (*insert)(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes);
         void (*touch)(struct evict *e, uint32_t item, uint32_t group);
-        void (*prefetch)(const struct evict *e, uint32_t item, unsigned step);
+        void (*warm)(const struct evict *e, uint32_t item, unsigned step);
         void (*populate)(const struct evict *e, uint32_t from, uint32_t to);
         void (*unpopulate)(const struct evict *e, uint32_t from);
         void (*remove)(struct evict *e, uint32_t item);

@@ -18,7 +18,7 @@
 #include "io/counter.h"
 #include "io/thread.h"
 
-static void caller_run(struct caller *c, struct kio_request *req)
+static void blocking_call_run(struct blocking_call *c, struct kio_request *req)
 {
         struct list_node done = LIST_INIT(done);
         int r;
@@ -33,12 +33,12 @@ static void caller_run(struct caller *c, struct kio_request *req)
         counter_set(&c->call_ns, 0);
         req->state = KIO_DONE;
         list_append(&done, &req->node);
-        outbox_publish(c->outbox, &done);
+        completion_queue_publish(c->completion_queue, &done);
 }
 
-static void *caller_thread(void *userdata)
+static void *blocking_call_thread(void *userdata)
 {
-        struct caller *c = userdata;
+        struct blocking_call *c = userdata;
 
         pthread_mutex_lock(&c->lock);
         for (uint32_t turn = 0;; turn++) {
@@ -53,24 +53,25 @@ static void *caller_thread(void *userdata)
                         break;
                 n = list_pop(&c->inbox[classes_pick(c->inbox, 0, turn)]);
                 pthread_mutex_unlock(&c->lock);
-                caller_run(c, container_of(n, struct kio_request, node));
+                blocking_call_run(c, container_of(n, struct kio_request, node));
                 pthread_mutex_lock(&c->lock);
         }
         pthread_mutex_unlock(&c->lock);
         return NULL;
 }
 
-int caller_init(struct caller *c, unsigned path, struct outbox *outbox)
+int blocking_call_init(struct blocking_call *c, unsigned volume,
+                       struct completion_queue *completion_queue)
 {
         char name[16];
         int r;
 
-        *c = (struct caller){ .outbox = outbox };
+        *c = (struct blocking_call){ .completion_queue = completion_queue };
         classes_init(c->inbox);
         pthread_mutex_init(&c->lock, NULL);
         pthread_cond_init(&c->cond, NULL);
-        snprintf(name, sizeof(name), "kio-call-%u", path % 1000);
-        r = thread_start(&c->thread, name, caller_thread, c);
+        snprintf(name, sizeof(name), "kio-call-%u", volume % 1000);
+        r = thread_start(&c->thread, name, blocking_call_thread, c);
         if (r < 0) {
                 pthread_cond_destroy(&c->cond);
                 pthread_mutex_destroy(&c->lock);
@@ -80,7 +81,7 @@ int caller_init(struct caller *c, unsigned path, struct outbox *outbox)
         return 0;
 }
 
-void caller_fini(struct caller *c)
+void blocking_call_fini(struct blocking_call *c)
 {
         if (!c->has_thread)
                 return;
@@ -94,7 +95,7 @@ void caller_fini(struct caller *c)
         c->has_thread = false;
 }
 
-void caller_submit(struct caller *c, struct kio_request *req)
+void blocking_call_submit(struct blocking_call *c, struct kio_request *req)
 {
         bool wake;
 
@@ -110,7 +111,7 @@ void caller_submit(struct caller *c, struct kio_request *req)
         }
 }
 
-bool caller_is_alive(struct caller *c)
+bool blocking_call_is_alive(struct blocking_call *c)
 {
         uint64_t finished = counter_get(&c->finished);
         bool advanced = finished != c->seen_finished;

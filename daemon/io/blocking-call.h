@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread for KIO_CALL: one a path, so that a device that hangs holds up nobody else's calls; an
- * inbox, and the outbox that it shares with the workers. Only io/ includes this.
+/* A thread for KIO_CALL: one a volume, so that a device that hangs holds up nobody else's calls; an
+ * inbox, and the completion queue that it shares with the workers. Only io/ includes this.
  *
  * Who may touch what: `inbox`, `sleeping` and `stopping` under `lock`; the counters are written by
  * the thread and read by anybody. */
@@ -12,8 +12,8 @@
 #include "io/request.h"
 #include "io/completion-queue.h"
 
-struct caller {
-        struct outbox *outbox;
+struct blocking_call {
+        struct completion_queue *completion_queue;
         pthread_t thread;
         bool has_thread;
 
@@ -32,11 +32,13 @@ struct caller {
         uint64_t wakeups;
 };
 
-/* Starts the thread, which carries the path's number in its name. 0, -errno. Then caller_fini()
- * ends it, when it has worked off what it has; it does nothing to one that is all zero. */
-int caller_init(struct caller *c, unsigned path, struct outbox *outbox);
-void caller_fini(struct caller *c);
+/* Starts the thread, which carries the volume's number in its name. 0, -errno. Then
+ * blocking_call_fini() ends it, when it has worked off what it has; it does nothing to one that is
+ * all zero. */
+int blocking_call_init(struct blocking_call *c, unsigned volume,
+                       struct completion_queue *completion_queue);
+void blocking_call_fini(struct blocking_call *c);
 
 /* The loop's thread. */
-void caller_submit(struct caller *c, struct kio_request *req);
-bool caller_is_alive(struct caller *c);
+void blocking_call_submit(struct blocking_call *c, struct kio_request *req);
+bool blocking_call_is_alive(struct blocking_call *c);

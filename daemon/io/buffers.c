@@ -8,10 +8,10 @@
  * Loop thread, but for what is said of run_*. Owns the numbers, and of a region, from its
  * registration until it is unregistered, all that is not marked "in" or "of".
  *
- * Happy path: the pages are mapped, step by step, on the thread for calls of path 0, as faults are
- * nine tenths of what registering costs (2.9 of 3.2 ms for 16 MiB of 4 KiB pages); then every
- * worker registers one piece in a turn, until it has all. Unregistering likewise, backwards. Many
- * regions may be at it at once; each ring takes a piece of one, then of the next.
+ * Happy path: the pages are mapped, step by step, on the blocking-call thread of volume 0, as
+ * faults are nine tenths of what registering costs (2.9 of 3.2 ms for 16 MiB of 4 KiB pages); then
+ * every worker registers one piece in an iteration, until it has all. Unregistering likewise,
+ * backwards. Many regions may be at it at once; each ring takes a piece of one, then of the next.
  *
  * Failures: mapping may fail, then registering says why. What a ring refuses ends the region's
  * registration there, and what it has stays: the first error is the result. A region that is
@@ -71,7 +71,7 @@ void regions_fini(struct regions *r)
 
 /* --- on other threads --- */
 
-/* On the thread for calls. It is no error if this fails. */
+/* On the blocking-call thread. It is no error if this fails. */
 static int run_map(struct kio_request *req)
 {
         struct kio_region *region = container_of(req, struct kio_region, step);
@@ -177,7 +177,7 @@ static void region_map_step(struct kio_region *region)
         region->step = (struct kio_request){
                 .op = KIO_CALL,
                 .class = KIO_CLASS_BACKGROUND,
-                .path = region->path,
+                .volume = region->volume,
                 .call = run_map,
                 .complete = on_step,
         };

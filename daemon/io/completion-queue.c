@@ -19,19 +19,19 @@
 
 #include "cleanup.h"
 
-int outbox_init(struct outbox *o)
+int completion_queue_init(struct completion_queue *o)
 {
         int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 
         if (fd < 0)
                 return -errno;
-        *o = (struct outbox){ .fd = fd };
+        *o = (struct completion_queue){ .fd = fd };
         pthread_mutex_init(&o->lock, NULL);
         list_init(&o->done);
         return 0;
 }
 
-void outbox_fini(struct outbox *o)
+void completion_queue_fini(struct completion_queue *o)
 {
         while (list_pop(&o->done))
                 ;
@@ -39,7 +39,7 @@ void outbox_fini(struct outbox *o)
         pthread_mutex_destroy(&o->lock);
 }
 
-void outbox_publish(struct outbox *o, struct list_node *done)
+void completion_queue_publish(struct completion_queue *o, struct list_node *done)
 {
         uint64_t one = 1;
         bool notified;
@@ -59,7 +59,7 @@ void outbox_publish(struct outbox *o, struct list_node *done)
         (void)n;
 }
 
-void outbox_begin(struct outbox *o)
+void completion_queue_begin(struct completion_queue *o)
 {
         uint64_t count;
         ssize_t n;
@@ -68,14 +68,14 @@ void outbox_begin(struct outbox *o)
         (void)n;
 }
 
-void outbox_take(struct outbox *o, struct list_node *ret)
+void completion_queue_take(struct completion_queue *o, struct list_node *ret)
 {
         pthread_mutex_lock(&o->lock);
         list_splice(ret, &o->done);
         pthread_mutex_unlock(&o->lock);
 }
 
-void outbox_end(struct outbox *o, struct list_node *ret)
+void completion_queue_end(struct completion_queue *o, struct list_node *ret)
 {
         pthread_mutex_lock(&o->lock);
         list_splice(ret, &o->done);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop thread's side: starts the workers down the ladder and the thread for calls, spreads
+/* The loop thread's side: starts the workers down the ladder and the blocking-call thread, spreads
  * requests over them, collects what is done, and answers questions about all of it.
  *
- * Owns the workers, the caller and the outbox. All functions run on the loop thread.
+ * Owns the workers, the caller and the completion queue. All functions run on the loop thread.
  *
  * The ladder: for each backend, best first, and for each of its rungs, every worker opens its
  * queue; if one cannot, all close and the next rung has its turn, so that all workers run on the
@@ -32,8 +32,9 @@ struct kio {
         struct worker *workers;
         unsigned n_workers; /* initialized ones */
         unsigned depth;
-        struct caller callers[KIO_PATHS_MAX]; /* those that have had a call, and the first */
-        struct outbox outbox;
+        struct blocking_call
+                blocking_calls[KIO_VOLUMES_MAX]; /* those that have had a call, and the first */
+        struct completion_queue completion_queue;
         uint64_t pending;
 
         const struct kio_backend *backend;
@@ -148,7 +149,7 @@ static int kio_start_workers(struct kio *io, const struct kio_params *params)
         for (; io->n_workers < params->workers; io->n_workers++) {
                 struct worker *w = &io->workers[io->n_workers];
 
-                r = worker_init(w, io->n_workers, &io->outbox);
+                r = worker_init(w, io->n_workers, &io->completion_queue);
                 if (r < 0)
                         return r;
                 w->registration_error = &io->registration_error;
@@ -193,13 +194,13 @@ static int kio_start_on(struct kio **ret, const struct kio_params *params,
         if (!io)
                 return kio_fail(ret_error, ENOMEM, "I/O");
         *io = (struct kio){ 0 };
-        r = outbox_init(&io->outbox);
+        r = completion_queue_init(&io->completion_queue);
         if (r < 0) {
                 free(TAKE_PTR(io)); /* there is nothing to stop */
                 return kio_fail(ret_error, -r, "eventfd");
         }
         io->depth = MIN(params->depth, (unsigned)KIO_DEPTH_MAX);
-        r = caller_init(&io->callers[0], 0, &io->outbox);
+        r = blocking_call_init(&io->blocking_calls[0], 0, &io->completion_queue);
         if (r == 0)
                 r = kio_start_workers(io, params);
         if (r < 0)
@@ -238,10 +239,10 @@ struct kio *kio_stop(struct kio *io)
         /* They work off what they have before they end. */
         for (unsigned i = 0; i < io->n_workers; i++)
                 worker_fini(&io->workers[i]);
-        for (unsigned i = 0; i < KIO_PATHS_MAX; i++)
-                caller_fini(&io->callers[i]);
+        for (unsigned i = 0; i < KIO_VOLUMES_MAX; i++)
+                blocking_call_fini(&io->blocking_calls[i]);
         regions_fini(&io->regions);
-        outbox_fini(&io->outbox);
+        completion_queue_fini(&io->completion_queue);
         free(io->workers);
         free(io);
         return NULL;
@@ -249,7 +250,7 @@ struct kio *kio_stop(struct kio *io)
 
 int kio_fd(const struct kio *io)
 {
-        return io->outbox.fd;
+        return io->completion_queue.fd;
 }
 
 /* How much of the request is `buf`'s, or of a copy without one, is not the tail's. */
@@ -278,7 +279,7 @@ static uint64_t kio_body(const struct kio_request *req)
 static void kio_prepare(struct kio *io, struct kio_request *req)
 {
         assert(req->state == KIO_IDLE);
-        assert(req->op < KIO_OP_END && req->class < KIO_CLASS_END && req->path < KIO_PATHS_MAX);
+        assert(req->op < KIO_OP_END && req->class < KIO_CLASS_END && req->volume < KIO_VOLUMES_MAX);
         assert(req->op != KIO_READ || req->crc_bytes <= req->length);
         assert(req->op != KIO_CALL || req->call);
 
@@ -298,19 +299,21 @@ static void kio_prepare(struct kio *io, struct kio_request *req)
         io->pending++;
 }
 
-static struct caller *kio_caller(struct kio *io, unsigned path)
+static struct blocking_call *kio_blocking_call(struct kio *io, unsigned volume)
 {
-        struct caller *c = &io->callers[path];
+        struct blocking_call *c = &io->blocking_calls[volume];
 
         /* Without a thread of its own it shares the first one's. */
-        return c->has_thread || caller_init(c, path, &io->outbox) == 0 ? c : &io->callers[0];
+        return c->has_thread || blocking_call_init(c, volume, &io->completion_queue) == 0
+                       ? c
+                       : &io->blocking_calls[0];
 }
 
 void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
 {
         kio_prepare(io, req);
         if (req->op == KIO_CALL)
-                caller_submit(kio_caller(io, req->path), req);
+                blocking_call_submit(kio_blocking_call(io, req->volume), req);
         else
                 worker_submit(&io->workers[affinity % io->n_workers], req);
 }
@@ -343,16 +346,16 @@ unsigned kio_reap(struct kio *io)
         struct list_node done = LIST_INIT(done);
         unsigned n, total = 0;
 
-        outbox_begin(&io->outbox);
+        completion_queue_begin(&io->completion_queue);
         /* What gets done while complete() runs comes along, but the loop has others to serve. */
         for (unsigned round = 0; round < KIO_REAP_ROUNDS; round++) {
-                outbox_take(&io->outbox, &done);
+                completion_queue_take(&io->completion_queue, &done);
                 n = kio_complete(io, &done);
                 total += n;
                 if (n == 0)
                         break;
         }
-        outbox_end(&io->outbox, &done);
+        completion_queue_end(&io->completion_queue, &done);
         return total + kio_complete(io, &done);
 }
 
@@ -375,7 +378,7 @@ static const char *registration_text(int error)
 static void kio_registration_complete(struct kio_request *req)
 {
         struct worker *w = container_of(req, struct worker, registration);
-        struct kio *io = container_of(w->outbox, struct kio, outbox);
+        struct kio *io = container_of(w->completion_queue, struct kio, completion_queue);
         void (*registered)(void *userdata, int r);
         int r = (int)req->result;
 
@@ -459,8 +462,8 @@ void kio_get_stats(const struct kio *io, struct kio_stats *ret)
 {
         struct kio_stats s = { 0 };
 
-        for (unsigned i = 0; i < KIO_PATHS_MAX; i++) {
-                const struct caller *c = &io->callers[i];
+        for (unsigned i = 0; i < KIO_VOLUMES_MAX; i++) {
+                const struct blocking_call *c = &io->blocking_calls[i];
 
                 s.ops[KIO_CALL] += counter_get(&c->ops);
                 s.errors[KIO_CALL] += counter_get(&c->errors);
@@ -494,8 +497,8 @@ bool kio_is_alive(struct kio *io)
         bool alive = true;
 
         /* All of them, each time: each remembers what it has seen. */
-        for (unsigned i = 0; i < KIO_PATHS_MAX; i++)
-                if (!caller_is_alive(&io->callers[i]))
+        for (unsigned i = 0; i < KIO_VOLUMES_MAX; i++)
+                if (!blocking_call_is_alive(&io->blocking_calls[i]))
                         alive = false;
         for (unsigned i = 0; i < io->n_workers; i++)
                 if (!worker_is_alive(&io->workers[i]))
@@ -503,20 +506,20 @@ bool kio_is_alive(struct kio *io)
         return alive;
 }
 
-uint64_t kio_oldest(const struct kio *io, unsigned path)
+uint64_t kio_oldest(const struct kio *io, unsigned volume)
 {
         uint64_t now = clock_mono_ns(), oldest = now, since;
 
-        assert(path < KIO_PATHS_MAX);
-        since = counter_get(&io->callers[path].call_ns);
+        assert(volume < KIO_VOLUMES_MAX);
+        since = counter_get(&io->blocking_calls[volume].call_ns);
         if (since > 0)
                 oldest = MIN(oldest, since);
         for (unsigned i = 0; i < io->n_workers; i++) {
-                since = counter_get(&io->workers[i].oldest_ns[path]);
+                since = counter_get(&io->workers[i].oldest_ns[volume]);
                 if (since > 0)
                         oldest = MIN(oldest, since);
-                /* The rings' own, which no path has asked for. */
-                since = path == 0 ? counter_get(&io->workers[i].call_ns) : 0;
+                /* The rings' own, which no volume has asked for. */
+                since = volume == 0 ? counter_get(&io->workers[i].call_ns) : 0;
                 if (since > 0)
                         oldest = MIN(oldest, since);
         }
@@ -527,7 +530,7 @@ uint64_t kio_oldest_ns(const struct kio *io)
 {
         uint64_t oldest = 0;
 
-        for (unsigned path = 0; path < KIO_PATHS_MAX; path++)
-                oldest = MAX(oldest, kio_oldest(io, path));
+        for (unsigned volume = 0; volume < KIO_VOLUMES_MAX; volume++)
+                oldest = MAX(oldest, kio_oldest(io, volume));
         return oldest;
 }

@@ -3,9 +3,9 @@
  *
  * The loop thread fills in a struct kio_request, hands it over with kio_submit() and gets it back
  * in kio_reap(), which calls complete(). Behind that are workers: one thread, one backend queue (an
- * io_uring, or the POSIX thread pool) each; and a thread for calls, one a path that has any. A
- * request has one owner at a time; its state names it. No request waits for another: what must come
- * after one is submitted by its complete(). */
+ * io_uring, or the POSIX thread pool) each; and a blocking-call thread, one a volume that has any.
+ * A request has one owner at a time; its state names it. No request waits for another: what must
+ * come after one is submitted by its complete(). */
 #pragma once
 
 #include <stdbool.h>
@@ -23,9 +23,9 @@ struct kio_params {
          * of the other; with depth 1 they share the one place. */
         unsigned depth;
         unsigned posix_threads; /* of one worker, when the backend is posix */
-        /* An operation that takes longer makes its path one that hangs: until it answers, new
-         * requests for that path fail with -ETIMEDOUT, and what stands there counts no more for
-         * `depth`, so that the other paths go on. It comes back when the device says so. 0: never
+        /* An operation that takes longer makes its volume one that hangs: until it answers, new
+         * requests for that volume fail with -ETIMEDOUT, and what stands there counts no more for
+         * `depth`, so that the other volumes go on. It comes back when the device says so. 0: never
          */
         uint64_t hang_ns;
 
@@ -115,7 +115,7 @@ void kio_get_stats(const struct kio *io, struct kio_stats *ret);
  * call? For the watchdog. */
 bool kio_is_alive(struct kio *io);
 /* How long the oldest operation has stood at the device, in ns; 0: none does. A CALL stands there
- * from when it begins to run. Of one path, or of all. Cheap: the loop may ask every turn, a timer
- * of a second will do. */
-uint64_t kio_oldest(const struct kio *io, unsigned path);
+ * from when it begins to run. Of one volume, or of all. Cheap: the loop may ask every iteration, a
+ * timer of a second will do. */
+uint64_t kio_oldest(const struct kio *io, unsigned volume);
 uint64_t kio_oldest_ns(const struct kio *io);

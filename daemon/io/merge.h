@@ -10,17 +10,17 @@
 
 #include "io/request.h"
 
-struct joints {
-        struct joint *all;       /* NULL: nothing is joined */
+struct merge {
+        struct merged *all;      /* NULL: nothing is joined */
         struct list_node unused; /* of them */
 };
 
 /* Up to `n` at a time. */
-void joints_init(struct joints *j, unsigned n);
-void joints_fini(struct joints *j);
+void merge_init(struct merge *j, unsigned n);
+void merge_fini(struct merge *j);
 
 /* Takes what stands first in `ready`, and with it those that follow there and are its neighbours:
  * one request then, with parts. */
-struct kio_request *joints_take(struct joints *j, struct list_node *ready);
+struct kio_request *merge_take(struct merge *j, struct list_node *ready);
 /* Takes one with parts apart: they come to `ret_parts` as they were, by their places. */
-void joints_part(struct joints *j, struct kio_request *req, struct list_node *ret_parts);
+void merge_split(struct merge *j, struct kio_request *req, struct list_node *ret_parts);

@@ -23,15 +23,14 @@
  *          and counted as moved: the checksum is that of `src` as it lies there. But what `length`
  *          has beyond whole 4 KiB blocks is copied to `tail`, if there is one, with zeros up to
  *          4 KiB, and the checksum is taken over it *there*: what a WRITE with this tail needs.
- *   CALL   runs `call(req)` on its path's thread for calls and takes what it returns as the
+ *   CALL   runs `call(req)` on its volume's blocking-call thread and takes what it returns as the
  *          result: for what has no asynchronous form here (fallocate, openat, populating memory).
- *          One call of a path at a time, so that each holds up the others for as long as it takes;
- *          never a worker, whatever the affinity.
- * Reads, or writes, of neighbouring places in a file that wait together at one worker may go to the
- * device as one; if that fails or is short each goes by itself.
- * Results are compared with the length asked for; a short transfer is resubmitted for its aligned
- * rest, -EINTR and -EAGAIN are retried a bounded number of times. Memory that is not there (any
- * more) when the device wants it makes -EFAULT, also where guard_src is not set. */
+ *          One call of a volume at a time, so that each holds up the others for as long as it
+ * takes; never a worker, whatever the affinity. Reads, or writes, of neighbouring places in a file
+ * that wait together at one worker may go to the device as one; if that fails or is short each goes
+ * by itself. Results are compared with the length asked for; a short transfer is resubmitted for
+ * its aligned rest, -EINTR and -EAGAIN are retried a bounded number of times. Memory that is not
+ * there (any more) when the device wants it makes -EFAULT, also where guard_src is not set. */
 #pragma once
 
 #include <stdbool.h>
@@ -50,8 +49,8 @@ enum kio_op { KIO_READ, KIO_WRITE, KIO_SYNC, KIO_COPY, KIO_CALL, KIO_OP_END };
 enum kio_class { KIO_CLASS_GET, KIO_CLASS_PUT, KIO_CLASS_BACKGROUND, KIO_CLASS_END };
 
 /* Requests name what they depend on, so that one device that hangs can be told from the others: a
- * number below KIO_PATHS_MAX, given out by whoever submits. 0: no device, or any. */
-enum { KIO_PATHS_MAX = 32 };
+ * number below KIO_VOLUMES_MAX, given out by whoever submits. 0: no device, or any. */
+enum { KIO_VOLUMES_MAX = 32 };
 
 enum kio_state {
         KIO_IDLE,   /* loop: free for use */
@@ -69,7 +68,7 @@ struct kio_request {
         enum kio_state state;
         enum kio_op op;
         enum kio_class class;
-        unsigned path;
+        unsigned volume;
 
         int fd;
         uint64_t offset;
@@ -130,9 +129,9 @@ enum kio_region_state {
  * The caller's; the io's from kio_region_register() until kio_region_unregister() has completed, or
  * kio_stop(). All zero before its first time. */
 struct kio_region {
-        void *base;     /* in: a shared mapping, aligned to its pages */
-        uint64_t bytes; /* in: of it, whole pages */
-        unsigned path;  /* in: as of a request; of the thread for calls that maps its pages */
+        void *base;      /* in: a shared mapping, aligned to its pages */
+        uint64_t bytes;  /* in: of it, whole pages */
+        unsigned volume; /* in: as of a request; of the blocking-call thread that maps its pages */
         /* In. Loop thread, from kio_reap(): of register, and of unregister. */
         void (*complete)(struct kio_region *region);
         /* Of register: 0: every ring has all of it; else why some I/O there goes unregistered,

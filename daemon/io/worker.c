@@ -15,8 +15,8 @@
  * Neighbours on the disk that wait together go to the device as one (merge.h); at the
  * device they are one operation, and before and after it each is its own.
  *
- * A device that hangs keeps what it has. Its path is known by its oldest operation; the others get
- * its places.
+ * A device that hangs keeps what it has. Its volume is known by its oldest operation; the others
+ * get its places.
  *
  * Failures: a short transfer goes on from its last aligned byte; EINTR and EAGAIN are tried again,
  * a bounded number of times in a row without progress; everything else is the request's result. A
@@ -42,7 +42,7 @@ enum {
         WORKER_ALIGNMENT = 4096,
         WORKER_REAP_MAX = 64,
         WORKER_PAUSE_MS_MAX = 100,
-        WORKER_HANGING_PATHS = 4, /* so many fill the queue, the last one counts */
+        WORKER_HANGING_VOLUMES = 4, /* so many fill the queue, the last one counts */
 };
 
 /* So many operations in flight: `depth` of either kind, and of the other an eighth more. Of one
@@ -154,24 +154,24 @@ static bool worker_fall_asleep(struct worker *w)
         return r;
 }
 
-/* Keeps the books on what stands at the device for a path, after that has changed. */
-static void worker_note_path(struct worker *w, unsigned path)
+/* Keeps the books on what stands at the device for a volume, after that has changed. */
+static void worker_note_volume(struct worker *w, unsigned volume)
 {
-        struct list_node *list = &w->in_flight[path];
+        struct list_node *list = &w->in_flight[volume];
 
         if (list_empty(list)) {
-                w->busy &= ~(1u << path);
-                w->hanging &= ~(1u << path);
-                counter_set(&w->oldest_ns[path], 0);
+                w->busy &= ~(1u << volume);
+                w->hanging &= ~(1u << volume);
+                counter_set(&w->oldest_ns[volume], 0);
         } else {
-                w->busy |= 1u << path;
-                counter_set(&w->oldest_ns[path], kio_request_of(list->next)->device_ns);
+                w->busy |= 1u << volume;
+                counter_set(&w->oldest_ns[volume], kio_request_of(list->next)->device_ns);
         }
 }
 
-/* Looks for paths whose oldest operation takes too long. What a path has at the device from then on
- * counts no more: other paths take the places, and new requests of this one fail until the device
- * has answered all that it has. Returns when to look again, 0: no need to. */
+/* Looks for volumes whose oldest operation takes too long. What a volume has at the device from
+ * then on counts no more: other volumes take the places, and new requests of this one fail until
+ * the device has answered all that it has. Returns when to look again, 0: no need to. */
 static uint64_t worker_find_hanging(struct worker *w, uint64_t now)
 {
         uint64_t next = 0;
@@ -179,15 +179,15 @@ static uint64_t worker_find_hanging(struct worker *w, uint64_t now)
         if (w->hang_ns == 0)
                 return 0;
         for (uint32_t left = w->busy & ~w->hanging; left; left &= left - 1) {
-                unsigned path = (unsigned)__builtin_ctz(left);
-                uint64_t due = kio_request_of(w->in_flight[path].next)->device_ns + w->hang_ns;
+                unsigned volume = (unsigned)__builtin_ctz(left);
+                uint64_t due = kio_request_of(w->in_flight[volume].next)->device_ns + w->hang_ns;
 
                 if (due > now) {
                         next = next ? MIN(next, due) : due;
                         continue;
                 }
-                w->hanging |= 1u << path;
-                list_for_each (&w->in_flight[path], n) {
+                w->hanging |= 1u << volume;
+                list_for_each (&w->in_flight[volume], n) {
                         struct kio_request *req = kio_request_of(n);
 
                         req->stuck = true;
@@ -205,7 +205,7 @@ static uint64_t worker_find_hanging(struct worker *w, uint64_t now)
 static void worker_part(struct worker *w, struct kio_request *req, struct list_node *ret_parts)
 {
         if (req->parts)
-                joints_part(&w->joints, req, ret_parts);
+                merge_split(&w->merge, req, ret_parts);
         else
                 list_append(ret_parts, &req->node);
 }
@@ -247,8 +247,8 @@ static void worker_fill(struct worker *w)
 
                 if (c < 0)
                         break;
-                req = joints_take(&w->joints, &w->ready[c]);
-                if (w->hanging & 1u << req->path)
+                req = merge_take(&w->merge, &w->ready[c]);
+                if (w->hanging & 1u << req->volume)
                         r = -ETIMEDOUT;
                 else
                         r = w->broken < 0 ? w->broken : w->queue->ops->push(w->queue, req);
@@ -267,8 +267,8 @@ static void worker_fill(struct worker *w)
                 }
                 req->device_ns = now;
                 req->stuck = false;
-                list_append(&w->in_flight[req->path], &req->node);
-                worker_note_path(w, req->path);
+                list_append(&w->in_flight[req->volume], &req->node);
+                worker_note_volume(w, req->volume);
                 w->n_in_flight++;
                 w->n_in_flight_of[c]++;
                 if (is_transfer(req)) {
@@ -349,7 +349,7 @@ static void worker_settle_parts(struct worker *w, struct kio_request *req, int32
         struct list_node parts = LIST_INIT(parts), *n;
         enum kio_op op = req->op;
 
-        joints_part(&w->joints, req, &parts);
+        merge_split(&w->merge, req, &parts);
         if (!all) {
                 if (result < 0 && result != -EINTR && result != -EAGAIN)
                         counter_add(&w->errors[op], 1);
@@ -381,7 +381,7 @@ static unsigned worker_reap(struct worker *w)
                         struct kio_request *req = done[i].req;
 
                         list_unlink(&req->node);
-                        worker_note_path(w, req->path);
+                        worker_note_volume(w, req->volume);
                         if (req->stuck)
                                 w->n_stuck--;
                         else {
@@ -495,7 +495,7 @@ static void worker_enter(struct worker *w, bool wait)
 
 static void worker_run(struct worker *w)
 {
-        joints_init(&w->joints, w->params.depth);
+        merge_init(&w->merge, w->params.depth);
         w->accounted_ns = clock_mono_ns();
         for (;;) {
                 bool stopping, wait;
@@ -503,7 +503,7 @@ static void worker_run(struct worker *w)
                 counter_add(&w->turns, 1);
                 stopping = worker_take_inbox(w);
                 worker_fill(w);
-                outbox_publish(w->outbox, &w->done);
+                completion_queue_publish(w->completion_queue, &w->done);
                 if (stopping && w->n_in_flight + w->n_stuck == 0 && classes_are_empty(w->ready) &&
                     classes_are_empty(w->compute))
                         break;
@@ -517,7 +517,7 @@ static void worker_run(struct worker *w)
                 }
                 worker_compute(w);
         }
-        joints_fini(&w->joints);
+        merge_fini(&w->merge);
 }
 
 static void *worker_thread(void *userdata)
@@ -560,19 +560,19 @@ static void *worker_thread(void *userdata)
 
 unsigned worker_queue_depth(unsigned depth)
 {
-        return WORKER_HANGING_PATHS * worker_places(depth);
+        return WORKER_HANGING_VOLUMES * worker_places(depth);
 }
 
-int worker_init(struct worker *w, unsigned index, struct outbox *outbox)
+int worker_init(struct worker *w, unsigned index, struct completion_queue *completion_queue)
 {
         char name[16];
         int r;
 
-        *w = (struct worker){ .index = index, .outbox = outbox };
+        *w = (struct worker){ .index = index, .completion_queue = completion_queue };
         classes_init(w->inbox);
         classes_init(w->ready);
         classes_init(w->compute);
-        for (unsigned i = 0; i < KIO_PATHS_MAX; i++)
+        for (unsigned i = 0; i < KIO_VOLUMES_MAX; i++)
                 list_init(&w->in_flight[i]);
         list_init(&w->done);
         pthread_mutex_init(&w->lock, NULL);

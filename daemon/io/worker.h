@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One worker: a thread, its backend queue, its inbox; what is done goes to the outbox that all
- * workers share. Only io/ includes this.
+/* One worker: a thread, its backend queue, its inbox; what is done goes to the completion queue
+ * that all workers share. Only io/ includes this.
  *
  * Who may touch what: `inbox` and `sleeping` under `lock`; the counters are written by the thread
  * and read by anybody; everything below "the thread's own" by the thread alone, and before
@@ -21,7 +21,7 @@ enum worker_order { WORKER_WAIT, WORKER_OPEN, WORKER_CLOSE, WORKER_RUN, WORKER_Q
 
 struct worker {
         unsigned index;
-        struct outbox *outbox;
+        struct completion_queue *completion_queue;
         pthread_t thread;
         bool has_thread;
 
@@ -35,32 +35,33 @@ struct worker {
 
         /* orders' arguments and results */
         unsigned wanted_depth; /* of gets, and of all others together */
-        uint64_t hang_ns;      /* how long a path may take for an operation; 0: for ever */
+        uint64_t hang_ns;      /* how long a volume may take for an operation; 0: for ever */
         const struct kio_backend *backend;
         struct kio_queue_params params; /* its depth is worker_queue_depth() */
         char error[256];
 
         /* the thread's own */
         struct kio_queue *queue;
-        unsigned places, depth, background_max;    /* see worker_barred() */
-        struct list_node ready[KIO_CLASS_END];     /* for the device */
-        struct list_node compute[KIO_CLASS_END];   /* for this thread: copies, checksums */
-        struct list_node in_flight[KIO_PATHS_MAX]; /* with the device, oldest first */
-        unsigned n_in_flight, n_in_flight_of[KIO_CLASS_END]; /* but not those of paths that hang */
-        unsigned n_stuck;                                    /* those */
-        unsigned n_transfers;                                /* all of them */
-        uint32_t busy, hanging; /* paths with something in flight; paths that hang: bits */
+        unsigned places, depth, background_max;      /* see worker_barred() */
+        struct list_node ready[KIO_CLASS_END];       /* for the device */
+        struct list_node compute[KIO_CLASS_END];     /* for this thread: copies, checksums */
+        struct list_node in_flight[KIO_VOLUMES_MAX]; /* with the device, oldest first */
+        unsigned n_in_flight,
+                n_in_flight_of[KIO_CLASS_END]; /* but not those of volumes that hang */
+        unsigned n_stuck;                      /* those */
+        unsigned n_transfers;                  /* all of them */
+        uint32_t busy, hanging; /* volumes with something in flight; volumes that hang: bits */
         uint32_t ready_turn, compute_turn;
         uint64_t accounted_ns;
         struct list_node done;
-        struct joints joints;
+        struct merge merge;
         int broken; /* -errno while the queue cannot be submitted */
         unsigned backoff_ms;
 
         /* counters: this thread writes, anybody reads */
         _Alignas(64) _Atomic uint64_t turns;
         _Atomic uint64_t in_device; /* 1: inside a call that may take as long as the device likes */
-        _Atomic uint64_t oldest_ns[KIO_PATHS_MAX]; /* when the oldest in flight began, 0: none */
+        _Atomic uint64_t oldest_ns[KIO_VOLUMES_MAX]; /* when the oldest in flight began, 0: none */
         _Atomic uint64_t call_ns; /* since when it has been registering memory, 0: is not */
         _Atomic uint64_t ops[KIO_OP_END], joined[KIO_OP_END], bytes[KIO_OP_END], errors[KIO_OP_END];
         _Atomic uint64_t resubmitted, wiped, registered_ops, transfers, transfers_time_ns,
@@ -81,7 +82,7 @@ struct worker {
 unsigned worker_queue_depth(unsigned depth);
 
 /* Starts the thread, which waits for orders. 0, -errno. Then worker_fini() ends it. */
-int worker_init(struct worker *w, unsigned index, struct outbox *outbox);
+int worker_init(struct worker *w, unsigned index, struct completion_queue *completion_queue);
 void worker_fini(struct worker *w);
 
 void worker_give_order(struct worker *w, enum worker_order order);

@@ -2,14 +2,14 @@
 /* The look-up index of each tenant: see index.h. Runs on the loop thread; owns the tables.
  *
  * A table is built beside the one that clients read, if there is one: a worker makes its memory,
- * then, a slice a turn, the store is walked, and the tenant's pool. What changes meanwhile goes to
- * both tables, to the new one only if it is at a place that the walk has passed: what is not passed
- * yet will be met, or is gone by then. Then the new one goes live, whoever waits is answered, and
- * the old one is marked superseded and let go of: clients see that and ask again. What they have
- * mapped stays theirs.
+ * then, a slice an iteration, the store is walked, and the tenant's pool. What changes meanwhile
+ * goes to both tables, to the new one only if it is at a place that the walk has passed: what is
+ * not passed yet will be met, or is gone by then. Then the new one goes live, whoever waits is
+ * answered, and the old one is marked superseded and let go of: clients see that and ask again.
+ * What they have mapped stays theirs.
  *
  * A table is replaced when it is nearly full or mostly empty, when too many of its buckets say that
- * they were full, and at once when a path of the store has come back with another index.
+ * they were full, and at once when a volume of the store has come back with another index.
  *
  * Failures: without memory those who wait are told, and the table that there is goes on: what finds
  * no place in it is asked of the socket, and what is there is never said to be absent. */
@@ -182,7 +182,7 @@ static void drop_next(struct tenant *t)
         t->next = lookup_table_free(t->next);
 }
 
-/* From within the store: the rest follows in a turn. */
+/* From within the store: the rest follows in an iteration. */
 static void on_store_replaced(void *userdata)
 {
         struct lookups *l = userdata;
@@ -282,7 +282,7 @@ static void reap(void *userdata, uint32_t namespace_id, const struct key *key)
         if (!name->of_tenant)
                 return;
         hash = lookup_hash(&name->secret, key);
-        lookup_table_prefetch(h->t->next, hash);
+        lookup_table_warm(h->t->next, hash);
         h->hashes[h->n++] = hash;
 }
 
@@ -353,7 +353,7 @@ static void build_step(struct tenant *t, uint64_t now_ns)
 
 /* --- turning --- */
 
-bool lookups_turn(struct lookups *l, uint64_t now_ns, uint64_t slice_ns)
+bool lookups_iterate(struct lookups *l, uint64_t now_ns, uint64_t slice_ns)
 {
         uint64_t until_ns = 0;
         bool more = false;

@@ -60,8 +60,8 @@ void lookups_cancel(struct lookup_wait *wait);
 void lookups_stop(struct lookups *l);
 
 /* Builds for about so long, if something is to be built. True: there is more to do at once. */
-enum { LOOKUPS_SLICE_NS = 200000 }; /* of a turn */
-bool lookups_turn(struct lookups *l, uint64_t now_ns, uint64_t slice_ns);
+enum { LOOKUPS_SLICE_NS = 200000 }; /* of an iteration */
+bool lookups_iterate(struct lookups *l, uint64_t now_ns, uint64_t slice_ns);
 /* Writes the clocks: about once a second, since a table whose clock stands is believed by nobody.
  */
 void lookups_tick(struct lookups *l, uint64_t now_ns);

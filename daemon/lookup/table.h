@@ -8,7 +8,7 @@
 
 #include "lookup.h"
 #include "cache/backing.h"
-#include "prefetch.h"
+#include "warm.h"
 
 enum { LOOKUP_TABLE_NAMES = 64, LOOKUP_TABLE_MIN_BUCKETS = 4096 };
 
@@ -54,12 +54,12 @@ void lookup_table_add(struct lookup_table *t, uint64_t hash, unsigned tier);
 void lookup_table_remove(struct lookup_table *t, uint64_t hash, unsigned tier);
 
 /* One of these is to be called with this hash soon. */
-static inline void lookup_table_prefetch(const struct lookup_table *t, uint64_t hash)
+static inline void lookup_table_warm(const struct lookup_table *t, uint64_t hash)
 {
         struct lookup_pair p = lookup_main(hash, t->n_buckets);
 
-        prefetch(&t->buckets[p.a], 1);
-        prefetch(&t->buckets[p.b], 1);
+        warm(&t->buckets[p.a], 1);
+        warm(&t->buckets[p.b], 1);
 }
 
 /* Words of the main buckets. */

@@ -16,17 +16,17 @@
 #include "session/session.h"
 #include "wire.h"
 
-static_assert((int)STATS_OPS >= (int)WIRE_OP_END, "each op has its counter");
-static_assert((int)STATS_STATUSES >= (int)WIRE_STATUS_END, "each status has its counter");
-static_assert((int)STATS_IO_OPS == (int)KIO_OP_END, "each I/O op has its counter");
+static_assert((int)METRICS_OPS >= (int)WIRE_OP_END, "each op has its counter");
+static_assert((int)METRICS_STATUSES >= (int)WIRE_STATUS_END, "each status has its counter");
+static_assert((int)METRICS_IO_OPS == (int)KIO_OP_END, "each I/O op has its counter");
 
-static void add_lookups(struct stats *s, unsigned by, const struct tally_keys *keys)
+static void add_lookups(struct metrics *s, unsigned by, const struct tally_keys *keys)
 {
         s->lookup_keys[by] += (double)(keys->found + keys->missing);
         s->lookup_found[by] += (double)keys->found;
 }
 
-static void collect_traffic(const struct dispatch_env *env, struct stats *s)
+static void collect_traffic(const struct dispatch_env *env, struct metrics *s)
 {
         struct cache_stats cache;
 
@@ -39,33 +39,33 @@ static void collect_traffic(const struct dispatch_env *env, struct stats *s)
                 }
                 for (unsigned i = 0; i < WIRE_STATUS_END; i++)
                         s->key_results[i] += (double)t->results[i];
-                add_lookups(s, STATS_LOOKUPS_DAEMON, &env->all[k].tally.all[TALLY_LOOKUPS]);
-                add_lookups(s, STATS_LOOKUPS_CLIENT, &env->all[k].tally.all[TALLY_OWN_LOOKUPS]);
+                add_lookups(s, METRICS_LOOKUPS_DAEMON, &env->all[k].tally.all[TALLY_LOOKUPS]);
+                add_lookups(s, METRICS_LOOKUPS_CLIENT, &env->all[k].tally.all[TALLY_OWN_LOOKUPS]);
                 s->lookup_impossible += (double)env->all[k].impossible_tallies;
-                s->get_bytes[STATS_FORM_MAP] += (double)t->get_bytes_map;
-                s->get_bytes[STATS_FORM_INTO] += (double)t->get_bytes_into;
-                s->donated_regions += (double)env->all[k].donated.regions;
-                s->registrations_refused[STATS_REGISTERED_REGION] +=
-                        (double)env->all[k].donated.refused;
-                s->donated_registered_bytes += (double)env->all[k].donated.registered_bytes;
+                s->get_bytes[METRICS_FORM_MAP] += (double)t->get_bytes_map;
+                s->get_bytes[METRICS_FORM_INTO] += (double)t->get_bytes_into;
+                s->registered_buffers += (double)env->all[k].buffers.regions;
+                s->registrations_refused[METRICS_REGISTERED_REGION] +=
+                        (double)env->all[k].buffers.refused;
+                s->registered_in_rings_bytes += (double)env->all[k].buffers.registered_bytes;
         }
 
         status_collect_cache(env, &cache);
         s->busy = (double)cache.busy;
-        s->hits[STATS_TIER_MEMORY] = (double)cache.hits_memory;
-        s->hits[STATS_TIER_DISK] = (double)cache.hits_disk;
+        s->hits[METRICS_TIER_MEMORY] = (double)cache.hits_memory;
+        s->hits[METRICS_TIER_DISK] = (double)cache.hits_disk;
         s->misses = (double)cache.misses;
         s->puts = (double)cache.puts;
         s->put_bytes = (double)cache.put_bytes;
-        for (unsigned i = 0; i < STATS_ACKS; i++)
+        for (unsigned i = 0; i < METRICS_ACKS; i++)
                 s->put_acks[i] = (double)cache.puts_by_ack[i];
         s->put_exists = (double)cache.puts_existing;
         s->put_pool_only = (double)cache.pool_only;
         s->shared_fills = (double)cache.shared_fills;
-        s->prefetched_chunks = (double)cache.read_ahead;
-        s->prefetched_bytes = (double)cache.read_ahead_bytes;
-        s->prefetch_hits = (double)cache.read_ahead_used;
-        s->prefetch_inflight_bytes = (double)cache.ahead_bytes;
+        s->prefetched_chunks = (double)cache.prefetched;
+        s->prefetched_bytes = (double)cache.prefetched_bytes;
+        s->prefetch_hits = (double)cache.prefetch_hits;
+        s->prefetch_inflight_bytes = (double)cache.prefetch_inflight_bytes;
         s->put_bytes_direct = (double)cache.put_bytes_direct;
         s->get_bytes_direct = (double)cache.get_bytes_direct;
         s->direct_fallbacks = (double)cache.direct_fallbacks;
@@ -79,21 +79,21 @@ static void collect_traffic(const struct dispatch_env *env, struct stats *s)
 
 static double limit_of(uint64_t limit)
 {
-        return limit == TENANT_NO_LIMIT ? INFINITY : (double)limit;
+        return limit == QUOTA_NO_LIMIT ? INFINITY : (double)limit;
 }
 
-static_assert((int)STATS_RESOURCES == (int)TENANT_THINGS, "a resource is what is charged");
+static_assert((int)METRICS_RESOURCES == (int)QUOTA_THINGS, "a resource is what is charged");
 
-static void collect_resources(const struct tenants *tenants, struct stats *s)
+static void collect_resources(const struct quotas *tenants, struct metrics *s)
 {
-        uint64_t largest[TENANT_THINGS];
-        struct tenant_usage all;
-        struct tenant_limits user;
+        uint64_t largest[QUOTA_THINGS];
+        struct quota_usage all;
+        struct quota_limits user;
 
-        tenants_get_total(tenants, &all);
-        tenants_get_user_limits(tenants, &user);
-        tenants_get_largest_user(tenants, largest);
-        for (unsigned i = 0; i < TENANT_THINGS; i++) {
+        quotas_get_total(tenants, &all);
+        quotas_get_user_limits(tenants, &user);
+        quotas_get_largest_user(tenants, largest);
+        for (unsigned i = 0; i < QUOTA_THINGS; i++) {
                 s->resource_used[i] = (double)all.used[i];
                 s->resource_limit[i] = limit_of(all.most[i]);
                 s->resource_user_limit[i] = limit_of(user.most[i]);
@@ -102,72 +102,72 @@ static void collect_resources(const struct tenants *tenants, struct stats *s)
         }
 }
 
-static void collect_sessions(const struct status_sources *from, struct stats *s)
+static void collect_sessions(const struct status_sources *from, struct metrics *s)
 {
         struct sessions_stats sessions;
-        struct tenant_usage usage;
+        struct quota_usage usage;
 
         sessions_get_stats(from->sessions, &sessions);
         s->lookup_counted = (double)sessions.counted;
         s->lookup_uncounted = (double)sessions.uncounted;
         s->sessions = (double)sessions.open;
         s->deferred_requests = (double)sessions.deferred;
-        for (unsigned i = 0; i < STATS_LOOP; i++)
+        for (unsigned i = 0; i < METRICS_LOOP; i++)
                 histogram_merge(&s->loop_duration[i], &from->loop[i]);
         s->sessions_accepted = (double)sessions.accepted;
-        s->sessions_refused[STATS_REFUSED_LIMIT] = (double)sessions.refused_limit;
-        s->sessions_refused[STATS_REFUSED_CREDENTIALS] = (double)sessions.refused_credentials;
-        s->sessions_refused[STATS_REFUSED_HANDSHAKE] = (double)sessions.refused_handshake;
-        s->sessions_ended[STATS_ENDED_CLOSED] = (double)sessions.ended_closed;
-        s->sessions_ended[STATS_ENDED_BAD_FRAME] = (double)sessions.ended_bad_frame;
-        s->sessions_ended[STATS_ENDED_TIMEOUT] = (double)sessions.ended_timeout;
-        s->sessions_ended[STATS_ENDED_SHUTDOWN] = (double)sessions.ended_shutdown;
+        s->sessions_refused[METRICS_REFUSED_LIMIT] = (double)sessions.refused_limit;
+        s->sessions_refused[METRICS_REFUSED_CREDENTIALS] = (double)sessions.refused_credentials;
+        s->sessions_refused[METRICS_REFUSED_HANDSHAKE] = (double)sessions.refused_handshake;
+        s->sessions_ended[METRICS_ENDED_CLOSED] = (double)sessions.ended_closed;
+        s->sessions_ended[METRICS_ENDED_BAD_FRAME] = (double)sessions.ended_bad_frame;
+        s->sessions_ended[METRICS_ENDED_TIMEOUT] = (double)sessions.ended_timeout;
+        s->sessions_ended[METRICS_ENDED_SHUTDOWN] = (double)sessions.ended_shutdown;
         s->log_held_back = (double)sessions.lines_held_back;
 
-        tenants_get_total(from->env->tenants, &usage);
-        s->leases = (double)usage.used[TENANT_LEASES];
-        s->leased_bytes = (double)usage.used[TENANT_LEASED_BYTES];
-        s->lanes = (double)usage.used[TENANT_LANES];
-        s->lane_bytes = (double)usage.used[TENANT_LANE_BYTES];
-        s->donated_bytes = (double)usage.used[TENANT_DONATED_BYTES];
+        quotas_get_total(from->env->tenants, &usage);
+        s->leases = (double)usage.used[QUOTA_LEASES];
+        s->leased_bytes = (double)usage.used[QUOTA_LEASED_BYTES];
+        s->stagings = (double)usage.used[QUOTA_STAGINGS];
+        s->staging_bytes = (double)usage.used[QUOTA_STAGING_BYTES];
+        s->registered_bytes = (double)usage.used[QUOTA_REGISTERED_BYTES];
         s->descriptors_closing = (double)sessions.disposing;
         s->replies_held = (double)sessions.replies_held;
 }
 
 /* `only`: of this tenant alone; NULL: of all. */
 static void collect_tenants(const struct dispatch_env *env, const struct dispatch_env *only,
-                            struct stats *s)
+                            struct metrics *s)
 {
         for (unsigned i = 0; i < env->n_all; i++) {
                 const struct dispatch_env *of = &env->all[i];
                 struct store_tenant_usage stored;
                 struct tally_keys lookups;
-                struct tenant_usage usage;
+                struct quota_usage usage;
                 struct cache_stats cache;
                 struct pool_stats pool;
 
                 if (only && of != only)
                         continue;
                 snprintf(s->tenant_names[i], sizeof(s->tenant_names[i]), "%s",
-                         tenants_name(env->tenants, i));
-                tenants_get_usage(env->tenants, i, &usage);
+                         quotas_tenant_name(env->tenants, i));
+                quotas_get_usage(env->tenants, i, &usage);
                 pool_get_stats(of->pool, &pool);
                 store_get_tenant(env->store, of->store_tenant, &stored);
-                s->tenant_connections[i] = (double)usage.used[TENANT_CONNECTIONS];
-                s->tenant_connections_limit[i] = limit_of(usage.most[TENANT_CONNECTIONS]);
-                s->tenant_leases[i] = (double)usage.used[TENANT_LEASES];
-                s->tenant_leases_limit[i] = limit_of(usage.most[TENANT_LEASES]);
-                s->tenant_lease_bytes[i] = (double)usage.used[TENANT_LEASED_BYTES];
-                s->tenant_lease_bytes_limit[i] = limit_of(usage.most[TENANT_LEASED_BYTES]);
-                s->tenant_lane_bytes[i] = (double)usage.used[TENANT_LANE_BYTES];
-                s->tenant_lane_bytes_limit[i] = limit_of(usage.most[TENANT_LANE_BYTES]);
-                s->tenant_donated_bytes[i] = (double)usage.used[TENANT_DONATED_BYTES];
-                s->tenant_donated_bytes_limit[i] = limit_of(usage.most[TENANT_DONATED_BYTES]);
-                s->tenant_keys[i] = (double)usage.used[TENANT_KEYS];
-                s->tenant_keys_limit[i] = limit_of(usage.most[TENANT_KEYS]);
-                s->tenant_requests[i] = (double)usage.used[TENANT_REQUESTS];
-                s->tenant_request_bytes[i] = (double)usage.used[TENANT_REQUEST_BYTES];
-                s->tenant_unread_fds[i] = (double)usage.used[TENANT_UNREAD_FDS];
+                s->tenant_connections[i] = (double)usage.used[QUOTA_CONNECTIONS];
+                s->tenant_connections_limit[i] = limit_of(usage.most[QUOTA_CONNECTIONS]);
+                s->tenant_leases[i] = (double)usage.used[QUOTA_LEASES];
+                s->tenant_leases_limit[i] = limit_of(usage.most[QUOTA_LEASES]);
+                s->tenant_lease_bytes[i] = (double)usage.used[QUOTA_LEASED_BYTES];
+                s->tenant_lease_bytes_limit[i] = limit_of(usage.most[QUOTA_LEASED_BYTES]);
+                s->tenant_staging_bytes[i] = (double)usage.used[QUOTA_STAGING_BYTES];
+                s->tenant_staging_bytes_limit[i] = limit_of(usage.most[QUOTA_STAGING_BYTES]);
+                s->tenant_registered_bytes[i] = (double)usage.used[QUOTA_REGISTERED_BYTES];
+                s->tenant_registered_bytes_limit[i] = limit_of(usage.most[QUOTA_REGISTERED_BYTES]);
+                s->tenant_keys[i] = (double)usage.used[QUOTA_KEYS];
+                s->tenant_keys_limit[i] = limit_of(usage.most[QUOTA_KEYS]);
+                s->tenant_requests[i] = (double)usage.used[QUOTA_REQUESTS];
+                s->tenant_request_bytes[i] = (double)usage.used[QUOTA_REQUEST_BYTES];
+                s->tenant_unread_fds[i] = (double)usage.used[QUOTA_UNREAD_FDS];
                 s->chains_split += (double)of->traffic.chains_split;
                 s->tenant_stored_bytes[i] = (double)stored.bytes;
                 s->tenant_stored_bytes_limit[i] = limit_of(stored.limit);
@@ -179,12 +179,12 @@ static void collect_tenants(const struct dispatch_env *env, const struct dispatc
                 cache_get_stats(of->cache, &cache);
                 s->tenant_get_found[i] = (double)(cache.hits_memory + cache.hits_disk);
                 s->tenant_get_keys[i] = s->tenant_get_found[i] + (double)cache.misses;
-                for (unsigned k = 0; k < TENANT_THINGS; k++)
+                for (unsigned k = 0; k < QUOTA_THINGS; k++)
                         s->tenant_refused[i] += (double)usage.refused[k];
         }
 }
 
-static void collect_pool(const struct dispatch_env *env, struct stats *s)
+static void collect_pool(const struct dispatch_env *env, struct metrics *s)
 {
         struct pool_stats p;
 
@@ -199,7 +199,7 @@ static void collect_pool(const struct dispatch_env *env, struct stats *s)
         s->pool_evictions = (double)p.evictions;
 }
 
-static void collect_lookups(const struct lookups *lookups, struct stats *s)
+static void collect_lookups(const struct lookups *lookups, struct metrics *s)
 {
         struct lookups_stats l;
 
@@ -217,7 +217,7 @@ static void collect_lookups(const struct lookups *lookups, struct stats *s)
         s->lookup_failed = (double)l.failed;
 }
 
-static void collect_store(const struct store *store, struct stats *s)
+static void collect_store(const struct store *store, struct metrics *s)
 {
         struct store_stats st;
 
@@ -239,11 +239,11 @@ static void collect_store(const struct store *store, struct stats *s)
         s->slab_moves = (double)st.slab_moves;
         s->handovers = (double)st.handovers;
         s->handover_failures = (double)st.handover_failures;
-        s->store_written_bytes[STATS_WRITTEN_PAYLOAD] = (double)st.payload_bytes_written;
-        s->store_written_bytes[STATS_WRITTEN_TABLE] = (double)st.table_bytes_written;
-        s->store_written_bytes[STATS_WRITTEN_PREWRITE] = (double)st.prewrite_bytes_written;
-        s->store_writes[STATS_WRITTEN_PAYLOAD] = (double)st.payload_writes;
-        s->store_writes[STATS_WRITTEN_TABLE] = (double)st.table_writes;
+        s->store_written_bytes[METRICS_WRITTEN_PAYLOAD] = (double)st.payload_bytes_written;
+        s->store_written_bytes[METRICS_WRITTEN_TABLE] = (double)st.table_bytes_written;
+        s->store_written_bytes[METRICS_WRITTEN_PREWRITE] = (double)st.prewrite_bytes_written;
+        s->store_writes[METRICS_WRITTEN_PAYLOAD] = (double)st.payload_writes;
+        s->store_writes[METRICS_WRITTEN_TABLE] = (double)st.table_writes;
         s->store_reads = (double)st.reads;
         s->store_read_bytes = (double)st.bytes_read;
         s->store_syncs = (double)st.syncs;
@@ -256,9 +256,9 @@ static void collect_store(const struct store *store, struct stats *s)
         s->scrub_last_pass = (double)st.scrub_last_pass_ms / 1e3;
         s->scrub_progress =
                 st.scrub_segments ? (double)st.scrub_segments_done / (double)st.scrub_segments : 0;
-        s->store_errors[STATS_ERROR_READ] = (double)st.read_errors;
-        s->store_errors[STATS_ERROR_WRITE] = (double)st.write_errors;
-        s->store_errors[STATS_ERROR_SYNC] = (double)st.sync_errors;
+        s->store_errors[METRICS_ERROR_READ] = (double)st.read_errors;
+        s->store_errors[METRICS_ERROR_WRITE] = (double)st.write_errors;
+        s->store_errors[METRICS_ERROR_SYNC] = (double)st.sync_errors;
         s->table_pages_written = (double)st.table_pages_written;
         s->table_entries_written = (double)st.table_entries_written;
         s->table_entries_carried = (double)st.table_entries_carried;
@@ -267,55 +267,55 @@ static void collect_store(const struct store *store, struct stats *s)
         s->recovery_seconds = (double)st.recover_ms / 1e3;
 }
 
-static void collect_paths(const struct status_sources *from, struct stats *s)
+static void collect_volumes(const struct status_sources *from, struct metrics *s)
 {
         const struct store *store = from->env->store;
-        struct store_path_stats p;
+        struct store_volume_stats p;
 
-        for (unsigned i = 0; i < STATS_PATHS && store_get_path_stats(store, i, &p); i++) {
-                char *name = s->path_names[i];
+        for (unsigned i = 0; i < METRICS_VOLUMES && store_get_volume_stats(store, i, &p); i++) {
+                char *name = s->volume_names[i];
 
-                snprintf(name, STATS_PATH_NAME, "%s", p.path);
+                snprintf(name, METRICS_VOLUME_NAME, "%s", p.path);
                 for (; *name; name++)
                         if ((unsigned char)*name < 0x20 || *name == '"' || *name == '\\' ||
                             *name == 0x7f)
                                 *name = '?';
-                s->path_bypassed[i] = p.state != STORE_PATH_UP;
-                s->path_up[i] = p.state == STORE_PATH_UP;
-                s->path_failed[i] = p.state == STORE_PATH_BYPASSED && !p.hung;
-                s->path_hung[i] = p.state == STORE_PATH_BYPASSED && p.hung;
-                s->path_suspended[i] = p.state == STORE_PATH_SUSPENDED;
-                s->path_resuming[i] = p.state == STORE_PATH_RESUMING;
-                s->path_state_since[i] = (double)(p.since_ms ?: from->started_unix_ms) / 1e3;
-                s->path_bypasses[i] = (double)p.bypasses;
-                s->path_read_errors[i] = (double)p.stats.read_errors;
-                s->path_write_errors[i] = (double)p.stats.write_errors;
-                s->path_sync_errors[i] = (double)p.stats.sync_errors;
-                s->path_full[i] = p.full;
-                s->path_full_refusals[i] = (double)p.full_refusals;
-                s->path_limit_bytes[i] = (double)p.stats.limit;
-                s->path_live_bytes[i] = (double)p.stats.payload_bytes;
-                s->path_used_bytes[i] = (double)p.stats.used_bytes;
-                s->path_chunks[i] = (double)p.stats.chunks;
-                s->path_written_bytes[i] =
+                s->volume_bypassed[i] = p.state != STORE_VOLUME_UP;
+                s->volume_up[i] = p.state == STORE_VOLUME_UP;
+                s->volume_failed[i] = p.state == STORE_VOLUME_BYPASSED && !p.hung;
+                s->volume_hung[i] = p.state == STORE_VOLUME_BYPASSED && p.hung;
+                s->volume_suspended[i] = p.state == STORE_VOLUME_SUSPENDED;
+                s->volume_resuming[i] = p.state == STORE_VOLUME_RESUMING;
+                s->volume_state_since[i] = (double)(p.since_ms ?: from->started_unix_ms) / 1e3;
+                s->volume_bypasses[i] = (double)p.bypasses;
+                s->volume_read_errors[i] = (double)p.stats.read_errors;
+                s->volume_write_errors[i] = (double)p.stats.write_errors;
+                s->volume_sync_errors[i] = (double)p.stats.sync_errors;
+                s->volume_full[i] = p.full;
+                s->volume_full_refusals[i] = (double)p.full_refusals;
+                s->volume_limit_bytes[i] = (double)p.stats.limit;
+                s->volume_live_bytes[i] = (double)p.stats.payload_bytes;
+                s->volume_used_bytes[i] = (double)p.stats.used_bytes;
+                s->volume_chunks[i] = (double)p.stats.chunks;
+                s->volume_written_bytes[i] =
                         (double)(p.stats.payload_bytes_written + p.stats.table_bytes_written +
                                  p.stats.prewrite_bytes_written);
-                s->path_read_bytes[i] = (double)p.stats.bytes_read;
+                s->volume_read_bytes[i] = (double)p.stats.bytes_read;
         }
 }
 
-static void collect_io(const struct kio *io, struct stats *s)
+static void collect_io(const struct kio *io, struct metrics *s)
 {
         struct kio_info info;
         struct kio_stats k;
 
         kio_get_info(io, &info);
-        s->registrations_refused[STATS_REGISTERED_POOL] = (double)info.registrations_refused;
+        s->registrations_refused[METRICS_REGISTERED_POOL] = (double)info.registrations_refused;
 
         kio_get_stats(io, &k);
-        for (unsigned i = 0; i < STATS_IO_OPS; i++) {
+        for (unsigned i = 0; i < METRICS_IO_OPS; i++) {
                 s->io_ops[i] = (double)k.ops[i];
-                s->io_joined[i] = (double)k.joined[i];
+                s->io_merged[i] = (double)k.joined[i];
                 s->io_bytes[i] = (double)k.bytes[i];
                 s->io_errors[i] = (double)k.errors[i];
         }
@@ -330,7 +330,7 @@ static void collect_io(const struct kio *io, struct stats *s)
 }
 
 void status_collect(const struct status_sources *from, const struct dispatch_env *only,
-                    struct stats *ret)
+                    struct metrics *ret)
 {
         static struct status_health health; /* large; one thread */
         struct store_stats store;
@@ -342,12 +342,12 @@ void status_collect(const struct status_sources *from, const struct dispatch_env
         store_get_stats(from->env->store, &store);
         kio_get_info(from->env->io, &io);
         snprintf(number, sizeof(number), "%d", WIRE_VERSION_MAX);
-        stats_info_add(ret->build, sizeof(ret->build), "version", KVCACHE_BUILD_VERSION);
-        stats_info_add(ret->build, sizeof(ret->build), "protocol", number);
-        stats_info_add(ret->io, sizeof(ret->io), "backend", io.backend);
-        stats_info_add(ret->io, sizeof(ret->io), "ring_flags", io.ring_flags);
-        stats_info_add(ret->io, sizeof(ret->io), "direct", store.direct ? "yes" : "no");
-        stats_info_add(ret->io, sizeof(ret->io), "registered", io.registered ? "yes" : "no");
+        metrics_info_add(ret->build, sizeof(ret->build), "version", KVCACHE_BUILD_VERSION);
+        metrics_info_add(ret->build, sizeof(ret->build), "protocol", number);
+        metrics_info_add(ret->io, sizeof(ret->io), "backend", io.backend);
+        metrics_info_add(ret->io, sizeof(ret->io), "ring_flags", io.ring_flags);
+        metrics_info_add(ret->io, sizeof(ret->io), "direct", store.direct ? "yes" : "no");
+        metrics_info_add(ret->io, sizeof(ret->io), "registered", io.registered ? "yes" : "no");
 
         ret->start_time = (double)from->started_unix_ms / 1e3;
         ret->uptime = (double)(clock_mono_ns() - from->started_ns) / 1e9;
@@ -364,7 +364,7 @@ void status_collect(const struct status_sources *from, const struct dispatch_env
         collect_pool(from->env, ret);
         collect_lookups(from->env->lookups, ret);
         collect_store(from->env->store, ret);
-        collect_paths(from, ret);
+        collect_volumes(from, ret);
         collect_io(from->env->io, ret);
         if (from->http) {
                 struct http_stats http;

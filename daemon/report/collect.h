@@ -6,4 +6,4 @@
 
 /* `only`: what clients of this tenant may see; NULL: all. */
 void status_collect(const struct status_sources *from, const struct dispatch_env *only,
-                    struct stats *ret);
+                    struct metrics *ret);

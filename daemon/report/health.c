@@ -18,46 +18,46 @@
 #include "report/sums.h"
 #include "cache/populate.h"
 
-/* --- paths --- */
+/* --- volumes --- */
 
-const char *status_path_state(const struct store_path_stats *p)
+const char *status_volume_state(const struct store_volume_stats *p)
 {
-        static const char *const names[STORE_PATH_STATE_END] = {
-                [STORE_PATH_UP] = "up",
-                [STORE_PATH_BYPASSED] = "bypassed",
-                [STORE_PATH_SUSPENDED] = "suspended",
-                [STORE_PATH_RESUMING] = "resuming",
+        static const char *const names[STORE_VOLUME_STATE_END] = {
+                [STORE_VOLUME_UP] = "up",
+                [STORE_VOLUME_BYPASSED] = "bypassed",
+                [STORE_VOLUME_SUSPENDED] = "suspended",
+                [STORE_VOLUME_RESUMING] = "resuming",
         };
 
         /* What it was asked for before it hung is still there. */
-        if (p->state == STORE_PATH_BYPASSED && p->hung && p->pending > 0)
+        if (p->state == STORE_VOLUME_BYPASSED && p->hung && p->pending > 0)
                 return "hung";
         return names[p->state];
 }
 
-/* Of a path that is not up: what it is, and why. */
-static void describe_path(const struct store_path_stats *p, char ret[static STATUS_TEXT])
+/* Of a volume that is not up: what it is, and why. */
+static void describe_volume(const struct store_volume_stats *p, char ret[static STATUS_TEXT])
 {
-        const char *state = status_path_state(p), *after = "";
-        bool by_hand =
-                p->state == STORE_PATH_SUSPENDED && strcmp(p->reason, STORE_SUSPENDED_BY_HAND) == 0;
+        const char *state = status_volume_state(p), *after = "";
+        bool by_hand = p->state == STORE_VOLUME_SUSPENDED &&
+                       strcmp(p->reason, STORE_SUSPENDED_BY_HAND) == 0;
 
-        if (p->state == STORE_PATH_BYPASSED && p->hung && p->pending == 0)
+        if (p->state == STORE_VOLUME_BYPASSED && p->hung && p->pending == 0)
                 after = "; its device answers again: resume the path";
-        snprintf(ret, STATUS_TEXT, "store path %.200s is %s%s%.250s%s", p->path,
-                 by_hand                           ? p->reason
-                 : p->state == STORE_PATH_RESUMING ? "being resumed"
-                                                   : state,
-                 by_hand || !p->reason[0]           ? ""
-                 : p->state == STORE_PATH_SUSPENDED ? " by an admin; before that: "
-                                                    : ": ",
+        snprintf(ret, STATUS_TEXT, "volume %.200s is %s%s%.250s%s", p->path,
+                 by_hand                             ? p->reason
+                 : p->state == STORE_VOLUME_RESUMING ? "being resumed"
+                                                     : state,
+                 by_hand || !p->reason[0]             ? ""
+                 : p->state == STORE_VOLUME_SUSPENDED ? " by an admin; before that: "
+                                                      : ": ",
                  by_hand ? "" : p->reason, after);
 }
 
 /* --- what is degraded --- */
 
 __attribute__((format(printf, 3, 4))) static void
-add(struct status_health *h, enum stats_degradation reason, const char *fmt, ...)
+add(struct status_health *h, enum metrics_degradation reason, const char *fmt, ...)
 {
         va_list args;
 
@@ -69,29 +69,29 @@ add(struct status_health *h, enum stats_degradation reason, const char *fmt, ...
         va_end(args);
 }
 
-static void look_at_paths(const struct store *store, struct status_health *h)
+static void check_volumes(const struct store *store, struct status_health *h)
 {
-        static const enum stats_degradation of_state[STORE_PATH_STATE_END] = {
-                [STORE_PATH_BYPASSED] = STATS_DEGRADED_PATH_FAILED,
-                [STORE_PATH_SUSPENDED] = STATS_DEGRADED_PATH_SUSPENDED,
-                [STORE_PATH_RESUMING] = STATS_DEGRADED_PATH_RESUMING,
+        static const enum metrics_degradation of_state[STORE_VOLUME_STATE_END] = {
+                [STORE_VOLUME_BYPASSED] = METRICS_DEGRADED_VOLUME_FAILED,
+                [STORE_VOLUME_SUSPENDED] = METRICS_DEGRADED_VOLUME_SUSPENDED,
+                [STORE_VOLUME_RESUMING] = METRICS_DEGRADED_VOLUME_RESUMING,
         };
-        struct store_path_stats p;
+        struct store_volume_stats p;
         char text[STATUS_TEXT];
 
-        for (unsigned i = 0; store_get_path_stats(store, i, &p); i++) {
-                if (p.state == STORE_PATH_UP) {
+        for (unsigned i = 0; store_get_volume_stats(store, i, &p); i++) {
+                if (p.state == STORE_VOLUME_UP) {
                         if (p.full)
-                                add(h, STATS_DEGRADED_PATH_FULL,
-                                    "store path %.200s does not grow: its file system is full, or "
+                                add(h, METRICS_DEGRADED_VOLUME_FULL,
+                                    "volume %.200s does not grow: its file system is full, or "
                                     "down to store.reserve",
                                     p.path);
                         continue;
                 }
-                describe_path(&p, text);
+                describe_volume(&p, text);
                 add(h,
-                    p.state == STORE_PATH_BYPASSED && p.hung ? STATS_DEGRADED_PATH_HUNG
-                                                             : of_state[p.state],
+                    p.state == STORE_VOLUME_BYPASSED && p.hung ? METRICS_DEGRADED_VOLUME_HUNG
+                                                               : of_state[p.state],
                     "%s", text);
         }
 }
@@ -107,13 +107,13 @@ static void look_at_io(const struct status_sources *from, struct status_health *
         store_get_stats(from->env->store, &store);
         posix = strcmp(io.backend, "posix") == 0;
         if (posix && strcmp(c->io.backend, "posix") != 0)
-                add(h, STATS_DEGRADED_IO_FALLBACK, "I/O goes through threads, not io_uring: %s",
+                add(h, METRICS_DEGRADED_IO_FALLBACK, "I/O goes through threads, not io_uring: %s",
                     io.reason);
         if (c->io.direct && !store.direct && !store.bypassed)
-                add(h, STATS_DEGRADED_IO_BUFFERED, "I/O goes through the page cache: %s",
+                add(h, METRICS_DEGRADED_IO_BUFFERED, "I/O goes through the page cache: %s",
                     store.direct_reason);
         if (!posix && io.registration_error < 0)
-                add(h, STATS_DEGRADED_IO_UNREGISTERED,
+                add(h, METRICS_DEGRADED_IO_UNREGISTERED,
                     "the memory pool is not registered with the I/O rings: %s",
                     io.registered_reason);
 }
@@ -132,18 +132,18 @@ void status_get_health(const struct status_sources *from, struct status_health *
                                       : "ready";
         ret->ready = strcmp(ret->state, "ready") == 0;
         if (store.bypassed)
-                add(ret, STATS_DEGRADED_STORE_OFFLINE,
-                    "no path of the store is in use: nothing is written to disk or read from it");
-        look_at_paths(from->env->store, ret);
+                add(ret, METRICS_DEGRADED_STORE_OFFLINE,
+                    "no volume of the store is in use: nothing is written to disk or read from it");
+        check_volumes(from->env->store, ret);
         look_at_io(from, ret);
         if (from->populate && populate_is_short(from->populate)) {
                 status_collect_pools(from->env, &pool);
-                add(ret, STATS_DEGRADED_POOL_SHORT,
+                add(ret, METRICS_DEGRADED_POOL_SHORT,
                     "the memory pool has %s of %s: the host is short of memory",
                     units_bytes(pool.populated_bytes, have), units_bytes(pool.bytes, want));
         }
         if (!from->http && strcmp(from->config->listen.http, "off") != 0)
-                add(ret, STATS_DEGRADED_HTTP_OFF,
+                add(ret, METRICS_DEGRADED_HTTP_OFF,
                     "nothing is served over HTTP: %.100s was in use at the start",
                     from->config->listen.http);
 }
@@ -161,7 +161,7 @@ bool status_is_ready(void *userdata, const char **ret_text)
                      strcmp(health.state, "ready") == 0      ? "ready"
                      : strcmp(health.state, "stopping") == 0 ? "not ready: stopping"
                      : strcmp(health.state, "offline") == 0
-                             ? "not ready: no path of the store is in use; chunks live in memory "
+                             ? "not ready: no volume of the store is in use; chunks live in memory "
                                "only"
                              : "not ready: starting");
         for (unsigned i = 0; i < health.n; i++)

@@ -4,23 +4,23 @@
 
 #include "report/sources.h"
 
-struct store_path_stats;
+struct store_volume_stats;
 
 enum { STATUS_TEXT = 512, STATUS_DEGRADED_MAX = 24 };
 
 struct status_health {
-        const char *state; /* "starting", "ready", "offline": no path of the store is in use,
+        const char *state; /* "starting", "ready", "offline": no volume of the store is in use,
                               "stopping" */
         bool ready;
         unsigned n;
         struct {
-                enum stats_degradation reason;
+                enum metrics_degradation reason;
                 char text[STATUS_TEXT];
         } degraded[STATUS_DEGRADED_MAX];
 };
 void status_get_health(const struct status_sources *from, struct status_health *ret);
 /* "up", "bypassed", "hung", "suspended", "resuming". */
-const char *status_path_state(const struct store_path_stats *p);
+const char *status_volume_state(const struct store_volume_stats *p);
 /* For http. What /readyz says begins with "ready" or "not ready: ", with a line for each thing that
  * is degraded; /healthz is "ok" as long as loop and workers run. The text stays until the next
  * call. */

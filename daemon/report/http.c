@@ -5,7 +5,7 @@
  * that evhttp has.
  *
  * A connection: evhttp accepts it and asks make_bev() for a bufferevent, where its conn is made
- * with a reference to that bufferevent. In the next turn conn_event() learns which
+ * with a reference to that bufferevent. In the next iteration conn_event() learns which
  * evhttp_connection it became (the bufferevent's callback argument; NULL if evhttp has dropped it
  * already), hooks its end, and either refuses it, being one too many, or sets the deadline, after
  * which it is freed whatever it does: trickling a header, or never reading its reply. One request,

@@ -18,24 +18,24 @@
 #include "checked.h"
 #include "wire.h"
 
-static_assert((int)STATS_OPS >= (int)WIRE_OP_END, "every operation has its place");
-static_assert((int)STATS_STATUSES >= (int)WIRE_STATUS_END, "every status has its place");
+static_assert((int)METRICS_OPS >= (int)WIRE_OP_END, "every operation has its place");
+static_assert((int)METRICS_STATUSES >= (int)WIRE_STATUS_END, "every status has its place");
 
 /* --- the values of labels, by index; NULL: this index is not used. Names that only a snapshot
  * knows are a word of the documentation where there is none. --- */
 
-static const char *op_value(const struct stats *s, unsigned i)
+static const char *op_value(const struct metrics *s, unsigned i)
 {
         return i > 0 && i < WIRE_OP_END ? wire_op_name(i) : NULL;
 }
 
-static const char *status_value(const struct stats *s, unsigned i)
+static const char *status_value(const struct metrics *s, unsigned i)
 {
         return i < WIRE_STATUS_END ? wire_status_name(i) : NULL;
 }
 
 #define VALUES(function, ...)                                                                      \
-        static const char *function(const struct stats *s, unsigned i)                             \
+        static const char *function(const struct metrics *s, unsigned i)                           \
         {                                                                                          \
                 static const char *const names[] = { __VA_ARGS__ };                                \
                 return i < ARRAY_SIZE(names) ? names[i] : NULL;                                    \
@@ -53,42 +53,42 @@ VALUES(written_value, "payload", "table", "prewrite");
 VALUES(loop_value, "iteration", "costly", "purge", "http");
 VALUES(store_error_value, "read", "write", "sync");
 VALUES(namespace_scope_value, "session", "user", "tenant", "store");
-VALUES(resource_value, "connections", "leases", "leased_bytes", "lanes", "lane_bytes",
-       "donated_bytes", "regions", "keys", "requests", "request_bytes", "unread_fds");
+VALUES(resource_value, "connections", "leases", "leased_bytes", "stagings", "staging_bytes",
+       "registered_bytes", "regions", "keys", "requests", "request_bytes", "unread_fds");
 
-const char *stats_resource_name(unsigned resource)
+const char *metrics_resource_name(unsigned resource)
 {
         return resource_value(NULL, resource);
 }
 
 VALUES(registered_value, "pool", "region");
-VALUES(degradation_value, "store_offline", "path_failed", "path_hung", "path_suspended",
-       "path_resuming", "path_full", "io_fallback", "io_buffered", "io_unregistered", "pool_short",
-       "http_off");
+VALUES(degradation_value, "store_offline", "volume_failed", "volume_hung", "volume_suspended",
+       "volume_resuming", "volume_full", "io_fallback", "io_buffered", "io_unregistered",
+       "pool_short", "http_off");
 
-const char *stats_degradation_name(enum stats_degradation reason)
+const char *metrics_degradation_name(enum metrics_degradation reason)
 {
         return degradation_value(NULL, reason);
 }
 
-static const char *tenant_value(const struct stats *s, unsigned i)
+static const char *tenant_value(const struct metrics *s, unsigned i)
 {
         if (!s)
                 return i == 0 ? "NAME" : NULL;
         return s->tenant_names[i][0] ? s->tenant_names[i] : NULL;
 }
 
-static const char *path_value(const struct stats *s, unsigned i)
+static const char *volume_value(const struct metrics *s, unsigned i)
 {
         if (!s)
                 return i == 0 ? "PATH" : NULL;
-        return s->path_names[i][0] ? s->path_names[i] : NULL;
+        return s->volume_names[i][0] ? s->volume_names[i] : NULL;
 }
 
-static const char *namespace_value(const struct stats *s, unsigned i)
+static const char *namespace_value(const struct metrics *s, unsigned i)
 {
         if (!s)
-                return i == 0 ? "NAME" : i == STATS_NAMESPACES ? "other" : NULL;
+                return i == 0 ? "NAME" : i == METRICS_NAMESPACES ? "other" : NULL;
         return s->namespace_names[i][0] ? s->namespace_names[i] : NULL;
 }
 
@@ -102,7 +102,7 @@ struct row {
         const char *unit;
         const char *help;
         const char *label; /* NULL: one number */
-        const char *(*value)(const struct stats *s, unsigned i);
+        const char *(*value)(const struct metrics *s, unsigned i);
         unsigned n;
         size_t offset; /* of the member */
 };
@@ -115,17 +115,17 @@ struct row {
           .label = l,                                                                              \
           .value = v,                                                                              \
           .n = count,                                                                              \
-          .offset = offsetof(struct stats, m) },
-#define STATS_GAUGE(member, name, unit, help) ROW(GAUGE, member, name, unit, NULL, NULL, 1, help)
-#define STATS_COUNTER(member, name, unit, help)                                                    \
+          .offset = offsetof(struct metrics, m) },
+#define METRICS_GAUGE(member, name, unit, help) ROW(GAUGE, member, name, unit, NULL, NULL, 1, help)
+#define METRICS_COUNTER(member, name, unit, help)                                                  \
         ROW(COUNTER, member, name, unit, NULL, NULL, 1, help)
-#define STATS_COUNTER_BY(member, name, unit, label, values, n, help)                               \
+#define METRICS_COUNTER_BY(member, name, unit, label, values, n, help)                             \
         ROW(COUNTER, member, name, unit, label, values, n, help)
-#define STATS_GAUGE_BY(member, name, unit, label, values, n, help)                                 \
+#define METRICS_GAUGE_BY(member, name, unit, label, values, n, help)                               \
         ROW(GAUGE, member, name, unit, label, values, n, help)
-#define STATS_HISTOGRAM_BY(member, name, unit, label, values, n, help)                             \
+#define METRICS_HISTOGRAM_BY(member, name, unit, label, values, n, help)                           \
         ROW(HISTOGRAM, member, name, unit, label, values, n, help)
-#define STATS_INFO(member, name, help) ROW(INFO, member, name, "", NULL, NULL, 1, help)
+#define METRICS_INFO(member, name, help) ROW(INFO, member, name, "", NULL, NULL, 1, help)
 static const struct row rows[] = {
 #include "report/metrics.def"
 };
@@ -151,18 +151,18 @@ static const char *const kind_names[] = {
         [INFO] = "info",
 };
 
-static double row_number(const struct row *row, const struct stats *s, unsigned i)
+static double row_number(const struct row *row, const struct metrics *s, unsigned i)
 {
         return ((const double *)((const char *)s + row->offset))[i];
 }
 
-static const struct histogram *row_histogram(const struct row *row, const struct stats *s,
+static const struct histogram *row_histogram(const struct row *row, const struct metrics *s,
                                              unsigned i)
 {
         return (const struct histogram *)((const char *)s + row->offset) + i;
 }
 
-static const char *row_info(const struct row *row, const struct stats *s)
+static const char *row_info(const struct row *row, const struct metrics *s)
 {
         return (const char *)s + row->offset;
 }
@@ -261,7 +261,7 @@ static void print_histogram(FILE *out, const struct row *row, const char *value,
                 h->count);
 }
 
-static void print_page(const struct stats *s, FILE *out, bool openmetrics)
+static void print_page(const struct metrics *s, FILE *out, bool openmetrics)
 {
         for (const struct row *row = rows; row < rows + ARRAY_SIZE(rows); row++) {
                 /* The older format names the family as its samples; the newer one without their
@@ -301,7 +301,7 @@ static void print_page(const struct stats *s, FILE *out, bool openmetrics)
                 fputs("# EOF\n", out);
 }
 
-void stats_print_prometheus(const struct stats *s, FILE *out)
+void metrics_print_prometheus(const struct metrics *s, FILE *out)
 {
         locale_t c, old = locale_enter(&c);
 
@@ -309,7 +309,7 @@ void stats_print_prometheus(const struct stats *s, FILE *out)
         locale_leave(c, old);
 }
 
-void stats_print_openmetrics(const struct stats *s, FILE *out)
+void metrics_print_openmetrics(const struct metrics *s, FILE *out)
 {
         locale_t c, old = locale_enter(&c);
 
@@ -330,7 +330,7 @@ static void print_json_histogram(FILE *out, const struct histogram *h)
         fputc('}', out);
 }
 
-/* The label text back to names and values. stats_info_add() made it, so it is well-formed; of
+/* The label text back to names and values. metrics_info_add() made it, so it is well-formed; of
  * anything else the rest is left out. */
 static void print_json_info(FILE *out, const char *info)
 {
@@ -369,7 +369,7 @@ static void print_json_info(FILE *out, const char *info)
         fputc('}', out);
 }
 
-void stats_print_json(const struct stats *s, FILE *out)
+void metrics_print_json(const struct metrics *s, FILE *out)
 {
         locale_t c, old = locale_enter(&c);
 
@@ -409,9 +409,9 @@ void stats_print_json(const struct stats *s, FILE *out)
         locale_leave(c, old);
 }
 
-void stats_print_documentation(FILE *out)
+void metrics_print_documentation(FILE *out)
 {
-        const struct stats *s = NULL;
+        const struct metrics *s = NULL;
 
         fputs("| metric | type | labels | meaning |\n|---|---|---|---|\n", out);
         for (const struct row *row = rows; row < rows + ARRAY_SIZE(rows); row++) {
@@ -433,7 +433,7 @@ void stats_print_documentation(FILE *out)
         }
 }
 
-void stats_info_add(char *info, size_t room, const char *key, const char *value)
+void metrics_info_add(char *info, size_t room, const char *key, const char *value)
 {
         size_t at = strlen(info);
         size_t start = at;

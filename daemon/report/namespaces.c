@@ -10,7 +10,7 @@
 
 enum { FINGERPRINT_SHOWN = 512 }; /* of the 4096 bytes that one may have */
 
-static_assert((int)STATS_NAMESPACES == (int)CENSUS_SHOWN, "each of the largest has its series");
+static_assert((int)METRICS_NAMESPACES == (int)CENSUS_SHOWN, "each of the largest has its series");
 
 /* NULL: it is not configured. */
 static const struct dispatch_env *tenant_of(const struct dispatch_env *env, uint16_t store_tenant)
@@ -27,8 +27,8 @@ const char *status_tenant_name(const struct dispatch_env *env, uint16_t store_te
         const char *name;
 
         if (tenant)
-                return tenants_name(env->tenants, tenant->tenant);
-        name = tenant_number_name(env->store, store_tenant);
+                return quotas_tenant_name(env->tenants, tenant->tenant);
+        name = tenant_id_name(env->store, store_tenant);
         return name ? name : "(not configured)";
 }
 
@@ -166,24 +166,24 @@ void status_add_namespaces(cJSON *root, const struct dispatch_env *env,
 /* A label's value that needs no escaping in any format, and is another for each name; no name's is
  * "other". */
 static void label_of(const struct dispatch_env *env, const struct store_namespace *ns,
-                     char ret[static STATS_NAMESPACE_NAME])
+                     char ret[static METRICS_NAMESPACE_NAME])
 {
         size_t n = 0;
 
         if (env->n_all > 1)
-                n = (size_t)snprintf(ret, STATS_NAMESPACE_NAME,
+                n = (size_t)snprintf(ret, METRICS_NAMESPACE_NAME,
                                      "%s:", status_tenant_name(env, ns->tenant));
         for (const char *p = ns->name; *p; p++) {
                 bool escape = *p == '%' || *p == '"' || *p == '\\' ||
                               (p == ns->name && n == 0 && strcmp(p, "other") == 0);
 
-                n += (size_t)snprintf(ret + n, STATS_NAMESPACE_NAME - n, escape ? "%%%02X" : "%c",
+                n += (size_t)snprintf(ret + n, METRICS_NAMESPACE_NAME - n, escape ? "%%%02X" : "%c",
                                       (unsigned)*p);
         }
 }
 
 void status_collect_namespace_limits(const struct dispatch_env *env,
-                                     const struct status_namespaces *scope, struct stats *s)
+                                     const struct status_namespaces *scope, struct metrics *s)
 {
         struct census_stats stats;
         int only = tenant_seen(scope->viewer);
@@ -192,7 +192,7 @@ void status_collect_namespace_limits(const struct dispatch_env *env,
         s->namespaces = stats.count;
         s->namespaces_most = stats.most;
         s->namespaces_removed = (double)stats.removed;
-        for (unsigned i = 0; i < STATS_NAMESPACE_SCOPES; i++)
+        for (unsigned i = 0; i < METRICS_NAMESPACE_SCOPES; i++)
                 s->namespaces_refused[i] = (double)stats.refused[i];
         s->namespaces_near[CENSUS_USER] = stats.users_near;
         s->namespaces_near[CENSUS_TENANT] = stats.tenants_near;
@@ -210,16 +210,16 @@ void status_collect_namespace_limits(const struct dispatch_env *env,
 }
 
 void status_collect_namespaces(const struct dispatch_env *env,
-                               const struct status_namespaces *scope, struct stats *s)
+                               const struct status_namespaces *scope, struct metrics *s)
 {
         static struct census_largest largest;
         struct tally_keys lookups, gets;
 
         status_collect_namespace_limits(env, scope, s);
         census_get_largest(env->census, tenant_seen(scope->viewer), &largest);
-        strcpy(s->namespace_names[STATS_NAMESPACES], "other");
-        s->namespace_chunks[STATS_NAMESPACES] = (double)largest.chunks;
-        s->namespace_bytes[STATS_NAMESPACES] = (double)largest.bytes;
+        strcpy(s->namespace_names[METRICS_NAMESPACES], "other");
+        s->namespace_chunks[METRICS_NAMESPACES] = (double)largest.chunks;
+        s->namespace_bytes[METRICS_NAMESPACES] = (double)largest.bytes;
         for (unsigned i = 0; scope->named && i < largest.n; i++) {
                 label_of(env, &largest.list[i], s->namespace_names[i]);
                 s->namespace_chunks[i] = (double)largest.list[i].chunks;
@@ -227,7 +227,7 @@ void status_collect_namespaces(const struct dispatch_env *env,
                 lookups = lookups_and_gets(env, &largest.list[i], &gets);
                 s->namespace_lookup_keys[i] = (double)(lookups.found + lookups.missing);
                 s->namespace_lookup_found[i] = (double)lookups.found;
-                s->namespace_chunks[STATS_NAMESPACES] -= s->namespace_chunks[i];
-                s->namespace_bytes[STATS_NAMESPACES] -= s->namespace_bytes[i];
+                s->namespace_chunks[METRICS_NAMESPACES] -= s->namespace_chunks[i];
+                s->namespace_bytes[METRICS_NAMESPACES] -= s->namespace_bytes[i];
         }
 }

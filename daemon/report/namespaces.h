@@ -24,8 +24,8 @@ void status_add_namespaces(cJSON *root, const struct dispatch_env *env,
                            const struct status_namespaces *scope);
 /* The metrics of the limits, and those by namespace. */
 void status_collect_namespace_limits(const struct dispatch_env *env,
-                                     const struct status_namespaces *scope, struct stats *s);
+                                     const struct status_namespaces *scope, struct metrics *s);
 void status_collect_namespaces(const struct dispatch_env *env,
-                               const struct status_namespaces *scope, struct stats *s);
+                               const struct status_namespaces *scope, struct metrics *s);
 /* The name of the tenant with this number in the store. */
 const char *status_tenant_name(const struct dispatch_env *env, uint16_t store_tenant);

@@ -34,11 +34,11 @@ static void add_limited(cJSON *o, const char *name, double used, double limit)
                 cJSON_AddNumberToObject(pair, "limit", limit);
 }
 
-static void add_tenants(cJSON *root, const struct stats *s)
+static void add_tenants(cJSON *root, const struct metrics *s)
 {
         cJSON *list = cJSON_AddArrayToObject(root, "tenants");
 
-        for (unsigned i = 0; i < STATS_TENANTS; i++) {
+        for (unsigned i = 0; i < METRICS_TENANTS; i++) {
                 cJSON *o;
 
                 if (!s->tenant_names[i][0])
@@ -50,10 +50,10 @@ static void add_tenants(cJSON *root, const struct stats *s)
                 add_limited(o, "leases", s->tenant_leases[i], s->tenant_leases_limit[i]);
                 add_limited(o, "leased_bytes", s->tenant_lease_bytes[i],
                             s->tenant_lease_bytes_limit[i]);
-                add_limited(o, "lane_bytes", s->tenant_lane_bytes[i],
-                            s->tenant_lane_bytes_limit[i]);
-                add_limited(o, "donated_bytes", s->tenant_donated_bytes[i],
-                            s->tenant_donated_bytes_limit[i]);
+                add_limited(o, "staging_bytes", s->tenant_staging_bytes[i],
+                            s->tenant_staging_bytes_limit[i]);
+                add_limited(o, "registered_bytes", s->tenant_registered_bytes[i],
+                            s->tenant_registered_bytes_limit[i]);
                 add_limited(o, "keys", s->tenant_keys[i], s->tenant_keys_limit[i]);
                 cJSON_AddNumberToObject(o, "requests", s->tenant_requests[i]);
                 cJSON_AddNumberToObject(o, "request_bytes", s->tenant_request_bytes[i]);
@@ -73,12 +73,12 @@ static void add_tenants(cJSON *root, const struct stats *s)
 }
 
 /* What clients hold of what there is to hold; limits that are not there are left out. */
-static void add_resources(cJSON *root, const struct stats *s)
+static void add_resources(cJSON *root, const struct metrics *s)
 {
         cJSON *list = cJSON_AddObjectToObject(root, "resources");
 
-        for (unsigned i = 0; i < STATS_RESOURCES; i++) {
-                cJSON *o = cJSON_AddObjectToObject(list, stats_resource_name(i));
+        for (unsigned i = 0; i < METRICS_RESOURCES; i++) {
+                cJSON *o = cJSON_AddObjectToObject(list, metrics_resource_name(i));
 
                 cJSON_AddNumberToObject(o, "used", s->resource_used[i]);
                 if (isfinite(s->resource_limit[i]))
@@ -107,7 +107,7 @@ static void add_io(cJSON *root, const struct kio *io, const struct store_stats *
         cJSON_AddStringToObject(o, "direct_reason", store->direct_reason);
 }
 
-static void add_pool(cJSON *root, const struct dispatch_env *env, const struct stats *s)
+static void add_pool(cJSON *root, const struct dispatch_env *env, const struct metrics *s)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "pool");
 
@@ -127,7 +127,7 @@ static void add_pool(cJSON *root, const struct dispatch_env *env, const struct s
                                                                                 : "none");
 }
 
-static void add_lookups(cJSON *root, const struct status_sources *from, const struct stats *s)
+static void add_lookups(cJSON *root, const struct status_sources *from, const struct metrics *s)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "lookup_index");
 
@@ -143,16 +143,16 @@ static void add_lookups(cJSON *root, const struct status_sources *from, const st
         cJSON_AddNumberToObject(o, "failed_builds", s->lookup_failed);
 }
 
-static void add_paths(cJSON *o, const struct status_sources *from)
+static void add_volumes(cJSON *o, const struct status_sources *from)
 {
         cJSON *list = cJSON_AddArrayToObject(o, "paths");
-        struct store_path_stats p;
+        struct store_volume_stats p;
 
-        for (unsigned i = 0; store_get_path_stats(from->env->store, i, &p); i++) {
+        for (unsigned i = 0; store_get_volume_stats(from->env->store, i, &p); i++) {
                 cJSON *one = cJSON_CreateObject(), *errors;
 
                 cJSON_AddStringToObject(one, "path", p.path);
-                cJSON_AddStringToObject(one, "state", status_path_state(&p));
+                cJSON_AddStringToObject(one, "state", status_volume_state(&p));
                 cJSON_AddStringToObject(one, "reason", p.reason);
                 cJSON_AddNumberToObject(one, "since_unix_ms",
                                         (double)(p.since_ms ?: from->started_unix_ms));
@@ -183,7 +183,7 @@ static void add_store(cJSON *root, const struct status_sources *from, const stru
         cJSON *paths = cJSON_AddArrayToObject(o, "path");
         const char *path;
 
-        for (unsigned i = 0; (path = store_path(from->env->store, i)); i++)
+        for (unsigned i = 0; (path = store_volume_path(from->env->store, i)); i++)
                 cJSON_AddItemToArray(paths, cJSON_CreateString(path));
         cJSON_AddNumberToObject(o, "limit_bytes", (double)st->limit);
         cJSON_AddNumberToObject(o, "used_bytes", (double)st->used_bytes);
@@ -199,7 +199,7 @@ static void add_store(cJSON *root, const struct status_sources *from, const stru
         cJSON_AddNumberToObject(o, "recovered_chunks", (double)st->recovered_chunks);
         cJSON_AddBoolToObject(o, "clean_start", st->clean_start);
         cJSON_AddBoolToObject(o, "bypassed", st->bypassed);
-        add_paths(o, from);
+        add_volumes(o, from);
 }
 
 static void add_scrub(cJSON *root, const struct config *config, const struct store_stats *st)
@@ -219,7 +219,7 @@ static void add_scrub(cJSON *root, const struct config *config, const struct sto
         cJSON_AddNumberToObject(o, "failures", (double)st->scrub_failures);
 }
 
-static void add_totals(cJSON *root, const struct dispatch_env *env, const struct stats *s)
+static void add_totals(cJSON *root, const struct dispatch_env *env, const struct metrics *s)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "totals");
         double ratio = 0;
@@ -230,22 +230,22 @@ static void add_totals(cJSON *root, const struct dispatch_env *env, const struct
                 cJSON_AddStringToObject(o, "hit_ratio_of", of);
         }
         cJSON_AddNumberToObject(o, "lookup_keys",
-                                s->lookup_keys[STATS_LOOKUPS_DAEMON] +
-                                        s->lookup_keys[STATS_LOOKUPS_CLIENT]);
+                                s->lookup_keys[METRICS_LOOKUPS_DAEMON] +
+                                        s->lookup_keys[METRICS_LOOKUPS_CLIENT]);
         cJSON_AddNumberToObject(o, "lookup_found_keys",
-                                s->lookup_found[STATS_LOOKUPS_DAEMON] +
-                                        s->lookup_found[STATS_LOOKUPS_CLIENT]);
+                                s->lookup_found[METRICS_LOOKUPS_DAEMON] +
+                                        s->lookup_found[METRICS_LOOKUPS_CLIENT]);
 
         cJSON_AddNumberToObject(o, "puts", s->puts);
-        cJSON_AddNumberToObject(o, "gets",
-                                s->hits[STATS_TIER_MEMORY] + s->hits[STATS_TIER_DISK] + s->misses);
-        cJSON_AddNumberToObject(o, "hits_memory", s->hits[STATS_TIER_MEMORY]);
-        cJSON_AddNumberToObject(o, "hits_disk", s->hits[STATS_TIER_DISK]);
+        cJSON_AddNumberToObject(
+                o, "gets", s->hits[METRICS_TIER_MEMORY] + s->hits[METRICS_TIER_DISK] + s->misses);
+        cJSON_AddNumberToObject(o, "hits_memory", s->hits[METRICS_TIER_MEMORY]);
+        cJSON_AddNumberToObject(o, "hits_disk", s->hits[METRICS_TIER_DISK]);
         cJSON_AddNumberToObject(o, "misses", s->misses);
         cJSON_AddNumberToObject(o, "evictions", s->evictions);
         cJSON_AddNumberToObject(o, "bytes_put", s->put_bytes);
         cJSON_AddNumberToObject(o, "bytes_got",
-                                s->get_bytes[STATS_FORM_MAP] + s->get_bytes[STATS_FORM_INTO]);
+                                s->get_bytes[METRICS_FORM_MAP] + s->get_bytes[METRICS_FORM_INTO]);
         cJSON_AddNumberToObject(o, "crc_failures", s->crc_failures);
 }
 
@@ -263,7 +263,7 @@ static void add_health(cJSON *root, const struct status_sources *from)
                 cJSON *o = cJSON_CreateObject();
 
                 cJSON_AddStringToObject(o, "reason",
-                                        stats_degradation_name(health.degraded[i].reason));
+                                        metrics_degradation_name(health.degraded[i].reason));
                 cJSON_AddStringToObject(o, "text", health.degraded[i].text);
                 cJSON_AddItemToArray(list, o);
         }
@@ -272,7 +272,7 @@ static void add_health(cJSON *root, const struct status_sources *from)
 static void print_status(const struct status_sources *from, const struct dispatch_env *only,
                          const struct status_namespaces *scope, FILE *out)
 {
-        static struct stats s; /* large; one thread */
+        static struct metrics s; /* large; one thread */
         struct store_stats store;
         char instance[2 * WIRE_INSTANCE_BYTES + 1];
         cJSON *root = cJSON_CreateObject(), *sessions;
@@ -299,11 +299,11 @@ static void print_status(const struct status_sources *from, const struct dispatc
         sessions = cJSON_AddObjectToObject(root, "sessions");
         cJSON_AddNumberToObject(sessions, "connections", s.sessions);
         cJSON_AddNumberToObject(sessions, "leases", s.leases);
-        cJSON_AddNumberToObject(sessions, "lanes", s.lanes);
-        cJSON_AddNumberToObject(sessions, "lane_bytes", s.lane_bytes);
-        cJSON_AddNumberToObject(sessions, "donated_regions", s.donated_regions);
-        cJSON_AddNumberToObject(sessions, "donated_bytes", s.donated_bytes);
-        cJSON_AddNumberToObject(sessions, "donated_registered_bytes", s.donated_registered_bytes);
+        cJSON_AddNumberToObject(sessions, "stagings", s.stagings);
+        cJSON_AddNumberToObject(sessions, "staging_bytes", s.staging_bytes);
+        cJSON_AddNumberToObject(sessions, "registered_buffers", s.registered_buffers);
+        cJSON_AddNumberToObject(sessions, "registered_bytes", s.registered_bytes);
+        cJSON_AddNumberToObject(sessions, "registered_in_rings_bytes", s.registered_in_rings_bytes);
         add_tenants(root, &s);
         if (!only || from->env->n_all <= 1)
                 add_resources(root, &s);
@@ -336,21 +336,21 @@ void status_print_status(void *userdata, FILE *out)
 
 void status_print_metrics(void *userdata, bool openmetrics, FILE *out)
 {
-        static struct stats stats; /* large; one thread */
+        static struct metrics stats; /* large; one thread */
         const struct status_sources *from = userdata;
         struct status_namespaces scope = seen_by_http(from);
 
         status_collect(from, NULL, &stats);
         status_collect_namespaces(from->env, &scope, &stats);
         if (openmetrics)
-                stats_print_openmetrics(&stats, out);
+                metrics_print_openmetrics(&stats, out);
         else
-                stats_print_prometheus(&stats, out);
+                metrics_print_prometheus(&stats, out);
 }
 
 void status_report(void *userdata, const struct client *client, enum wire_report what, FILE *out)
 {
-        static struct stats stats;
+        static struct metrics stats;
         const struct status_sources *from = userdata;
         const struct dispatch_env *only = client->admin ? NULL : client->env;
         struct status_namespaces scope = { .viewer = client, .named = true };
@@ -366,9 +366,9 @@ void status_report(void *userdata, const struct client *client, enum wire_report
         status_collect(from, only, &stats);
         status_collect_namespaces(from->env, &scope, &stats);
         if (what == WIRE_REPORT_STATS)
-                stats_print_json(&stats, out);
+                metrics_print_json(&stats, out);
         else
-                stats_print_prometheus(&stats, out);
+                metrics_print_prometheus(&stats, out);
 }
 
 void status_log_started(const struct status_sources *from)
@@ -387,12 +387,12 @@ void status_log_started(const struct status_sources *from)
         if (!store.direct)
                 log_notice("O_DIRECT is not used: %s", store.direct_reason);
         if (from->config->store.path.n > 1)
-                snprintf(others, sizeof(others), " and %zu more (%u of %zu paths in use)",
-                         (size_t)from->config->store.path.n - 1, store_paths_up(env->store),
+                snprintf(others, sizeof(others), " and %zu more (%u of %zu volumes in use)",
+                         (size_t)from->config->store.path.n - 1, store_volumes_up(env->store),
                          (size_t)from->config->store.path.n);
         log_info(
                 "store: %s%s, %s found in %s%s, limit %s, largest chunk %s",
-                store_path(env->store, 0), others,
+                store_volume_path(env->store, 0), others,
                 units_count(store.recovered_chunks, "chunk", chunks),
                 units_ms(store.recover_ms, took), store.clean_start ? "" : " (not closed cleanly)",
                 units_bytes(store.limit, limit),
@@ -403,7 +403,7 @@ void status_log_started(const struct status_sources *from)
                             store.skipped_pages == 1 ? "it" : "they");
         for (unsigned i = 1; i < env->n_all; i++)
                 log_info("tenant %s: number %u in the store, memory pool %s",
-                         tenants_name(env->tenants, i), env->all[i].store_tenant,
+                         quotas_tenant_name(env->tenants, i), env->all[i].store_tenant,
                          units_bytes(pool_bytes(env->all[i].pool), pool));
         census_log_started(env->census);
         log_info("ready: socket %s, HTTP %s, memory pool %s", from->config->listen.socket,

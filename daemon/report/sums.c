@@ -29,10 +29,10 @@ void status_collect_cache(const struct dispatch_env *env, struct cache_stats *re
                 ret->putting_users += c.putting_users;
                 ret->pool_only += c.pool_only;
                 ret->shared_fills += c.shared_fills;
-                ret->read_ahead += c.read_ahead;
-                ret->read_ahead_bytes += c.read_ahead_bytes;
-                ret->read_ahead_used += c.read_ahead_used;
-                ret->ahead_bytes += c.ahead_bytes;
+                ret->prefetched += c.prefetched;
+                ret->prefetched_bytes += c.prefetched_bytes;
+                ret->prefetch_hits += c.prefetch_hits;
+                ret->prefetch_inflight_bytes += c.prefetch_inflight_bytes;
                 ret->put_bytes_direct += c.put_bytes_direct;
                 ret->get_bytes_direct += c.get_bytes_direct;
                 ret->direct_fallbacks += c.direct_fallbacks;

@@ -211,7 +211,7 @@ static void on_verified(struct store_verify *store)
                         .count = 1,
                 },
                 .result = {
-                        .paths = store->paths,
+                        .volumes = store->volumes,
                         .segments = store->segments,
                         .next_segment = store->next_segment,
                         .next_slot = store->next_slot,
@@ -228,7 +228,7 @@ static void on_verified(struct store_verify *store)
                 client_answer(v->client, v->received_ns, &out.reply);
         else if (store->result == STORE_BYPASSED)
                 client_reply(v->client, &v->hdr, v->received_ns, WIRE_FAILED, 0, 0,
-                             "this path of the store is bypassed", NULL, 0);
+                             "this volume of the store is bypassed", NULL, 0);
         else
                 client_reply(v->client, &v->hdr, v->received_ns, WIRE_SHUTDOWN, 0, 0,
                              "the daemon is stopping", NULL, 0);
@@ -252,7 +252,7 @@ void admin_verify(struct client *client, const struct wire_verify *msg, uint64_t
         v->client = client;
         v->hdr = msg->hdr;
         v->received_ns = received_ns;
-        v->store.path = msg->path;
+        v->store.volume = msg->volume;
         v->store.segment = msg->segment;
         v->store.slot = msg->slot;
         v->store.max_chunks = msg->max_chunks;
@@ -263,11 +263,11 @@ void admin_verify(struct client *client, const struct wire_verify *msg, uint64_t
                 return;
         case STORE_MISS:
                 status = WIRE_INVALID;
-                text = "the store has no path of that number";
+                text = "the store has no volume of that number";
                 break;
         case STORE_BYPASSED:
                 status = WIRE_FAILED;
-                text = "this path of the store is bypassed";
+                text = "this volume of the store is bypassed";
                 break;
         default:
                 status = WIRE_BUSY;
@@ -308,9 +308,9 @@ void admin_device(struct client *client, const struct wire_device *msg, uint64_t
                              "suspending and resuming needs an admin", NULL, 0);
                 return;
         }
-        if (!store_path(client->env->store, msg->path)) {
+        if (!store_volume_path(client->env->store, msg->volume)) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
-                             "the store has no path of that number", NULL, 0);
+                             "the store has no volume of that number", NULL, 0);
                 return;
         }
         d = admin_operation_new(client, &msg->hdr, received_ns, sizeof(*d));
@@ -319,7 +319,7 @@ void admin_device(struct client *client, const struct wire_device *msg, uint64_t
         d->client = client;
         d->hdr = msg->hdr;
         d->received_ns = received_ns;
-        d->store.path = msg->path;
+        d->store.volume = msg->volume;
         d->store.complete = on_device;
         if (msg->action == WIRE_DEVICE_SUSPEND)
                 store_suspend(client->env->store, &d->store);

@@ -21,11 +21,11 @@ enum {
 
 /* One that is used again, or one of its own. A sanitizer sees the end of each, and a use of one
  * that is in no use. */
-static void *block_take(struct dispatch_blocks *blocks, size_t bytes, bool *ret_again)
+static void *block_take(struct request_blocks *blocks, size_t bytes, bool *ret_again)
 {
         char *block;
 
-        *ret_again = bytes <= BLOCK_BYTES && (blocks->n_unused > 0 || blocks->n < DISPATCH_BLOCKS);
+        *ret_again = bytes <= BLOCK_BYTES && (blocks->n_unused > 0 || blocks->n < REQUEST_BLOCKS);
         if (!*ret_again)
                 return malloc(bytes);
         if (blocks->n_unused > 0) {
@@ -41,7 +41,7 @@ static void *block_take(struct dispatch_blocks *blocks, size_t bytes, bool *ret_
         return block;
 }
 
-static void block_release(struct dispatch_blocks *blocks, void *block, bool again)
+static void block_release(struct request_blocks *blocks, void *block, bool again)
 {
         if (!again) {
                 free(block);
@@ -51,7 +51,7 @@ static void block_release(struct dispatch_blocks *blocks, void *block, bool agai
         blocks->unused[blocks->n_unused++] = block;
 }
 
-void dispatch_fini(struct dispatch_env *env)
+void request_fini(struct dispatch_env *env)
 {
         assert(env->blocks.n_unused == env->blocks.n);
         while (env->blocks.n_unused > 0)
@@ -125,11 +125,11 @@ bool batch_add_slots(struct batch *b)
 {
         uint64_t bytes = b->head.count * sizeof(*b->slots);
 
-        if (client_charge(b->client, TENANT_REQUEST_BYTES, bytes) != WIRE_OK)
+        if (client_charge(b->client, QUOTA_REQUEST_BYTES, bytes) != WIRE_OK)
                 return false;
         b->slots = calloc(b->head.count, sizeof(*b->slots));
         if (!b->slots) {
-                tenant_uncharge(&b->client->holds, TENANT_REQUEST_BYTES, bytes);
+                quota_uncharge(&b->client->holds, QUOTA_REQUEST_BYTES, bytes);
                 return false;
         }
         b->charged += bytes;
@@ -161,8 +161,8 @@ static void batch_end(struct batch *b)
         tally_add(&client->env->tally, client->env->store, b->head.namespace_id,
                   b->head.hdr.op == WIRE_GET ? TALLY_GETS : TALLY_LOOKUPS, b->keys);
         client->keys_inflight -= b->head.count;
-        donations_unuse(client, b->regions);
-        tenant_uncharge(&client->holds, TENANT_KEYS, b->head.count);
+        buffers_unuse(client, b->regions);
+        quota_uncharge(&client->holds, QUOTA_KEYS, b->head.count);
         client_answer(client, b->received_ns, reply);
         /* Who was answered need not wait for this, and nothing is asked before it is done. */
         if (b->part)
@@ -265,13 +265,13 @@ uint64_t batch_regions(const struct client *client, const struct wire_batch *msg
         const struct wire_piece *piece = wire_batch_pieces(msg);
         uint64_t regions = 0;
 
-        if (!names_memory(msg) || !client->donations.usable)
+        if (!names_memory(msg) || !client->buffers.usable)
                 return 0;
         for (unsigned i = 0; i < msg->pieces; i++)
-                regions |= donations_bit(client, piece[i].region);
+                regions |= buffers_bit(client, piece[i].region);
         for (unsigned i = 0; i < msg->count && !(msg->hdr.flags & WIRE_F_PIECES); i++)
-                regions |= donations_bit(client, msg->hdr.op == WIRE_PUT ? put[i].region
-                                                                         : get[i].into_region);
+                regions |= buffers_bit(client, msg->hdr.op == WIRE_PUT ? put[i].region
+                                                                       : get[i].into_region);
         return regions;
 }
 
@@ -279,11 +279,11 @@ static void *place_at(const struct batch *b, uint32_t region, uint64_t offset, u
                       struct kio_region **ret_region)
 {
         *ret_region = NULL;
-        if (region == WIRE_REGION_LANE)
-                return lane_at(&b->client->lane, offset, length);
+        if (region == WIRE_REGION_STAGING)
+                return staging_at(&b->client->staging, offset, length);
         if (region > WIRE_MAX_REGIONS || !(b->regions >> (region - 1) & 1))
                 return NULL;
-        return donation_at(b->client, region, offset, length, ret_region);
+        return buffer_at(b->client, region, offset, length, ret_region);
 }
 
 bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t first, uint32_t n,
@@ -300,8 +300,8 @@ bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t firs
                 struct wire_piece piece;
                 void *at;
 
-                /* Found for an earlier key: neither the lane nor a region that the batch uses moves
-                 * before it ends, and that key's copy may be reading it now. */
+                /* Found for an earlier key: neither the staging area nor a region that the batch
+                 * uses moves before it ends, and that key's copy may be reading it now. */
                 if (b->found[i / 8] >> (i % 8) & 1)
                         continue;
                 memcpy(&piece, &b->places[i], sizeof(piece));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The regions that a client has donated, by number: DONATE and WITHDRAW, and where a key's place
- * is.
+/* The regions that a client has registered, by number: REGISTER and UNREGISTER, and where a key's
+ * place is.
  *
  * A region is mapped and then registered with the rings, piece by piece; it can be used as soon as
- * it is mapped. Whoever names it keeps it by donations_use(). Withdrawn, it may not be named any
- * more; it is let go of when nobody uses it. What takes time runs on a thread for calls. Loop
+ * it is mapped. Whoever names it keeps it by buffers_use(). Unregistered, it may not be named any
+ * more; it is let go of when nobody uses it. What takes time runs on a blocking-call thread. Loop
  * thread. */
 #pragma once
 
@@ -17,19 +17,19 @@
 struct client;
 
 /* Takes the descriptor and sets *fd to -1, or refuses and leaves it. */
-void donation_open(struct client *client, const struct wire_donate *msg, int *fd,
-                   uint64_t received_ns);
-void donation_withdraw(struct client *client, const struct wire_withdraw *msg,
+void buffer_open(struct client *client, const struct wire_register *msg, int *fd,
+                 uint64_t received_ns);
+void buffer_unregister(struct client *client, const struct wire_unregister *msg,
                        uint64_t received_ns);
 /* All of them, since the client is gone. Each counts as a message in flight until it is let go of.
  */
-void donations_end(struct client *client);
+void buffers_end(struct client *client);
 
-/* Those of `regions` (by bit) are named by a message until donations_unuse(). */
-void donations_use(struct client *client, uint64_t regions);
-void donations_unuse(struct client *client, uint64_t regions);
+/* Those of `regions` (by bit) are named by a message until buffers_unuse(). */
+void buffers_use(struct client *client, uint64_t regions);
+void buffers_unuse(struct client *client, uint64_t regions);
 /* The bit of a region that may be named; 0: there is none of this number. */
-uint64_t donations_bit(const struct client *client, uint32_t number);
+uint64_t buffers_bit(const struct client *client, uint32_t number);
 /* A place within a region that is in use. NULL: it is not within it. */
-void *donation_at(const struct client *client, uint32_t number, uint64_t offset, uint64_t length,
-                  struct kio_region **ret_region);
+void *buffer_at(const struct client *client, uint32_t number, uint64_t offset, uint64_t length,
+                struct kio_region **ret_region);

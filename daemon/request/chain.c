@@ -16,7 +16,7 @@ enum {
         STRETCH_MAX = 1024,
         STRETCH_OVERHEAD = 32, /* the allocator's */
         STRETCH_STEPS = 64,    /* what touching one costs, in leases that are given back */
-        FETCH_AHEAD = 12,
+        WARM_DISTANCE = 12,
 };
 
 /* Places of consecutive keys of a chain, of as many messages as there is room for. */
@@ -42,13 +42,13 @@ static void touch(struct cache *cache, const struct cache_place *places, uint32_
                 return;
         }
         /* The memory of a few more is fetched meanwhile: it is all over the index. */
-        for (uint32_t i = 0; i < n + 2 * FETCH_AHEAD; i++) {
+        for (uint32_t i = 0; i < n + 2 * WARM_DISTANCE; i++) {
                 if (i < n)
-                        cache_prefetch_touch(cache, &places[n - 1 - i], 0);
-                if (i >= FETCH_AHEAD && i - FETCH_AHEAD < n)
-                        cache_prefetch_touch(cache, &places[n - 1 - (i - FETCH_AHEAD)], 1);
-                if (i >= 2 * FETCH_AHEAD)
-                        cache_touch(cache, &places[n - 1 - (i - 2 * FETCH_AHEAD)]);
+                        cache_warm_touch(cache, &places[n - 1 - i], 0);
+                if (i >= WARM_DISTANCE && i - WARM_DISTANCE < n)
+                        cache_warm_touch(cache, &places[n - 1 - (i - WARM_DISTANCE)], 1);
+                if (i >= 2 * WARM_DISTANCE)
+                        cache_touch(cache, &places[n - 1 - (i - 2 * WARM_DISTANCE)]);
         }
 }
 
@@ -64,19 +64,19 @@ static uint64_t stretch_bytes(uint32_t room)
 static struct stretch *stretch_add(struct chain *ch, uint32_t n)
 {
         struct chain_spares *spares = &ch->client->env->chain_spares;
-        struct tenant_holder *holds = &ch->client->holds;
+        struct quota_holder *holds = &ch->client->holds;
         uint32_t room = MAX(MIN(MAX(ch->keys, (uint32_t)STRETCH_MIN), (uint32_t)STRETCH_MAX), n);
         struct stretch *stretch;
         uint64_t charge = stretch_bytes(room) + STRETCH_OVERHEAD;
 
-        if (tenant_charge(holds, TENANT_REQUEST_BYTES, charge) != 0)
+        if (quota_charge(holds, QUOTA_REQUEST_BYTES, charge) != 0)
                 return NULL;
         if (room == STRETCH_MAX && spares->n > 0)
                 stretch = spares->unused[--spares->n];
         else
                 stretch = malloc(stretch_bytes(room));
         if (!stretch) {
-                tenant_uncharge(holds, TENANT_REQUEST_BYTES, charge);
+                quota_uncharge(holds, QUOTA_REQUEST_BYTES, charge);
                 return NULL;
         }
         stretch->n = 0;
@@ -119,8 +119,8 @@ static void settle_stretch(struct chain *ch)
 
         touch(env->cache, last->places, last->n);
         list_unlink(&last->node);
-        tenant_uncharge(&ch->client->holds, TENANT_REQUEST_BYTES,
-                        stretch_bytes(last->room) + STRETCH_OVERHEAD);
+        quota_uncharge(&ch->client->holds, QUOTA_REQUEST_BYTES,
+                       stretch_bytes(last->room) + STRETCH_OVERHEAD);
         if (last->room == STRETCH_MAX && spares->n < CHAIN_SPARES)
                 spares->unused[spares->n++] = last;
         else
@@ -130,12 +130,12 @@ static void settle_stretch(struct chain *ch)
 static void chain_free(struct chain *ch)
 {
         assert(list_empty(&ch->stretches));
-        tenant_uncharge(&ch->client->holds, TENANT_REQUEST_BYTES, sizeof(*ch));
+        quota_uncharge(&ch->client->holds, QUOTA_REQUEST_BYTES, sizeof(*ch));
         list_unlink(&ch->node);
         free(ch);
 }
 
-/* If it is over: a short one is touched now, a long one in later turns. */
+/* If it is over: a short one is touched now, a long one in later iterations. */
 static void chain_settle(struct chain *ch)
 {
         if (ch->open || ch->unanswered > 0)
@@ -178,11 +178,11 @@ static struct chain *chain_new(struct client *client)
 {
         struct chain *ch;
 
-        if (tenant_charge(&client->holds, TENANT_REQUEST_BYTES, sizeof(*ch)) != 0)
+        if (quota_charge(&client->holds, QUOTA_REQUEST_BYTES, sizeof(*ch)) != 0)
                 return NULL;
         ch = calloc(1, sizeof(*ch));
         if (!ch) {
-                tenant_uncharge(&client->holds, TENANT_REQUEST_BYTES, sizeof(*ch));
+                quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, sizeof(*ch));
                 return NULL;
         }
         ch->client = client;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a client held is given back: leases, chains, donated regions, its lane, its namespaces. */
+/* What a client held is given back: leases, chains, registered buffers, its staging area, its
+ * namespaces. */
 #include "request/client-end.h"
 
 #include <assert.h>
@@ -15,7 +16,7 @@ void client_abandon(struct client *client)
         cache_cancel(client->env->cache, &client->waits);
         while (!list_empty(&client->lookups))
                 lookups_cancel(container_of(client->lookups.next, struct lookup_wait, owned));
-        donations_end(client);
+        buffers_end(client);
 }
 
 bool client_settle(struct client *client, uint32_t *steps)
@@ -46,9 +47,9 @@ void client_fini(struct client *client)
         lease_release_all(client->env->leases, &client->leases);
         client_settle_leases(client);
         lease_holder_fini(client->env->leases, &client->leases);
-        if (client->lane.base) {
-                tenant_uncharge(&client->holds, TENANT_LANE_BYTES, client->lane.bytes);
-                tenant_uncharge(&client->holds, TENANT_LANES, 1);
-                lane_close(&client->lane);
+        if (client->staging.base) {
+                quota_uncharge(&client->holds, QUOTA_STAGING_BYTES, client->staging.bytes);
+                quota_uncharge(&client->holds, QUOTA_STAGINGS, 1);
+                staging_close(&client->staging);
         }
 }

@@ -19,7 +19,7 @@ static void answer(struct client *client, uint64_t received_ns, const struct wir
         histogram_add(&client->env->traffic.latency[op], clock_mono_ns() - received_ns);
         assert(client->inflight > 0);
         client->inflight--;
-        tenant_settle(&client->holds, TENANT_REQUESTS, client->inflight);
+        quota_settle(&client->holds, QUOTA_REQUESTS, client->inflight);
         if (!client->gone)
                 client->send(client, reply, reply->hdr.len, fds, n_fds);
         client->idle(client);
@@ -59,55 +59,55 @@ void client_reply(struct client *client, const struct wire_hdr *request, uint64_
 /* --- quotas --- */
 
 /* What is at whose limit, and the key that sets it. */
-static void log_quota(const struct client *client, enum tenant_thing what, int r)
+static void log_quota(const struct client *client, enum quota_thing what, int r)
 {
         const struct dispatch_env *env = client->env;
-        const char *key = tenant_thing_key(what), *tenant = tenants_name(env->tenants, env->tenant);
+        const char *key = quota_thing_key(what),
+                   *tenant = quotas_tenant_name(env->tenants, env->tenant);
         char where[64] = "";
 
         if (key)
                 snprintf(where, sizeof(where), " (%s%s)",
-                         r == TENANT_QUOTA_USER ? "limits.uid_"
-                         : r == TENANT_QUOTA    ? "tenants."
-                                                : "limits.",
+                         r == QUOTA_OVER_USER     ? "limits.uid_"
+                         : r == QUOTA_OVER_TENANT ? "tenants."
+                                                  : "limits.",
                          key);
-        if (r == TENANT_QUOTA_USER)
+        if (r == QUOTA_OVER_USER)
                 log_notice("tenant %s: %s of user %u are at the limit of one user%s", tenant,
-                           tenant_thing_name(what), client->uid, where);
+                           quota_thing_name(what), client->uid, where);
         else
-                log_notice("tenant %s: %s are at the limit of %s%s", tenant,
-                           tenant_thing_name(what),
-                           r == TENANT_QUOTA ? "the tenant" : "all clients together", where);
+                log_notice("tenant %s: %s are at the limit of %s%s", tenant, quota_thing_name(what),
+                           r == QUOTA_OVER_TENANT ? "the tenant" : "all clients together", where);
 }
 
-enum wire_status client_charge(struct client *client, enum tenant_thing what, uint64_t amount)
+enum wire_status client_charge(struct client *client, enum quota_thing what, uint64_t amount)
 {
         struct dispatch_env *env = client->env;
         uint32_t held_back;
-        int r = tenant_charge(&client->holds, what, amount);
+        int r = quota_charge(&client->holds, what, amount);
 
         if (r == 0)
                 return WIRE_OK;
         if (log_ratelimit_pass(&env->quota_lines, &held_back))
                 log_quota(client, what, r);
-        return r == TENANT_FULL ? WIRE_BUSY : WIRE_QUOTA;
+        return r == QUOTA_FULL ? WIRE_BUSY : WIRE_QUOTA;
 }
 
 enum wire_status client_charge_request(struct client *client, uint64_t bytes)
 {
-        enum wire_status status = client_charge(client, TENANT_REQUEST_BYTES, bytes);
+        enum wire_status status = client_charge(client, QUOTA_REQUEST_BYTES, bytes);
 
         if (status != WIRE_OK)
                 return status;
-        status = client_charge(client, TENANT_REQUESTS, 1);
+        status = client_charge(client, QUOTA_REQUESTS, 1);
         if (status != WIRE_OK)
-                tenant_uncharge(&client->holds, TENANT_REQUEST_BYTES, bytes);
+                quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, bytes);
         return status;
 }
 
 void client_uncharge_request(struct client *client, uint64_t bytes)
 {
-        tenant_uncharge(&client->holds, TENANT_REQUEST_BYTES, bytes);
+        quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, bytes);
 }
 
 const char *client_refusal(enum wire_status status)
@@ -121,18 +121,18 @@ const char *client_refusal(enum wire_status status)
 
 void client_settle_leases(struct client *client)
 {
-        tenant_settle(&client->holds, TENANT_LEASES, client->leases.count);
-        tenant_settle(&client->holds, TENANT_LEASED_BYTES, client->leases.bytes);
+        quota_settle(&client->holds, QUOTA_LEASES, client->leases.count);
+        quota_settle(&client->holds, QUOTA_LEASED_BYTES, client->leases.bytes);
 }
 
 enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire_lease *ret)
 {
-        enum wire_status status = client_charge(client, TENANT_LEASES, 1);
+        enum wire_status status = client_charge(client, QUOTA_LEASES, 1);
         struct lease lease;
         int r;
 
         if (status == WIRE_OK)
-                status = client_charge(client, TENANT_LEASED_BYTES,
+                status = client_charge(client, QUOTA_LEASED_BYTES,
                                        pool_slot_bytes(client->env->pool, chunk));
         if (status != WIRE_OK) {
                 client_settle_leases(client);
@@ -173,19 +173,19 @@ uint32_t client_release(struct client *client, const struct wire_lease *leases, 
 
 static_assert((int)CLIENT_MAX_NAMESPACES == (int)WIRE_TALLY_NAMESPACES, "each has its counters");
 
-int client_init(struct client *client, struct dispatch_env *env, const struct tenant_holder *holds)
+int client_init(struct client *client, struct dispatch_env *env, const struct quota_holder *holds)
 {
         *client = (struct client){
                 .env = env,
                 .holds = *holds,
                 .leases = { .first = LEASE_NONE },
-                .lane = { .fd = -1 },
+                .staging = { .fd = -1 },
         };
         list_init(&client->unstarted);
         list_init(&client->waits);
         list_init(&client->lookups);
         list_init(&client->chains_over);
-        return lease_holder_init(env->leases, &client->leases, tenant_user_uid(holds->user),
+        return lease_holder_init(env->leases, &client->leases, quota_user_uid(holds->user),
                                  holds->admin);
 }
 

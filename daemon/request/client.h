@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one connection holds, whom it is charged to, and how it is answered: leases, namespaces, its
- * lane, its donated regions, messages in flight.
+ * staging area, its registered buffers, messages in flight.
  *
  * session.c owns a client and gives the two callbacks; request.c, handshake.c and admin.c work on
  * it. Loop thread. */
@@ -41,9 +41,9 @@ struct client;
 
 /* Memory for batches that is used again and again: so many blocks are there, and these of them in
  * no use. batch.c's. */
-enum { DISPATCH_BLOCKS = 16 };
-struct dispatch_blocks {
-        void *unused[DISPATCH_BLOCKS];
+enum { REQUEST_BLOCKS = 16 };
+struct request_blocks {
+        void *unused[REQUEST_BLOCKS];
         unsigned n_unused, n;
 };
 
@@ -54,17 +54,17 @@ struct chain_spares {
         unsigned n;
 };
 
-/* The regions that clients have donated, of all clients: buffers.c's. */
-struct donation_stats {
+/* The regions that clients have registered, of all clients: buffers.c's. */
+struct buffer_stats {
         uint64_t regions, registered_bytes;
         uint64_t refused; /* regions that the rings do not register, or not all of */
 };
 
 /* Those of one client. */
-struct donation;
-struct donations {
-        struct donation *all[WIRE_MAX_REGIONS]; /* a region's number is one more than the place */
-        uint64_t usable;                        /* by bit: may be named */
+struct buffer;
+struct buffers {
+        struct buffer *all[WIRE_MAX_REGIONS]; /* a region's number is one more than the place */
+        uint64_t usable;                      /* by bit: may be named */
 };
 
 /* What the clients of a tenant share. Each tenant has its own; `all` is the array of them, by the
@@ -79,17 +79,17 @@ struct dispatch_env {
         struct leases *leases;
         struct store *store;
         struct kio *io;
-        struct tenants *tenants;
+        struct quotas *tenants;
         struct census *census;
         struct lookups *lookups; /* of all tenants; NULL: there is to be none */
         struct traffic traffic;
-        struct tally tally;               /* freed by dispatch_fini() */
+        struct tally tally;               /* freed by request_fini() */
         uint64_t impossible_tallies;      /* readings of a client's page that were cut */
-        struct dispatch_blocks blocks;    /* given back by dispatch_fini() */
+        struct request_blocks blocks;     /* given back by request_fini() */
         struct chain_spares chain_spares; /* and these */
         struct log_ratelimit quota_lines, region_lines;
-        struct donation_stats donated;
-        uint64_t lane_max;
+        struct buffer_stats buffers;
+        uint64_t staging_max;
         uint64_t wait_ms; /* for room, where a request names no timeout */
         bool stopping;
         /* What `client` may see of it. */
@@ -106,15 +106,15 @@ struct chain;
 struct client {
         struct dispatch_env *env;
         uint64_t id;
-        struct tenant_holder holds; /* opened, and closed after client_fini(), by the session */
-        uint64_t readable_ns;       /* when the message that is dispatched could be read; 0: now */
+        struct quota_holder holds; /* opened, and closed after client_fini(), by the session */
+        uint64_t readable_ns;      /* when the message that is dispatched could be read; 0: now */
         uid_t uid;
         bool admin;
         bool gone; /* nothing is sent any more, nothing is leased any more */
 
         struct lease_holder leases;
-        struct lane lane;
-        struct donations donations;
+        struct staging staging;
+        struct buffers buffers;
         uint32_t namespaces[CLIENT_MAX_NAMESPACES]; /* the store's, 0: removed; the client's number
                                                        is one more than the place */
         unsigned n_namespaces;                      /* places that are, or were, in use */
@@ -146,13 +146,13 @@ struct client {
 };
 
 /* Whose connection it is, for what is shared out by user. */
-static inline const struct tenant_user *client_user(const struct client *client)
+static inline const struct quota_user *client_user(const struct client *client)
 {
         return client->holds.user;
 }
 
 /* Takes what is opened for the connection. Without memory, -ENOMEM, and client_fini() is due. */
-int client_init(struct client *client, struct dispatch_env *env, const struct tenant_holder *holds);
+int client_init(struct client *client, struct dispatch_env *env, const struct quota_holder *holds);
 /* One reply without results. `text`: why, for a status other than OK; may be NULL. */
 void client_reply(struct client *client, const struct wire_hdr *request, uint64_t received_ns,
                   enum wire_status status, uint32_t value, uint64_t value64, const char *text,
@@ -161,7 +161,7 @@ void client_reply(struct client *client, const struct wire_hdr *request, uint64_
 void client_answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply);
 
 /* OK, or what a charge that was refused is answered with. */
-enum wire_status client_charge(struct client *client, enum tenant_thing what, uint64_t amount);
+enum wire_status client_charge(struct client *client, enum quota_thing what, uint64_t amount);
 /* A request that is kept until it is answered, and `bytes` of memory with it: as client_charge().
  */
 enum wire_status client_charge_request(struct client *client, uint64_t bytes);

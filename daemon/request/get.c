@@ -134,7 +134,7 @@ static bool get_at_once(struct batch *b, uint32_t i, const struct wire_get *entr
         return true;
 }
 
-void dispatch_get(struct batch *b, uint32_t i)
+void request_get(struct batch *b, uint32_t i)
 {
         const struct wire_get *entry = batch_entry(b, i);
         bool into = b->head.hdr.flags & WIRE_F_INTO;

@@ -75,8 +75,8 @@ static void quota_text(const struct census_use *use, const struct client *client
                 snprintf(ret, WIRE_MAX_TEXT,
                          "tenant \"%s\" has %s, and may have %u (tenants.namespaces): "
                          "%s, or have the limit raised",
-                         tenants_name(client->env->tenants, client->env->tenant), has, use->most,
-                         remedy);
+                         quotas_tenant_name(client->env->tenants, client->env->tenant), has,
+                         use->most, remedy);
                 break;
         default:
                 snprintf(ret, WIRE_MAX_TEXT,
@@ -178,8 +178,8 @@ static void on_namespace(struct store_namespace_open *store)
         }
 }
 
-void opening_namespace(struct client *client, const struct wire_namespace *msg,
-                       uint64_t received_ns)
+void handshake_namespace(struct client *client, const struct wire_namespace *msg,
+                         uint64_t received_ns)
 {
         const char *name = (const char *)(msg + 1), *fingerprint = name + msg->name_length;
         struct dispatch_env *env = client->env;
@@ -236,23 +236,23 @@ void opening_namespace(struct client *client, const struct wire_namespace *msg,
         store_namespace_open(env->store, &op->store);
 }
 
-/* --- the lane --- */
+/* --- the staging area --- */
 
-void opening_lane(struct client *client, const struct wire_lane *msg, uint64_t received_ns)
+void handshake_staging(struct client *client, const struct wire_staging *msg, uint64_t received_ns)
 {
         struct dispatch_env *env = client->env;
-        uint64_t bytes = msg->bytes ? msg->bytes : env->lane_max;
+        uint64_t bytes = msg->bytes ? msg->bytes : env->staging_max;
         enum wire_status status;
         int r;
 
-        if (client->lane.base) {
+        if (client->staging.base) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
-                             "this session has its lane already", NULL, 0);
+                             "this session has its staging area already", NULL, 0);
                 return;
         }
-        if (bytes > env->lane_max) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_TOO_LARGE, 0, env->lane_max,
-                             "a lane of that size is over memory.lane", NULL, 0);
+        if (bytes > env->staging_max) {
+                client_reply(client, &msg->hdr, received_ns, WIRE_TOO_LARGE, 0, env->staging_max,
+                             "a staging area of that size is over memory.staging", NULL, 0);
                 return;
         }
         if (!client->takes_fds(client, 1)) {
@@ -261,29 +261,31 @@ void opening_lane(struct client *client, const struct wire_lane *msg, uint64_t r
                 return;
         }
         bytes = round_up(bytes, 4096);
-        status = client_charge(client, TENANT_LANE_BYTES, bytes);
+        status = client_charge(client, QUOTA_STAGING_BYTES, bytes);
         if (status == WIRE_OK) {
-                status = client_charge(client, TENANT_LANES, 1);
+                status = client_charge(client, QUOTA_STAGINGS, 1);
                 if (status != WIRE_OK)
-                        tenant_uncharge(&client->holds, TENANT_LANE_BYTES, bytes);
+                        quota_uncharge(&client->holds, QUOTA_STAGING_BYTES, bytes);
         }
         if (status != WIRE_OK) {
-                client_reply(client, &msg->hdr, received_ns, status, 0, 0,
-                             status == WIRE_BUSY
-                                     ? "all lanes together are at limits.lane_bytes"
-                                     : "the lanes of this user or tenant are at their limit",
-                             NULL, 0);
+                client_reply(
+                        client, &msg->hdr, received_ns, status, 0, 0,
+                        status == WIRE_BUSY
+                                ? "all staging areas together are at limits.staging_bytes"
+                                : "the staging areas of this user or tenant are at their limit",
+                        NULL, 0);
                 return;
         }
-        r = lane_open(&client->lane, bytes);
+        r = staging_open(&client->staging, bytes);
         if (r < 0) {
-                tenant_uncharge(&client->holds, TENANT_LANE_BYTES, bytes);
-                tenant_uncharge(&client->holds, TENANT_LANES, 1);
+                quota_uncharge(&client->holds, QUOTA_STAGING_BYTES, bytes);
+                quota_uncharge(&client->holds, QUOTA_STAGINGS, 1);
                 client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, strerror(-r), NULL,
                              0);
                 return;
         }
-        client_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &client->lane.fd, 1);
+        client_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &client->staging.fd,
+                     1);
 }
 
 /* --- the look-up index --- */
@@ -332,7 +334,7 @@ static void on_lookup(struct lookup_wait *wait)
         reply_lookup(of.client, &of.hdr, of.received_ns, of.wait.result);
 }
 
-void opening_lookup(struct client *client, const struct wire_hdr *msg, uint64_t received_ns)
+void handshake_lookup(struct client *client, const struct wire_hdr *msg, uint64_t received_ns)
 {
         enum wire_status status;
         struct lookup_open *op;

@@ -25,14 +25,14 @@ struct batch {
         uint64_t hashes[2 * BATCH_FETCH_KEYS]; /* of the keys around `started` */
         uint32_t value;                        /* MATCH: the run; else stale releases */
         struct tally_keys keys;                /* EXISTS, MATCH, GET: so far */
-        bool running;                          /* dispatch_run() is in it: it ends it */
+        bool running;                          /* request_run() is in it: it ends it */
         struct chain_part *part;
         uint8_t *entries;           /* then pieces */
         struct slot *slots;         /* PUT; GET, once a key is not at hand */
         struct iovec *places;       /* of pieces: in their stead, once they are found */
         uint8_t *found;             /* which are, by bit */
         uint64_t charged;           /* bytes of memory, to its user */
-        uint64_t regions;           /* donated ones that it names, by bit: kept until it ends */
+        uint64_t regions;           /* registered ones that it names, by bit: kept until it ends */
         struct cache_settle settle; /* EVICT */
         uint8_t *reply;             /* head and results */
         size_t reply_bytes;
@@ -68,7 +68,7 @@ enum wire_status batch_new(struct client *client, const struct wire_batch *msg, 
 /* Slots for the keys of a batch that turns out to need them. False: there is no memory. */
 bool batch_add_slots(struct batch *b);
 void batch_free(struct batch *b);
-/* A key has its result; the last one's answers the batch, which is gone then, unless dispatch_run()
+/* A key has its result; the last one's answers the batch, which is gone then, unless request_run()
  * is in it. */
 void batch_key_end(struct batch *b, enum wire_status status);
 void batch_keys_ended(struct batch *b); /* all have */
@@ -78,7 +78,7 @@ enum wire_status batch_status(enum cache_status status);
 /* The request in the key's slot, but for where its bytes are. */
 void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
                         void (*complete)(struct cache_request *));
-/* The donated regions that a message names and may, by bit. */
+/* The registered buffers that a message names and may, by bit. */
 uint64_t batch_regions(const struct client *client, const struct wire_batch *msg);
 /* Fills in the request's memory. False: some of it is not the client's to name. `first`, `n`,
  * `length`: as of the entry. */
@@ -86,5 +86,5 @@ bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t firs
                        uint32_t length);
 
 /* get.c, put.c: start a key. */
-void dispatch_get(struct batch *b, uint32_t i);
-void dispatch_put(struct batch *b, uint32_t i);
+void request_get(struct batch *b, uint32_t i);
+void request_put(struct batch *b, uint32_t i);

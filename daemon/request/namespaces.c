@@ -20,7 +20,7 @@
 
 enum { SLICE = 4096 }; /* chunks of the pool that are looked at before other work goes on */
 
-/* Those of a tenant that the client may see; TENANT_NUMBERS: of none. */
+/* Those of a tenant that the client may see; TENANT_IDS: of none. */
 static uint16_t tenant_by_name(const struct client *client, const char *text, size_t length)
 {
         const struct dispatch_env *env = client->env;
@@ -31,14 +31,14 @@ static uint16_t tenant_by_name(const struct client *client, const char *text, si
                 return env->store_tenant;
         memcpy(name, text, length);
         name[length] = '\0';
-        if (strcmp(name, tenants_name(env->tenants, env->tenant)) == 0)
+        if (strcmp(name, quotas_tenant_name(env->tenants, env->tenant)) == 0)
                 return env->store_tenant;
         if (!client->admin)
-                return TENANT_NUMBERS;
+                return TENANT_IDS;
         if (strcmp(name, "default") == 0)
                 return 0;
-        number = tenant_number_of(env->store, name);
-        return number ? number : TENANT_NUMBERS;
+        number = tenant_id_of(env->store, name);
+        return number ? number : TENANT_IDS;
 }
 
 static const char *tenant_name(const struct dispatch_env *env, uint16_t store_tenant)
@@ -47,10 +47,10 @@ static const char *tenant_name(const struct dispatch_env *env, uint16_t store_te
 
         for (unsigned i = 0; i < env->n_all; i++)
                 if (env->all[i].store_tenant == store_tenant)
-                        return tenants_name(env->tenants, i);
+                        return quotas_tenant_name(env->tenants, i);
         if (env->n_all == 0 || store_tenant == 0)
                 return "default";
-        name = tenant_number_name(env->store, store_tenant);
+        name = tenant_id_name(env->store, store_tenant);
         return name ? name : "";
 }
 
@@ -73,7 +73,7 @@ struct page {
 
 static bool is_seen(const struct page *page, const struct store_namespace *ns)
 {
-        return ns->tenant != TENANT_NUMBERS && (page->only < 0 || ns->tenant == page->only);
+        return ns->tenant != TENANT_IDS && (page->only < 0 || ns->tenant == page->only);
 }
 
 static bool note_id(void *userdata, const struct store_namespace *ns)
@@ -159,7 +159,7 @@ void admin_namespaces(struct client *client, const struct wire_namespaces *msg,
         }
         client_uncharge_request(client, sizeof(out));
         if (msg->name_length > 0) {
-                if (tenant != TENANT_NUMBERS)
+                if (tenant != TENANT_IDS)
                         ns = store_namespace_find(store, tenant, name, msg->name_length);
                 if (!ns) {
                         client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
@@ -344,11 +344,11 @@ static void search_pool(struct removal *op)
                 remove_now(op);
 }
 
-static unsigned count_paths(const struct store *store)
+static unsigned count_volumes(const struct store *store)
 {
         unsigned n = 0;
 
-        while (store_path(store, n))
+        while (store_volume_path(store, n))
                 n++;
         return n;
 }
@@ -372,7 +372,7 @@ void admin_namespace_remove(struct client *client, const struct wire_namespace_r
         const struct store_namespace *ns = NULL;
         struct removal *op;
 
-        if (tenant != TENANT_NUMBERS)
+        if (tenant != TENANT_IDS)
                 ns = store_namespace_find(env->store, tenant, name, msg->name_length);
         if (!ns) {
                 client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
@@ -412,9 +412,9 @@ void admin_namespace_remove(struct client *client, const struct wire_namespace_r
         ns = store_namespace_get(env->store, op->id);
         if (ns->chunks > 0)
                 refuse_not_empty(op, ns->chunks);
-        else if (store_paths_up(env->store) < count_paths(env->store))
+        else if (store_volumes_up(env->store) < count_volumes(env->store))
                 refuse(op, WIRE_BUSY, 0, 0,
-                       "a path of the store is suspended or bypassed, and may hold chunks of the "
+                       "a volume of the store is suspended or bypassed, and may hold chunks of the "
                        "namespace: resume it, or purge the namespace as well (--purge)");
         else
                 search_pool(op);

@@ -26,7 +26,7 @@ static void put_done(struct cache_request *req)
         batch_key_end(b, status);
 }
 
-void dispatch_put(struct batch *b, uint32_t i)
+void request_put(struct batch *b, uint32_t i)
 {
         const struct wire_put *entry = batch_entry(b, i);
         struct client *client = b->client;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A batch's life: dispatch_message() copies what it needs of the message and queues it;
- * dispatch_run() starts its keys in order, a few a loop turn; each key ends in batch_key_end(), at
+/* A batch's life: request_dispatch() copies what it needs of the message and queues it;
+ * request_run() starts its keys in order, a few a loop turn; each key ends in batch_key_end(), at
  * once or later; the last one sends the reply and frees the batch. */
 #include <string.h>
 
@@ -49,8 +49,8 @@ static void look_up(struct batch *b, uint32_t i)
                 *(uint16_t *)batch_result(b, i) = (uint16_t)status;
                 break;
         case WIRE_PREFETCH:
-                status = batch_status(cache_read_ahead(cache, b->client->uid, ns, key, hash,
-                                                       &b->part->places[i]));
+                status = batch_status(
+                        cache_prefetch(cache, b->client->uid, ns, key, hash, &b->part->places[i]));
                 *(uint16_t *)batch_result(b, i) = (uint16_t)status;
                 break;
         case WIRE_EVICT:
@@ -84,8 +84,7 @@ static void look_up(struct batch *b, uint32_t i)
 
 /* --- messages --- */
 
-static void dispatch_batch(struct client *client, const struct wire_batch *msg,
-                           uint64_t received_ns)
+static void request_batch(struct client *client, const struct wire_batch *msg, uint64_t received_ns)
 {
         unsigned op = msg->hdr.op;
         uint32_t stale = client_release(client, wire_batch_releases(msg), msg->releases);
@@ -108,7 +107,7 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
                 client_reply(client, &msg->hdr, received_ns, WIRE_OK, stale, 0, NULL, NULL, 0);
                 return;
         }
-        status = client_charge(client, TENANT_KEYS, msg->count);
+        status = client_charge(client, QUOTA_KEYS, msg->count);
         if (status != WIRE_OK) {
                 client_reply(client, &msg->hdr, received_ns, status, stale, 0,
                              status == WIRE_BUSY
@@ -120,7 +119,7 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
 
         status = batch_new(client, msg, &b);
         if (status != WIRE_OK) {
-                tenant_uncharge(&client->holds, TENANT_KEYS, msg->count);
+                quota_uncharge(&client->holds, QUOTA_KEYS, msg->count);
                 client_reply(client, &msg->hdr, received_ns, status, stale, 0,
                              client_refusal(status), NULL, 0);
                 return;
@@ -132,7 +131,7 @@ static void dispatch_batch(struct client *client, const struct wire_batch *msg,
                 b->part = chain_join(client, msg, batch_entry(b, msg->count - 1u), received_ns,
                                      b->part_room);
         b->regions = batch_regions(client, msg);
-        donations_use(client, b->regions);
+        buffers_use(client, b->regions);
         client->keys_inflight += msg->count;
         list_append(&client->unstarted, &b->node);
 }
@@ -150,11 +149,11 @@ static void fetch_keys(const struct batch *b, uint32_t first, unsigned step)
         bool of_store = b->head.hdr.op != WIRE_GET; /* what is not in memory takes long enough */
 
         for (uint32_t i = first; i < first + BATCH_FETCH_KEYS && i < b->head.count; i++)
-                cache_prefetch(b->client->env->cache, batch_hash(b, i), of_store, step);
+                cache_warm(b->client->env->cache, batch_hash(b, i), of_store, step);
 }
 
 /* Before each key: a few keys ahead all are hashed, and their memory is fetched together. */
-static void look_ahead(struct batch *b, uint32_t i)
+static void warm_next(struct batch *b, uint32_t i)
 {
         if (i % BATCH_FETCH_KEYS != 0)
                 return;
@@ -169,18 +168,18 @@ static void look_ahead(struct batch *b, uint32_t i)
         fetch_keys(b, i + BATCH_FETCH_KEYS, 0);
 }
 
-bool dispatch_is_small(const struct client *client)
+bool request_is_small(const struct client *client)
 {
         const struct list_node *first = client->unstarted.next;
 
         return list_empty(&client->unstarted) ||
                (first == client->unstarted.prev &&
-                container_of(first, struct batch, node)->head.count <= DISPATCH_SMALL_KEYS);
+                container_of(first, struct batch, node)->head.count <= REQUEST_SMALL_KEYS);
 }
 
-bool dispatch_run(struct client *client)
+bool request_run(struct client *client)
 {
-        unsigned budget = DISPATCH_KEYS_PER_TURN;
+        unsigned budget = REQUEST_KEYS_PER_ITERATION;
 
         while (!list_empty(&client->unstarted) && budget > 0) {
                 struct batch *b = container_of(client->unstarted.next, struct batch, node);
@@ -191,15 +190,15 @@ bool dispatch_run(struct client *client)
                         uint32_t i = b->started++;
 
                         budget--;
-                        look_ahead(b, i);
+                        warm_next(b, i);
                         if (client->gone) {
                                 if (batch_is_settled_at_its_end(b))
                                         *(uint16_t *)batch_result(b, i) = WIRE_SHUTDOWN;
                                 batch_key_end(b, WIRE_SHUTDOWN);
                         } else if (b->head.hdr.op == WIRE_PUT)
-                                dispatch_put(b, i);
+                                request_put(b, i);
                         else if (b->head.hdr.op == WIRE_GET)
-                                dispatch_get(b, i);
+                                request_get(b, i);
                         else
                                 look_up(b, i);
                 }
@@ -214,7 +213,7 @@ bool dispatch_run(struct client *client)
         return list_empty(&client->unstarted);
 }
 
-static void dispatch_ping(struct client *client, const struct wire_hdr *msg, uint64_t received_ns)
+static void request_ping(struct client *client, const struct wire_hdr *msg, uint64_t received_ns)
 {
         struct {
                 struct wire_reply reply;
@@ -231,7 +230,7 @@ static void dispatch_ping(struct client *client, const struct wire_hdr *msg, uin
         client_answer(client, received_ns, &out.reply);
 }
 
-void dispatch_message(struct client *client, const void *msg, int *fds)
+void request_dispatch(struct client *client, const void *msg, int *fds)
 {
         const struct wire_hdr *hdr = msg;
         uint64_t now = client->readable_ns ? client->readable_ns : clock_mono_ns();
@@ -240,22 +239,22 @@ void dispatch_message(struct client *client, const void *msg, int *fds)
         client->env->traffic.requests[hdr->op]++;
         switch (hdr->op) {
         case WIRE_PING:
-                dispatch_ping(client, msg, now);
+                request_ping(client, msg, now);
                 break;
         case WIRE_NAMESPACE:
-                opening_namespace(client, msg, now);
+                handshake_namespace(client, msg, now);
                 break;
-        case WIRE_LANE:
-                opening_lane(client, msg, now);
+        case WIRE_STAGING:
+                handshake_staging(client, msg, now);
                 break;
-        case WIRE_DONATE:
-                donation_open(client, msg, &fds[0], now);
+        case WIRE_REGISTER:
+                buffer_open(client, msg, &fds[0], now);
                 break;
-        case WIRE_WITHDRAW:
-                donation_withdraw(client, msg, now);
+        case WIRE_UNREGISTER:
+                buffer_unregister(client, msg, now);
                 break;
         case WIRE_LOOKUP:
-                opening_lookup(client, msg, now);
+                handshake_lookup(client, msg, now);
                 break;
         case WIRE_LIST:
                 admin_list(client, msg, now);
@@ -279,7 +278,7 @@ void dispatch_message(struct client *client, const void *msg, int *fds)
                 admin_device(client, msg, now);
                 break;
         default:
-                dispatch_batch(client, msg, now);
+                request_batch(client, msg, now);
                 break;
         }
 }

@@ -11,18 +11,18 @@
 #include "request/client.h"
 
 enum {
-        DISPATCH_KEYS_PER_TURN = 64, /* of one client */
-        DISPATCH_SMALL_KEYS = 8,
+        REQUEST_KEYS_PER_ITERATION = 64, /* of one client */
+        REQUEST_SMALL_KEYS = 8,
 };
 
 /* One message that wire_check_request() has passed, other than HELLO, with as many descriptors as
  * wire_request_fds() says. `msg` is the caller's again afterwards, and so are the descriptors that
  * are not -1 then. */
-void dispatch_message(struct client *client, const void *msg, int *fds);
-/* Starts up to DISPATCH_KEYS_PER_TURN keys of what was dispatched; of a client that is gone, none.
- * True if all are started. */
-bool dispatch_run(struct client *client);
+void request_dispatch(struct client *client, const void *msg, int *fds);
+/* Starts up to REQUEST_KEYS_PER_ITERATION keys of what was dispatched; of a client that is gone,
+ * none. True if all are started. */
+bool request_run(struct client *client);
 /* No batch is under way. */
-void dispatch_fini(struct dispatch_env *env);
+void request_fini(struct dispatch_env *env);
 /* Has it so little to start that others need not be served before it? */
-bool dispatch_is_small(const struct client *client);
+bool request_is_small(const struct client *client);

@@ -15,21 +15,21 @@ enum {
         OF_MEMORY = 1024,
         USER_SHARE = 3, /* times what is left of it */
         /* io's: no device of the store has them */
-        PATH_FILES = KIO_PATHS_MAX - 1,
-        PATH_MEMORY = KIO_PATHS_MAX - 2,
+        PATH_FILES = KIO_VOLUMES_MAX - 1,
+        PATH_MEMORY = KIO_VOLUMES_MAX - 2,
 };
-static_assert((int)PATH_MEMORY > (int)STORE_MAX_PATHS, "the store numbers its paths from 1 on");
+static_assert((int)PATH_MEMORY > (int)STORE_MAX_VOLUMES, "the store numbers its volumes from 1 on");
 
-struct disposal {
+struct fd_closing {
         struct kio_request call;
         struct list_node node; /* in `all` */
-        struct disposals *disposals;
+        struct fd_closer *fd_closer;
         int fd;
         uid_t uid;
         bool memory, refused; /* refused: since the one before it takes too long */
 };
 
-struct disposals {
+struct fd_closer {
         struct kio *io;
         void (*progress)(void *userdata);
         void *userdata;
@@ -37,23 +37,23 @@ struct disposals {
         unsigned n_files, n_memory, n_under_way;
 };
 
-int disposals_new(struct disposals **ret, struct kio *io, void (*progress)(void *userdata),
+int fd_closer_new(struct fd_closer **ret, struct kio *io, void (*progress)(void *userdata),
                   void *userdata)
 {
-        struct disposals *d = calloc(1, sizeof(*d));
+        struct fd_closer *d = calloc(1, sizeof(*d));
 
         if (!d)
                 return -ENOMEM;
-        *d = (struct disposals){ .io = io, .progress = progress, .userdata = userdata };
+        *d = (struct fd_closer){ .io = io, .progress = progress, .userdata = userdata };
         list_init(&d->all);
         *ret = d;
         return 0;
 }
 
-struct disposals *disposals_free(struct disposals *d)
+struct fd_closer *fd_closer_free(struct fd_closer *d)
 {
         while (d && !list_empty(&d->all)) {
-                struct disposal *left = container_of(list_pop(&d->all), struct disposal, node);
+                struct fd_closing *left = container_of(list_pop(&d->all), struct fd_closing, node);
 
                 close(left->fd);
                 free(left);
@@ -64,30 +64,30 @@ struct disposals *disposals_free(struct disposals *d)
 
 static int run_close(struct kio_request *call)
 {
-        close(container_of(call, struct disposal, call)->fd);
+        close(container_of(call, struct fd_closing, call)->fd);
         return 0;
 }
 
 static void on_closed(struct kio_request *call);
 
-static void submit(struct disposal *it)
+static void submit(struct fd_closing *it)
 {
         it->call = (struct kio_request){
                 .op = KIO_CALL,
                 .class = KIO_CLASS_BACKGROUND,
-                .path = it->memory ? PATH_MEMORY : PATH_FILES,
+                .volume = it->memory ? PATH_MEMORY : PATH_FILES,
                 .call = run_close,
                 .complete = on_closed,
         };
         it->refused = false;
-        it->disposals->n_under_way++;
-        kio_submit(it->disposals->io, &it->call, 0);
+        it->fd_closer->n_under_way++;
+        kio_submit(it->fd_closer->io, &it->call, 0);
 }
 
 static void on_closed(struct kio_request *call)
 {
-        struct disposal *it = container_of(call, struct disposal, call);
-        struct disposals *d = it->disposals;
+        struct fd_closing *it = container_of(call, struct fd_closing, call);
+        struct fd_closer *d = it->fd_closer;
 
         d->n_under_way--;
         if (call->result < 0) {
@@ -99,7 +99,7 @@ static void on_closed(struct kio_request *call)
         d->n_memory -= it->memory;
         free(it);
         list_for_each (&d->all, n) {
-                struct disposal *next = container_of(n, struct disposal, node);
+                struct fd_closing *next = container_of(n, struct fd_closing, node);
 
                 if (next->refused)
                         submit(next);
@@ -107,16 +107,16 @@ static void on_closed(struct kio_request *call)
         d->progress(d->userdata);
 }
 
-void disposals_add(struct disposals *d, int fd, uid_t uid)
+void fd_closer_add(struct fd_closer *d, int fd, uid_t uid)
 {
-        struct disposal *it = calloc(1, sizeof(*it));
+        struct fd_closing *it = calloc(1, sizeof(*it));
 
         if (!it) { /* then it must be done here */
                 close(fd);
                 return;
         }
-        *it = (struct disposal){
-                .disposals = d, .fd = fd, .uid = uid, .memory = region_is_memory(fd)
+        *it = (struct fd_closing){
+                .fd_closer = d, .fd = fd, .uid = uid, .memory = region_is_memory(fd)
         };
         list_init(&it->node);
         list_append(&d->all, &it->node);
@@ -125,14 +125,14 @@ void disposals_add(struct disposals *d, int fd, uid_t uid)
         submit(it);
 }
 
-bool disposals_may_add(const struct disposals *d, uid_t uid)
+bool fd_closer_may_add(const struct fd_closer *d, uid_t uid)
 {
         unsigned files = 0, memory = 0;
 
         if (d->n_files < OF_A_USER && d->n_memory < OF_A_USER)
                 return true;
         list_for_each (&d->all, n) {
-                const struct disposal *it = container_of(n, struct disposal, node);
+                const struct fd_closing *it = container_of(n, struct fd_closing, node);
 
                 files += it->uid == uid && !it->memory;
                 memory += it->uid == uid && it->memory;
@@ -143,12 +143,12 @@ bool disposals_may_add(const struct disposals *d, uid_t uid)
                 (d->n_memory < OF_MEMORY && memory < USER_SHARE * (OF_MEMORY - d->n_memory)));
 }
 
-unsigned disposals_count(const struct disposals *d)
+unsigned fd_closer_count(const struct fd_closer *d)
 {
         return d->n_files + d->n_memory;
 }
 
-unsigned disposals_under_way(const struct disposals *d)
+unsigned fd_closer_under_way(const struct fd_closer *d)
 {
         return d->n_under_way;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What session.c and sessions.c share. Nobody else includes this. */
+/* What session.c and sessions.c share. Private to these files. */
 #pragma once
 
 #include "session/session.h"
@@ -21,7 +21,7 @@ struct sessions_user {
         struct list_node node;   /* in its bucket of sessions.users */
         struct list_node turn;   /* in sessions.costly, while one of its sessions waits there */
         struct list_node costly; /* struct session, in order */
-        struct list_node much;   /* likewise, with much to start: see sessions_turn() */
+        struct list_node much;   /* likewise, with much to start: see sessions_iterate() */
         struct list_node much_turn;
         uint32_t uid;
         unsigned n_sessions;
@@ -37,7 +37,7 @@ struct deferred {
 struct session {
         struct client client;
         struct list_node node;   /* in sessions.all */
-        struct list_node active; /* in sessions.active: to be looked at in this turn */
+        struct list_node active; /* in sessions.active: to be looked at in this iteration */
         struct list_node costly; /* in its user's, while it has one deferred */
         struct sessions *sessions;
         struct sessions_user *user;
@@ -63,7 +63,8 @@ struct sessions {
         int closed_fd; /* the epoll that says whose peer has closed */
         struct event *closed;
         struct list_node all, active;
-        uint32_t steps; /* that client_settle() may still take in this turn, for all sessions */
+        uint32_t
+                steps; /* that client_settle() may still take in this iteration, for all sessions */
         struct list_node unread;  /* who has been sent descriptors, the one seen last at the end */
         struct list_node waiting; /* who wants to send some, or to be closed without any unread */
         struct event *tick;
@@ -72,7 +73,7 @@ struct sessions {
         uint64_t chains_seen_ns;
         struct list_node users[SESSIONS_USER_BUCKETS];
         struct list_node costly; /* users with costly requests, in turn */
-        struct disposals *disposals;
+        struct fd_closer *fd_closer;
         unsigned n_unclosed;
         uint64_t next_id;
         struct sessions_stats stats;
@@ -88,7 +89,7 @@ struct sessions {
 
 /* One line about a client, unless clients have caused too many. */
 void session_say(struct session *s, enum log_level level, const char *what);
-/* It is looked at in this turn, or in the next. */
+/* It is looked at in this iteration, or in the next. */
 void session_activate(struct session *s);
 
 /* Has the peer read all that it was sent? Then its user is not charged for descriptors any more. */
@@ -103,10 +104,10 @@ void sessions_chain_opened(struct sessions *all);
 void sessions_settle_fds(struct sessions *all);
 
 /* Its first state, whoever it is: reads from now on. Frees it without memory. */
-void session_begin(struct session *s, struct dispatch_env *env, const struct tenant_holder *holds,
+void session_begin(struct session *s, struct dispatch_env *env, const struct quota_holder *holds,
                    bool admin);
 /* True if it has more to start. Frees it when it is over. */
-bool session_turn(struct session *s);
+bool session_iterate(struct session *s);
 /* Its deferred request: begins, with its answer now or later. */
 void session_begin_deferred(struct session *s);
 /* Of this uid, one session more; NULL: no memory. */
@@ -118,7 +119,7 @@ void sessions_defer(struct sessions *all, struct session *s);
 void sessions_undefer(struct session *s);
 
 /* Our end: nothing is read, sent or leased any more; what is leased stays until the peer closes.
- * Without a lease there is nothing to wait for: session_turn() frees it. */
+ * Without a lease there is nothing to wait for: session_iterate() frees it. */
 void session_end(struct session *s, uint64_t *counter, const char *why);
 /* The peer's end is closed. */
 void session_gone(struct session *s);

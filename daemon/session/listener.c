@@ -15,7 +15,7 @@
 
 #include "cleanup.h"
 
-enum { BACKLOG = 1024, ACCEPTS_PER_TURN = 32, PAUSE_MS = 100 };
+enum { BACKLOG = 1024, ACCEPTS_PER_ITERATION = 32, PAUSE_MS = 100 };
 
 struct listener {
         struct listener_params params;
@@ -32,7 +32,7 @@ static void on_readable(evutil_socket_t fd, short what, void *userdata)
 {
         struct listener *l = userdata;
 
-        for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
+        for (int i = 0; i < ACCEPTS_PER_ITERATION; i++) {
                 int peer = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
                 if (peer >= 0) {

@@ -30,7 +30,7 @@
 #include "request/client-end.h"
 
 enum {
-        MESSAGES_PER_TURN = 16,
+        MESSAGES_PER_ITERATION = 16,
         UNREAD_FDS_MAX = 32, /* replies with descriptors */
         HELLO_FDS = 2,
 };
@@ -82,12 +82,12 @@ static void dispose_all(struct session *s, const int *fds, unsigned n)
 {
         for (unsigned i = 0; i < n; i++)
                 if (fds[i] >= 0)
-                        disposals_add(s->sessions->disposals, fds[i], s->peer.uid);
+                        fd_closer_add(s->sessions->fd_closer, fds[i], s->peer.uid);
 }
 
 static bool may_take_fds(const struct session *s)
 {
-        return disposals_may_add(s->sessions->disposals, s->peer.uid);
+        return fd_closer_may_add(s->sessions->fd_closer, s->peer.uid);
 }
 
 /* --- descriptors that go --- */
@@ -99,7 +99,7 @@ void session_settle_fds(struct session *s)
         if (s->unread_fds == 0 || !list_empty(&s->out) || ioctl(s->fd, SIOCOUTQ, &unread) < 0 ||
             unread > 0)
                 return;
-        tenant_uncharge(&s->client.holds, TENANT_UNREAD_FDS, s->unread_fds);
+        quota_uncharge(&s->client.holds, QUOTA_UNREAD_FDS, s->unread_fds);
         s->unread_fds = s->fd_replies = 0;
         list_unlink(&s->unread);
 }
@@ -110,7 +110,7 @@ static void outgoing_free(struct session *s, struct outgoing *o)
 {
         for (unsigned i = 0; i < o->n_fds; i++)
                 close(o->fds[i]);
-        tenant_uncharge(&s->client.holds, TENANT_REQUEST_BYTES, outgoing_bytes(o));
+        quota_uncharge(&s->client.holds, QUOTA_REQUEST_BYTES, outgoing_bytes(o));
         list_unlink(&o->node);
         free(o);
 }
@@ -127,7 +127,7 @@ static void session_free(struct session *s)
         if (s->user)
                 sessions_user_put(s->user);
         client_fini(&s->client);
-        tenant_holder_close(&s->client.holds);
+        quota_holder_close(&s->client.holds);
         if (s->readable)
                 event_free(s->readable);
         if (s->writable)
@@ -199,7 +199,7 @@ void session_end(struct session *s, uint64_t *counter, const char *why)
  * not to be let go of here. */
 static bool discard_incoming(struct session *s)
 {
-        for (int i = 0; i < MESSAGES_PER_TURN && !fdpass_brings(s->fd); i++) {
+        for (int i = 0; i < MESSAGES_PER_ITERATION && !fdpass_brings(s->fd); i++) {
                 int fds[FDPASS_TAKE_MAX];
                 unsigned n_fds;
                 ssize_t n = fdpass_take(s->fd, s->sessions->incoming.bytes,
@@ -230,7 +230,7 @@ static bool close_socket(struct session *s)
                 return false;
         }
         (void)epoll_ctl(all->closed_fd, EPOLL_CTL_DEL, s->fd, NULL);
-        disposals_add(all->disposals, TAKE_FD(s->fd), s->peer.uid);
+        fd_closer_add(all->fd_closer, TAKE_FD(s->fd), s->peer.uid);
         return true;
 }
 
@@ -298,7 +298,7 @@ static void on_writable(evutil_socket_t fd, short what, void *userdata)
 /* What was charged for a reply that has gone out without descriptors. */
 static void release_fds(struct session *s)
 {
-        tenant_uncharge(&s->client.holds, TENANT_UNREAD_FDS, s->reserved_fds);
+        quota_uncharge(&s->client.holds, QUOTA_UNREAD_FDS, s->reserved_fds);
         s->reserved_fds = 0;
 }
 
@@ -337,7 +337,7 @@ static void session_send(struct client *client, const void *msg, size_t bytes, c
         o->bytes = bytes;
         memcpy(o->msg, msg, bytes);
         /* Its request was charged for as much; a session that has one of these reads no more. */
-        tenant_charge_anyway(&s->client.holds, TENANT_REQUEST_BYTES, outgoing_bytes(o));
+        quota_charge_anyway(&s->client.holds, QUOTA_REQUEST_BYTES, outgoing_bytes(o));
         for (unsigned i = 0; i < n_fds; i++) {
                 o->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
                 if (o->fds[i] < 0)
@@ -355,18 +355,18 @@ static void session_send(struct client *client, const void *msg, size_t bytes, c
 /* Room for a reply with descriptors is charged before the reply is made. True if there is. */
 static bool reserve_fds(struct session *s, unsigned n, uint64_t beyond)
 {
-        struct tenant_holder *h = &s->client.holds;
+        struct quota_holder *h = &s->client.holds;
 
         if (s->reserved_fds >= n)
                 return true;
         /* Some of those that are charged may have been read, by clients that have not said anything
          * since. */
-        if (tenant_charge(h, TENANT_UNREAD_FDS, n + beyond) != 0) {
+        if (quota_charge(h, QUOTA_UNREAD_FDS, n + beyond) != 0) {
                 sessions_settle_fds(s->sessions);
-                if (tenant_charge(h, TENANT_UNREAD_FDS, n + beyond) != 0)
+                if (quota_charge(h, QUOTA_UNREAD_FDS, n + beyond) != 0)
                         return false;
         }
-        tenant_uncharge(h, TENANT_UNREAD_FDS, beyond);
+        quota_uncharge(h, QUOTA_UNREAD_FDS, beyond);
         s->reserved_fds += n;
         return true;
 }
@@ -375,17 +375,17 @@ static bool reserve_fds(struct session *s, unsigned n, uint64_t beyond)
 static bool session_takes_fds(struct client *client, unsigned n)
 {
         struct session *s = container_of(client, struct session, client);
-        struct tenant_limits limits;
+        struct quota_limits limits;
 
         if (s->fd_replies >= UNREAD_FDS_MAX)
                 session_settle_fds(s);
         if (s->fd_replies >= UNREAD_FDS_MAX)
                 return false;
-        tenants_get_user_limits(client->env->tenants, &limits);
+        quotas_get_user_limits(client->env->tenants, &limits);
         return reserve_fds(s, n,
-                           limits.most[TENANT_UNREAD_FDS] == TENANT_NO_LIMIT
+                           limits.most[QUOTA_UNREAD_FDS] == QUOTA_NO_LIMIT
                                    ? 0
-                                   : limits.most[TENANT_UNREAD_FDS] / 4);
+                                   : limits.most[QUOTA_UNREAD_FDS] / 4);
 }
 
 void session_retry(struct session *s)
@@ -449,7 +449,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
                 .max_message = WIRE_MAX_MESSAGE,
                 .pool_bytes = pool_bytes(env->pool),
                 .max_chunk = MIN(pool_slab_bytes(env->pool), store_max_chunk(env->store)),
-                .lane_max = env->lane_max,
+                .staging_max = env->staging_max,
                 .features = WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES |
                             (env->lookups ? WIRE_FEATURE_LOOKUP | WIRE_FEATURE_TALLY : 0),
         };
@@ -466,13 +466,14 @@ static void hello(struct session *s, const struct wire_hello *msg)
         session_say(s, LOG_LEVEL_DEBUG, "session opened");
 }
 
-/* These take long, each for itself, or do things that do: they are begun at the end of a turn, for
- * so long as they may take of it, users in turn (sessions_turn()). */
+/* These take long, each for itself, or do things that do: they are begun at the end of an
+ * iteration, for so long as they may take of it, users in turn (sessions_iterate()). */
 static bool is_costly(unsigned op)
 {
-        return op == WIRE_NAMESPACE || op == WIRE_LANE || op == WIRE_DONATE || op == WIRE_LOOKUP ||
-               op == WIRE_LIST || op == WIRE_PURGE || op == WIRE_REPORT || op == WIRE_VERIFY ||
-               op == WIRE_DEVICE || op == WIRE_NAMESPACES || op == WIRE_NAMESPACE_REMOVE;
+        return op == WIRE_NAMESPACE || op == WIRE_STAGING || op == WIRE_REGISTER ||
+               op == WIRE_LOOKUP || op == WIRE_LIST || op == WIRE_PURGE || op == WIRE_REPORT ||
+               op == WIRE_VERIFY || op == WIRE_DEVICE || op == WIRE_NAMESPACES ||
+               op == WIRE_NAMESPACE_REMOVE;
 }
 
 static void defer(struct session *s, const struct wire_hdr *hdr, size_t bytes, int *fds,
@@ -498,7 +499,7 @@ void session_begin_deferred(struct session *s)
         struct deferred *d = TAKE_PTR(s->deferred);
 
         s->client.readable_ns = d->readable_ns;
-        dispatch_message(&s->client, d->hdr, d->fds);
+        request_dispatch(&s->client, d->hdr, d->fds);
         s->client.readable_ns = 0;
         dispose_all(s, d->fds, ARRAY_SIZE(d->fds));
         free(d);
@@ -530,7 +531,7 @@ static void handle(struct session *s, size_t bytes, int *fds, unsigned n_fds)
         if (hdr->op == WIRE_HELLO)
                 hello(s, (const struct wire_hello *)hdr);
         else
-                dispatch_message(&s->client, hdr, fds);
+                request_dispatch(&s->client, hdr, fds);
         s->client.readable_ns = 0;
 }
 
@@ -545,7 +546,7 @@ static bool may_read(const struct session *s)
 
 static void read_messages(struct session *s)
 {
-        for (int i = 0; i < MESSAGES_PER_TURN && may_read(s); i++) {
+        for (int i = 0; i < MESSAGES_PER_ITERATION && may_read(s); i++) {
                 struct sessions *all = s->sessions;
                 int fds[FDPASS_TAKE_MAX];
                 unsigned n_fds;
@@ -628,7 +629,7 @@ static void on_readable(evutil_socket_t fd, short what, void *userdata)
 
 /* --- its life --- */
 
-void session_begin(struct session *s, struct dispatch_env *env, const struct tenant_holder *holds,
+void session_begin(struct session *s, struct dispatch_env *env, const struct quota_holder *holds,
                    bool admin)
 {
         struct sessions *all = s->sessions;
@@ -669,10 +670,10 @@ void session_begin(struct session *s, struct dispatch_env *env, const struct ten
         update_reading(s);
 }
 
-bool session_turn(struct session *s)
+bool session_iterate(struct session *s)
 {
         struct sessions *all = s->sessions;
-        bool started = dispatch_run(&s->client), left;
+        bool started = request_run(&s->client), left;
         bool idle = started && s->client.inflight == 0 && !s->deferred;
 
         if (idle) {
@@ -687,7 +688,7 @@ bool session_turn(struct session *s)
         left = client_settle(&s->client, &all->steps);
         if (!started || left)
                 session_activate(s);
-        /* Its donated regions may take a while to let go of. */
+        /* Its registered buffers may take a while to let go of. */
         if (idle && !left && s->state == SESSION_GONE && s->client.inflight == 0) {
                 if (close_socket(s))
                         session_free(s);

@@ -20,7 +20,8 @@ struct sessions_params {
                             lasts */
         uint8_t instance[WIRE_INSTANCE_BYTES];
         uint64_t handshake_ms;
-        struct histogram *costly; /* how long costly requests took of a turn, ns; NULL: unknown */
+        struct histogram
+                *costly; /* how long costly requests took of an iteration, ns; NULL: unknown */
 };
 
 struct sessions_stats {
@@ -40,7 +41,7 @@ struct sessions *sessions_free(struct sessions *s); /* none may be left: see ses
 void sessions_accept_take_fd(struct sessions *s, int fd);
 /* End of a loop turn: goes on with what is not started, frees who is gone. True if there is more to
  * do at once. */
-bool sessions_turn(struct sessions *s);
+bool sessions_iterate(struct sessions *s);
 /* The loop is about to look for what can be read: from when a request waits is told by this. */
 void sessions_poll_begins(struct sessions *s);
 /* When it had looked last, ns; 0: it has not since sessions_poll_begins(). */
@@ -56,7 +57,7 @@ bool sessions_active(const struct sessions *s);
 void sessions_drain(struct sessions *s);
 /* Is anything not answered yet? */
 bool sessions_busy(const struct sessions *s);
-/* Ends all of them; sessions_turn() frees them as their requests end. */
+/* Ends all of them; sessions_iterate() frees them as their requests end. */
 void sessions_stop(struct sessions *s);
 bool sessions_empty(const struct sessions *s);
 /* Adds what clients have looked up by themselves to the tallies of their tenants. */

@@ -19,25 +19,25 @@
 #include "cleanup.h"
 
 enum {
-        CLOSED_NS = 200000, /* of a turn, for those whose peer has closed */
+        CLOSED_NS = 200000, /* of an iteration, for those whose peer has closed */
         LINES_BURST = 20,
         SLEPT_NS = 20000, /* a look that takes longer has waited for something to come */
-        TURN_NS = 50000,  /* of a turn, for those who want much */
-        SETTLED_PER_TURN = 64,
+        TURN_NS = 50000,  /* of an iteration, for those who want much */
+        SETTLED_PER_ITERATION = 64,
         TICK_MS = 10,
         CHAINS_MS = 1000,
         CHAIN_IDLE_MS = 5000,
         NS_PER_MS = 1000000,
-        SETTLE_STEPS = 512, /* of client_settle(), of a turn: half a millisecond or so */
-        COSTLY_NS = 500000, /* of a turn, for all costly requests; the last one begun may take it
-                               beyond */
+        SETTLE_STEPS = 512, /* of client_settle(), of an iteration: half a millisecond or so */
+        COSTLY_NS = 500000, /* of an iteration, for all costly requests; the last one begun may take
+                               it beyond */
 };
 
 /* --- what time brings: descriptors are read, chains are not continued --- */
 
 void sessions_settle_fds(struct sessions *all)
 {
-        for (unsigned i = 0; i < SETTLED_PER_TURN && !list_empty(&all->unread); i++) {
+        for (unsigned i = 0; i < SETTLED_PER_ITERATION && !list_empty(&all->unread); i++) {
                 struct session *s = container_of(all->unread.next, struct session, unread);
 
                 list_unlink(&s->unread);
@@ -87,7 +87,7 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
         all->ticks = false;
         sessions_settle_fds(all);
         list_splice(&turn, &all->waiting);
-        for (unsigned i = 0; i < SETTLED_PER_TURN && !list_empty(&turn); i++)
+        for (unsigned i = 0; i < SETTLED_PER_ITERATION && !list_empty(&turn); i++)
                 session_retry(container_of(turn.next, struct session, waits));
         list_splice(&turn, &all->waiting); /* those that wait again come after the others */
         list_splice(&all->waiting, &turn);
@@ -127,7 +127,7 @@ static void on_closed(evutil_socket_t fd, short what, void *userdata)
         struct epoll_event event;
 
         sessions_woken(userdata);
-        /* One at a time: what is not taken here stays to be told of. */
+        /* One at a time: what is not taken here stays to be reported. */
         while (epoll_wait(fd, &event, 1, 0) == 1) {
                 if (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
                         session_gone(event.data.ptr);
@@ -156,7 +156,7 @@ int sessions_new(struct sessions **ret, const struct sessions_params *params)
         s->closed_fd = epoll_create1(EPOLL_CLOEXEC);
         if (s->closed_fd < 0)
                 return -errno;
-        if (disposals_new(&s->disposals, params->env->io, on_disposed, s) < 0)
+        if (fd_closer_new(&s->fd_closer, params->env->io, on_disposed, s) < 0)
                 return -ENOMEM;
         s->closed = event_new(params->base, s->closed_fd, EV_READ | EV_PERSIST, on_closed, s);
         s->tick = evtimer_new(params->base, on_tick, s);
@@ -171,7 +171,7 @@ struct sessions *sessions_free(struct sessions *s)
         if (!s)
                 return NULL;
         assert(list_empty(&s->all));
-        disposals_free(s->disposals);
+        fd_closer_free(s->fd_closer);
         if (s->tick)
                 event_free(s->tick);
         if (s->closed)
@@ -184,9 +184,9 @@ struct sessions *sessions_free(struct sessions *s)
 
 void sessions_accept_take_fd(struct sessions *all, int fd)
 {
-        struct tenants *tenants = all->params.env->tenants;
+        struct quotas *tenants = all->params.env->tenants;
         struct dispatch_env *env;
-        struct tenant_holder holds;
+        struct quota_holder holds;
         struct session *s;
         unsigned tenant;
         bool admin;
@@ -203,7 +203,7 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
         s->client.id = ++all->next_id;
         strcpy(s->name, "?");
         if (peer_from_socket(fd, &s->peer) < 0 ||
-            tenants_identify(tenants, &s->peer, &tenant, &admin) != 0) {
+            quotas_identify(tenants, &s->peer, &tenant, &admin) != 0) {
                 all->stats.refused_credentials++;
                 session_say(s, LOG_LEVEL_WARNING,
                             "this user may not connect (access.users, access.groups, tenants): "
@@ -211,14 +211,14 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
                 goto refuse;
         }
         env = &all->params.env[tenant];
-        r = env->stopping ? TENANT_FULL : tenant_holder_open(&holds, tenants, tenant, s->peer.uid);
+        r = env->stopping ? QUOTA_FULL : quota_holder_open(&holds, tenants, tenant, s->peer.uid);
         if (r != 0) {
                 all->stats.refused_limit++;
                 session_say(s, LOG_LEVEL_WARNING,
-                            r == TENANT_QUOTA_USER
+                            r == QUOTA_OVER_USER
                                     ? "too many connections of this user (limits.uid_connections): "
                                       "refused"
-                            : r == TENANT_QUOTA
+                            : r == QUOTA_OVER_TENANT
                                     ? "too many connections of this tenant (tenants): refused"
                                     : "too many connections (limits.connections): refused");
                 goto refuse;
@@ -302,7 +302,7 @@ static bool begin_deferred(struct sessions *all)
                 if (!list_empty(&u->costly))
                         list_append(&all->costly, n);
                 session_begin_deferred(s);
-                more |= session_turn(s); /* it reads again from here on */
+                more |= session_iterate(s); /* it reads again from here on */
                 now_ns = clock_mono_ns();
         }
         if (all->params.costly)
@@ -320,7 +320,7 @@ static void want_much(struct session *s, struct list_node *users)
 /* Who wants little goes first; who wants much shares what is left of the turn, users in turn and
  * the sessions of each in order, and then the loop looks for more of the former. So a client that
  * asks now and then does not wait for a whole round of those that always do. */
-bool sessions_turn(struct sessions *all)
+bool sessions_iterate(struct sessions *all)
 {
         struct list_node turn = LIST_INIT(turn), users = LIST_INIT(users), left = LIST_INIT(left);
         struct list_node *n;
@@ -333,8 +333,8 @@ bool sessions_turn(struct sessions *all)
         while ((n = list_pop(&turn))) {
                 struct session *s = container_of(n, struct session, active);
 
-                if (dispatch_is_small(&s->client))
-                        more |= session_turn(s);
+                if (request_is_small(&s->client))
+                        more |= session_iterate(s);
                 else
                         want_much(s, &users);
         }
@@ -344,14 +344,14 @@ bool sessions_turn(struct sessions *all)
                 struct list_node *first = list_pop(&u->much);
 
                 u->n_sessions++; /* with its last session it is freed */
-                more |= session_turn(container_of(first, struct session, active));
+                more |= session_iterate(container_of(first, struct session, active));
                 if (!list_empty(&u->much))
                         list_append(&users, n);
                 sessions_user_put(u);
                 if (clock_mono_ns() >= until_ns)
                         break;
         }
-        /* In front of those that had their part of this turn. */
+        /* In front of those that had their part of this iteration. */
         while ((n = list_pop(&users)))
                 list_splice(&left, &container_of(n, struct sessions_user, much_turn)->much);
         more |= !list_empty(&left);
@@ -413,7 +413,7 @@ bool sessions_active(const struct sessions *all)
 
 unsigned sessions_disposing(const struct sessions *all)
 {
-        return disposals_under_way(all->disposals);
+        return fd_closer_under_way(all->fd_closer);
 }
 
 bool sessions_empty(const struct sessions *all)
@@ -438,7 +438,7 @@ void sessions_count_lookups(struct sessions *all)
 void sessions_get_stats(const struct sessions *all, struct sessions_stats *ret)
 {
         *ret = all->stats;
-        ret->disposing = disposals_count(all->disposals);
+        ret->disposing = fd_closer_count(all->fd_closer);
 }
 
 void sessions_set_handshake(struct sessions *all, uint64_t handshake_ms)

@@ -23,7 +23,7 @@
 #include <string.h>
 
 #include "checked.h"
-#include "prefetch.h"
+#include "warm.h"
 
 #define SLOT_FREE 0x80000000u
 #define SLOT_END  0x7fffffffu /* no next one */
@@ -608,7 +608,7 @@ int slabs_assign(struct slabs *s, uint32_t slab, unsigned class)
         return slab_cut(s, slab, class);
 }
 
-void slabs_prefetch(const struct slabs *s, struct slab_slot slot, unsigned step)
+void slabs_warm(const struct slabs *s, struct slab_slot slot, unsigned step)
 {
         const struct slab *slab;
 
@@ -616,9 +616,9 @@ void slabs_prefetch(const struct slabs *s, struct slab_slot slot, unsigned step)
                 return;
         slab = &s->slabs[slot.slab];
         if (step == 0)
-                prefetch(slab);
+                warm(slab);
         else if (slab->words && slot.slot < slab->slots)
-                prefetch(&slab->words[slot.slot], 1);
+                warm(&slab->words[slot.slot], 1);
 }
 
 int slabs_occupy(struct slabs *s, struct slab_slot slot, uint32_t owner)

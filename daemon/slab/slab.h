@@ -94,4 +94,4 @@ void slabs_reclaim(struct slabs *s, uint32_t slab);
 int slabs_assign(struct slabs *s, uint32_t slab, unsigned class);
 int slabs_occupy(struct slabs *s, struct slab_slot slot, uint32_t owner);
 /* For many of them in a row: step 0, a little later step 1, a little later slabs_occupy(). */
-void slabs_prefetch(const struct slabs *s, struct slab_slot slot, unsigned step);
+void slabs_warm(const struct slabs *s, struct slab_slot slot, unsigned step);

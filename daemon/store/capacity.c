@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each path may hold: of the store's limit, of its entries, of a tenant's limit.
+/* What each volume may hold: of the store's limit, of its entries, of a tenant's limit.
  *
  * Shares are in proportion to the sizes of the file systems, and then stay as they are until the
- * limit or the number of paths changes; the superblocks keep them. A path that is absent has its
- * share all the same. One path has everything. A tenant's limit is shared out in the same
+ * limit or the number of volumes changes; the superblocks keep them. A volume that is absent has
+ * its share all the same. One volume has everything. A tenant's limit is shared out in the same
  * proportion.
  *
- * Loop thread: once while the store is prepared, then when a tenant's limit is set or a path
- * resumed. Owns the list of tenants' limits, and each path's limit and entries.
+ * Loop thread: once while the store is prepared, then when a tenant's limit is set or a volume
+ * resumed. Owns the list of tenants' limits, and each volume's limit and entries.
  *
  * Failures: a file system that does not tell its size counts as an average one. Without memory for
  * a tenant's limit it stays as it is. */
@@ -16,7 +16,7 @@
 #include "checked.h"
 #include "store/internal.h"
 
-/* What the paths were given last holds as long as limit and number are the same: shares that
+/* What the volumes were given last holds as long as limit and number are the same: shares that
  * followed the sizes of file systems closely would take and give segments at each start. And while
  * one of them is absent: what the others hold is not to suffer for it. */
 static bool keep_shares(struct store *s)
@@ -24,10 +24,10 @@ static bool keep_shares(struct store *s)
         uint64_t left = s->params.limit;
         unsigned absent = 0;
 
-        for (unsigned i = 0; i < s->n_paths; i++)
-                absent += !s->paths[i].volume;
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct path *p = &s->paths[i];
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                absent += !s->volumes[i].volume;
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                struct member *p = &s->volumes[i];
                 const struct disk_superblock *sb;
 
                 if (!p->volume)
@@ -35,81 +35,81 @@ static bool keep_shares(struct store *s)
                 sb = volume_superblock(p->volume);
                 if (volume_is_fresh(p->volume) ||
                     (absent == 0 && sb->set_limit != s->params.limit) ||
-                    sb->set_paths != s->n_paths || (absent == 0 && sb->limit > left) ||
-                    MIN(sb->limit, left) < PATHS_MIN_LIMIT)
+                    sb->set_volumes != s->n_volumes || (absent == 0 && sb->limit > left) ||
+                    MIN(sb->limit, left) < VOLUMES_MIN_LIMIT)
                         return false;
                 p->limit = MIN(sb->limit, left);
                 left -= p->limit;
         }
-        if (absent > 0 && left / absent < PATHS_MIN_LIMIT)
+        if (absent > 0 && left / absent < VOLUMES_MIN_LIMIT)
                 return false;
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (!s->paths[i].volume)
-                        s->paths[i].limit = round_down(left / absent, DISK_PAGE);
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (!s->volumes[i].volume)
+                        s->volumes[i].limit = round_down(left / absent, DISK_PAGE);
         return true;
 }
 
 /* In proportion to the sizes of the file systems. */
 static void new_shares(struct store *s)
 {
-        uint64_t sizes[STORE_MAX_PATHS] = { 0 }, devices[STORE_MAX_PATHS] = { 0 }, sum = 0;
-        uint64_t spare = s->params.limit - (uint64_t)s->n_paths * PATHS_MIN_LIMIT;
+        uint64_t sizes[STORE_MAX_VOLUMES] = { 0 }, devices[STORE_MAX_VOLUMES] = { 0 }, sum = 0;
+        uint64_t spare = s->params.limit - (uint64_t)s->n_volumes * VOLUMES_MIN_LIMIT;
         unsigned known = 0;
 
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (s->paths[i].volume &&
-                    volume_space(s->paths[i].volume, &sizes[i], &devices[i]) < 0)
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (s->volumes[i].volume &&
+                    volume_space(s->volumes[i].volume, &sizes[i], &devices[i]) < 0)
                         sizes[i] = 0;
-        for (unsigned i = 0; i < s->n_paths; i++) {
+        for (unsigned i = 0; i < s->n_volumes; i++) {
                 unsigned sharing = 0;
 
-                for (unsigned j = 0; j < s->n_paths; j++)
+                for (unsigned j = 0; j < s->n_volumes; j++)
                         sharing += sizes[j] > 0 && devices[j] == devices[i];
                 if (sizes[i] == 0)
                         continue;
                 /* In MiB, so that sums stay in range. */
-                s->paths[i].limit = MAX((sizes[i] >> 20) / sharing, UINT64_C(1));
-                sum += s->paths[i].limit;
+                s->volumes[i].limit = MAX((sizes[i] >> 20) / sharing, UINT64_C(1));
+                sum += s->volumes[i].limit;
                 known++;
         }
-        for (unsigned i = 0; i < s->n_paths; i++)
+        for (unsigned i = 0; i < s->n_volumes; i++)
                 if (sizes[i] == 0)
-                        s->paths[i].limit = known ? MAX(sum / known, UINT64_C(1)) : 1;
+                        s->volumes[i].limit = known ? MAX(sum / known, UINT64_C(1)) : 1;
         sum = 0;
-        for (unsigned i = 0; i < s->n_paths; i++)
-                sum += s->paths[i].limit;
-        for (unsigned i = 0; i < s->n_paths; i++)
-                s->paths[i].limit = PATHS_MIN_LIMIT +
-                                    (uint64_t)((unsigned __int128)spare * s->paths[i].limit / sum);
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                sum += s->volumes[i].limit;
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                s->volumes[i].limit = VOLUMES_MIN_LIMIT + (uint64_t)((unsigned __int128)spare *
+                                                                     s->volumes[i].limit / sum);
 }
 
-void shares_give_out(struct store *s)
+void capacity_give_out(struct store *s)
 {
         uint64_t entries =
                 s->params.entries ? s->params.entries : volume_auto_entries(s->params.limit);
 
-        if (s->params.as_is && s->n_paths == 1)
-                s->params.limit = volume_superblock(s->paths[0].volume)->limit;
-        if (s->n_paths == 1)
-                s->paths[0].limit = s->params.limit;
+        if (s->params.as_is && s->n_volumes == 1)
+                s->params.limit = volume_superblock(s->volumes[0].volume)->limit;
+        if (s->n_volumes == 1)
+                s->volumes[0].limit = s->params.limit;
         else if (!keep_shares(s))
                 new_shares(s);
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct path *p = &s->paths[i];
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                struct member *p = &s->volumes[i];
 
-                if (s->n_paths > 1)
+                if (s->n_volumes > 1)
                         p->limit = round_down(p->limit, DISK_PAGE);
-                p->entries = s->n_paths == 1 ? s->params.entries
-                                             : (uint64_t)((unsigned __int128)entries * p->limit /
-                                                          s->params.limit) +
-                                                       1;
+                p->entries = s->n_volumes == 1 ? s->params.entries
+                                               : (uint64_t)((unsigned __int128)entries * p->limit /
+                                                            s->params.limit) +
+                                                         1;
         }
-        homes_set_thresholds(s);
+        placement_set_thresholds(s);
 }
 
 /* --- tenants --- */
 
-void shares_limit_tenant(struct path *p, const struct tenant_limit *l)
+void capacity_limit_tenant(struct member *p, const struct tenant_limit *l)
 {
         uint64_t share =
                 (uint64_t)((unsigned __int128)l->bytes * p->limit / p->store->params.limit);
@@ -134,9 +134,9 @@ void store_set_tenant_limit(struct store *s, uint16_t tenant, uint64_t bytes)
                 l = &s->tenant_limits[s->n_tenant_limits++];
         }
         *l = (struct tenant_limit){ .tenant = tenant, .bytes = bytes };
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_has_volume(s, i) && volume_is_open(s->paths[i].volume))
-                        shares_limit_tenant(&s->paths[i], l);
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_has_volume(s, i) && volume_is_open(s->volumes[i].volume))
+                        capacity_limit_tenant(&s->volumes[i], l);
 }
 
 void store_get_tenant(const struct store *s, uint16_t tenant, struct store_tenant_usage *ret)
@@ -145,7 +145,7 @@ void store_get_tenant(const struct store *s, uint16_t tenant, struct store_tenan
         for (unsigned i = 0; i < s->n_tenant_limits; i++)
                 if (s->tenant_limits[i].tenant == tenant && s->tenant_limits[i].bytes)
                         ret->limit = s->tenant_limits[i].bytes;
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_has_volume(s, i) && volume_is_open(s->paths[i].volume))
-                        ret->bytes += volume_tenant_bytes(s->paths[i].volume, tenant);
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_has_volume(s, i) && volume_is_open(s->volumes[i].volume))
+                        ret->bytes += volume_tenant_bytes(s->volumes[i].volume, tenant);
 }

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all paths must know, each by itself: namespaces and purges.
+/* What all volumes must know, each by itself: namespaces and purges.
  *
- * Each such request is spread: a part for each path that is up, one answer when all have come. The
- * answer is listed, and given in a turn (spread_answer_due()). A purge that somebody has missed is
- * answered once the paths that are up have written that down (membership-record.c).
+ * Each such request is spread: a part for each volume that is up, one answer when all have come.
+ * The answer is listed, and given in an iteration (fan_out_answer_due()). A purge that somebody has
+ * missed is answered once the volumes that are up have written that down (membership-record.c).
  *
  * Loop thread. Owns each struct spread from the request until its last part is back, which may be
- * long after the answer: a part is its volume's until it completes. A spread has room for the paths
- * that are up, and no more: a client may have many of them wait.
+ * long after the answer: a part is its volume's until it completes. A spread has room for the
+ * volumes that are up, and no more: a client may have many of them wait.
  *
  * An open of a name that is being removed waits for the answer to the removal.
  *
- * Failures: a path that is left aside is waited for no longer; what that makes of the answer is a
- * matter of what was asked: a purge holds if every path that is up has it on stable storage, and a
- * path that cannot write it is bypassed if there is another; a namespace fails with the first path
- * that is up and fails. Without memory the answer comes within the call. */
+ * Failures: a volume that is left aside is waited for no longer; what that makes of the answer is a
+ * matter of what was asked: a purge holds if every volume that is up has it on stable storage, and
+ * a volume that cannot write it is bypassed if there is another; a namespace fails with the first
+ * volume that is up and fails. Without memory the answer comes within the call. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,29 +23,29 @@
 #include "cleanup.h"
 #include "store/internal.h"
 
-enum spread_kind { SPREAD_OPEN, SPREAD_PURGE, SPREAD_REMOVE };
+enum fan_out_kind { FAN_OUT_OPEN, FAN_OUT_PURGE, FAN_OUT_REMOVE };
 
 struct part {
-        struct spread *spread;
-        unsigned path;
+        struct fan_out *spread;
+        unsigned volume;
         union {
                 struct store_namespace_open open;
                 struct store_purge purge;
         };
 };
 
-struct spread {
+struct fan_out {
         struct list_node node;         /* in store.spreads */
         struct list_node done_node;    /* in store.done; of an open that waits, in store.held */
         struct list_node removal_node; /* in store.removals, until it is answered */
         struct store *store;
-        enum spread_kind kind;
-        struct path_namespace *namespace;  /* of an open or a removal; a reference */
+        enum fan_out_kind kind;
+        struct set_namespace *namespace;   /* of an open or a removal; a reference */
         struct store_namespace_open *open; /* who asked, one of these; all NULL: answered */
         struct store_namespace_remove *remove;
         struct store_purge *purge;
         char *text;         /* of an open that is held: its name and fingerprint */
-        uint32_t waiting;   /* for the parts of these paths */
+        uint32_t waiting;   /* for the parts of these volumes */
         uint64_t noting_at; /* sum.missed_at that the purge carries */
         bool settling;      /* it waits for a note; has it asked for one; failures as of then */
         bool noting;
@@ -53,37 +53,37 @@ struct spread {
         unsigned left; /* parts that are a volume's */
         unsigned well; /* that came back with 0 */
         int result;    /* the first that was not */
-        bool unkept;   /* a path that is up, and stays so, could not write it */
+        bool unkept;   /* a volume that is up, and stays so, could not write it */
         struct part parts[];
 };
 
-/* With a part for each path that is up. */
-static struct spread *spread_new(struct store *s, enum spread_kind kind)
+/* With a part for each volume that is up. */
+static struct fan_out *fan_out_new(struct store *s, enum fan_out_kind kind)
 {
-        struct spread *x;
+        struct fan_out *x;
         unsigned n = 0;
 
-        x = calloc(1, sizeof(*x) + store_paths_up(s) * sizeof(x->parts[0]));
+        x = calloc(1, sizeof(*x) + store_volumes_up(s) * sizeof(x->parts[0]));
         if (!x)
                 return NULL;
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_is_up(s, i))
-                        x->parts[n++] = (struct part){ .spread = x, .path = i };
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_is_up(s, i))
+                        x->parts[n++] = (struct part){ .spread = x, .volume = i };
         x->store = s;
         x->kind = kind;
         x->waiting = s->up;
         list_init(&x->done_node);
         list_init(&x->removal_node);
         list_init(&x->node);
-        list_append(&s->spreads, &x->node);
+        list_append(&s->fan_outs, &x->node);
         s->waiting++;
         return x;
 }
 
-static void spread_answer(struct spread *x)
+static void fan_out_answer(struct fan_out *x)
 {
         struct store *s = x->store;
-        struct path_namespace *ns = TAKE_PTR(x->namespace);
+        struct set_namespace *ns = TAKE_PTR(x->namespace);
         struct store_namespace_open *open = TAKE_PTR(x->open);
         struct store_namespace_remove *remove = TAKE_PTR(x->remove);
         struct store_purge *purge = TAKE_PTR(x->purge);
@@ -109,17 +109,17 @@ static void spread_answer(struct spread *x)
                 purge->result = result;
                 purge->complete(purge);
         }
-        path_namespaces_unref(ns);
+        set_namespaces_unref(ns);
 }
 
-/* Is a namespace of that name being removed? Until that is answered, some path may still have the
- * old one on the disk: if another path had the name by then under another id, a kill would leave
+/* Is a namespace of that name being removed? Until that is answered, some volume may still have the
+ * old one on the disk: if another volume had the name by then under another id, a kill would leave
  * lists that contradict each other, and a store that does not open. */
 static bool is_being_removed(const struct store *s, const struct store_namespace_open *req)
 {
         list_for_each (&s->removals, n) {
                 const struct store_namespace *ns =
-                        &container_of(n, struct spread, removal_node)->namespace->seen;
+                        &container_of(n, struct fan_out, removal_node)->namespace->seen;
 
                 if (ns->tenant == req->tenant && strlen(ns->name) == req->name_length &&
                     memcmp(ns->name, req->name, req->name_length) == 0)
@@ -131,7 +131,7 @@ static bool is_being_removed(const struct store *s, const struct store_namespace
 static void release_held(struct store *s)
 {
         list_for_each_safe (&s->held, n) {
-                struct spread *x = container_of(n, struct spread, done_node);
+                struct fan_out *x = container_of(n, struct fan_out, done_node);
                 struct store_namespace_open *req = x->open;
                 char *text = x->text;
 
@@ -147,7 +147,7 @@ static void release_held(struct store *s)
 }
 
 /* Until the removal is answered. */
-static int hold(struct spread *x, struct store_namespace_open *req)
+static int hold(struct fan_out *x, struct store_namespace_open *req)
 {
         x->text = malloc((size_t)req->name_length + req->fingerprint_length + 1);
         if (!x->text)
@@ -162,36 +162,36 @@ static int hold(struct spread *x, struct store_namespace_open *req)
         return 0;
 }
 
-static void spread_settled(struct spread *x);
+static void fan_out_settled(struct fan_out *x);
 
-void spread_answer_due(struct store *s)
+void fan_out_answer_due(struct store *s)
 {
         struct list_node *n;
 
-        list_for_each_safe (&s->spreads, i) {
-                struct spread *x = container_of(i, struct spread, node);
+        list_for_each_safe (&s->fan_outs, i) {
+                struct fan_out *x = container_of(i, struct fan_out, node);
 
                 if (x->settling)
-                        spread_settled(x);
+                        fan_out_settled(x);
         }
         while ((n = list_pop(&s->done))) {
                 s->again = true;
-                spread_answer(container_of(n, struct spread, done_node));
+                fan_out_answer(container_of(n, struct fan_out, done_node));
                 release_held(s);
         }
 }
 
-/* NOTE_WAITS, or the answer. */
-static int purge_result(struct spread *x)
+/* MEMBERSHIP_RECORD_WAITS, or the answer. */
+static int purge_result(struct fan_out *x)
 {
         struct store *s = x->store;
         int r;
 
         if (x->result == 0 && x->well > 0 && s->up)
                 s->noted_at = MAX(s->noted_at, x->noting_at);
-        r = note_settle(s, &x->noting, &x->note_failures);
-        x->settling = r == NOTE_WAITS;
-        if (r == NOTE_WAITS)
+        r = membership_record_settle(s, &x->noting, &x->note_failures);
+        x->settling = r == MEMBERSHIP_RECORD_WAITS;
+        if (r == MEMBERSHIP_RECORD_WAITS)
                 return r;
         if (r == 0 && x->well > 0 && s->up && !x->unkept)
                 return 0;
@@ -199,7 +199,7 @@ static int purge_result(struct spread *x)
 }
 
 /* All whom somebody waits for have come: the answer is listed. */
-static void spread_settled(struct spread *x)
+static void fan_out_settled(struct fan_out *x)
 {
         struct store *s = x->store;
 
@@ -212,15 +212,15 @@ static void spread_settled(struct spread *x)
                 }
                 return;
         }
-        if (x->kind == SPREAD_OPEN) {
-                /* With no path left it lives in memory until one is resumed. */
+        if (x->kind == FAN_OUT_OPEN) {
+                /* With no volume left it lives in memory until one is resumed. */
                 x->namespace->opens--;
                 if (x->result != 0)
-                        path_namespaces_forget(s, x->namespace);
+                        set_namespaces_forget(s, x->namespace);
         } else {
                 int r = purge_result(x);
 
-                if (r == NOTE_WAITS)
+                if (r == MEMBERSHIP_RECORD_WAITS)
                         return;
                 x->result = r;
         }
@@ -228,61 +228,61 @@ static void spread_settled(struct spread *x)
         store_nudge(s);
 }
 
-/* A part came back, or its path is waited for no longer. */
-static void spread_part(struct spread *x, unsigned path, int result)
+/* A part came back, or its volume is waited for no longer. */
+static void fan_out_part(struct fan_out *x, unsigned volume, int result)
 {
         struct store *s = x->store;
-        struct path *p = &s->paths[path];
+        struct member *p = &s->volumes[volume];
 
-        if (!(x->waiting & 1u << path))
+        if (!(x->waiting & 1u << volume))
                 return;
-        x->waiting &= ~(1u << path);
+        x->waiting &= ~(1u << volume);
         if (result == 0) {
                 x->well++;
                 return;
         }
-        if (x->kind != SPREAD_OPEN) {
+        if (x->kind != FAN_OUT_OPEN) {
                 /* It cannot be purged for good: then it must not be used, unless there is no
                  * other; the answer says so. */
-                if (path_is_up(s, path) && (s->up & ~(1u << path)) && s->in_set)
-                        volume_bypass(p->volume, x->kind == SPREAD_PURGE
+                if (member_is_up(s, volume) && (s->up & ~(1u << volume)) && s->in_set)
+                        volume_bypass(p->volume, x->kind == FAN_OUT_PURGE
                                                          ? "a purge could not be written"
                                                          : "the removal of a namespace could not "
                                                            "be written");
-                if (!path_is_up(s, path)) {
+                if (!member_is_up(s, volume)) {
                         p->missed = true;
-                        set_path_missed(s, p);
-                        if (x->kind == SPREAD_REMOVE)
-                                set_note_removal(s);
+                        membership_volume_missed(s, p);
+                        if (x->kind == FAN_OUT_REMOVE)
+                                membership_record_removal(s);
                 } else {
                         x->unkept = true;
                 }
-        } else if (!path_is_up(s, path)) {
+        } else if (!member_is_up(s, volume)) {
                 return;
         }
         if (x->result == 0)
                 x->result = result;
 }
 
-/* Nobody waits for this path any more. */
-void spread_forget_path(struct store *s, unsigned path)
+/* Nobody waits for this volume any more. */
+void fan_out_forget_volume(struct store *s, unsigned volume)
 {
-        list_for_each_safe (&s->spreads, n) {
-                struct spread *x = container_of(n, struct spread, node);
+        list_for_each_safe (&s->fan_outs, n) {
+                struct fan_out *x = container_of(n, struct fan_out, node);
 
-                if (!(x->waiting & 1u << path))
+                if (!(x->waiting & 1u << volume))
                         continue;
-                spread_part(x, path, -EIO);
-                spread_settled(x);
+                fan_out_part(x, volume, -EIO);
+                fan_out_settled(x);
         }
 }
 
-void spread_fini(struct store *s)
+void fan_out_fini(struct store *s)
 {
-        list_for_each_safe (&s->spreads, n) {
-                struct spread *x = container_of(n, struct spread, node);
+        list_for_each_safe (&s->fan_outs, n) {
+                struct fan_out *x = container_of(n, struct fan_out, node);
 
-                path_namespaces_unref(x->namespace);
+                set_namespaces_unref(x->namespace);
                 free(x->text);
                 free(x);
         }
@@ -292,11 +292,11 @@ void spread_fini(struct store *s)
 
 static void part_done(struct part *part, int result)
 {
-        struct spread *x = part->spread;
+        struct fan_out *x = part->spread;
 
         x->left--;
-        spread_part(x, part->path, result);
-        spread_settled(x);
+        fan_out_part(x, part->volume, result);
+        fan_out_settled(x);
 }
 
 static void open_done(struct store_namespace_open *req)
@@ -306,9 +306,9 @@ static void open_done(struct store_namespace_open *req)
 
 void store_namespace_open(struct store *s, struct store_namespace_open *req)
 {
-        struct spread *x = spread_new(s, SPREAD_OPEN);
+        struct fan_out *x = fan_out_new(s, FAN_OUT_OPEN);
         const struct store_namespace *ns;
-        unsigned n = store_paths_up(s);
+        unsigned n = store_volumes_up(s);
         int r;
 
         req->namespace = NULL;
@@ -323,7 +323,7 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
                 if (r == 0)
                         return;
         } else {
-                r = path_namespaces_prepare(s, req, &x->namespace);
+                r = set_namespaces_prepare(s, req, &x->namespace);
         }
         if (r != 0) {
                 x->waiting = 0;
@@ -347,9 +347,9 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
                 part->open.id = ns->id;
                 part->open.created_ms = ns->created_ms;
                 part->open.complete = open_done;
-                volume_namespace_open(s->paths[part->path].volume, &part->open);
+                volume_namespace_open(s->volumes[part->volume].volume, &part->open);
         }
-        spread_settled(x);
+        fan_out_settled(x);
 }
 
 static void purge_done(struct store_purge *req)
@@ -363,8 +363,8 @@ static void purge_done(struct store_purge *req)
 
 void store_purge(struct store *s, struct store_purge *req)
 {
-        struct spread *x = spread_new(s, SPREAD_PURGE);
-        unsigned n = store_paths_up(s);
+        struct fan_out *x = fan_out_new(s, FAN_OUT_PURGE);
+        unsigned n = store_volumes_up(s);
 
         req->dropped = 0;
         if (!x) {
@@ -373,7 +373,7 @@ void store_purge(struct store *s, struct store_purge *req)
                 return;
         }
         s->purges++;
-        set_note_purge(s);
+        membership_record_purge(s);
         x->noting_at = s->sum.missed_at;
         x->purge = req;
         x->left = n;
@@ -385,9 +385,10 @@ void store_purge(struct store *s, struct store_purge *req)
                         .all = req->all,
                         .complete = purge_done,
                 };
-                volume_purge(s->paths[part->path].volume, &part->purge, s->in_set ? &s->sum : NULL);
+                volume_purge(s->volumes[part->volume].volume, &part->purge,
+                             s->in_set ? &s->sum : NULL);
         }
-        spread_settled(x);
+        fan_out_settled(x);
         store_sweep(s);
 }
 
@@ -399,9 +400,9 @@ static void remove_done(struct store_purge *req)
 /* A purge of what is empty, of which the list is told as well. */
 void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
 {
-        struct path_namespace *ns = path_namespaces_by_id(s, req->id);
-        struct spread *x = spread_new(s, SPREAD_REMOVE);
-        unsigned n = store_paths_up(s);
+        struct set_namespace *ns = set_namespaces_by_id(s, req->id);
+        struct fan_out *x = fan_out_new(s, FAN_OUT_REMOVE);
+        unsigned n = store_volumes_up(s);
         bool is_empty = true;
 
         if (!x) {
@@ -411,8 +412,8 @@ void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
         }
         x->remove = req;
         for (unsigned i = 0; i < n; i++)
-                is_empty = is_empty &&
-                           volume_namespace_is_empty(s->paths[x->parts[i].path].volume, req->id);
+                is_empty = is_empty && volume_namespace_is_empty(
+                                               s->volumes[x->parts[i].volume].volume, req->id);
         if (!ns || ns->opens > 0 || !is_empty || n == 0) {
                 x->waiting = 0;
                 x->result = !ns ? STORE_MISS : n > 0 ? STORE_BUSY : -EIO;
@@ -420,10 +421,10 @@ void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
                 store_nudge(s);
                 return;
         }
-        set_note_removal(s);
-        x->namespace = path_namespaces_ref(ns);
+        membership_record_removal(s);
+        x->namespace = set_namespaces_ref(ns);
         list_append(&s->removals, &x->removal_node);
-        path_namespaces_remove(s, ns);
+        set_namespaces_remove(s, ns);
         x->noting_at = s->sum.missed_at;
         x->left = n;
         for (unsigned i = 0; i < n; i++) {
@@ -433,8 +434,8 @@ void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
                         .namespace_id = req->id,
                         .complete = remove_done,
                 };
-                volume_namespace_remove(s->paths[part->path].volume, &part->purge,
+                volume_namespace_remove(s->volumes[part->volume].volume, &part->purge,
                                         s->in_set ? &s->sum : NULL);
         }
-        spread_settled(x);
+        fan_out_settled(x);
 }

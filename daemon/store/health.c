@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which paths are used: a path is up, bypassed, suspended, or being resumed.
+/* Which volumes are used: a volume is up, bypassed, suspended, or being resumed.
  *
  * A volume bypasses itself when its device fails or its error budget is used up, which may come
- * from anywhere in it; so that is only noted, and told once (on_path) when the store drains. Then
- * nobody waits for the path any more, and its superblock is marked if others go on. store_tick()
- * bypasses a path whose device hangs. Suspending lets what was begun end, then syncs all of it.
- * Resuming opens the path as a start does and puts the new volume in the old one's place once it
+ * from anywhere in it; so that is only noted, and told once (on_volume) when the store drains. Then
+ * nobody waits for the volume any more, and its superblock is marked if others go on. store_tick()
+ * bypasses a volume whose device hangs. Suspending lets what was begun end, then syncs all of it.
+ * Resuming opens the volume as a start does and puts the new volume in the old one's place once it
  * knows what the others know; it goes round again if that has changed meanwhile. Until then it is
  * aside like any other, and misses what is purged and dropped.
  *
- * Loop thread; what blocks runs as a call of the path (run_*), one at a time, on the path's own
- * thread. Owns a path's state, the call, and a volume that is being resumed (`next`), which is the
- * call's while it runs.
+ * Loop thread; what blocks runs as a call of the volume (run_*), one at a time, on the volume's own
+ * thread. Owns a volume's state, the call, and a volume that is being resumed (`next`), which is
+ * the call's while it runs.
  *
- * Failures: a resume that fails leaves the path bypassed, with the reason; a call that hangs stays,
- * but who waits for it is answered. A mark that cannot be written is let be: the others know. */
+ * Failures: a resume that fails leaves the volume bypassed, with the reason; a call that hangs
+ * stays, but who waits for it is answered. A mark that cannot be written is let be: the others
+ * know. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -32,89 +33,89 @@ enum { JOIN_ROUNDS_MAX = 64, WANTS_NUMBER = 1 };
 
 /* --- telling --- */
 
-void health_tell(struct path *p, enum store_path_event event, const char *text)
+void health_tell(struct member *p, enum store_volume_event event, const char *text)
 {
         const struct store_params *params = &p->store->params;
 
-        if (params->on_path)
-                params->on_path(params->userdata, p->number, event, text);
+        if (params->on_volume)
+                params->on_volume(params->userdata, p->number, event, text);
 }
 
-void health_set_state(struct path *p, enum store_path_state state, const char *reason)
+void health_set_state(struct member *p, enum store_volume_state state, const char *reason)
 {
         struct store *s = p->store;
 
-        if (p->state == STORE_PATH_UP && state != STORE_PATH_UP)
+        if (p->state == STORE_VOLUME_UP && state != STORE_VOLUME_UP)
                 p->bypasses++;
         p->state = state;
-        path_set_reason(p, reason);
+        member_set_reason(p, reason);
         p->since_ms = clock_unix_ms();
-        if (state == STORE_PATH_UP)
+        if (state == STORE_VOLUME_UP)
                 s->up |= 1u << p->number;
         else
                 s->up &= ~(1u << p->number);
 }
 
-static struct path *path_of(struct store *s, const struct volume *v)
+static struct member *volume_of(struct store *s, const struct volume *v)
 {
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (s->paths[i].volume == v)
-                        return &s->paths[i];
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (s->volumes[i].volume == v)
+                        return &s->volumes[i];
         return NULL;
 }
 
-/* From anywhere: what follows comes in a turn. */
+/* From anywhere: what follows comes in an iteration. */
 void health_on_bypassed(void *userdata, struct volume *v)
 {
         struct store *s = userdata;
-        struct path *p = path_of(s, v);
+        struct member *p = volume_of(s, v);
 
         if (!p)
                 return;
-        if (p->state == STORE_PATH_UP || (p->suspending && !p->resting)) {
-                health_set_state(p, STORE_PATH_BYPASSED, volume_reason(v));
+        if (p->state == STORE_VOLUME_UP || (p->suspending && !p->resting)) {
+                health_set_state(p, STORE_VOLUME_BYPASSED, volume_reason(v));
                 p->news = true;
                 if (volume_loses_drops(v))
-                        set_path_missed(s, p);
+                        membership_volume_missed(s, p);
         }
 }
 
 void health_on_doubtful(void *userdata, struct volume *v)
 {
         struct store *s = userdata;
-        struct path *p = path_of(s, v);
+        struct member *p = volume_of(s, v);
 
         if (p)
-                set_path_missed(s, p);
+                membership_volume_missed(s, p);
 }
 
 void health_on_full(void *userdata, struct volume *v, bool full)
 {
         struct store *s = userdata;
-        struct path *p = path_of(s, v);
+        struct member *p = volume_of(s, v);
 
         if (p)
-                health_tell(p, full ? STORE_PATH_IS_FULL : STORE_PATH_HAS_ROOM, "");
+                health_tell(p, full ? STORE_VOLUME_IS_FULL : STORE_VOLUME_HAS_ROOM, "");
 }
 
-/* --- a start without a path --- */
+/* --- a start without a volume --- */
 
-/* A path of several that fails so is left aside; anything else is a mistake to be told of. */
+/* A volume of several that fails so is left aside; anything else is a mistake to be reported. */
 bool health_may_start_without(const struct store *s, int r)
 {
-        return s->n_paths > 1 && r != -EINVAL && r != -EBUSY && r != -EPROTO && r != -EUCLEAN &&
+        return s->n_volumes > 1 && r != -EINVAL && r != -EBUSY && r != -EPROTO && r != -EUCLEAN &&
                r != -ENOMEM;
 }
 
 /* It cannot be used: the others do without. */
-int health_leave_out(struct path *p, int r, char ret_error[static STORE_ERROR_BYTES])
+int health_leave_out(struct member *p, int r, char ret_error[static STORE_ERROR_BYTES])
 {
         struct store *s = p->store;
 
         if (!health_may_start_without(s, r) || (s->up & ~(1u << p->number)) == 0)
                 return store_error(ret_error, r, "%s", p->error);
         p->volume = volume_close(p->volume);
-        health_set_state(p, STORE_PATH_BYPASSED, p->error);
+        health_set_state(p, STORE_VOLUME_BYPASSED, p->error);
         p->since_ms = 0;
         p->news = true;
         return 0;
@@ -122,7 +123,7 @@ int health_leave_out(struct path *p, int r, char ret_error[static STORE_ERROR_BY
 
 /* --- bypass and hang --- */
 
-static void device_done(struct path *p, int result, const char *text)
+static void device_done(struct member *p, int result, const char *text)
 {
         struct store_device *req = TAKE_PTR(p->device);
         struct store *s = p->store;
@@ -135,14 +136,14 @@ static void device_done(struct path *p, int result, const char *text)
         req->complete(req);
 }
 
-static void call(struct path *p, int (*run)(struct kio_request *),
+static void call(struct member *p, int (*run)(struct kio_request *),
                  void (*complete)(struct kio_request *))
 {
         p->calling = true;
         p->call = (struct kio_request){
                 .op = KIO_CALL,
                 .class = KIO_CLASS_PUT,
-                .path = p->number + 1,
+                .volume = p->number + 1,
                 .call = run,
                 .complete = complete,
         };
@@ -150,27 +151,27 @@ static void call(struct path *p, int (*run)(struct kio_request *),
         kio_submit(p->store->io, &p->call, p->number);
 }
 
-/* Do others go on? Then the superblock must say that this path does not know all. */
-static bool is_away(const struct path *p)
+/* Do others go on? Then the superblock must say that this volume does not know all. */
+static bool is_away(const struct member *p)
 {
         return p->store->in_set && (p->store->up & ~(1u << p->number));
 }
 
 /* No request waits for it any more. */
-static void forget_path(struct path *p)
+static void forget_volume(struct member *p)
 {
-        spread_forget_path(p->store, p->number);
-        pass_forget_path(p->store, p->number);
-        note_forget_path(p->store, p->number);
+        fan_out_forget_volume(p->store, p->number);
+        sync_all_forget_volume(p->store, p->number);
+        membership_record_forget_volume(p->store, p->number);
 }
 
-void health_tell_news(struct path *p)
+void health_tell_news(struct member *p)
 {
         struct store *s = p->store;
 
         p->news = p->suspending = p->resting = false;
-        health_tell(p, STORE_PATH_IS_BYPASSED, p->reason);
-        forget_path(p);
+        health_tell(p, STORE_VOLUME_IS_BYPASSED, p->reason);
+        forget_volume(p);
         device_done(p, -EIO, p->reason);
         if (p->volume && is_away(p) && !s->stopping)
                 volume_mark_away(p->volume);
@@ -182,17 +183,17 @@ void store_tick(struct store *s)
 
         if (!s->open || hang_ns == 0)
                 return;
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct path *p = &s->paths[i];
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                struct member *p = &s->volumes[i];
                 char reason[STORE_ERROR_BYTES]; /* p->error is the call's */
 
                 if (!p->volume || p->hung || kio_oldest(s->io, i + 1) < hang_ns)
                         continue;
                 if (p->calling) {
                         /* The call stays; who waits for it does not. */
-                        if (p->state == STORE_PATH_RESUMING) {
+                        if (p->state == STORE_VOLUME_RESUMING) {
                                 store_error(reason, 0, "%s: its device does not answer", p->name);
-                                health_set_state(p, STORE_PATH_BYPASSED, reason);
+                                health_set_state(p, STORE_VOLUME_BYPASSED, reason);
                         }
                         device_done(p, -ETIMEDOUT, "its device does not answer");
                         continue;
@@ -203,26 +204,26 @@ void store_tick(struct store *s)
                          (unsigned long long)(s->params.hang_ms / 1000));
                 volume_bypass(p->volume, reason);
                 if (p->suspending) {
-                        health_set_state(p, STORE_PATH_BYPASSED, reason);
+                        health_set_state(p, STORE_VOLUME_BYPASSED, reason);
                         p->news = true;
                 }
                 volume_abandon(p->volume);
         }
-        store_drain(s);
+        store_reap(s);
 }
 
 /* --- suspending and resuming --- */
 
 static int run_rest(struct kio_request *req)
 {
-        struct path *p = container_of(req, struct path, call);
+        struct member *p = container_of(req, struct member, call);
 
         return volume_rest(p->volume, is_away(p));
 }
 
 static void rested(struct kio_request *req)
 {
-        struct path *p = container_of(req, struct path, call);
+        struct member *p = container_of(req, struct member, call);
 
         p->calling = p->resting = false;
         if (req->result < 0)
@@ -230,28 +231,28 @@ static void rested(struct kio_request *req)
         else
                 device_done(p, 0, "");
         if (p->store->stopping)
-                store_drain(p->store);
+                store_reap(p->store);
 }
 
-void health_rest_when_quiet(struct path *p)
+void health_rest_when_quiet(struct member *p)
 {
         if (!volume_is_quiet(p->volume))
                 return;
         if (!p->resting) {
                 p->resting = true;
                 volume_bypass(p->volume, p->reason);
-                forget_path(p);
+                forget_volume(p);
         }
         if (volume_pending(p->volume) > 0)
                 return;
         p->suspending = false;
-        health_tell(p, STORE_PATH_IS_SUSPENDED, "");
+        health_tell(p, STORE_VOLUME_IS_SUSPENDED, "");
         call(p, run_rest, rested);
 }
 
-static void resume_ended(struct path *p, int r);
+static void resume_ended(struct member *p, int r);
 
-void health_stop(struct path *p)
+void health_stop(struct member *p)
 {
         if (p->numbering) {
                 p->numbering = false;
@@ -274,29 +275,29 @@ static void answer(struct store_device *req, int result, const char *text)
 
 void store_suspend(struct store *s, struct store_device *req)
 {
-        struct path *p = &s->paths[req->path];
+        struct member *p = &s->volumes[req->volume];
 
-        assert(req->path < s->n_paths);
+        assert(req->volume < s->n_volumes);
         if (p->device || p->calling || s->stopping) {
                 answer(req, STORE_BUSY, "something else is under way with this path");
-        } else if (p->state == STORE_PATH_SUSPENDED) {
+        } else if (p->state == STORE_VOLUME_SUSPENDED) {
                 answer(req, STORE_EXISTS, "it is suspended already");
-        } else if (p->state != STORE_PATH_UP) {
-                health_set_state(p, STORE_PATH_SUSPENDED, p->reason);
-                health_tell(p, STORE_PATH_IS_SUSPENDED, "");
+        } else if (p->state != STORE_VOLUME_UP) {
+                health_set_state(p, STORE_VOLUME_SUSPENDED, p->reason);
+                health_tell(p, STORE_VOLUME_IS_SUSPENDED, "");
                 answer(req, 0, "");
         } else {
                 p->device = req;
                 s->waiting++;
                 p->suspending = true;
-                health_set_state(p, STORE_PATH_SUSPENDED, STORE_SUSPENDED_BY_HAND);
+                health_set_state(p, STORE_VOLUME_SUSPENDED, STORE_SUSPENDED_BY_HAND);
         }
 }
 
-/* On the path's thread for calls: nobody else knows p->next. */
+/* On the volume's blocking-call thread: nobody else knows p->next. */
 static int run_resume(struct kio_request *req)
 {
-        struct path *p = container_of(req, struct path, call);
+        struct member *p = container_of(req, struct member, call);
         struct store *s = p->store;
         struct disk_superblock *sb;
         bool emptied = false;
@@ -321,14 +322,16 @@ static int run_resume(struct kio_request *req)
                         return store_error(p->error, -EPROTO, "%s: belongs to another store",
                                            p->name);
                 }
-                for (unsigned i = 0; i < s->n_paths; i++)
-                        if (i != p->number && s->paths[i].volume &&
-                            volume_superblock(s->paths[i].volume)->path_index == sb->path_index)
-                                return store_error(p->error, -EPROTO,
-                                                   "%s: says that it is the same path of the store "
-                                                   "as %s: one is a copy",
-                                                   p->name, s->paths[i].name);
-                set_prepare_superblock(p, v);
+                for (unsigned i = 0; i < s->n_volumes; i++)
+                        if (i != p->number && s->volumes[i].volume &&
+                            volume_superblock(s->volumes[i].volume)->volume_index ==
+                                    sb->volume_index)
+                                return store_error(
+                                        p->error, -EPROTO,
+                                        "%s: says that it is the same volume of the store "
+                                        "as %s: one is a copy",
+                                        p->name, s->volumes[i].name);
+                membership_prepare_superblock(p, v);
                 if (p->volume)
                         volume_take_void(v, p->volume);
                 r = volume_open(v, s->io, p->error);
@@ -336,7 +339,7 @@ static int run_resume(struct kio_request *req)
                         return r;
                 p->next = TAKE_PTR(v);
         }
-        p->join.empty = p->join.empty || set_has_missed(&p->join.set, p->next);
+        p->join.empty = p->join.empty || membership_has_missed(&p->join.set, p->next);
         r = volume_join(p->next, &p->join, &emptied, p->error);
         p->emptied = p->emptied || emptied;
         return r < 0 ? r : volume_is_back(p->next, p->error);
@@ -344,15 +347,15 @@ static int run_resume(struct kio_request *req)
 
 static void resumed(struct kio_request *req);
 
-static int submit_resume(struct path *p)
+static int submit_resume(struct member *p)
 {
         struct store *s = p->store;
         int r;
 
-        struct path_snapshot *earlier = TAKE_PTR(p->snapshot);
+        struct namespaces_snapshot *earlier = TAKE_PTR(p->snapshot);
 
-        r = path_namespaces_snapshot(s, &p->snapshot, &p->join);
-        path_namespaces_release(s, earlier);
+        r = set_namespaces_snapshot(s, &p->snapshot, &p->join);
+        set_namespaces_release(s, earlier);
         if (r < 0)
                 return r;
         p->join.empty = p->missed;
@@ -362,24 +365,24 @@ static int submit_resume(struct path *p)
         return 0;
 }
 
-static void resume_ended(struct path *p, int r)
+static void resume_ended(struct member *p, int r)
 {
         struct store *s = p->store;
 
         /* What it has taken stays listed: its files may have it. */
-        path_namespaces_release(s, TAKE_PTR(p->snapshot));
+        set_namespaces_release(s, TAKE_PTR(p->snapshot));
         p->next = volume_close(p->next);
         p->emptied = false;
-        health_set_state(p, STORE_PATH_BYPASSED, p->error);
+        health_set_state(p, STORE_VOLUME_BYPASSED, p->error);
         device_done(p, r, p->error);
         if (s->stopping)
-                store_drain(s);
+                store_reap(s);
 }
 
-/* On the path's thread for calls. It had joined, but the others go on without it. */
+/* On the volume's blocking-call thread. It had joined, but the others go on without it. */
 static int run_leave(struct kio_request *req)
 {
-        struct path *p = container_of(req, struct path, call);
+        struct member *p = container_of(req, struct member, call);
 
         volume_superblock(p->next)->away = 1;
         return volume_write_superblock(p->next);
@@ -387,13 +390,13 @@ static int run_leave(struct kio_request *req)
 
 static void left(struct kio_request *req)
 {
-        struct path *p = container_of(req, struct path, call);
+        struct member *p = container_of(req, struct member, call);
 
         p->calling = false;
         resume_ended(p, p->leave_result);
 }
 
-static void resume_failed(struct path *p, int r)
+static void resume_failed(struct member *p, int r)
 {
         if (p->next && p->join_rounds > 0 && is_away(p)) {
                 p->leave_result = r;
@@ -403,10 +406,10 @@ static void resume_failed(struct path *p, int r)
         }
 }
 
-/* What the others knew when the path last joined is still all there is to know. What is purged or
- * dropped meanwhile moves the epoch once for each path that begins to miss something, so this is
+/* What the others knew when the volume last joined is still all there is to know. What is purged or
+ * dropped meanwhile moves the epoch once for each volume that begins to miss something, so this is
  * so after a few rounds; but namespaces may be opened without end. */
-static bool has_joined(const struct path *p)
+static bool has_joined(const struct member *p)
 {
         const struct store *s = p->store;
 
@@ -414,7 +417,7 @@ static bool has_joined(const struct path *p)
                p->join.empty >= p->missed;
 }
 
-static void make_up(struct path *p)
+static void make_up(struct member *p)
 {
         struct store *s = p->store;
         unsigned count;
@@ -427,64 +430,64 @@ static void make_up(struct path *p)
         if (s->watch)
                 s->watch->replaced(s->watch->userdata);
         for (unsigned i = 0; i < s->n_tenant_limits; i++)
-                shares_limit_tenant(p, &s->tenant_limits[i]);
+                capacity_limit_tenant(p, &s->tenant_limits[i]);
         for (unsigned i = 0; volume_namespace_at(p->volume, i); i++)
-                if (!path_namespaces_by_id(s, volume_namespace_at(p->volume, i)->id))
-                        (void)path_namespaces_learn(s, p, p->error);
+                if (!set_namespaces_by_id(s, volume_namespace_at(p->volume, i)->id))
+                        (void)set_namespaces_learn(s, p, p->error);
         p->hung = p->news = false;
         p->given = 0;
-        health_set_state(p, STORE_PATH_UP, "");
-        path_namespaces_release(s, TAKE_PTR(p->snapshot));
-        set_is_back(s, p);
-        count = volume_superblock(p->volume)->path_count;
-        for (unsigned i = 0; s->in_set && i < s->n_paths; i++) {
-                struct path *other = &s->paths[i];
+        health_set_state(p, STORE_VOLUME_UP, "");
+        set_namespaces_release(s, TAKE_PTR(p->snapshot));
+        membership_is_back(s, p);
+        count = volume_superblock(p->volume)->volume_count;
+        for (unsigned i = 0; s->in_set && i < s->n_volumes; i++) {
+                struct member *other = &s->volumes[i];
 
                 if (other == p || !other->volume)
                         continue;
-                if (path_is_up(s, i) && count > s->set_count)
+                if (member_is_up(s, i) && count > s->set_count)
                         volume_mark_count(other->volume, count);
-                else if (!path_is_up(s, i) && !other->calling)
+                else if (!member_is_up(s, i) && !other->calling)
                         volume_mark_away(other->volume); /* it may have been the last one */
         }
         if (s->in_set)
                 s->set_count = MAX(s->set_count, count);
         if (p->emptied)
-                health_tell(p, STORE_PATH_IS_EMPTIED, "");
+                health_tell(p, STORE_VOLUME_IS_EMPTIED, "");
         p->emptied = false;
-        health_tell(p, STORE_PATH_IS_RESUMED, "");
+        health_tell(p, STORE_VOLUME_IS_RESUMED, "");
         device_done(p, 0, "");
 }
 
-/* An empty directory gets a number that no path of the set has had. Before it is made a path, the
- * others have on stable storage that the number is given. Otherwise a kill could leave a path that
- * the others do not know of: the number would be given again, to a path that then passes for a copy
- * of this one, and what this one misses would be in no record. */
-static void number(struct path *p)
+/* An empty directory gets a number that no volume of the set has had. Before it is made a volume,
+ * the others have on stable storage that the number is given. Otherwise a kill could leave a volume
+ * that the others do not know of: the number would be given again, to a volume that then passes for
+ * a copy of this one, and what this one misses would be in no record. */
+static void number(struct member *p)
 {
         struct store *s = p->store;
 
-        if (s->set_count == PATHS_SET_MAX) {
+        if (s->set_count == VOLUMES_SET_MAX) {
                 resume_failed(p, store_error(p->error, -ENOSPC,
-                                             "%s: not resumed: the store has had %u paths, and "
+                                             "%s: not resumed: the store has had %u volumes, and "
                                              "cannot have another one",
-                                             p->name, (unsigned)PATHS_SET_MAX));
+                                             p->name, (unsigned)VOLUMES_SET_MAX));
                 return;
         }
         p->numbering = true;
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_is_up(s, i))
-                        volume_mark_count(s->paths[i].volume, s->set_count + 1);
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_is_up(s, i))
+                        volume_mark_count(s->volumes[i].volume, s->set_count + 1);
         store_nudge(s);
 }
 
-void health_number_when_marked(struct path *p)
+void health_number_when_marked(struct member *p)
 {
         struct store *s = p->store;
         int r = 0;
 
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                int marked = path_is_up(s, i) ? volume_count_is_marked(s->paths[i].volume) : 0;
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                int marked = member_is_up(s, i) ? volume_count_is_marked(s->volumes[i].volume) : 0;
 
                 if (marked == VOLUME_MARK_WAITS)
                         return;
@@ -492,7 +495,7 @@ void health_number_when_marked(struct path *p)
                         r = store_error(p->error, marked,
                                         "%s: not resumed: the superblock of %s cannot be written: "
                                         "%s",
-                                        p->name, s->paths[i].name, strerror(-marked));
+                                        p->name, s->volumes[i].name, strerror(-marked));
         }
         p->numbering = false;
         if (r == 0) {
@@ -506,12 +509,12 @@ void health_number_when_marked(struct path *p)
 
 static void resumed(struct kio_request *req)
 {
-        struct path *p = container_of(req, struct path, call);
+        struct member *p = container_of(req, struct member, call);
         struct store *s = p->store;
         int r = (int)req->result;
 
         p->calling = false;
-        if (r >= 0 && (s->stopping || p->state != STORE_PATH_RESUMING))
+        if (r >= 0 && (s->stopping || p->state != STORE_VOLUME_RESUMING))
                 r = store_error(p->error, -ECANCELED, "%s: not resumed: it took too long", p->name);
         if (r == WANTS_NUMBER) {
                 number(p);
@@ -534,21 +537,21 @@ static void resumed(struct kio_request *req)
         else
                 make_up(p);
         if (s->stopping)
-                store_drain(s);
+                store_reap(s);
 }
 
 void store_resume(struct store *s, struct store_device *req)
 {
-        struct path *p = &s->paths[req->path];
+        struct member *p = &s->volumes[req->volume];
         bool busy = false;
 
-        assert(req->path < s->n_paths);
-        if (p->state == STORE_PATH_UP) {
+        assert(req->volume < s->n_volumes);
+        if (p->state == STORE_VOLUME_UP) {
                 answer(req, STORE_EXISTS, "it is not suspended or bypassed");
                 return;
         }
-        for (unsigned i = 0; i < s->n_paths; i++)
-                busy = busy || s->paths[i].state == STORE_PATH_RESUMING;
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                busy = busy || s->volumes[i].state == STORE_VOLUME_RESUMING;
         if (busy || p->device || p->calling || s->stopping) {
                 answer(req, STORE_BUSY, "something else is under way with the paths");
                 return;
@@ -562,7 +565,7 @@ void store_resume(struct store *s, struct store_device *req)
         s->waiting++;
         p->join_rounds = 0;
         p->error[0] = '\0';
-        health_set_state(p, STORE_PATH_RESUMING, p->reason);
+        health_set_state(p, STORE_VOLUME_RESUMING, p->reason);
         if (submit_resume(p) < 0) {
                 store_error(p->error, -ENOMEM, "out of memory");
                 resume_failed(p, -ENOMEM);

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the store share that make one store of several paths: the store itself, a path
- * of it, and what each file offers the others. Nobody else includes this. They see of a path its
- * volume (volume.h); the files of a volume know nothing of them. All of it runs on the loop thread,
- * but for what is marked.
+/* What the files of the store share that make one store of several volumes: the store itself, a
+ * volume of it, and what each file offers the others. Private to these files. They see of a volume
+ * its volume (volume.h); the files of a volume know nothing of them. All of it runs on the loop
+ * thread, but for what is marked.
  *
  *   store.c              the door: prepare, open, turn, close; numbers
  *   membership.c         which directories are one store, and who of them has missed a purge
- *   capacity.c           what each path may hold of the limit, and of a tenant's
- *   placement.c          which path a chunk goes to and is looked for: put, find, get, drop, list
- *   fan-out.c            namespaces and purges: a part for each path, one answer
- *   sync-all.c           syncs and settled drops: one pass over the paths for all who wait
+ *   capacity.c           what each volume may hold of the limit, and of a tenant's
+ *   placement.c          which volume a chunk goes to and is looked for: put, find, get, drop, list
+ *   fan-out.c            namespaces and purges: a part for each volume, one answer
+ *   sync-all.c           syncs and settled drops: one pass over the volumes for all who wait
  *   membership-record.c  who has missed something, to stable storage
- *   namespaces.c         one list of namespaces, with the same ids on all paths
- *   health.c             which paths are used: bypass, hang, suspend, resume
+ *   namespaces.c         one list of namespaces, with the same ids on all volumes
+ *   health.c             which volumes are used: bypass, hang, suspend, resume
  *
- * Lifetime: struct store is made by store_prepare() and freed by store_close(). A path's volume is
- * NULL as long as its directory could not be opened; once there, it is replaced only when the path
- * is resumed. `up` says which paths may be asked for anything. */
+ * Lifetime: struct store is made by store_prepare() and freed by store_close(). A volume's volume
+ * is NULL as long as its directory could not be opened; once there, it is replaced only when the
+ * volume is resumed. `up` says which volumes may be asked for anything. */
 #pragma once
 
 #include <stdbool.h>
@@ -34,40 +34,40 @@
 #include "store/volume/volume.h"
 
 enum {
-        PATHS_MIN_LIMIT = 4 * 1024 * 1024, /* of each */
-        PATHS_SET_MAX = 64,                /* numbers that a set can give out, in its life */
+        VOLUMES_MIN_LIMIT = 4 * 1024 * 1024, /* of each */
+        VOLUMES_SET_MAX = 64,                /* numbers that a set can give out, in its life */
 };
 
 /* A namespace of the store. The list has a reference, each open under way, and each snapshot:
  * memory that is referred to is not freed when the namespace is forgotten or removed. The texts
  * never change, and so may be read on any thread. */
-struct path_namespace {
+struct set_namespace {
         struct store_namespace seen;
         struct name_node node;
         unsigned refs;
         unsigned opens; /* under way: it is not removed meanwhile */
         bool listed;
-        bool refused; /* no path took it, but a snapshot has it */
+        bool refused; /* no volume took it, but a snapshot has it */
 };
 
-/* What a path is told of the namespaces, on its own thread. */
-struct path_snapshot {
+/* What a volume is told of the namespaces, on its own thread. */
+struct namespaces_snapshot {
         unsigned n;
         struct store_namespace *seen; /* copies; the texts are those of `list` */
-        struct path_namespace **list;
+        struct set_namespace **list;
 };
 
-struct path {
+struct member {
         struct store *store;
         unsigned number;
         char *name;
         struct volume *volume; /* NULL: it could not be opened */
-        enum store_path_state state;
+        enum store_volume_state state;
         char reason[STORE_ERROR_BYTES];
         uint64_t since_ms, bypasses;
         uint64_t limit, entries;
-        uint64_t threshold; /* homes drawn below it, and not below the one before, are here */
-        uint64_t puts_away; /* in flight to it, whose home is elsewhere */
+        uint64_t threshold; /* placements drawn below it, and not below the one before, are here */
+        uint64_t puts_away; /* in flight to it, whose placement is elsewhere */
         bool news;          /* of being bypassed: to be told */
         bool hung;          /* who waited for its device has been told */
         bool missed;        /* something was purged or dropped while it was aside */
@@ -80,7 +80,7 @@ struct path {
 
         /* Resuming. */
         struct volume *next;
-        struct path_snapshot *snapshot;
+        struct namespaces_snapshot *snapshot;
         struct volume_join join;
         uint64_t join_changes;
         unsigned join_rounds;
@@ -96,38 +96,38 @@ struct tenant_limit {
         uint64_t bytes;
 };
 
-/* All paths once, for those who wait: see sync-all.c. */
-enum pass_kind { PASS_SYNC, PASS_DROPS, PASS_END };
+/* All volumes once, for those who wait: see sync-all.c. */
+enum sync_all_kind { SYNC_ALL_SYNC, SYNC_ALL_DROPS, SYNC_ALL_END };
 
-struct pass {
-        enum pass_kind kind;
+struct sync_all {
+        enum sync_all_kind kind;
         struct list_node waiting, flying; /* struct store_put */
         bool running;
-        uint32_t parts_waiting; /* paths, by bit */
+        uint32_t parts_waiting; /* volumes, by bit */
         unsigned well;          /* parts that came back with 0 */
         int result;             /* the first that did not */
-        bool bad;               /* a part was lost, or failed, on a path that is aside by now */
+        bool bad;               /* a part was lost, or failed, on a volume that is aside by now */
         bool noting;
         uint64_t note_failures; /* as of when it asked for a note */
-        struct pass_part {
-                struct pass *pass;
-                unsigned path;
+        struct sync_all_part {
+                struct sync_all *pass;
+                unsigned volume;
                 struct store_put put;
-        } parts[STORE_MAX_PATHS];
+        } parts[STORE_MAX_VOLUMES];
         struct store *store;
 };
 
-/* The set's record on its way to the paths: see membership-record.c. */
-struct note {
-        uint32_t waiting; /* paths, by bit */
+/* The set's record on its way to the volumes: see membership-record.c. */
+struct membership_record {
+        uint32_t waiting; /* volumes, by bit */
         uint64_t epoch;
         bool failed;
         uint64_t failures;
-        struct note_part {
+        struct membership_record_part {
                 struct store *store;
-                unsigned path;
+                unsigned volume;
                 struct store_purge purge;
-        } parts[STORE_MAX_PATHS];
+        } parts[STORE_MAX_VOLUMES];
 };
 
 struct store {
@@ -135,22 +135,24 @@ struct store {
         char *policy;
         struct kio *io;
         struct volume_ops ops;
-        struct path paths[STORE_MAX_PATHS];
-        unsigned n_paths;
-        uint32_t up; /* paths that are used, by bit */
+        struct member volumes[STORE_MAX_VOLUMES];
+        unsigned n_volumes;
+        uint32_t up; /* volumes that are used, by bit */
         bool open, stopping, again;
 
-        bool in_set; /* it has, or has had, several paths */
+        bool in_set; /* it has, or has had, several volumes */
         uint8_t set[DISK_UUID_BYTES];
-        struct key_secret home; /* not secret: made of the set's uuid, to be the same each time */
-        unsigned set_count;     /* numbers given to its paths */
-        struct volume_set sum;  /* what all are to write down */
-        uint64_t noted_at; /* up to this one of sum.missed_at the paths that are up have it on disk
-                            */
-        uint64_t missed;   /* since this start: paths by the bit of their number in the set */
-        struct note note;
+        struct key_secret
+                placement;     /* not secret: made of the set's uuid, to be the same each time */
+        unsigned set_count;    /* numbers given to its volumes */
+        struct volume_set sum; /* what all are to write down */
+        uint64_t
+                noted_at; /* up to this one of sum.missed_at the volumes that are up have it on disk
+                           */
+        uint64_t missed;  /* since this start: volumes by the bit of their number in the set */
+        struct membership_record record;
 
-        struct path_namespace **namespaces; /* ascending by id */
+        struct set_namespace **namespaces; /* ascending by id */
         unsigned n_namespaces, namespaces_room;
         struct names names;
         uint32_t next_id, reused_id; /* the last that was given a second time */
@@ -162,11 +164,11 @@ struct store {
 
         const struct store_watch *watch;
 
-        struct list_node spreads;
+        struct list_node fan_outs;
         struct list_node removals; /* of namespaces, not yet answered */
         struct list_node held;     /* opens of names that are being removed */
         struct list_node done;     /* struct spread: to be answered */
-        struct pass passes[PASS_END];
+        struct sync_all passes[SYNC_ALL_END];
         uint64_t waiting; /* requests not answered, devices not completed */
         struct kio_request nudge_io;
         bool nudged;
@@ -175,16 +177,16 @@ struct store {
         struct kio_request sweep_io;
         struct histogram *sweep_times; /* NULL: nobody asked */
         bool sweeping;                 /* sweep_io is under way */
-        unsigned sweep_path;           /* whose step is the next */
+        unsigned sweep_volume;         /* whose step is the next */
 };
 
-static inline bool path_is_up(const struct store *s, unsigned i)
+static inline bool member_is_up(const struct store *s, unsigned i)
 {
         return s->up & 1u << i;
 }
 
 /* `text` may be the reason that it has. */
-static inline void path_set_reason(struct path *p, const char *text)
+static inline void member_set_reason(struct member *p, const char *text)
 {
         size_t n = MIN(strlen(text), sizeof(p->reason) - 1);
 
@@ -192,149 +194,151 @@ static inline void path_set_reason(struct path *p, const char *text)
         p->reason[n] = '\0';
 }
 
-static inline bool path_has_volume(const struct store *s, unsigned i)
+static inline bool member_has_volume(const struct store *s, unsigned i)
 {
-        return s->paths[i].volume;
+        return s->volumes[i].volume;
 }
 
 /* --- store.c --- */
 
 /* Its directory, lock and superblock, as of a start. `lock_fd`: -1, or one that is held from
- * before. Any thread, while nobody else is at the path. */
-int store_prepare_volume(struct path *p, int lock_fd, struct volume **ret,
+ * before. Any thread, while nobody else is at the volume. */
+int store_prepare_volume(struct member *p, int lock_fd, struct volume **ret,
                          char ret_error[static STORE_ERROR_BYTES]);
-/* Tells and answers what is due: in a turn, or, once the store stops, whenever something came. */
-void store_drain(struct store *s);
-/* Something is due: in this turn, or, as nobody calls for one once the store stops, soon. */
+/* Tells and answers what is due: in an iteration, or, once the store stops, whenever something
+ * came. */
+void store_reap(struct store *s);
+/* Something is due: in this iteration, or, as nobody calls for one once the store stops, soon. */
 void store_nudge(struct store *s);
 
 /* --- membership.c --- */
 
-/* Numbers in the set as bits: all that were given out; those of the paths that are up; that of a
- * path, or, of one whose superblock nobody has read, all that are nobody else's. */
-uint64_t set_bits_all(const struct store *s);
-uint64_t set_bits_up(const struct store *s);
-uint64_t set_bits_of(const struct store *s, const struct path *p);
+/* Numbers in the set as bits: all that were given out; those of the volumes that are up; that of a
+ * volume, or, of one whose superblock nobody has read, all that are nobody else's. */
+uint64_t membership_bits_all(const struct store *s);
+uint64_t membership_bits_up(const struct store *s);
+uint64_t membership_bits_of(const struct store *s, const struct member *p);
 
-/* Are these paths of one store, each a different one? Finds out which. */
-int set_check(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
-/* Makes one of several paths that are none yet. */
-int set_found(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
+/* Are these volumes of one store, each a different one? Finds out which. */
+int membership_check(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
+/* Makes one of several volumes that are none yet. */
+int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
 /* What is known of the whole into the superblock of `v`, which volume_open() writes. Any thread. */
-void set_prepare_superblock(struct path *p, struct volume *v);
-/* All paths that are up have been opened: lets each know what the others know, and empties who has
- * missed something. */
-int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
+void membership_prepare_superblock(struct member *p, struct volume *v);
+/* All volumes that are up have been opened: lets each know what the others know, and empties who
+ * has missed something. */
+int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
 
-/* These paths, or this one, which are not up, miss something from now on; membership-record.c has
- * it written. In a store that never had several paths nothing is. */
-void set_note_missed(struct store *s, uint64_t bits);
-void set_path_missed(struct store *s, struct path *p);
-/* A purge, or the removal of a namespace, which the paths that are not up miss. The parts of it
+/* These volumes, or this one, which are not up, miss something from now on; membership-record.c has
+ * it written. In a store that never had several volumes nothing is. */
+void membership_record_missed(struct store *s, uint64_t bits);
+void membership_volume_missed(struct store *s, struct member *p);
+/* A purge, or the removal of a namespace, which the volumes that are not up miss. The parts of it
  * carry the new sum. */
-void set_note_purge(struct store *s);
-void set_note_removal(struct store *s);
+void membership_record_purge(struct store *s);
+void membership_record_removal(struct store *s);
 /* Would a drop that is answered now come back? */
-static inline bool set_wants_note(const struct store *s)
+static inline bool membership_wants_record(const struct store *s)
 {
         return s->sum.missed_at > s->noted_at;
 }
-/* What the path has written down into the sum, at a start or when it has been resumed. */
-void set_learn(struct store *s, const struct volume *v);
+/* What the volume has written down into the sum, at startup or when it has been resumed. */
+void membership_learn(struct store *s, const struct volume *v);
 /* It is up, and what it has on disk is the sum. */
-void set_is_back(struct store *s, struct path *p);
-/* Does `set` say that this path has missed something? Any thread. */
-bool set_has_missed(const struct volume_set *set, struct volume *v);
+void membership_is_back(struct store *s, struct member *p);
+/* Does `set` say that this volume has missed something? Any thread. */
+bool membership_has_missed(const struct volume_set *set, struct volume *v);
 
 /* --- capacity.c --- */
 
-/* Limit and entries of each path, absent ones included; then homes_set_thresholds(). */
-void shares_give_out(struct store *s);
-/* Tells the path its share of a tenant's limit. */
-void shares_limit_tenant(struct path *p, const struct tenant_limit *l);
+/* Limit and entries of each volume, absent ones included; then placement_set_thresholds(). */
+void capacity_give_out(struct store *s);
+/* Tells the volume its share of a tenant's limit. */
+void capacity_limit_tenant(struct member *p, const struct tenant_limit *l);
 
 /* --- placement.c --- */
 
-void homes_set_thresholds(struct store *s);
-/* As volume_ops.home and .put_done; userdata is the store. */
-unsigned homes_of(const void *userdata, uint32_t namespace_id, const struct key *key);
-void homes_put_done(void *userdata, struct store_put *req);
+void placement_set_thresholds(struct store *s);
+/* As volume_ops.placement and .put_done; userdata is the store. */
+unsigned placement_of(const void *userdata, uint32_t namespace_id, const struct key *key);
+void placement_put_done(void *userdata, struct store_put *req);
 
 /* --- purge.c --- */
 
-/* One step of dropping what was purged, and what makes the next turn come. */
+/* One step of dropping what was purged, and what makes the next iteration come. */
 void store_sweep(struct store *s);
 
 /* --- fan-out.c --- */
 
-/* Nobody waits for this path any more. */
-void spread_forget_path(struct store *s, unsigned path);
+/* Nobody waits for this volume any more. */
+void fan_out_forget_volume(struct store *s, unsigned volume);
 /* Answers all that are complete; sets `again` if it did. */
-void spread_answer_due(struct store *s);
-void spread_fini(struct store *s);
+void fan_out_answer_due(struct store *s);
+void fan_out_fini(struct store *s);
 
 /* --- sync-all.c --- */
 
-void pass_init(struct store *s);
-void pass_forget_path(struct store *s, unsigned path);
+void sync_all_init(struct store *s);
+void sync_all_forget_volume(struct store *s, unsigned volume);
 /* Begins what waits, and answers what is complete; sets `again` if there was something. */
-void pass_turn(struct store *s);
+void sync_all_iterate(struct store *s);
 
 /* --- membership-record.c --- */
 
-/* For a waiter: 0, what was missed until now is on stable storage on all paths that are up;
- * NOTE_WAITS: not yet, store_nudge() follows; -EIO: it cannot be. `noting` and `failures` are the
- * waiter's, false and 0 at first. */
-enum { NOTE_WAITS = 1 };
-int note_settle(struct store *s, bool *noting, uint64_t *failures);
-void note_forget_path(struct store *s, unsigned path);
+/* For a waiter: 0, what was missed until now is on stable storage on all volumes that are up;
+ * MEMBERSHIP_RECORD_WAITS: not yet, store_nudge() follows; -EIO: it cannot be. `noting` and
+ * `failures` are the waiter's, false and 0 at first. */
+enum { MEMBERSHIP_RECORD_WAITS = 1 };
+int membership_record_settle(struct store *s, bool *noting, uint64_t *failures);
+void membership_record_forget_volume(struct store *s, unsigned volume);
 
 /* --- namespaces.c --- */
 
 /* NULL: there is none. */
-struct path_namespace *path_namespaces_by_id(const struct store *s, uint32_t id);
-struct path_namespace *path_namespaces_ref(struct path_namespace *ns);
-void path_namespaces_unref(struct path_namespace *ns);
+struct set_namespace *set_namespaces_by_id(const struct store *s, uint32_t id);
+struct set_namespace *set_namespaces_ref(struct set_namespace *ns);
+void set_namespaces_unref(struct set_namespace *ns);
 /* A reference to the one that is asked for, made in memory if it must be. 0, or STORE_MISMATCH, of
  * the existing one; STORE_MISS, -errno, without one. */
-int path_namespaces_prepare(struct store *s, const struct store_namespace_open *req,
-                            struct path_namespace **ret);
-/* An open of it has failed: takes it off the list unless a path has it, or another open waits. */
-void path_namespaces_forget(struct store *s, struct path_namespace *ns);
+int set_namespaces_prepare(struct store *s, const struct store_namespace_open *req,
+                           struct set_namespace **ret);
+/* An open of it has failed: takes it off the list unless a volume has it, or another open waits. */
+void set_namespaces_forget(struct store *s, struct set_namespace *ns);
 /* Takes it off the list. */
-void path_namespaces_remove(struct store *s, struct path_namespace *ns);
-/* What a path is to know now, with references. */
-int path_namespaces_snapshot(const struct store *s, struct path_snapshot **ret,
-                             struct volume_join *ret_join);
+void set_namespaces_remove(struct store *s, struct set_namespace *ns);
+/* What a volume is to know now, with references. */
+int set_namespaces_snapshot(const struct store *s, struct namespaces_snapshot **ret,
+                            struct volume_join *ret_join);
 /* NULL is fine. */
-struct path_snapshot *path_namespaces_release(struct store *s, struct path_snapshot *snapshot);
-/* What the path knows into what all know; -EUCLEAN if they contradict each other. */
-int path_namespaces_learn(struct store *s, const struct path *p,
-                          char ret_error[static STORE_ERROR_BYTES]);
+struct namespaces_snapshot *set_namespaces_release(struct store *s,
+                                                   struct namespaces_snapshot *snapshot);
+/* What the volume knows into what all know; -EUCLEAN if they contradict each other. */
+int set_namespaces_learn(struct store *s, const struct member *p,
+                         char ret_error[static STORE_ERROR_BYTES]);
 /* Only its counts: it has missed a removal, so its list does not count. */
-void path_namespaces_learn_counts(struct store *s, const struct path *p);
-void path_namespaces_fini(struct store *s);
+void set_namespaces_learn_counts(struct store *s, const struct member *p);
+void set_namespaces_fini(struct store *s);
 
 /* --- health.c --- */
 
 /* To whoever opened the store, if he wants to know. */
-void health_tell(struct path *p, enum store_path_event event, const char *text);
+void health_tell(struct member *p, enum store_volume_event event, const char *text);
 /* The one place that changes `up`. */
-void health_set_state(struct path *p, enum store_path_state state, const char *reason);
+void health_set_state(struct member *p, enum store_volume_state state, const char *reason);
 /* As volume_ops.bypassed, .doubtful and .full; userdata is the store. */
 void health_on_bypassed(void *userdata, struct volume *v);
 void health_on_doubtful(void *userdata, struct volume *v);
 void health_on_full(void *userdata, struct volume *v, bool full);
 
-/* A path of several that fails so is left aside at a start; anything else is a mistake to be told
+/* A volume of several that fails so is left aside at startup; anything else is a mistake to be told
  * of. */
 bool health_may_start_without(const struct store *s, int r);
 /* It cannot be used, for what p->error says: the others do without. `r` if they cannot. */
-int health_leave_out(struct path *p, int r, char ret_error[static STORE_ERROR_BYTES]);
+int health_leave_out(struct member *p, int r, char ret_error[static STORE_ERROR_BYTES]);
 
-/* In store_drain(): it was bypassed; it is being suspended. */
-void health_tell_news(struct path *p);
-void health_rest_when_quiet(struct path *p);
+/* In store_reap(): it was bypassed; it is being suspended. */
+void health_tell_news(struct member *p);
+void health_rest_when_quiet(struct member *p);
 /* The store stops: a suspend that is not over by now is not waited for. */
-void health_number_when_marked(struct path *p);
-void health_stop(struct path *p);
+void health_number_when_marked(struct member *p);
+void health_stop(struct member *p);

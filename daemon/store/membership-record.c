@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The set's record to stable storage, on all paths that are up: for purges and drops that somebody
- * misses (see membership.c). One write of it at a time, for all who wait; a purge carries it as
- * well.
+/* The set's record to stable storage, on all volumes that are up: for purges and drops that
+ * somebody misses (see membership.c). One write of it at a time, for all who wait; a purge carries
+ * it as well.
  *
- * Loop thread. A part is its volume's until it completes, which for a path that fails meanwhile may
- * be long after it is waited for.
+ * Loop thread. A part is its volume's until it completes, which for a volume that fails meanwhile
+ * may be long after it is waited for.
  *
- * Failures: a record that a path which is up could not take is the answer to those who asked for
- * it; the next who asks has it written again. With no path up it is not written. */
+ * Failures: a record that a volume which is up could not take is the answer to those who asked for
+ * it; the next who asks has it written again. With no volume up it is not written. */
 #include <errno.h>
 
 #include "store/internal.h"
 
-static void note_ended(struct store *s)
+static void membership_record_ended(struct store *s)
 {
-        struct note *n = &s->note;
+        struct membership_record *n = &s->record;
 
         if (n->failed || s->up == 0)
                 n->failures++;
@@ -25,58 +25,59 @@ static void note_ended(struct store *s)
 
 static void part_done(struct store_purge *req)
 {
-        struct note_part *part = container_of(req, struct note_part, purge);
-        struct note *n = &part->store->note;
+        struct membership_record_part *part =
+                container_of(req, struct membership_record_part, purge);
+        struct membership_record *n = &part->store->record;
 
-        if (!(n->waiting & 1u << part->path))
+        if (!(n->waiting & 1u << part->volume))
                 return;
-        n->waiting &= ~(1u << part->path);
+        n->waiting &= ~(1u << part->volume);
         n->failed = n->failed || req->result < 0;
         if (n->waiting == 0)
-                note_ended(part->store);
+                membership_record_ended(part->store);
 }
 
-void note_forget_path(struct store *s, unsigned path)
+void membership_record_forget_volume(struct store *s, unsigned volume)
 {
-        if (!(s->note.waiting & 1u << path))
+        if (!(s->record.waiting & 1u << volume))
                 return;
-        s->note.waiting &= ~(1u << path);
-        if (s->note.waiting == 0)
-                note_ended(s);
+        s->record.waiting &= ~(1u << volume);
+        if (s->record.waiting == 0)
+                membership_record_ended(s);
 }
 
-static void note_begin(struct store *s)
+static void membership_record_begin(struct store *s)
 {
-        struct note *n = &s->note;
+        struct membership_record *n = &s->record;
 
         n->epoch = s->sum.missed_at;
         n->failed = false;
         n->waiting = s->up;
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct note_part *part = &n->parts[i];
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                struct membership_record_part *part = &n->parts[i];
 
-                if (!path_is_up(s, i))
+                if (!member_is_up(s, i))
                         continue;
                 part->store = s;
-                part->path = i;
+                part->volume = i;
                 part->purge = (struct store_purge){ .complete = part_done };
-                volume_purge(s->paths[i].volume, &part->purge, &s->sum);
+                volume_purge(s->volumes[i].volume, &part->purge, &s->sum);
         }
         s->again = true;
 }
 
-int note_settle(struct store *s, bool *noting, uint64_t *failures)
+int membership_record_settle(struct store *s, bool *noting, uint64_t *failures)
 {
-        if (!set_wants_note(s))
+        if (!membership_wants_record(s))
                 return 0;
         if (s->up == 0)
                 return -EIO;
-        if (s->note.waiting != 0)
-                return NOTE_WAITS;
-        if (*noting && *failures != s->note.failures)
+        if (s->record.waiting != 0)
+                return MEMBERSHIP_RECORD_WAITS;
+        if (*noting && *failures != s->record.failures)
                 return -EIO;
         *noting = true;
-        *failures = s->note.failures;
-        note_begin(s);
-        return NOTE_WAITS;
+        *failures = s->record.failures;
+        membership_record_begin(s);
+        return MEMBERSHIP_RECORD_WAITS;
 }

@@ -2,35 +2,35 @@
 /* Which directories are one store, and who of them does not know all.
  *
  * The superblocks of a set share a uuid, and each has a number in it that is never given again. At
- * a start they must agree; a store of one path becomes a set when it gets a second.
+ * a start they must agree; a store of one volume becomes a set when it gets a second.
  *
- * A path that is aside misses purges and drops. The set has an *epoch*, and all paths that are up
- * have one record of it on disk, in their namespaces files: {epoch, who has missed something, by
+ * A volume that is aside misses purges and drops. The set has an *epoch*, and all volumes that are
+ * up have one record of it on disk, in their namespaces files: {epoch, who has missed something, by
  * which epoch}. The rules:
  *
- *   1. A path that begins to miss something moves the epoch: it is added to those who have missed
+ *   1. A volume that begins to miss something moves the epoch: it is added to those who have missed
  *      something, by the new epoch. What it misses further moves nothing: it is emptied already.
- *   2. A purge or a drop that somebody misses is answered when all paths that are up have the
+ *   2. A purge or a drop that somebody misses is answered when all volumes that are up have the
  *      record on stable storage (membership-record.c).
- *   3. A path that a record says to have missed something, by an epoch higher than the one that it
- *      was last emptied at, is emptied before it is used, and notes the epoch of the set as that.
- * No other is. One that was up when a crash came between its write and the others' is behind, but
- *      in no record, and keeps what it has.
- *   4. A path takes the whole record, on stable storage, before it is used; if that has moved
+ *   3. A volume that a record says to have missed something, by an epoch higher than the one that
+ * it was last emptied at, is emptied before it is used, and notes the epoch of the set as that. No
+ * other is. One that was up when a crash came between its write and the others' is behind, but in
+ * no record, and keeps what it has.
+ *   4. A volume takes the whole record, on stable storage, before it is used; if that has moved
  *      meanwhile, again.
- *   5. Paths that were aside when others went on, and are started without them, do not know what
+ *   5. Volumes that were aside when others went on, and are started without them, do not know what
  *      the epoch is by now. They are emptied, and skip as many as nobody can have moved.
  *
  * The record with the highest epoch is the whole truth: it was written with all that was known. For
- * the case that a path comes back alone, its superblock says that it was aside, if that can still
+ * the case that a volume comes back alone, its superblock says that it was aside, if that can still
  * be written.
  *
  * Loop thread, but for what internal.h marks. Owns the set's uuid, the numbers in it, and the
  * record
  * (`sum`).
  *
- * Failures: paths of different sets, two with one number, and such as contradict each other refuse
- * the start. A path whose superblock cannot be written is left out. */
+ * Failures: volumes of different sets, two with one number, and such as contradict each other
+ * refuse the start. A volume whose superblock cannot be written is left out. */
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>
@@ -39,41 +39,41 @@
 #include "cleanup.h"
 #include "store/internal.h"
 
-/* It moves when a path goes offline. */
+/* It moves when a volume goes offline. */
 #define EPOCHS_SKIPPED (UINT64_C(1) << 32)
 
 static uint64_t bit_of(unsigned index)
 {
-        return index < PATHS_SET_MAX ? UINT64_C(1) << index : 0;
+        return index < VOLUMES_SET_MAX ? UINT64_C(1) << index : 0;
 }
 
-/* All numbers that were given out, and those of the paths that are up. */
-uint64_t set_bits_all(const struct store *s)
+/* All numbers that were given out, and those of the volumes that are up. */
+uint64_t membership_bits_all(const struct store *s)
 {
-        return s->set_count >= PATHS_SET_MAX ? UINT64_MAX : bit_of(s->set_count) - 1;
+        return s->set_count >= VOLUMES_SET_MAX ? UINT64_MAX : bit_of(s->set_count) - 1;
 }
 
-uint64_t set_bits_up(const struct store *s)
+uint64_t membership_bits_up(const struct store *s)
 {
         uint64_t bits = 0;
 
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_is_up(s, i))
-                        bits |= bit_of(volume_superblock(s->paths[i].volume)->path_index);
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_is_up(s, i))
+                        bits |= bit_of(volume_superblock(s->volumes[i].volume)->volume_index);
         return bits;
 }
 
-/* Of a path; of one whose superblock nobody has read, all that are nobody else's. */
-uint64_t set_bits_of(const struct store *s, const struct path *p)
+/* Of a volume; of one whose superblock nobody has read, all that are nobody else's. */
+uint64_t membership_bits_of(const struct store *s, const struct member *p)
 {
         uint64_t others = 0;
 
         if (p->volume)
-                return bit_of(volume_superblock(p->volume)->path_index);
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_has_volume(s, i))
-                        others |= bit_of(volume_superblock(s->paths[i].volume)->path_index);
-        return set_bits_all(s) & ~others;
+                return bit_of(volume_superblock(p->volume)->volume_index);
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_has_volume(s, i))
+                        others |= bit_of(volume_superblock(s->volumes[i].volume)->volume_index);
+        return membership_bits_all(s) & ~others;
 }
 
 static bool is_zero(const uint8_t uuid[static DISK_UUID_BYTES])
@@ -83,13 +83,13 @@ static bool is_zero(const uint8_t uuid[static DISK_UUID_BYTES])
         return memcmp(uuid, zero, DISK_UUID_BYTES) == 0;
 }
 
-/* Are these paths of one store, each a different one? Finds out which. */
-int set_check(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+/* Are these volumes of one store, each a different one? Finds out which. */
+int membership_check(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
-        const struct path *first = NULL; /* that is of a set, or else holds a store */
+        const struct member *first = NULL; /* that is of a set, or else holds a store */
 
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                const struct path *p = &s->paths[i];
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                const struct member *p = &s->volumes[i];
                 const struct disk_superblock *sb;
 
                 if (!p->volume || volume_is_fresh(p->volume))
@@ -105,20 +105,20 @@ int set_check(struct store *s, char ret_error[static STORE_ERROR_BYTES])
                                            "path; only empty directories can be added to a store",
                                            first->name, p->name);
                 for (unsigned j = 0; j < i; j++) {
-                        const struct path *q = &s->paths[j];
+                        const struct member *q = &s->volumes[j];
 
                         if (q->volume && !volume_is_fresh(q->volume) &&
-                            volume_superblock(q->volume)->path_index == sb->path_index)
+                            volume_superblock(q->volume)->volume_index == sb->volume_index)
                                 return store_error(ret_error, -EPROTO,
                                                    "store.path: %s and %s both say that they are "
                                                    "path %u of the store: one is a copy",
-                                                   q->name, p->name, sb->path_index + 1u);
+                                                   q->name, p->name, sb->volume_index + 1u);
                 }
                 if (!first) {
                         first = p;
                         memcpy(s->set, sb->set, DISK_UUID_BYTES);
                 }
-                s->set_count = MAX(s->set_count, (unsigned)sb->path_count);
+                s->set_count = MAX(s->set_count, (unsigned)sb->volume_count);
         }
         s->in_set = !is_zero(s->set);
         return 0;
@@ -126,15 +126,15 @@ int set_check(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 
 /* From here on it is a store of several: what has none yet gets the set's uuid, before a directory
  * is made that has it. */
-int set_found(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
-        if (s->in_set || s->n_paths == 1)
+        if (s->in_set || s->n_volumes == 1)
                 return 0;
         if (getrandom(s->set, sizeof(s->set), 0) != sizeof(s->set))
                 return store_error(ret_error, -EIO, "getrandom failed");
         s->in_set = true;
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct volume *v = s->paths[i].volume;
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                struct volume *v = s->volumes[i].volume;
                 int r;
 
                 if (!v || volume_is_fresh(v))
@@ -143,16 +143,16 @@ int set_found(struct store *s, char ret_error[static STORE_ERROR_BYTES])
                 r = volume_write_superblock(v);
                 if (r == 0)
                         continue;
-                store_error(s->paths[i].error, r, "%s: cannot write the superblock: %s",
-                            s->paths[i].name, strerror(-r));
-                r = health_leave_out(&s->paths[i], r, ret_error);
+                store_error(s->volumes[i].error, r, "%s: cannot write the superblock: %s",
+                            s->volumes[i].name, strerror(-r));
+                r = health_leave_out(&s->volumes[i], r, ret_error);
                 if (r < 0)
                         return r;
         }
         return 0;
 }
 
-void set_prepare_superblock(struct path *p, struct volume *v)
+void membership_prepare_superblock(struct member *p, struct volume *v)
 {
         struct store *s = p->store;
         struct disk_superblock *sb = volume_superblock(v);
@@ -161,11 +161,11 @@ void set_prepare_superblock(struct path *p, struct volume *v)
         if (!s->in_set || s->params.as_is)
                 return;
         sb->set_limit = s->params.limit;
-        sb->set_paths = s->n_paths;
-        sb->path_count = (uint16_t)s->set_count;
+        sb->set_volumes = s->n_volumes;
+        sb->volume_count = (uint16_t)s->set_count;
 }
 
-void set_note_missed(struct store *s, uint64_t bits)
+void membership_record_missed(struct store *s, uint64_t bits)
 {
         if (!s->in_set || (bits & ~s->missed) == 0)
                 return;
@@ -175,32 +175,32 @@ void set_note_missed(struct store *s, uint64_t bits)
         s->sum.missed_at = s->sum.epoch;
 }
 
-void set_path_missed(struct store *s, struct path *p)
+void membership_volume_missed(struct store *s, struct member *p)
 {
         if (!s->in_set) {
                 p->unsure = true;
                 return;
         }
         p->missed = true;
-        set_note_missed(s, set_bits_of(s, p));
+        membership_record_missed(s, membership_bits_of(s, p));
 }
 
-void set_note_purge(struct store *s)
+void membership_record_purge(struct store *s)
 {
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (!path_is_up(s, i))
-                        s->paths[i].missed = true;
-        set_note_missed(s, set_bits_all(s) & ~set_bits_up(s));
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (!member_is_up(s, i))
+                        s->volumes[i].missed = true;
+        membership_record_missed(s, membership_bits_all(s) & ~membership_bits_up(s));
 }
 
-/* Unlike a purge it is not made up for by emptying: a path that has missed something before misses
- * this as well. */
-void set_note_removal(struct store *s)
+/* Unlike a purge it is not made up for by emptying: a volume that has missed something before
+ * misses this as well. */
+void membership_record_removal(struct store *s)
 {
-        set_note_purge(s);
+        membership_record_purge(s);
         if (!s->in_set)
                 return;
-        if (set_bits_all(s) & ~set_bits_up(s)) {
+        if (membership_bits_all(s) & ~membership_bits_up(s)) {
                 s->sum.epoch++;
                 s->sum.missed_at = s->sum.epoch;
         }
@@ -208,11 +208,11 @@ void set_note_removal(struct store *s)
 }
 
 /* Of two records so far apart none was written with the other known: after a start that rule 5 is
- * about. The later one says nothing of who missed what before; of a path that is not here that may
- * be all there is. */
+ * about. The later one says nothing of who missed what before; of a volume that is not here that
+ * may be all there is. */
 static void keep_missed(struct store *s, const struct volume_set *earlier)
 {
-        uint64_t bits = earlier->missed & ~set_bits_up(s);
+        uint64_t bits = earlier->missed & ~membership_bits_up(s);
 
         if (s->sum.epoch - earlier->epoch < EPOCHS_SKIPPED / 2 || bits == 0)
                 return;
@@ -220,7 +220,7 @@ static void keep_missed(struct store *s, const struct volume_set *earlier)
         s->sum.missed_at = MAX(s->sum.missed_at, earlier->missed_at);
 }
 
-void set_learn(struct store *s, const struct volume *v)
+void membership_learn(struct store *s, const struct volume *v)
 {
         const struct volume_set *set = volume_set(v);
         uint64_t removed_at = MAX(set->removed_at, s->sum.removed_at);
@@ -240,73 +240,75 @@ void set_learn(struct store *s, const struct volume *v)
         s->sum.removed_at = removed_at;
 }
 
-void set_is_back(struct store *s, struct path *p)
+void membership_is_back(struct store *s, struct member *p)
 {
-        uint64_t bits = set_bits_of(s, p);
+        uint64_t bits = membership_bits_of(s, p);
 
         p->missed = p->unsure = false;
         s->sum.missed &= ~bits;
         s->missed &= ~bits;
 }
 
-/* Does `set` say that this path has missed something? */
-bool set_has_missed(const struct volume_set *set, struct volume *v)
+/* Does `set` say that this volume has missed something? */
+bool membership_has_missed(const struct volume_set *set, struct volume *v)
 {
-        return set->missed & bit_of(volume_superblock(v)->path_index) &&
+        return set->missed & bit_of(volume_superblock(v)->volume_index) &&
                set->missed_at > volume_emptied_at(v);
 }
 
 /* Of the removal of a namespace: then its list is replaced by that of the others. */
-static bool has_missed_removal(const struct store *s, const struct path *p)
+static bool has_missed_removal(const struct store *s, const struct member *p)
 {
         struct store_stats stats = { 0 };
 
         volume_get_stats(p->volume, &stats);
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_is_up(s, i) && (p->missed || stats.chunks == 0) &&
-                    volume_set(s->paths[i].volume)->removed_at > volume_set(p->volume)->removed_at)
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_is_up(s, i) && (p->missed || stats.chunks == 0) &&
+                    volume_set(s->volumes[i].volume)->removed_at >
+                            volume_set(p->volume)->removed_at)
                         return true;
         return false;
 }
 
-/* Of the paths that are up it is known by now who has missed something. The record goes on saying
+/* Of the volumes that are up it is known by now who has missed something. The record goes on saying
  * so of those, for a start that is cut off, or leaves one of them out, before it is emptied; and it
  * says so of no other: with what is learned of others that would come to be by a later epoch. */
-static void settle_missed(struct store *s, const uint64_t missed_at[static STORE_MAX_PATHS])
+static void settle_missed(struct store *s, const uint64_t missed_at[static STORE_MAX_VOLUMES])
 {
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                const struct path *p = &s->paths[i];
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                const struct member *p = &s->volumes[i];
 
-                if (!path_is_up(s, i))
+                if (!member_is_up(s, i))
                         continue;
-                s->sum.missed &= ~set_bits_of(s, p);
+                s->sum.missed &= ~membership_bits_of(s, p);
                 if (!p->missed)
                         continue;
-                s->sum.missed |= set_bits_of(s, p);
+                s->sum.missed |= membership_bits_of(s, p);
                 s->sum.missed_at = MAX(s->sum.missed_at, missed_at[i]);
         }
 }
 
-/* Each takes what all know. *ret_again: nothing but the paths themselves says that they were away,
- * and one that is left out now has missed what nobody has written down: the others take that. */
+/* Each takes what all know. *ret_again: nothing but the volumes themselves says that they were
+ * away, and one that is left out now has missed what nobody has written down: the others take that.
+ */
 static int join_each(struct store *s, bool witnessed, bool *ret_again,
                      char ret_error[static STORE_ERROR_BYTES])
 {
-        struct path_snapshot *copies;
+        struct namespaces_snapshot *copies;
         struct volume_join join;
-        int r = path_namespaces_snapshot(s, &copies, &join);
+        int r = set_namespaces_snapshot(s, &copies, &join);
 
         *ret_again = false;
         if (r < 0)
                 return store_error(ret_error, r, "out of memory");
         join.witnessed = witnessed;
-        for (unsigned i = 0; i < s->n_paths && r == 0; i++) {
-                struct path *p = &s->paths[i];
+        for (unsigned i = 0; i < s->n_volumes && r == 0; i++) {
+                struct member *p = &s->volumes[i];
                 uint64_t bits;
 
-                if (!path_is_up(s, i))
+                if (!member_is_up(s, i))
                         continue;
-                bits = set_bits_of(s, p);
+                bits = membership_bits_of(s, p);
                 join.empty = p->missed;
                 r = volume_join(p->volume, &join, &p->emptied, p->error);
                 if (r == 0)
@@ -314,35 +316,36 @@ static int join_each(struct store *s, bool witnessed, bool *ret_again,
                 r = health_leave_out(p, r, ret_error);
                 if (r == 0 && s->in_set && !witnessed) {
                         p->missed = *ret_again = true;
-                        set_note_missed(s, bits);
+                        membership_record_missed(s, bits);
                 }
         }
-        path_namespaces_release(s, copies);
+        set_namespaces_release(s, copies);
         return r;
 }
 
-int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
-        uint64_t missed_at[STORE_MAX_PATHS] = { 0 };
+        uint64_t missed_at[STORE_MAX_VOLUMES] = { 0 };
         bool witnessed = false, again = true;
         int r = 0;
 
-        for (unsigned i = 0; i < s->n_paths; i++)
-                for (unsigned j = 0; j < s->n_paths; j++)
-                        if (i != j && path_is_up(s, i) && path_is_up(s, j) &&
-                            set_has_missed(volume_set(s->paths[j].volume), s->paths[i].volume)) {
-                                s->paths[i].missed = true;
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                for (unsigned j = 0; j < s->n_volumes; j++)
+                        if (i != j && member_is_up(s, i) && member_is_up(s, j) &&
+                            membership_has_missed(volume_set(s->volumes[j].volume),
+                                                  s->volumes[i].volume)) {
+                                s->volumes[i].missed = true;
                                 missed_at[i] = MAX(missed_at[i],
-                                                   volume_set(s->paths[j].volume)->missed_at);
+                                                   volume_set(s->volumes[j].volume)->missed_at);
                         }
-        for (unsigned i = 0; i < s->n_paths && r == 0; i++) {
-                if (!path_is_up(s, i))
+        for (unsigned i = 0; i < s->n_volumes && r == 0; i++) {
+                if (!member_is_up(s, i))
                         continue;
-                if (has_missed_removal(s, &s->paths[i]))
-                        path_namespaces_learn_counts(s, &s->paths[i]);
+                if (has_missed_removal(s, &s->volumes[i]))
+                        set_namespaces_learn_counts(s, &s->volumes[i]);
                 else
-                        r = path_namespaces_learn(s, &s->paths[i], ret_error);
-                witnessed = witnessed || !volume_superblock(s->paths[i].volume)->away;
+                        r = set_namespaces_learn(s, &s->volumes[i], ret_error);
+                witnessed = witnessed || !volume_superblock(s->volumes[i].volume)->away;
         }
         /* What was purged while it was away is not known here: the next start drops it. */
         if (r < 0 || s->params.as_is)
@@ -357,16 +360,16 @@ int set_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
         }
         s->noted_at = s->sum.missed_at;
         /* Once all are joined: the first that says it is not away is a witness for the others. */
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct path *p = &s->paths[i];
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                struct member *p = &s->volumes[i];
 
-                if (!path_is_up(s, i))
+                if (!member_is_up(s, i))
                         continue;
                 r = volume_is_back(p->volume, p->error);
                 if (r < 0)
                         r = health_leave_out(p, r, ret_error);
                 else
-                        set_is_back(s, p);
+                        membership_is_back(s, p);
                 if (r < 0)
                         return r;
         }

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One list of namespaces for all paths, so that each has the same id on every one of them.
+/* One list of namespaces for all volumes, so that each has the same id on every one of them.
  *
- * Each path keeps a list of its own on disk. At a start they are put together here (learn); a path
- * that lacks some is given a copy of the whole (snapshot) before it is used. A namespace that is
- * opened gets its id here and is then made on the paths by fan-out.c, which also has it removed
- * from them. What a namespace holds is summed up when somebody asks.
+ * Each volume keeps a list of its own on disk. At startup they are put together here (learn); a
+ * volume that lacks some is given a copy of the whole (snapshot) before it is used. A namespace
+ * that is opened gets its id here and is then made on the volumes by fan-out.c, which also has it
+ * removed from them. What a namespace holds is summed up when somebody asks.
  *
- * Ids ascend. Once the last has been given, those of removed namespaces are given again: each path
- * makes a namespace at its present sequence, so what it held under that id before stays dead.
+ * Ids ascend. Once the last has been given, those of removed namespaces are given again: each
+ * volume makes a namespace at its present sequence, so what it held under that id before stays
+ * dead.
  *
- * Loop thread; only a snapshot goes to a path's thread. Owns the list, the next id and the count of
- * changes, by which a resume sees that its snapshot is old. A record is counted by reference (see
- * struct path_namespace), and nothing but the list keeps one without.
+ * Loop thread; only a snapshot goes to a volume's thread. Owns the list, the next id and the count
+ * of changes, by which a resume sees that its snapshot is old. A record is counted by reference
+ * (see struct set_namespace), and nothing but the list keeps one without.
  *
  * Failures: lists that contradict each other are for the caller to refuse; without memory, or with
- * no id left, nothing is made; what no path took is forgotten. */
+ * no id left, nothing is made; what no volume took is forgotten. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -42,20 +43,20 @@ static unsigned position_of(const struct store *s, uint32_t id)
         return low;
 }
 
-struct path_namespace *path_namespaces_by_id(const struct store *s, uint32_t id)
+struct set_namespace *set_namespaces_by_id(const struct store *s, uint32_t id)
 {
         unsigned i = position_of(s, id);
 
         return i < s->n_namespaces && s->namespaces[i]->seen.id == id ? s->namespaces[i] : NULL;
 }
 
-static struct path_namespace *namespace_by_name(const struct store *s, uint16_t tenant,
-                                                const char *name, size_t length)
+static struct set_namespace *namespace_by_name(const struct store *s, uint16_t tenant,
+                                               const char *name, size_t length)
 {
         uint64_t hash = names_hash(&s->params.secret, tenant, name, length);
 
         for (struct name_node *i = names_first(&s->names, hash); i; i = i->next) {
-                struct path_namespace *ns = container_of(i, struct path_namespace, node);
+                struct set_namespace *ns = container_of(i, struct set_namespace, node);
 
                 if (i->hash == hash && ns->seen.tenant == tenant &&
                     strlen(ns->seen.name) == length && memcmp(ns->seen.name, name, length) == 0)
@@ -64,13 +65,13 @@ static struct path_namespace *namespace_by_name(const struct store *s, uint16_t 
         return NULL;
 }
 
-struct path_namespace *path_namespaces_ref(struct path_namespace *ns)
+struct set_namespace *set_namespaces_ref(struct set_namespace *ns)
 {
         ns->refs++;
         return ns;
 }
 
-void path_namespaces_unref(struct path_namespace *ns)
+void set_namespaces_unref(struct set_namespace *ns)
 {
         if (!ns || --ns->refs > 0)
                 return;
@@ -80,9 +81,9 @@ void path_namespaces_unref(struct path_namespace *ns)
 }
 
 static int namespace_add(struct store *s, const struct store_namespace *from, size_t name_length,
-                         size_t fingerprint_length, struct path_namespace **ret)
+                         size_t fingerprint_length, struct set_namespace **ret)
 {
-        struct path_namespace *ns;
+        struct set_namespace *ns;
         unsigned i;
 
         if (s->n_namespaces == s->namespaces_room) {
@@ -107,7 +108,7 @@ static int namespace_add(struct store *s, const struct store_namespace *from, si
         ns->seen.name = strndup(from->name, name_length);
         ns->seen.fingerprint = strndup(from->fingerprint, fingerprint_length);
         if (!ns->seen.name || !ns->seen.fingerprint) {
-                path_namespaces_unref(ns);
+                set_namespaces_unref(ns);
                 return -ENOMEM;
         }
         i = position_of(s, ns->seen.id);
@@ -122,7 +123,7 @@ static int namespace_add(struct store *s, const struct store_namespace *from, si
         return 0;
 }
 
-void path_namespaces_remove(struct store *s, struct path_namespace *ns)
+void set_namespaces_remove(struct store *s, struct set_namespace *ns)
 {
         unsigned i = position_of(s, ns->seen.id);
 
@@ -133,42 +134,42 @@ void path_namespaces_remove(struct store *s, struct path_namespace *ns)
         names_remove(&s->names, &ns->node);
         s->changes++;
         ns->listed = false;
-        path_namespaces_unref(ns);
+        set_namespaces_unref(ns);
 }
 
-void path_namespaces_forget(struct store *s, struct path_namespace *ns)
+void set_namespaces_forget(struct store *s, struct set_namespace *ns)
 {
         bool in_snapshot = false;
 
         if (!ns->listed || ns->opens > 0 || s->up == 0)
                 return;
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                const struct path *p = &s->paths[i];
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                const struct member *p = &s->volumes[i];
 
-                if ((path_is_up(s, i) && volume_namespace_get(p->volume, ns->seen.id)) ||
+                if ((member_is_up(s, i) && volume_namespace_get(p->volume, ns->seen.id)) ||
                     (!p->calling && p->next && volume_namespace_get(p->next, ns->seen.id)))
                         return;
-                /* A path that is being resumed may take it: this is asked again then. */
+                /* A volume that is being resumed may take it: this is asked again then. */
                 for (unsigned j = 0; p->snapshot && j < p->snapshot->n; j++)
                         in_snapshot = in_snapshot || p->snapshot->list[j] == ns;
         }
         ns->refused = in_snapshot;
         if (!in_snapshot)
-                path_namespaces_remove(s, ns);
+                set_namespaces_remove(s, ns);
 }
 
-void path_namespaces_fini(struct store *s)
+void set_namespaces_fini(struct store *s)
 {
         for (unsigned i = 0; i < s->n_namespaces; i++)
-                path_namespaces_unref(s->namespaces[i]);
+                set_namespaces_unref(s->namespaces[i]);
         free(s->namespaces);
 }
 
-int path_namespaces_snapshot(const struct store *s, struct path_snapshot **ret,
-                             struct volume_join *ret_join)
+int set_namespaces_snapshot(const struct store *s, struct namespaces_snapshot **ret,
+                            struct volume_join *ret_join)
 {
         const unsigned n = s->n_namespaces;
-        struct path_snapshot *x = calloc(1, sizeof(*x));
+        struct namespaces_snapshot *x = calloc(1, sizeof(*x));
 
         if (x) {
                 x->seen = calloc(n + 1, sizeof(x->seen[0]));
@@ -184,7 +185,7 @@ int path_namespaces_snapshot(const struct store *s, struct path_snapshot **ret,
         }
         x->n = n;
         for (unsigned i = 0; i < n; i++) {
-                x->list[i] = path_namespaces_ref(s->namespaces[i]);
+                x->list[i] = set_namespaces_ref(s->namespaces[i]);
                 x->seen[i] = s->namespaces[i]->seen;
         }
         *ret = x;
@@ -198,16 +199,16 @@ int path_namespaces_snapshot(const struct store *s, struct path_snapshot **ret,
         return 0;
 }
 
-struct path_snapshot *path_namespaces_release(struct store *s, struct path_snapshot *x)
+struct namespaces_snapshot *set_namespaces_release(struct store *s, struct namespaces_snapshot *x)
 {
         if (!x)
                 return NULL;
         for (unsigned i = 0; i < x->n; i++) {
                 if (x->list[i]->refused) {
                         x->list[i]->refused = false;
-                        path_namespaces_forget(s, x->list[i]);
+                        set_namespaces_forget(s, x->list[i]);
                 }
-                path_namespaces_unref(x->list[i]);
+                set_namespaces_unref(x->list[i]);
         }
         free(x->seen);
         free(x->list);
@@ -215,35 +216,35 @@ struct path_snapshot *path_namespaces_release(struct store *s, struct path_snaps
         return NULL;
 }
 
-void path_namespaces_learn_counts(struct store *s, const struct path *p)
+void set_namespaces_learn_counts(struct store *s, const struct member *p)
 {
         s->next_id = MAX(s->next_id, volume_next_id(p->volume));
-        set_learn(s, p->volume);
+        membership_learn(s, p->volume);
 }
 
-int path_namespaces_learn(struct store *s, const struct path *p,
-                          char ret_error[static STORE_ERROR_BYTES])
+int set_namespaces_learn(struct store *s, const struct member *p,
+                         char ret_error[static STORE_ERROR_BYTES])
 {
-        struct path_snapshot *copies;
+        struct namespaces_snapshot *copies;
         const struct store_namespace *ns;
         struct volume_join join;
-        int r = path_namespaces_snapshot(s, &copies, &join);
+        int r = set_namespaces_snapshot(s, &copies, &join);
 
         if (r == 0) {
                 r = volume_check_namespaces(p->volume, &join, ret_error);
-                path_namespaces_release(s, copies);
+                set_namespaces_release(s, copies);
         }
         for (unsigned i = 0; r == 0 && (ns = volume_namespace_at(p->volume, i)); i++) {
-                struct path_namespace *added;
+                struct set_namespace *added;
 
-                if (!path_namespaces_by_id(s, ns->id))
+                if (!set_namespaces_by_id(s, ns->id))
                         r = namespace_add(s, ns, strlen(ns->name), strlen(ns->fingerprint), &added);
         }
         if (r == -ENOMEM)
                 return store_error(ret_error, r, "out of memory");
         if (r < 0)
                 return r;
-        path_namespaces_learn_counts(s, p);
+        set_namespaces_learn_counts(s, p);
         return 0;
 }
 
@@ -258,16 +259,16 @@ static uint32_t free_id(struct store *s)
         }
         for (unsigned i = 0; i <= STORE_MAX_NAMESPACES; i++) {
                 s->reused_id = s->reused_id >= UINT32_MAX - 1 ? 1 : s->reused_id + 1;
-                if (!path_namespaces_by_id(s, s->reused_id))
+                if (!set_namespaces_by_id(s, s->reused_id))
                         return s->reused_id;
         }
         return 0;
 }
 
-int path_namespaces_prepare(struct store *s, const struct store_namespace_open *req,
-                            struct path_namespace **ret)
+int set_namespaces_prepare(struct store *s, const struct store_namespace_open *req,
+                           struct set_namespace **ret)
 {
-        struct path_namespace *ns;
+        struct set_namespace *ns;
         int r;
 
         if (!namespaces_may_open(req))
@@ -276,7 +277,7 @@ int path_namespaces_prepare(struct store *s, const struct store_namespace_open *
         if (ns && !(req->attach && req->fingerprint_length == 0) &&
             (strlen(ns->seen.fingerprint) != req->fingerprint_length ||
              memcmp(ns->seen.fingerprint, req->fingerprint, req->fingerprint_length) != 0)) {
-                *ret = path_namespaces_ref(ns);
+                *ret = set_namespaces_ref(ns);
                 return STORE_MISMATCH;
         }
         if (!ns && req->attach)
@@ -303,19 +304,19 @@ int path_namespaces_prepare(struct store *s, const struct store_namespace_open *
                 ns->seen.chunk_bytes = req->chunk_bytes;
                 s->changes++;
         }
-        *ret = path_namespaces_ref(ns);
+        *ret = set_namespaces_ref(ns);
         return 0;
 }
 
-static const struct store_namespace *with_counts(const struct store *s, struct path_namespace *ns)
+static const struct store_namespace *with_counts(const struct store *s, struct set_namespace *ns)
 {
         if (!ns)
                 return NULL;
         ns->seen.chunks = ns->seen.bytes = 0;
-        for (unsigned i = 0; i < s->n_paths; i++) {
+        for (unsigned i = 0; i < s->n_volumes; i++) {
                 const struct store_namespace *part =
-                        path_is_up(s, i) ? volume_namespace_get(s->paths[i].volume, ns->seen.id)
-                                         : NULL;
+                        member_is_up(s, i) ? volume_namespace_get(s->volumes[i].volume, ns->seen.id)
+                                           : NULL;
 
                 if (!part)
                         continue;
@@ -327,7 +328,7 @@ static const struct store_namespace *with_counts(const struct store *s, struct p
 
 const struct store_namespace *store_namespace_get(const struct store *s, uint32_t id)
 {
-        return with_counts(s, path_namespaces_by_id(s, id));
+        return with_counts(s, set_namespaces_by_id(s, id));
 }
 
 const struct store_namespace *store_namespace_at(const struct store *s, unsigned i)
@@ -338,7 +339,7 @@ const struct store_namespace *store_namespace_at(const struct store *s, unsigned
 const struct store_namespace *store_namespace_find(const struct store *s, uint16_t tenant,
                                                    const char *name, size_t length)
 {
-        const struct path_namespace *ns = namespace_by_name(s, tenant, name, length);
+        const struct set_namespace *ns = namespace_by_name(s, tenant, name, length);
 
         return ns ? &ns->seen : NULL;
 }
@@ -348,23 +349,23 @@ uint64_t store_namespaces_version(const struct store *s)
         return s->changes;
 }
 
-/* The lists of the paths are ascending by id, too, so that each is passed through once. */
+/* The lists of the volumes are ascending by id, too, so that each is passed through once. */
 void store_namespaces_walk(const struct store *s, bool counted,
                            bool (*each)(void *userdata, const struct store_namespace *ns),
                            void *userdata)
 {
-        unsigned at[STORE_MAX_PATHS] = { 0 };
+        unsigned at[STORE_MAX_VOLUMES] = { 0 };
 
         for (unsigned i = 0; i < s->n_namespaces; i++) {
                 struct store_namespace ns = s->namespaces[i]->seen;
 
                 ns.chunks = ns.bytes = 0;
-                for (unsigned k = 0; counted && k < s->n_paths; k++) {
+                for (unsigned k = 0; counted && k < s->n_volumes; k++) {
                         const struct store_namespace *part;
 
-                        if (!path_is_up(s, k))
+                        if (!member_is_up(s, k))
                                 continue;
-                        while ((part = volume_namespace_at(s->paths[k].volume, at[k])) &&
+                        while ((part = volume_namespace_at(s->volumes[k].volume, at[k])) &&
                                part->id < ns.id)
                                 at[k]++;
                         if (!part || part->id != ns.id)

@@ -18,7 +18,7 @@ static void on_step(struct kio_request *req)
         struct store *s = container_of(req, struct store, sweep_io);
 
         s->sweeping = false;
-        if (s->stopping) { /* then nobody calls for a turn */
+        if (s->stopping) { /* then nobody calls for an iteration */
                 store_sweep(s);
                 store_nudge(s);
         }
@@ -32,19 +32,19 @@ void store_sweep(struct store *s)
         if (s->sweeping)
                 return;
         began_ns = clock_mono_ns();
-        for (unsigned n = 0; n < s->n_paths; n++) {
-                unsigned i = (s->sweep_path + n) % s->n_paths;
+        for (unsigned n = 0; n < s->n_volumes; n++) {
+                unsigned i = (s->sweep_volume + n) % s->n_volumes;
 
-                if (!path_has_volume(s, i) || !volume_is_sweeping(s->paths[i].volume))
+                if (!member_has_volume(s, i) || !volume_is_sweeping(s->volumes[i].volume))
                         continue;
                 if (stepped) {
-                        s->sweep_path = i;
+                        s->sweep_volume = i;
                         more = true;
                         break;
                 }
                 stepped = true;
-                more = volume_sweep(s->paths[i].volume);
-                volume_progress(s->paths[i].volume);
+                more = volume_sweep(s->volumes[i].volume);
+                volume_progress(s->volumes[i].volume);
         }
         if (stepped && s->sweep_times)
                 histogram_add(s->sweep_times, clock_mono_ns() - began_ns);
@@ -52,7 +52,7 @@ void store_sweep(struct store *s)
                 return;
         s->sweeping = true;
         s->sweep_io = (struct kio_request){
-                .op = KIO_CALL, /* of no path: it may not wait for a device */
+                .op = KIO_CALL, /* of no volume: it may not wait for a device */
                 .class = KIO_CLASS_GET,
                 .call = do_nothing,
                 .complete = on_step,

@@ -2,15 +2,15 @@
 /* The store's door: see store.h for the contract, internal.h for who does what behind it, README.md
  * for the format. Makes one store of several volumes, each of which is whole for itself.
  *
- * Opening goes by steps that all paths take together: prepare each; find out whether they are one
+ * Opening goes by steps that all volumes take together: prepare each; find out whether they are one
  * set; share out the limit; make the empty ones; open each; let each know what the others know.
- * From then on a turn runs the volumes and tells and answers what came of it, until nothing more
- * does. Loop thread; what blocks while the store is open runs as calls of the path it is about.
- * Owns struct store and the volumes.
+ * From then on an iteration runs the volumes and tells and answers what came of it, until nothing
+ * more does. Loop thread; what blocks while the store is open runs as calls of the volume it is
+ * about. Owns struct store and the volumes.
  *
- * Failures: while starting, a path of several whose device fails is left aside; what is a mistake
- * of the configuration, or leaves no path, refuses the start with one sentence. After that a
- * failure is a path's (health.c) or a request's. Once the store stops nobody calls for turns, and
+ * Failures: while starting, a volume of several whose device fails is left aside; what is a mistake
+ * of the configuration, or leaves no volume, refuses the start with one sentence. After that a
+ * failure is a volume's (health.c) or a request's. Once the store stops nobody calls for turns, and
  * whatever completes drains by itself. */
 #include "store/store.h"
 
@@ -33,15 +33,15 @@ static int check_params(const struct store_params *params, char ret_error[static
 {
         if (params->n_paths == 0 || !params->paths[0])
                 return store_error(ret_error, -EINVAL, "store.path: there must be one");
-        if (params->n_paths > STORE_MAX_PATHS)
+        if (params->n_paths > STORE_MAX_VOLUMES)
                 return store_error(ret_error, -EINVAL, "store.path: at most %u paths",
-                                   (unsigned)STORE_MAX_PATHS);
+                                   (unsigned)STORE_MAX_VOLUMES);
         if (!params->as_is &&
-            (params->limit / params->n_paths < PATHS_MIN_LIMIT || params->limit > INT64_MAX / 2))
-                return store_error(ret_error, -EINVAL,
-                                   "store.limit: %llu bytes, must be at least %u MiB%s",
-                                   (unsigned long long)params->limit, PATHS_MIN_LIMIT / 1024 / 1024,
-                                   params->n_paths > 1 ? " a path" : "");
+            (params->limit / params->n_paths < VOLUMES_MIN_LIMIT || params->limit > INT64_MAX / 2))
+                return store_error(
+                        ret_error, -EINVAL, "store.limit: %llu bytes, must be at least %u MiB%s",
+                        (unsigned long long)params->limit, VOLUMES_MIN_LIMIT / 1024 / 1024,
+                        params->n_paths > 1 ? " a path" : "");
         if (!evict_policy_exists(params->policy))
                 return store_error(ret_error, -EINVAL, "eviction.policy: there is no \"%s\"",
                                    params->policy);
@@ -59,7 +59,7 @@ static int check_params(const struct store_params *params, char ret_error[static
         return 0;
 }
 
-int store_prepare_volume(struct path *p, int lock_fd, struct volume **ret,
+int store_prepare_volume(struct member *p, int lock_fd, struct volume **ret,
                          char ret_error[static STORE_ERROR_BYTES])
 {
         return volume_prepare(ret,
@@ -83,26 +83,26 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
         s = calloc(1, sizeof(*s));
         if (!s)
                 return store_error(ret_error, -ENOMEM, "out of memory");
-        list_init(&s->spreads);
+        list_init(&s->fan_outs);
         list_init(&s->removals);
         list_init(&s->held);
         list_init(&s->done);
-        pass_init(s);
+        sync_all_init(s);
         s->params = *params;
         s->params.paths = NULL; /* the caller's */
         s->policy = strdup(params->policy);
         s->params.policy = s->policy;
-        s->n_paths = params->n_paths;
+        s->n_volumes = params->n_paths;
         s->ops = (struct volume_ops){
-                .put_done = homes_put_done,
+                .put_done = placement_put_done,
                 .bypassed = health_on_bypassed,
                 .doubtful = health_on_doubtful,
                 .full = health_on_full,
-                .home = s->n_paths > 1 ? homes_of : NULL,
+                .placement = s->n_volumes > 1 ? placement_of : NULL,
                 .userdata = s,
         };
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct path *p = &s->paths[i];
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                struct member *p = &s->volumes[i];
 
                 p->store = s;
                 p->number = i;
@@ -110,12 +110,12 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
                 if (!s->policy || !p->name)
                         return store_error(ret_error, -ENOMEM, "out of memory");
         }
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct path *p = &s->paths[i];
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                struct member *p = &s->volumes[i];
 
                 r = store_prepare_volume(p, -1, &p->volume, p->error);
                 if (r == 0) {
-                        health_set_state(p, STORE_PATH_UP, "");
+                        health_set_state(p, STORE_VOLUME_UP, "");
                         p->since_ms = 0;
                         continue;
                 }
@@ -123,30 +123,30 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
                         return store_error(ret_error, r, "%s", p->error);
                 if (failed++ == 0)
                         store_error(ret_error, r, "%s", p->error);
-                p->state = STORE_PATH_BYPASSED;
+                p->state = STORE_VOLUME_BYPASSED;
                 p->news = true;
-                path_set_reason(p, p->error);
+                member_set_reason(p, p->error);
         }
         if (s->up == 0)
                 return r;
-        r = set_check(s, ret_error);
+        r = membership_check(s, ret_error);
         if (r == 0)
-                r = set_found(s, ret_error);
+                r = membership_found(s, ret_error);
         if (r < 0)
                 return r;
-        shares_give_out(s);
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct path *p = &s->paths[i];
+        capacity_give_out(s);
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                struct member *p = &s->volumes[i];
 
                 if (!p->volume)
                         continue;
                 if (volume_is_fresh(p->volume)) {
-                        if (s->set_count == PATHS_SET_MAX)
+                        if (s->set_count == VOLUMES_SET_MAX)
                                 return store_error(
                                         ret_error, -ENOSPC,
-                                        "%s: cannot be added: the store has had %u paths "
+                                        "%s: cannot be added: the store has had %u volumes "
                                         "already",
-                                        p->name, (unsigned)PATHS_SET_MAX);
+                                        p->name, (unsigned)VOLUMES_SET_MAX);
                         r = volume_make(p->volume, s->in_set ? s->set : NULL, s->set_count,
                                         s->set_count + 1, p->error);
                         if (r < 0) {
@@ -159,34 +159,34 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
                         s->set_count++;
                 }
         }
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (s->paths[i].volume)
-                        set_prepare_superblock(&s->paths[i], s->paths[i].volume);
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (s->volumes[i].volume)
+                        membership_prepare_superblock(&s->volumes[i], s->volumes[i].volume);
         *ret = TAKE_PTR(s);
         return 0;
 }
 
-unsigned store_lock_fds(const struct store *s, int ret_fds[static STORE_MAX_PATHS])
+unsigned store_lock_fds(const struct store *s, int ret_fds[static STORE_MAX_VOLUMES])
 {
         unsigned n = 0;
 
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_has_volume(s, i))
-                        ret_fds[n++] = volume_lock_fd(s->paths[i].volume);
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_has_volume(s, i))
+                        ret_fds[n++] = volume_lock_fd(s->volumes[i].volume);
         return n;
 }
 
 int store_probe_fd(const struct store *s)
 {
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_has_volume(s, i))
-                        return volume_probe_fd(s->paths[i].volume);
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_has_volume(s, i))
+                        return volume_probe_fd(s->volumes[i].volume);
         return -1;
 }
 
-const char *store_path(const struct store *s, unsigned i)
+const char *store_volume_path(const struct store *s, unsigned i)
 {
-        return i < s->n_paths ? s->paths[i].name : NULL;
+        return i < s->n_volumes ? s->volumes[i].name : NULL;
 }
 
 int store_open(struct store *s, struct kio *io, char ret_error[static 512])
@@ -194,8 +194,8 @@ int store_open(struct store *s, struct kio *io, char ret_error[static 512])
         int r = -EIO;
 
         s->io = io;
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct path *p = &s->paths[i];
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                struct member *p = &s->volumes[i];
                 int failed;
 
                 if (!p->volume)
@@ -206,23 +206,23 @@ int store_open(struct store *s, struct kio *io, char ret_error[static 512])
                 if (!health_may_start_without(s, failed))
                         return store_error(ret_error, failed, "%s", p->error);
                 r = store_error(ret_error, failed, "%s", p->error);
-                health_set_state(p, STORE_PATH_BYPASSED, p->error);
+                health_set_state(p, STORE_VOLUME_BYPASSED, p->error);
                 p->since_ms = 0;
                 p->news = true;
         }
         if (s->up == 0)
                 return r;
-        r = set_join_all(s, ret_error);
+        r = membership_join_all(s, ret_error);
         if (r < 0)
                 return r;
         s->open = true;
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct path *p = &s->paths[i];
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                struct member *p = &s->volumes[i];
 
                 if (p->emptied)
-                        health_tell(p, STORE_PATH_IS_EMPTIED, "");
+                        health_tell(p, STORE_VOLUME_IS_EMPTIED, "");
                 if (p->news)
-                        health_tell(p, STORE_PATH_IS_BYPASSED, p->reason);
+                        health_tell(p, STORE_VOLUME_IS_BYPASSED, p->reason);
                 p->news = p->emptied = false;
         }
         return 0;
@@ -231,10 +231,10 @@ int store_open(struct store *s, struct kio *io, char ret_error[static 512])
 /* --- turning --- */
 
 /* Tells and answers what is due. */
-void store_drain(struct store *s)
+void store_reap(struct store *s)
 {
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                struct path *p = &s->paths[i];
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                struct member *p = &s->volumes[i];
 
                 if (p->news)
                         health_tell_news(p);
@@ -243,8 +243,8 @@ void store_drain(struct store *s)
                 if (p->numbering)
                         health_number_when_marked(p);
         }
-        pass_turn(s);
-        spread_answer_due(s);
+        sync_all_iterate(s);
+        fan_out_answer_due(s);
 }
 
 static int do_nothing(struct kio_request *req)
@@ -258,7 +258,7 @@ static void nudged(struct kio_request *req)
         struct store *s = container_of(req, struct store, nudge_io);
 
         s->nudged = false;
-        store_drain(s);
+        store_reap(s);
 }
 
 void store_nudge(struct store *s)
@@ -275,17 +275,18 @@ void store_nudge(struct store *s)
         kio_flush(s->io);
 }
 
-void store_turn(struct store *s)
+void store_iterate(struct store *s)
 {
         if (!s->open)
                 return;
         store_sweep(s);
         do {
                 s->again = false;
-                for (unsigned i = 0; i < s->n_paths; i++)
-                        if (path_has_volume(s, i) && !(s->paths[i].calling && s->paths[i].resting))
-                                volume_turn(s->paths[i].volume);
-                store_drain(s);
+                for (unsigned i = 0; i < s->n_volumes; i++)
+                        if (member_has_volume(s, i) &&
+                            !(s->volumes[i].calling && s->volumes[i].resting))
+                                volume_iterate(s->volumes[i].volume);
+                store_reap(s);
         } while (s->again);
 }
 
@@ -293,8 +294,8 @@ uint64_t store_deadline_ns(const struct store *s)
 {
         uint64_t soonest = 0;
 
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                uint64_t at = path_is_up(s, i) ? volume_deadline_ns(s->paths[i].volume) : 0;
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                uint64_t at = member_is_up(s, i) ? volume_deadline_ns(s->volumes[i].volume) : 0;
 
                 if (at && (soonest == 0 || at < soonest))
                         soonest = at;
@@ -307,22 +308,22 @@ void store_stop(struct store *s)
         if (!s)
                 return;
         s->stopping = true;
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                health_stop(&s->paths[i]);
-                if (path_has_volume(s, i))
-                        volume_stop(s->paths[i].volume);
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                health_stop(&s->volumes[i]);
+                if (member_has_volume(s, i))
+                        volume_stop(s->volumes[i].volume);
         }
         if (s->open)
-                store_drain(s);
+                store_reap(s);
 }
 
 uint64_t store_pending(const struct store *s)
 {
         uint64_t pending = s->waiting + s->nudged + s->sweeping;
 
-        for (unsigned i = 0; i < s->n_paths; i++)
-                pending += s->paths[i].calling +
-                           (path_has_volume(s, i) ? volume_pending(s->paths[i].volume) : 0);
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                pending += s->volumes[i].calling +
+                           (member_has_volume(s, i) ? volume_pending(s->volumes[i].volume) : 0);
         return pending;
 }
 
@@ -330,12 +331,12 @@ struct store *store_close(struct store *s)
 {
         if (!s)
                 return NULL;
-        for (unsigned i = 0; i < s->n_paths; i++) {
-                volume_close(s->paths[i].volume);
-                free(s->paths[i].name);
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                volume_close(s->volumes[i].volume);
+                free(s->volumes[i].name);
         }
-        spread_fini(s);
-        path_namespaces_fini(s);
+        fan_out_fini(s);
+        set_namespaces_fini(s);
         free(s->tenant_limits);
         free(s->policy);
         free(s);
@@ -346,34 +347,34 @@ struct store *store_close(struct store *s)
 
 static bool is_walked(const struct store *s, unsigned i)
 {
-        return path_has_volume(s, i) && volume_is_open(s->paths[i].volume);
+        return member_has_volume(s, i) && volume_is_open(s->volumes[i].volume);
 }
 
 void store_set_watch(struct store *s, const struct store_watch *watch)
 {
         s->watch = watch;
-        for (unsigned i = 0; i < s->n_paths; i++)
+        for (unsigned i = 0; i < s->n_volumes; i++)
                 if (is_walked(s, i))
-                        volume_set_watch(s->paths[i].volume, watch);
+                        volume_set_watch(s->volumes[i].volume, watch);
 }
 
 void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                 void *userdata)
 {
-        unsigned path = (unsigned)(*cursor >> STORE_WALK_RECORD_BITS);
+        unsigned volume = (unsigned)(*cursor >> STORE_WALK_RECORD_BITS);
         uint32_t record = (uint32_t)*cursor;
 
-        while (path < s->n_paths && !is_walked(s, path)) {
-                path++;
+        while (volume < s->n_volumes && !is_walked(s, volume)) {
+                volume++;
                 record = 0;
         }
-        if (path < s->n_paths &&
-            !volume_walk(s->paths[path].volume, &record, looks, each, userdata)) {
-                path++;
+        if (volume < s->n_volumes &&
+            !volume_walk(s->volumes[volume].volume, &record, looks, each, userdata)) {
+                volume++;
                 record = 0;
         }
-        *cursor = path < s->n_paths ? store_walk_at(path, record) : STORE_WALK_END;
+        *cursor = volume < s->n_volumes ? store_walk_at(volume, record) : STORE_WALK_END;
 }
 
 /* --- reading back --- */
@@ -381,18 +382,18 @@ void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
 void store_set_scrub(struct store *s, const struct store_scrub *scrub)
 {
         s->params.scrub = *scrub;
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_has_volume(s, i))
-                        volume_set_scrub(s->paths[i].volume, scrub);
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_has_volume(s, i))
+                        volume_set_scrub(s->volumes[i].volume, scrub);
 }
 
 int store_verify(struct store *s, struct store_verify *req)
 {
-        req->paths = s->n_paths;
-        if (req->path >= s->n_paths)
+        req->volumes = s->n_volumes;
+        if (req->volume >= s->n_volumes)
                 return STORE_MISS;
-        return path_is_up(s, req->path) ? volume_verify(s->paths[req->path].volume, req)
-                                        : STORE_BYPASSED;
+        return member_is_up(s, req->volume) ? volume_verify(s->volumes[req->volume].volume, req)
+                                            : STORE_BYPASSED;
 }
 
 /* --- what is seen from outside --- */
@@ -401,9 +402,9 @@ uint64_t store_max_chunk(const struct store *s)
 {
         uint64_t bytes = UINT64_MAX;
 
-        for (unsigned i = 0; i < s->n_paths; i++)
-                if (path_has_volume(s, i) && volume_max_chunk(s->paths[i].volume) > 0)
-                        bytes = MIN(bytes, volume_max_chunk(s->paths[i].volume));
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_has_volume(s, i) && volume_max_chunk(s->volumes[i].volume) > 0)
+                        bytes = MIN(bytes, volume_max_chunk(s->volumes[i].volume));
         return bytes == UINT64_MAX ? 0 : bytes;
 }
 
@@ -469,12 +470,12 @@ void store_get_stats(const struct store *s, struct store_stats *ret)
 {
         struct store_stats sum = { .direct = true, .direct_reason = "", .clean_start = true };
 
-        for (unsigned i = 0; i < s->n_paths; i++) {
+        for (unsigned i = 0; i < s->n_volumes; i++) {
                 struct store_stats one;
 
-                if (!path_has_volume(s, i))
+                if (!member_has_volume(s, i))
                         continue;
-                volume_get_stats(s->paths[i].volume, &one);
+                volume_get_stats(s->volumes[i].volume, &one);
                 add_stats(&sum, &one);
         }
         sum.limit = s->params.limit;
@@ -483,13 +484,13 @@ void store_get_stats(const struct store *s, struct store_stats *ret)
         *ret = sum;
 }
 
-bool store_get_path_stats(const struct store *s, unsigned i, struct store_path_stats *ret)
+bool store_get_volume_stats(const struct store *s, unsigned i, struct store_volume_stats *ret)
 {
-        const struct path *p = &s->paths[i];
+        const struct member *p = &s->volumes[i];
 
-        if (i >= s->n_paths)
+        if (i >= s->n_volumes)
                 return false;
-        *ret = (struct store_path_stats){
+        *ret = (struct store_volume_stats){
                 .path = p->name,
                 .state = p->state,
                 .reason = p->reason,
@@ -507,7 +508,7 @@ bool store_get_path_stats(const struct store *s, unsigned i, struct store_path_s
         return true;
 }
 
-unsigned store_paths_up(const struct store *s)
+unsigned store_volumes_up(const struct store *s)
 {
         return (unsigned)__builtin_popcount(s->up);
 }

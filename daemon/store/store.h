@@ -2,9 +2,10 @@
 /* The store: chunks on disk, and the only door to them. See README.md beside it for the format and
  * for what survives which crash.
  *
- * A store has one or several paths, on devices of their own. A chunk lies on one of them. A path
- * that fails, hangs, or is suspended is bypassed: what lies there is a miss, puts go to the others,
- * and what waits for it ends. With all paths bypassed every look-up is a miss and no put is taken.
+ * A store has one or several volumes, on devices of their own. A chunk lies on one of them. A
+ * volume that fails, hangs, or is suspended is bypassed: what lies there is a miss, puts go to the
+ * others, and what waits for it ends. With all volumes bypassed every look-up is a miss and no put
+ * is taken.
  *
  * Everything here runs on the loop thread. Opening and closing block; the rest answers at once or
  * through the request's complete(). A request belongs to the store from the call until complete();
@@ -26,27 +27,27 @@
 struct histogram;
 struct store;
 
-enum store_path_state {
-        STORE_PATH_UP,
-        STORE_PATH_BYPASSED,  /* it failed, or hangs, or could not be opened */
-        STORE_PATH_SUSPENDED, /* by hand */
-        STORE_PATH_RESUMING,
-        STORE_PATH_STATE_END,
+enum store_volume_state {
+        STORE_VOLUME_UP,
+        STORE_VOLUME_BYPASSED,  /* it failed, or hangs, or could not be opened */
+        STORE_VOLUME_SUSPENDED, /* by hand */
+        STORE_VOLUME_RESUMING,
+        STORE_VOLUME_STATE_END,
 };
 
 /* Step one of opening, before there is any I/O ring: makes or checks the directories, takes the
  * locks (retrying for lock_wait_ms while another holds them), reads the superblocks, probes
- * O_DIRECT. A path that cannot be opened is left bypassed if another can.
+ * O_DIRECT. A volume that cannot be opened is left bypassed if another can.
  *
  * Errors: -EBUSY: another daemon has it; -EPROTO: not a store, or of a version or with a flag this
- * build does not know; others as the world says. `ret_error` gets one clear sentence with the path.
- * 0 else. */
+ * build does not know; others as the world says. `ret_error` gets one clear sentence with the
+ * volume. 0 else. */
 int store_prepare(struct store **ret, const struct store_params *params,
                   char ret_error[static 512]);
 
-/* Descriptors to register with every ring, of the paths that could be opened; n <= STORE_MAX_PATHS.
- * A file to probe reads with. Borrowed. */
-unsigned store_lock_fds(const struct store *s, int ret_fds[static STORE_MAX_PATHS]);
+/* Descriptors to register with every ring, of the volumes that could be opened; n <=
+ * STORE_MAX_VOLUMES. A file to probe reads with. Borrowed. */
+unsigned store_lock_fds(const struct store *s, int ret_fds[static STORE_MAX_VOLUMES]);
 int store_probe_fd(const struct store *s);
 
 /* Step two: reads the tables, makes the index, enforces a lowered limit. From here on I/O goes
@@ -61,7 +62,7 @@ struct store *store_close(struct store *s);
 
 /* Regular work: prewriting, namespaces and purges to disk, partial table pages. Call at the end of
  * a loop turn. */
-void store_turn(struct store *s);
+void store_iterate(struct store *s);
 /* Looks for operations that hang. Call it about once a second; it completes requests. */
 void store_tick(struct store *s);
 
@@ -112,8 +113,8 @@ int store_find(const struct store *s, uint32_t namespace_id, const struct key *k
 void store_touch(struct store *s, struct store_ref ref);
 /* For many store_find() or store_touch() in a row: their memory is fetched together. Step 0 for
  * each of a few, a little later step 1, a little later the call. */
-void store_prefetch(const struct store *s, uint64_t hash, unsigned step);
-void store_prefetch_touch(const struct store *s, struct store_ref ref, unsigned step);
+void store_warm(const struct store *s, uint64_t hash, unsigned step);
+void store_warm_touch(const struct store *s, struct store_ref ref, unsigned step);
 
 /* Takes a slot, evicting if it must, and writes payload, then table; it is in the index once both
  * are written. 0: complete() will follow. STORE_EXISTS, STORE_FULL, STORE_TOO_LARGE, STORE_BYPASSED
@@ -128,25 +129,25 @@ void store_sync(struct store *s, struct store_put *req);
 /* 0: complete() will follow. STORE_MISS, STORE_TOO_LARGE (room): it will not. The slot is pinned
  * meanwhile. */
 int store_get(struct store *s, struct store_get *req);
-/* Which path it is read from, for `ref` of store_find(). */
+/* Which volume it is read from, for `ref` of store_find(). */
 unsigned store_path_of(struct store_ref ref);
 /* Is it used? What is asked of one that is not ends at once. */
-bool store_path_is_up(const struct store *s, unsigned path);
+bool store_path_is_up(const struct store *s, unsigned volume);
 /* Is a store_get() of it under way? For `ref` of store_find(). */
 bool store_is_reading(const struct store *s, struct store_ref ref);
 
-/* Drops the chunk and appends a tombstone on each path. 0, STORE_MISS, -ENOMEM (it may still be
- * there). A put of the key in flight is not found; what lies on a path that is aside is, unless all
- * of that path is lost already.
- * Until the tombstone is written a kill may bring the chunk back: see store_settle_drops(). */
+/* Drops the chunk and appends a tombstone on each volume. 0, STORE_MISS, -ENOMEM (it may still be
+ * there). A put of the key in flight is not found; what lies on a volume that is aside is, unless
+ * all of that volume is lost already. Until the tombstone is written a kill may bring the chunk
+ * back: see store_settle_drops(). */
 int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash);
 /* The same of a key that the caller has found elsewhere: nothing that may still be on a disk comes
  * back, though the store does not find it. */
 int store_forget(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash);
 
-/* Completes once no kill, and no path that comes back, can bring back what was dropped before this
- * call: the tombstones are written. As store_sync(): of `req` only complete() is read, and the rest
- * is the store's until then; result is 0, or STORE_BYPASSED if something that was dropped, by
+/* Completes once no kill, and no volume that comes back, can bring back what was dropped before
+ * this call: the tombstones are written. As store_sync(): of `req` only complete() is read, and the
+ * rest is the store's until then; result is 0, or STORE_BYPASSED if something that was dropped, by
  * anyone, may come back. */
 void store_settle_drops(struct store *s, struct store_put *req);
 
@@ -171,7 +172,7 @@ unsigned store_list(const struct store *s, uint32_t namespace_id, uint64_t *curs
 void store_set_watch(struct store *s, const struct store_watch *watch);
 
 #define STORE_WALK_END UINT64_MAX
-/* All chunks of all namespaces that the watch is told of, those of paths that are left aside
+/* All chunks of all namespaces that the watch is told of, those of volumes that are left aside
  * included, in an order that stays: from *cursor on, 0 at first, looks at no more than `looks`
  * places; at the end the cursor is STORE_WALK_END. What changes at places below the cursor has to
  * be heard of by the watch, the rest is met. */
@@ -186,17 +187,18 @@ void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
  * interval after opening, at most an hour. A pass under way goes on with what is new. */
 void store_set_scrub(struct store *s, const struct store_scrub *scrub);
 
-/* 0: complete() will follow. STORE_MISS (no such path), STORE_FULL (too many at once),
+/* 0: complete() will follow. STORE_MISS (no such volume), STORE_FULL (too many at once),
  * STORE_BYPASSED: it will not. */
 int store_verify(struct store *s, struct store_verify *req);
 
-/* When store_turn() is to be called again though nothing completes, CLOCK_MONOTONIC; 0: never. */
+/* When store_iterate() is to be called again though nothing completes, CLOCK_MONOTONIC; 0: never.
+ */
 uint64_t store_deadline_ns(const struct store *s);
 
 /* --- tenants --- */
 
 /* A tenant's chunks lie in files of its own. What they take, in whole slots, and may take over all
- * paths, each in its share; 0: no limit. Over it the tenant's own coldest ones go. */
+ * volumes, each in its share; 0: no limit. Over it the tenant's own coldest ones go. */
 struct store_tenant_usage {
         uint64_t bytes, limit; /* limit: UINT64_MAX is none */
 };
@@ -205,14 +207,14 @@ void store_get_tenant(const struct store *s, uint16_t tenant, struct store_tenan
 
 /* --- what is seen from outside --- */
 
-/* Sums over all paths that are open; what is counted of a path goes on counting when it is resumed.
- * `bypassed`: all are. */
+/* Sums over all volumes that are open; what is counted of a volume goes on counting when it is
+ * resumed. `bypassed`: all are. */
 void store_get_stats(const struct store *s, struct store_stats *ret);
-const char *store_path(const struct store *s, unsigned i);
+const char *store_volume_path(const struct store *s, unsigned i);
 
-struct store_path_stats {
+struct store_volume_stats {
         const char *path;
-        enum store_path_state state;
+        enum store_volume_state state;
         const char *reason;     /* of being bypassed; "" */
         uint64_t since_ms;      /* of the state, Unix time; 0: the start */
         uint64_t bypasses;      /* by itself or by hand, since the start */
@@ -224,24 +226,24 @@ struct store_path_stats {
         uint64_t oldest_ns;     /* age of the oldest operation at the device */
         struct store_stats stats;
 };
-/* Of path i; false past the end. */
-bool store_get_path_stats(const struct store *s, unsigned i, struct store_path_stats *ret);
-unsigned store_paths_up(const struct store *s);
+/* Of volume i; false past the end. */
+bool store_get_volume_stats(const struct store *s, unsigned i, struct store_volume_stats *ret);
+unsigned store_volumes_up(const struct store *s);
 
 /* --- by hand --- */
 
 struct store_device {
-        unsigned path;
+        unsigned volume;
         /* 0: done. STORE_BUSY. STORE_EXISTS: it is in that state already. -errno: the device, with
          * `text`. */
         int result;
         char text[512];
         void (*complete)(struct store_device *req); /* may run within the call */
 };
-/* Bypasses the path when all that was begun has been written. A path that is bypassed already is
- * only marked so. */
+/* Bypasses the volume when all that was begun has been written. A volume that is bypassed already
+ * is only marked so. */
 void store_suspend(struct store *s, struct store_device *req);
-/* Probes the device with real I/O, reads the path's tables as a start does, off the loop, and uses
- * it again. That needs memory for a second index of it while it lasts, and about a second for a
- * million chunks. */
+/* Probes the device with real I/O, reads the volume's tables as a start does, off the loop, and
+ * uses it again. That needs memory for a second index of it while it lasts, and about a second for
+ * a million chunks. */
 void store_resume(struct store *s, struct store_device *req);

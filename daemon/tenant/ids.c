@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names of tenants to numbers. They are kept as namespaces of a tenant that nobody can be: these
- * are written before anything refers to them, to every path, and are never forgotten; and a store
+ * are written before anything refers to them, to every volume, and are never forgotten; and a store
  * that knows no tenants needs no new format for it.
  *
  * A new name gets the lowest number that no name ever had. Runs at the start, on the loop thread,
@@ -33,7 +33,7 @@ static int number_of(const struct store_namespace *ns)
                 return -1;
         errno = 0;
         number = strtoul(ns->fingerprint + 7, &end, 10);
-        return errno == 0 && strcmp(end, "\n") == 0 && number < TENANT_NUMBERS ? (int)number : -1;
+        return errno == 0 && strcmp(end, "\n") == 0 && number < TENANT_IDS ? (int)number : -1;
 }
 
 /* Marks the numbers in use. */
@@ -41,11 +41,11 @@ static int look_at_all(const struct store *store, bool *used, char *ret_error)
 {
         const struct store_namespace *ns;
 
-        memset(used, 0, TENANT_NUMBERS);
+        memset(used, 0, TENANT_IDS);
         for (unsigned i = 0; (ns = store_namespace_at(store, i)); i++) {
                 int number;
 
-                if (ns->tenant != TENANT_NUMBERS)
+                if (ns->tenant != TENANT_IDS)
                         continue;
                 number = number_of(ns);
                 if (number < 0 || used[number]) {
@@ -59,15 +59,15 @@ static int look_at_all(const struct store *store, bool *used, char *ret_error)
         }
         /* What has lost its name is nobody's, and not the next tenant's. */
         for (unsigned i = 0; (ns = store_namespace_at(store, i)); i++)
-                if (ns->tenant != TENANT_NUMBERS)
+                if (ns->tenant != TENANT_IDS)
                         used[ns->tenant] = true;
         return 0;
 }
 
-uint16_t tenant_number_of(const struct store *store, const char *name)
+uint16_t tenant_id_of(const struct store *store, const char *name)
 {
         const struct store_namespace *ns =
-                store_namespace_find(store, TENANT_NUMBERS, name, strlen(name));
+                store_namespace_find(store, TENANT_IDS, name, strlen(name));
 
         return ns ? (uint16_t)number_of(ns) : 0;
 }
@@ -81,12 +81,12 @@ static bool has_number(void *userdata, const struct store_namespace *ns)
 {
         struct name_search *search = userdata;
 
-        if (ns->tenant == TENANT_NUMBERS && number_of(ns) == search->number)
+        if (ns->tenant == TENANT_IDS && number_of(ns) == search->number)
                 search->name = ns->name;
         return !search->name;
 }
 
-const char *tenant_number_name(const struct store *store, uint16_t number)
+const char *tenant_id_name(const struct store *store, uint16_t number)
 {
         struct name_search search = { .number = number };
 
@@ -117,7 +117,7 @@ static void opening_init(struct opening *op, const char *name, unsigned number,
 
         op->all = all;
         op->req = (struct store_namespace_open){
-                .tenant = TENANT_NUMBERS,
+                .tenant = TENANT_IDS,
                 .name = name,
                 .name_length = (uint16_t)strlen(name),
                 .fingerprint = op->fingerprint,
@@ -127,7 +127,7 @@ static void opening_init(struct opening *op, const char *name, unsigned number,
         };
 }
 
-/* Lets the store work until all are written: they go together, and one sync serves them. A path
+/* Lets the store work until all are written: they go together, and one sync serves them. A volume
  * that hangs is bypassed meanwhile, as it is later. */
 static int wait_for(struct store *store, struct kio *io, const unsigned *left)
 {
@@ -139,7 +139,7 @@ static int wait_for(struct store *store, struct kio *io, const unsigned *left)
                 if (clock_mono_ns() > late)
                         return -ETIMEDOUT;
                 store_tick(store);
-                store_turn(store);
+                store_iterate(store);
                 kio_flush(io);
                 if (*left > 0)
                         (void)poll(&p, 1, POLL_MS);
@@ -148,22 +148,22 @@ static int wait_for(struct store *store, struct kio *io, const unsigned *left)
         return 0;
 }
 
-int tenant_numbers_assign(struct store *store, struct kio *io, const char *const *names, unsigned n,
-                          uint16_t *ret_numbers, char ret_error[static 256])
+int tenant_ids_assign(struct store *store, struct kio *io, const char *const *names, unsigned n,
+                      uint16_t *ret_numbers, char ret_error[static 256])
 {
-        _cleanup_(freep) bool *used = malloc(TENANT_NUMBERS);
+        _cleanup_(freep) bool *used = malloc(TENANT_IDS);
         /* The store's while it writes. */
         struct openings *all = calloc(1, sizeof(*all) + n * sizeof(all->ops[0]));
         unsigned number = 1;
         int r = used && all ? look_at_all(store, used, ret_error) : -ENOMEM;
 
         for (unsigned i = 0; r == 0 && i < n; i++) {
-                ret_numbers[i] = tenant_number_of(store, names[i]);
+                ret_numbers[i] = tenant_id_of(store, names[i]);
                 if (ret_numbers[i] != 0 || strcmp(names[i], "default") == 0)
                         continue;
-                while (number < TENANT_NUMBERS && used[number])
+                while (number < TENANT_IDS && used[number])
                         number++;
-                if (number == TENANT_NUMBERS) {
+                if (number == TENANT_IDS) {
                         r = -ENOSPC;
                         break;
                 }

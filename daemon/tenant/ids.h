@@ -11,14 +11,14 @@ struct store;
 
 /* The tenant of namespaces that are nobody's: each has a tenant's name and, as its fingerprint,
  * that tenant's number. */
-enum { TENANT_NUMBERS = UINT16_MAX };
+enum { TENANT_IDS = UINT16_MAX };
 
 /* At the start, while nothing else is under way: looks the names up, gives numbers to new ones and
  * waits until these are on stable storage. 0; -EUCLEAN: the store contradicts itself; -errno; a
  * sentence in `ret_error`. */
 /* The name that has this number, NULL: none; and the number of a name, 0: none. */
-const char *tenant_number_name(const struct store *store, uint16_t number);
-uint16_t tenant_number_of(const struct store *store, const char *name);
+const char *tenant_id_name(const struct store *store, uint16_t number);
+uint16_t tenant_id_of(const struct store *store, const char *name);
 
-int tenant_numbers_assign(struct store *store, struct kio *io, const char *const *names, unsigned n,
-                          uint16_t *ret_numbers, char ret_error[static 256]);
+int tenant_ids_assign(struct store *store, struct kio *io, const char *const *names, unsigned n,
+                      uint16_t *ret_numbers, char ret_error[static 256]);

@@ -24,29 +24,29 @@ struct ids {
 
 /* One of the three that are charged. */
 struct level {
-        struct tenant_limits most;
-        uint64_t used[TENANT_THINGS];
+        struct quota_limits most;
+        uint64_t used[QUOTA_THINGS];
 };
 
 struct tenant {
         char *name;
         struct ids users, groups;
         struct level level;
-        uint64_t refused[TENANT_THINGS];
+        uint64_t refused[QUOTA_THINGS];
 };
 
-struct tenant_user {
+struct quota_user {
         struct list_node node; /* in its bucket */
         uid_t uid;
-        uint64_t used[TENANT_THINGS];
+        uint64_t used[QUOTA_THINGS];
 };
 
-struct tenants {
+struct quotas {
         struct tenant list[TENANTS_MAX];
         unsigned n;
         struct ids admin_users, admin_groups;
         struct level all;
-        struct tenant_limits user_limits;
+        struct quota_limits user_limits;
         struct list_node users[USER_BUCKETS]; /* by uid: those with a connection */
         uint64_t n_users;
 };
@@ -98,13 +98,13 @@ static int resolve(struct ids *ret, char *const *names, unsigned n, bool groups,
         return 0;
 }
 
-DEFINE_CLEANUP(struct tenants *, tenants_free);
+DEFINE_CLEANUP(struct quotas *, quotas_free);
 
-int tenants_new(struct tenants **ret, const struct tenant_params *params, unsigned n,
-                const struct tenant_access *admins, const struct tenant_limits *all,
-                const struct tenant_limits *user, char ret_error[static 256])
+int quotas_new(struct quotas **ret, const struct quota_params *params, unsigned n,
+               const struct quota_access *admins, const struct quota_limits *all,
+               const struct quota_limits *user, char ret_error[static 256])
 {
-        _cleanup_(tenants_freep) struct tenants *t = calloc(1, sizeof(*t));
+        _cleanup_(quotas_freep) struct quotas *t = calloc(1, sizeof(*t));
         int r;
 
         assert(n > 0 && n <= TENANTS_MAX);
@@ -118,7 +118,7 @@ int tenants_new(struct tenants **ret, const struct tenant_params *params, unsign
             (r = resolve(&t->admin_groups, admins->groups, admins->n_groups, true, ret_error)) < 0)
                 return r;
         for (t->n = 0; t->n < n; t->n++) {
-                const struct tenant_access *access = &params[t->n].access;
+                const struct quota_access *access = &params[t->n].access;
                 struct tenant *tenant = &t->list[t->n];
 
                 tenant->level.most = params[t->n].limits;
@@ -139,7 +139,7 @@ int tenants_new(struct tenants **ret, const struct tenant_params *params, unsign
         return 0;
 }
 
-struct tenants *tenants_free(struct tenants *t)
+struct quotas *quotas_free(struct quotas *t)
 {
         if (!t)
                 return NULL;
@@ -155,14 +155,14 @@ struct tenants *tenants_free(struct tenants *t)
         return NULL;
 }
 
-void tenants_set_limits(struct tenants *t, unsigned tenant, const struct tenant_limits *limits)
+void quotas_set_limits(struct quotas *t, unsigned tenant, const struct quota_limits *limits)
 {
         assert(tenant < t->n);
         t->list[tenant].level.most = *limits;
 }
 
-void tenants_set_common_limits(struct tenants *t, const struct tenant_limits *all,
-                               const struct tenant_limits *user)
+void quotas_set_common_limits(struct quotas *t, const struct quota_limits *all,
+                              const struct quota_limits *user)
 {
         t->all.most = *all;
         t->user_limits = *user;
@@ -193,8 +193,8 @@ static bool is_among(const struct ids *users, const struct ids *groups, const st
         return false;
 }
 
-int tenants_identify(const struct tenants *t, const struct peer *p, unsigned *ret_tenant,
-                     bool *ret_admin)
+int quotas_identify(const struct quotas *t, const struct peer *p, unsigned *ret_tenant,
+                    bool *ret_admin)
 {
         const struct tenant *last = &t->list[TENANT_DEFAULT];
         bool nobody = p->uid == UID_NOBODY && geteuid() != UID_NOBODY;
@@ -211,7 +211,7 @@ int tenants_identify(const struct tenants *t, const struct peer *p, unsigned *re
                         return 0;
                 }
         if (!anyone && !admin && !is_among(&last->users, &last->groups, p))
-                return TENANT_REFUSED;
+                return QUOTA_REFUSED;
         *ret_tenant = TENANT_DEFAULT;
         *ret_admin = admin;
         return 0;
@@ -219,18 +219,18 @@ int tenants_identify(const struct tenants *t, const struct peer *p, unsigned *re
 
 /* --- what it holds --- */
 
-uid_t tenant_user_uid(const struct tenant_user *user)
+uid_t quota_user_uid(const struct quota_user *user)
 {
         return user->uid;
 }
 
-static struct tenant_user *user_get(struct tenants *t, uid_t uid)
+static struct quota_user *user_get(struct quotas *t, uid_t uid)
 {
         struct list_node *bucket = &t->users[uid % USER_BUCKETS];
-        struct tenant_user *user;
+        struct quota_user *user;
 
         list_for_each (bucket, n) {
-                user = container_of(n, struct tenant_user, node);
+                user = container_of(n, struct quota_user, node);
                 if (user->uid == uid)
                         return user;
         }
@@ -244,11 +244,11 @@ static struct tenant_user *user_get(struct tenants *t, uid_t uid)
 }
 
 /* Who has no connection holds nothing. */
-static void user_put(struct tenants *t, struct tenant_user *user)
+static void user_put(struct quotas *t, struct quota_user *user)
 {
-        if (user->used[TENANT_CONNECTIONS] > 0)
+        if (user->used[QUOTA_CONNECTIONS] > 0)
                 return;
-        for (unsigned i = 0; i < TENANT_THINGS; i++)
+        for (unsigned i = 0; i < QUOTA_THINGS; i++)
                 assert(user->used[i] == 0);
         list_unlink(&user->node);
         free(user);
@@ -262,21 +262,21 @@ static bool fits(uint64_t used, uint64_t amount, uint64_t most)
         return checked_add(used, amount, &sum) && sum <= most;
 }
 
-/* Is what the user would have then at most TENANT_SHARE times what would be left of all? */
-static bool within_share(const struct tenant_holder *h, enum tenant_thing what, uint64_t amount)
+/* Is what the user would have then at most QUOTA_SHARE times what would be left of all? */
+static bool within_share(const struct quota_holder *h, enum quota_thing what, uint64_t amount)
 {
-        const struct tenants *t = h->tenants;
+        const struct quotas *t = h->tenants;
         uint64_t used, left;
 
-        if (h->admin || !t->user_limits.shared[what] || t->all.most.most[what] == TENANT_NO_LIMIT)
+        if (h->admin || !t->user_limits.shared[what] || t->all.most.most[what] == QUOTA_NO_LIMIT)
                 return true;
         /* The caller has seen to it that the sums do not overflow and are within the limit. */
         used = h->user->used[what] + amount;
         left = t->all.most.most[what] - t->all.used[what] - amount;
-        return used / TENANT_SHARE + (used % TENANT_SHARE > 0) <= left;
+        return used / QUOTA_SHARE + (used % QUOTA_SHARE > 0) <= left;
 }
 
-void tenant_charge_anyway(struct tenant_holder *h, enum tenant_thing what, uint64_t amount)
+void quota_charge_anyway(struct quota_holder *h, enum quota_thing what, uint64_t amount)
 {
         h->used[what] += amount;
         h->user->used[what] += amount;
@@ -284,28 +284,28 @@ void tenant_charge_anyway(struct tenant_holder *h, enum tenant_thing what, uint6
         h->tenants->all.used[what] += amount;
 }
 
-int tenant_charge(struct tenant_holder *h, enum tenant_thing what, uint64_t amount)
+int quota_charge(struct quota_holder *h, enum quota_thing what, uint64_t amount)
 {
-        struct tenants *t = h->tenants;
+        struct quotas *t = h->tenants;
         struct tenant *tenant = &t->list[h->tenant];
         int r = 0;
 
         if (!fits(h->user->used[what], amount, t->user_limits.most[what]))
-                r = TENANT_QUOTA_USER;
+                r = QUOTA_OVER_USER;
         else if (!fits(tenant->level.used[what], amount, tenant->level.most.most[what]))
-                r = TENANT_QUOTA;
+                r = QUOTA_OVER_TENANT;
         else if (!fits(t->all.used[what], amount, t->all.most.most[what]) ||
                  !within_share(h, what, amount))
-                r = TENANT_FULL;
+                r = QUOTA_FULL;
         if (r != 0) {
                 tenant->refused[what]++;
                 return r;
         }
-        tenant_charge_anyway(h, what, amount);
+        quota_charge_anyway(h, what, amount);
         return 0;
 }
 
-void tenant_uncharge(struct tenant_holder *h, enum tenant_thing what, uint64_t amount)
+void quota_uncharge(struct quota_holder *h, enum quota_thing what, uint64_t amount)
 {
         assert(h->used[what] >= amount);
         h->used[what] -= amount;
@@ -314,22 +314,22 @@ void tenant_uncharge(struct tenant_holder *h, enum tenant_thing what, uint64_t a
         h->tenants->all.used[what] -= amount;
 }
 
-void tenant_settle(struct tenant_holder *h, enum tenant_thing what, uint64_t used)
+void quota_settle(struct quota_holder *h, enum quota_thing what, uint64_t used)
 {
         if (h->used[what] > used)
-                tenant_uncharge(h, what, h->used[what] - used);
+                quota_uncharge(h, what, h->used[what] - used);
 }
 
-int tenant_holder_open(struct tenant_holder *ret, struct tenants *t, unsigned tenant, uid_t uid)
+int quota_holder_open(struct quota_holder *ret, struct quotas *t, unsigned tenant, uid_t uid)
 {
-        struct tenant_holder h = { .tenants = t, .tenant = tenant };
+        struct quota_holder h = { .tenants = t, .tenant = tenant };
         int r;
 
         assert(tenant < t->n);
         h.user = user_get(t, uid);
         if (!h.user)
                 return -ENOMEM;
-        r = tenant_charge(&h, TENANT_CONNECTIONS, 1);
+        r = quota_charge(&h, QUOTA_CONNECTIONS, 1);
         if (r != 0) {
                 user_put(t, h.user);
                 return r;
@@ -338,78 +338,78 @@ int tenant_holder_open(struct tenant_holder *ret, struct tenants *t, unsigned te
         return 0;
 }
 
-void tenant_holder_close(struct tenant_holder *h)
+void quota_holder_close(struct quota_holder *h)
 {
         if (!h->tenants)
                 return;
-        for (unsigned i = 0; i < TENANT_THINGS; i++)
-                tenant_uncharge(h, (enum tenant_thing)i, h->used[i]);
+        for (unsigned i = 0; i < QUOTA_THINGS; i++)
+                quota_uncharge(h, (enum quota_thing)i, h->used[i]);
         user_put(h->tenants, h->user);
-        *h = (struct tenant_holder){ 0 };
+        *h = (struct quota_holder){ 0 };
 }
 
 /* --- what is seen --- */
 
-const char *tenant_thing_name(enum tenant_thing what)
+const char *quota_thing_name(enum quota_thing what)
 {
         static const char *const names[] = {
-                [TENANT_CONNECTIONS] = "connections",
-                [TENANT_LEASES] = "leases",
-                [TENANT_LEASED_BYTES] = "leased bytes",
-                [TENANT_LANES] = "lanes",
-                [TENANT_LANE_BYTES] = "lane bytes",
-                [TENANT_DONATED_BYTES] = "donated bytes",
-                [TENANT_REGIONS] = "donated regions",
-                [TENANT_KEYS] = "keys in flight",
-                [TENANT_REQUESTS] = "requests in flight",
-                [TENANT_REQUEST_BYTES] = "bytes of memory for requests",
-                [TENANT_UNREAD_FDS] = "descriptors in unread replies",
+                [QUOTA_CONNECTIONS] = "connections",
+                [QUOTA_LEASES] = "leases",
+                [QUOTA_LEASED_BYTES] = "leased bytes",
+                [QUOTA_STAGINGS] = "stagings",
+                [QUOTA_STAGING_BYTES] = "staging bytes",
+                [QUOTA_REGISTERED_BYTES] = "registered bytes",
+                [QUOTA_REGIONS] = "registered buffers",
+                [QUOTA_KEYS] = "keys in flight",
+                [QUOTA_REQUESTS] = "requests in flight",
+                [QUOTA_REQUEST_BYTES] = "bytes of memory for requests",
+                [QUOTA_UNREAD_FDS] = "descriptors in unread replies",
         };
 
         return names[what];
 }
 
-const char *tenant_thing_key(enum tenant_thing what)
+const char *quota_thing_key(enum quota_thing what)
 {
-        static const char *const keys[TENANT_THINGS] = {
-                [TENANT_CONNECTIONS] = "connections",   [TENANT_LEASES] = "leases",
-                [TENANT_LEASED_BYTES] = "leased_bytes", [TENANT_LANE_BYTES] = "lane_bytes",
-                [TENANT_DONATED_BYTES] = "donated",     [TENANT_KEYS] = "keys",
-                [TENANT_REQUESTS] = "requests",         [TENANT_REQUEST_BYTES] = "request_memory",
-                [TENANT_UNREAD_FDS] = "unread_fds",
+        static const char *const keys[QUOTA_THINGS] = {
+                [QUOTA_CONNECTIONS] = "connections",     [QUOTA_LEASES] = "leases",
+                [QUOTA_LEASED_BYTES] = "leased_bytes",   [QUOTA_STAGING_BYTES] = "staging_bytes",
+                [QUOTA_REGISTERED_BYTES] = "registered", [QUOTA_KEYS] = "keys",
+                [QUOTA_REQUESTS] = "requests",           [QUOTA_REQUEST_BYTES] = "request_memory",
+                [QUOTA_UNREAD_FDS] = "unread_fds",
         };
 
         return keys[what];
 }
 
-unsigned tenants_count(const struct tenants *t)
+unsigned quotas_count(const struct quotas *t)
 {
         return t->n;
 }
 
-const char *tenants_name(const struct tenants *t, unsigned tenant)
+const char *quotas_tenant_name(const struct quotas *t, unsigned tenant)
 {
         assert(tenant < t->n);
         return t->list[tenant].name;
 }
 
-void tenants_get_usage(const struct tenants *t, unsigned tenant, struct tenant_usage *ret)
+void quotas_get_usage(const struct quotas *t, unsigned tenant, struct quota_usage *ret)
 {
         const struct tenant *of = &t->list[tenant];
 
         assert(tenant < t->n);
-        *ret = (struct tenant_usage){ 0 };
-        for (unsigned i = 0; i < TENANT_THINGS; i++) {
+        *ret = (struct quota_usage){ 0 };
+        for (unsigned i = 0; i < QUOTA_THINGS; i++) {
                 ret->used[i] = of->level.used[i];
                 ret->most[i] = of->level.most.most[i];
                 ret->refused[i] = of->refused[i];
         }
 }
 
-void tenants_get_total(const struct tenants *t, struct tenant_usage *ret)
+void quotas_get_total(const struct quotas *t, struct quota_usage *ret)
 {
-        *ret = (struct tenant_usage){ 0 };
-        for (unsigned i = 0; i < TENANT_THINGS; i++) {
+        *ret = (struct quota_usage){ 0 };
+        for (unsigned i = 0; i < QUOTA_THINGS; i++) {
                 ret->used[i] = t->all.used[i];
                 ret->most[i] = t->all.most.most[i];
                 for (unsigned k = 0; k < t->n; k++)
@@ -417,24 +417,24 @@ void tenants_get_total(const struct tenants *t, struct tenant_usage *ret)
         }
 }
 
-void tenants_get_user_limits(const struct tenants *t, struct tenant_limits *ret)
+void quotas_get_user_limits(const struct quotas *t, struct quota_limits *ret)
 {
         *ret = t->user_limits;
 }
 
-void tenants_get_largest_user(const struct tenants *t, uint64_t ret[static TENANT_THINGS])
+void quotas_get_largest_user(const struct quotas *t, uint64_t ret[static QUOTA_THINGS])
 {
-        memset(ret, 0, TENANT_THINGS * sizeof(*ret));
+        memset(ret, 0, QUOTA_THINGS * sizeof(*ret));
         for (unsigned b = 0; b < USER_BUCKETS; b++)
                 list_for_each (&t->users[b], n) {
-                        const struct tenant_user *user = container_of(n, struct tenant_user, node);
+                        const struct quota_user *user = container_of(n, struct quota_user, node);
 
-                        for (unsigned i = 0; i < TENANT_THINGS; i++)
+                        for (unsigned i = 0; i < QUOTA_THINGS; i++)
                                 ret[i] = MAX(ret[i], user->used[i]);
                 }
 }
 
-uint64_t tenants_users(const struct tenants *t)
+uint64_t quotas_users(const struct quotas *t)
 {
         return t->n_users;
 }

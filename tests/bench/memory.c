@@ -2,8 +2,8 @@
 /* What memory allows: one core's memcpy() over a working set, one core's checksum over one; and
  * company that keeps the cores awake.
  *
- * The copies go as the daemon's do: from a source of --source bytes (as large as the lane for a
- * put) to a target that is the rest of the working set, piece by piece, both in turn, so that
+ * The copies go as the daemon's do: from a source of --source bytes (as large as the staging area
+ * for a put) to a target that is the rest of the working set, piece by piece, both in turn, so that
  * neither end is in a cache. Memory of the process itself, in pages as the kernel gives them; all
  * of it was touched before. */
 #include <errno.h>

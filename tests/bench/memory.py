@@ -13,7 +13,7 @@ from slices import Tally, in_pairs, our_slice
 MIB, GIB = 2**20, 2**30
 REGION = 256 * MIB
 GROUPS = {
-    "put": ("put_vs_memcpy", "put_donated_vs_memcpy", "into_vs_memcpy"),
+    "put": ("put_vs_memcpy", "put_registered_vs_memcpy", "into_vs_memcpy"),
     "hit": ("hit_rtt_vs_echo", "hit_rtt_vs_blocking_echo", "hit_cpu_vs_echo"),
     "idle": ("idle_cpu", "first_touch_us_per_2MiB"),
 }
@@ -42,11 +42,11 @@ def copy_figure(bench, report, pairs, tally, what, working_set, **more):
 
 
 def measure_put(bench, report, daemon, pool):
-    """Accepted puts from the lane, and from memory that the client has lent."""
+    """Accepted puts from the staging area, and from memory that the client has lent."""
     piece = SIZES["2MiB"]
     count = pool // 5 // piece * piece
-    for name, where, source, arguments in (("put_vs_memcpy", "the lane", 64 * MIB, ()),
-                                           ("put_donated_vs_memcpy", "donated memory", REGION, ("--region", REGION))):
+    for name, where, source, arguments in (("put_vs_memcpy", "the staging area", 64 * MIB, ()),
+                                           ("put_registered_vs_memcpy", "registered memory", REGION, ("--region", REGION))):
         tally, working_set = Tally(), source + pool
         bench.say(f"accepted put from {where} against memcpy")
         with daemon.load("put", "--steps", "--namespace", "accepted", "--size", piece, "--batch", 1, "--outstanding", 8,
@@ -65,7 +65,7 @@ def measure_into(bench, report, daemon, pool):
     """Gets of chunks in memory into memory that the client has lent."""
     piece, tally = SIZES["2MiB"], Tally("memory_bytes")
     source = pool // 2 // piece * piece
-    bench.say("get into donated memory against memcpy")
+    bench.say("get into registered memory against memcpy")
     with daemon.load("put", "--steps", "--namespace", "into", "--size", piece, "--batch", 4, "--outstanding", 16) as put:
         put.run(count=source)
     daemon.settle()
@@ -76,7 +76,7 @@ def measure_into(bench, report, daemon, pool):
         copy.rate(source)
         pairs = in_pairs(bench.pairs + 4, lambda: our_slice(daemon, get, tally, count=source), lambda: copy.rate(source))
         verified = get.ask("verify 0 16")
-    report["into_vs_memcpy"] = copy_figure(bench, report, pairs, tally, "pool to donated memory, 2 MiB, 8 on their way, 1 worker",
+    report["into_vs_memcpy"] = copy_figure(bench, report, pairs, tally, "pool to registered memory, 2 MiB, 8 on their way, 1 worker",
                                            source + REGION)
     if verified["wrong"] or verified["checked"] < 8:
         report["into_vs_memcpy"]["notes"].append(f"WRONG BYTES: {verified['wrong']} of {verified['checked']} chunks")

@@ -217,8 +217,8 @@ def scale_iops(bench, rows, report):
 
 WHAT = {
     "clients": "hits of 64 KiB in batches of 32, and cold gets of 64 KiB in batches of 8, of 1 to 64 clients",
-    "workers": "2 MiB chunks: cold gets, pool to donated memory, and puts that evict",
-    "chunk": "one client, one worker: puts from donated memory into a fresh store; cold gets and fio at one size and depth; hits",
+    "workers": "2 MiB chunks: cold gets, pool to registered memory, and puts that evict",
+    "chunk": "one client, one worker: puts from registered memory into a fresh store; cold gets and fio at one size and depth; hits",
     "entries": "4 clients' hits in batches of 32, one client's disk gets in batches of 32: chunks of 4 KiB of a sparse store",
     "iops": "random gets that come from the disk, one client, one worker, against fio at the same depth",
 }

@@ -12,7 +12,7 @@
 
 #include "checked.h"
 
-enum { DRAIN_MAX = 64 };
+enum { REAP_MAX = 64 };
 
 void traffic_fini(struct traffic *t)
 {
@@ -98,7 +98,7 @@ int traffic_slice(struct traffic *t, const struct bench_step *step, traffic_subm
                  end = step->seconds > 0 ? begin + (uint64_t)(step->seconds * 1e9) : UINT64_MAX;
         uint64_t cpu_begin = bench_cpu_ns(), submitted = 0,
                  request_bytes = t->o->batch * t->o->size;
-        struct kvcache_completion done[DRAIN_MAX];
+        struct kvcache_completion done[REAP_MAX];
         int n, r;
 
         t->counts = (struct counts){ 0 };
@@ -115,7 +115,7 @@ int traffic_slice(struct traffic *t, const struct bench_step *step, traffic_subm
                 }
                 if (t->n_idle == t->n_flights)
                         break;
-                n = kvcache_reap(t->kv, done, DRAIN_MAX, TRAFFIC_STUCK_MS);
+                n = kvcache_reap(t->kv, done, REAP_MAX, TRAFFIC_STUCK_MS);
                 if (n <= 0)
                         return bench_fail("no answer: %s",
                                           n < 0 ? kvcache_error(t->kv) : "timed out");
@@ -148,7 +148,7 @@ static int add_place(struct traffic *t, void *place)
         return 0;
 }
 
-static int places_of_lane(struct traffic *t, uint64_t room)
+static int places_of_staging(struct traffic *t, uint64_t room)
 {
         void *place;
         int r;
@@ -158,7 +158,9 @@ static int places_of_lane(struct traffic *t, uint64_t room)
                 if (r != 0)
                         return r;
         }
-        return r == -ENOBUFS || r == -E2BIG ? 0 : bench_fail("no lane: %s", kvcache_error(t->kv));
+        return r == -ENOBUFS || r == -E2BIG
+                       ? 0
+                       : bench_fail("no staging area: %s", kvcache_error(t->kv));
 }
 
 static int places_of_region(struct traffic *t, uint64_t room)
@@ -191,7 +193,7 @@ int traffic_make_places(struct traffic *t)
         uint64_t room = o->batch * o->size;
         int r;
 
-        r = o->region > 0 ? places_of_region(t, round_up(room, 4096)) : places_of_lane(t, room);
+        r = o->region > 0 ? places_of_region(t, round_up(room, 4096)) : places_of_staging(t, room);
         if (r != 0)
                 return r;
         if (t->n_places < t->n_flights)

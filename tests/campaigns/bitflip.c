@@ -109,7 +109,7 @@ static void flip_data(int fd, uint64_t bit)
         tally.elsewhere++;
 }
 
-/* --- what is read at a start --- */
+/* --- what is read at startup --- */
 
 /* Which keys have something in which page of the table; from the format alone. */
 static void read_table(void)

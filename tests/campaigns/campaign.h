@@ -102,7 +102,7 @@ void world_close(void); /* in peace: stops, waits, closes */
 void world_drop_requests(void);
 
 /* Turns until nothing goes on but what stands at the simulated device. */
-void world_turn(void);
+void world_iterate(void);
 /* The same until nothing goes on at all; simulated operations are completed. */
 void world_settle(void);
 /* Waits for something to end as long as more requests than this are under way. */

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""admin: purges, evicts, puts and gets of several users and tenants while paths are suspended and resumed, files fail, the
+"""admin: purges, evicts, puts and gets of several users and tenants while volumes are suspended and resumed, files fail, the
 store is full, and the daemon is stopped or killed.
 
 A run is a life of one daemon: some rounds of work, and an end. In a round each session has one request under way, so that
 they meet each other and the suspends, resumes and faults; what a session does is about namespaces of its own, so each
-answer has one meaning. In some runs a path is left out of the configuration. Several runs share a store.
+answer has one meaning. In some runs a volume is left out of the configuration. Several runs share a store.
 
 What must hold, by an oracle outside of the daemon:
 
     a hit is the bytes of one put of that key, which was answered as stored, or not at all because the daemon died
     what was evicted or purged, OK, is never a hit again until it is put again: no suspend, resume, fault, stop or kill
       brings it back
-    what was answered `written` or `durable` is a hit once all paths are up, unless it was evicted or purged, or a path that
+    what was answered `written` or `durable` is a hit once all volumes are up, unless it was evicted or purged, or a volume that
       was away has missed something and so came back empty; in a store that is full, unless there was no room
 
     no memory that a client can see has bytes of another tenant: after each start, amid faults, once all is settled
@@ -55,7 +55,7 @@ def identify(tenant, key, data):
     return version if data == marks.stamped(tenant, oracle.value_of(key, version)) else None
 
 
-EVENTS = []                # of the life: what was done to paths, files and the daemon
+EVENTS = []                # of the life: what was done to volumes, files and the daemon
 CLOCK = itertools.count()  # the order of all that happens
 
 
@@ -64,7 +64,7 @@ def event(what):
 
 
 class Record:
-    """One key. `may`: versions, and None, that may be found; `owed`: it must be found once all paths are up."""
+    """One key. `may`: versions, and None, that may be found; `owed`: it must be found once all volumes are up."""
     __slots__ = ("may", "owed", "version", "story")
 
     def __init__(self):
@@ -91,7 +91,7 @@ class Session:
     def connect(self):
         with user(self.uid):
             self.client = self.campaign.daemon.client(name=f"session {self.number}", timeout=PATIENCE * slow())
-        self.client.lane(ROOM)
+        self.client.staging(ROOM)
         self.ids = [None] * NAMESPACES
         for n in range(NAMESPACES):
             with contextlib.suppress(kvwire.Refused):  # a fault: it is asked for again when it is needed
@@ -203,7 +203,7 @@ class Session:
         return tag, done
 
     def open(self, rng):
-        """Another name, or one that is there with another chunk size. Not while a path is left out: paths that are used apart,
+        """Another name, or one that is there with another chunk size. Not while a volume is left out: volumes that are used apart,
         each with names of its own, are refused."""
         if not self.campaign.is_complete():
             return None
@@ -276,7 +276,7 @@ class Campaign:
         self.names = [f"store-{'abc'[i]}" for i in range(self.n_paths)]
         self.faults = Faults(directory)
         self.sessions = [Session(self, i, *USERS[i]) for i in range(len(USERS))]
-        self.away = False     # some path may be, or may have been since all were known to be up
+        self.away = False     # some volume may be, or may have been since all were known to be up
         self.missed = False   # ... and something that it may have held was purged or evicted
         tenants = {t: [u for s, u in USERS if s == t] for t, _ in USERS}
         config = directory / "config.yaml"
@@ -336,7 +336,7 @@ class Campaign:
                 for book in session.books:
                     for record in book.values():
                         record.owed = False
-                        record.tell("what is on a path may be lost")
+                        record.tell("what is on a volume may be lost")
         self.away = self.missed = False
 
     # --- a run ---
@@ -362,7 +362,7 @@ class Campaign:
     def device(self, rng, action, path):
         self.away = True
         self.facts.add("suspends" if action == SUSPEND else "resumes")
-        event(f"{'suspend' if action == SUSPEND else 'resume'} of {self.names[self.which[path]]}: paths are {self.states()}")
+        event(f"{'suspend' if action == SUSPEND else 'resume'} of {self.names[self.which[path]]}: volumes are {self.states()}")
         return self.admin.submit(Op.DEVICE, struct.pack("<II", path, action))
 
     def round(self, rng, devices):
@@ -405,7 +405,7 @@ class Campaign:
             self.collect(begun)
         end = rng.choice(["kill", "kill", "kill at work", "kill at work", "stop", "stop at work", "settle", "settle"])
         self.facts.add(end.replace(" ", "_"))
-        event(f"end: {end}: paths are {self.states()}")
+        event(f"end: {end}: volumes are {self.states()}")
         if end == "settle":
             self.settle(devices)
             end = rng.choice(["kill", "stop"])
@@ -435,7 +435,7 @@ class Campaign:
         return 1
 
     def settle(self, devices):
-        """Until all that was asked of paths is done, and all are up; then everything is as it must be."""
+        """Until all that was asked of volumes is done, and all are up; then everything is as it must be."""
         self.faults.set([])
         for tag in devices:
             self.admin.wait(tag, check=False)
@@ -445,15 +445,15 @@ class Campaign:
                 self.admin.device("resume", path, check=False)
                 if time.monotonic() > deadline:
                     raise Finding("hung", f"path {path} is not resumed: {self.states()}\n{self.daemon.log()[-3000:]}")
-        self.verify("once all paths are up")
+        self.verify("once all volumes are up")
 
     def verify(self, where):
-        """All paths that are configured are up."""
+        """All volumes that are configured are up."""
         try:
             if self.is_complete():
                 states = self.states()
                 if set(states) != {"up"}:
-                    raise Finding("wrong", f"{where}: paths are {states}\n{self.daemon.log()[-3000:]}")
+                    raise Finding("wrong", f"{where}: volumes are {states}\n{self.daemon.log()[-3000:]}")
                 self.all_are_up()
             for session in self.sessions:
                 session.verify(where, self.whole())

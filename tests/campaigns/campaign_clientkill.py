@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """clientkill: client processes are killed at any moment, and all that they held is back in 100 ms.
 
-What "all" is: the sessions, leases, lanes, donated regions and the bytes of these, of the daemon's own report, and the
+What "all" is: the sessions, leases, staging areas, registered buffers and the bytes of these, of the daemon's own report, and the
 descriptors that it has open, as /proc counts them. Half of the clients are killed in a state they have reached and stay
 in, half at any moment on their way there. A bystander reads and checks all the while.
 
@@ -53,10 +53,10 @@ def greeted(c, rng):
     pass
 
 
-def lane(c, rng):
-    c.lane(rng.choice([1, 4096, 100000, MIB, 64 * MIB]))
+def staging(c, rng):
+    c.staging(rng.choice([1, 4096, 100000, MIB, 64 * MIB]))
     if rng.random() < 0.5:
-        c.lane_write(0, bytes(c.lane_bytes))  # its memory is there
+        c.staging_write(0, bytes(c.staging_bytes))  # its memory is there
 
 
 def leases(c, rng):
@@ -71,8 +71,8 @@ def put_with_leases(c, rng):
 
 def mid_put(c, rng):
     ns = c.namespace("victims")
-    if c.lane_map is None:
-        c.lane()
+    if c.staging_map is None:
+        c.staging()
     entries = c.put_entries(items(("mid", rng.random()), rng.randint(1, 40), rng.choice([1000, 70000, 256 * KIB])))
     for i in range(0, len(entries), 4):
         c.submit_batch(Op.PUT, ns, entries[i:i + 4], ack=rng.choice(list(Ack)),
@@ -87,13 +87,13 @@ def mid_get(c, rng):
 
 def mid_into(c, rng):
     ns = c.namespace("common")
-    c.lane(MIB * 2)
+    c.staging(MIB * 2)
     for i, (key, value) in enumerate(rng.sample(COMMON, rng.randint(1, 48))):
         c.submit_batch(Op.GET, ns, [kvwire.GET_ENTRY.pack(key, 0, 0, i * len(value), len(value), 0)], flags=Flag.INTO)
 
 
 def lend(c, size, on_shm=False):
-    """A donated region, all zeros: (its number, its mapping, a descriptor of it)."""
+    """A registered buffer, all zeros: (its number, its mapping, a descriptor of it)."""
     if on_shm and os.access("/dev/shm", os.W_OK):
         fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     else:
@@ -103,7 +103,7 @@ def lend(c, size, on_shm=False):
     mapping[:] = bytes(size)
     with contextlib.suppress(OSError):
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)
-    return c.donate(fd, size), mapping, fd
+    return c.register(fd, size), mapping, fd
 
 
 def lent(c, rng):
@@ -133,10 +133,10 @@ def mid_lent_get(c, rng):
     return mapping, fd
 
 
-def withdrawing(c, rng):
+def unregistering(c, rng):
     kept = mid_lent_get(c, rng) if rng.random() < 0.7 else lend(c, MIB)
     for number in range(1, rng.randint(2, 5)):
-        c.submit(Op.WITHDRAW, number.to_bytes(8, "little"))
+        c.submit(Op.UNREGISTER, number.to_bytes(8, "little"))
     return kept
 
 
@@ -154,8 +154,8 @@ def cut(c, rng):
 
 def waiting_for_room(c, rng):
     ns = c.namespace("victims")
-    if c.lane_map is None:
-        c.lane()
+    if c.staging_map is None:
+        c.staging()
     entries = c.put_entries(items(("room", rng.random()), 40, MIB))
     c.submit_batch(Op.PUT, ns, entries, timeout_ms=600000, flags=rng.choice([0, Flag.LEASE]))
 
@@ -198,7 +198,7 @@ def half_closed(c, rng):
 
 def descriptors(c, rng):
     """It sends some, which nobody may do."""
-    lane(c, rng)
+    staging(c, rng)
     c.send(harness.frame(Op.PING), fds=[0] * rng.randint(1, 3))
 
 
@@ -207,8 +207,8 @@ def several(c, rng):
         rng.choice([leases, put_with_leases, mid_put, mid_get, mid_lent_put, mid_lent_get, half_a_chain])(c, rng)
 
 
-STATES = [greeted, lane, leases, put_with_leases, mid_put, mid_get, mid_into, lent, mid_lent_put, mid_lent_get,
-          withdrawing, cut, waiting_for_room, not_reading, half_a_chain, ended_by_the_daemon, half_closed, descriptors,
+STATES = [greeted, staging, leases, put_with_leases, mid_put, mid_get, mid_into, lent, mid_lent_put, mid_lent_get,
+          unregistering, cut, waiting_for_room, not_reading, half_a_chain, ended_by_the_daemon, half_closed, descriptors,
           several]
 
 
@@ -216,7 +216,7 @@ def stand_by(daemon):
     """The bystander: it holds no lease, so that the numbers are the victims' alone. Never ends by itself."""
     with daemon.client(name="bystander", timeout=PATIENCE * slow()) as c:
         ns = c.namespace("common")
-        c.lane(2 * MIB)
+        c.staging(2 * MIB)
         while True:
             for i in range(0, len(COMMON), 8):
                 part = COMMON[i:i + 8]

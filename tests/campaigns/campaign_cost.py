@@ -4,7 +4,7 @@ or are killed. What the daemon spends (memory, descriptors, CPU time) is bounded
 is over its limit; another user is served meanwhile; and all comes back.
 
 A run is one operation by one crowd of sessions. The limits are small, so that a crowd comes to them. The daemon's own
-account is its metrics (kvcache_resource_*); memory is what it has of its own (RssAnon: pool, lanes and lent memory are not
+account is its metrics (kvcache_resource_*); memory is what it has of its own (RssAnon: pool, staging areas and lent memory are not
 in it), and descriptors are those in /proc/PID/fd.
 """
 
@@ -30,7 +30,7 @@ EVIL, GOOD = 20001, 20002
 CROWD = 24
 VOLUME = 200          # messages of each session, if it can send as many
 SETTINGS = {"limits.keys": 8192, "limits.request_memory": "8MiB", "limits.requests": 2048, "limits.unread_fds": 256,
-            "limits.lane_bytes": "64MiB", "limits.donated": "64MiB", "limits.connections": 256}
+            "limits.staging_bytes": "64MiB", "limits.registered": "64MiB", "limits.connections": 256}
 # What may be spent for what is charged, and beyond it. The allocator rounds up and keeps some.
 A_CONNECTION = 24 << 10
 FACTOR, SLACK = 1.5, 4 << 20
@@ -65,9 +65,9 @@ def opens(run, c, ns, rng):
         yield frame(Op.NAMESPACE, kvwire.NAMESPACE.pack(0, 6, len(text), 0) + b"common" + text)
 
 
-def lanes(run, c, ns, rng):
+def stagings(run, c, ns, rng):
     while True:
-        yield frame(Op.LANE, struct.pack("<Q", MIB))
+        yield frame(Op.STAGING, struct.pack("<Q", MIB))
 
 
 def puts(ack, size=200, n=64, lease=False):
@@ -155,13 +155,13 @@ def lookups(run, c, ns, rng):
 
 def lends(run, c, ns, rng):
     while True:
-        yield frame(Op.DONATE, struct.pack("<QQ", 0, MIB)), [run.memory_fd]
+        yield frame(Op.REGISTER, struct.pack("<QQ", 0, MIB)), [run.memory_fd]
 
 
 def takes_back(run, c, ns, rng):
     while True:
-        yield frame(Op.DONATE, struct.pack("<QQ", 0, MIB)), [run.memory_fd]
-        yield frame(Op.WITHDRAW, struct.pack("<II", 1, 0))
+        yield frame(Op.REGISTER, struct.pack("<QQ", 0, MIB)), [run.memory_fd]
+        yield frame(Op.UNREGISTER, struct.pack("<II", 1, 0))
 
 
 def administers(run, c, ns, rng):
@@ -171,13 +171,13 @@ def administers(run, c, ns, rng):
 
 
 OPERATIONS = {
-    "PING": pings, "NAMESPACE": opens, "LANE": lanes, "PUT accepted": puts(Ack.ACCEPTED), "PUT written": puts(Ack.WRITTEN),
+    "PING": pings, "NAMESPACE": opens, "STAGING": stagings, "PUT accepted": puts(Ack.ACCEPTED), "PUT written": puts(Ack.WRITTEN),
     "PUT durable": puts(Ack.DURABLE), "PUT large": puts(Ack.WRITTEN, 1 << 18, 8), "PUT leased": puts(Ack.WRITTEN, lease=True),
     "PUT there": puts_of_what_is_there, "PUT pieces": puts_of_pieces, "GET": gets, "GET into": gets_into,
     "RELEASE": releases, "EXISTS": of_keys(Op.EXISTS), "MATCH": of_keys(Op.MATCH), "TOUCH": of_keys(Op.TOUCH),
     "chains": chains, "STAT": of_keys(Op.STAT), "EVICT": of_keys(Op.EVICT, 100, tiers=3), "PREFETCH": of_keys(Op.PREFETCH),
     "LIST": lists,
-    "NAMESPACES": namespaces, "NAMESPACE_REMOVE": removes, "PURGE": purges, "REPORT": reports, "LOOKUP": lookups, "DONATE": lends, "WITHDRAW": takes_back,
+    "NAMESPACES": namespaces, "NAMESPACE_REMOVE": removes, "PURGE": purges, "REPORT": reports, "LOOKUP": lookups, "REGISTER": lends, "UNREGISTER": takes_back,
     "VERIFY, DEVICE": administers, "HELLO": None,
 }
 ENDINGS = ("read", "close", "shut down", "kill")
@@ -214,7 +214,7 @@ class Campaign(campaign_clientkill.Campaign):
 
     def fill(self):
         with self.daemon.client() as c:
-            c.lane(MIB)
+            c.staging(MIB)
             harness.put_all(c, c.namespace("common"), self.pairs, ack=Ack.WRITTEN)
 
     # --- what is spent, and what is charged ---
@@ -274,7 +274,7 @@ class Campaign(campaign_clientkill.Campaign):
                           f"are charged, and {most('connections'):.0f} connections")
         more = fds - fds_before
         # A connection has its socket, and the descriptor of one request that waits for its user's turn.
-        allowed = 2 * most("connections") + most("unread_fds") + most("lanes") + most("regions") + \
+        allowed = 2 * most("connections") + most("unread_fds") + most("stagings") + most("regions") + \
             most("descriptors_closing") + FDS_SLACK
         self.facts.add("most_fds_spent", more)
         if more > allowed:
@@ -319,9 +319,9 @@ class Campaign(campaign_clientkill.Campaign):
             c = self.client(EVIL, name="crowd", timeout=20 * slow())
             ns = c.namespace("common")
             self.empties[id(c)] = c.namespace("empty")
-            if name not in ("LANE",):
+            if name not in ("STAGING",):
                 with contextlib.suppress(kvwire.Refused):  # some of them come to the limit
-                    c.lane(MIB)
+                    c.staging(MIB)
             crowd.append((c, ns))
         return crowd
 
@@ -371,7 +371,7 @@ class Campaign(campaign_clientkill.Campaign):
         try:
             with self.client(GOOD, name="good", timeout=10 * slow()) as c:
                 ns = c.namespace("good")
-                c.lane(65536)
+                c.staging(65536)
                 c.report()
                 key = key_of("good", self.number)
                 result, = c.put(ns, [(key, b"good" * 100)], ack=Ack.WRITTEN, timeout_ms=int(8000 * slow()))
@@ -380,7 +380,7 @@ class Campaign(campaign_clientkill.Campaign):
                 result, = c.get(ns, [key], timeout_ms=int(8000 * slow()))
                 if result.status != Status.OK or result.data != b"good" * 100:
                     raise Finding("wrong", f"{what}: the get of another user is answered {result.status.name}")
-                if not isinstance(c.donate(self.memory_fd, 4096), int):
+                if not isinstance(c.register(self.memory_fd, 4096), int):
                     raise Finding("wrong", f"{what}: another user may not lend memory")
         except kvwire.ReplyTimeout as e:
             raise Finding("hung", f"{what}: another user: {e}") from None

@@ -73,7 +73,7 @@ class Campaign:
             "store.prewrite": "off"}).start()
         with self.daemon.client(timeout=120 * slow()) as c:
             ns = c.namespace("full", chunk_bytes=4096)
-            c.lane(4096)
+            c.staging(4096)
             for i in range(0, CHUNKS, 1000):
                 entries = [kvwire.PUT_ENTRY.pack(key_of("full", j), 0, 16, 0, 0) for j in range(i, i + 1000)]
                 c.wait(c.submit_batch(Op.PUT, ns, entries, ack=Ack.WRITTEN))
@@ -114,7 +114,7 @@ class Campaign:
             c = self.daemon.client(name="flood", timeout=600)
             ns = c.namespace("empty")
             if op == "PUT":
-                c.lane(1 << 20)
+                c.staging(1 << 20)
             clients.append((c, ns, []))
         os.write(ready, b".")
         i = 0

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """hostile: clients that know the protocol and mean harm: forged numbers, seals, descriptors, broken frames, memory of
-theirs, donated or not, that changes or goes while it is read or written. The daemon stays up, a bystander gets its
+theirs, registered or not, that changes or goes while it is read or written. The daemon stays up, a bystander gets its
 bytes, and no byte or name of another tenant reaches the attacker.
 
 Where the campaign may become other users, attacker and victim are of two tenants, and the victim's chunks carry a mark
-that is looked for in everything the attacker can see: its pool, its lane, what it has donated, amid the attack and after
+that is looked for in everything the attacker can see: its pool, its staging area, what it has registered, amid the attack and after
 it; then by a new session in the look-up index and reports, too (marks.py).
 """
 
@@ -151,22 +151,22 @@ def what_admins_do(c, rng):
 
 def places_that_are_not_there(c, rng):
     ns = c.namespace("mine")
-    size = c.lane(rng.choice([4096, MIB])) or c.lane_bytes
+    size = c.staging(rng.choice([4096, MIB])) or c.staging_bytes
     far = [size, size - 1, size + 4096, 1 << 32, (1 << 64) - 1, (1 << 64) - size, 1 << 63]
     for offset in far:
         for length in (2, size + 1, 0xffffffff, 1 << 31):
             entry = kvwire.PUT_ENTRY.pack(rng.randbytes(32), offset, length, 0, 0)
             if c.put_results(c.wait(c.submit_batch(Op.PUT, ns, [entry])), 1)[0].status not in (Status.INVALID,
                                                                                               Status.TOO_LARGE):
-                raise Finding("wrong", f"a put from {offset}, {length} bytes of a lane of {size}")
+                raise Finding("wrong", f"a put from {offset}, {length} bytes of a staging area of {size}")
     key, value = rng.choice(COMMON)
     common = c.namespace("common")
-    c.put(common, [(key, value)] if len(value) <= c.lane_bytes else [(key, value[:1000])])
+    c.put(common, [(key, value)] if len(value) <= c.staging_bytes else [(key, value[:1000])])
     for offset in far:
         entry = kvwire.GET_ENTRY.pack(key, 0, 0, offset, 1 + min(size, 20000), 0)
         result, = c.get_results(c.wait(c.submit_batch(Op.GET, common, [entry], flags=Flag.INTO)), 1, [0])
         if result.status == Status.OK:
-            raise Finding("wrong", f"a get into {offset} of a lane of {size}")
+            raise Finding("wrong", f"a get into {offset} of a staging area of {size}")
     for region in (1, 7, 0xffffffff):
         entry = kvwire.PUT_ENTRY.pack(rng.randbytes(32), 0, 100, region, 0)
         if c.put_results(c.wait(c.submit_batch(Op.PUT, ns, [entry])), 1)[0].status != Status.INVALID:
@@ -230,7 +230,7 @@ def descriptors(c, rng):
     fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(rng.choice([1, 4, 5, 60]))]
     try:
         c.sock.setblocking(True)
-        socket.send_fds(c.sock, [harness.frame(rng.choice([Op.PING, Op.GET, Op.LANE]), bytes(16))], fds)
+        socket.send_fds(c.sock, [harness.frame(rng.choice([Op.PING, Op.GET, Op.STAGING]), bytes(16))], fds)
     finally:
         for fd in fds:
             os.close(fd)
@@ -238,31 +238,31 @@ def descriptors(c, rng):
     until_ended(c)
 
 
-def a_lane_that_changes(c, rng):
+def a_staging_that_changes(c, rng):
     """While it is copied: what is stored is one thing, whatever."""
     ns = c.namespace("mine")
-    c.lane(2 * MIB)
+    c.staging(2 * MIB)
     keys = [rng.randbytes(32) for _ in range(8)]
     tags = []
     for key in keys:
         entries = [kvwire.PUT_ENTRY.pack(key, 0, 256 * KIB, 0, 0)]
         tags.append(c.submit_batch(Op.PUT, ns, entries))
-        c.lane_write(rng.randrange(128 * KIB), rng.randbytes(64 * KIB))
+        c.staging_write(rng.randrange(128 * KIB), rng.randbytes(64 * KIB))
     for tag in tags:
         c.wait(tag, check=False)
     for key in keys:
         once, again = c.value(ns, key), c.value(ns, key)
         if once is not None and again is not None and once != again:
-            raise Finding("wrong", "a chunk that was put from a changing lane changes")
+            raise Finding("wrong", "a chunk that was put from a changing staging area changes")
 
 
-def holes_under_the_lane(c, rng):
-    reply = c.call(Op.LANE, struct.pack("<Q", 2 * MIB), n_fds=1)
+def holes_under_the_staging(c, rng):
+    reply = c.call(Op.STAGING, struct.pack("<Q", 2 * MIB), n_fds=1)
     fd, = reply.fds
-    c.lane_bytes = 2 * MIB
-    c.lane_map = mmap.mmap(fd, 2 * MIB)
+    c.staging_bytes = 2 * MIB
+    c.staging_map = mmap.mmap(fd, 2 * MIB)
     ns = c.namespace("mine")
-    refused_by_kernel("shrinking the lane", lambda: os.ftruncate(fd, 0))
+    refused_by_kernel("shrinking the staging area", lambda: os.ftruncate(fd, 0))
     tags = []
     for i in range(20):
         key = rng.randbytes(32)
@@ -274,10 +274,10 @@ def holes_under_the_lane(c, rng):
     os.close(fd)
     for tag in tags:
         if c.wait(tag, check=False).status not in (Status.OK, Status.BUSY, Status.QUOTA):
-            raise Finding("wrong", "a request from a lane with holes")
+            raise Finding("wrong", "a request from a staging area with holes")
 
 
-def descriptors_to_donate(c, rng):
+def descriptors_to_register(c, rng):
     """Of all kinds, none of them good."""
     def memfd(size, seals, present):
         fd = os.memfd_create("evil", os.MFD_ALLOW_SEALING)
@@ -301,44 +301,44 @@ def descriptors_to_donate(c, rng):
                  lambda: os.memfd_create("empty"), lambda: memfd(100, kvwire.F_SEAL_SHRINK, True)):
         fd = make()
         try:
-            reply = c.donate(fd, MIB, check=False)
+            reply = c.register(fd, MIB, check=False)
         finally:
             os.close(fd)
         if not isinstance(reply, kvwire.Reply):
-            raise Finding("wrong", f"what must not be donated is region {reply}")
+            raise Finding("wrong", f"what must not be registered is region {reply}")
     fd = memfd(MIB, kvwire.F_SEAL_SHRINK, True)
     for offset, size in ((0, 2 * MIB), (MIB, 4096), (1, 4096), (0, 1 << 63), ((1 << 64) - 4096, 4095), (0, 100)):
-        reply = c.donate(fd, size, offset, check=False)
+        reply = c.register(fd, size, offset, check=False)
         if not isinstance(reply, kvwire.Reply):
             raise Finding("wrong", f"{size} bytes at {offset} of 1 MiB are region {reply}")
     os.close(fd)
 
 
-def more_donations_than_allowed(c, rng):
+def more_buffers_than_allowed(c, rng):
     """Numbers, sizes, and the same memory over and over; half of it stays when the session ends."""
     number, mapping, fd = campaign_clientkill.lend(c, 8 * MIB)
     regions = [number]
     for _ in range(rng.randint(1, 100)):
-        reply = c.donate(fd, rng.choice([4096, MIB, 8 * MIB]), check=False)
+        reply = c.register(fd, rng.choice([4096, MIB, 8 * MIB]), check=False)
         if not isinstance(reply, kvwire.Reply):
             regions.append(reply)
         elif reply.status not in (Status.INVALID, Status.QUOTA, Status.BUSY):
-            raise Finding("wrong", f"a donation too many is answered {reply.status.name}")
+            raise Finding("wrong", f"a registration too many is answered {reply.status.name}")
     if len(regions) > 64:
         raise Finding("wrong", f"a session has {len(regions)} regions")
     for region in regions[::2]:
-        c.withdraw(region)
-        if c.withdraw(region, check=False).status != Status.INVALID:
-            raise Finding("wrong", "a region was withdrawn twice")
+        c.unregister(region)
+        if c.unregister(region, check=False).status != Status.INVALID:
+            raise Finding("wrong", "a region was unregistered twice")
     for region in [regions[0], 0, 65, 1 << 31, 0xffffffff]:
-        if c.withdraw(region, check=False).status != Status.INVALID:
-            raise Finding("wrong", f"region {region} was withdrawn")
+        if c.unregister(region, check=False).status != Status.INVALID:
+            raise Finding("wrong", f"region {region} was unregistered")
     os.close(fd)
     mapping.close()
 
 
 def regions_of_others(c, rng):
-    """Every number and place; and what was the client's until it withdrew it."""
+    """Every number and place; and what was the client's until it unregistered it."""
     ns = c.namespace("mine")
     number, mapping, fd = campaign_clientkill.lend(c, MIB)
     key = rng.randbytes(32)
@@ -350,7 +350,7 @@ def regions_of_others(c, rng):
         results += c.get_to(ns, [(key, [(0, 100, number), (at, min(length, 1 << 30), number)])])
         if any(r.status not in (Status.INVALID, Status.TOO_LARGE) for r in results):
             raise Finding("wrong", f"{length} bytes at {at} of a region of 1 MiB: {results}")
-    c.withdraw(number)
+    c.unregister(number)
     for region in [number, number + 1, rng.randrange(1, 65), 64, 65, 1 << 31]:
         results = c.put_from(ns, [(rng.randbytes(32), (0, 100, region))]) + c.get_to(ns, [(key, (0, 50000, region))])
         if any(r.status != Status.INVALID for r in results):
@@ -394,20 +394,20 @@ def tormented(c, rng, on_shm, harm):
     c.lent = [mapping]
 
 
-def donated_memory_that_changes(c, rng):
+def registered_memory_that_changes(c, rng):
     def harm(fd, mapping, size):
         at = rng.randrange(size - 64 * KIB)
         mapping[at:at + 64 * KIB] = rng.randbytes(64 * KIB)
     tormented(c, rng, False, harm)
 
 
-def holes_in_donated_memory(c, rng):
+def holes_in_registered_memory(c, rng):
     def harm(fd, mapping, size):
         fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, rng.randrange(size // 4096) * 4096, MIB)
     tormented(c, rng, False, harm)
 
 
-def donated_files_that_are_cut(c, rng):
+def registered_files_that_are_cut(c, rng):
     def harm(fd, mapping, size):
         with contextlib.suppress(OSError):  # where it is sealed after all
             os.ftruncate(fd, rng.choice([0, 4096, MIB, 100]))
@@ -459,9 +459,9 @@ def more_than_its_share(c, rng):
 
 
 ATTACKS = [write_to_the_pool, lock_the_liveness_file, numbers_of_others, names_of_others, what_admins_do,
-           places_that_are_not_there, leases_of_others, broken_frames, noise, descriptors, a_lane_that_changes,
-           holes_under_the_lane, descriptors_to_donate, more_donations_than_allowed, regions_of_others,
-           donated_memory_that_changes, holes_in_donated_memory, donated_files_that_are_cut, a_tally_that_lies,
+           places_that_are_not_there, leases_of_others, broken_frames, noise, descriptors, a_staging_that_changes,
+           holes_under_the_staging, descriptors_to_register, more_buffers_than_allowed, regions_of_others,
+           registered_memory_that_changes, holes_in_registered_memory, registered_files_that_are_cut, a_tally_that_lies,
            never_ending_chains, more_than_its_share]
 
 
@@ -493,7 +493,7 @@ class Campaign(campaign_clientkill.Campaign):
     def look_for_the_mark(self, c):
         if os.geteuid() != 0:
             return  # attacker and victim are of one tenant
-        memory = [c.pool, c.lane_map, *getattr(c, "lent", [])]
+        memory = [c.pool, c.staging_map, *getattr(c, "lent", [])]
         if any(m is not None and marks.find(m, ["victim"]) for m in memory):
             raise Finding("wrong", "the victim's bytes are where the attacker sees them")
 
@@ -504,7 +504,7 @@ class Campaign(campaign_clientkill.Campaign):
         with user(MALLORY):
             c = self.daemon.client(name="mallory", timeout=60 * slow())
         with c:
-            c.lane(MIB)
+            c.staging(MIB)
             marks.scan(c, "mallory", ["victim"], (), True, where, self.facts)
             c.get(c.namespace("mine"), [key for key, _ in SECRET])
             c.get_into(c.namespace("mine"), [key for key, _ in SECRET], 16000)
@@ -517,7 +517,7 @@ class Campaign(campaign_clientkill.Campaign):
             for (key, value), result in zip(part, self.victim.get_into(self.ns, [k for k, _ in part], 20000)):
                 if result.status != Status.OK or result.data != value:
                     raise Finding("wrong", f"the victim got {result}")
-            if not marks.find(self.victim.lane_read(0, MIB), ["victim"]):
+            if not marks.find(self.victim.staging_read(0, MIB), ["victim"]):
                 raise Finding("wrong", "the scan does not see the victim's bytes where they are")
             self.looked_up += len(part)
             if not all(t & Tier.DISK for t in self.victim.exists(self.ns, [k for k, _ in part])):

@@ -2,7 +2,7 @@
 """kill: several client processes at once, the daemon killed amid it, everything compared with the oracle afterwards.
 
 A client process owns some namespaces and is the only one to change them, with up to 8 requests in flight; it reads
-everybody's. It puts from its lane and from memory that it has donated, in whole pages or at odd places, in one piece or
+everybody's. It puts from its staging area and from memory that it has registered, in whole pages or at odd places, in one piece or
 several, and gets into both. It checks every answer as it comes, and when the daemon is dead it hands over its book. The
 parent kills, starts again, and asks for every key.
 
@@ -29,7 +29,7 @@ from tenants import Tenants
 
 LEG = harness.Leg("campaign", deprive=[harness.die_with_parent])
 CLIENTS, NAMESPACES, KEYS = 4, 3, 20
-ROOM = 2 * MIB  # of the lane, and of donated memory, for one request
+ROOM = 2 * MIB  # of the staging area, and of registered memory, for one request
 FINGERPRINT = kvwire.fingerprint(dtype="fp8", model="campaign")
 LIMIT = 2.0     # seconds until a daemon that was killed is ready again
 PATIENCE = 20   # seconds until something hangs
@@ -48,17 +48,17 @@ class Actor:
         self.daemon, self.books, self.book, self.rng, self.soft = daemon, books, books[number], rng, soft
         self.trigger = trigger  # (kind of request, which, delay): kill the daemon after it, or None
         self.client = daemon.client(name=f"actor {number}", timeout=PATIENCE * slow())
-        self.client.lane(8 * ROOM)
+        self.client.staging(8 * ROOM)
         fd = os.memfd_create("actor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, 8 * ROOM)
         self.lent = mmap.mmap(fd, 8 * ROOM)
         self.lent[:] = bytes(8 * ROOM)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)
-        self.region = self.client.donate(fd, 8 * ROOM)
+        self.region = self.client.register(fd, 8 * ROOM)
         os.close(fd)
         self.numbers = {n: self.client.namespace(n, FINGERPRINT) for b in books for n in b}
         self.free = [i * ROOM for i in range(rng.choice([1, 2, 4, 8]))]
-        self.flight = {}  # tag -> (handler, its arguments, place in lane and region)
+        self.flight = {}  # tag -> (handler, its arguments, place in staging area and region)
         self.watches = {}  # tag -> key -> versions that it may find
         self.purging, self.leases = set(), []
         self.tag, self.sent = 0, {}
@@ -112,7 +112,7 @@ class Actor:
         return name, keys
 
     def lend(self, values, step):
-        """Copies them to donated memory: (entries, pieces) of a put."""
+        """Copies them to registered memory: (entries, pieces) of a put."""
         at, places = self.free[-1], []
         split = self.rng.random() < 0.2
         for value in values:

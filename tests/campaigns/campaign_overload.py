@@ -21,7 +21,7 @@ from oracle import Finding
 
 POOL, CLIENTS, TEN = 16 * MIB, 8, 10
 CHUNK = 256 * KIB
-MEMORY = 64 << 10  # KiB that the daemon may take besides pool, lanes and what an idle one has
+MEMORY = 64 << 10  # KiB that the daemon may take besides pool, staging areas and what an idle one has
 FINE = {Status.OK, Status.EXISTS, Status.BUSY, Status.QUOTA, Status.MISS, Status.NO_SPACE, Status.TOO_LARGE}
 
 
@@ -60,7 +60,7 @@ class Campaign(campaign_clientkill.Campaign):
         rng = random.Random(f"{self.seed}:{who}")
         c = self.daemon.client(name=f"worker {who}", timeout=120 * slow())
         ns, counts, number, own = c.namespace("n"), {}, 0, []
-        c.lane(POOL * TEN // CLIENTS)
+        c.staging(POOL * TEN // CLIENTS)
         while True:
             yield
             tags = []

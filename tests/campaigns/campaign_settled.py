@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""settled: the daemon is killed amid gets into lanes and donated regions, and client memory is watched afterwards (rule
+"""settled: the daemon is killed amid gets into staging areas and registered buffers, and client memory is watched afterwards (rule
 R17).
 
 The store holds more than the pool, so the gets read the disk. The daemon is killed, or stopped and then killed, at any
@@ -7,14 +7,14 @@ moment. From when flock(LOCK_SH | LOCK_NB) on the liveness file succeeds, not on
 
     answered      holds what was answered, from its reply on
     not answered  is the client's again: it is overwritten at once, as a client would reuse it, and must stay so
-    the rest      of lane and region was never touched
+    the rest      of staging area and region was never touched
     pool          is mapped by clients too and is what the disk's reads land in: it stays as it was at the lock
 
-Into a donated region the disk's reads land by themselves, where the places are whole pages: as most of them are here.
+Into a registered buffer the disk's reads land by themselves, where the places are whole pages: as most of them are here.
 
 The store's own LOCK file promises the same to the next daemon (rule R3), so a part of the sessions waits for that one
 instead. While the daemon lives, stopped or not, the lock must not be had. How often memory did change between the end of the
-session and the lock is among the facts (`changed_after_the_end` of the pool, `lent_changed_after_the_end` of donated
+session and the lock is among the facts (`changed_after_the_end` of the pool, `lent_changed_after_the_end` of registered
 memory): without such runs the campaign would prove little.
 """
 
@@ -34,12 +34,12 @@ from oracle import Finding
 LEG = harness.Leg("campaign", deprive=[harness.die_with_parent])
 PATIENCE = 10
 WATCH = 0.3  # seconds for which settled memory is looked at
-POOL, LANE = 32 * MIB, 24 * MIB
+POOL, STAGING = 32 * MIB, 24 * MIB
 REST, REUSED = b"\xa5" * MIB, b"\x5a" * MIB  # what the client itself writes to its memory
 
 
 class Memory:
-    """A lane or a donated region: where gets are to land, one after the other."""
+    """A staging area or a registered buffer: where gets are to land, one after the other."""
 
     def __init__(self, name, number, mapping, size):
         self.name, self.number, self.map, self.size = name, number, mapping, size
@@ -77,7 +77,7 @@ class Memory:
 
 
 def lend(client, rng, size):
-    """A donated region: a sealed memfd or a file in /dev/shm that has no name any more."""
+    """A registered buffer: a sealed memfd or a file in /dev/shm that has no name any more."""
     if rng.random() < 0.7:
         fd = os.memfd_create("settled", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
@@ -87,7 +87,7 @@ def lend(client, rng, size):
         with contextlib.suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)
         memory = Memory("region", 0, mmap.mmap(fd, size), size)
-        memory.number = client.donate(fd, size)
+        memory.number = client.register(fd, size)
         return memory
     finally:
         os.close(fd)
@@ -109,13 +109,13 @@ class Session:
         self.rng, self.chunks = rng, chunks
         self.client = c = daemon.client(name="settled", timeout=PATIENCE * slow())
         self.ns = c.namespace("settled")
-        how = rng.choice(["lane", "region", "region", "both"])
-        share = LANE // 2 if how == "both" else LANE
+        how = rng.choice(["staging", "region", "region", "both"])
+        share = STAGING // 2 if how == "both" else STAGING
         self.memories = []
         if how != "region":
-            c.lane(share)
-            self.memories.append(Memory("lane", 0, c.lane_map, share))
-        if how != "lane":
+            c.staging(share)
+            self.memories.append(Memory("staging", 0, c.staging_map, share))
+        if how != "staging":
             self.memories.append(lend(c, rng, share))
         self.flight, self.done = {}, []  # tag -> keys; a key: (its value, [(memory, at, length)])
         self.tag = 0
@@ -189,7 +189,7 @@ class Session:
                 start += length
 
     def settle(self, lock):
-        """Waits for the lock: of the liveness file, or of this file. (Seconds, did pool and donated memory change on the
+        """Waits for the lock: of the liveness file, or of this file. (Seconds, did pool and registered memory change on the
         way?)"""
         self.waited_for = lock.name if lock else "liveness file"
         began = time.monotonic()

@@ -119,7 +119,7 @@ class Campaign(campaign_clientkill.Campaign):
         self.monitor = self.daemon.client(name="monitor", timeout=60 * slow())
         self.good = self.daemon.client(name="good", timeout=60 * slow())
         self.ns = self.good.namespace("common")
-        self.good.lane(1 << 20)
+        self.good.staging(1 << 20)
         self.done = 0
         with_reports = [never_reads_descriptors(self.daemon, random)]  # sizes of the daemon's own buffers are there now
         with_reports.pop().close()
@@ -127,7 +127,7 @@ class Campaign(campaign_clientkill.Campaign):
         self.before = self.holdings()
 
     def memory_kib(self):
-        """Of its own: what it shares with clients, pool and lanes, is not counted."""
+        """Of its own: what it shares with clients, pool and staging areas, is not counted."""
         with open(f"/proc/{self.daemon.pid}/status") as f:
             fields = dict(line.split(":", 1) for line in f)
         return int(fields["RssAnon"].split()[0])

@@ -22,11 +22,11 @@ CHUNK, KEYS = 256 * KIB, 8
 CHUNKS, GETS = 1200, 24   # of the flood, more than the pool has room for; of the other user, in turn
 AT_ONCE = 12          # gets of the other user, of which half may be late
 WINDOWS, NOISE = 3, 0.01
-OPERATIONS = ["cold GET into lent memory", "cold GET into the lane", "cold GET", "cold PREFETCH"]
+OPERATIONS = ["cold GET into lent memory", "cold GET into the staging area", "cold GET", "cold PREFETCH"]
 # The room that others leave is not all taken, so that prefetches, which do not wait for any, are taken.
 LEAVE_ROOM = ["cold GET into lent memory", "cold PREFETCH"]
-SETTINGS = {"memory.pool": "128MiB", "store.limit": "640MiB", "memory.lane": "32MiB", "log.level": "error", "listen.mode": "0666",
-            "limits.lane_bytes": "1GiB", "store.prewrite": "off"}
+SETTINGS = {"memory.pool": "128MiB", "store.limit": "640MiB", "memory.staging": "32MiB", "log.level": "error", "listen.mode": "0666",
+            "limits.staging_bytes": "1GiB", "store.prewrite": "off"}
 
 
 def flood_key(i):
@@ -40,7 +40,7 @@ def other_key(i):
 def fill(daemon):
     with daemon.client(timeout=120 * slow()) as c:
         ns = c.namespace("cold", chunk_bytes=CHUNK)
-        c.lane(8 * MIB)
+        c.staging(8 * MIB)
         keys = [flood_key(i) for i in range(CHUNKS)] + [other_key(i) for i in range(GETS)]
         for i in range(0, len(keys), 16):
             harness.put_all(c, ns, [(k, value_of(k, CHUNK)) for k in keys[i:i + 16]], ack=Ack.WRITTEN)
@@ -58,10 +58,10 @@ class Flood:
             fd = os.memfd_create("cold", os.MFD_ALLOW_SEALING)
             os.posix_fallocate(fd, 0, size)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)
-            self.region = self.c.donate(fd, size)
+            self.region = self.c.register(fd, size)
             os.close(fd)
-        elif op == "cold GET into the lane":
-            self.c.lane(size)
+        elif op == "cold GET into the staging area":
+            self.c.staging(size)
             self.region = 0
 
     def step(self, i):

@@ -188,7 +188,7 @@ static bool open_store(enum phase as)
 /* Operations that end now; a few stay at the device. */
 static bool some_end(unsigned lag)
 {
-        world_turn();
+        world_iterate();
         while (sim_held() > lag)
                 world_step();
         for (uint64_t n = draw(3); n > 0 && world_step(); n--)
@@ -391,7 +391,7 @@ static void folder_empty(void)
 /* --- deaths --- */
 
 /* A start that nothing disturbs; how many places it came to. */
-static uint64_t recover_and_verify(void)
+static uint64_t recovery_and_verify(void)
 {
         uint64_t n;
 
@@ -435,7 +435,7 @@ static void die_everywhere(uint64_t seed, uint64_t count, uint64_t *done)
         random = world.random;
 
         begin();
-        places_of_start = recover_and_verify();
+        places_of_start = recovery_and_verify();
         sim_stop();
         for (uint64_t i = 1; i <= places_of_start && *done < count; i++) {
                 /* The first pass comes to every place soon. */
@@ -456,7 +456,7 @@ static void die_everywhere(uint64_t seed, uint64_t count, uint64_t *done)
                 crash();
                 ++*done;
                 tally.second_deaths++;
-                recover_and_verify();
+                recovery_and_verify();
                 sim_stop();
                 if (tally.passes == 0)
                         break; /* the first pass comes to every place soon */
@@ -521,7 +521,7 @@ int campaign_crashpoint(uint64_t count, uint64_t *seed)
                         places[i].total = places[i].times;
                 crash();
                 done++;
-                recover_and_verify();
+                recovery_and_verify();
                 sim_stop();
                 /* In some lives the ring has no pages too many. */
                 if (tally.passes == 0 && passed_over++ < 16 && !comes_everywhere())

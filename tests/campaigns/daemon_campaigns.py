@@ -8,8 +8,8 @@ kill        kill -9 of the daemon at any moment under mixed load, and sometimes 
             of it (oracle.py) knows what it answered. No wrong byte, nothing lost, no purged key back, ready in 2 s.
 admin       purges, evicts, puts and gets while paths are suspended and resumed, files fail, the store is full, and the daemon
             is stopped or killed: what was dropped stays dropped, what was written is there, bytes are right.
-clientkill  clients killed at any moment with leases, lanes and requests in flight: all they held is back in 100 ms.
-settled     the daemon killed, or stopped and then killed, amid gets into lanes: once the liveness file's lock says so,
+clientkill  clients killed at any moment with leases, staging areas and requests in flight: all they held is back in 100 ms.
+settled     the daemon killed, or stopped and then killed, amid gets into staging areas: once the liveness file's lock says so,
             client memory does not change any more.
 parity      the same job on every way to do I/O gives the same answers.
 filesystems the same job on stores on several file systems, on loop devices.

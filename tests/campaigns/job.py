@@ -15,7 +15,7 @@ from harness import KIB, MIB
 from kvwire import Ack, Status, Tier
 
 SIZES = [1, 511, 4095, 4096, 4097, 20000, 64 * KIB, 200000, MIB - 1, MIB]
-KEYS, LANE = 40, 8 * MIB
+KEYS, STAGING = 40, 8 * MIB
 SETTINGS = {"store.limit": "128MiB", "memory.pool": "64MiB"}
 
 
@@ -104,7 +104,7 @@ class Job:
         kill = self.rng.random() < 0.5
         for part in range(2):
             with daemon.client(name="job") as c:
-                c.lane(LANE)
+                c.staging(STAGING)
                 ns = [c.namespace(f"job{i}") for i in range(3)]
                 for _ in range(60):
                     self.step(c, ns)

@@ -44,7 +44,7 @@ static void finish(struct store *s, struct kio *io)
         while (store_pending(s) > 0) {
                 struct pollfd p = { .fd = kio_fd(io), .events = POLLIN };
 
-                store_turn(s);
+                store_iterate(s);
                 kio_flush(io);
                 if (store_pending(s) > 0 && kio_pending(io) > 0)
                         poll(&p, 1, -1);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Payloads whose every sector says which tenant it belongs to, and a scan of all the memory that a client can see for the
-marks of other tenants (rule R1): its pool, its lane, all of each region that it has registered, its look-up index, and
+marks of other tenants (rule R1): its pool, its staging area, all of each region that it has registered, its look-up index, and
 the files of its reports, whatever the daemon has said of the lengths that are in use.
 """
 
@@ -74,8 +74,8 @@ def report_files(client):
 def memory_of(client, regions=(), everything=True):
     """(name, content) of what a client can see. Without `everything`: only what gets are answered in."""
     yield "the pool", client.pool
-    if client.lane_map is not None:
-        yield "the lane", client.lane_map
+    if client.staging_map is not None:
+        yield "the staging area", client.staging_map
     for i, region in enumerate(regions):
         yield f"registered region {i}", region
     if not everything:
@@ -135,8 +135,8 @@ def look_on(daemon, others, keys, where, facts):
             with user(ONLOOKER):
                 c = daemon.client(name="onlooker")
             with c:
-                c.lane(1 << 20)
-                number = c.donate(fd, 1 << 20)
+                c.staging(1 << 20)
+                number = c.register(fd, 1 << 20)
                 scan(c, "onlooker", others, [region], False, where, facts)
                 ns = c.namespace("onlooker")
                 own = [(key, value_of(key, n)) for n in (1000, 4096, 70000) for key in [key_of("onlooker", n)]]

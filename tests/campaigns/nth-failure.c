@@ -64,7 +64,7 @@ static void work(unsigned steps)
                         world_get(k, NULL);
                 else
                         world_put(k, chance(3));
-                world_turn();
+                world_iterate();
                 if (chance(4))
                         world_settle();
         }

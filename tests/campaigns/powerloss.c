@@ -42,7 +42,7 @@ static void work(void)
                         sim_advance_ms(draw(3000));
                 else
                         world_put_some(k, KEYS, durable_in);
-                world_turn();
+                world_iterate();
                 while (sim_held() > lag)
                         world_step();
                 for (uint64_t n = draw(3); n > 0 && world_step(); n--)
@@ -109,7 +109,7 @@ static void one_state(void)
         }
         for (unsigned n = 0; n < CAMPAIGN_NAMESPACES / 2; n++)
                 world_open_namespace(n);
-        world_turn();
+        world_iterate();
         if (chance(4))
                 world_settle();
         work();

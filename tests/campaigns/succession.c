@@ -116,11 +116,11 @@ static void work(void)
                 if (x < 120) {
                         /* While a volume is offline the others may give a name an id that it
                          * gives to another when it is used without them. */
-                        if (store_paths_up(world.s) == world.volumes)
+                        if (store_volumes_up(world.s) == world.volumes)
                                 world_open_namespace(n);
                 } else if (x < 180) {
                         if (chance(2) && world_purge((int)n))
-                                world_turn();
+                                world_iterate();
                         world_remove(n);
                 } else if (x < 250) {
                         world_drop(k);
@@ -136,12 +136,12 @@ static void work(void)
                         sim_advance_ms(draw(chance(2) ? 100 : 12000));
                 } else if (x < 440) {
                         world_device((unsigned)draw(world.volumes), false);
-                } else if (x < 500 && store_paths_up(world.s) < world.volumes) {
+                } else if (x < 500 && store_volumes_up(world.s) < world.volumes) {
                         tally.resumes += world_device((unsigned)draw(world.volumes), true);
                 } else {
                         world_put_some(k, KEYS, durable_in);
                 }
-                world_turn();
+                world_iterate();
                 while (sim_held() > lag)
                         world_step();
                 if (left && chance(3))
@@ -224,9 +224,9 @@ static void start_again(const char *when)
         if (r < 0)
                 campaign_fail(VERDICT_LOST, "the store does not open %s (%s): %s", when,
                               faults.last, error);
-        if (store_paths_up(world.s) < world.volumes)
+        if (store_volumes_up(world.s) < world.volumes)
                 campaign_fail(VERDICT_LOST, "%u of %u volumes are up %s (%s)",
-                              store_paths_up(world.s), world.volumes, when, faults.last);
+                              store_volumes_up(world.s), world.volumes, when, faults.last);
 }
 
 /* Opened, with all its volumes. */
@@ -256,7 +256,7 @@ static void start(void)
                         tally.starts_refused++;
                         continue;
                 }
-                if (store_paths_up(world.s) == world.volumes)
+                if (store_volumes_up(world.s) == world.volumes)
                         return;
                 tally.starts_without++;
                 if (chance(2)) {
@@ -284,7 +284,7 @@ static void one_life(void)
         for (unsigned n = 0; n < CAMPAIGN_NAMESPACES / 2; n++)
                 if (chance(2))
                         world_open_namespace(n);
-        world_turn();
+        world_iterate();
         if (chance(2))
                 world_settle();
         verified = true;

@@ -28,7 +28,7 @@ from oracle import Finding
 
 USERS = {"red": 20021, "green": 20022, "blue": 20023}
 SIZES = [(1, 4096, 5000), (16 * KIB - 1, 16 * KIB), (62900, 64 * KIB), (64 * KIB, 200001), (700000,), (5000, 62900, 300 * KIB)]
-ROOM = 4 * MIB   # of the lane, and of the registered region
+ROOM = 4 * MIB   # of the staging area, and of the registered region
 RECENT = 16 * MIB  # of what a tenant has put last is asked for again, and at most 600 keys
 PATIENCE = 20
 ENDS = ["kill", "kill", "kill at a write", "kill at a write", "kill after a write", "fault", "fault", "device", "stop",
@@ -51,8 +51,8 @@ class Tenant:
     def connect(self):
         with marks.user(USERS[self.name]):
             self.client = self.life.daemon.client(name=self.name, timeout=PATIENCE * slow())
-        self.client.lane(ROOM)
-        self.number = self.client.donate(self.fd, ROOM)
+        self.client.staging(ROOM)
+        self.number = self.client.register(self.fd, ROOM)
         self.ns = self.client.namespace("n", chunk_bytes=self.life.declared)
 
     def disconnect(self):
@@ -86,7 +86,7 @@ class Tenant:
         """Sends a put. (its tag, the bytes offered)"""
         offers, from_region = self.offers(rng), rng.random() < 0.5
         for key, length, at in offers:
-            (self.region if from_region else self.client.lane_map)[at:at + length] = marks.value_of(key, length)
+            (self.region if from_region else self.client.staging_map)[at:at + length] = marks.value_of(key, length)
         number = self.number if from_region else 0
         entries = [kvwire.PUT_ENTRY.pack(key, at, length, number, 0) for key, length, at in offers]
         self.keys += [(key, length) for key, length, _ in offers]
@@ -115,7 +115,7 @@ class Tenant:
 
     def get(self, rng, keys):
         """Asks for these in some way, and checks each hit."""
-        how = rng.choice(["map", "map", "prefetch", "lane", "region", "region", "odd", "pieces"])
+        how = rng.choice(["map", "map", "prefetch", "staging", "region", "region", "odd", "pieces"])
         asked = [(key, *self.span(rng, length), length) for key, length in keys]
         if rng.random() < 0.3:
             self.client.evict(self.ns, [key for key, *_ in asked], Tier.MEMORY)
@@ -128,7 +128,7 @@ class Tenant:
             self.client.release([r.lease for r in results if r.lease])
         else:
             asked, places = self.places(rng, asked, how)
-            memory, number = (self.client.lane_map, 0) if how == "lane" else (self.region, self.number)
+            memory, number = (self.client.staging_map, 0) if how == "staging" else (self.region, self.number)
             spans = [(at, n) if n != length else (0, 0) for _, at, n, length in asked]
             if how == "pieces":
                 items = [(key, self.cut(rng, at, room, number)) for (key, *_), (at, room) in zip(asked, places)]
@@ -334,7 +334,7 @@ class Tenants:
                     self.ask(rng, f"after a {end} and a resume")
                 if rng.random() < 0.3:
                     with contextlib.suppress(kvwire.Refused):  # that volume is offline
-                        self.admin.verify_path(rng.randrange(len(self.volumes)))
+                        self.admin.verify_volume(rng.randrange(len(self.volumes)))
                     for tenant in self.tenants:
                         tenant.scan("after a verify")
                 end = rng.choice(["kill", "stop"])

@@ -345,12 +345,12 @@ void world_close(void)
 
 /* --- turning --- */
 
-void world_turn(void)
+void world_iterate(void)
 {
         unsigned reaped;
 
         do {
-                store_turn(world.s);
+                store_iterate(world.s);
                 flush_io();
                 reaped = kio_reap(world.io);
                 flush_io();
@@ -366,7 +366,7 @@ bool world_step(void)
 {
         if (!sim_complete_one())
                 return false;
-        world_turn();
+        world_iterate();
         return true;
 }
 
@@ -374,13 +374,13 @@ void world_wait_for(uint64_t pending)
 {
         while (kio_pending(world.io) > pending) {
                 wait_io();
-                world_turn();
+                world_iterate();
         }
 }
 
 void world_settle(void)
 {
-        world_turn();
+        world_iterate();
         while (store_pending(world.s) > 0) {
                 if (world.lockstep) {
                         if (!world_step())
@@ -388,7 +388,7 @@ void world_settle(void)
                                               (unsigned long long)store_pending(world.s));
                 } else {
                         wait_io();
-                        world_turn();
+                        world_iterate();
                 }
         }
 }
@@ -518,7 +518,7 @@ static void opened(struct store_namespace_open *req)
                 return;
         world.others_busy--;
         /* With its path bypassed the store has it in memory alone. */
-        if (req->result != 0 || store_paths_up(world.s) == 0)
+        if (req->result != 0 || store_volumes_up(world.s) == 0)
                 return;
         if (world.namespaces[n].id && world.namespaces[n].id != req->namespace->id)
                 campaign_fail(VERDICT_WRONG, "namespace %u had the id %u and has %u", n,
@@ -746,7 +746,7 @@ bool world_device(unsigned volume, bool resume)
                 return false;
         device.busy = true;
         world.others_busy++;
-        device.req = (struct store_device){ .path = volume, .complete = device_done };
+        device.req = (struct store_device){ .volume = volume, .complete = device_done };
         (resume ? store_resume : store_suspend)(world.s, &device.req);
         return true;
 }
@@ -872,11 +872,11 @@ uint32_t world_get(uint32_t k, int *ret_error)
                 *ret_error = r;
         if (r != 0)
                 return 0;
-        world_turn();
+        world_iterate();
         while (p.get_busy) {
                 if (!world.lockstep || !world_step())
                         wait_io();
-                world_turn();
+                world_iterate();
         }
         if (ret_error)
                 *ret_error = p.get.result;
@@ -890,11 +890,11 @@ void world_get_pair(uint32_t a, uint32_t b, uint32_t *ret_a, uint32_t *ret_b)
         bool begun_a = get_begin(&slots[0], a) == 0, begun_b = get_begin(&slots[1], b) == 0;
 
         sim_hold(1u << KIO_READ);
-        world_turn();
+        world_iterate();
         while (gets_busy())
                 world_step();
         sim_hold(0);
-        world_turn();
+        world_iterate();
         *ret_a = begun_a && slots[0].get.result == 0 ? get_check(&slots[0]) : 0;
         *ret_b = begun_b && slots[1].get.result == 0 ? get_check(&slots[1]) : 0;
 }
@@ -921,11 +921,11 @@ void world_get_all(void (*got)(uint32_t k, uint32_t version))
                         else
                                 got(first, 0);
                 }
-                world_turn();
+                world_iterate();
                 while (gets_busy()) {
                         if (!world.lockstep || !world_step())
                                 wait_io();
-                        world_turn();
+                        world_iterate();
                 }
                 for (uint32_t i = 0; i < n; i++)
                         got(keys[i], slots[i].get.result == 0 ? get_check(&slots[i]) : 0);
@@ -1003,7 +1003,7 @@ static void verify_index(void)
                         is_lost(k);
         do {
                 last = evictions();
-                world_turn();
+                world_iterate();
         } while (evictions() != last);
         for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
                 if (world.items[k].must && world_version(k) == 0) {

@@ -551,11 +551,11 @@ class DiskWatch:
 # --- filling a daemon ---
 
 def put_all(client, namespace, pairs, *, batch=32, **how):
-    """Puts pairs in batches that fit the lane; returns the results, by key."""
+    """Puts pairs in batches that fit the staging area; returns the results, by key."""
     results = {}
     pairs = list(pairs)
-    if client.lane_map is None:
-        client.lane()
+    if client.staging_map is None:
+        client.staging()
     used, group = 0, []
 
     def flush():
@@ -567,7 +567,7 @@ def put_all(client, namespace, pairs, *, batch=32, **how):
 
     for key, value in pairs:
         room = (len(value) + 63) & ~63
-        if len(group) == batch or used + room > client.lane_bytes:
+        if len(group) == batch or used + room > client.staging_bytes:
             flush()
         group.append((key, value))
         used += room

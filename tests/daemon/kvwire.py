@@ -42,7 +42,7 @@ class Op(enum.IntEnum):
     HELLO = 1
     PING = 2
     NAMESPACE = 3
-    LANE = 4
+    STAGING = LANE = 4
     PUT = 5
     GET = 6
     RELEASE = 7
@@ -56,8 +56,8 @@ class Op(enum.IntEnum):
     REPORT = 15
     VERIFY = 16
     DEVICE = 17
-    DONATE = 18
-    WITHDRAW = 19
+    REGISTER = DONATE = 18
+    UNREGISTER = WITHDRAW = 19
     LOOKUP = 20
     PREFETCH = 21
     NAMESPACES = 22
@@ -206,11 +206,11 @@ class GetResult:
 
     @property
     def data(self):
-        """The bytes got: from the pool while the lease is held, or from the lane; None if there are none."""
+        """The bytes got: from the pool while the lease is held, or from the staging area; None if there are none."""
         if self.status != Status.OK:
             return None
         if self.into is not None:
-            return self._client.lane_read(self.into, self.length)
+            return self._client.staging_read(self.into, self.length)
         return self._client.pool_read(self.offset, self.length)
 
     def __repr__(self):
@@ -299,7 +299,7 @@ class Lookup:
         magic, version, head, total, self.n_buckets, self.n_stash, *self.secret = LOOKUP_HEAD.unpack_from(self.map)
         if magic != b"LOKPIDX1" or version != 1 or total != size or \
                 head + 64 * (self.n_buckets + self.n_stash) != size:
-            raise ProtocolError("LOOKUP: a header that makes no sense")
+            raise ProtocolError("LOOKUP: a malformed header")
         self.head, self.size = head, size
         self._secrets = {}
 
@@ -360,9 +360,9 @@ class Client:
 
     def __init__(self, path=None, *, sock=None, name="kvwire", timeout=30.0, greet=True):
         self.timeout = timeout
-        self.pool = self.lane_map = None
+        self.pool = self.staging_map = None
         self.pool_fd = self.liveness_fd = -1
-        self.lane_bytes = 0
+        self.staging_bytes = 0
         self.version = self.instance = None
         self._tags = itertools.count(1)
         self._waiting = {}  # tag -> op
@@ -391,14 +391,14 @@ class Client:
         self.close()
 
     def close(self):
-        """Ends the session, all leases with it. Unmaps the lane: always safe (section 10)."""
+        """Ends the session, all leases with it. Unmaps the staging area: always safe (section 10)."""
         if self.sock is not None:
             self.sock.close()
             self.sock = None
-        for mapping in (self.pool, self.lane_map):
+        for mapping in (self.pool, self.staging_map):
             if mapping is not None:
                 mapping.close()
-        self.pool = self.lane_map = None
+        self.pool = self.staging_map = None
         for fd in (self.pool_fd, self.liveness_fd):
             if fd >= 0:
                 os.close(fd)
@@ -527,7 +527,7 @@ class Client:
         if reply.count != 1 or len(reply.body) < HELLO_RESULT.size:
             raise ProtocolError("HELLO: a reply without its result")
         (self.version, self.max_keys, self.max_inflight, self.max_message, self.pool_bytes, self.max_chunk,
-         self.lane_max, self.features, self.instance) = HELLO_RESULT.unpack_from(reply.body)
+         self.staging_max, self.features, self.instance) = HELLO_RESULT.unpack_from(reply.body)
         if not versions[0] <= self.version <= versions[1]:
             raise ProtocolError(f"HELLO: version {self.version} is none of {versions}")
         self._map_pool()
@@ -563,41 +563,41 @@ class Client:
         self.chunk_bytes = reply.value64
         return reply.value
 
-    def lane(self, size=0):
-        """Makes and maps the lane; its size."""
-        reply = self.call(Op.LANE, struct.pack("<Q", size), n_fds=1)
+    def staging(self, size=0):
+        """Makes and maps the staging area; its size."""
+        reply = self.call(Op.STAGING, struct.pack("<Q", size), n_fds=1)
         fd, = reply.fds
         try:
             if reply.value64 < size or os.fstat(fd).st_size < reply.value64:
-                raise ProtocolError("LANE: smaller than asked for, or than said")
-            self.lane_map = mmap.mmap(fd, reply.value64, flags=mmap.MAP_SHARED,
+                raise ProtocolError("STAGING: smaller than asked for, or than said")
+            self.staging_map = mmap.mmap(fd, reply.value64, flags=mmap.MAP_SHARED,
                                       prot=mmap.PROT_READ | mmap.PROT_WRITE)
         finally:
             os.close(fd)
-        self.lane_bytes = reply.value64
-        return self.lane_bytes
+        self.staging_bytes = reply.value64
+        return self.staging_bytes
 
-    def lane_write(self, offset, data):
-        self.lane_map[offset:offset + len(data)] = data
+    def staging_write(self, offset, data):
+        self.staging_map[offset:offset + len(data)] = data
 
-    def lane_read(self, offset, length):
-        return self.lane_map[offset:offset + length]
+    def staging_read(self, offset, length):
+        return self.staging_map[offset:offset + length]
 
-    def donate(self, fd, size, offset=0, check=True):
+    def register(self, fd, size, offset=0, check=True):
         """Lends [offset, offset + size) of the file (6.18): the region's number, or the refusal's reply with
         check=False. The descriptor stays the caller's."""
-        reply = self.call(Op.DONATE, struct.pack("<QQ", offset, size), check=check, fds=[fd])
+        reply = self.call(Op.REGISTER, struct.pack("<QQ", offset, size), check=check, fds=[fd])
         if reply.status != Status.OK:
             return reply
         if reply.value == 0 or reply.value64 != size or reply.count or reply.body:
-            raise ProtocolError(f"DONATE: region {reply.value} of {reply.value64} bytes instead of {size}")
+            raise ProtocolError(f"REGISTER: region {reply.value} of {reply.value64} bytes instead of {size}")
         return reply.value
 
-    def withdraw(self, region, check=True):
+    def unregister(self, region, check=True):
         """Takes it back (6.19): when this returns, the daemon has let go of it."""
-        reply = self.call(Op.WITHDRAW, struct.pack("<II", region, 0), check=check)
+        reply = self.call(Op.UNREGISTER, struct.pack("<II", region, 0), check=check)
         if reply.count or (reply.status == Status.OK and reply.body):
-            raise ProtocolError("WITHDRAW: a reply with results")
+            raise ProtocolError("UNREGISTER: a reply with results")
         return reply
 
     def lookup(self, check=True):
@@ -715,7 +715,7 @@ class Client:
             raise ProtocolError("VERIFY: not one result")
         return Verified(*struct.unpack("<IIIIQQQQQII", reply.body)[:10])
 
-    def verify_path(self, path=0, **how):
+    def verify_volume(self, path=0, **how):
         """All of a path: sums, as a Verified whose place is the end."""
         segment = slot = 0
         sums = [0] * 5
@@ -750,12 +750,12 @@ class Client:
         return reply
 
     def put_entries(self, items, at=0):
-        """Copies values to the lane from `at` on; entries for submit_batch(Op.PUT)."""
+        """Copies values to the staging area from `at` on; entries for submit_batch(Op.PUT)."""
         entries = []
         for key, value in items:
-            if at + len(value) > self.lane_bytes:
-                raise ValueError("the lane is too small for these values")
-            self.lane_write(at, value)
+            if at + len(value) > self.staging_bytes:
+                raise ValueError("the staging area is too small for these values")
+            self.staging_write(at, value)
             entries.append(PUT_ENTRY.pack(key, at, len(value), 0, 0))
             at += (len(value) + 63) & ~63
         return entries
@@ -766,10 +766,10 @@ class Client:
                 for s, flags, length, i, g, offset in PUT_RESULT.iter_unpack(reply.body)]
 
     def put(self, namespace, items, *, ack=Ack.ACCEPTED, lease=False, nowait=False, more=False, **how):
-        """Stores (key, value) pairs, a chain, root first. Makes the lane if there is none."""
+        """Stores (key, value) pairs, a chain, root first. Makes the staging area if there is none."""
         items = list(items.items()) if isinstance(items, dict) else list(items)
-        if self.lane_map is None:
-            self.lane()
+        if self.staging_map is None:
+            self.staging()
         flags = (Flag.LEASE if lease else 0) | (Flag.NOWAIT if nowait else 0) | (Flag.MORE if more else 0)
         entries = self.put_entries(items)
         reply = self.wait(self.submit_batch(Op.PUT, namespace, entries, flags=flags, ack=ack, **how))
@@ -803,9 +803,9 @@ class Client:
         return self.get_results(reply, len(entries))
 
     def get_into(self, namespace, keys, room, *, at=0, ranges=None, nowait=False, more=False, **how):
-        """Copies to the lane, `room` bytes for each key, one after the other from `at` on."""
-        if self.lane_map is None:
-            self.lane()
+        """Copies to the staging area, `room` bytes for each key, one after the other from `at` on."""
+        if self.staging_map is None:
+            self.staging()
         places = [at + i * ((room + 63) & ~63) for i in range(len(keys))]
         entries = [GET_ENTRY.pack(k, *(ranges[i] if ranges else (0, 0)), places[i], room, 0)
                    for i, k in enumerate(keys)]
@@ -813,7 +813,7 @@ class Client:
         reply = self.wait(self.submit_batch(Op.GET, namespace, entries, flags=flags, **how))
         return self.get_results(reply, len(entries), places)
 
-    # --- places in donated regions (6.5, 6.6) ---
+    # --- places in registered buffers (6.5, 6.6) ---
 
     def submit_put_from(self, namespace, items, *, lease=False, nowait=False, more=False, **how):
         """`items`: (key, (offset, length, region)), or (key, [pieces]) for all of them. Returns a tag."""
@@ -891,13 +891,23 @@ class Client:
     # --- the end (section 10) ---
 
     def settled(self):
-        """After SessionEnded: is all I/O of that daemon over, so that lane memory may be reused?"""
+        """After SessionEnded: is all I/O of that daemon over, so that staging memory may be reused?"""
         try:
             fcntl.flock(self.liveness_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         fcntl.flock(self.liveness_fd, fcntl.LOCK_UN)
         return True
+
+    # names that programs written before the rename use
+    lane = lambda self, size=0: self.staging(size)
+    lane_write = lambda self, offset, data: self.staging_write(offset, data)
+    lane_read = lambda self, offset, length: self.staging_read(offset, length)
+    donate = lambda self, *args, **how: self.register(*args, **how)
+    withdraw = lambda self, *args, **how: self.unregister(*args, **how)
+    lane_bytes = property(lambda self: self.staging_bytes)
+    lane_map = property(lambda self: self.staging_map)
+    lane_max = property(lambda self: self.staging_max)
 
 
 def _close_all(fds):

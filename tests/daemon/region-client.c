@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A user of libkvcache's donated regions, for test_buffers.py: region-client SOCKET SCENARIO
+/* A user of libkvcache's registered buffers, for test_buffers.py: region-client SOCKET SCENARIO
  *
  *     roundtrip   odd sizes at odd places, pieces, mixed memory: all comes back, nothing else
  * changes restart     says "ready" and waits for a line, three times: the daemon is started anew
@@ -60,7 +60,8 @@ static int sealed_memfd(size_t bytes)
         return fd;
 }
 
-static uint8_t *donate(int fd, uint64_t offset, uint64_t bytes, void *base, uint32_t *ret_region)
+static uint8_t *register_buffer(int fd, uint64_t offset, uint64_t bytes, void *base,
+                                uint32_t *ret_region)
 {
         struct kvcache_buffer_options o = {
                 .size = sizeof(o), .fd = fd, .offset = offset, .bytes = bytes, .base = base
@@ -233,7 +234,7 @@ static void roundtrip(void)
         void *where;
 
         CHECK(own);
-        base = donate(fd, 0, size, NULL, &region);
+        base = register_buffer(fd, 0, size, NULL, &region);
         for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
                 for (unsigned k = 0; k < 3; k++) {
                         one_trip(base, size, n++, sizes[i], 0, 3 * MIB);
@@ -274,8 +275,8 @@ static void restart(void)
         uint8_t *base;
 
         CHECK(mine != MAP_FAILED);
-        base = donate(fd, 0, 2 * MIB, NULL, &region);
-        CHECK(donate(other_fd, MIB, MIB, mine, &other) == mine);
+        base = register_buffer(fd, 0, 2 * MIB, NULL, &region);
+        CHECK(register_buffer(other_fd, MIB, MIB, mine, &other) == mine);
         close(fd);
         close(other_fd); /* the library has its own */
         for (uint64_t round = 0; round <= ROUNDS; round++) {
@@ -328,7 +329,7 @@ static void settled(void)
         uint8_t *base;
         double began;
 
-        base = donate(fd, 0, KEYS * MIB, NULL, &region);
+        base = register_buffer(fd, 0, KEYS * MIB, NULL, &region);
         for (unsigned i = 0; i < KEYS; i++) {
                 keys[i] = key_of(5000 + i);
                 e[i] = (struct kvcache_entry){ keys[i], base + i * MIB, MIB };

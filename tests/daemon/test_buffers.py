@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Donated regions (proto/README.md 6.18, 6.19): memory of the client's that the daemon moves bytes to and from by itself.
+"""Registered buffers (proto/README.md 6.18, 6.19): memory of the client's that the daemon moves bytes to and from by itself.
 
 What is got is what was put, whatever the size, the place and the file; what is not as it must be is refused (rule R2);
 and a client that cuts, punches or changes what it has lent harms nobody but itself.
@@ -96,7 +96,7 @@ def huge_pages(count):
 
 @contextlib.contextmanager
 def memory(kind, size):
-    """A descriptor of memory of this kind that may be donated."""
+    """A descriptor of memory of this kind that may be registered."""
     path = None
     if kind == "memfd":
         fd = sealed_memfd(size)
@@ -114,13 +114,13 @@ def memory(kind, size):
 
 
 class Region:
-    """Memory, mapped here and donated by a session."""
+    """Memory, mapped here and registered by a session."""
 
     def __init__(self, client, fd, size, offset=0):
         self.client, self.size = client, size
         self.map = mmap.mmap(fd, size, offset=offset)
         self.map[:] = GUARD * size
-        self.number = client.donate(fd, size, offset)
+        self.number = client.register(fd, size, offset)
 
     def write(self, at, data):
         self.map[at:at + len(data)] = data
@@ -167,9 +167,9 @@ def both(backend, make_daemon):
         yield c
 
 
-def donated(daemon):
+def registered(daemon):
     sessions = daemon.status()["sessions"]
-    return sessions["donated_regions"], sessions["donated_bytes"]
+    return sessions["registered_buffers"], sessions["registered_bytes"]
 
 
 def ok(results):
@@ -189,12 +189,12 @@ def test_a_region_that_is_not_registered_is_logged_and_counted(make_daemon):
         pytest.skip("another daemon of this user has taken all of RLIMIT_MEMLOCK")
 
     def told():
-        return [line for line in daemon.log().splitlines() if " warning: " in line and "donated memory" in line]
+        return [line for line in daemon.log().splitlines() if " warning: " in line and "registered memory" in line]
 
     with daemon.client() as c, region_of(c, size=2 * MIB):
         wait_until(told, "the refusal is logged")
         line, = told()
-        assert "registered 0 B of a client's 2 MiB of donated memory" in line
+        assert "registered 0 B of a client's 2 MiB of registered memory" in line
         assert "RLIMIT_MEMLOCK is too small" in line and "ulimit -l" in line and "LimitMEMLOCK=" in line
         assert daemon.metric('kvcache_io_registrations_refused_total{memory="region"}') == 1
 
@@ -249,7 +249,7 @@ def test_a_part_of_a_file_is_a_region_of_its_own(both):
     try:
         whole = mmap.mmap(fd, MIB)
         whole[:] = GUARD * MIB
-        number = both.donate(fd, 16 * PAGE, offset=32 * PAGE)
+        number = both.register(fd, 16 * PAGE, offset=32 * PAGE)
         key = key_of("part")
         value = value_of(key, 5000)
         whole[33 * PAGE:33 * PAGE + 5000] = value
@@ -270,14 +270,14 @@ def test_a_part_of_a_file_is_a_region_of_its_own(both):
 def test_pieces_are_put_together_and_taken_apart(both):
     rng = random.Random(7)
     ns = both.namespace("n")
-    both.lane(MIB)
+    both.staging(MIB)
     with region_of(both) as region, region_of(both, size=MIB) as other:
         for number, size in enumerate([1, 2, 4096, 70001, 300000, 2 * MIB - 3] * 3):
             key = key_of("pieces", number)
             value = value_of(key, size)
 
             def split():
-                """Random pieces, in order; places apart from each other in two regions and the lane."""
+                """Random pieces, in order; places apart from each other in two regions and the staging area."""
                 cuts = sorted(rng.sample(range(1, size), min(size - 1, rng.choice([0, 1, 5, 40]))))
                 next_free = [0, 0, 0]
                 pieces = []
@@ -291,7 +291,7 @@ def test_pieces_are_put_together_and_taken_apart(both):
                 return pieces
 
             numbers = [region.number, other.number, 0]
-            maps = [region.map, other.map, both.lane_map]
+            maps = [region.map, other.map, both.staging_map]
             pieces = split()
             for which, at, start, end in pieces:
                 maps[which][at:at + end - start] = value[start:end]
@@ -396,9 +396,9 @@ def test_whole_pages_travel_without_a_copy_and_are_counted(both):
     value = value_of(key, 64 * KIB)
     with region_of(both) as region:
         metrics = daemon_metrics()
-        assert metrics["kvcache_donated_regions"] == 1 and metrics["kvcache_donated_bytes"] == region.size
+        assert metrics["kvcache_registered_buffers"] == 1 and metrics["kvcache_registered_bytes"] == region.size
         if json.loads(both.report(kvwire.Report.STATUS))["io"]["registered"]:
-            wait_until(lambda: daemon_metrics()["kvcache_donated_registered_bytes"] == region.size,
+            wait_until(lambda: daemon_metrics()["kvcache_registered_in_rings_bytes"] == region.size,
                        "the region is registered with the rings")
             harness.MOVED.update(name for name, moved in daemon_metrics().items() if moved)
         ok(both.put_from(ns, [(key, region.write(PAGE, value))], ack=Ack.WRITTEN))
@@ -432,7 +432,7 @@ def test_puts_and_gets_of_several_at_once_find_their_own(daemon):
 # --- what is taken and what is not (rule R2) ---
 
 def refused(client, fd, size=MIB, offset=0, other=()):
-    reply = client.donate(fd, size, offset, check=False)
+    reply = client.register(fd, size, offset, check=False)
     assert isinstance(reply, kvwire.Reply), f"it was taken, as region {reply}"
     assert reply.status in (Status.INVALID, *other) and reply.body, reply
     client.ping()
@@ -447,11 +447,11 @@ def test_R2_a_file_with_a_hole_is_refused(client):
     touch(fd, MIB - PAGE)
     assert "hole" in refused(client, fd)  # the last page
     touch(fd, MIB)
-    client.withdraw(client.donate(fd, MIB))  # as long as it is donated the daemon may touch it
+    client.unregister(client.register(fd, MIB))  # as long as it is registered the daemon may touch it
     punch(fd, 100 * PAGE, PAGE)
     assert "hole" in refused(client, fd)
     os.posix_fallocate(fd, 0, MIB)
-    assert client.donate(fd, 100 * PAGE) > 0
+    assert client.register(fd, 100 * PAGE) > 0
     os.close(fd)
 
 
@@ -461,7 +461,7 @@ def test_R2_a_memfd_that_may_shrink_is_refused(client):
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_GROW)
     refused(client, fd)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)
-    assert client.donate(fd, MIB) > 0
+    assert client.register(fd, MIB) > 0
     os.close(fd)
 
 
@@ -501,15 +501,15 @@ def test_R2_a_stretch_that_is_not_in_the_file_is_refused(client):
     for offset, size in ((0, MIB + PAGE), (MIB, PAGE), (MIB - PAGE, 2 * PAGE), (1 << 62, PAGE), (0, 1 << 62),
                          ((1 << 63) - PAGE, PAGE), (1, PAGE), (0, PAGE + 1), (512, PAGE)):
         refused(client, fd, size, offset, other=(Status.BUSY, Status.QUOTA))  # it is charged before it is looked at
-    assert client.donate(fd, PAGE, offset=MIB - PAGE) > 0
+    assert client.register(fd, PAGE, offset=MIB - PAGE) > 0
     os.close(fd)
 
 
 @pytest.mark.parametrize("op, body, fds", [
-    (Op.DONATE, struct.pack("<QQ", 0, PAGE), 0), (Op.DONATE, struct.pack("<QQ", 0, PAGE), 2),
-    (Op.DONATE, struct.pack("<QQ", 0, PAGE), 5), (Op.DONATE, struct.pack("<QQ", 0, 0), 1),
-    (Op.DONATE, struct.pack("<QQ", (1 << 64) - 1, PAGE), 1), (Op.DONATE, bytes(8), 1),
-    (Op.WITHDRAW, struct.pack("<II", 1, 0), 1), (Op.WITHDRAW, struct.pack("<II", 1, 1), 0), (Op.WITHDRAW, b"", 0),
+    (Op.REGISTER, struct.pack("<QQ", 0, PAGE), 0), (Op.REGISTER, struct.pack("<QQ", 0, PAGE), 2),
+    (Op.REGISTER, struct.pack("<QQ", 0, PAGE), 5), (Op.REGISTER, struct.pack("<QQ", 0, 0), 1),
+    (Op.REGISTER, struct.pack("<QQ", (1 << 64) - 1, PAGE), 1), (Op.REGISTER, bytes(8), 1),
+    (Op.UNREGISTER, struct.pack("<II", 1, 0), 1), (Op.UNREGISTER, struct.pack("<II", 1, 1), 0), (Op.UNREGISTER, b"", 0),
 ])
 def test_R12_descriptors_come_as_they_must_or_the_session_ends(daemon, op, body, fds):
     before = daemon.fd_count()
@@ -551,7 +551,7 @@ def test_R12_pieces_that_do_not_fit_their_message_end_the_session(daemon, client
     for how in NO_PIECES + ([{"flags": Flag.PIECES}] if op == Op.GET else []):
         with daemon.client() as c:
             c.namespace("n")
-            c.lane(PAGE)
+            c.staging(PAGE)
             c.send(pieced(op))
             assert c.receive().status == Status.OK
             c.send(pieced(op, **how))
@@ -568,9 +568,9 @@ def test_a_region_is_its_sessions_alone(daemon, client):
         theirs = other.namespace("n")
         assert other.get_to(theirs, [(key, (0, 5000, region.number))])[0].status == Status.INVALID
         assert other.put_from(theirs, [(key_of("b"), (0, 5000, region.number))])[0].status == Status.INVALID
-        assert other.withdraw(region.number, check=False).status == Status.INVALID
+        assert other.unregister(region.number, check=False).status == Status.INVALID
         for number in (0, 65, 1 << 31, 0xffffffff):
-            assert client.withdraw(number, check=False).status == Status.INVALID
+            assert client.unregister(number, check=False).status == Status.INVALID
         ok(client.get_to(ns, [(key, (MIB, 5000, region.number))]))
 
 
@@ -578,51 +578,51 @@ def test_the_same_memory_may_be_lent_by_several_sessions(daemon):
     fd = sealed_memfd(MIB)
     key = key_of("twice")
     with daemon.client() as a, daemon.client() as b, mmap.mmap(fd, MIB) as shared:
-        numbers = a.donate(fd, MIB), a.donate(fd, MIB), b.donate(fd, MIB)
+        numbers = a.register(fd, MIB), a.register(fd, MIB), b.register(fd, MIB)
         assert numbers[0] != numbers[1]
-        assert donated(daemon) == (3, 3 * MIB)
+        assert registered(daemon) == (3, 3 * MIB)
         shared[:5000] = value_of(key, 5000)
         ok(a.put_from(a.namespace("n"), [(key, (0, 5000, numbers[0]))]))
         ok(b.get_to(b.namespace("n"), [(key, (10000, 5000, numbers[2]))]))
         assert shared[10000:15000] == value_of(key, 5000)
-        a.withdraw(numbers[0])
+        a.unregister(numbers[0])
         ok(a.get_to(a.namespace("n"), [(key, (20000, 5000, numbers[1]))]))
     os.close(fd)
-    wait_until(lambda: donated(daemon) == (0, 0), "regions end with their sessions")
+    wait_until(lambda: registered(daemon) == (0, 0), "regions end with their sessions")
 
 
 # --- limits (rules R2, R10) ---
 
-@pytest.mark.parametrize("setting", ["limits.donated", "limits.uid_donated"])
-def test_R10_donated_memory_is_charged_in_full_and_given_back(make_daemon, setting):
+@pytest.mark.parametrize("setting", ["limits.registered", "limits.uid_registered"])
+def test_R10_registered_memory_is_charged_in_full_and_given_back(make_daemon, setting):
     daemon = make_daemon(settings={setting: "2MiB"}).start()
     fd = sealed_memfd(4 * MIB)
     with daemon.client() as c:
-        first = c.donate(fd, MIB)
-        second = c.donate(fd, MIB)
-        reply = c.donate(fd, PAGE, check=False)
+        first = c.register(fd, MIB)
+        second = c.register(fd, MIB)
+        reply = c.register(fd, PAGE, check=False)
         assert isinstance(reply, kvwire.Reply) and reply.status in (Status.QUOTA, Status.BUSY), reply
         with daemon.client() as other:
-            reply = other.donate(fd, 4 * MIB, check=False)
+            reply = other.register(fd, 4 * MIB, check=False)
             assert isinstance(reply, kvwire.Reply) and reply.status in (Status.QUOTA, Status.BUSY), reply
-        c.withdraw(first)
-        third = c.donate(fd, MIB)
-        assert donated(daemon) == (2, 2 * MIB)
-        c.withdraw(second)
-        c.withdraw(third)
-        assert donated(daemon) == (0, 0)
-        assert c.donate(fd, 2 * MIB) > 0
-    wait_until(lambda: donated(daemon) == (0, 0), "regions end with their session")
+        c.unregister(first)
+        third = c.register(fd, MIB)
+        assert registered(daemon) == (2, 2 * MIB)
+        c.unregister(second)
+        c.unregister(third)
+        assert registered(daemon) == (0, 0)
+        assert c.register(fd, 2 * MIB) > 0
+    wait_until(lambda: registered(daemon) == (0, 0), "regions end with their session")
     os.close(fd)
 
 
 def test_a_session_has_64_regions_and_no_more(daemon, client):
     fd = sealed_memfd(MIB)
-    numbers = [client.donate(fd, PAGE, i * PAGE) for i in range(64)]
+    numbers = [client.register(fd, PAGE, i * PAGE) for i in range(64)]
     assert len(set(numbers)) == 64 and 0 not in numbers
     refused(client, fd, PAGE)
-    client.withdraw(numbers[10])
-    assert client.donate(fd, PAGE) > 0
+    client.unregister(numbers[10])
+    assert client.register(fd, PAGE) > 0
     os.close(fd)
 
 
@@ -633,7 +633,7 @@ def test_what_sessions_lend_comes_and_goes_without_a_trace(daemon):
             with region_of(c, size=MIB) as region:
                 ok(c.put_from(c.namespace("n"), [(key_of("trace", i), region.write(0, b"t" * 9000))], ack=Ack.WRITTEN))
                 if i % 2:
-                    c.withdraw(region.number)
+                    c.unregister(region.number)
     daemon.wait_for_holdings(before)
 
 
@@ -658,7 +658,7 @@ def test_R2_a_file_that_was_cut_costs_its_owner_alone(backend, make_daemon):
     with other, daemon.client() as c:
         ns = c.namespace("n")
         fd, _ = shm_file(4 * MIB)
-        number = c.donate(fd, 4 * MIB)
+        number = c.register(fd, 4 * MIB)
         key = key_of("before")
         ok(c.put_from(ns, [(key, (0, 100000, number))], ack=Ack.WRITTEN))
         for keep in (2 * MIB + 100, PAGE, 0):
@@ -681,7 +681,7 @@ def test_R2_a_file_that_was_cut_costs_its_owner_alone(backend, make_daemon):
                               for k in (0,) for at in (3 * MIB, 3 * MIB + 5) for a in (0, 1) for n in (5000, 64 * KIB)]:
                 assert result is None, "bytes that were not there were stored"
         assert_well(other, other_ns, pairs)
-        c.withdraw(number)
+        c.unregister(number)
         c.ping()
         os.close(fd)
 
@@ -698,7 +698,7 @@ def test_R2_huge_pages_that_cannot_be_had_again_cost_their_owner_alone(backend, 
 
         ns = c.namespace("n")
         fd = lent(6 * MIB)
-        number = c.donate(fd, 6 * MIB)
+        number = c.register(fd, 6 * MIB)
         key = key_of("before")
         value = value_of(key, 100000)
         page = files.enter_context(mmap.mmap(fd, 2 * MIB))
@@ -722,7 +722,7 @@ def test_R2_huge_pages_that_cannot_be_had_again_cost_their_owner_alone(backend, 
         ok(c.get_to(ns, [(key, (MIB, len(value), number))]))
         assert page[MIB:MIB + len(value)] == value and c.value(ns, key) == value
         assert_well(other, other_ns, pairs)
-        c.withdraw(number)
+        c.unregister(number)
         c.ping()
 
 
@@ -803,7 +803,7 @@ def test_R2_cutting_the_file_amid_it_ends_nobody(backend, make_daemon):
     with other, daemon.client() as c:
         ns = c.namespace("n")
         fd, _ = shm_file(size)
-        number = c.donate(fd, size)
+        number = c.register(fd, size)
 
         def harm(rng):
             os.ftruncate(fd, rng.choice([0, PAGE, MIB, 3 * MIB + 100]))
@@ -814,7 +814,7 @@ def test_R2_cutting_the_file_amid_it_ends_nobody(backend, make_daemon):
         torment(random.Random(1), 2, harm, put_and_get(c, ns, number, "torn", ANY))
         assert_well(other, other_ns, pairs)
         assert_sound(c, ns, [key_of("torn", i, n) for i in range(60) for n in (3000, 64 * KIB)])
-        c.withdraw(number)
+        c.unregister(number)
         os.close(fd)
 
 
@@ -825,7 +825,7 @@ def test_R2_holes_amid_it_harm_their_maker_alone(backend, make_daemon):
     with other, daemon.client() as c:
         ns = c.namespace("n")
         fd = sealed_memfd(size)
-        number = c.donate(fd, size)
+        number = c.register(fd, size)
 
         def harm(rng):
             punch(fd, rng.randrange(size // PAGE) * PAGE, rng.choice([PAGE, 64 * KIB, MIB]))
@@ -848,7 +848,7 @@ def test_R2_changing_bytes_during_a_direct_put_is_never_a_wrong_hit(backend, mak
     with daemon.client() as c:
         ns = c.namespace("n", chunk_bytes=64 * KIB)
         fd = sealed_memfd(size)
-        number = c.donate(fd, size)
+        number = c.register(fd, size)
         shared = mmap.mmap(fd, size)
         keys = []
 
@@ -932,9 +932,9 @@ def test_R11_a_client_that_dies_with_io_in_flight_gives_everything_back(backend,
         assert all(c.value(ns, k) == v for k, v in pairs)
 
 
-def test_a_withdrawal_is_answered_after_all_that_named_the_region(backend, make_daemon):
+def test_a_unregistration_is_answered_after_all_that_named_the_region(backend, make_daemon):
     daemon = make_daemon(backend).start()
-    pairs = items("withdraw", 16, MIB)
+    pairs = items("unregister", 16, MIB)
     with daemon.client() as c:
         ns = c.namespace("n", chunk_bytes=MIB)
         harness.put_all(c, ns, pairs, ack=Ack.WRITTEN)
@@ -944,9 +944,9 @@ def test_a_withdrawal_is_answered_after_all_that_named_the_region(backend, make_
                 number = region.number
                 tags = [c.submit_get_to(ns, [(key, (i * MIB, MIB, number))], timeout_ms=20000)
                         for i, (key, _) in enumerate(pairs)]
-                last = c.submit(Op.WITHDRAW, struct.pack("<II", number, 0))
+                last = c.submit(Op.UNREGISTER, struct.pack("<II", number, 0))
                 late = c.submit_get_to(ns, [(pairs[0][0], (0, MIB, number))])
-                again = c.submit(Op.WITHDRAW, struct.pack("<II", number, 0))
+                again = c.submit(Op.UNREGISTER, struct.pack("<II", number, 0))
                 c.wait(last)
                 assert all(tag in c._replies for tag in tags), "a get that names the region was answered later"
                 for tag, (key, value), i in zip(tags, pairs, range(16)):
@@ -962,9 +962,9 @@ def test_a_withdrawal_is_answered_after_all_that_named_the_region(backend, make_
                 fd = sealed_memfd(16 * MIB)
                 region.map.close()
                 region.map = mmap.mmap(fd, 16 * MIB)
-                region.number = c.donate(fd, 16 * MIB)
+                region.number = c.register(fd, 16 * MIB)
                 os.close(fd)
-        assert donated(daemon)[0] == 1
+        assert registered(daemon)[0] == 1
 
 
 def test_a_daemon_that_is_stopped_answers_what_it_has_read_and_ends(daemon):
@@ -1006,15 +1006,15 @@ def finish(process):
 def test_the_library_puts_and_gets_through_regions(backend, make_daemon):
     daemon = make_daemon(backend).start()
     finish(library(daemon, "roundtrip"))
-    assert donated(daemon) == (0, 0)
+    assert registered(daemon) == (0, 0)
 
 
-def test_the_library_donates_again_after_a_restart(backend, make_daemon):
+def test_the_library_registers_again_after_a_restart(backend, make_daemon):
     daemon = make_daemon(backend).start()
     process = library(daemon, "restart")
     for kill in (False, True, True):
         assert process.stdout.readline() == "ready\n"
-        assert donated(daemon) == (2, 3 * MIB)
+        assert registered(daemon) == (2, 3 * MIB)
         daemon.restart(kill=kill)
         process.stdin.write("go\n")
         process.stdin.flush()

@@ -32,16 +32,16 @@ def greeted(daemon):
     return daemon.client()
 
 
-def with_lane(daemon):
+def with_staging(daemon):
     c = daemon.client()
-    c.lane(MIB)
+    c.staging(MIB)
     return c
 
 
 def mid_put(daemon):
     c = daemon.client()
     ns = c.namespace("victims")
-    c.lane()
+    c.staging()
     entries = c.put_entries(items(("mid put", os.getpid()), 60, 256 * KIB))
     for i in range(0, 60, 10):
         c.submit_batch(Op.PUT, ns, entries[i:i + 10], ack=Ack.DURABLE, flags=Flag.LEASE)
@@ -76,7 +76,7 @@ def in_flight_64(daemon):
 def in_flight_into(daemon):
     c = daemon.client()
     ns = c.namespace("common")
-    c.lane()
+    c.staging()
     for i, (key, _) in enumerate(items("common", 64, COMMON)):
         c.submit_batch(Op.GET, ns, [kvwire.GET_ENTRY.pack(key, 0, 0, i * COMMON, COMMON, 0)], flags=Flag.INTO)
     return c
@@ -110,7 +110,7 @@ def half_a_chain(daemon):
 def waiting_for_room(daemon):
     c = daemon.client()
     ns = c.namespace("victims")
-    c.lane()
+    c.staging()
     entries = c.put_entries(items(("room", os.getpid()), 24, MIB))
     c.submit_batch(Op.PUT, ns, entries, ack=Ack.ACCEPTED, timeout_ms=600000)
     return c
@@ -126,7 +126,7 @@ def ended_by_the_daemon(daemon):
     raise AssertionError("a bad frame was answered")
 
 
-STATES = [connected, greeted, with_lane, mid_put, mid_namespace, holding_leases, in_flight_64, in_flight_into,
+STATES = [connected, greeted, with_staging, mid_put, mid_namespace, holding_leases, in_flight_64, in_flight_into,
           not_reading_replies, half_a_chain, waiting_for_room, ended_by_the_daemon]
 
 
@@ -192,7 +192,7 @@ def test_client_killed(leg_daemon, victims, state):
     fill(leg_daemon)
     with leg_daemon.client() as bystander:
         ns = bystander.namespace("common")
-        bystander.lane()
+        bystander.staging()
         (key, value), = items("common", 1, COMMON)
         before = leg_daemon.holdings_at_rest()
         dying = victims(leg_daemon, state, state, state)
@@ -251,7 +251,7 @@ def test_a_hundred_clients_put_and_get_at_once(leg_daemon):
     def work(number):
         with leg_daemon.client(name=f"client {number}") as c:
             ns = c.namespace("hundred")
-            c.lane(256 * KIB)
+            c.staging(256 * KIB)
             mine = [(k, value_of(k, 20000)) for k in (key_of("hundred", number, i) for i in range(each))]
             shared = [(k, value_of(k, 10000)) for k in (key_of("shared", i) for i in range(4))]
             results = c.put(ns, mine + shared, ack=Ack.WRITTEN if number % 2 else Ack.ACCEPTED, timeout_ms=60000)
@@ -286,7 +286,7 @@ def test_connecting_and_closing_leaves_nothing(daemon):
         else:
             c = daemon.client()
             if i % 3 == 1:
-                c.lane(4096)
+                c.staging(4096)
             c.close()
     daemon.wait_for_holdings(before)
 

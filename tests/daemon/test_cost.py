@@ -14,7 +14,7 @@ import harness
 import kvwire
 from harness import MIB, items, put_all, wait_until
 from kvwire import Ack, Flag, Op, Status
-from test_donate import sealed_memfd
+from test_buffers import sealed_memfd
 from test_tenants import ALICE, BOB, client_as, user
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it acts as several users")
@@ -69,7 +69,7 @@ def test_R10_pieces_are_charged(make_daemon):
     clients = [daemon.client() for _ in range(40)]
     for c in clients:
         c.namespace("n")
-        c.lane(4096)
+        c.staging(4096)
     with stopped(daemon):
         tags = [c.submit_batch(Op.PUT, 1, [kvwire.PUT_ENTRY.pack(harness.key_of("p", i), 0, 4000 * 512, 4000, 0)],
                                ack=Ack.WRITTEN, pieces=pieces) for i, c in enumerate(clients)]
@@ -83,8 +83,8 @@ def test_R10_pieces_are_charged(make_daemon):
 def test_pieces_that_several_keys_share_are_found_once_for_all(client):
     """Where a piece is replaces the piece itself: another key that names it finds the same bytes, and a wrong one stays so."""
     ns = client.namespace("n")
-    client.lane(MIB)
-    client.lane_write(0, bytes(range(200)))
+    client.staging(MIB)
+    client.staging_write(0, bytes(range(200)))
     pieces = kvwire.pack_pieces([[(0, 64, 0), (64, 64, 0), (MIB, 64, 0), (128, 64, 0)]])[0]
 
     def put(name, first, n):
@@ -168,18 +168,18 @@ def no_more(call):
 @needs_root
 def test_R10_one_user_does_not_lend_all_that_may_be_lent(make_daemon):
     """The same memory again and again costs one user nothing."""
-    daemon = make_daemon(settings={"listen.mode": "0666", "limits.donated": "64MiB"}).start()
+    daemon = make_daemon(settings={"listen.mode": "0666", "limits.registered": "64MiB"}).start()
     fd = sealed_memfd(MIB)
     clients = [client_as(daemon, ALICE) for _ in range(2)]
-    assert sum(no_more(lambda: c.donate(fd, MIB)) for c in clients) == 48
-    assert resource(daemon, "donated_bytes", "largest_user") == 48 * MIB
+    assert sum(no_more(lambda: c.register(fd, MIB)) for c in clients) == 48
+    assert resource(daemon, "registered_bytes", "largest_user") == 48 * MIB
     with client_as(daemon, BOB) as other:
-        assert no_more(lambda: other.donate(fd, MIB)) == 12
+        assert no_more(lambda: other.register(fd, MIB)) == 12
         third = client_as(daemon, 4243)
-        assert third.donate(fd, MIB) > 0
+        assert third.register(fd, MIB) > 0
         third.close()
     close_all(clients)
-    wait_until(lambda: resource(daemon, "donated_bytes") == 0, "regions end with their sessions")
+    wait_until(lambda: resource(daemon, "registered_bytes") == 0, "regions end with their sessions")
     os.close(fd)
 
 
@@ -189,7 +189,7 @@ def test_R10_leases_of_one_user_leave_room_for_another(make_daemon, size):
     daemon = make_daemon(settings={"listen.mode": "0666", "store.limit": "128MiB"}).start()
     keys = [k for k, _ in items("leased", min(28 * MIB // size, 3000), size)]
     with daemon.client() as c:
-        c.lane(4 * MIB)
+        c.staging(4 * MIB)
         put_all(c, c.namespace("n"), items("leased", len(keys), size), ack=Ack.WRITTEN, batch=max(1, min(64, 2 * MIB // size)))
     greedy = [client_as(daemon, uid) for uid in (ALICE, ALICE, ALICE, BOB, BOB)]
     for n, c in enumerate(greedy):
@@ -238,10 +238,10 @@ def test_R10_unread_descriptors_of_one_user_leave_others_theirs(make_daemon):
     assert 20 < resource(daemon, "unread_fds", "largest_user") <= 48
     for _ in range(10):
         with client_as(daemon, BOB) as c:
-            c.lane(65536)
+            c.staging(65536)
             c.report()
             c.lookup().close()
-    good.lane(65536)
+    good.staging(65536)
     # Closed on one side only, they are charged, and counted as connections, until they are read.
     unread = resource(daemon, "unread_fds")
     evil.append(client_as(daemon, ALICE))  # that has read all it was sent

@@ -47,7 +47,7 @@ def test_value_comes_back_from_memory_and_from_disk(leg_daemon, length):
         assert c.exists(ns, [key]) == [Tier.ALL]
 
 
-def test_get_into_the_lane(leg_daemon):
+def test_get_into_the_staging(leg_daemon):
     pairs = items("into", 5, 10000)
     keys = [k for k, _ in pairs]
     with leg_daemon.client() as c:
@@ -55,17 +55,17 @@ def test_get_into_the_lane(leg_daemon):
         c.put(ns, pairs, ack=Ack.WRITTEN)
         c.evict(ns, keys[:2], Tier.MEMORY)
         at = MIB
-        before = c.lane_read(at - 64, 64)
+        before = c.staging_read(at - 64, 64)
         results = c.get_into(ns, keys, 10000, at=at)
         assert [r.tier for r in results] == [Tier.DISK] * 2 + [Tier.MEMORY] * 3
         for (key, value), result in zip(pairs, results):
             assert result.status == Status.OK and result.lease is None and result.offset == 0
             assert result.data == value
-        assert c.lane_read(at - 64, 64) == before
+        assert c.staging_read(at - 64, 64) == before
 
         too_small, = c.get_into(ns, keys[:1], 9999, at=2 * MIB)
         assert (too_small.status, too_small.length) == (Status.TOO_LARGE, 10000)
-        assert c.lane_read(2 * MIB, 10000) == bytes(10000), "refused, and yet something was copied"
+        assert c.staging_read(2 * MIB, 10000) == bytes(10000), "refused, and yet something was copied"
         part, = c.get_into(ns, keys[:1], 9999, at=2 * MIB, ranges=[(1, 9999)])
         assert part.data == pairs[0][1][1:]
 
@@ -294,13 +294,13 @@ def test_racing_puts_of_the_same_keys_leave_one_value_each(leg_daemon):
                 assert c.value(ns, key) == value
 
 
-def test_a_lane_that_changes_after_the_answer_changes_nothing(leg_daemon):
+def test_a_staging_that_changes_after_the_answer_changes_nothing(leg_daemon):
     key = key_of("torn")
     value = value_of(key, 100000)
     with leg_daemon.client() as c:
         ns = c.namespace("torn")
         c.put(ns, [(key, value)])
-        c.lane_write(0, b"\xff" * 100000)
+        c.staging_write(0, b"\xff" * 100000)
         assert c.value(ns, key) == value
         c.put(ns, [(key, b"x")], ack=Ack.WRITTEN)
         c.evict(ns, [key], Tier.MEMORY)
@@ -357,13 +357,13 @@ def test_1024_keys_in_one_message(leg_daemon):
 def test_invalid_arguments_cost_only_their_key(daemon, client):
     ns = client.namespace("invalid")
     good = key_of("good")
-    client.lane(MIB)
-    client.lane_write(0, b"value")
+    client.staging(MIB)
+    client.staging_write(0, b"value")
     entry = kvwire.PUT_ENTRY.pack
     entries = [
         entry(bytes(32), 0, 5, 0, 0),                          # the root
         entry(key_of(1), 0, 0, 0, 0),                          # length 0
-        entry(key_of(2), MIB - 4, 5, 0, 0),                    # over the lane's end
+        entry(key_of(2), MIB - 4, 5, 0, 0),                    # over the staging area's end
         entry(key_of(3), 2**64 - 1, 5, 0, 0),                  # offset + length wraps
         entry(key_of(4), 0, 5, 1, 0),                          # unknown region
         entry(good, 0, 5, 0, 0),
@@ -387,9 +387,9 @@ def test_invalid_arguments_cost_only_their_key(daemon, client):
     assert [r.status for r in results] == [Status.INVALID] * 6 + [Status.OK]
 
 
-def test_put_without_a_lane_is_invalid(daemon, client):
-    ns = client.namespace("laneless")
-    entry = kvwire.PUT_ENTRY.pack(key_of("laneless"), 0, 5, 0, 0)
+def test_put_without_a_staging_is_invalid(daemon, client):
+    ns = client.namespace("unstaged")
+    entry = kvwire.PUT_ENTRY.pack(key_of("unstaged"), 0, 5, 0, 0)
     result, = client.put_results(client.wait(client.submit_batch(Op.PUT, ns, [entry])), 1)
     assert result.status == Status.INVALID
 
@@ -471,7 +471,7 @@ def test_declared_chunk_size_is_remembered(daemon, client):
 def test_requests_are_pipelined_and_matched_by_tag(daemon, client):
     ns = client.namespace("pipeline")
     pairs = items("pipeline", 64, 2000)
-    entries = client.lane() and client.put_entries(pairs)
+    entries = client.staging() and client.put_entries(pairs)
     tags = [client.submit_batch(Op.PUT, ns, [e], ack=Ack.WRITTEN) for e in entries]
     for tag in reversed(tags):
         result, = client.put_results(client.wait(tag), 1)
@@ -497,10 +497,10 @@ def test_reports_are_what_they_claim(daemon, client):
     assert "limit: 128MiB" in client.report(kvwire.Report.CONFIG)
 
 
-def test_lane_limits(daemon, client):
+def test_staging_limits(daemon, client):
     with pytest.raises(kvwire.Refused) as refused:
-        client.lane(client.lane_max + 1)
+        client.staging(client.staging_max + 1)
     assert refused.value.status == Status.TOO_LARGE
-    assert client.lane(5000) == 8192
-    reply = client.call(Op.LANE, struct.pack("<Q", 4096), check=False)
-    assert reply.status == Status.INVALID and b"lane" in reply.body
+    assert client.staging(5000) == 8192
+    reply = client.call(Op.STAGING, struct.pack("<Q", 4096), check=False)
+    assert reply.status == Status.INVALID and b"staging" in reply.body

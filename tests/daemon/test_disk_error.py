@@ -131,7 +131,7 @@ def two(make_daemon, disks):
         daemon.stop()
 
 
-def paths_of(daemon):
+def volumes_of(daemon):
     return daemon.status()["store"]["paths"]
 
 
@@ -150,23 +150,23 @@ def test_a_disk_that_returns_EIO_is_bypassed_the_other_path_serves_and_it_resume
     with daemon.client() as c:
         ns = c.namespace("n")
         assert {r.status for r in put_all(c, ns, before, ack=Ack.WRITTEN).values()} == {Status.OK}
-        on_good, on_bad = (p["chunks"] for p in paths_of(daemon))
+        on_good, on_bad = (p["chunks"] for p in volumes_of(daemon))
         assert on_good > 20 and on_bad > 20
         assert len(from_disk(c, ns, before)) == len(before)
 
         disk.fail("read")
         assert len(from_disk(c, ns, before)) == on_good
-        good, bad = paths_of(daemon)
+        good, bad = volumes_of(daemon)
         assert good["state"] == "up" and bad["state"] == "bypassed"
         assert "error_budget" in bad["reason"] and bad["errors"]["read"] > 0
-        assert daemon.metric(f'kvcache_path_bypassed{{path="{daemon.paths[1]}"}}') == 1
-        assert daemon.metric(f'kvcache_path_failed{{path="{daemon.paths[1]}"}}') == 1
-        assert daemon.metric(f'kvcache_path_hung{{path="{daemon.paths[1]}"}}') == 0
+        assert daemon.metric(f'kvcache_volume_bypassed{{volume="{daemon.paths[1]}"}}') == 1
+        assert daemon.metric(f'kvcache_volume_failed{{volume="{daemon.paths[1]}"}}') == 1
+        assert daemon.metric(f'kvcache_volume_hung{{volume="{daemon.paths[1]}"}}') == 0
         assert daemon.http("/healthz")[0] == 200
         status, _, body = daemon.http("/readyz")
         assert status == 200 and f"degraded: store path {daemon.paths[1]} is bypassed: ".encode() in body
         assert b"error_budget" in body
-        assert daemon.metric(f'kvcache_path_read_errors_total{{path="{daemon.paths[1]}"}}') == bad["errors"]["read"]
+        assert daemon.metric(f'kvcache_volume_read_errors_total{{volume="{daemon.paths[1]}"}}') == bad["errors"]["read"]
         assert daemon.log().count(f"store path {daemon.paths[1]} is bypassed") == 1
         assert {r.status for r in put_all(c, ns, during, ack=Ack.WRITTEN).values()} == {Status.OK}
         assert len(from_disk(c, ns, during)) == len(during)
@@ -174,19 +174,19 @@ def test_a_disk_that_returns_EIO_is_bypassed_the_other_path_serves_and_it_resume
 
         disk.fail("read", "write")
         # The device is probed with real I/O: as long as it fails, the path stays aside.
-        wait_until(lambda: paths_of(daemon)[1]["pending"] == 0, "nothing stands at the device")
+        wait_until(lambda: volumes_of(daemon)[1]["pending"] == 0, "nothing stands at the device")
         ctl("device", "resume", daemon.paths[1], daemon=daemon, check=4)
-        assert paths_of(daemon)[1]["state"] == "bypassed"
+        assert volumes_of(daemon)[1]["state"] == "bypassed"
 
         disk.heal()
         ctl("device", "resume", daemon.paths[1], daemon=daemon, check=0)
-        assert [p["state"] for p in paths_of(daemon)] == ["up", "up"]
+        assert [p["state"] for p in volumes_of(daemon)] == ["up", "up"]
         # Each read that failed cost its chunk.
         assert len(from_disk(c, ns, before)) >= len(before) - bad["errors"]["read"]
         assert len(from_disk(c, ns, during)) == len(during)
         assert {r.status for r in put_all(c, ns, after, ack=Ack.WRITTEN).values()} == {Status.OK}
         assert len(from_disk(c, ns, after)) == len(after)
-        assert paths_of(daemon)[1]["chunks"] > on_bad - bad["errors"]["read"]
+        assert volumes_of(daemon)[1]["chunks"] > on_bad - bad["errors"]["read"]
     daemon.restart(kill=True)
     with daemon.client() as c:
         assert len(from_disk(c, c.namespace("n"), after)) == len(after)
@@ -199,27 +199,27 @@ def test_a_device_that_hangs_is_called_hung_not_failed(two, disk):
     with daemon.client() as c:
         ns = c.namespace("n")
         put_all(c, ns, pairs, ack=Ack.WRITTEN)
-        on_good = paths_of(daemon)[0]["chunks"]
+        on_good = volumes_of(daemon)[0]["chunks"]
         disk.fail("hang")
         assert len(from_disk(c, ns, pairs)) == on_good
-        bad = wait_until(lambda: next((p for p in paths_of(daemon) if p["state"] == "hung"), None), "the path is hung")
+        bad = wait_until(lambda: next((p for p in volumes_of(daemon) if p["state"] == "hung"), None), "the path is hung")
         assert bad["path"] == name and "has not come back for 1 s" in bad["reason"] and bad["errors"]["read"] == 0
         told = f"store path {name} is hung: an operation has not come back for 1 s (io.hang)"
         assert daemon.http("/healthz")[0::2] == (200, b"ok\n"), "a device that hangs is not a process that does"
         assert daemon.http("/readyz")[0::2] == (200, f"ready\ndegraded: {told}\n".encode())
-        assert daemon.metric(f'kvcache_path_hung{{path="{name}"}}') == 1
-        assert daemon.metric(f'kvcache_path_failed{{path="{name}"}}') == 0
-        assert daemon.metric('kvcache_degraded{reason="path_hung"}') == 1
+        assert daemon.metric(f'kvcache_volume_hung{{volume="{name}"}}') == 1
+        assert daemon.metric(f'kvcache_volume_failed{{volume="{name}"}}') == 0
+        assert daemon.metric('kvcache_degraded{reason="volume_hung"}') == 1
         listed = ctl("device", "ls", daemon=daemon, check=0).stdout
         assert [line.split()[1] for line in listed.splitlines()[1:3]] == ["up", "hung"]
         assert "fail" not in listed and told in ctl("status", daemon=daemon, check=0).stdout
         disk.heal()
-        wait_until(lambda: paths_of(daemon)[1]["pending"] == 0, "what was at the device is back")
-        assert paths_of(daemon)[1]["state"] == "bypassed"
+        wait_until(lambda: volumes_of(daemon)[1]["pending"] == 0, "what was at the device is back")
+        assert volumes_of(daemon)[1]["state"] == "bypassed"
         assert b"its device answers again: resume the path" in daemon.http("/readyz")[2]
         wait_until(lambda: c.device("resume", 1, check=False) is True, "the path is resumed")
         assert daemon.http("/readyz")[0::2] == (200, b"ready\n")
-        assert daemon.metric(f'kvcache_path_hung{{path="{name}"}}') == 0
+        assert daemon.metric(f'kvcache_volume_hung{{volume="{name}"}}') == 0
 
 
 def test_writes_that_fail_go_to_the_other_path(two, disk):
@@ -231,7 +231,7 @@ def test_writes_that_fail_go_to_the_other_path(two, disk):
         disk.fail("write")
         assert {r.status for r in put_all(c, ns, pairs, ack=Ack.WRITTEN).values()} == {Status.OK}
         assert len(from_disk(c, ns, pairs)) == len(pairs)
-        assert [p["state"] for p in paths_of(daemon)] == ["up", "bypassed"]
+        assert [p["state"] for p in volumes_of(daemon)] == ["up", "bypassed"]
         disk.heal()
         wait_until(lambda: c.device("resume", 1, check=False) is True, "the path is resumed")
         assert len(from_disk(c, ns, pairs)) == len(pairs)
@@ -245,7 +245,7 @@ def test_what_was_purged_while_the_disk_failed_does_not_come_back_with_it(two, d
         put_all(c, ns, pairs, ack=Ack.WRITTEN)
         disk.fail("read", "write")
         assert c.purge(ns) == len(pairs)
-        assert paths_of(daemon)[1]["state"] == "bypassed"
+        assert volumes_of(daemon)[1]["state"] == "bypassed"
     daemon.kill()
     disk.heal()
     daemon.start()
@@ -258,13 +258,13 @@ def test_a_start_with_a_disk_that_fails_goes_on_without_it(two, disk):
     pairs = items("start", 200, 40 * KIB)
     with daemon.client() as c:
         put_all(c, c.namespace("n"), pairs, ack=Ack.WRITTEN)
-        on_good = paths_of(daemon)[0]["chunks"]
+        on_good = volumes_of(daemon)[0]["chunks"]
     daemon.stop()
     run("umount", disk.mount)
     run("mount", "-o", "errors=continue", disk.loop, disk.mount)  # nothing of it is cached
     disk.fail("read", "write")
     daemon.start()
-    assert [p["state"] for p in paths_of(daemon)] == ["up", "bypassed"]
+    assert [p["state"] for p in volumes_of(daemon)] == ["up", "bypassed"]
     with daemon.client() as c:
         ns = c.namespace("n")
         assert len(from_disk(c, ns, pairs)) == on_good

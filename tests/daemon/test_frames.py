@@ -40,7 +40,7 @@ ALLOWED = {Op.PUT: 7, Op.GET: 1 | 2 | 8, Op.TOUCH: 1, Op.PREFETCH: 1, Op.NAMESPA
 
 def unknown_flags():
     minimal = {
-        Op.PING: b"", Op.NAMESPACE: struct.pack("<QHHI", 0, 1, 0, 0) + b"n", Op.LANE: bytes(8),
+        Op.PING: b"", Op.NAMESPACE: struct.pack("<QHHI", 0, 1, 0, 0) + b"n", Op.STAGING: bytes(8),
         Op.RELEASE: batch_head(count=0), Op.LIST: struct.pack("<IIQ", 1, 10, 0), Op.PURGE: struct.pack("<II", 1, 0),
         Op.REPORT: bytes(8), Op.NAMESPACES: kvwire.NAMESPACES.pack(0, 1, 0, 0, 0),
         Op.NAMESPACE_REMOVE: kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"n",
@@ -85,8 +85,8 @@ BAD = {
     "namespace with a NUL": namespace(b"a\0b"),
     "fingerprint of 4097 bytes": namespace(b"n", b"a=" + b"x" * 4094 + b"\n"),
     "namespace, reserved": namespace(reserved=1),
-    "lane, short": frame(Op.LANE, bytes(4)),
-    "lane, long": frame(Op.LANE, bytes(16)),
+    "staging area, short": frame(Op.STAGING, bytes(4)),
+    "staging area, long": frame(Op.STAGING, bytes(16)),
     "list of 0": frame(Op.LIST, struct.pack("<IIQ", 1, 0, 0)),
     "list of 1025": frame(Op.LIST, struct.pack("<IIQ", 1, 1025, 0)),
     "list, short": frame(Op.LIST, bytes(8)),
@@ -137,7 +137,7 @@ BAD = {
 
 BAD_HELLO = {
     "ping first": frame(Op.PING),
-    "lane first": frame(Op.LANE, bytes(8)),
+    "staging area first": frame(Op.STAGING, bytes(8)),
     "put first": batch(Op.PUT),
     "report first": frame(Op.REPORT, bytes(8)),
     "wrong magic": hello(magic=0x31435649),
@@ -239,7 +239,7 @@ def test_what_came_before_a_bad_message_is_not_lost(shared):
     with shared.client() as c:
         ns = c.namespace("before")
         pairs = items("before", 8, 30000)
-        c.lane()
+        c.staging()
         tag = c.submit_batch(Op.PUT, ns, c.put_entries(pairs), ack=Ack.WRITTEN)
         c.wait(tag)
         c.send(b"bad")
@@ -253,7 +253,7 @@ def test_bad_message_behind_many_in_flight(shared, bystander):
     for _ in range(5):
         with shared.client() as c:
             ns = c.namespace("behind")
-            c.lane()
+            c.staging()
             entries = c.put_entries(items("behind", 30, 20000))
             for entry in entries:
                 c.submit_batch(Op.PUT, ns, [entry], ack=Ack.DURABLE)

@@ -162,7 +162,7 @@ def test_stopping_is_said_while_it_stops(one_worker):
 def test_a_worker_that_does_not_advance_is_what_healthz_is_for(one_worker):
     with one_worker.client() as c:
         with workers_held(one_worker):
-            # A path is synced by a thread for calls, which was idle: it does not take what it is given.
+            # A path is synced by a blocking-call thread, which was idle: it does not take what it is given.
             suspending = threading.Thread(target=lambda: c.device("suspend"))
             suspending.start()
             wait_until(lambda: one_worker.http("/healthz")[0] == 503, "it is not alive", 25)
@@ -183,7 +183,7 @@ def test_live_reserved_and_limit_are_told_apart(web):
         assert said["live_bytes"] < said["reserved_bytes"] == said["used_bytes"] <= said["limit_bytes"]
     assert pool["live_bytes"] == 100000 < pool["used_bytes"] < pool["bytes"]
     assert metrics["kvcache_store_live_bytes"] == metrics["kvcache_pool_live_bytes"] == 100000
-    assert metrics[f'kvcache_path_live_bytes{{path="{path["path"]}"}}'] == 100000
+    assert metrics[f'kvcache_volume_live_bytes{{volume="{path["path"]}"}}'] == 100000
     assert abs(metrics["kvcache_store_reserved_bytes"] - web.disk_usage()) < 4 << 20
     said = harness.ctl("status", daemon=web, check=0).stdout
     assert re.search(r"^  live +97\.7 KiB of 128 MiB ", said, re.M)

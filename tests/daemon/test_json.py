@@ -36,7 +36,7 @@ FAILS = [
     ("kvcachectl", ["get", "-n", "a", "-o", "OUT", "none"], 1), ("kvcachectl", ["get", "-n", "a", "k"], 2),
     ("kvcachectl", ["exists", "--from", "/nowhere"], 5), ("kvcachectl", ["exists"], 2), ("kvcachectl", ["stat", "-n", "none\n\x1b", "hex:1"], 2),
     ("kvcachectl", ["ls", "none"], 1), ("kvcachectl", ["prefetch", "hex:1"], 2), ("kvcachectl", ["namespace", "stat", "none"], 1),
-    ("kvcachectl", ["namespace", "what"], 2), ("kvcachectl", ["device", "suspend", "/nowhere"], 1), ("kvcachectl", ["verify", "--path", "99"], 2),
+    ("kvcachectl", ["namespace", "what"], 2), ("kvcachectl", ["device", "suspend", "/nowhere"], 1), ("kvcachectl", ["verify", "--volume", "99"], 2),
     ("kvcachectl", ["evict", "--tier", "disk", "k"], 2), ("kvcachectl", ["purge", "none"], 1), ("kvcachectl", ["stauts"], 2),
     ("kvcachectl", [], 2), ("kvcachectl", ["--sokcet"], 2), ("kvcachectl", ["replay"], 2),
     ("kvcache-bench", ["replay", "/nowhere"], 5), ("kvcache-bench", ["replay"], 2), ("kvcache-bench", ["plan"], 2),

@@ -97,7 +97,7 @@ def test_lease_quota_of_a_connection_in_bytes(daemon, client):
         held.append(result.lease)
     assert result.status == Status.QUOTA and result.lease is None
     assert len(held) == quota // MIB
-    # into the lane needs no lease
+    # into the staging area needs no lease
     into, = client.get_into(ns, [key], MIB)
     assert into.status == Status.OK and into.data == value_of(key, MIB)
     # a put that cannot have its lease is a put all the same
@@ -251,7 +251,7 @@ def test_a_client_that_dies_while_it_waits_for_room(daemon):
     before = daemon.holdings_at_rest()
     c = daemon.client()
     ns = c.namespace("waits")
-    c.lane()
+    c.staging()
     c.submit(Op.PING, b"nobody reads this")
     for i in range(64):
         c.submit_batch(Op.PUT, ns, c.put_entries(items(("waits", i), 1, length)), timeout_ms=600000)
@@ -296,8 +296,8 @@ def libc_fallocate(fd, mode, offset, length):
         raise OSError(ctypes.get_errno(), "fallocate")
 
 
-def test_lane_is_sealed_against_shrinking(daemon, client):
-    fd, = client.call(Op.LANE, (65536).to_bytes(8, "little"), n_fds=1).fds
+def test_staging_is_sealed_against_shrinking(daemon, client):
+    fd, = client.call(Op.STAGING, (65536).to_bytes(8, "little"), n_fds=1).fds
     try:
         wanted = kvwire.F_SEAL_SEAL | kvwire.F_SEAL_SHRINK | kvwire.F_SEAL_GROW
         assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & wanted == wanted

@@ -156,7 +156,7 @@ def test_a_request_is_timed_from_when_it_could_be_read(daemon):
 @pytest.mark.parametrize("setting, status", [({"limits.uid_keys": 1024}, Status.QUOTA),
                                              ({"limits.keys": 1024, "limits.uid_keys": 65536}, Status.BUSY)])
 def test_R10_keys_in_flight_over_the_limit_are_refused(make_daemon, setting, status):
-    """Of one user: QUOTA; of all together: BUSY. Two requests that are read in one turn, which together are over it."""
+    """Of one user: QUOTA; of all together: BUSY. Two requests that are read in one iteration, which together are over it."""
     daemon = make_daemon(settings=setting).start()
     keys = [harness.key_of("x", i) for i in range(700)]
     with daemon.client() as a, daemon.client() as b:

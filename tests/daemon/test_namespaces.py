@@ -163,7 +163,7 @@ def crowded(make):
     daemon.start()
     assert statuses(make_many(daemon, ALICE, 2000, fingerprint=LONG)) == {Status.OK: 2000}
     with client_as(daemon, BOB) as c:
-        c.lane()
+        c.staging()
         for i in range(25):
             ns = c.namespace(f"big-{i:02}")
             c.put(ns, [(bytes([i + 1, k]) + bytes(30), bytes(1000)) for k in range(i + 1)], ack=kvwire.Ack.WRITTEN)
@@ -212,7 +212,7 @@ def test_labels_of_metrics_are_harmless_and_distinct(make):
     daemon = make("")
     names = ['a"b', "a\\b", "a%22b", "other", "plain"]
     with daemon.client() as c:
-        c.lane()
+        c.staging()
         for i, name in enumerate(names):
             c.put(c.namespace(name), [(bytes([i + 1, k]) + bytes(30), bytes(100)) for k in range(i + 1)],
                   ack=kvwire.Ack.WRITTEN)
@@ -253,7 +253,7 @@ def test_the_list_tells_what_is_known_of_each(make):
     fingerprint = kvwire.fingerprint(model="m", dtype="bf16")
     before = time.time() * 1000 - 1000
     with client_as(daemon, ALICE) as c:
-        c.lane()
+        c.staging()
         ns = c.namespace("mine", fingerprint, chunk_bytes=8192)
         c.put(ns, [(bytes([k]) * 32, bytes(5000)) for k in range(1, 4)], ack=kvwire.Ack.WRITTEN)
         one = c.namespace_stat("mine")
@@ -318,7 +318,7 @@ def keys_of(i, n):
 def test_an_emptied_namespace_is_removed_by_its_owner_or_an_admin(make):
     daemon = make("")
     with client_as(daemon, ALICE) as c, client_as(daemon, BOB) as bob, daemon.client() as admin:
-        c.lane()
+        c.staging()
         for name in ("a", "b"):
             c.put(c.namespace(name), keys_of(1, 3), ack=kvwire.Ack.WRITTEN)
         denied = bob.namespace_remove("a", check=False)
@@ -347,7 +347,7 @@ def test_what_is_in_memory_alone_is_not_nothing(make):
     """A chunk that is accepted and on no disk yet stands against a removal; with a purge it goes."""
     daemon = make("")
     with client_as(daemon, ALICE) as c:
-        c.lane()
+        c.staging()
         ns = c.namespace("a")
         for round in range(100):  # puts may be done before the daemon reads the removal
             puts = c.submit_batch(Op.PUT, ns, c.put_entries(keys_of(1, 20)), ack=kvwire.Ack.ACCEPTED)
@@ -376,7 +376,7 @@ def test_a_large_purge_takes_steps(make, how):
     steps = 'kvcache_loop_duration_seconds_count{part="purge"}'
     keys = [struct.pack("<II", 7, i) + bytes(24) for i in range(count)]
     with daemon.client() as c:
-        c.lane()
+        c.staging()
         ns = c.namespace("large")
         for at in range(0, count, 50):
             results = c.put(ns, [(k, k * 4) for k in keys[at:at + 50]], ack=kvwire.Ack.WRITTEN)
@@ -399,7 +399,7 @@ def test_a_removed_name_begins_anew(make):
     keys = [k for k, _ in pairs]
     for round in range(4):
         with client_as(daemon, ALICE) as c:
-            c.lane()
+            c.staging()
             ns = c.namespace("again", f"round={round}\n")
             assert [r.status for r in c.get(ns, keys)] == [Status.MISS] * 5
             assert not any(c.exists(ns, keys)) and not list(c.list(ns))
@@ -478,7 +478,7 @@ def test_removal_on_several_volumes_one_of_them_away(make):
     keys = [k for k, _ in pairs]
     for round in range(3):
         with daemon.client() as c:
-            c.lane()
+            c.staging()
             ns = c.namespace("v")
             for at in range(0, 60, 20):
                 c.put(ns, pairs[at:at + 20], ack=kvwire.Ack.DURABLE)
@@ -510,7 +510,7 @@ OK, NOT_FOUND, USAGE, REFUSED = 0, 1, 2, 4
 def test_kvcachectl_lists_shows_and_removes_namespaces(make):
     daemon = make("")
     with client_as(daemon, ALICE) as c:
-        c.lane()
+        c.staging()
         c.put(c.namespace("large", "model=m\n", chunk_bytes=4096), keys_of(1, 3), ack=kvwire.Ack.WRITTEN)
         c.put(c.namespace("small"), keys_of(2, 1), ack=kvwire.Ack.WRITTEN)
         c.namespace("empty")

@@ -157,7 +157,7 @@ def test_a_purge_amid_puts_does_not_come_back(leg_daemon):
     """Puts are in flight when the purge comes: what was there before its answer is gone for good."""
     with leg_daemon.client() as c:
         ns = c.namespace("amid")
-        c.lane()
+        c.staging()
         pairs = mixed("amid", 200)
         entries = c.put_entries(pairs)
         tags = [c.submit_batch(kvwire.Op.PUT, ns, entries[i:i + 10], ack=Ack.ACCEPTED) for i in range(0, 200, 10)]

@@ -46,7 +46,7 @@ class Actor:
         self.client = self.daemon.client(name="actor")
         self.ns = [self.client.namespace(n) for n in self.NAMESPACES]
         self.leases = []
-        self.client.lane(4096 * KIB)
+        self.client.staging(4096 * KIB)
 
     def some(self, most=12):
         start, count = self.rng.randrange(len(KEYS)), self.rng.randint(1, most)

@@ -246,7 +246,7 @@ def test_R10_stored_bytes_over_the_limit_take_the_tenants_own_coldest(make):
     daemon.process.send_signal(signal.SIGHUP)
     wait_until(lambda: usage(daemon, "red")["stored_bytes"]["used"] <= 2 * MIB, "the lower limit is kept")
     assert all(t & kvwire.Tier.DISK for t in blue.exists(1, [k for k, _ in kept]))
-    # And at a start.
+    # And at startup.
     red.close()
     blue.close()
     daemon.stop()
@@ -259,17 +259,17 @@ def test_R10_stored_bytes_over_the_limit_take_the_tenants_own_coldest(make):
 
 def test_R10_a_tenants_limits_are_its_own_and_are_seen(make):
     daemon = make(f"tenants:\n"
-                  f"  - {{name: red, users: [{ALICE}], pool: 16MiB, connections: 2, leases: 3, lane_bytes: 1MiB}}\n"
+                  f"  - {{name: red, users: [{ALICE}], pool: 16MiB, connections: 2, leases: 3, staging_bytes: 1MiB}}\n"
                   f"  - {{name: blue, users: [{BOB}], pool: 16MiB}}\n")
     first, second = client_as(daemon, ALICE), client_as(daemon, ALICE)
     with pytest.raises(kvwire.SessionEnded):
         client_as(daemon, ALICE)
     blue = client_as(daemon, BOB)
-    first.lane(MIB)
+    first.staging(MIB)
     with pytest.raises(kvwire.Refused) as e:
-        second.lane(64 * KIB)
+        second.staging(64 * KIB)
     assert e.value.status == Status.QUOTA
-    blue.lane(2 * MIB)
+    blue.staging(2 * MIB)
 
     pairs = items("leases", 6, 10000)
     keys = [k for k, _ in pairs]
@@ -280,12 +280,12 @@ def test_R10_a_tenants_limits_are_its_own_and_are_seen(make):
     assert second.get(second.namespace("n"), keys[:1])[0].status == Status.QUOTA
     red = usage(daemon, "red")
     assert red["leases"] == {"used": 3, "limit": 3} and red["connections"] == {"used": 2, "limit": 2}
-    assert red["lane_bytes"] == {"used": MIB, "limit": MIB} and red["refused"] >= 5
+    assert red["staging_bytes"] == {"used": MIB, "limit": MIB} and red["refused"] >= 5
     shown = harness.ctl("status", daemon=daemon, check=0).stdout
     assert "red" in shown and "blue" in shown
     assert daemon.metric('kvcache_tenant_leases{tenant="red"}') == 3
     assert daemon.metric('kvcache_tenant_quota_refusals_total{tenant="red"}') == red["refused"]
-    assert "tenant red: lane bytes are at the limit of the tenant (tenants.lane_bytes)" in daemon.log()
+    assert "tenant red: staging bytes are at the limit of the tenant (tenants.staging_bytes)" in daemon.log()
     first.close()
     wait_until(lambda: usage(daemon, "red")["leases"]["used"] == 0, "the leases are back")
     assert second.get(1, keys[:1])[0].status == Status.OK

@@ -167,14 +167,14 @@ def test_verify_goes_on_beside_puts_and_gets(daemon):
 
 def test_only_one_path_of_the_store(daemon):
     fill(daemon, 6)
-    assert verify("--path", "0", daemon=daemon, check=GOOD)["chunks"] == 6
-    assert verify("--path", daemon.store, daemon=daemon, check=GOOD)["chunks"] == 6
+    assert verify("--volume", "0", daemon=daemon, check=GOOD)["chunks"] == 6
+    assert verify("--volume", daemon.store, daemon=daemon, check=GOOD)["chunks"] == 6
     for wrong in ("1", "/nowhere", "", "-1", "x" * 5000):
-        result = ctl("verify", "--path", wrong, daemon=daemon, check=NOT_RUN)
+        result = ctl("verify", "--volume", wrong, daemon=daemon, check=NOT_RUN)
         assert "no path" in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [["x"], ["--no-such"], ["--store"], ["--path", "0", "--store", "/tmp"],
+@pytest.mark.parametrize("arguments", [["x"], ["--no-such"], ["--store"], ["--volume", "0", "--store", "/tmp"],
                                        sum((["--store", f"/tmp/{i}"] for i in range(17)), [])])
 def test_wrong_usage(daemon, arguments):
     result = ctl("verify", *arguments, daemon=daemon, check=NOT_RUN)
@@ -229,7 +229,7 @@ def test_hostile_stretches(daemon):
             with pytest.raises(Refused) as refused:
                 c.verify(path)
             assert refused.value.status == Status.INVALID
-        assert c.verify_path().chunks == len(pairs)
+        assert c.verify_volume().chunks == len(pairs)
 
 
 def test_many_at_once_and_gone_clients(daemon):
@@ -251,7 +251,7 @@ def test_many_at_once_and_gone_clients(daemon):
 # --- a store of several paths ---
 
 @pytest.fixture
-def two_paths(make_daemon, directory):
+def two_volumes(make_daemon, directory):
     """A daemon with two paths, and chunks on both: (daemon, paths, pairs)."""
     paths = [directory / "a", directory / "b"]
     daemon = make_daemon(settings={"store.path": ",".join(map(str, paths)), "store.limit": "320MiB"}).start()
@@ -270,8 +270,8 @@ def find_in(paths, value):
     raise AssertionError("the chunk is on no path")
 
 
-def test_verify_of_several_paths(two_paths):
-    daemon, paths, pairs = two_paths
+def test_verify_of_several_paths(two_volumes):
+    daemon, paths, pairs = two_volumes
     said = verify(daemon=daemon, check=GOOD)
     assert [p["path"] for p in said["paths"]] == [str(p) for p in paths]
     assert all(p["chunks"] > 0 for p in said["paths"]) and said["chunks"] == len(pairs)
@@ -279,16 +279,16 @@ def test_verify_of_several_paths(two_paths):
     file, at = find_in(paths, value)
     flip(file, at + 100)
     n = paths.index(file.parent)
-    assert verify("--path", paths[1 - n], daemon=daemon, check=GOOD)["chunks"] == said["paths"][1 - n]["chunks"]
+    assert verify("--volume", paths[1 - n], daemon=daemon, check=GOOD)["chunks"] == said["paths"][1 - n]["chunks"]
     said = verify(daemon=daemon, check=DROPPED)
     assert [p["mismatched"] for p in said["paths"]] == [int(i == n) for i in range(2)]
     evict_memory(daemon, pairs)
     check_misses(daemon, pairs, {key})
 
 
-def test_offline_of_several_paths(two_paths):
+def test_offline_of_several_paths(two_volumes):
     """Each path alone, or all in one run; afterwards they are one store as before."""
-    daemon, paths, pairs = two_paths
+    daemon, paths, pairs = two_volumes
     daemon.stop()
     bad = set()
     for key, value in (pairs[3], pairs[4], pairs[20]):

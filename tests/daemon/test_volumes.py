@@ -30,12 +30,12 @@ def make(make_daemon, directory):
     return make
 
 
-def paths_of(daemon):
+def volumes_of(daemon):
     return daemon.status()["store"]["paths"]
 
 
 def metric(daemon, name, path):
-    return daemon.metric(f'kvcache_{name}{{path="{path}"}}')
+    return daemon.metric(f'kvcache_{name}{{volume="{path}"}}')
 
 
 def test_chunks_are_spread_over_the_paths_and_survive_a_kill(make):
@@ -45,12 +45,12 @@ def test_chunks_are_spread_over_the_paths_and_survive_a_kill(make):
         ns = c.namespace("n")
         assert {r.status for r in put_all(c, ns, pairs, ack=Ack.WRITTEN).values()} == {Status.OK}
         assert c.evict(ns, [pairs[0][0]])[0] == Status.OK
-    for path in paths_of(daemon):
+    for path in volumes_of(daemon):
         assert path["state"] == "up" and path["chunks"] > 50
-        assert metric(daemon, "path_chunks", path["path"]) == path["chunks"]
-        assert metric(daemon, "path_bypassed", path["path"]) == 0
-        assert metric(daemon, "path_written_bytes_total", path["path"]) >= path["payload_bytes"]
-    assert sum(p["limit_bytes"] for p in paths_of(daemon)) <= 128 * MIB
+        assert metric(daemon, "volume_chunks", path["path"]) == path["chunks"]
+        assert metric(daemon, "volume_bypassed", path["path"]) == 0
+        assert metric(daemon, "volume_written_bytes_total", path["path"]) >= path["payload_bytes"]
+    assert sum(p["limit_bytes"] for p in volumes_of(daemon)) <= 128 * MIB
     daemon.restart(kill=True)
     with daemon.client() as c:
         ns = c.namespace("n")
@@ -90,7 +90,7 @@ def test_suspend_and_resume_under_load_lose_and_invent_nothing(make):
         with daemon.client() as admin:
             for round in range(6):
                 assert admin.device("suspend", round % 2)
-                assert paths_of(daemon)[round % 2]["state"] == "suspended"
+                assert volumes_of(daemon)[round % 2]["state"] == "suspended"
                 assert not admin.device("suspend", round % 2)
                 assert admin.device("resume", round % 2)
                 assert not admin.device("resume", round % 2)
@@ -99,8 +99,8 @@ def test_suspend_and_resume_under_load_lose_and_invent_nothing(make):
         for t in threads:
             t.join()
     assert problems == []
-    assert [p["state"] for p in paths_of(daemon)] == ["up", "up"]
-    assert [metric(daemon, "path_bypasses_total", p) for p in daemon.paths] == [3, 3]
+    assert [p["state"] for p in volumes_of(daemon)] == ["up", "up"]
+    assert [metric(daemon, "volume_bypasses_total", p) for p in daemon.paths] == [3, 3]
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["SIGTERM", "SIGKILL"])
@@ -151,12 +151,12 @@ def test_with_the_only_path_suspended_puts_live_in_the_pool(make):
         assert daemon.http("/healthz")[0::2] == (200, b"ok\n"), "the process works"
         status, _, body = daemon.http("/readyz")
         assert status == 503 and body.decode().splitlines() == [
-            "not ready: no path of the store is in use; chunks live in memory only",
-            "degraded: no path of the store is in use: nothing is written to disk or read from it",
+            "not ready: no volume of the store is in use; chunks live in memory only",
+            "degraded: no volume of the store is in use: nothing is written to disk or read from it",
             f"degraded: store path {daemon.paths[0]} is suspended by an admin"]
         status = daemon.status()
         assert (status["ready"], status["state"], status["health"]) == (False, "offline", "degraded")
-        assert [d["reason"] for d in status["degraded"]] == ["store_offline", "path_suspended"]
+        assert [d["reason"] for d in status["degraded"]] == ["store_offline", "volume_suspended"]
         assert daemon.metric("kvcache_ready") == 0
         said = ctl("status", daemon=daemon, check=0).stdout
         assert ", not ready: offline, degraded," in said and "OFFLINE" in said
@@ -182,13 +182,13 @@ def test_kvcachectl_device(make):
     told = f"store path {daemon.paths[1]} is suspended by an admin"
     assert daemon.http("/readyz")[0::2] == (200, f"ready\ndegraded: {told}\n".encode())
     status = daemon.status()
-    assert status["degraded"] == [{"reason": "path_suspended", "text": told}]
+    assert status["degraded"] == [{"reason": "volume_suspended", "text": told}]
     assert (status["ready"], status["state"], status["health"]) == (True, "ready", "degraded")
-    assert daemon.metric('kvcache_degraded{reason="path_suspended"}') == 1
+    assert daemon.metric('kvcache_degraded{reason="volume_suspended"}') == 1
     states = ("up", "suspended", "failed", "hung", "resuming", "bypassed")
     for path, true in ((daemon.paths[0], {"up"}), (daemon.paths[1], {"suspended", "bypassed"})):
         assert {s for s in states if metric(daemon, f"path_{s}", path)} == true
-        assert metric(daemon, "path_state_since_timestamp_seconds", path) == pytest.approx(time.time(), abs=600)
+        assert metric(daemon, "volume_state_since_timestamp_seconds", path) == pytest.approx(time.time(), abs=600)
     said = ctl("status", daemon=daemon, check=0).stdout
     assert f"DEGRADED          {told}\n" in said and f"{daemon.paths[1]}: suspended by an admin, since 20" in said
     page = daemon.http("/")[2].decode()
@@ -234,7 +234,7 @@ def test_R9_suspending_and_resuming_are_for_admins(make):
         answer = f.read()
     os.waitpid(pid, 0)
     assert answer == bytes([Status.DENIED] * 2)
-    assert paths_of(daemon)[0]["state"] == "up"
+    assert volumes_of(daemon)[0]["state"] == "up"
 
 
 def test_a_path_that_cannot_be_opened_is_told_of_and_can_be_resumed(make):
@@ -242,14 +242,14 @@ def test_a_path_that_cannot_be_opened_is_told_of_and_can_be_resumed(make):
     pairs = items("missing", 100, 10000)
     with daemon.client() as c:
         put_all(c, c.namespace("n"), pairs, ack=Ack.WRITTEN)
-    on_a = paths_of(daemon)[0]["chunks"]
+    on_a = volumes_of(daemon)[0]["chunks"]
     daemon.stop()
     os.rename(daemon.paths[1], daemon.paths[1] + ".away")
     with open(daemon.paths[1], "w"):
         pass
     daemon.start()
     assert f"store path {daemon.paths[1]} is bypassed" in daemon.log()
-    assert metric(daemon, "path_failed", daemon.paths[1]) == 1 and metric(daemon, "path_hung", daemon.paths[1]) == 0
+    assert metric(daemon, "volume_failed", daemon.paths[1]) == 1 and metric(daemon, "volume_hung", daemon.paths[1]) == 0
     assert f"degraded: store path {daemon.paths[1]} is bypassed: " in daemon.http("/readyz")[2].decode()
     with daemon.client() as c:
         ns = c.namespace("n")
@@ -293,10 +293,10 @@ def test_a_file_system_that_others_fill_stops_the_growth_and_nothing_else(make, 
             found = get_all(c, ns, [k for k, _ in pairs])
         assert all(v is None or v == dict(pairs)[k] for k, v in found.items())
         assert sum(v is not None for v in found.values()) > 300
-        full = paths_of(daemon)[1]
+        full = volumes_of(daemon)[1]
         assert full["full"] and full["state"] == "up"
-        assert metric(daemon, "path_full", daemon.paths[1]) == 1
-        assert metric(daemon, "path_full_refusals_total", daemon.paths[1]) >= 1
+        assert metric(daemon, "volume_full", daemon.paths[1]) == 1
+        assert metric(daemon, "volume_full_refusals_total", daemon.paths[1]) >= 1
         assert daemon.log().count("its file system is full") == 1
         assert "its file system is full" in ctl("device", "ls", daemon=daemon, check=0).stdout
         assert shutil.disk_usage(mount).free >= 4 * MIB

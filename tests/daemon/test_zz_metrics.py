@@ -13,20 +13,20 @@ import pytest
 import harness
 
 SOURCE = harness.SOURCE
-ROW = re.compile(r"^STATS_(\w+)\((\w+), \"(\w+)\"", re.M)
+ROW = re.compile(r"^METRICS_(\w+)\((\w+), \"(\w+)\"", re.M)
 
 # Metric: the unit test that makes the daemon's code count it, and how it looks at the count.
 ELSEWHERE = {
-    "path_hung": ("tests/daemon/test_disk_error.py", r"kvcache_path_hung\{\{"),
-    "path_resuming": ("tests/unit/test-volumes.c", r"STORE_PATH_RESUMING"),
-    "path_read_errors": ("tests/unit/test-store.c", r"\bread_errors\b"),
-    "path_write_errors": ("tests/unit/test-store.c", r"\bwrite_errors\b"),
-    "path_sync_errors": ("tests/unit/test-store.c", r"\bsync_errors\b"),
+    "volume_hung": ("tests/daemon/test_disk_error.py", r"kvcache_volume_hung\{\{"),
+    "volume_resuming": ("tests/unit/test-volumes.c", r"STORE_VOLUME_RESUMING"),
+    "volume_read_errors": ("tests/unit/test-store.c", r"\bread_errors\b"),
+    "volume_write_errors": ("tests/unit/test-store.c", r"\bwrite_errors\b"),
+    "volume_sync_errors": ("tests/unit/test-store.c", r"\bsync_errors\b"),
     "store_handover_failures": ("tests/unit/test-store.c", r"\bhandover_failures\b"),
     "io_wiped": ("tests/unit/test-io-buffers.c", r"\bwiped\b"),
     "store_crc_rereads": ("tests/unit/test-store.c", r"\bcrc_rereads\b"),
     "io_errors": ("tests/unit/test-io.c", r"\berrors\b"),
-    "io_joined": ("tests/unit/test-io-merge.c", r"\bjoined\b"),
+    "io_merged": ("tests/unit/test-io-merge.c", r"\bjoined\b"),
     "io_resubmitted": ("tests/unit/test-io.c", r"\bresubmi"),
     "descriptors_closing": ("tests/campaigns/campaign_cost.py", r"kvcache_descriptors_closing"),
     "direct_unwritten_bytes": ("tests/unit/test-cache.c", r"stats\(\)\.direct_bytes == "),

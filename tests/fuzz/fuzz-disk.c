@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is read from a disk at a start, each reader by itself: the superblock, the namespaces files,
+/* What is read from a disk at startup, each reader by itself: the superblock, the namespaces files,
  * the pages and entries of the table ring. Whatever is taken for whole keeps its promises, and what
  * is written back in its stead is read again the same.
  *
@@ -42,7 +42,7 @@ static void read_superblock(void)
         if (!dir)
                 return;
         sb = &dir->superblock;
-        assert(sb->version == DISK_VERSION && sb->path_index < sb->path_count);
+        assert(sb->version == DISK_VERSION && sb->volume_index < sb->volume_count);
         assert(!(sb->incompat & ~DISK_INCOMPAT) && !(sb->ro_compat & ~DISK_RO_COMPAT));
         /* Four copies of what is believed; read again it is the same. */
         r = dir_write_superblock(dir);

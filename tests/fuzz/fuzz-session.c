@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The session state machine: four clients of a real daemon's core, over a store in memory, say
  * anything in any order: half a greeting, messages before and after it, descriptors nobody asked
- * for, an end in the middle. Afterwards all have gone, and nothing is held: no lease, no lane, no
- * byte, no descriptor, no request; and the look-up index says what can be found.
+ * for, an end in the middle. Afterwards all have gone, and nothing is held: no lease, no staging
+ * area, no byte, no descriptor, no request; and the look-up index says what can be found.
  *
  * libFuzzer runs it; the test is both the loop and the clients. The input is a list of actions: a
  * byte for what and who, then what it needs. The store stays from one input to the next. */
@@ -42,7 +42,7 @@ enum {
         REGION = 256 << 10,
         MIB = 1 << 20,
         CLIENTS = 4,
-        LANE = 1 << 20,
+        STAGING = 1 << 20,
         FDS = 64,
         TURNS = 10000,
         KEYS = 32
@@ -53,13 +53,13 @@ static struct {
         struct event_base *base;
         struct liveness liveness;
         struct leases *leases;
-        struct tenants *tenants;
+        struct quotas *tenants;
         struct census *census;
         struct dispatch_env env;
         struct sessions *sessions;
 } d;
 static int clients[CLIENTS];
-static int sealed_fd = -1, file_fd = -1; /* what clients donate; the file may be cut */
+static int sealed_fd = -1, file_fd = -1; /* what clients register; the file may be cut */
 static dev_t store_device;
 static bool resumed;
 static struct wire_lease last_lease;
@@ -78,12 +78,12 @@ static void turn(void)
 {
         event_base_loop(d.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
         kio_reap(t.io);
-        store_turn(t.store);
-        sessions_turn(d.sessions);
-        cache_turn(t.cache, clock_mono_ns());
-        store_turn(t.store);
+        store_iterate(t.store);
+        sessions_iterate(d.sessions);
+        cache_iterate(t.cache, clock_mono_ns());
+        store_iterate(t.store);
         if (d.env.lookups)
-                lookups_turn(d.env.lookups, clock_mono_ns(), 0);
+                lookups_iterate(d.env.lookups, clock_mono_ns(), 0);
         kio_flush(t.io);
 }
 
@@ -115,7 +115,7 @@ static void resume_store(void)
 {
         struct store_device req = { .complete = on_resumed };
 
-        if (store_paths_up(t.store) > 0)
+        if (store_volumes_up(t.store) > 0)
                 return;
         resumed = false;
         store_resume(t.store, &req);
@@ -123,7 +123,7 @@ static void resume_store(void)
                 assert(turns < TURNS);
                 turn();
         }
-        assert(req.result == 0 && store_paths_up(t.store) == 1);
+        assert(req.result == 0 && store_volumes_up(t.store) == 1);
 }
 
 /* --- the look-up index: what it says is what can be found --- */
@@ -172,20 +172,20 @@ static void check_lookups(void)
 
 static void start(void)
 {
-        struct tenant_params only = { .name = "default" };
-        struct tenant_access admins = { 0 };
-        struct tenant_limits all, none = { 0 };
+        struct quota_params only = { .name = "default" };
+        struct quota_access admins = { 0 };
+        struct quota_limits all, none = { 0 };
         struct sessions_params params = { .env = &d.env, .handshake_ms = 60000 };
         char error[256];
         struct stat st;
         int r;
 
-        for (unsigned i = 0; i < TENANT_THINGS; i++)
-                none.most[i] = TENANT_NO_LIMIT;
+        for (unsigned i = 0; i < QUOTA_THINGS; i++)
+                none.most[i] = QUOTA_NO_LIMIT;
         all = only.limits = none;
-        all.most[TENANT_CONNECTIONS] = 16;
-        all.most[TENANT_LANE_BYTES] = 16 * MIB;
-        all.most[TENANT_DONATED_BYTES] = 4 * REGION;
+        all.most[QUOTA_CONNECTIONS] = 16;
+        all.most[QUOTA_STAGING_BYTES] = 16 * MIB;
+        all.most[QUOTA_REGISTERED_BYTES] = 4 * REGION;
         log_set_level(LOG_LEVEL_ERROR);
         setenv("TMPDIR", "/dev/shm", 1);
         t = (struct tiers){ .limit = 32 * MIB, .pool_bytes = 8 * MIB };
@@ -199,7 +199,7 @@ static void start(void)
                 &d.leases, t.pool, 256,
                 &(struct lease_limits){ .count = 64, .bytes = 2 * MIB, .bytes_all = 4 * MIB });
         assert(r == 0);
-        r = tenants_new(&d.tenants, &only, 1, &admins, &all, &none, error);
+        r = quotas_new(&d.tenants, &only, 1, &admins, &all, &none, error);
         assert(r == 0);
         r = census_new(&d.census, t.store, UINT16_MAX);
         assert(r == 0);
@@ -211,7 +211,7 @@ static void start(void)
                 .io = t.io,
                 .tenants = d.tenants,
                 .census = d.census,
-                .lane_max = 4 * MIB,
+                .staging_max = 4 * MIB,
                 .wait_ms = 20,
                 .report = report,
         };
@@ -231,7 +231,7 @@ static void start(void)
         make_lookups();
         for (unsigned i = 0; i < CLIENTS; i++)
                 clients[i] = -1;
-        sealed_fd = memfd_create("donated", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        sealed_fd = memfd_create("registered", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         file_fd = open("/dev/shm", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
         assert(sealed_fd >= 0 && file_fd >= 0);
         if (fallocate(sealed_fd, 0, 0, REGION) < 0 ||
@@ -324,24 +324,25 @@ static void say_hello(int fd)
         say(fd, &msg, sizeof(msg), false);
 }
 
-static void say_namespace_and_lane(int fd)
+static void say_namespace_and_staging(int fd)
 {
         struct {
                 struct wire_namespace head;
                 char name[1];
         } ns = { .head = { .hdr = { .len = 33, .op = WIRE_NAMESPACE }, .name_length = 1 },
                  .name = "a" };
-        struct wire_lane lane = { .hdr = { .len = sizeof(lane), .op = WIRE_LANE }, .bytes = LANE };
+        struct wire_staging staging = { .hdr = { .len = sizeof(staging), .op = WIRE_STAGING },
+                                        .bytes = STAGING };
 
         say(fd, &ns, 33, false);
-        say(fd, &lane, sizeof(lane), false);
+        say(fd, &staging, sizeof(staging), false);
 }
 
-static void say_donate(int fd)
+static void say_register(int fd)
 {
         uint32_t x = take(1);
-        struct wire_donate msg = {
-                .hdr = { .len = sizeof(msg), .op = WIRE_DONATE },
+        struct wire_register msg = {
+                .hdr = { .len = sizeof(msg), .op = WIRE_REGISTER },
                 .offset = (uint64_t)(x & 3) << 12,
                 .bytes = x & 4 ? take(3) : REGION / 2,
         };
@@ -352,10 +353,10 @@ static void say_donate(int fd)
                           : sealed_fd);
 }
 
-static void say_withdraw(int fd)
+static void say_unregister(int fd)
 {
-        struct wire_withdraw msg = { .hdr = { .len = sizeof(msg), .op = WIRE_WITHDRAW },
-                                     .region = take(1) & 7 };
+        struct wire_unregister msg = { .hdr = { .len = sizeof(msg), .op = WIRE_UNREGISTER },
+                                       .region = take(1) & 7 };
 
         say(fd, &msg, sizeof(msg), false);
 }
@@ -534,7 +535,7 @@ static void plan_io(void)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
         static unsigned fds;
-        struct tenant_usage usage;
+        struct quota_usage usage;
         struct pool_stats pool;
 
         if (!d.base) {
@@ -557,7 +558,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                 if (!(x & 64))
                                         say_hello(*fd);
                                 if (x & 32)
-                                        say_namespace_and_lane(*fd);
+                                        say_namespace_and_staging(*fd);
                         } else {
                                 say_hello(*fd);
                         }
@@ -581,9 +582,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         break;
                 case 6:
                         if (x & 32)
-                                say_donate(*fd);
+                                say_register(*fd);
                         else if (x & 64)
-                                say_withdraw(*fd);
+                                say_unregister(*fd);
                         else if (x & 128)
                                 say_lookup(*fd);
                         if (!(x & 96))
@@ -618,8 +619,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         resume_store();
         make_lookups();
         check_lookups();
-        tenants_get_usage(d.tenants, TENANT_DEFAULT, &usage);
-        for (unsigned i = 0; i < TENANT_THINGS; i++)
+        quotas_get_usage(d.tenants, TENANT_DEFAULT, &usage);
+        for (unsigned i = 0; i < QUOTA_THINGS; i++)
                 assert(usage.used[i] == 0);
         pool_get_stats(t.pool, &pool);
         assert(leases_count(d.leases) == 0);

@@ -55,7 +55,7 @@ static void wait_for(const bool *what)
         for (unsigned turns = 0; what ? !*what : store_pending(image_store) > 0; turns++) {
                 assert(turns < TURNS);
                 inline_clock_advance_ms(1);
-                store_turn(image_store);
+                store_iterate(image_store);
                 kio_flush(io);
                 kio_reap(io);
         }

@@ -142,14 +142,15 @@ static unsigned leases_end(struct fake_daemon *d, unsigned session, const struct
         return stale;
 }
 
-/* [offset, offset + length) of the lane or of a region; NULL: there is no such place. */
+/* [offset, offset + length) of the staging area or of a region; NULL: there is no such place. */
 static uint8_t *place_of(struct fake_session *s, uint32_t region, uint64_t offset, uint64_t length)
 {
         if (length == 0)
                 return NULL;
-        if (region == WIRE_REGION_LANE)
-                return s->lane && range_within(offset, length, s->lane_bytes) ? s->lane + offset
-                                                                              : NULL;
+        if (region == WIRE_REGION_STAGING)
+                return s->staging && range_within(offset, length, s->staging_bytes)
+                               ? s->staging + offset
+                               : NULL;
         for (unsigned i = 0; i < FAKE_REGIONS; i++)
                 if (s->regions[i].id == region)
                         return range_within(offset, length, s->regions[i].bytes)
@@ -366,7 +367,7 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
         m.result.max_message = WIRE_MAX_MESSAGE;
         m.result.pool_bytes = d->o.pool_bytes + d->o.pool_lie;
         m.result.max_chunk = d->o.max_chunk;
-        m.result.lane_max = d->o.lane_max;
+        m.result.staging_max = d->o.staging_max;
         m.result.features = (d->o.lookup ? WIRE_FEATURE_LOOKUP : 0) |
                             (d->o.tally ? WIRE_FEATURE_TALLY : 0) |
                             (d->o.is_old ? 0 : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES);
@@ -404,29 +405,29 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
                 close(fds[i]);
 }
 
-static void do_lane(struct fake_daemon *d, unsigned session, const struct wire_lane *l)
+static void do_staging(struct fake_daemon *d, unsigned session, const struct wire_staging *l)
 {
         struct fake_session *s = &d->sessions[session];
-        uint64_t bytes = l->bytes ? round_up(l->bytes, 4096) : d->o.lane_max;
+        uint64_t bytes = l->bytes ? round_up(l->bytes, 4096) : d->o.staging_max;
         struct wire_reply reply = { .value64 = bytes };
         int fd;
 
-        if (s->lane) {
-                refuse(d, session, &l->hdr, WIRE_INVALID, "there is a lane already");
+        if (s->staging) {
+                refuse(d, session, &l->hdr, WIRE_INVALID, "there is a staging area already");
                 return;
         }
-        if (bytes > d->o.lane_max) {
-                refuse(d, session, &l->hdr, WIRE_TOO_LARGE, "too long a lane");
+        if (bytes > d->o.staging_max) {
+                refuse(d, session, &l->hdr, WIRE_TOO_LARGE, "too long a staging area");
                 return;
         }
-        fd = memfd_create("fake-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        fd = memfd_create("fake-staging area", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         CHECK(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
-        s->lane = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        CHECK(s->lane != MAP_FAILED);
-        s->lane_bytes = bytes;
-        if (d->o.lane_short)
+        s->staging = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        CHECK(s->staging != MAP_FAILED);
+        s->staging_bytes = bytes;
+        if (d->o.staging_short)
                 CHECK(ftruncate(fd, 4096) == 0);
-        if (!d->o.lane_unsealed)
+        if (!d->o.staging_unsealed)
                 CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
         send_reply(d, session, &l->hdr, &reply, sizeof(reply), &fd, 1);
         close(fd);
@@ -439,8 +440,8 @@ static void region_end(struct fake_daemon *d, struct fake_session *s, unsigned i
         d->regions--;
 }
 
-static void do_donate(struct fake_daemon *d, unsigned session, const struct wire_donate *msg,
-                      int fd)
+static void do_register(struct fake_daemon *d, unsigned session, const struct wire_register *msg,
+                        int fd)
 {
         struct fake_session *s = &d->sessions[session];
         struct {
@@ -449,8 +450,8 @@ static void do_donate(struct fake_daemon *d, unsigned session, const struct wire
         } out = { .reply = { .value64 = msg->bytes } };
         unsigned i = 0;
 
-        if (d->o.refuse_donate) {
-                refuse(d, session, &msg->hdr, WIRE_INVALID, d->o.refuse_donate);
+        if (d->o.refuse_register) {
+                refuse(d, session, &msg->hdr, WIRE_INVALID, d->o.refuse_register);
                 return;
         }
         while (i < FAKE_REGIONS && s->regions[i].id != 0)
@@ -463,11 +464,12 @@ static void do_donate(struct fake_daemon *d, unsigned session, const struct wire
         s->regions[i].id = 100 + ++d->last_region;
         d->regions++;
         out.reply.value = d->o.region_lie ? d->o.region_lie - 1 : s->regions[i].id;
-        send_reply(d, session, &msg->hdr, &out, d->o.donate_long ? sizeof(out) : sizeof(out.reply),
-                   NULL, 0);
+        send_reply(d, session, &msg->hdr, &out,
+                   d->o.register_long ? sizeof(out) : sizeof(out.reply), NULL, 0);
 }
 
-static void do_withdraw(struct fake_daemon *d, unsigned session, const struct wire_withdraw *msg)
+static void do_unregister(struct fake_daemon *d, unsigned session,
+                          const struct wire_unregister *msg)
 {
         struct fake_session *s = &d->sessions[session];
         struct wire_reply reply = { 0 };
@@ -509,7 +511,7 @@ static void do_verify(struct fake_daemon *d, unsigned session, const struct wire
         } out = {
                 .reply = { .count = 1 },
                 .result = {
-                        .paths = 1,
+                        .volumes = 1,
                         .segments = 3,
                         .next_segment = msg->segment + 1,
                         .chunks = msg->segment < 3 ? 2 : 0,
@@ -518,7 +520,7 @@ static void do_verify(struct fake_daemon *d, unsigned session, const struct wire
                 },
         };
 
-        if (msg->path > 0) {
+        if (msg->volume > 0) {
                 struct wire_reply refusal = { .status = WIRE_INVALID };
 
                 send_reply(d, session, &msg->hdr, &refusal, sizeof(refusal), NULL, 0);
@@ -630,8 +632,8 @@ static void do_request(struct fake_daemon *d, unsigned session, const void *msg,
         case WIRE_NAMESPACE:
                 do_namespace(d, session, msg);
                 break;
-        case WIRE_LANE:
-                do_lane(d, session, msg);
+        case WIRE_STAGING:
+                do_staging(d, session, msg);
                 break;
         case WIRE_LIST:
                 do_list(d, session, msg);
@@ -663,11 +665,11 @@ static void do_request(struct fake_daemon *d, unsigned session, const void *msg,
                                    (int[]){ d->lookup_fd, d->tally_fd },
                                    (hdr->flags & WIRE_F_TALLY) && d->tally_fd >= 0 ? 2 : 1);
                 break;
-        case WIRE_DONATE:
-                do_donate(d, session, msg, fd);
+        case WIRE_REGISTER:
+                do_register(d, session, msg, fd);
                 break;
-        case WIRE_WITHDRAW:
-                do_withdraw(d, session, msg);
+        case WIRE_UNREGISTER:
+                do_unregister(d, session, msg);
                 break;
         default:
                 do_batch(d, session, msg);
@@ -701,8 +703,8 @@ static void session_end(struct fake_daemon *d, unsigned i)
                         d->held[kept++] = d->held[h];
         }
         d->n_held = kept;
-        if (s->lane)
-                munmap(s->lane, s->lane_bytes);
+        if (s->staging)
+                munmap(s->staging, s->staging_bytes);
         for (unsigned r = 0; r < FAKE_REGIONS; r++)
                 if (s->regions[r].id != 0)
                         region_end(d, s, r);
@@ -897,7 +899,7 @@ struct fake_daemon *fake_daemon_start(const char *path, const struct fake_option
         if (o)
                 d->o = *o;
         d->o.pool_bytes = d->o.pool_bytes ? d->o.pool_bytes : 4 << 20;
-        d->o.lane_max = d->o.lane_max ? d->o.lane_max : 1 << 20;
+        d->o.staging_max = d->o.staging_max ? d->o.staging_max : 1 << 20;
         d->o.max_chunk = d->o.max_chunk ? d->o.max_chunk : 1 << 20;
         d->o.max_inflight = d->o.max_inflight ? d->o.max_inflight : WIRE_MAX_INFLIGHT;
         d->o.max_keys = d->o.max_keys ? d->o.max_keys : WIRE_MAX_KEYS;

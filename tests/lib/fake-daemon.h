@@ -26,7 +26,7 @@ struct fake_daemon;
 
 struct fake_options {
         uint64_t pool_bytes;   /* 0: 4 MiB */
-        uint64_t lane_max;     /* 0: 1 MiB */
+        uint64_t staging_max;  /* 0: 1 MiB */
         uint64_t max_chunk;    /* 0: 1 MiB */
         uint32_t max_inflight; /* 0: 64 */
         uint32_t max_keys;     /* 0: 1024 */
@@ -38,15 +38,15 @@ struct fake_options {
         int hello_fds;         /* 0: two; -1: none; else so many */
         size_t hello_cut;      /* so many bytes less */
         uint64_t pool_lie;     /* added to the pool's size as said */
-        bool lane_unsealed, lane_short;
-        bool no_fd, stray_fd;      /* replies lack theirs; carry one where none belongs */
-        bool short_verify;         /* VERIFY is answered with less than a result */
-        const char *refuse_donate; /* DONATE is INVALID, and this is why */
-        bool donate_long;          /* its OK has a result too many */
-        uint32_t region_lie;       /* if not 0, the number of each region */
-        bool is_old;               /* it offers nothing beyond the first version but look-ups */
-        bool lookup;               /* it offers a look-up index: see lookup_fd */
-        bool tally;                /* and a tally of it: see tally_fd */
+        bool staging_unsealed, staging_short;
+        bool no_fd, stray_fd;        /* replies lack theirs; carry one where none belongs */
+        bool short_verify;           /* VERIFY is answered with less than a result */
+        const char *refuse_register; /* REGISTER is INVALID, and this is why */
+        bool register_long;          /* its OK has a result too many */
+        uint32_t region_lie;         /* if not 0, the number of each region */
+        bool is_old;                 /* it offers nothing beyond the first version but look-ups */
+        bool lookup;                 /* it offers a look-up index: see lookup_fd */
+        bool tally;                  /* and a tally of it: see tally_fd */
 
         /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not
          * go out. In the daemon's thread, under the lock. */
@@ -57,8 +57,8 @@ struct fake_options {
 
 struct fake_session {
         int sock; /* -1: free */
-        uint8_t *lane;
-        uint64_t lane_bytes;
+        uint8_t *staging;
+        uint64_t staging_bytes;
         struct {
                 uint32_t id; /* 0: none */
                 uint8_t *base;
@@ -125,7 +125,7 @@ struct fake_daemon {
         unsigned tallies_asked;
 
         uint32_t last_region; /* that was given a number */
-        unsigned regions;     /* donated now, by all sessions */
+        unsigned regions;     /* registered now, by all sessions */
         unsigned connects, bad_requests, stale_releases, releases, leases_held,
                 requests[WIRE_OP_END];
         struct fake_logged log[FAKE_LOG];

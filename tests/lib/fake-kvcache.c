@@ -98,7 +98,7 @@ void fake_reset(void)
         fake = (struct fake_kvcache){
                 .pool_bytes = 64 << 20,
                 .max_chunk_bytes = 8 << 20,
-                .lane_bytes = 16 << 20,
+                .staging_bytes = 16 << 20,
         };
 }
 
@@ -168,8 +168,8 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
 
 int kvcache_staging_acquire(struct kvcache *kv, size_t bytes, void **ret_place)
 {
-        if (bytes > fake.lane_bytes)
-                return fails(kv, -E2BIG, "larger than the lane");
+        if (bytes > fake.staging_bytes)
+                return fails(kv, -E2BIG, "larger than the staging area");
         *ret_place = malloc(bytes);
         return *ret_place ? 0 : -ENOMEM;
 }
@@ -491,12 +491,12 @@ int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped)
         return kvcache_purge(kv, 1, ret_dropped);
 }
 
-int kvcache_device_suspend(struct kvcache *kv, uint32_t path)
+int kvcache_device_suspend(struct kvcache *kv, uint32_t volume)
 {
         return -ENOTSUP;
 }
 
-int kvcache_device_resume(struct kvcache *kv, uint32_t path)
+int kvcache_device_resume(struct kvcache *kv, uint32_t volume)
 {
         return -ENOTSUP;
 }

@@ -15,7 +15,7 @@ struct fake_kvcache {
         size_t capacity; /* chunks; 0: no limit */
         uint64_t pool_bytes;
         uint64_t max_chunk_bytes;
-        uint64_t lane_bytes;     /* of a handle */
+        uint64_t staging_bytes;  /* of a handle */
         size_t lease_quota;      /* of a handle, in chunks; 0: none */
         const char *stats;       /* NULL: made up from the counters below */
         const char *status;      /* STATUS report */

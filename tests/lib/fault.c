@@ -79,7 +79,7 @@ static bool fault_decide(const struct kio_request *req, struct fault_plan *ret, 
                 return choose(req, ret);
         }
         if (fault.has_plan && (p->ops == 0 || (p->ops & 1u << req->op)) &&
-            (!p->one_fd || p->fd == req->fd) && (!p->path || p->path == req->path)) {
+            (!p->one_fd || p->fd == req->fd) && (!p->volume || p->volume == req->volume)) {
                 fault.matched++;
                 if (p->first > 0)
                         hit = fault.matched >= p->first &&

@@ -20,7 +20,7 @@ struct fault_plan {
         unsigned ops; /* 1u << KIO_READ | ...; 0: every operation of the device */
         bool one_fd;  /* only those on `fd` */
         int fd;
-        unsigned path; /* only those of this path; 0: of any */
+        unsigned volume; /* only those of this volume; 0: of any */
         enum fault_kind kind;
         int error;
         uint64_t short_bytes;

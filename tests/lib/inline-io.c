@@ -115,7 +115,7 @@ static uint64_t body_of(const struct kio_request *req)
 void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
 {
         assert(req->state == KIO_IDLE);
-        assert(req->op < KIO_OP_END && req->class < KIO_CLASS_END && req->path < KIO_PATHS_MAX);
+        assert(req->op < KIO_OP_END && req->class < KIO_CLASS_END && req->volume < KIO_VOLUMES_MAX);
         assert(req->op != KIO_READ || req->crc_bytes <= req->length);
         assert(req->op != KIO_CALL || req->call);
         req->state = KIO_QUEUED;
@@ -339,7 +339,7 @@ void kio_register_piece(struct kio *io, unsigned piece, void (*done)(void *userd
         done(userdata, 0);
 }
 
-/* As the POSIX backend: nothing is registered, which takes a turn to say. */
+/* As the POSIX backend: nothing is registered, which takes an iteration to say. */
 static int region_call(struct kio_request *req)
 {
         return 0;
@@ -404,7 +404,7 @@ bool kio_is_alive(struct kio *io)
         return true;
 }
 
-uint64_t kio_oldest(const struct kio *io, unsigned path)
+uint64_t kio_oldest(const struct kio *io, unsigned volume)
 {
         return 0;
 }

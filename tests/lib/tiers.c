@@ -50,7 +50,7 @@ void tiers_open(struct tiers *t)
         struct kio_params io = {
                 .backend = "posix", .workers = 2, .depth = 64, .posix_threads = 4, .probe_fd = -1
         };
-        int locks[STORE_MAX_PATHS];
+        int locks[STORE_MAX_VOLUMES];
         char error[512] = "";
 
         if (!t->dir[0]) {
@@ -141,12 +141,12 @@ uint32_t tiers_namespace(struct tiers *t, const char *name)
         return o.id;
 }
 
-void tiers_turn(struct tiers *t)
+void tiers_iterate(struct tiers *t)
 {
-        store_turn(t->store);
+        store_iterate(t->store);
         if (t->cache)
-                cache_turn(t->cache, clock_mono_ns() + t->later_ns);
-        store_turn(t->store);
+                cache_iterate(t->cache, clock_mono_ns() + t->later_ns);
+        store_iterate(t->store);
         kio_flush(t->io);
 }
 
@@ -166,7 +166,7 @@ void tiers_wait(struct tiers *t, const bool *done)
 {
         for (;;) {
                 kio_reap(t->io);
-                tiers_turn(t);
+                tiers_iterate(t);
                 if (*done)
                         return;
                 if (!t->cache || !cache_has_work(t->cache))
@@ -178,7 +178,7 @@ void tiers_settle(struct tiers *t)
 {
         for (;;) {
                 kio_reap(t->io);
-                tiers_turn(t);
+                tiers_iterate(t);
                 if (cache_pending(t->cache) == 0 && store_pending(t->store) == 0)
                         return;
                 if (!cache_has_work(t->cache))
@@ -198,6 +198,6 @@ void tiers_wait_hits(struct tiers *t, uint64_t hits)
                                  (unsigned long long)fault_hits(), (unsigned long long)hits);
                 poll(&p, 1, 1); /* the worker is at it: no event tells of a held operation */
                 kio_reap(t->io);
-                tiers_turn(t);
+                tiers_iterate(t);
         }
 }

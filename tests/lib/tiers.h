@@ -21,7 +21,7 @@ struct tiers {
         struct store *store;
         struct cache *cache;
         uint32_t ns;
-        uint64_t later_ns; /* how far the clock that cache_turn() sees is ahead */
+        uint64_t later_ns; /* how far the clock that cache_iterate() sees is ahead */
 };
 
 /* Opens what is in `dir`, or makes it; assertions inside. */
@@ -32,8 +32,8 @@ void tiers_close(struct tiers *t);
 void tiers_remove(struct tiers *t);
 uint32_t tiers_namespace(struct tiers *t, const char *name);
 
-/* The end of a turn, without reaping. */
-void tiers_turn(struct tiers *t);
+/* The end of an iteration, without reaping. */
+void tiers_iterate(struct tiers *t);
 /* Reaps and turns until `*done`. */
 void tiers_wait(struct tiers *t, const bool *done);
 /* Reaps and turns until nothing is pending. */

@@ -181,13 +181,13 @@ static enum cache_status read_ahead_as(uint32_t user, uint32_t n)
         struct key k = key_of(n);
         struct cache_place place;
         enum cache_status status =
-                cache_read_ahead(t.cache, user, t.ns, &k, cache_hash(t.cache, t.ns, &k), &place);
+                cache_prefetch(t.cache, user, t.ns, &k, cache_hash(t.cache, t.ns, &k), &place);
 
         kio_flush(t.io);
         return status;
 }
 
-static enum cache_status read_ahead(uint32_t n)
+static enum cache_status prefetch(uint32_t n)
 {
         return read_ahead_as(0, n);
 }
@@ -395,7 +395,7 @@ static void a_write_of_the_table_that_fails_fails_the_put(void **state)
 {
         refuse(KIO_WRITE, 2, 1);
         expect_put(1, CACHE_WRITTEN, CACHE_FAILED);
-        /* The path is bypassed: nothing is written any more, at once. */
+        /* The volume is bypassed: nothing is written any more, at once. */
         expect_put(2, CACHE_WRITTEN, CACHE_FAILED);
         expect_put(3, CACHE_ACCEPTED, CACHE_OK);
         expect_get(3, CACHE_OK, 1);
@@ -532,9 +532,9 @@ static void an_evict_is_settled_after_a_purge_that_overtook_it(void **state)
         while (stats().unwritten_chunks > 0) {
                 tiers_wait_io(&t);
                 kio_reap(t.io);
-                tiers_turn(&t);
+                tiers_iterate(&t);
         }
-        tiers_turn(&t);
+        tiers_iterate(&t);
         assert_false(s.done);
         assert_false(p.done);
         release();
@@ -569,7 +569,7 @@ static void expect_ticking(struct req *r, enum cache_status status)
                 poll(&p, 1, 5);
                 kio_reap(t.io);
                 store_tick(t.store);
-                tiers_turn(&t);
+                tiers_iterate(&t);
         }
         assert_int_equal(r->req.status, status);
 }
@@ -589,7 +589,7 @@ static void test_R15_who_waits_for_a_device_that_hangs_is_answered(void **state)
                                         .first = 1,
                                         .count = FAULT_FOR_EVER });
         /* One after the other: or neighbours on the disk would go as one. */
-        assert_int_equal(read_ahead(5), CACHE_OK);
+        assert_int_equal(prefetch(5), CACHE_OK);
         tiers_wait_hits(&t, 1);
         get(&g, 1);
         tiers_wait_hits(&t, 2);
@@ -602,7 +602,7 @@ static void test_R15_who_waits_for_a_device_that_hangs_is_answered(void **state)
         expect_ticking(&g, CACHE_MISS);
         expect_ticking(&written, CACHE_FAILED);
         expect_ticking(&joined, CACHE_FAILED);
-        assert_int_equal(stats().ahead_bytes, 0); /* other paths may read ahead */
+        assert_int_equal(stats().prefetch_inflight_bytes, 0); /* other volumes may prefetch */
         assert_int_equal(stats().unwritten_bytes, 0);
         assert_int_equal(stats().pool_only, 1);
         expect_get(2, CACHE_OK, 1);
@@ -718,19 +718,19 @@ static void gets_of_one_key_share_one_read(void **state)
         assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
 }
 
-static void what_is_read_ahead_is_a_hit_then(void **state)
+static void what_is_prefetched_is_a_hit_then(void **state)
 {
         struct store_stats before, after;
         struct req r;
 
-        assert_int_equal(read_ahead(1), CACHE_MISS);
+        assert_int_equal(prefetch(1), CACHE_MISS);
         put_cold(1);
         store_get_stats(t.store, &before);
-        assert_int_equal(read_ahead(1), CACHE_OK);
-        assert_int_equal(read_ahead(1), CACHE_OK); /* on its way: once is enough */
+        assert_int_equal(prefetch(1), CACHE_OK);
+        assert_int_equal(prefetch(1), CACHE_OK); /* on its way: once is enough */
         tiers_settle(&t);
         assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
-        assert_int_equal(read_ahead(1), CACHE_OK);
+        assert_int_equal(prefetch(1), CACHE_OK);
         for (unsigned i = 0; i < 2; i++) {
                 get(&r, 1);
                 expect(&r, CACHE_OK);
@@ -739,74 +739,75 @@ static void what_is_read_ahead_is_a_hit_then(void **state)
         }
         store_get_stats(t.store, &after);
         assert_int_equal(after.reads - before.reads, 1);
-        assert_int_equal(stats().read_ahead, 1);
-        assert_int_equal(stats().read_ahead_bytes, LENGTH);
-        assert_int_equal(stats().read_ahead_used, 1);
+        assert_int_equal(stats().prefetched, 1);
+        assert_int_equal(stats().prefetched_bytes, LENGTH);
+        assert_int_equal(stats().prefetch_hits, 1);
         assert_int_equal(stats().shared_fills, 0);
 }
 
-static void a_get_joins_a_read_ahead(void **state)
+static void a_get_joins_a_prefetch(void **state)
 {
         struct req r;
 
         put_cold(1);
         hold(KIO_READ, 1);
-        assert_int_equal(read_ahead(1), CACHE_OK);
+        assert_int_equal(prefetch(1), CACHE_OK);
         tiers_wait_hits(&t, 1);
         get(&r, 1);
         release();
         expect(&r, CACHE_OK);
         assert_int_equal(r.version, 1);
         assert_int_equal(stats().shared_fills, 1);
-        assert_int_equal(stats().read_ahead_used, 1);
+        assert_int_equal(stats().prefetch_hits, 1);
 }
 
 static void what_is_evicted_or_cannot_be_read_meanwhile_is_not_there(void **state)
 {
         put_cold(1);
         hold(KIO_READ, 1);
-        assert_int_equal(read_ahead(1), CACHE_OK);
+        assert_int_equal(prefetch(1), CACHE_OK);
         tiers_wait_hits(&t, 1);
         assert_int_equal(evict(1, false), CACHE_OK);
-        assert_true(stats().ahead_bytes >= LENGTH);
+        assert_true(stats().prefetch_inflight_bytes >= LENGTH);
         release();
         tiers_settle(&t);
         assert_int_equal(tiers_of(1), 0);
-        assert_int_equal(read_ahead(1), CACHE_MISS);
-        assert_int_equal(stats().ahead_bytes, 0);
+        assert_int_equal(prefetch(1), CACHE_MISS);
+        assert_int_equal(stats().prefetch_inflight_bytes, 0);
 
         put_cold(2);
         refuse(KIO_READ, 1, FAULT_FOR_EVER);
-        assert_int_equal(read_ahead(2), CACHE_OK);
+        assert_int_equal(prefetch(2), CACHE_OK);
         tiers_settle(&t);
         fault_set(NULL);
         assert_false(tiers_of(2) & CACHE_MEMORY);
-        assert_int_equal(stats().read_ahead_used, 0);
-        assert_int_equal(stats().ahead_bytes, 0);
+        assert_int_equal(stats().prefetch_hits, 0);
+        assert_int_equal(stats().prefetch_inflight_bytes, 0);
         expect_put(3, CACHE_WRITTEN, CACHE_OK);
 }
 
 /* Whatever is asked for ahead, gets have most of the pool. */
-static void reads_ahead_take_a_quarter_of_the_pool(void **state)
+static void prefetches_take_a_quarter_of_the_pool(void **state)
 {
         uint64_t most = pool_bytes(t.pool) / 4 / LENGTH, begun = 0;
 
         for (uint32_t n = 0; n < most + 8; n++)
                 put_cold(n);
         hold(KIO_READ, 1);
-        while (begun < most + 8 && read_ahead((uint32_t)begun) == CACHE_OK)
+        while (begun < most + 8 && prefetch((uint32_t)begun) == CACHE_OK)
                 begun++;
         assert_in_range(begun, most / 2, most); /* slots are larger than what is in them */
-        assert_in_range(stats().ahead_bytes, begun * LENGTH, pool_bytes(t.pool) / 4 + 2 * LENGTH);
-        assert_int_equal(read_ahead((uint32_t)begun), CACHE_BUSY);
-        assert_int_equal(read_ahead(0), CACHE_OK); /* on its way */
-        assert_int_equal(read_ahead(1000000), CACHE_MISS);
+        assert_in_range(stats().prefetch_inflight_bytes, begun * LENGTH,
+                        pool_bytes(t.pool) / 4 + 2 * LENGTH);
+        assert_int_equal(prefetch((uint32_t)begun), CACHE_BUSY);
+        assert_int_equal(prefetch(0), CACHE_OK); /* on its way */
+        assert_int_equal(prefetch(1000000), CACHE_MISS);
         release();
         tiers_settle(&t);
-        assert_int_equal(stats().ahead_bytes, 0);
-        assert_int_equal(read_ahead((uint32_t)begun), CACHE_OK);
+        assert_int_equal(stats().prefetch_inflight_bytes, 0);
+        assert_int_equal(prefetch((uint32_t)begun), CACHE_OK);
         tiers_settle(&t);
-        assert_int_equal(stats().read_ahead, begun + 1);
+        assert_int_equal(stats().prefetched, begun + 1);
 }
 
 static void a_read_that_fails_is_a_miss_for_all_and_a_put_goes_on(void **state)
@@ -927,7 +928,7 @@ static void what_was_evicted_while_written_can_be_put_again_at_once(void **state
         assert_int_equal(evict(1, false), CACHE_OK);
         put_bytes(&second, 1, CACHE_WRITTEN, 2, LENGTH);
         reap_copies(2);
-        tiers_turn(&t);
+        tiers_iterate(&t);
         assert_false(second.done);
         release();
         expect(&first, CACHE_OK);
@@ -1071,7 +1072,7 @@ static void who_finds_no_room_waits_until_there_is_some(void **state)
 
         get(&g, 1);
         put_bytes(&p, 2, CACHE_WRITTEN, 1, large);
-        tiers_turn(&t);
+        tiers_iterate(&t);
         assert_false(g.done || p.done);
         assert_int_equal(stats().waited, 2);
         unpin_all(pinned, SLABS);
@@ -1120,21 +1121,21 @@ static void a_wait_ends_at_its_deadline(void **state)
         late.req.deadline_ns += 1000000000;
 
         /* The loop is told when to come back, and the time that it is told is not past for ever. */
-        next = cache_turn(t.cache, now);
+        next = cache_iterate(t.cache, now);
         for (unsigned turns = 0; !soon.done; turns++) {
                 assert_true(next != 0 && turns < 100);
                 now = MAX(now, next);
-                next = cache_turn(t.cache, now);
+                next = cache_iterate(t.cache, now);
         }
         assert_int_equal(soon.req.status, CACHE_BUSY);
         assert_false(late.done);
         for (unsigned turns = 0; !late.done; turns++) {
                 assert_true(next != 0 && turns < 100);
                 now = MAX(now, next);
-                next = cache_turn(t.cache, now);
+                next = cache_iterate(t.cache, now);
         }
         assert_int_equal(late.req.status, CACHE_BUSY);
-        assert_int_equal(cache_turn(t.cache, now), 0);
+        assert_int_equal(cache_iterate(t.cache, now), 0);
         unpin_all(pinned, SLABS);
 }
 
@@ -1176,7 +1177,7 @@ static void many_that_wait_for_one_write_are_answered_a_few_a_turn(void **state)
                 uint64_t before = completions;
 
                 kio_reap(t.io);
-                tiers_turn(&t);
+                tiers_iterate(&t);
                 assert_in_range(completions - before, 0, TURN);
                 if (completions == before && !cache_has_work(t.cache))
                         tiers_wait_io(&t);
@@ -1222,7 +1223,7 @@ static void many_waits_end_a_few_a_turn(void **state)
                 unsigned before = done;
 
                 assert_true(turns++ < 100 * MANY / TURN);
-                (void)cache_turn(t.cache, now);
+                (void)cache_iterate(t.cache, now);
                 done = 0;
                 for (unsigned i = 0; i < MANY; i++)
                         if (many[i].done) {
@@ -1261,7 +1262,7 @@ static void puts_are_let_in_in_order(void **state)
                           i % 2 ? 4 * KIB : (uint32_t)pool_slab_bytes(t.pool));
                 /* However long it takes: what is not written yet will be. */
                 t.later_ns += 200000000;
-                tiers_turn(&t);
+                tiers_iterate(&t);
                 assert_false(is_in_pool(i));
         }
         assert_int_equal(stats().unwritten_bytes, pool_bytes(t.pool) / 4);
@@ -1271,7 +1272,7 @@ static void puts_are_let_in_in_order(void **state)
 
                 tiers_wait_io(&t);
                 kio_reap(t.io);
-                tiers_turn(&t);
+                tiers_iterate(&t);
                 while (in < N && is_in_pool(in))
                         in++;
                 for (unsigned i = in; i < N; i++)
@@ -1313,7 +1314,7 @@ static void test_R16_one_users_unwritten_bytes_leave_another_its_share(void **st
         assert_int_equal(stats().unwritten_bytes, pool_bytes(t.pool) / 4);
         for (unsigned i = 0; i < MANY; i++)
                 put_as(1, &r[i], 100 + i, CACHE_WRITTEN, large, false);
-        tiers_turn(&t);
+        tiers_iterate(&t);
 
         /* All of the budget is the first user's, and more of it waits: the other is let in even so,
          * also when it does not wait, as long as it has no more than its half. */
@@ -1343,7 +1344,7 @@ static void test_R16_users_that_wait_for_room_are_let_in_in_turn(void **state)
         for (unsigned i = 0; i < MANY; i++)
                 put_as(1, &many[i], i, CACHE_WRITTEN, large, false);
         put_as(2, &one, 100, CACHE_WRITTEN, large, false);
-        tiers_turn(&t);
+        tiers_iterate(&t);
         unpin_all(pinned, SLABS);
         tiers_wait(&t, &one.done);
         for (unsigned i = 0; i < MANY; i++)
@@ -1369,7 +1370,7 @@ static void test_R16_another_users_write_stands_behind_a_window_at_most(void **s
         for (unsigned i = 0; i < MANY; i++) {
                 put_as(1, &r[i], i, CACHE_WRITTEN, 1000, false);
                 if (i % 100 == 99)
-                        tiers_turn(&t);
+                        tiers_iterate(&t);
         }
         reap_copies(MANY);
         put_as(2, &other, MANY, CACHE_WRITTEN, 1000, false);
@@ -1428,7 +1429,7 @@ static void wait_for_more_reads(void)
         while (stats().queued_reads == queued) {
                 tiers_wait_io(&t);
                 kio_reap(t.io);
-                tiers_turn(&t);
+                tiers_iterate(&t);
         }
 }
 
@@ -1495,7 +1496,7 @@ static void a_read_that_waits_may_be_purged(void **state)
         tiers_wait(&t, &p.done);
 }
 
-/* Of each user what it waits for goes before what it reads ahead; users have equal shares. */
+/* Of each user what it waits for goes before what it prefetchs; users have equal shares. */
 static void test_R16_reads_ahead_leave_other_users_their_share(void **state)
 {
         uint64_t most = pool_bytes(t.pool) / 4, first = 0, second = 0, cold = 2 * most / LENGTH;
@@ -1506,7 +1507,7 @@ static void test_R16_reads_ahead_leave_other_users_their_share(void **state)
         hold(KIO_READ, 1);
         while (read_ahead_as(1, (uint32_t)first) == CACHE_OK)
                 first++;
-        assert_in_range(stats().ahead_bytes, most - 2 * SMALL, most);
+        assert_in_range(stats().prefetch_inflight_bytes, most - 2 * SMALL, most);
         while (read_ahead_as(2, (uint32_t)(first + second)) == CACHE_OK)
                 second++;
         assert_in_range(second, 2, first);
@@ -1516,7 +1517,7 @@ static void test_R16_reads_ahead_leave_other_users_their_share(void **state)
         release();
         expect(&g, CACHE_OK);
         tiers_settle(&t);
-        assert_int_equal(stats().ahead_bytes, 0);
+        assert_int_equal(stats().prefetch_inflight_bytes, 0);
         assert_int_equal(read_ahead_as(1, (uint32_t)(first + second + 1)), CACHE_OK);
         tiers_settle(&t);
 }
@@ -1532,12 +1533,12 @@ static void test_R16_reads_ahead_stand_behind_the_users_own_gets(void **state)
         assert_int_equal(read_ahead_as(1, READS), CACHE_OK);
         get_as(1, &reads[READS - 1], READS - 1);
         assert_int_equal(stats().queued_reads, READS - WINDOW + 1);
-        /* A get of what is read ahead makes it one of those. */
+        /* A get of what is prefetched makes it one of those. */
         get_as(1, &last, READS);
         release();
         expect(&last, CACHE_OK);
         expect_reads(0, CACHE_OK);
-        assert_int_equal(stats().read_ahead_used, 1);
+        assert_int_equal(stats().prefetch_hits, 1);
 }
 
 static void a_small_one_does_not_overtake_a_large_one_that_just_came(void **state)
@@ -1548,7 +1549,7 @@ static void a_small_one_does_not_overtake_a_large_one_that_just_came(void **stat
         pin_every_slab(pinned, SLABS);
         put_bytes(&big, 1, CACHE_WRITTEN, 1, large);
         put_bytes(&small, 2, CACHE_WRITTEN, 1, 64 * KIB);
-        tiers_turn(&t);
+        tiers_iterate(&t);
         assert_false(big.done || small.done);
         assert_int_equal(stats().waited, 2);
         unpin_all(pinned, SLABS);
@@ -1576,7 +1577,7 @@ static void one_that_cannot_be_helped_does_not_hold_up_the_others(void **state)
         put_bytes(&small, 20, CACHE_WRITTEN, 1, SMALL);
         get(&g, 2);
         assert_false(small.done || g.done);
-        next = cache_turn(t.cache, clock_mono_ns());
+        next = cache_iterate(t.cache, clock_mono_ns());
         assert_true(next != 0 && next < clock_mono_ns() + UINT64_C(1000000000));
         /* Time goes by; nothing else happens. */
         t.later_ns = 1000000000;
@@ -1584,7 +1585,7 @@ static void one_that_cannot_be_helped_does_not_hold_up_the_others(void **state)
         expect(&g, CACHE_OK);
         /* Who comes now need not wait for them either. */
         for (uint64_t end = clock_mono_ns() + 300000000; clock_mono_ns() < end;)
-                tiers_turn(&t);
+                tiers_iterate(&t);
         put_bytes(&later, 21, CACHE_WRITTEN, 1, SMALL);
         assert_int_equal(stats().waited, 6);
         expect(&later, CACHE_OK);
@@ -1662,7 +1663,7 @@ static void writes_that_the_store_cannot_take_yet_are_written_later(void **state
         for (unsigned i = 0; i < N; i++) {
                 put_bytes(&r[i], i, i % 2 ? CACHE_WRITTEN : CACHE_ACCEPTED, 1, 64 * KIB);
                 reap_copies(i + 1);
-                tiers_turn(&t);
+                tiers_iterate(&t);
         }
         assert_int_equal(stats().unwritten_chunks, N);
         release();
@@ -1739,7 +1740,7 @@ static void region_is_over(struct kio_region *region)
 
 static void share(struct shared *m)
 {
-        *m = (struct shared){ .fd = memfd_create("donated", MFD_CLOEXEC) };
+        *m = (struct shared){ .fd = memfd_create("registered", MFD_CLOEXEC) };
         assert_true(m->fd >= 0);
         assert_int_equal(ftruncate(m->fd, SHARED_BYTES), 0);
         m->at = mmap(NULL, SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
@@ -1944,7 +1945,7 @@ static void test_R15_reads_that_wait_for_a_device_that_hangs_are_misses(void **s
         expect_reads(WINDOW, CACHE_MISS);
         expect(&pooled, CACHE_MISS);
         assert_int_equal(stats().queued_reads, 0);
-        assert_int_equal(stats().ahead_bytes, 0);
+        assert_int_equal(stats().prefetch_inflight_bytes, 0);
         get_as(2, &ahead, READS + 1);
         assert_true(ahead.done);
         /* The device has their memory. */
@@ -2065,7 +2066,7 @@ static void test_R15_who_joined_a_put_from_memory_is_answered_when_its_device_ha
         expect_ticking(&late, CACHE_FAILED);
         expect_put(1, CACHE_ACCEPTED, CACHE_OK);
         expect_get(1, CACHE_OK, 1);
-        tiers_turn(&t);
+        tiers_iterate(&t);
         /* The device may still read its memory (rule R17). */
         assert_false(owner.done);
         assert_true(cache_pending(t.cache) > 0);
@@ -2134,7 +2135,7 @@ static void traffic(uint64_t seed, const struct fault_plan *plan)
                         break;
                 case 1:
                         kio_reap(t.io);
-                        tiers_turn(&t);
+                        tiers_iterate(&t);
                         break;
                 default:
                         break;
@@ -2203,10 +2204,10 @@ int main(int argc, char **argv)
                 TEST(who_was_told_accepted_keeps_the_chunk),
                 TEST(what_was_accepted_while_being_written_stays_when_that_fails),
                 TEST(gets_of_one_key_share_one_read),
-                TEST(what_is_read_ahead_is_a_hit_then),
-                TEST(a_get_joins_a_read_ahead),
+                TEST(what_is_prefetched_is_a_hit_then),
+                TEST(a_get_joins_a_prefetch),
                 TEST(what_is_evicted_or_cannot_be_read_meanwhile_is_not_there),
-                TEST(reads_ahead_take_a_quarter_of_the_pool),
+                TEST(prefetches_take_a_quarter_of_the_pool),
                 TEST(a_read_that_fails_is_a_miss_for_all_and_a_put_goes_on),
                 TEST(a_put_that_finds_a_read_exists_when_it_arrives),
                 TEST(a_chunk_that_was_dropped_and_put_again_answers_each_with_its_own),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcache's donated regions and pieces, against a fake daemon: what is sent, whose memory it is,
- * and what a daemon that refuses, lies, is late or goes away makes of it. */
+/* libkvcache's registered buffers and pieces, against a fake daemon: what is sent, whose memory it
+ * is, and what a daemon that refuses, lies, is late or goes away makes of it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -31,7 +31,7 @@ static int sealed_memfd(size_t bytes)
         return fd;
 }
 
-static int file_fd; /* of a file to donate */
+static int file_fd; /* of a file to register */
 
 static int setup(void **state)
 {
@@ -75,7 +75,7 @@ static struct kvcache_buffer_options options_of(int fd, uint64_t offset, uint64_
 }
 
 /* All of the fixture's file. */
-static uint8_t *donate(struct rig *f, uint32_t *ret_region)
+static uint8_t *register_buffer(struct rig *f, uint32_t *ret_region)
 {
         struct kvcache_buffer_options o = options_of(file_fd, 0, REGION);
         void *base = NULL;
@@ -120,7 +120,7 @@ static int submit(struct rig *f, enum kvcache_op op, const struct kvcache_entry 
         return kvcache_submit(f->kv, &q);
 }
 
-static struct kvcache_completion drain_one(struct rig *f)
+static struct kvcache_completion reap_one(struct rig *f)
 {
         struct kvcache_completion c = { 0 };
 
@@ -183,9 +183,9 @@ static bool is_mapped(const void *p)
         return mincore((void *)p, PAGE, &there) == 0;
 }
 
-/* --- donating, and what is sent --- */
+/* --- registering, and what is sent --- */
 
-static void test_puts_and_gets_name_the_region_and_need_no_lane(void **state)
+static void test_puts_and_gets_name_the_region_and_need_no_staging(void **state)
 {
         struct rig *f = *state;
         struct kvcache_result r[2];
@@ -194,7 +194,7 @@ static void test_puts_and_gets_name_the_region_and_need_no_lane(void **state)
         uint8_t *base;
 
         start(f, NULL, 5000);
-        base = donate(f, &region);
+        base = register_buffer(f, &region);
         assert_int_equal(region, 1);
         rig_fill(base, 5000, 1);
         rig_fill(base + 7777, 333, 2);
@@ -214,12 +214,12 @@ static void test_puts_and_gets_name_the_region_and_need_no_lane(void **state)
         assert_true(rig_filled(base + REGION - 5000, 5000, 1) && rig_filled(base + 100000, 333, 2));
         assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO);
         assert_int_equal(logged_before(f, 0).region, 101);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_LANE]), 0);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_STAGING]), 0);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
         assert_int_equal(peek(f, &f->d->regions), 0);
 }
 
-static void test_a_chunk_longer_than_the_lane_goes_from_a_region(void **state)
+static void test_a_chunk_longer_than_the_staging_goes_from_a_region(void **state)
 {
         struct rig *f = *state;
         struct kvcache_entry e = { .key = rig_key(1), .length = 100000 };
@@ -228,7 +228,7 @@ static void test_a_chunk_longer_than_the_lane_goes_from_a_region(void **state)
         uint32_t region;
 
         start(f, NULL, 5000);
-        base = donate(f, &region);
+        base = register_buffer(f, &region);
         rig_fill(base, 100000, 1);
         e.data = base;
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
@@ -240,7 +240,7 @@ static void test_a_chunk_longer_than_the_lane_goes_from_a_region(void **state)
         assert_true(stored(f, 1, 100000));
 }
 
-static void test_a_request_may_mix_lane_region_and_other_memory(void **state)
+static void test_a_request_may_mix_staging_region_and_other_memory(void **state)
 {
         struct rig *f = *state;
         struct kvcache_entry e[4];
@@ -250,7 +250,7 @@ static void test_a_request_may_mix_lane_region_and_other_memory(void **state)
         void *place;
 
         start(f, NULL, 5000);
-        base = donate(f, &region);
+        base = register_buffer(f, &region);
         assert_int_equal(kvcache_staging_acquire(f->kv, 1000, &place), 0);
         rig_fill(base + 10, 1000, 0);
         rig_fill(place, 1000, 1);
@@ -266,7 +266,8 @@ static void test_a_request_may_mix_lane_region_and_other_memory(void **state)
         for (unsigned i = 0; i < 4; i++)
                 assert_true(r[i].status == KVCACHE_OK && stored(f, i, 1000));
 
-        /* Lane and region: the daemon's work. With other memory among them: the library's. */
+        /* Staging area and region: the daemon's work. With other memory among them: the library's.
+         */
         memset(base, 0, REGION);
         memset(place, 0, 1000);
         e[2].data = base + 5000;
@@ -367,7 +368,7 @@ static void test_senseless_regions_are_refused_before_anything_is_sent(void **st
         assert_int_equal(kvcache_buffer_unregister(NULL, 1), -EINVAL);
         assert_int_equal(region, 77);
         assert_null(base);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_DONATE]), 0);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 0);
 
         /* Memory is in one region at a time. */
         assert_int_equal(kvcache_buffer_register(f->kv, &good, &region, &base), 0);
@@ -381,7 +382,7 @@ static void test_senseless_regions_are_refused_before_anything_is_sent(void **st
 static void test_the_daemons_refusal_leaves_nothing_behind(void **state)
 {
         struct rig *f = *state;
-        struct fake_options options = { .refuse_donate = "there is a hole" };
+        struct fake_options options = { .refuse_register = "there is a hole" };
         struct kvcache_buffer_options o = options_of(file_fd, 0, REGION);
         uint32_t region = 77;
         void *base = NULL;
@@ -445,7 +446,7 @@ static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **s
         void *place;
 
         start(f, NULL, 5000);
-        base = donate(f, &region);
+        base = register_buffer(f, &region);
         assert_int_equal(kvcache_staging_acquire(f->kv, 1000, &place), 0);
         rig_fill(whole, sizeof(whole), 0);
         shared[0] = (struct iovec){ base + 50000, 1300 };
@@ -535,7 +536,7 @@ static void test_many_pieces_are_several_messages_of_one_chain(void **state)
 
         assert_true(pieces && e && r);
         start(f, NULL, 5000);
-        base = donate(f, &region);
+        base = register_buffer(f, &region);
         for (unsigned k = 0; k < KEYS; k++) {
                 for (unsigned i = 0; i < EACH; i++)
                         pieces[k * EACH + i] = (struct iovec){ base + k * EACH * 4 + i * 4, 4 };
@@ -638,7 +639,7 @@ static void test_senseless_pieces_are_their_keys_affair(void **state)
 
 /* --- sessions come and go --- */
 
-static void test_after_a_restart_a_region_is_donated_again_before_it_is_named(void **state)
+static void test_after_a_restart_a_region_is_registered_again_before_it_is_named(void **state)
 {
         struct rig *f = *state;
         struct kvcache_entry e = { .key = rig_key(1), .length = 5000 };
@@ -647,21 +648,21 @@ static void test_after_a_restart_a_region_is_donated_again_before_it_is_named(vo
         uint8_t *base;
 
         start(f, NULL, 5000);
-        (void)donate(f, &region);
+        (void)register_buffer(f, &region);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
-        base = donate(f, &region);
+        base = register_buffer(f, &region);
         assert_int_equal(region, 2);
         fake_daemon_free(f->d);
         f->d = fake_daemon_start(f->path, NULL);
 
-        put_one(f, 7, 100); /* names no region: none is donated */
-        assert_int_equal(peek(f, &f->d->requests[WIRE_DONATE]), 0);
+        put_one(f, 7, 100); /* names no region: none is registered */
+        assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 0);
         rig_fill(base, 5000, 1);
         e.data = base;
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
         assert_int_equal(r.status, KVCACHE_OK);
         assert_int_equal(logged_before(f, 0).region, 101);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_DONATE]), 1);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 1);
         assert_true(stored(f, 1, 5000));
 
         /* The same for what is submitted, with a get and in pieces. */
@@ -672,27 +673,27 @@ static void test_after_a_restart_a_region_is_donated_again_before_it_is_named(vo
 
                 e = (struct kvcache_entry){ .key = rig_key(1), .pieces = p, .n_pieces = 2 };
                 assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e, 1, &r, 0), 0);
-                assert_int_equal(drain_one(f).error, 0);
+                assert_int_equal(reap_one(f).error, 0);
                 assert_int_equal(r.status, KVCACHE_OK);
                 assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO | WIRE_F_PIECES);
                 assert_memory_equal(p[0].iov_base, base, 2000);
                 assert_memory_equal(p[1].iov_base, base + 2000, 3000);
         }
-        assert_int_equal(peek(f, &f->d->requests[WIRE_DONATE]), 2);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 2);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
 }
 
 static void test_a_region_that_is_not_taken_again_makes_its_keys_invalid(void **state)
 {
         struct rig *f = *state;
-        struct fake_options refusing = { .refuse_donate = "too much is donated" };
+        struct fake_options refusing = { .refuse_register = "too much is registered" };
         struct kvcache_result r[3];
         struct kvcache_entry e[3];
         uint8_t own[100], *base;
         uint32_t region;
 
         start(f, NULL, 5000);
-        base = donate(f, &region);
+        base = register_buffer(f, &region);
         fake_daemon_free(f->d);
         f->d = fake_daemon_start(f->path, &refusing);
         rig_fill(base, 100, 0);
@@ -705,15 +706,15 @@ static void test_a_region_that_is_not_taken_again_makes_its_keys_invalid(void **
                         .length = 100,
                 };
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, 3, r), -EINVAL);
-        assert_non_null(strstr(kvcache_error(f->kv), "too much is donated"));
+        assert_non_null(strstr(kvcache_error(f->kv), "too much is registered"));
         assert_int_equal(r[0].status, KVCACHE_INVALID);
         assert_int_equal(r[1].status, KVCACHE_OK);
         assert_int_equal(r[2].status, KVCACHE_INVALID);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_DONATE]), 1); /* asked once a request */
+        assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 1); /* asked once a request */
 
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, e, 2, r, 0), 0);
-        assert_non_null(strstr(kvcache_error(f->kv), "too much is donated"));
-        assert_int_equal(drain_one(f).error, -EINVAL);
+        assert_non_null(strstr(kvcache_error(f->kv), "too much is registered"));
+        assert_int_equal(reap_one(f).error, -EINVAL);
         assert_int_equal(r[0].status, KVCACHE_INVALID);
         assert_int_equal(r[1].status, KVCACHE_OK);
         assert_int_equal(kvcache_put(f->kv, f->ns, &e[0].key, base, 100, KVCACHE_WRITTEN),
@@ -721,7 +722,7 @@ static void test_a_region_that_is_not_taken_again_makes_its_keys_invalid(void **
 
         /* It tries again each time. */
         fake_daemon_lock(f->d);
-        f->d->o.refuse_donate = NULL;
+        f->d->o.refuse_register = NULL;
         fake_daemon_unlock(f->d);
         rig_fill(base, 100, 0);
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, 3, r), 0);
@@ -730,7 +731,7 @@ static void test_a_region_that_is_not_taken_again_makes_its_keys_invalid(void **
         assert_true(stored(f, 0, 100) && stored(f, 2, 100));
 }
 
-static void test_a_late_answer_to_a_donation_is_sent_back(void **state)
+static void test_a_late_answer_to_a_registration_is_sent_back(void **state)
 {
         struct rig *f = *state;
         struct kvcache_buffer_options o = options_of(file_fd, 0, REGION);
@@ -738,14 +739,14 @@ static void test_a_late_answer_to_a_donation_is_sent_back(void **state)
         void *base;
 
         start(f, NULL, 100);
-        fake_daemon_hold(f->d, 1u << WIRE_DONATE);
+        fake_daemon_hold(f->d, 1u << WIRE_REGISTER);
         assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, &base), -ETIMEDOUT);
         fake_daemon_hold(f->d, 0);
         assert_true(fake_daemon_wait(f->d, &f->d->last_region, 1));
         /* The next calls take the reply, and send what follows from it. */
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_WITHDRAW]), 1);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_UNREGISTER]), 1);
         assert_int_equal(peek(f, &f->d->regions), 0);
         assert_int_equal(kvcache_buffer_unregister(f->kv, 1), -EINVAL);
 }
@@ -753,7 +754,7 @@ static void test_a_late_answer_to_a_donation_is_sent_back(void **state)
 static void test_lies_about_regions_end_the_session(void **state)
 {
         static const struct fake_options lies[] = {
-                { .donate_long = true },
+                { .register_long = true },
                 { .region_lie = 1 },     /* the number 0 */
                 { .region_lie = 1 + 5 }, /* one number for all */
                 { .stray_fd = true },
@@ -768,7 +769,7 @@ static void test_lies_about_regions_end_the_session(void **state)
 
                 start(f, NULL, 5000);
                 fake_daemon_lock(f->d);
-                f->d->o.donate_long = lies[i].donate_long;
+                f->d->o.register_long = lies[i].register_long;
                 f->d->o.region_lie = lies[i].region_lie;
                 f->d->o.stray_fd = lies[i].stray_fd;
                 fake_daemon_unlock(f->d);
@@ -794,12 +795,12 @@ static void test_R17_a_place_in_a_region_is_the_daemons_until_the_late_reply(voi
         uint8_t *base;
 
         start(f, NULL, 5000);
-        base = donate(f, &region);
+        base = register_buffer(f, &region);
         put_one(f, 1, 1000);
         fake_daemon_hold(f->d, 1u << WIRE_GET);
         e.data = base + 5000;
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e, 1, &r, 50), 0);
-        assert_int_equal(drain_one(f).error, -ETIMEDOUT);
+        assert_int_equal(reap_one(f).error, -ETIMEDOUT);
         assert_int_equal(r.status, KVCACHE_PENDING);
         assert_int_equal(kvcache_memory_settled(f->kv, base, REGION), 0);
         assert_int_equal(kvcache_memory_settled(f->kv, base + 5999, 1), 0);
@@ -812,7 +813,7 @@ static void test_R17_a_place_in_a_region_is_the_daemons_until_the_late_reply(voi
 }
 
 static void
-test_R17_donated_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(void **state)
+test_R17_registered_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(void **state)
 {
         struct rig *f = *state;
         struct iovec p[2];
@@ -822,7 +823,7 @@ test_R17_donated_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
         uint8_t *base;
 
         start(f, NULL, 300);
-        base = donate(f, &region);
+        base = register_buffer(f, &region);
         put_one(f, 1, 1000);
         fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_PUT);
         p[0] = (struct iovec){ base + 100, 400 };
@@ -834,8 +835,8 @@ test_R17_donated_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
         assert_int_equal(submit(f, KVCACHE_OP_PUT, e, 1, &put, 0), 0);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 2));
         fake_daemon_kill(f->d, true);
-        assert_int_equal(drain_one(f).error, -ECONNRESET);
-        assert_int_equal(drain_one(f).error, -ECONNRESET);
+        assert_int_equal(reap_one(f).error, -ECONNRESET);
+        assert_int_equal(reap_one(f).error, -ECONNRESET);
         assert_true(r[0].status == KVCACHE_LOST && put.status == KVCACHE_LOST);
 
         assert_int_equal(kvcache_memory_settled(f->kv, base + 499, 1), 0);
@@ -853,7 +854,7 @@ test_R17_donated_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
         assert_false(is_mapped(base));
 }
 
-static void test_a_withdrawal_waits_for_requests_that_name_the_region(void **state)
+static void test_a_unregistration_waits_for_requests_that_name_the_region(void **state)
 {
         struct rig *f = *state;
         struct kvcache_entry e = { .key = rig_key(1), .length = 1000 };
@@ -862,9 +863,9 @@ static void test_a_withdrawal_waits_for_requests_that_name_the_region(void **sta
         uint8_t *base;
 
         start(f, NULL, 200);
-        base = donate(f, &region);
+        base = register_buffer(f, &region);
         put_one(f, 1, 1000);
-        fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_WITHDRAW);
+        fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_UNREGISTER);
         e.data = base;
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e, 1, &r, 100), 0);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
@@ -877,16 +878,16 @@ static void test_a_withdrawal_waits_for_requests_that_name_the_region(void **sta
         assert_int_equal(logged_before(f, 0).region, 0);
         /* Another call goes on waiting, and asks nothing anew. */
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_WITHDRAW]), 1);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_UNREGISTER]), 1);
         fake_daemon_hold(f->d, 0);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
         assert_false(is_mapped(base));
-        assert_int_equal(drain_one(f).error, -ETIMEDOUT);
+        assert_int_equal(reap_one(f).error, -ETIMEDOUT);
         assert_int_equal(r.status, KVCACHE_PENDING);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), -EINVAL);
 }
 
-static void test_a_withdrawal_waits_for_the_librarys_own_copies(void **state)
+static void test_a_unregistration_waits_for_the_librarys_own_copies(void **state)
 {
         struct rig *f = *state;
         struct kvcache_result r[2];
@@ -895,7 +896,7 @@ static void test_a_withdrawal_waits_for_the_librarys_own_copies(void **state)
         uint32_t region;
 
         start(f, NULL, 300);
-        base = donate(f, &region);
+        base = register_buffer(f, &region);
         put_one(f, 1, 1000);
         fake_daemon_hold(f->d, 1u << WIRE_GET);
         e[0] = (struct kvcache_entry){ .key = rig_key(1), .data = base, .length = 1000 };
@@ -905,19 +906,19 @@ static void test_a_withdrawal_waits_for_the_librarys_own_copies(void **state)
         assert_true(is_mapped(base));
         fake_daemon_hold(f->d, 0);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
-        assert_int_equal(drain_one(f).error, 0);
+        assert_int_equal(reap_one(f).error, 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
         assert_true(rig_filled(own, 1000, 1));
 }
 
-static void test_a_withdrawal_needs_no_daemon(void **state)
+static void test_a_unregistration_needs_no_daemon(void **state)
 {
         struct rig *f = *state;
         uint32_t region;
         uint8_t *base;
 
         start(f, NULL, 5000);
-        base = donate(f, &region);
+        base = register_buffer(f, &region);
         fake_daemon_kill(f->d, false);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
         assert_false(is_mapped(base));
@@ -934,7 +935,7 @@ static void test_a_child_has_neither_calls_nor_mapping_and_the_parent_goes_on(vo
         pid_t pid;
 
         start(f, NULL, 5000);
-        base = donate(f, &region);
+        base = register_buffer(f, &region);
         pid = fork();
         assert_true(pid >= 0);
         if (pid == 0) {
@@ -966,7 +967,7 @@ static void test_closing_takes_all_back(void **state)
         uint8_t *base;
 
         start(f, NULL, 5000);
-        base = donate(f, &region);
+        base = register_buffer(f, &region);
         kvcache_close(f->kv);
         f->kv = NULL;
         assert_false(is_mapped(base));
@@ -977,9 +978,9 @@ static void test_closing_takes_all_back(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                TEST(puts_and_gets_name_the_region_and_need_no_lane),
-                TEST(a_chunk_longer_than_the_lane_goes_from_a_region),
-                TEST(a_request_may_mix_lane_region_and_other_memory),
+                TEST(puts_and_gets_name_the_region_and_need_no_staging),
+                TEST(a_chunk_longer_than_the_staging_goes_from_a_region),
+                TEST(a_request_may_mix_staging_region_and_other_memory),
                 TEST(memory_that_is_mapped_already_is_taken_where_it_is),
                 TEST(senseless_regions_are_refused_before_anything_is_sent),
                 TEST(the_daemons_refusal_leaves_nothing_behind),
@@ -987,15 +988,15 @@ int main(void)
                 TEST(pieces_of_shared_memory_travel_and_others_are_gathered),
                 TEST(many_pieces_are_several_messages_of_one_chain),
                 TEST(senseless_pieces_are_their_keys_affair),
-                TEST(after_a_restart_a_region_is_donated_again_before_it_is_named),
+                TEST(after_a_restart_a_region_is_registered_again_before_it_is_named),
                 TEST(a_region_that_is_not_taken_again_makes_its_keys_invalid),
-                TEST(a_late_answer_to_a_donation_is_sent_back),
+                TEST(a_late_answer_to_a_registration_is_sent_back),
                 TEST(lies_about_regions_end_the_session),
                 TEST(R17_a_place_in_a_region_is_the_daemons_until_the_late_reply),
-                TEST(R17_donated_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over),
-                TEST(a_withdrawal_waits_for_requests_that_name_the_region),
-                TEST(a_withdrawal_waits_for_the_librarys_own_copies),
-                TEST(a_withdrawal_needs_no_daemon),
+                TEST(R17_registered_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over),
+                TEST(a_unregistration_waits_for_requests_that_name_the_region),
+                TEST(a_unregistration_waits_for_the_librarys_own_copies),
+                TEST(a_unregistration_needs_no_daemon),
                 TEST(a_child_has_neither_calls_nor_mapping_and_the_parent_goes_on),
                 TEST(closing_takes_all_back),
         };

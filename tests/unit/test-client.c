@@ -88,7 +88,7 @@ static struct kvcache_request request_of(struct rig *f, enum kvcache_op op,
         };
 }
 
-static struct kvcache_completion drain_one(struct rig *f)
+static struct kvcache_completion reap_one(struct rig *f)
 {
         struct kvcache_completion c = { 0 };
 
@@ -519,13 +519,13 @@ static void test_verify_walks_and_says_what_is_wrong(void **state)
                 assert_int_equal(kvcache_verify(f->kv, &v), 0);
                 chunks += v.chunks;
                 bad += v.mismatched;
-                assert_int_equal(v.paths, 1);
+                assert_int_equal(v.volumes, 1);
         } while (v.segment < v.segments);
         assert_int_equal(chunks, 6);
         assert_int_equal(bad, 3);
         assert_int_equal(v.size, sizeof(v));
 
-        v = (struct kvcache_verify){ .size = sizeof(v), .path = 1 };
+        v = (struct kvcache_verify){ .size = sizeof(v), .volume = 1 };
         assert_int_equal(kvcache_verify(f->kv, &v), -EINVAL);
         v = (struct kvcache_verify){ .size = sizeof(v), .max_chunks = 65537 };
         assert_int_equal(kvcache_verify(f->kv, &v), -EINVAL);
@@ -718,7 +718,7 @@ static void test_senseless_requests_are_refused_whole_and_senseless_keys_alone(v
         q.user_data = 5;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_true(readable(kvcache_fd(f->kv), 1000));
-        assert_int_equal(drain_one(f).user_data, 5);
+        assert_int_equal(reap_one(f).user_data, 5);
         assert_false(readable(kvcache_fd(f->kv), 0));
 }
 
@@ -748,7 +748,7 @@ static void test_ranges_and_places(void **state)
         assert_int_equal(r[1].status, KVCACHE_INVALID);
         assert_int_equal(kvcache_release(f->kv, &r[0].lease, 1), 0);
 
-        /* To the lane: the daemon copies, and there is no lease. */
+        /* To the staging area: the daemon copies, and there is no lease. */
         assert_int_equal(kvcache_staging_acquire(f->kv, 600, (void **)&place), 0);
         assert_int_equal((uintptr_t)place % 64, 0);
         e[0].data = place + 50;
@@ -765,7 +765,7 @@ static void test_ranges_and_places(void **state)
         assert_int_equal(r[0].length, 500);
         assert_int_equal(kvcache_memory_settled(f->kv, place, 600), 1);
 
-        /* In the lane, but beyond the place. */
+        /* In the staging area, but beyond the place. */
         e[0].data = place + 600;
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
         assert_int_equal(r[0].status, KVCACHE_INVALID);
@@ -866,7 +866,7 @@ static void test_long_chains_are_several_messages_in_order(void **state)
         q.parent = &parent;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         memset(data, 0, N * 16); /* what was submitted is the library's */
-        assert_int_equal(drain_one(f).error, 0);
+        assert_int_equal(reap_one(f).error, 0);
         for (size_t i = 0; i < N; i++)
                 assert_int_equal(r[i].status, KVCACHE_OK);
 
@@ -932,13 +932,13 @@ static void test_no_more_in_flight_than_the_daemon_allows(void **state)
         assert_int_equal(kvcache_inflight(f->kv), 1);
         assert_int_equal(peek(f, &f->d->n_held), 3);
         fake_daemon_hold(f->d, 0);
-        assert_int_equal(drain_one(f).count, 20);
+        assert_int_equal(reap_one(f).count, 20);
         assert_int_equal(r[0].status, KVCACHE_MISS);
         assert_int_equal(r[19].status, KVCACHE_OK);
         assert_int_equal(peek(f, &f->d->requests[WIRE_GET]), 10);
 }
 
-static void test_a_blocking_call_leaves_other_completions_to_be_drained(void **state)
+static void test_a_blocking_call_leaves_other_completions_to_be_reaped(void **state)
 {
         struct rig *f = *state;
         struct kvcache_key k = rig_key(1);
@@ -954,7 +954,7 @@ static void test_a_blocking_call_leaves_other_completions_to_be_drained(void **s
         fake_daemon_hold(f->d, 0);
         put_one(f, 1, 10); /* takes the other's reply on its way */
         assert_true(readable(kvcache_fd(f->kv), 1000));
-        assert_int_equal(drain_one(f).user_data, 42);
+        assert_int_equal(reap_one(f).user_data, 42);
         assert_false(readable(kvcache_fd(f->kv), 0));
         assert_int_equal(r.status, KVCACHE_MISS);
 }
@@ -1014,7 +1014,7 @@ static void test_a_full_socket_that_empties_without_replies_is_noticed(void **st
         }
         assert_false(readable(kvcache_fd(f->kv), 0)); /* and forgotten when all is sent */
         fake_daemon_hold(f->d, 0);
-        assert_int_equal(drain_one(f).error, 0);
+        assert_int_equal(reap_one(f).error, 0);
         free(keys);
         free(r);
 }
@@ -1072,7 +1072,7 @@ static void test_a_chain_that_is_partly_sent_goes_on_after_its_deadline(void **s
         assert_true(fake_daemon_wait_leases(f->d, 0));
 }
 
-static void test_a_lane_that_comes_late_is_used(void **state)
+static void test_a_staging_that_comes_late_is_used(void **state)
 {
         struct rig *f = *state;
         struct kvcache_options o = { .size = sizeof(o),
@@ -1082,13 +1082,13 @@ static void test_a_lane_that_comes_late_is_used(void **state)
 
         f->d = fake_daemon_start(f->path, NULL);
         assert_int_equal(kvcache_connect(&f->kv, &o, NULL, 0), 0);
-        fake_daemon_hold(f->d, 1u << WIRE_LANE);
+        fake_daemon_hold(f->d, 1u << WIRE_STAGING);
         assert_int_equal(kvcache_staging_acquire(f->kv, 100, &place), -ETIMEDOUT);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
         fake_daemon_hold(f->d, 0);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
         assert_int_equal(kvcache_staging_acquire(f->kv, 100, &place), 0);
-        assert_int_equal(peek(f, &f->d->requests[WIRE_LANE]), 1);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_STAGING]), 1);
         memset(place, 1, 100);
 }
 
@@ -1108,7 +1108,7 @@ static void test_a_late_reply_gives_its_leases_back(void **state)
         q.timeout_ms = 20;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_true(readable(kvcache_fd(f->kv), 2000)); /* the timer rings */
-        c = drain_one(f);
+        c = reap_one(f);
         assert_int_equal(c.error, -ETIMEDOUT);
         assert_int_equal(r.status, KVCACHE_PENDING);
         assert_int_equal(kvcache_inflight(f->kv), 0);
@@ -1158,11 +1158,11 @@ static void test_a_request_that_was_never_sent_is_taken_back(void **state)
         q.entries = &e;
         q.timeout_ms = 10;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
-        assert_int_equal(drain_one(f).error, -ETIMEDOUT);
+        assert_int_equal(reap_one(f).error, -ETIMEDOUT);
         assert_int_equal(r[1].status, KVCACHE_BUSY);
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
         fake_daemon_hold(f->d, 0);
-        assert_int_equal(drain_one(f).op, KVCACHE_OP_GET);
+        assert_int_equal(reap_one(f).op, KVCACHE_OP_GET);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
         assert_int_equal(peek(f, &f->d->requests[WIRE_PUT]), 1);
 }
@@ -1204,12 +1204,12 @@ static void test_a_place_is_the_daemons_until_the_late_reply(void **state)
         assert_int_equal(kvcache_memory_settled(f->kv, e.data, 1), 1);
 }
 
-/* --- the lane --- */
+/* --- the staging area --- */
 
-static void test_lane_full_and_too_small(void **state)
+static void test_staging_full_and_too_small(void **state)
 {
         struct rig *f = *state;
-        struct fake_options o = { .lane_max = 64 * 1024, .pool_bytes = 16 << 20 };
+        struct fake_options o = { .staging_max = 64 * 1024, .pool_bytes = 16 << 20 };
         uint8_t *data = calloc(1, 1 << 20);
         struct kvcache_key k = rig_key(1);
         struct kvcache_entry e[40];
@@ -1236,7 +1236,7 @@ static void test_lane_full_and_too_small(void **state)
         assert_int_equal(kvcache_submit(f->kv, &q), -ENOBUFS);
         assert_int_equal(kvcache_inflight(f->kv), 0);
 
-        /* In rounds, as one chain, and with what another one leaves of the lane. */
+        /* In rounds, as one chain, and with what another one leaves of the staging area. */
         assert_int_equal(kvcache_staging_acquire(f->kv, 40 * 1024, &place), 0);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         for (unsigned i = 0; i < 40; i++)
@@ -1253,7 +1253,7 @@ static void test_lane_full_and_too_small(void **state)
                 assert_true(rig_filled(data, 5000, i));
         }
 
-        /* Nothing is left of it: the lane can be had whole. */
+        /* Nothing is left of it: the staging area can be had whole. */
         kvcache_staging_release(f->kv, place);
         kvcache_staging_release(f->kv, place);
         assert_int_equal(kvcache_staging_acquire(f->kv, 64 * 1024, &other), 0);
@@ -1268,7 +1268,7 @@ static void test_lane_full_and_too_small(void **state)
 static void test_a_blocking_put_waits_for_room_that_others_give_back(void **state)
 {
         struct rig *f = *state;
-        struct fake_options o = { .lane_max = 64 * 1024 };
+        struct fake_options o = { .staging_max = 64 * 1024 };
         uint8_t *data = calloc(1, 64 * 1024);
         struct kvcache_key k = rig_key(9);
         struct kvcache_entry e = { .key = rig_key(1), .data = data, .length = 64 * 1024 };
@@ -1287,14 +1287,15 @@ static void test_a_blocking_put_waits_for_room_that_others_give_back(void **stat
         fake_daemon_hold(f->d, 0);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, data, 64 * 1024, KVCACHE_ACCEPTED),
                          KVCACHE_OK);
-        assert_int_equal(drain_one(f).error, 0);
+        assert_int_equal(reap_one(f).error, 0);
         free(data);
 }
 
-static void test_a_lane_that_cannot_be_trusted_is_refused(void **state)
+static void test_a_staging_that_cannot_be_trusted_is_refused(void **state)
 {
         struct rig *f = *state;
-        struct fake_options unsealed = { .lane_unsealed = true }, cut = { .lane_short = true };
+        struct fake_options unsealed = { .staging_unsealed = true },
+                            cut = { .staging_short = true };
         void *place;
 
         start(f, &unsealed);
@@ -1309,7 +1310,7 @@ static void test_a_lane_that_cannot_be_trusted_is_refused(void **state)
 static void test_the_allocator_keeps_places_apart(void **state)
 {
         enum { BYTES = 64 * 512, N = 200 };
-        struct lane l = { .base = (uint8_t *)0x10000, .bytes = BYTES + 63 };
+        struct staging l = { .base = (uint8_t *)0x10000, .bytes = BYTES + 63 };
         uint8_t owner[512] = { 0 };
         struct {
                 uint64_t start, units;
@@ -1325,8 +1326,8 @@ static void test_the_allocator_keeps_places_apart(void **state)
                 seed = seed * 6364136223846793005u + 1442695040888963407u;
                 i = (unsigned)(seed >> 33) % N;
                 if (at[i].units > 0) {
-                        assert_true(lane_release(&l, at[i].start));
-                        assert_false(lane_release(&l, at[i].start));
+                        assert_true(staging_release(&l, at[i].start));
+                        assert_false(staging_release(&l, at[i].start));
                         for (uint64_t u = 0; u < at[i].units; u++)
                                 owner[at[i].start / 64 + u] = 0;
                         taken -= (unsigned)at[i].units;
@@ -1334,7 +1335,7 @@ static void test_the_allocator_keeps_places_apart(void **state)
                         continue;
                 }
                 bytes = 1 + (seed >> 40) % (64 * 9);
-                r = lane_acquire(&l, bytes, true, &offset);
+                r = staging_acquire(&l, bytes, true, &offset);
                 if (r == -ENOBUFS) {
                         /* True only if there is no run of free units so long. */
                         uint64_t run = 0, longest = 0;
@@ -1356,13 +1357,13 @@ static void test_the_allocator_keeps_places_apart(void **state)
                         assert_int_equal(owner[offset / 64 + u], 0);
                         owner[offset / 64 + u] = 1;
                 }
-                assert_true(lane_ref(&l, offset + bytes / 2, bytes - bytes / 2));
-                assert_false(lane_ref(&l, offset, at[i].units * 64 + 1));
-                lane_unref(&l, offset);
+                assert_true(staging_ref(&l, offset + bytes / 2, bytes - bytes / 2));
+                assert_false(staging_ref(&l, offset, at[i].units * 64 + 1));
+                staging_unref(&l, offset);
         }
         assert_true(taken > 0);
-        assert_int_equal(lane_acquire(&l, BYTES + 1, true, &offset), -E2BIG);
-        lane_fini(&l, false);
+        assert_int_equal(staging_acquire(&l, BYTES + 1, true, &offset), -E2BIG);
+        staging_fini(&l, false);
 }
 
 /* --- loss --- */
@@ -1390,7 +1391,7 @@ test_a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor
 
         f->d = fake_daemon_free(f->d);
         assert_true(readable(fd, 1000));
-        assert_int_equal(drain_one(f).error, -ECONNRESET);
+        assert_int_equal(reap_one(f).error, -ECONNRESET);
         assert_int_equal(r[0].status, KVCACHE_LOST);
         assert_false(readable(fd, 0));
         q.results = &r[1];
@@ -1424,7 +1425,8 @@ test_a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor
 static void test_what_one_daemon_refuses_the_next_may_do(void **state)
 {
         const struct fake_options small_chunks = { .max_chunk = 4096 },
-                                  short_lane = { .lane_max = 65536 }, old = { .is_old = true };
+                                  short_staging = { .staging_max = 65536 },
+                                  old = { .is_old = true };
         struct rig *f = *state;
         uint8_t *data = calloc(1, 100000);
         struct kvcache_key k = rig_key(1);
@@ -1452,7 +1454,7 @@ static void test_what_one_daemon_refuses_the_next_may_do(void **state)
                 restart(f, &small_chunks);
         }
 
-        restart(f, &short_lane);
+        restart(f, &short_staging);
         for (unsigned i = 0; i < 2; i++) {
                 assert_int_equal(kvcache_submit_and_wait(f->kv, &put, NULL), -E2BIG);
                 assert_int_equal(kvcache_submit(f->kv, &put), -E2BIG);
@@ -1467,7 +1469,7 @@ static void test_what_one_daemon_refuses_the_next_may_do(void **state)
                 }
                 assert_int_equal(r.status, KVCACHE_OK);
                 assert_string_equal(kvcache_error(f->kv), "");
-                restart(f, &short_lane);
+                restart(f, &short_staging);
         }
 
         prefetch = request_of(f, KVCACHE_OP_PREFETCH, &k, 1, NULL);
@@ -1531,7 +1533,7 @@ static void test_a_restart_between_two_calls_goes_unnoticed(void **state)
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
         assert_int_equal(peek(f, &f->d->releases), 0);
 
-        /* A place of the first lane, many daemons later: memory like any other. */
+        /* A place of the first staging area, many daemons later: memory like any other. */
         rig_fill(place, 1000, 5);
         k = rig_key(5);
         assert_int_equal(kvcache_put(f->kv, f->ns, &k, place, 1000, KVCACHE_ACCEPTED), KVCACHE_OK);
@@ -1575,8 +1577,8 @@ static void test_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
 
         dead = f->d;
         fake_daemon_kill(dead, true);
-        assert_int_equal(drain_one(f).error, -ECONNRESET);
-        assert_int_equal(drain_one(f).error, -ECONNRESET);
+        assert_int_equal(reap_one(f).error, -ECONNRESET);
+        assert_int_equal(reap_one(f).error, -ECONNRESET);
         assert_int_equal(r[0].status, KVCACHE_LOST);
         assert_int_equal(r[1].status, KVCACHE_LOST);
         assert_int_equal(kvcache_memory_settled(f->kv, place, 8192), 0);
@@ -1750,7 +1752,7 @@ static void test_lies_end_the_session_and_nothing_else(void **state)
                 }
                 set_lie(f, &lies[i]);
                 assert_int_equal(kvcache_submit(f->kv, &q), 0);
-                c = drain_one(f);
+                c = reap_one(f);
                 set_lie(f, NULL);
                 if (lies[i].expect == 1) {
                         assert_int_equal(r.status, KVCACHE_FAILED);
@@ -2049,18 +2051,18 @@ int main(void)
                 TEST(a_get_and_the_put_of_the_rest_are_one_chain),
                 TEST(long_chains_are_several_messages_in_order),
                 TEST(no_more_in_flight_than_the_daemon_allows),
-                TEST(a_blocking_call_leaves_other_completions_to_be_drained),
+                TEST(a_blocking_call_leaves_other_completions_to_be_reaped),
                 TEST(a_full_socket_delays_and_loses_nothing),
                 TEST(a_full_socket_that_empties_without_replies_is_noticed),
                 TEST(drain_without_an_end_waits_for_what_is_in_flight_only),
                 TEST(a_chain_that_is_partly_sent_goes_on_after_its_deadline),
-                TEST(a_lane_that_comes_late_is_used),
+                TEST(a_staging_that_comes_late_is_used),
                 TEST(a_late_reply_gives_its_leases_back),
                 TEST(a_request_that_was_never_sent_is_taken_back),
                 TEST(a_place_is_the_daemons_until_the_late_reply),
-                TEST(lane_full_and_too_small),
+                TEST(staging_full_and_too_small),
                 TEST(a_blocking_put_waits_for_room_that_others_give_back),
-                TEST(a_lane_that_cannot_be_trusted_is_refused),
+                TEST(a_staging_that_cannot_be_trusted_is_refused),
                 TEST(the_allocator_keeps_places_apart),
                 TEST(a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor),
                 TEST(a_restart_between_two_calls_goes_unnoticed),

@@ -148,7 +148,7 @@ static void every_default_is_what_its_row_says(void **state)
         assert_int_equal(config.listen.mode, 0660);
         assert_int_equal(config.store.segment, 1 << 30);
         assert_true(config.store.prewrite);
-        assert_int_equal(config.memory.lane, 64 << 20);
+        assert_int_equal(config.memory.staging, 64 << 20);
         assert_int_equal(config.io.depth, 32);
         assert_true(config.io.direct);
         assert_int_equal(config.io.hang_ms, 30000);
@@ -971,7 +971,7 @@ static void printed_is_read_back_the_same(void **state)
                 "store.entries=4097",
                 "store.prewrite=off",
                 "memory.pool=8MiB",
-                "memory.lane=65537",
+                "memory.staging=65537",
                 "io.backend=posix",
                 "io.workers=64",
                 "io.depth=1",
@@ -1284,16 +1284,16 @@ static void a_list_on_the_command_line_may_have_brackets(void **state)
 static void later_sources_win(void **state)
 {
         char path[256];
-        static const char text[] = "store.limit: 1GiB\nmemory.pool: 1GiB\nmemory.lane: 1MiB\n";
+        static const char text[] = "store.limit: 1GiB\nmemory.pool: 1GiB\nmemory.staging: 1MiB\n";
         char *variables[] = { (char *)"KVCACHE_MEMORY_POOL=2GiB",
-                              (char *)"KVCACHE_MEMORY_LANE=2MiB", NULL };
-        char *sets[] = { (char *)"memory.lane=3MiB", (char *)"memory.lane=4MiB" };
+                              (char *)"KVCACHE_MEMORY_STAGING=2MiB", NULL };
+        char *sets[] = { (char *)"memory.staging=3MiB", (char *)"memory.staging=4MiB" };
 
         write_file(in_folder("kvcache.yaml", path), text, strlen(text));
         assert_int_equal(config_load_all(&config, path, true, variables, sets, 2, say, &error), 0);
         assert_true(config.store.limit == GIB);
         assert_true(config.memory.pool == 2 * GIB);
-        assert_true(config.memory.lane == 4 * MIB);
+        assert_true(config.memory.staging == 4 * MIB);
         assert_int_equal(n_said, 0);
 
         reset();
@@ -1305,7 +1305,7 @@ static void later_sources_win(void **state)
         assert_true(config.memory.pool == 2 * GIB);
         reset();
         assert_int_equal(config_load_all(&config, NULL, true, variables, NULL, 0, NULL, &error), 0);
-        assert_true(config.memory.lane == 2 * MIB);
+        assert_true(config.memory.staging == 2 * MIB);
 }
 
 static void keys_that_contradict_each_other_are_refused(void **state)

@@ -114,7 +114,7 @@ int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify)
 {
         if (fake.verify < 0)
                 return fake.verify;
-        verify->paths = verify->segments = verify->segment = 1;
+        verify->volumes = verify->segments = verify->segment = 1;
         verify->chunks = fake.found.chunks;
         verify->mismatched = fake.found.mismatched;
         verify->skipped = fake.found.skipped;
@@ -131,12 +131,12 @@ int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped)
         return fake.purge;
 }
 
-int kvcache_device_suspend(struct kvcache *kv, uint32_t path)
+int kvcache_device_suspend(struct kvcache *kv, uint32_t volume)
 {
         return fake.device;
 }
 
-int kvcache_device_resume(struct kvcache *kv, uint32_t path)
+int kvcache_device_resume(struct kvcache *kv, uint32_t volume)
 {
         return fake.device;
 }

@@ -308,7 +308,7 @@ static void the_page_shows_the_status_and_escapes_it(void **state)
         assert_string_equal(body(json), fake.status);
 
         /* Of things that are counted in bytes, refusals are requests all the same. */
-        fake.status = "{\"resources\": {\"lane_bytes\": {\"used\": 2048, \"refused\": 4096}}}";
+        fake.status = "{\"resources\": {\"staging_bytes\": {\"used\": 2048, \"refused\": 4096}}}";
         fake.ready = false;
         not_ready = ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_code(not_ready, 200);
@@ -670,7 +670,7 @@ static void stopping_closes_what_is_open(void **state)
         http = http_stop(http);
         for (unsigned i = 0; i < 4; i++)
                 close(fds[i]);
-        turn(); /* libevent frees what is freed in the next turn */
+        turn(); /* libevent frees what is freed in the next iteration */
         assert_int_equal(open_fds(), before - 1); /* and the listener */
 }
 

@@ -167,8 +167,8 @@ static void read_plainly(char *buf, uint64_t bytes)
         close(fd);
 }
 
-/* What a client donates, with the daemon's mapping of it. */
-struct donated {
+/* What a client registers, with the daemon's mapping of it. */
+struct registered {
         struct kio_region region;
         int fd;
         char *at;
@@ -176,20 +176,20 @@ struct donated {
         unsigned completed;
 };
 
-static struct donated *donated_of(struct kio_region *region)
+static struct registered *buffer_of(struct kio_region *region)
 {
-        return container_of(region, struct donated, region);
+        return container_of(region, struct registered, region);
 }
 
 static void count_region(struct kio_region *region)
 {
-        donated_of(region)->completed++;
+        buffer_of(region)->completed++;
 }
 
-static void donate(struct donated *d, uint64_t bytes)
+static void register_buffer(struct registered *d, uint64_t bytes)
 {
-        *d = (struct donated){ .fd = memfd_create("donated", MFD_CLOEXEC | MFD_ALLOW_SEALING),
-                               .bytes = bytes };
+        *d = (struct registered){ .fd = memfd_create("registered", MFD_CLOEXEC | MFD_ALLOW_SEALING),
+                                  .bytes = bytes };
         assert_true(d->fd >= 0);
         assert_int_equal(ftruncate(d->fd, (off_t)bytes), 0);
         d->at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, d->fd, 0);
@@ -197,12 +197,12 @@ static void donate(struct donated *d, uint64_t bytes)
         d->region = (struct kio_region){ .base = d->at, .bytes = bytes, .complete = count_region };
 }
 
-static void cut(const struct donated *d, uint64_t bytes)
+static void cut(const struct registered *d, uint64_t bytes)
 {
         assert_int_equal(ftruncate(d->fd, (off_t)bytes), 0);
 }
 
-static int register_region(struct donated *d)
+static int register_region(struct registered *d)
 {
         d->completed = 0;
         kio_region_register(t.io, &d->region);
@@ -214,7 +214,7 @@ static int register_region(struct donated *d)
         return d->region.result;
 }
 
-static int unregister_region(struct donated *d)
+static int unregister_region(struct registered *d)
 {
         d->completed = 0;
         kio_region_unregister(t.io, &d->region);
@@ -226,7 +226,7 @@ static int unregister_region(struct donated *d)
         return d->region.result;
 }
 
-static void give_back(struct donated *d)
+static void give_back(struct registered *d)
 {
         munmap(d->at, d->bytes);
         close(d->fd);
@@ -248,7 +248,7 @@ static int register_pool_piece(unsigned piece)
         return poll_and_reap(&pool_registrations, 1) < 0 ? -ETIMEDOUT : pool_result;
 }
 
-static struct kio_request transfer(enum kio_op op, int fd, struct donated *d, uint64_t at,
+static struct kio_request transfer(enum kio_op op, int fd, struct registered *d, uint64_t at,
                                    uint64_t length)
 {
         return (struct kio_request){ .op = op,
@@ -260,7 +260,7 @@ static struct kio_request transfer(enum kio_op op, int fd, struct donated *d, ui
 }
 
 /* Of a chunk of so many bytes, as the store does it: the tail goes aside if there is one. */
-static struct kio_request chunk_transfer(enum kio_op op, int fd, struct donated *d, uint64_t at,
+static struct kio_request chunk_transfer(enum kio_op op, int fd, struct registered *d, uint64_t at,
                                          uint64_t bytes, void *tail)
 {
         struct kio_request req = transfer(op, fd, d, at, round_up(bytes, BLOCK));
@@ -298,7 +298,7 @@ static void skip_unless_possible(void)
 static void a_region_is_registered_piece_by_piece_and_used(void **state)
 {
         _cleanup_(closep) int fd = -1;
-        static struct donated d;
+        static struct registered d;
         static struct kio_request req;
         static const struct {
                 uint64_t at;
@@ -316,7 +316,7 @@ static void a_region_is_registered_piece_by_piece_and_used(void **state)
         skip_unless_possible();
         fd = open_data();
         start(2);
-        donate(&d, 2 * (uint64_t)PIECE + (8 << 20));
+        register_buffer(&d, 2 * (uint64_t)PIECE + (8 << 20));
         assert_int_equal(register_region(&d), is_uring() ? 0 : -EOPNOTSUPP);
         assert_int_equal(d.region.registered_bytes, is_uring() ? d.bytes : 0);
 
@@ -354,14 +354,14 @@ static const uint64_t odd_lengths[] = {
 static void an_odd_length_is_read_without_a_byte_beyond_it(void **state)
 {
         _cleanup_(closep) int fd = -1;
-        static struct donated d;
+        static struct registered d;
         static struct kio_request req;
         static _Alignas(BLOCK) char tail[BLOCK];
 
         skip_unless_possible();
         fd = open_data();
         start(1);
-        donate(&d, 8 << 20);
+        register_buffer(&d, 8 << 20);
         assert_int_equal(register_region(&d), is_uring() ? 0 : -EOPNOTSUPP);
         for (unsigned i = 0; i < ARRAY_SIZE(odd_lengths); i++) {
                 uint64_t bytes = odd_lengths[i], on_disk = round_up(bytes, BLOCK);
@@ -392,7 +392,7 @@ static void an_odd_length_is_read_without_a_byte_beyond_it(void **state)
 static void an_odd_length_is_summed_in_place_and_written(void **state)
 {
         _cleanup_(closep) int fd = -1;
-        static struct donated d;
+        static struct registered d;
         static struct kio_request req;
         static _Alignas(BLOCK) char tail[BLOCK];
         static char zeros[BLOCK];
@@ -401,7 +401,7 @@ static void an_odd_length_is_summed_in_place_and_written(void **state)
         skip_unless_possible();
         fd = open_data();
         start(1);
-        donate(&d, 4 << 20);
+        register_buffer(&d, 4 << 20);
         assert_int_equal(register_region(&d), is_uring() ? 0 : -EOPNOTSUPP);
         for (unsigned i = 0; i < ARRAY_SIZE(odd_lengths); i++) {
                 uint64_t bytes = odd_lengths[i], broken = bytes % BLOCK,
@@ -464,7 +464,7 @@ static void a_sum_over_memory_as_it_lies_needs_no_tail(void **state)
 static void short_transfers_go_on_into_the_tail(void **state)
 {
         _cleanup_(closep) int fd = -1;
-        static struct donated d;
+        static struct registered d;
         static struct kio_request req;
         static _Alignas(BLOCK) char tail[BLOCK];
         struct fault_plan plan = { .ops = 1u << KIO_READ | 1u << KIO_WRITE,
@@ -477,7 +477,7 @@ static void short_transfers_go_on_into_the_tail(void **state)
         skip_unless_possible();
         fd = open_data();
         start(1);
-        donate(&d, 1 << 20);
+        register_buffer(&d, 1 << 20);
         assert_int_equal(register_region(&d), is_uring() ? 0 : -EOPNOTSUPP);
         for (unsigned i = 0; i < ARRAY_SIZE(steps); i++) {
                 plan.short_bytes = steps[i];
@@ -505,7 +505,7 @@ static void short_transfers_go_on_into_the_tail(void **state)
 }
 
 /* Every way to touch it, with the memory gone from `left` on. */
-static void expect_faults(int fd, struct donated *d, uint64_t bytes, bool pinned)
+static void expect_faults(int fd, struct registered *d, uint64_t bytes, bool pinned)
 {
         static struct kio_request req;
         static _Alignas(BLOCK) char tail[BLOCK];
@@ -545,7 +545,7 @@ static void assert_zeros(const char *at, uint64_t bytes)
 static const uint64_t wiped_bytes[] = { 8192, 8192 + 100, 100, 3 * BLOCK - 1, (1 << 20) + 17 };
 
 /* The chunk lies at the file's begin, and between what is not its own in memory. */
-static struct kio_request read_to_be_wiped(int fd, struct donated *d, uint64_t bytes, void *tail)
+static struct kio_request read_to_be_wiped(int fd, struct registered *d, uint64_t bytes, void *tail)
 {
         struct kio_request req = chunk_transfer(KIO_READ, fd, d, BLOCK, bytes, tail);
 
@@ -554,7 +554,7 @@ static struct kio_request read_to_be_wiped(int fd, struct donated *d, uint64_t b
         return req;
 }
 
-static void assert_wiped(const struct donated *d, uint64_t bytes)
+static void assert_wiped(const struct registered *d, uint64_t bytes)
 {
         assert_zeros(d->at + BLOCK, bytes);
         assert_int_equal(d->at[BLOCK - 1], 0x77);
@@ -566,13 +566,13 @@ static void test_R1_what_fails_its_check_is_wiped_and_nothing_else(void **state)
         _cleanup_(freep) char *tail = aligned_alloc(BLOCK, BLOCK);
         _cleanup_(freep) char *right = aligned_alloc(BLOCK, 2 << 20);
         _cleanup_(closep) int fd = -1;
-        static struct donated d;
+        static struct registered d;
         static struct kio_request req;
 
         skip_unless_possible();
         fd = open_data();
         start(1);
-        donate(&d, 2 << 20);
+        register_buffer(&d, 2 << 20);
         fill(right, 2 << 20, 5);
         assert_int_equal(pwrite(fd, right, 2 << 20, 0), 2 << 20);
         for (unsigned i = 0; i < ARRAY_SIZE(wiped_bytes); i++) {
@@ -600,13 +600,13 @@ static void test_R1_what_fails_half_way_is_wiped(void **state)
         _cleanup_(freep) char *tail = aligned_alloc(BLOCK, BLOCK);
         _cleanup_(freep) char *right = aligned_alloc(BLOCK, 2 << 20);
         _cleanup_(closep) int fd = -1;
-        static struct donated d;
+        static struct registered d;
         static struct kio_request req;
 
         skip_unless_possible();
         fd = open_data();
         start(1);
-        donate(&d, 2 << 20);
+        register_buffer(&d, 2 << 20);
         fill(right, 2 << 20, 6);
         assert_int_equal(pwrite(fd, right, 2 << 20, 0), 2 << 20);
         for (unsigned i = 0; i < ARRAY_SIZE(wiped_bytes); i++) {
@@ -648,13 +648,13 @@ static void test_R1_memory_that_was_cut_is_wiped_as_far_as_it_is_there(void **st
 {
         _cleanup_(freep) char *right = aligned_alloc(BLOCK, 1 << 20);
         _cleanup_(closep) int fd = -1;
-        static struct donated d;
+        static struct registered d;
         static struct kio_request req;
 
         skip_unless_possible();
         fd = open_data();
         start(1);
-        donate(&d, 2 << 20);
+        register_buffer(&d, 2 << 20);
         fill(right, 1 << 20, 7);
         assert_int_equal(pwrite(fd, right, 1 << 20, 0), 1 << 20);
         req = read_to_be_wiped(fd, &d, 1 << 20, NULL);
@@ -667,14 +667,14 @@ static void test_R1_memory_that_was_cut_is_wiped_as_far_as_it_is_there(void **st
 static void test_R2_memory_that_was_cut_is_a_fault_and_no_more(void **state)
 {
         _cleanup_(closep) int fd = -1;
-        static struct donated d;
+        static struct registered d;
         static struct kio_request req;
         uint64_t bytes = (1 << 20) + 55;
 
         skip_unless_possible();
         fd = open_data();
         start(1);
-        donate(&d, 2 << 20);
+        register_buffer(&d, 2 << 20);
         req = transfer(KIO_WRITE, fd, &d, 0, d.bytes);
         assert_int_equal(run(&req), 0);
         static const uint64_t lefts[] = { 512 << 10, 4096, 0, 1 << 20 };
@@ -703,7 +703,7 @@ static void test_R2_memory_that_was_cut_is_a_fault_and_no_more(void **state)
 static void test_R2_memory_that_is_cut_under_a_transfer_is_a_fault(void **state)
 {
         _cleanup_(closep) int fd = -1;
-        static struct donated d;
+        static struct registered d;
         static struct kio_request req, other;
         static _Alignas(BLOCK) char tail[BLOCK];
         struct fault_plan plan = { .kind = FAULT_NEVER, .first = 1 };
@@ -711,7 +711,7 @@ static void test_R2_memory_that_is_cut_under_a_transfer_is_a_fault(void **state)
         skip_unless_possible();
         fd = open_data();
         start(1);
-        donate(&d, 2 << 20);
+        register_buffer(&d, 2 << 20);
         req = transfer(KIO_WRITE, fd, &d, 0, d.bytes);
         assert_int_equal(run(&req), 0);
         for (unsigned round = 0; round < 8; round++) {
@@ -760,7 +760,7 @@ enum { MANY = 24 };
 static void many_regions_come_and_go_at_once(void **state)
 {
         _cleanup_(closep) int fd = -1;
-        static struct donated d[MANY];
+        static struct registered d[MANY];
         static struct kio_request req;
         unsigned registered = 0;
 
@@ -771,7 +771,7 @@ static void many_regions_come_and_go_at_once(void **state)
         start(2);
         assert_int_equal(register_pool_piece(0), 0);
         for (unsigned i = 0; i < MANY; i++) {
-                donate(&d[i], (i % 3) * (uint64_t)PIECE + BLOCK);
+                register_buffer(&d[i], (i % 3) * (uint64_t)PIECE + BLOCK);
                 kio_region_register(t.io, &d[i].region);
         }
         /* Some are not wanted any more before they are there. */
@@ -884,11 +884,11 @@ static void fail_calls(unsigned from, unsigned until, int error)
 
 static void a_ring_is_held_up_for_one_piece_at_a_time(void **state)
 {
-        static struct donated d, e;
+        static struct registered d, e;
 
         start_with_spy();
-        donate(&d, 4 * (uint64_t)PIECE);
-        donate(&e, 2 * (uint64_t)PIECE);
+        register_buffer(&d, 4 * (uint64_t)PIECE);
+        register_buffer(&e, 2 * (uint64_t)PIECE);
         kio_region_register(t.io, &d.region);
         kio_region_register(t.io, &e.region);
         assert_int_equal(poll_and_reap(&d.completed, 1), 0);
@@ -907,12 +907,12 @@ static void a_ring_is_held_up_for_one_piece_at_a_time(void **state)
 static void what_a_ring_refuses_ends_there_and_costs_the_pool_nothing(void **state)
 {
         int fd = memfd_create("data", MFD_CLOEXEC);
-        static struct donated d, e;
+        static struct registered d, e;
         static struct kio_request req;
 
         start_with_spy();
         assert_int_equal(ftruncate(fd, 1 << 20), 0);
-        donate(&d, 4 * (uint64_t)PIECE);
+        register_buffer(&d, 4 * (uint64_t)PIECE);
         fail_calls(3, UINT_MAX, ENOMEM);
         assert_int_equal(register_region(&d), -ENOMEM);
         assert_int_equal(d.region.registered_bytes, 2 * (uint64_t)PIECE);
@@ -926,7 +926,7 @@ static void what_a_ring_refuses_ends_there_and_costs_the_pool_nothing(void **sta
         /* The pool does not hear of it, nor do other regions once there is memory. */
         assert_int_equal(register_pool_piece(0), 0);
         fail_calls(0, 0, 0);
-        donate(&e, PIECE);
+        register_buffer(&e, PIECE);
         assert_int_equal(register_region(&e), 0);
         assert_int_equal(unregister_region(&e), 0);
         fail_calls(0, 0, 0);
@@ -939,10 +939,10 @@ static void what_a_ring_refuses_ends_there_and_costs_the_pool_nothing(void **sta
 
 static void what_a_ring_will_not_let_go_is_tried_again_and_said(void **state)
 {
-        static struct donated d;
+        static struct registered d;
 
         start_with_spy();
-        donate(&d, 3 * (uint64_t)PIECE);
+        register_buffer(&d, 3 * (uint64_t)PIECE);
         assert_int_equal(register_region(&d), 0);
         fail_calls(2, 5, ENOMEM);
         assert_int_equal(unregister_region(&d), 0);
@@ -978,12 +978,12 @@ static void without_buffers_left_it_goes_unregistered(void **state)
 {
         enum { N = REGIONS_BUFFERS + 3 };
         static struct kio_region regions[N];
-        static struct donated d, e;
+        static struct registered d, e;
         unsigned full = 0;
 
         start_with_spy();
-        donate(&d, (uint64_t)N * BLOCK);
-        donate(&e, 2 * (uint64_t)PIECE);
+        register_buffer(&d, (uint64_t)N * BLOCK);
+        register_buffer(&e, 2 * (uint64_t)PIECE);
         for (unsigned i = 0; i < N; i++)
                 regions[i] = (struct kio_region){ .base = d.at + (uint64_t)i * BLOCK,
                                                   .bytes = BLOCK,
@@ -1008,7 +1008,7 @@ static void without_buffers_left_it_goes_unregistered(void **state)
 }
 
 /* F_SEAL_WRITE waits for pages that somebody holds, and gives up: EBUSY. */
-static int seal(struct donated *d)
+static int seal(struct registered *d)
 {
         munmap(d->at, d->bytes);
         return fcntl(d->fd, F_ADD_SEALS, F_SEAL_WRITE) < 0 ? errno : 0;
@@ -1016,12 +1016,12 @@ static int seal(struct donated *d)
 
 static void test_R2_after_unregistering_no_ring_holds_the_pages(void **state)
 {
-        static struct donated kept, left;
+        static struct registered kept, left;
         unsigned tries = 0;
 
         start_with_spy();
-        donate(&kept, 2 * (uint64_t)PIECE);
-        donate(&left, 2 * (uint64_t)PIECE);
+        register_buffer(&kept, 2 * (uint64_t)PIECE);
+        register_buffer(&left, 2 * (uint64_t)PIECE);
         memset(kept.at, 1, kept.bytes);
         memset(left.at, 1, left.bytes);
         assert_int_equal(register_region(&kept), 0);
@@ -1045,12 +1045,12 @@ static int memlock_child(uint64_t limit, bool pool_too)
         unsigned workers = pool_too ? 1 : 2;
         struct kio_params p = params_of(workers);
         static struct kio_request req;
-        static struct donated d;
+        static struct registered d;
         char error[256] = "";
         int fd = memfd_create("data", MFD_CLOEXEC);
 
         p.backend = "io_uring";
-        d.fd = memfd_create("donated", MFD_CLOEXEC);
+        d.fd = memfd_create("registered", MFD_CLOEXEC);
         d.bytes = 2 * (uint64_t)PIECE;
         CHECK(1, fd >= 0 && d.fd >= 0 && ftruncate(d.fd, (off_t)d.bytes) == 0);
         d.at = mmap(NULL, d.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, d.fd, 0);

@@ -147,7 +147,7 @@ static void fill(void *buf, size_t bytes, uint64_t seed)
         }
 }
 
-static const char *path_of(unsigned file)
+static const char *volume_of(unsigned file)
 {
         static char path[PATH_MAX + 16];
 
@@ -160,7 +160,7 @@ static void open_file(unsigned file, int more_flags, bool plain)
 {
         closep(&t.fds[file]);
         more_flags |= t.direct && !plain ? O_DIRECT : 0;
-        t.fds[file] = open(path_of(file), O_CREAT | O_RDWR | O_CLOEXEC | more_flags, 0600);
+        t.fds[file] = open(volume_of(file), O_CREAT | O_RDWR | O_CLOEXEC | more_flags, 0600);
         assert_true(t.fds[file] >= 0);
 }
 
@@ -396,11 +396,11 @@ static void what_differs_in_anything_goes_alone(void **state)
         static const struct {
                 unsigned block, file;
                 enum kio_class class;
-                unsigned path;
-                bool has_region, is_other, is_neighbour;
+                unsigned volume;
+                bool has_region, is_other, is_adjacent;
         } cases[] = {
-                { .block = 4, .is_neighbour = true },
-                { .block = 0, .is_neighbour = true },
+                { .block = 4, .is_adjacent = true },
+                { .block = 0, .is_adjacent = true },
                 { .block = 4, .file = 1 },
                 { .block = 0, .file = 1 },
                 { .block = 5 }, /* a gap */
@@ -410,7 +410,7 @@ static void what_differs_in_anything_goes_alone(void **state)
                 { .block = 2 },
                 { .block = 4, .class = KIO_CLASS_PUT },
                 { .block = 4, .class = KIO_CLASS_BACKGROUND },
-                { .block = 4, .path = 1 },
+                { .block = 4, .volume = 1 },
                 { .block = 4, .has_region = true },
                 { .block = 4, .is_other = true },
         };
@@ -425,11 +425,11 @@ static void what_differs_in_anything_goes_alone(void **state)
                 next = add(cases[i / 2].is_other ? both[!(i % 2)] : op, cases[i / 2].file,
                            cases[i / 2].block * BLOCK, 2 * BLOCK);
                 next->class = cases[i / 2].class;
-                next->path = cases[i / 2].path;
+                next->volume = cases[i / 2].volume;
                 next->region = cases[i / 2].has_region ? &region : NULL;
                 go(&no_fault);
-                assert_int_equal(fault_matched(), cases[i / 2].is_neighbour ? 1 : 2);
-                expect_ops(op, cases[i / 2].is_neighbour || cases[i / 2].is_other ? 1 : 2);
+                assert_int_equal(fault_matched(), cases[i / 2].is_adjacent ? 1 : 2);
+                expect_ops(op, cases[i / 2].is_adjacent || cases[i / 2].is_other ? 1 : 2);
         }
 }
 
@@ -792,7 +792,7 @@ static void what_finds_no_room_waits_as_it_was(void **state)
 static void test_R15_neighbours_that_hang_cost_their_path_only(void **state)
 {
         enum { HANG_MS = 500, LATE = N, OTHER = N + 4 };
-        struct fault_plan never = { .kind = FAULT_NEVER, .path = 1, .first = 1 };
+        struct fault_plan never = { .kind = FAULT_NEVER, .volume = 1, .first = 1 };
 
         start_on(backend_of_group(), 1, HANG_MS);
         for (unsigned i = 0; i < 3; i++) {
@@ -804,7 +804,7 @@ static void test_R15_neighbours_that_hang_cost_their_path_only(void **state)
                         add(KIO_READ, 0, (100 + k) * BLOCK, BLOCK);
                 add(KIO_READ, 1, 0, BLOCK);
                 for (unsigned k = 0; k < n_items; k++)
-                        items[k].req.path = k == OTHER ? 2 : 1;
+                        items[k].req.volume = k == OTHER ? 2 : 1;
                 submit(&never);
                 wait_completed(5);
                 for (unsigned k = 0; k < N; k++)
@@ -976,7 +976,7 @@ static int group_setup(void **state)
                 t.skip = "io_uring cannot be had here";
         t.io = kio_stop(t.io);
         if (t.direct && !t.skip) {
-                fd = open(path_of(0), O_CREAT | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
+                fd = open(volume_of(0), O_CREAT | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
                 if (fd < 0 || pwrite(fd, pool, BLOCK, 0) != BLOCK)
                         t.skip = "no O_DIRECT here";
                 closep(&fd);
@@ -988,35 +988,35 @@ static int group_teardown(void **state)
 {
         for (unsigned i = 0; i < FILES && t.dir[0]; i++) {
                 closep(&t.fds[i]);
-                unlink(path_of(i));
+                unlink(volume_of(i));
         }
         if (t.dir[0])
                 rmdir(t.dir);
         return 0;
 }
 
-#define JOINT_TEST(f) cmocka_unit_test_setup_teardown(f, test_setup, test_teardown)
+#define MERGE_TEST(f) cmocka_unit_test_setup_teardown(f, test_setup, test_teardown)
 
 int main(void)
 {
         const struct CMUnitTest everywhere[] = {
-                JOINT_TEST(neighbours_go_as_one_in_any_order),
-                JOINT_TEST(what_differs_in_anything_goes_alone),
-                JOINT_TEST(syncs_go_alone),
-                JOINT_TEST(one_operation_has_its_limits),
-                JOINT_TEST(neighbours_are_looked_for_among_those_that_come_first),
-                JOINT_TEST(memory_side_by_side_is_registered_memory),
-                JOINT_TEST(memory_of_a_region_is_registered_memory_as_well),
-                JOINT_TEST(odd_lengths_go_along_with_their_tails),
-                JOINT_TEST(an_error_is_that_of_those_that_have_it_alone),
-                JOINT_TEST(memory_that_is_not_there_costs_only_its_own_part),
-                JOINT_TEST(short_transfers_of_all_are_made_up_by_each),
-                JOINT_TEST(of_a_read_beyond_the_end_those_within_succeed),
-                JOINT_TEST(many_neighbours_stay_within_the_depth),
-                JOINT_TEST(what_finds_no_room_waits_as_it_was),
-                JOINT_TEST(test_R15_neighbours_that_hang_cost_their_path_only),
-                JOINT_TEST(stop_waits_for_neighbours),
-                JOINT_TEST(whatever_is_mixed_comes_out_right),
+                MERGE_TEST(neighbours_go_as_one_in_any_order),
+                MERGE_TEST(what_differs_in_anything_goes_alone),
+                MERGE_TEST(syncs_go_alone),
+                MERGE_TEST(one_operation_has_its_limits),
+                MERGE_TEST(neighbours_are_looked_for_among_those_that_come_first),
+                MERGE_TEST(memory_side_by_side_is_registered_memory),
+                MERGE_TEST(memory_of_a_region_is_registered_memory_as_well),
+                MERGE_TEST(odd_lengths_go_along_with_their_tails),
+                MERGE_TEST(an_error_is_that_of_those_that_have_it_alone),
+                MERGE_TEST(memory_that_is_not_there_costs_only_its_own_part),
+                MERGE_TEST(short_transfers_of_all_are_made_up_by_each),
+                MERGE_TEST(of_a_read_beyond_the_end_those_within_succeed),
+                MERGE_TEST(many_neighbours_stay_within_the_depth),
+                MERGE_TEST(what_finds_no_room_waits_as_it_was),
+                MERGE_TEST(test_R15_neighbours_that_hang_cost_their_path_only),
+                MERGE_TEST(stop_waits_for_neighbours),
+                MERGE_TEST(whatever_is_mixed_comes_out_right),
         };
         static const struct {
                 const char *name, *backend;

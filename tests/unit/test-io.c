@@ -437,7 +437,7 @@ static void memory_that_vanishes_costs_only_its_own_request(void **state)
         static struct kio_request req;
         uint64_t length = 1 << 20;
         char *shared;
-        int fd = memfd_create("lane", MFD_CLOEXEC);
+        int fd = memfd_create("staging", MFD_CLOEXEC);
 
         skip_unless_possible();
         assert_true(fd >= 0);
@@ -953,15 +953,15 @@ static void test_R15_a_path_that_hangs_costs_itself_only(void **state)
         fault_gate_close();
         for (unsigned i = 0; i < 4; i++) {
                 stuck[i] = transfer(KIO_READ, bad, t.pool + i * 4096, 4096, 0);
-                stuck[i].path = 1;
+                stuck[i].volume = 1;
                 kio_submit(t.io, &stuck[i], 0);
         }
         for (unsigned i = 0; i < 4; i++) {
                 late[i] = transfer(KIO_READ, bad, t.pool + PIECE + i * 4096, 4096, 0);
-                late[i].path = 1;
+                late[i].volume = 1;
                 kio_submit(t.io, &late[i], 0);
                 other[i] = transfer(KIO_READ, good, t.pool + 2 * PIECE + i * 4096, 4096, 0);
-                other[i].path = 2;
+                other[i].volume = 2;
                 kio_submit(t.io, &other[i], 0);
         }
         kio_flush(t.io);
@@ -984,7 +984,7 @@ static void test_R15_a_path_that_hangs_costs_itself_only(void **state)
         kio_submit(t.io, &late[0], 0);
         for (unsigned i = 0; i < 8; i++) {
                 other[i] = transfer(KIO_READ, good, t.pool + 2 * PIECE + i * 4096, 4096, 0);
-                other[i].path = 2;
+                other[i].volume = 2;
                 kio_submit(t.io, &other[i], 0);
         }
         wait_completed(9);
@@ -1014,21 +1014,21 @@ static void test_R15_a_call_that_hangs_holds_up_only_its_path(void **state)
         skip_unless_possible();
         start(&p);
         gate = gate_request();
-        gate.path = 3;
+        gate.volume = 3;
         kio_submit(t.io, &gate, 0);
         wait_for_gate();
         behind = other = (struct kio_request){ .op = KIO_CALL,
                                                .call = note_nothing,
                                                .complete = count_complete };
-        behind.path = 3;
-        other.path = KIO_PATHS_MAX - 1;
+        behind.volume = 3;
+        other.volume = KIO_VOLUMES_MAX - 1;
         kio_submit(t.io, &behind, 0);
         completed = 0;
         kio_submit(t.io, &other, 0);
         wait_completed(1);
         assert_int_equal(other.result, 0);
         assert_true(kio_oldest(t.io, 3) > 0);
-        assert_int_equal(kio_oldest(t.io, KIO_PATHS_MAX - 1), 0);
+        assert_int_equal(kio_oldest(t.io, KIO_VOLUMES_MAX - 1), 0);
         assert_true(rests_alive());
         assert_int_equal(stats().queued, 1);
         completed = 0;
@@ -1064,7 +1064,7 @@ static void test_R15_threads_that_hang_are_replaced(void **state)
         start_with_hanging(4);
         for (unsigned i = 0; i < 4; i++) {
                 stuck[i] = transfer(KIO_READ, fd, missing + i * 4096, 4096, 0);
-                stuck[i].path = 1;
+                stuck[i].volume = 1;
                 kio_submit(t.io, &stuck[i], 0);
         }
         kio_flush(t.io);
@@ -1072,11 +1072,11 @@ static void test_R15_threads_that_hang_are_replaced(void **state)
                 nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
         completed = 0;
         late = transfer(KIO_READ, fd, t.pool, 4096, 0);
-        late.path = 1;
+        late.volume = 1;
         kio_submit(t.io, &late, 0);
         for (unsigned i = 0; i < 8; i++) {
                 other[i] = transfer(KIO_READ, fd, t.pool + PIECE + i * 4096, 4096, 0);
-                other[i].path = 2;
+                other[i].volume = 2;
                 kio_submit(t.io, &other[i], 0);
         }
         wait_completed(9);
@@ -1148,7 +1148,7 @@ static void submit_in_complete(struct kio_request *req)
         }
 }
 
-/* Workers and the thread for calls notify while the loop reaps, sometimes unasked: whatever the
+/* Workers and the blocking-call thread notify while the loop reaps, sometimes unasked: whatever the
  * timing, the loop that sleeps is woken, and not for ever. */
 static void no_wake_up_is_lost_and_none_is_left_over(void **state)
 {
@@ -1855,38 +1855,38 @@ static void test_R14_the_ring_refuses_what_it_is_not_here_for(void **state)
 #endif
 }
 
-/* ---- the outbox alone ---- */
+/* ---- the completion queue alone ---- */
 
-enum { OUTBOX_ROUNDS = 20000 };
+enum { COMPLETION_QUEUE_ROUNDS = 20000 };
 
 static struct {
-        struct outbox outbox;
+        struct completion_queue completion_queue;
         struct list_node node;
         _Atomic unsigned asked, published;
 } o;
 
 static void *publish_when_asked(void *userdata)
 {
-        for (unsigned round = 1; round <= OUTBOX_ROUNDS; round++) {
+        for (unsigned round = 1; round <= COMPLETION_QUEUE_ROUNDS; round++) {
                 struct list_node done = LIST_INIT(done);
 
                 while (atomic_load(&o.asked) < round)
                         sched_yield();
                 list_append(&done, &o.node);
-                outbox_publish(&o.outbox, &done);
+                completion_queue_publish(&o.completion_queue, &done);
                 atomic_store(&o.published, round);
         }
         return NULL;
 }
 
-static unsigned outbox_reap(void)
+static unsigned completion_queue_reap(void)
 {
         struct list_node got = LIST_INIT(got);
         unsigned n = 0;
 
-        outbox_begin(&o.outbox);
-        outbox_take(&o.outbox, &got);
-        outbox_end(&o.outbox, &got);
+        completion_queue_begin(&o.completion_queue);
+        completion_queue_take(&o.completion_queue, &got);
+        completion_queue_end(&o.completion_queue, &got);
         while (list_pop(&got))
                 n++;
         return n;
@@ -1897,51 +1897,51 @@ static void a_notification_that_comes_late_is_taken_back(void **state)
 {
         pthread_t thread;
 
-        assert_int_equal(outbox_init(&o.outbox), 0);
+        assert_int_equal(completion_queue_init(&o.completion_queue), 0);
         list_init(&o.node);
         atomic_store(&o.asked, 0);
         atomic_store(&o.published, 0);
         assert_int_equal(pthread_create(&thread, NULL, publish_when_asked, NULL), 0);
-        for (unsigned round = 1; round <= OUTBOX_ROUNDS; round++) {
+        for (unsigned round = 1; round <= COMPLETION_QUEUE_ROUNDS; round++) {
                 unsigned n = 0;
 
                 atomic_store(&o.asked, round);
                 if (round % 2)
-                        while ((n += outbox_reap()) == 0)
+                        while ((n += completion_queue_reap()) == 0)
                                 ;
                 while (atomic_load(&o.published) < round)
                         sched_yield();
-                if (n == 0 && !is_readable(o.outbox.fd))
+                if (n == 0 && !is_readable(o.completion_queue.fd))
                         fail_msg("round %u: a lost wake-up", round);
-                n += outbox_reap();
+                n += completion_queue_reap();
                 assert_int_equal(n, 1);
-                if (is_readable(o.outbox.fd))
+                if (is_readable(o.completion_queue.fd))
                         fail_msg("round %u: readable for nothing, for ever", round);
         }
         pthread_join(thread, NULL);
-        outbox_fini(&o.outbox);
+        completion_queue_fini(&o.completion_queue);
 }
 
-enum { OUTBOX_PRODUCERS = 2, OUTBOX_NODES = 16, OUTBOX_LAPS = 1500 };
+enum { COMPLETION_QUEUE_PRODUCERS = 2, COMPLETION_QUEUE_NODES = 16, COMPLETION_QUEUE_LAPS = 1500 };
 
 static struct producer {
-        struct list_node nodes[OUTBOX_NODES];
-        _Atomic unsigned busy[OUTBOX_NODES]; /* with the outbox or the loop */
-} producers[OUTBOX_PRODUCERS];
+        struct list_node nodes[COMPLETION_QUEUE_NODES];
+        _Atomic unsigned busy[COMPLETION_QUEUE_NODES]; /* with the completion queue or the loop */
+} producers[COMPLETION_QUEUE_PRODUCERS];
 
 static void *publish_for_ever(void *userdata)
 {
         struct producer *me = userdata;
 
-        for (unsigned i = 0; i < OUTBOX_LAPS * OUTBOX_NODES; i++) {
+        for (unsigned i = 0; i < COMPLETION_QUEUE_LAPS * COMPLETION_QUEUE_NODES; i++) {
                 struct list_node done = LIST_INIT(done);
-                unsigned k = i % OUTBOX_NODES;
+                unsigned k = i % COMPLETION_QUEUE_NODES;
 
                 while (atomic_load(&me->busy[k]))
                         sched_yield();
                 atomic_store(&me->busy[k], 1);
                 list_append(&done, &me->nodes[k]);
-                outbox_publish(&o.outbox, &done);
+                completion_queue_publish(&o.completion_queue, &done);
         }
         return NULL;
 }
@@ -1950,13 +1950,13 @@ static void *publish_for_ever(void *userdata)
  * says so: one lost wake-up, and nobody moves any more. */
 static void two_producers_and_a_loop_that_sleeps_never_stand_still(void **state)
 {
-        enum { ALL = OUTBOX_PRODUCERS * OUTBOX_LAPS * OUTBOX_NODES };
-        pthread_t threads[OUTBOX_PRODUCERS];
+        enum { ALL = COMPLETION_QUEUE_PRODUCERS * COMPLETION_QUEUE_LAPS * COMPLETION_QUEUE_NODES };
+        pthread_t threads[COMPLETION_QUEUE_PRODUCERS];
         unsigned n = 0;
 
-        assert_int_equal(outbox_init(&o.outbox), 0);
-        for (unsigned i = 0; i < OUTBOX_PRODUCERS; i++) {
-                for (unsigned k = 0; k < OUTBOX_NODES; k++) {
+        assert_int_equal(completion_queue_init(&o.completion_queue), 0);
+        for (unsigned i = 0; i < COMPLETION_QUEUE_PRODUCERS; i++) {
+                for (unsigned k = 0; k < COMPLETION_QUEUE_NODES; k++) {
                         list_init(&producers[i].nodes[k]);
                         atomic_store(&producers[i].busy[k], 0);
                 }
@@ -1964,30 +1964,30 @@ static void two_producers_and_a_loop_that_sleeps_never_stand_still(void **state)
                                  0);
         }
         while (n < ALL) {
-                struct pollfd fd = { .fd = o.outbox.fd, .events = POLLIN };
+                struct pollfd fd = { .fd = o.completion_queue.fd, .events = POLLIN };
 
                 if (poll(&fd, 1, WAIT_MS) != 1)
                         fail_msg("a lost wake-up: %u of %u came", n, (unsigned)ALL);
-                outbox_begin(&o.outbox);
+                completion_queue_begin(&o.completion_queue);
                 for (unsigned round = 0; round < 3; round++) {
                         struct list_node got = LIST_INIT(got);
 
                         if (round < 2)
-                                outbox_take(&o.outbox, &got);
+                                completion_queue_take(&o.completion_queue, &got);
                         else
-                                outbox_end(&o.outbox, &got);
+                                completion_queue_end(&o.completion_queue, &got);
                         for (struct list_node *i; (i = list_pop(&got)); n++)
-                                for (unsigned k = 0; k < OUTBOX_PRODUCERS; k++)
+                                for (unsigned k = 0; k < COMPLETION_QUEUE_PRODUCERS; k++)
                                         if (i >= producers[k].nodes &&
-                                            i < producers[k].nodes + OUTBOX_NODES)
+                                            i < producers[k].nodes + COMPLETION_QUEUE_NODES)
                                                 atomic_store(
                                                         &producers[k].busy[i - producers[k].nodes],
                                                         0);
                 }
         }
-        for (unsigned i = 0; i < OUTBOX_PRODUCERS; i++)
+        for (unsigned i = 0; i < COMPLETION_QUEUE_PRODUCERS; i++)
                 pthread_join(threads[i], NULL);
-        outbox_fini(&o.outbox);
+        completion_queue_fini(&o.completion_queue);
 }
 
 /* One write for all that comes until the loop has been there, and none while it is. */
@@ -1996,36 +1996,36 @@ static void one_notification_covers_all(void **state)
         struct list_node nodes[4], done = LIST_INIT(done), got = LIST_INIT(got);
         uint64_t count;
 
-        assert_int_equal(outbox_init(&o.outbox), 0);
-        outbox_publish(&o.outbox, &done);
-        assert_false(is_readable(o.outbox.fd));
+        assert_int_equal(completion_queue_init(&o.completion_queue), 0);
+        completion_queue_publish(&o.completion_queue, &done);
+        assert_false(is_readable(o.completion_queue.fd));
         for (unsigned i = 0; i < 4; i++) {
                 list_init(&nodes[i]);
                 list_append(&done, &nodes[i]);
-                outbox_publish(&o.outbox, &done);
+                completion_queue_publish(&o.completion_queue, &done);
                 assert_true(list_empty(&done));
         }
-        assert_int_equal(read(o.outbox.fd, &count, sizeof(count)), sizeof(count));
+        assert_int_equal(read(o.completion_queue.fd, &count, sizeof(count)), sizeof(count));
         assert_int_equal(count, 1);
         count = 1;
-        assert_int_equal(write(o.outbox.fd, &count, sizeof(count)), sizeof(count));
+        assert_int_equal(write(o.completion_queue.fd, &count, sizeof(count)), sizeof(count));
 
-        outbox_begin(&o.outbox);
-        outbox_take(&o.outbox, &got);
+        completion_queue_begin(&o.completion_queue);
+        completion_queue_take(&o.completion_queue, &got);
         for (unsigned i = 0; i < 4; i++)
                 assert_ptr_equal(list_pop(&got), &nodes[i]);
         list_append(&done, &nodes[0]);
-        outbox_publish(&o.outbox, &done);
-        assert_false(is_readable(o.outbox.fd));
-        outbox_end(&o.outbox, &got);
+        completion_queue_publish(&o.completion_queue, &done);
+        assert_false(is_readable(o.completion_queue.fd));
+        completion_queue_end(&o.completion_queue, &got);
         assert_ptr_equal(list_pop(&got), &nodes[0]);
 
         list_append(&done, &nodes[1]);
-        outbox_publish(&o.outbox, &done);
-        assert_true(is_readable(o.outbox.fd));
-        assert_int_equal(outbox_reap(), 1);
-        assert_false(is_readable(o.outbox.fd));
-        outbox_fini(&o.outbox);
+        completion_queue_publish(&o.completion_queue, &done);
+        assert_true(is_readable(o.completion_queue.fd));
+        assert_int_equal(completion_queue_reap(), 1);
+        assert_false(is_readable(o.completion_queue.fd));
+        completion_queue_fini(&o.completion_queue);
 }
 
 /* ---- checksums ---- */

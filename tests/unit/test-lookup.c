@@ -454,7 +454,7 @@ static bool step(void)
         bool more;
 
         kio_reap(t.io);
-        more = lookups_turn(lookups, clock_mono_ns(), 0);
+        more = lookups_iterate(lookups, clock_mono_ns(), 0);
         kio_flush(t.io);
         return more;
 }
@@ -814,7 +814,7 @@ static void without_memory_who_waits_is_told(void **state)
         /* Who asks again soon waits for the next attempt, and does not make one. */
         assert_int_equal(ask(&a), LOOKUP_WAIT);
         for (unsigned i = 0; i < 1000; i++)
-                (void)lookups_turn(lookups, failed_ns + i, 0);
+                (void)lookups_iterate(lookups, failed_ns + i, 0);
         assert_int_equal(stats().failed, 1);
         assert_int_equal(a.completed, 0);
         lookups_cancel(&a.wait);

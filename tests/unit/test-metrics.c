@@ -27,9 +27,9 @@
 #include "report/metrics.h"
 #include "wire.h"
 
-static struct stats snapshot; /* large: not on the stack */
+static struct metrics snapshot; /* large: not on the stack */
 
-static char *render(void (*print)(const struct stats *, FILE *))
+static char *render(void (*print)(const struct metrics *, FILE *))
 {
         char *text = NULL;
         size_t n;
@@ -45,11 +45,11 @@ static char *render(void (*print)(const struct stats *, FILE *))
 static void fill(void)
 {
         memset(&snapshot, 0, sizeof(snapshot));
-        stats_info_add(snapshot.build, sizeof(snapshot.build), "version", "1.2.3");
-        stats_info_add(snapshot.build, sizeof(snapshot.build), "protocol", "1");
-        stats_info_add(snapshot.io, sizeof(snapshot.io), "backend", "io_uring");
-        stats_info_add(snapshot.io, sizeof(snapshot.io), "ring_flags",
-                       "SINGLE_ISSUER|DEFER_TASKRUN");
+        metrics_info_add(snapshot.build, sizeof(snapshot.build), "version", "1.2.3");
+        metrics_info_add(snapshot.build, sizeof(snapshot.build), "protocol", "1");
+        metrics_info_add(snapshot.io, sizeof(snapshot.io), "backend", "io_uring");
+        metrics_info_add(snapshot.io, sizeof(snapshot.io), "ring_flags",
+                         "SINGLE_ISSUER|DEFER_TASKRUN");
         snapshot.start_time = 1700000000.25;
         snapshot.uptime = 12.5;
         snapshot.ready = 1;
@@ -57,7 +57,7 @@ static void fill(void)
         snapshot.put_bytes = 123456789012345.0;
         snapshot.requests[WIRE_PUT] = 3;
         snapshot.key_results[WIRE_MISS] = 7;
-        snapshot.hits[STATS_TIER_DISK] = 5;
+        snapshot.hits[METRICS_TIER_DISK] = 5;
         snapshot.io_busy_seconds = 0.1;
         histogram_add(&snapshot.request_duration[WIRE_GET], 9000);        /* under the first edge */
         histogram_add(&snapshot.request_duration[WIRE_GET], 300000);      /* 0.3 ms */
@@ -193,7 +193,7 @@ static void a_prometheus_page_parses_and_tells_what_was_counted(void **state)
         _cleanup_(freep) char *page = NULL;
 
         fill();
-        page = render(stats_print_prometheus);
+        page = render(metrics_print_prometheus);
         check_page(page, false);
         assert_true(sample(page, "kvcache_puts_total") == 12);
         assert_true(sample(page, "kvcache_put_bytes_total") == 123456789012345.0);
@@ -211,8 +211,8 @@ static void an_openmetrics_page_parses_and_has_the_same_samples(void **state)
         _cleanup_(freep) char *old = NULL, *new = NULL;
 
         fill();
-        old = render(stats_print_prometheus);
-        new = render(stats_print_openmetrics);
+        old = render(metrics_print_prometheus);
+        new = render(metrics_print_openmetrics);
         assert_int_equal(check_page(old, false), check_page(new, true));
         assert_non_null(strstr(new, "# TYPE kvcache_puts counter\n"));
         assert_non_null(strstr(new, "# UNIT kvcache_put_bytes bytes\n"));
@@ -236,7 +236,7 @@ static void every_op_and_status_has_a_series(void **state)
         char series[128];
 
         fill();
-        page = render(stats_print_prometheus);
+        page = render(metrics_print_prometheus);
         for (unsigned op = 1; op < WIRE_OP_END; op++) {
                 snprintf(series, sizeof(series), "kvcache_requests_total{op=\"%s\"}",
                          wire_op_name(op));
@@ -266,7 +266,7 @@ static void histogram_buckets_are_cumulative(void **state)
         char series[128];
 
         fill();
-        page = render(stats_print_prometheus);
+        page = render(metrics_print_prometheus);
         for (size_t i = 0; i < ARRAY_SIZE(expected); i++) {
                 snprintf(series, sizeof(series),
                          "kvcache_request_duration_seconds_bucket{op=\"GET\",le=\"%s\"}",
@@ -283,12 +283,12 @@ static void an_empty_histogram_is_told_as_zeros(void **state)
         _cleanup_(freep) char *page = NULL, *json = NULL;
 
         fill();
-        page = render(stats_print_prometheus);
+        page = render(metrics_print_prometheus);
         assert_true(
                 sample(page, "kvcache_request_duration_seconds_bucket{op=\"PURGE\",le=\"+Inf\"}") ==
                 0);
         assert_true(sample(page, "kvcache_request_duration_seconds_sum{op=\"PURGE\"}") == 0);
-        json = render(stats_print_json);
+        json = render(metrics_print_json);
         assert_non_null(strstr(
                 json, "\"PURGE\": {\"count\": 0, \"sum\": 0, \"p50\": 0, \"p90\": 0, \"p99\": 0}"));
 }
@@ -310,8 +310,8 @@ static void the_json_parses_and_agrees_with_the_page(void **state)
         cJSON *json;
 
         fill();
-        text = render(stats_print_json);
-        page = render(stats_print_prometheus);
+        text = render(metrics_print_json);
+        page = render(metrics_print_prometheus);
         json = cJSON_Parse(text);
         assert_non_null(json);
         assert_true(member(json, "kvcache_puts_total")->valuedouble == 12);
@@ -343,12 +343,12 @@ static void label_values_are_escaped_and_come_back_whole(void **state)
 
         fill();
         snapshot.build[0] = '\0';
-        stats_info_add(snapshot.build, sizeof(snapshot.build), "first", hostile);
-        stats_info_add(snapshot.build, sizeof(snapshot.build), "second", "");
+        metrics_info_add(snapshot.build, sizeof(snapshot.build), "first", hostile);
+        metrics_info_add(snapshot.build, sizeof(snapshot.build), "second", "");
         assert_string_equal(snapshot.build, "first=\"a\\\"b\\\\c\\nd,e=\\\"f\\\"}\",second=\"\"");
-        page = render(stats_print_prometheus);
+        page = render(metrics_print_prometheus);
         check_page(page, false);
-        text = render(stats_print_json);
+        text = render(metrics_print_json);
         json = cJSON_Parse(text);
         assert_non_null(json);
         assert_string_equal(member(member(json, "kvcache_build_info"), "first")->valuestring,
@@ -366,8 +366,8 @@ static void a_label_that_does_not_fit_is_left_out_whole(void **state)
                 static const char one[] = "k=\"v\"";
 
                 info[0] = '\0';
-                stats_info_add(info, room, "k", "v");
-                stats_info_add(info, room, "long", "x\"y\\z");
+                metrics_info_add(info, room, "k", "v");
+                metrics_info_add(info, room, "long", "x\"y\\z");
                 if (room >= sizeof(both))
                         assert_string_equal(info, both);
                 else if (room >= sizeof(one))
@@ -388,7 +388,7 @@ static void numbers_have_a_point_in_every_locale(void **state)
         if (!set)
                 skip();
         fill();
-        page = render(stats_print_prometheus);
+        page = render(metrics_print_prometheus);
         assert_string_not_equal(localeconv()->decimal_point, ".");
         setlocale(LC_ALL, "C");
         assert_non_null(strstr(page, "kvcache_uptime_seconds 12.5\n"));
@@ -405,13 +405,13 @@ static void numbers_come_back_exactly(void **state)
 
                 fill();
                 snapshot.uptime = numbers[i];
-                page = render(stats_print_prometheus);
+                page = render(metrics_print_prometheus);
                 assert_true(sample(page, "kvcache_uptime_seconds") == numbers[i]);
         }
         _cleanup_(freep) char *json = NULL;
 
         snapshot.uptime = NAN;
-        json = render(stats_print_json);
+        json = render(metrics_print_json);
         assert_non_null(strstr(json, "\"kvcache_uptime_seconds\": null"));
 }
 
@@ -423,10 +423,10 @@ static void the_documentation_has_a_row_for_every_family(void **state)
         unsigned documented = 0, families = 0;
 
         assert_non_null(f);
-        stats_print_documentation(f);
+        metrics_print_documentation(f);
         assert_int_equal(fclose(f), 0);
         fill();
-        page = render(stats_print_prometheus);
+        page = render(metrics_print_prometheus);
         for (const char *p = page; (p = strstr(p, "# TYPE ")); p++) {
                 char row[160];
 
@@ -451,7 +451,7 @@ static void promtool_has_nothing_to_say(void **state)
         fd = mkstemp(path);
         assert_true(fd >= 0);
         f = fdopen(fd, "w");
-        stats_print_prometheus(&snapshot, f);
+        metrics_print_prometheus(&snapshot, f);
         assert_int_equal(fclose(f), 0);
 
         snprintf(line, sizeof(line), "promtool check metrics < %s 2>&1", path);

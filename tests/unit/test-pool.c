@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool, leases and lanes: who may stay, who must leave, and what a client cannot do to the
- * memory. */
+/* The pool, leases and staging areas: who may stay, who must leave, and what a client cannot do to
+ * the memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -490,21 +490,21 @@ static void test_R10_a_users_leases_leave_room_for_another_user(void **state)
         pool_free(p);
 }
 
-static void a_place_outside_the_lane_is_no_place(void **state)
+static void a_place_outside_the_staging_is_no_place(void **state)
 {
-        struct lane l;
+        struct staging l;
 
-        assert_int_equal(lane_open(&l, 65536), 0);
-        assert_non_null(lane_at(&l, 0, 65536));
-        assert_non_null(lane_at(&l, 65535, 1));
-        assert_null(lane_at(&l, 65536, 1));
-        assert_null(lane_at(&l, 1, 65536));
-        assert_null(lane_at(&l, UINT64_MAX, 2));
-        assert_null(lane_at(&l, 2, UINT64_MAX));
+        assert_int_equal(staging_open(&l, 65536), 0);
+        assert_non_null(staging_at(&l, 0, 65536));
+        assert_non_null(staging_at(&l, 65535, 1));
+        assert_null(staging_at(&l, 65536, 1));
+        assert_null(staging_at(&l, 1, 65536));
+        assert_null(staging_at(&l, UINT64_MAX, 2));
+        assert_null(staging_at(&l, 2, UINT64_MAX));
         assert_int_equal(ftruncate(l.fd, 0), -1);
         assert_int_equal(ftruncate(l.fd, 1 << 20), -1);
-        lane_close(&l);
-        assert_null(lane_at(&l, 0, 1));
+        staging_close(&l);
+        assert_null(staging_at(&l, 0, 1));
 }
 
 int main(void)
@@ -527,7 +527,7 @@ int main(void)
                 cmocka_unit_test(test_R7_a_leased_slot_is_never_given_to_another),
                 cmocka_unit_test(quotas_of_leases_hold_and_come_back),
                 cmocka_unit_test(test_R10_a_users_leases_leave_room_for_another_user),
-                cmocka_unit_test(a_place_outside_the_lane_is_no_place),
+                cmocka_unit_test(a_place_outside_the_staging_is_no_place),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

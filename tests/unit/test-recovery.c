@@ -409,7 +409,7 @@ static void finish(void)
         while (store_pending(t.s) > 0) {
                 struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
 
-                store_turn(t.s);
+                store_iterate(t.s);
                 kio_flush(t.io);
                 if (store_pending(t.s) > 0 && kio_pending(t.io) > 0)
                         assert_int_equal(poll(&p, 1, 60000), 1);

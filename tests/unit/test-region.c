@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What may be donated, and what not: rule R2. */
+/* What may be registered, and what not: rule R2. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>

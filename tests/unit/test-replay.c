@@ -263,19 +263,19 @@ static void a_store_that_evicts_is_counted_and_never_wrong(void **state)
         workload_free(w);
 }
 
-static void a_small_lane_makes_small_rounds(void **state)
+static void a_small_staging_makes_small_rounds(void **state)
 {
         struct replay_options options = plain();
         struct replay_result result;
 
-        fake.lane_bytes = 3 * BLOCK_BYTES;
+        fake.staging_bytes = 3 * BLOCK_BYTES;
         assert_int_equal(replay_run(&options, &small, &result), EXIT_OK);
         assert_int_equal(result.counts.blocks_put, 18);
         replay_result_fini(&result);
 
-        /* Not even a block fits: the library copies from memory that is not the lane. */
+        /* Not even a block fits: the library copies from memory that is not the staging area. */
         fake_reset();
-        fake.lane_bytes = 100;
+        fake.staging_bytes = 100;
         assert_int_equal(replay_run(&options, &small, &result), EXIT_OK);
         assert_int_equal(result.counts.blocks_put, 18);
         assert_int_equal(result.counts.blocks_hit, 14);
@@ -475,7 +475,7 @@ int main(void)
                 cmocka_unit_test_setup(blocks_without_room_are_counted_and_passed_over, reset),
                 cmocka_unit_test_setup(rounds_and_leases_stay_a_small_part_of_the_pool, reset),
                 cmocka_unit_test_setup(a_store_that_evicts_is_counted_and_never_wrong, reset),
-                cmocka_unit_test_setup(a_small_lane_makes_small_rounds, reset),
+                cmocka_unit_test_setup(a_small_staging_makes_small_rounds, reset),
                 cmocka_unit_test_setup(a_daemon_that_dies_ends_it_with_what_was_done, reset),
                 cmocka_unit_test_setup(a_daemon_that_comes_back_costs_the_blocks_in_flight, reset),
                 cmocka_unit_test_setup(

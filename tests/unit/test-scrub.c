@@ -55,7 +55,7 @@ static struct {
 static void turn_once(void)
 {
         kio_reap(t.io);
-        store_turn(t.s);
+        store_iterate(t.s);
         kio_flush(t.io);
 }
 
@@ -174,7 +174,7 @@ static int try_open(char error[static 512])
                 .piece_bytes = ROOM,
                 .probe_fd = -1,
         };
-        int locks[STORE_MAX_PATHS], r;
+        int locks[STORE_MAX_VOLUMES], r;
 
         r = store_prepare(&t.s, &t.params, error);
         if (r < 0)
@@ -488,7 +488,7 @@ static struct store_verified verify_all(uint32_t max_chunks, uint64_t max_bytes)
                 assert_int_equal(store_verify(t.s, &req), 0);
                 turn_until(verify_done, &req);
                 assert_int_equal(req.result, 0);
-                assert_int_equal(req.paths, 1);
+                assert_int_equal(req.volumes, 1);
                 assert_true(req.found.chunks <= max_chunks);
                 assert_true(req.next_segment > segment ||
                             (req.next_segment == segment && req.next_slot >= slot));
@@ -686,7 +686,7 @@ static void verify_is_bounded_as_it_was_asked(void **state)
         assert_int_equal(req.found.chunks, 0);
         assert_int_equal(req.next_segment, 1);
         req = verify_from(0, 0, 1, 1);
-        req.path = 1;
+        req.volume = 1;
         assert_int_equal(store_verify(t.s, &req), STORE_MISS);
 }
 

@@ -30,7 +30,7 @@
 #include "session/session.h"
 #include "tiers.h"
 
-enum { KIB = 1024, MIB = 1024 * KIB, LENGTH = 64 * KIB, LANE = 4 * MIB, SLABS = 8 };
+enum { KIB = 1024, MIB = 1024 * KIB, LENGTH = 64 * KIB, STAGING = 4 * MIB, SLABS = 8 };
 
 static struct tiers t;
 static struct {
@@ -38,7 +38,7 @@ static struct {
         struct event *done, *wait, *guard;
         struct liveness liveness;
         struct leases *leases;
-        struct tenants *tenants;
+        struct quotas *tenants;
         struct census *census;
         struct dispatch_env env;
         struct sessions *sessions;
@@ -91,11 +91,11 @@ static struct sessions_stats sessions(void)
         return s;
 }
 
-static uint64_t used(enum tenant_thing what)
+static uint64_t used(enum quota_thing what)
 {
-        struct tenant_usage usage;
+        struct quota_usage usage;
 
-        tenants_get_usage(d.tenants, TENANT_DEFAULT, &usage);
+        quotas_get_usage(d.tenants, TENANT_DEFAULT, &usage);
         return usage.used[what];
 }
 
@@ -105,10 +105,10 @@ static bool turn_end(void)
         uint64_t now = clock_mono_ns(), deadline;
         bool more;
 
-        store_turn(t.store);
-        more = sessions_turn(d.sessions);
-        deadline = cache_turn(t.cache, now);
-        store_turn(t.store);
+        store_iterate(t.store);
+        more = sessions_iterate(d.sessions);
+        deadline = cache_iterate(t.cache, now);
+        store_iterate(t.store);
         more = more || cache_has_work(t.cache) || sessions_active(d.sessions);
         kio_flush(t.io);
         if (deadline && !more) {
@@ -139,18 +139,18 @@ static void turns(void)
 
 static int setup(void **state)
 {
-        struct tenant_params only = { .name = "default" };
-        struct tenant_access admins = { 0 };
+        struct quota_params only = { .name = "default" };
+        struct quota_access admins = { 0 };
         struct sessions_params params = { .env = &d.env, .handshake_ms = 60000 };
         char error[256];
 
-        struct tenant_limits all, none = { 0 };
+        struct quota_limits all, none = { 0 };
 
-        for (unsigned i = 0; i < TENANT_THINGS; i++)
-                none.most[i] = TENANT_NO_LIMIT;
+        for (unsigned i = 0; i < QUOTA_THINGS; i++)
+                none.most[i] = QUOTA_NO_LIMIT;
         all = only.limits = none;
-        all.most[TENANT_CONNECTIONS] = 64;
-        all.most[TENANT_LANE_BYTES] = 256 * MIB;
+        all.most[QUOTA_CONNECTIONS] = 64;
+        all.most[QUOTA_STAGING_BYTES] = 256 * MIB;
         memset(&d, 0, sizeof(d));
         t = (struct tiers){ 0 };
         log_set_level(LOG_LEVEL_ERROR);
@@ -166,7 +166,7 @@ static int setup(void **state)
                                                             .bytes = 4 * MIB,
                                                             .bytes_all = 8 * MIB }),
                          0);
-        assert_int_equal(tenants_new(&d.tenants, &only, 1, &admins, &all, &none, error), 0);
+        assert_int_equal(quotas_new(&d.tenants, &only, 1, &admins, &all, &none, error), 0);
         assert_int_equal(census_new(&d.census, t.store, UINT16_MAX), 0);
         d.env = (struct dispatch_env){
                 .cache = t.cache,
@@ -176,7 +176,7 @@ static int setup(void **state)
                 .io = t.io,
                 .tenants = d.tenants,
                 .census = d.census,
-                .lane_max = 64 * MIB,
+                .staging_max = 64 * MIB,
                 .wait_ms = 60000,
                 .report = no_report,
         };
@@ -189,7 +189,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-        struct tenant_usage usage;
+        struct quota_usage usage;
         struct pool_stats pool;
 
         fault_set(NULL);
@@ -198,18 +198,18 @@ static int teardown(void **state)
         while (!sessions_empty(d.sessions) || cache_pending(t.cache) > 0 || kio_pending(t.io) > 0 ||
                store_pending(t.store) > 0)
                 turn(!sessions_empty(d.sessions) || kio_pending(t.io) > 0);
-        tenants_get_usage(d.tenants, TENANT_DEFAULT, &usage);
+        quotas_get_usage(d.tenants, TENANT_DEFAULT, &usage);
         pool_get_stats(t.pool, &pool);
-        for (unsigned i = 0; i < TENANT_THINGS; i++)
+        for (unsigned i = 0; i < QUOTA_THINGS; i++)
                 assert_int_equal(usage.used[i], 0);
         assert_int_equal(leases_count(d.leases), 0);
         assert_int_equal(pool.pinned_bytes, 0);
         assert_int_equal(pool.leased_bytes, 0);
         sessions_free(d.sessions);
-        dispatch_fini(&d.env);
+        request_fini(&d.env);
         leases_free(d.leases);
         census_free(d.census);
-        tenants_free(d.tenants);
+        quotas_free(d.tenants);
         liveness_close(&d.liveness);
         event_free(d.done);
         event_free(d.wait);
@@ -223,8 +223,8 @@ static int teardown(void **state)
 
 struct peer_end {
         int fd;
-        int lane_fd;
-        char *lane;
+        int staging_fd;
+        char *staging;
         uint32_t ns;
         uint64_t tag;
 };
@@ -241,7 +241,7 @@ static void connect_only(struct peer_end *c)
 {
         int pair[2];
 
-        *c = (struct peer_end){ .lane_fd = -1 };
+        *c = (struct peer_end){ .staging_fd = -1 };
         assert_int_equal(
                 socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
         c->fd = pair[0];
@@ -251,10 +251,10 @@ static void connect_only(struct peer_end *c)
 static void hang_up(struct peer_end *c)
 {
         close(c->fd);
-        if (c->lane)
-                munmap(c->lane, LANE);
+        if (c->staging)
+                munmap(c->staging, STAGING);
         c->fd = -1;
-        c->lane = NULL;
+        c->staging = NULL;
 }
 
 static void send_raw(struct peer_end *c, const void *msg, size_t bytes)
@@ -320,7 +320,7 @@ static void hello(struct peer_end *c)
         assert_int_equal(reply(c, WIRE_HELLO, NULL)->status, WIRE_OK);
 }
 
-/* With a namespace and a lane. */
+/* With a namespace and a staging area. */
 static void greet(struct peer_end *c)
 {
         struct {
@@ -328,17 +328,18 @@ static void greet(struct peer_end *c)
                 char name[1];
         } ns = { .head = { .hdr = { .len = 33, .op = WIRE_NAMESPACE }, .name_length = 1 },
                  .name = "a" };
-        struct wire_lane lane = { .hdr = { .len = sizeof(lane), .op = WIRE_LANE }, .bytes = LANE };
+        struct wire_staging staging = { .hdr = { .len = sizeof(staging), .op = WIRE_STAGING },
+                                        .bytes = STAGING };
         int fd = -1;
 
         hello(c);
         send_raw(c, &ns, 33);
         assert_int_equal(reply(c, WIRE_NAMESPACE, NULL)->status, WIRE_OK);
         c->ns = in.reply.value;
-        send_raw(c, &lane, sizeof(lane));
-        assert_int_equal(reply(c, WIRE_LANE, &fd)->status, WIRE_OK);
-        c->lane = mmap(NULL, LANE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        assert_ptr_not_equal(c->lane, MAP_FAILED);
+        send_raw(c, &staging, sizeof(staging));
+        assert_int_equal(reply(c, WIRE_STAGING, &fd)->status, WIRE_OK);
+        c->staging = mmap(NULL, STAGING, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        assert_ptr_not_equal(c->staging, MAP_FAILED);
         close(fd);
 }
 
@@ -381,7 +382,7 @@ static void submit_put(struct peer_end *c, uint32_t n, uint32_t length, enum wir
 {
         struct wire_put *e = (struct wire_put *)(batch(c, WIRE_PUT, flags, 1) + 1);
 
-        pattern(c->lane, n, length);
+        pattern(c->staging, n, length);
         *e = (struct wire_put){ .key = key_of(n), .length = length };
         ((struct wire_batch *)out.bytes)->ack = (uint8_t)ack;
         send_batch(c);
@@ -530,7 +531,7 @@ static void leases_of_sessions_that_end_are_given_back_in_steps(void **state)
                 turn(true);
                 most = MAX(most, left - leases_count(d.leases));
                 left = leases_count(d.leases);
-                assert_int_equal(used(TENANT_LEASES), left); /* charged until it is given back */
+                assert_int_equal(used(QUOTA_LEASES), left); /* charged until it is given back */
         }
         assert_in_range(most, 1, MOST);
         wait_for_open(1);
@@ -581,17 +582,17 @@ static void a_long_chain_is_touched_in_steps(void **state)
                         submit_touch(&c, i * KEYS, KEYS, true);
                         assert_int_equal(reply(&c, WIRE_TOUCH, NULL)->status, WIRE_OK);
                 }
-                left = used(TENANT_REQUEST_BYTES);
+                left = used(QUOTA_REQUEST_BYTES);
                 assert_true(left >= MESSAGES * stretch);
                 if (gone)
                         hang_up(&c);
                 else
                         submit_touch(&c, MESSAGES * KEYS, 1, false);
-                while (used(TENANT_REQUEST_BYTES) > 0) {
+                while (used(QUOTA_REQUEST_BYTES) > 0) {
                         turn(true);
-                        left = MAX(left, used(TENANT_REQUEST_BYTES));
-                        most = MAX(most, left - used(TENANT_REQUEST_BYTES));
-                        left = used(TENANT_REQUEST_BYTES);
+                        left = MAX(left, used(QUOTA_REQUEST_BYTES));
+                        most = MAX(most, left - used(QUOTA_REQUEST_BYTES));
+                        left = used(QUOTA_REQUEST_BYTES);
                 }
                 assert_in_range(most, stretch, (MOST + 2) * stretch);
                 if (!gone)
@@ -646,7 +647,7 @@ static void an_ended_session_waits_for_its_io(void **state)
         assert_ended(&c);
         hang_up(&c);
         turns();
-        assert_int_equal(sessions().open, 1); /* its lane may be in use */
+        assert_int_equal(sessions().open, 1); /* its staging area may be in use */
         fault_set(NULL);
         fault_release();
         wait_for_open(0);
@@ -682,7 +683,7 @@ static void descriptors_end_the_session_and_are_closed(void **state)
 static void a_request_that_needs_a_descriptor_is_refused_when_there_are_none(void **state)
 {
         struct wire_report_request report = { .hdr = { .len = sizeof(report), .op = WIRE_REPORT } };
-        struct wire_lane lane = { .hdr = { .len = sizeof(lane), .op = WIRE_LANE } };
+        struct wire_staging staging = { .hdr = { .len = sizeof(staging), .op = WIRE_STAGING } };
         struct rlimit before, none;
         struct peer_end c;
 
@@ -691,14 +692,14 @@ static void a_request_that_needs_a_descriptor_is_refused_when_there_are_none(voi
         none = before;
         none.rlim_cur = 0;
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-        send_raw(&c, &lane, sizeof(lane));
+        send_raw(&c, &staging, sizeof(staging));
         send_raw(&c, &report, sizeof(report));
         turns();
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-        assert_int_equal(reply(&c, WIRE_LANE, NULL)->status, WIRE_BUSY);
+        assert_int_equal(reply(&c, WIRE_STAGING, NULL)->status, WIRE_BUSY);
         assert_int_equal(reply(&c, WIRE_REPORT, NULL)->status, WIRE_BUSY);
-        send_raw(&c, &lane, sizeof(lane));
-        assert_int_equal(reply(&c, WIRE_LANE, NULL)->status, WIRE_OK);
+        send_raw(&c, &staging, sizeof(staging));
+        assert_int_equal(reply(&c, WIRE_STAGING, NULL)->status, WIRE_OK);
         hang_up(&c);
         wait_for_open(0);
         assert_int_equal(open_fds(), d.fds);
@@ -813,7 +814,7 @@ static void keys_that_a_dead_client_has_not_started_are_not(void **state)
         while (cache_pending(t.cache) > 0)
                 turn(true);
         cache_get_stats(t.cache, &after);
-        assert_in_range(after.puts - before.puts, 1, 2 * DISPATCH_KEYS_PER_TURN);
+        assert_in_range(after.puts - before.puts, 1, 2 * REQUEST_KEYS_PER_ITERATION);
 }
 
 /* --- limits --- */
@@ -846,7 +847,7 @@ static void keys_in_flight_are_bounded(void **state)
                 }
                 turns();
                 idle++;
-                most = MAX(most, used(TENANT_KEYS));
+                most = MAX(most, used(QUOTA_KEYS));
         }
         assert_true(sent < BATCHES);
         assert_in_range(most, CLIENT_MAX_KEYS, CLIENT_MAX_KEYS + WIRE_MAX_KEYS);
@@ -857,18 +858,18 @@ static void keys_in_flight_are_bounded(void **state)
         hang_up(&c);
 }
 
-static void set_limit(enum tenant_thing what, uint64_t tenant, uint64_t user, uint64_t all)
+static void set_limit(enum quota_thing what, uint64_t tenant, uint64_t user, uint64_t all)
 {
-        struct tenant_limits limits[3] = { 0 };
+        struct quota_limits limits[3] = { 0 };
 
         for (unsigned i = 0; i < 3; i++)
-                for (unsigned k = 0; k < TENANT_THINGS; k++)
-                        limits[i].most[k] = TENANT_NO_LIMIT;
+                for (unsigned k = 0; k < QUOTA_THINGS; k++)
+                        limits[i].most[k] = QUOTA_NO_LIMIT;
         limits[0].most[what] = tenant;
         limits[1].most[what] = user;
         limits[2].most[what] = all;
-        tenants_set_limits(d.tenants, TENANT_DEFAULT, &limits[0]);
-        tenants_set_common_limits(d.tenants, &limits[2], &limits[1]);
+        quotas_set_limits(d.tenants, TENANT_DEFAULT, &limits[0]);
+        quotas_set_common_limits(d.tenants, &limits[2], &limits[1]);
 }
 
 static void test_R10_too_many_keys_are_busy_for_all_and_over_quota_for_one(void **state)
@@ -876,16 +877,16 @@ static void test_R10_too_many_keys_are_busy_for_all_and_over_quota_for_one(void 
         struct peer_end c;
 
         greet(&c);
-        set_limit(TENANT_KEYS, 1000, 1000, 9);
+        set_limit(QUOTA_KEYS, 1000, 1000, 9);
         submit_gets(&c, 1, 10, 0, 0);
         assert_int_equal(reply(&c, WIRE_GET, NULL)->status, WIRE_BUSY);
-        set_limit(TENANT_KEYS, 9, 1000, 1000);
+        set_limit(QUOTA_KEYS, 9, 1000, 1000);
         submit_gets(&c, 1, 10, 0, 0);
         assert_int_equal(reply(&c, WIRE_GET, NULL)->status, WIRE_QUOTA);
-        set_limit(TENANT_KEYS, 1000, 9, 1000);
+        set_limit(QUOTA_KEYS, 1000, 9, 1000);
         submit_gets(&c, 1, 10, 0, 0);
         assert_int_equal(reply(&c, WIRE_GET, NULL)->status, WIRE_QUOTA);
-        assert_int_equal(used(TENANT_KEYS), 0);
+        assert_int_equal(used(QUOTA_KEYS), 0);
         assert_int_equal(get(&c, 1).status, WIRE_MISS);
         hang_up(&c);
 }
@@ -899,48 +900,49 @@ static void test_R10_leases_of_all_sessions_of_a_user_or_tenant_are_counted(void
         greet(&b);
         assert_int_equal(put(&a, 1, LENGTH, WIRE_WRITTEN, 0).status, WIRE_OK);
         assert_int_equal(put(&a, 2, LENGTH, WIRE_WRITTEN, 0).status, WIRE_OK);
-        set_limit(TENANT_LEASES, 2, 1000, 1000);
+        set_limit(QUOTA_LEASES, 2, 1000, 1000);
         assert_int_equal(get(&a, 1).status, WIRE_OK);
         held = get(&b, 1).lease;
-        assert_int_equal(used(TENANT_LEASES), 2);
-        assert_int_equal(used(TENANT_LEASED_BYTES), 2 * round_up(LENGTH, 4096));
+        assert_int_equal(used(QUOTA_LEASES), 2);
+        assert_int_equal(used(QUOTA_LEASED_BYTES), 2 * round_up(LENGTH, 4096));
         assert_int_equal(get(&b, 2).status, WIRE_QUOTA);
         assert_int_equal(get(&a, 2).status, WIRE_QUOTA);
         release_one(&b, held);
-        assert_int_equal(used(TENANT_LEASES), 1);
+        assert_int_equal(used(QUOTA_LEASES), 1);
         assert_int_equal(get(&a, 2).status, WIRE_OK);
         /* By bytes, and of one user. */
-        set_limit(TENANT_LEASED_BYTES, TENANT_NO_LIMIT, used(TENANT_LEASED_BYTES), TENANT_NO_LIMIT);
+        set_limit(QUOTA_LEASED_BYTES, QUOTA_NO_LIMIT, used(QUOTA_LEASED_BYTES), QUOTA_NO_LIMIT);
         assert_int_equal(get(&b, 1).status, WIRE_QUOTA);
-        assert_int_equal(used(TENANT_LEASES), 2);
+        assert_int_equal(used(QUOTA_LEASES), 2);
         hang_up(&a);
         turns();
-        assert_int_equal(used(TENANT_LEASES), 0);
-        assert_int_equal(used(TENANT_LEASED_BYTES), 0);
+        assert_int_equal(used(QUOTA_LEASES), 0);
+        assert_int_equal(used(QUOTA_LEASED_BYTES), 0);
         assert_int_equal(get(&b, 1).status, WIRE_OK);
         hang_up(&b);
 }
 
-static void test_R10_connections_and_lanes_over_a_quota_are_refused(void **state)
+static void test_R10_connections_and_stagings_over_a_quota_are_refused(void **state)
 {
-        struct wire_lane lane = { .hdr = { .len = sizeof(lane), .op = WIRE_LANE }, .bytes = LANE };
+        struct wire_staging staging = { .hdr = { .len = sizeof(staging), .op = WIRE_STAGING },
+                                        .bytes = STAGING };
         struct peer_end a, b, c;
 
         greet(&a);
-        set_limit(TENANT_CONNECTIONS, 1000, 2, 1000);
+        set_limit(QUOTA_CONNECTIONS, 1000, 2, 1000);
         hello(&b);
         connect_only(&c);
         assert_ended(&c);
         assert_int_equal(sessions().refused_limit, 1);
-        set_limit(TENANT_LANE_BYTES, 2 * LANE - 1, TENANT_NO_LIMIT, TENANT_NO_LIMIT);
-        send_raw(&b, &lane, sizeof(lane));
-        assert_int_equal(reply(&b, WIRE_LANE, NULL)->status, WIRE_QUOTA);
-        assert_int_equal(used(TENANT_LANE_BYTES), LANE);
+        set_limit(QUOTA_STAGING_BYTES, 2 * STAGING - 1, QUOTA_NO_LIMIT, QUOTA_NO_LIMIT);
+        send_raw(&b, &staging, sizeof(staging));
+        assert_int_equal(reply(&b, WIRE_STAGING, NULL)->status, WIRE_QUOTA);
+        assert_int_equal(used(QUOTA_STAGING_BYTES), STAGING);
         hang_up(&a);
         turns();
-        assert_int_equal(used(TENANT_LANE_BYTES), 0);
-        send_raw(&b, &lane, sizeof(lane));
-        assert_int_equal(reply(&b, WIRE_LANE, NULL)->status, WIRE_OK);
+        assert_int_equal(used(QUOTA_STAGING_BYTES), 0);
+        send_raw(&b, &staging, sizeof(staging));
+        assert_int_equal(reply(&b, WIRE_STAGING, NULL)->status, WIRE_OK);
         hang_up(&b);
         hang_up(&c);
 }
@@ -984,7 +986,7 @@ static void a_hello_is_counted_and_timed_as_every_request(void **state)
 
 /* --- bytes --- */
 
-static void a_copy_to_the_lane_is_right_though_the_chunk_goes_meanwhile(void **state)
+static void a_copy_to_the_staging_is_right_though_the_chunk_goes_meanwhile(void **state)
 {
         struct key k = { { 1, 0, 0, 0, 1 } };
         struct peer_end c, other;
@@ -993,10 +995,10 @@ static void a_copy_to_the_lane_is_right_though_the_chunk_goes_meanwhile(void **s
         greet(&c);
         for (uint32_t round = 0; round < 20; round++) {
                 assert_int_equal(put(&c, 1, MIB, WIRE_WRITTEN, 0).status, WIRE_OK);
-                memset(c.lane, 0, MIB);
+                memset(c.staging, 0, MIB);
                 submit_gets(&c, 1, 1, WIRE_F_INTO, MIB);
                 event_base_loop(d.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
-                sessions_turn(d.sessions); /* the copy is ordered, and not begun */
+                sessions_iterate(d.sessions); /* the copy is ordered, and not begun */
                 cache_evict(t.cache, c.ns, &k, cache_hash(t.cache, c.ns, &k), false);
                 for (uint32_t n = 0; n < 20; n++)
                         assert_int_equal(
@@ -1004,7 +1006,7 @@ static void a_copy_to_the_lane_is_right_though_the_chunk_goes_meanwhile(void **s
                                 WIRE_OK);
                 assert_int_equal(reply(&c, WIRE_GET, NULL)->status, WIRE_OK);
                 assert_int_equal(((struct wire_get_result *)(&in.reply + 1))->status, WIRE_OK);
-                check_pattern(c.lane, 1, MIB);
+                check_pattern(c.staging, 1, MIB);
         }
         hang_up(&c);
         hang_up(&other);
@@ -1128,7 +1130,7 @@ static unsigned ask_for_tally(struct peer_end *c, int *ret_tally)
         send_raw(c, &msg, sizeof(msg));
         while ((n = fdpass_recv(c->fd, in.bytes, WIRE_MAX_MESSAGE, fds, &n_fds)) == -EAGAIN) {
                 turn(false);
-                (void)lookups_turn(d.env.lookups, clock_mono_ns(), LOOKUPS_SLICE_NS);
+                (void)lookups_iterate(d.env.lookups, clock_mono_ns(), LOOKUPS_SLICE_NS);
         }
         assert_int_equal(n, sizeof(struct wire_reply));
         assert_int_equal(in.reply.status, WIRE_OK);
@@ -1248,10 +1250,10 @@ int main(void)
                 TEST(keys_in_flight_are_bounded),
                 TEST(test_R10_too_many_keys_are_busy_for_all_and_over_quota_for_one),
                 TEST(test_R10_leases_of_all_sessions_of_a_user_or_tenant_are_counted),
-                TEST(test_R10_connections_and_lanes_over_a_quota_are_refused),
+                TEST(test_R10_connections_and_stagings_over_a_quota_are_refused),
                 TEST(test_R9_numbers_of_namespaces_say_nothing_of_other_sessions),
                 TEST(a_hello_is_counted_and_timed_as_every_request),
-                TEST(a_copy_to_the_lane_is_right_though_the_chunk_goes_meanwhile),
+                TEST(a_copy_to_the_staging_is_right_though_the_chunk_goes_meanwhile),
                 TEST(when_stopping_what_was_asked_is_answered_and_sessions_end),
         };
 

@@ -219,7 +219,7 @@ static void a_slab_has_slots_of_one_group_only(void **state)
         assert_true(a.slab != b.slab && b.slab != c.slab && a.slab != c.slab);
         assert_int_equal(slabs_acquire(s, (unsigned)larger, 4, &d), SLAB_FULL);
         assert_int_equal(slabs_slab_class(s, c.slab), seven);
-        /* An empty one goes to whoever asks, of whatever group. */
+        /* An empty one goes to the caller, of whatever group. */
         slabs_release(s, a);
         assert_int_equal(slabs_acquire(s, (unsigned)larger, 4, &d), 0);
         assert_int_equal(d.slab, a.slab);

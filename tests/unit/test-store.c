@@ -87,7 +87,7 @@ static int try_open(const struct store_params *params, char error[static 512])
                 .piece_bytes = ROOM,
                 .probe_fd = -1,
         };
-        int locks[STORE_MAX_PATHS], r;
+        int locks[STORE_MAX_VOLUMES], r;
 
         r = store_prepare(&t.s, params, error);
         if (r < 0)
@@ -200,7 +200,7 @@ static struct store_stats stats(void)
 static void turn_once(void)
 {
         kio_reap(t.io);
-        store_turn(t.s);
+        store_iterate(t.s);
         kio_flush(t.io);
         t.most_used = MAX(t.most_used, stats().used_bytes);
 }
@@ -1181,7 +1181,7 @@ static void the_list_of_namespaces_is_put_together_off_the_loop(void **state)
                                                          .fingerprint_length = 1,
                                                          .complete = ns_complete };
                 store_namespace_open(t.s, &open[i]);
-                store_turn(t.s);
+                store_iterate(t.s);
                 kio_flush(t.io); /* the copy is under way */
                 remove[i] = (struct store_namespace_remove){ .id = ids[i],
                                                              .complete = remove_complete };
@@ -2419,7 +2419,7 @@ static void bad_parameters_are_refused(void **state)
         params.n_paths = 2;
         assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
         assert_non_null(strstr(error, "the same directory"));
-        params.n_paths = STORE_MAX_PATHS + 1;
+        params.n_paths = STORE_MAX_VOLUMES + 1;
         assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
         assert_non_null(strstr(error, "at most"));
         params = params_of(64 * MIB);

@@ -49,7 +49,7 @@ static void assign(const char *const *names, unsigned n, uint16_t *ret)
 {
         char error[256] = "";
 
-        if (tenant_numbers_assign(t.store, t.io, names, n, ret, error) < 0)
+        if (tenant_ids_assign(t.store, t.io, names, n, ret, error) < 0)
                 fail_msg("%s", error);
         tiers_settle(&t);
 }
@@ -125,17 +125,17 @@ static void numbers_that_contradict_each_other_are_refused(void **state)
 
         for (unsigned i = 0; i < ARRAY_SIZE(bad); i++) {
                 snprintf(name, sizeof(name), "bad%u", i);
-                open_namespace(TENANT_NUMBERS, name, bad[i]);
+                open_namespace(TENANT_IDS, name, bad[i]);
                 error[0] = '\0';
-                assert_int_equal(tenant_numbers_assign(t.store, t.io, names, 1, &number, error),
+                assert_int_equal(tenant_ids_assign(t.store, t.io, names, 1, &number, error),
                                  -EUCLEAN);
                 assert_non_null(strstr(error, "bad"));
                 tiers_remove(&t);
                 setup(NULL);
         }
-        open_namespace(TENANT_NUMBERS, "a", "number=3\n");
-        open_namespace(TENANT_NUMBERS, "b", "number=3\n");
-        assert_int_equal(tenant_numbers_assign(t.store, t.io, names, 1, &number, error), -EUCLEAN);
+        open_namespace(TENANT_IDS, "a", "number=3\n");
+        open_namespace(TENANT_IDS, "b", "number=3\n");
+        assert_int_equal(tenant_ids_assign(t.store, t.io, names, 1, &number, error), -EUCLEAN);
         assert_int_equal(number, 77);
 }
 
@@ -160,7 +160,7 @@ static void a_number_that_cannot_be_written_is_not_given(void **state)
                                         .error = EIO,
                                         .first = 1,
                                         .count = FAULT_FOR_EVER });
-        assert_true(tenant_numbers_assign(t.store, t.io, names, 1, &number, error) < 0);
+        assert_true(tenant_ids_assign(t.store, t.io, names, 1, &number, error) < 0);
         assert_non_null(strstr(error, "numbers"));
         fault_set(NULL);
 }
@@ -168,7 +168,7 @@ static void a_number_that_cannot_be_written_is_not_given(void **state)
 static void test_R15_a_path_that_hangs_does_not_hold_up_the_start(void **state)
 {
         static const char *const names[] = { "red" };
-        struct store_path_stats st;
+        struct store_volume_stats st;
         char error[256] = "";
         uint16_t number = 77;
 
@@ -177,11 +177,11 @@ static void test_R15_a_path_that_hangs_does_not_hold_up_the_start(void **state)
         tiers_open(&t);
         fault_set(&(struct fault_plan){
                 .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
-        if (tenant_numbers_assign(t.store, t.io, names, 1, &number, error) < 0)
+        if (tenant_ids_assign(t.store, t.io, names, 1, &number, error) < 0)
                 fail_msg("%s", error);
         assert_int_equal(number, 1);
-        assert_true(store_get_path_stats(t.store, 0, &st));
-        assert_int_equal(st.state, STORE_PATH_BYPASSED);
+        assert_true(store_get_volume_stats(t.store, 0, &st));
+        assert_int_equal(st.state, STORE_VOLUME_BYPASSED);
 }
 
 /* --- chunks --- */

@@ -51,7 +51,7 @@ static struct {
         char *bufs[DEPTH];
         uint64_t hang_ms;
         uint32_t error_budget;
-        unsigned events[16], told; /* by enum store_path_event; all */
+        unsigned events[16], told; /* by enum store_volume_event; all */
         char text[512];            /* of the last one */
 } t;
 
@@ -59,7 +59,8 @@ static const uint64_t limit = 64 * MIB;
 
 /* --- opening and turning --- */
 
-static void on_path(void *userdata, unsigned path, enum store_path_event event, const char *text)
+static void on_volume(void *userdata, unsigned volume, enum store_volume_event event,
+                      const char *text)
 {
         t.events[event]++;
         t.told++;
@@ -82,7 +83,7 @@ static int try_open(const char *which, char error[static 512])
                 .hang_ms = t.hang_ms,
                 .error_budget = t.error_budget,
                 .reserve = 1 * MIB,
-                .on_path = on_path,
+                .on_volume = on_volume,
         };
         struct kio_params io = {
                 .backend = "posix",
@@ -94,7 +95,7 @@ static int try_open(const char *which, char error[static 512])
                 .piece_bytes = (uint64_t)DEPTH * ROOM,
                 .probe_fd = -1,
         };
-        int locks[STORE_MAX_PATHS], r;
+        int locks[STORE_MAX_VOLUMES], r;
 
         for (unsigned i = 0; which[i]; i++)
                 paths[i] = t.dirs[which[i] - '0'];
@@ -118,7 +119,7 @@ static int try_open(const char *which, char error[static 512])
 static void turn(void)
 {
         kio_reap(t.io);
-        store_turn(t.s);
+        store_iterate(t.s);
         kio_flush(t.io);
 }
 
@@ -167,21 +168,21 @@ static void wait_hits(uint64_t hits)
 }
 
 /* Until the path is in that state: what hangs is found by a tick. */
-static void wait_state(unsigned path, enum store_path_state state)
+static void wait_state(unsigned volume, enum store_volume_state state)
 {
         uint64_t end = clock_mono_ns() + WAIT_MS * UINT64_C(1000000);
-        struct store_path_stats st;
+        struct store_volume_stats st;
 
         for (;;) {
                 struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
 
                 turn();
                 store_tick(t.s);
-                assert_true(store_get_path_stats(t.s, path, &st));
+                assert_true(store_get_volume_stats(t.s, volume, &st));
                 if (st.state == state)
                         return;
                 if (clock_mono_ns() > end)
-                        fail_msg("path %u stays in state %d", path, st.state);
+                        fail_msg("path %u stays in state %d", volume, st.state);
                 poll(&p, 1, 5);
         }
 }
@@ -238,7 +239,7 @@ static void stop(void)
                 kio_flush(t.io);
                 wait_io();
                 kio_reap(t.io);
-                store_turn(t.s);
+                store_iterate(t.s);
         }
         t.s = store_close(t.s);
         t.io = kio_stop(t.io);
@@ -371,7 +372,7 @@ static unsigned count_hits(uint64_t from, uint64_t n)
 }
 
 /* The path it lies on, or PATHS. */
-static unsigned path_of(uint64_t i)
+static unsigned volume_of(uint64_t i)
 {
         struct key k = key_of(i);
         struct store_ref ref;
@@ -381,18 +382,18 @@ static unsigned path_of(uint64_t i)
         return ref.generation >> 28;
 }
 
-static uint64_t next_on(unsigned path, uint64_t from)
+static uint64_t next_on(unsigned volume, uint64_t from)
 {
         for (uint64_t i = from; i < MANY; i++)
-                if (path_of(i) == path)
+                if (volume_of(i) == volume)
                         return i;
-        fail_msg("nothing lies on path %u from %llu on", path, (unsigned long long)from);
+        fail_msg("nothing lies on path %u from %llu on", volume, (unsigned long long)from);
         return 0;
 }
 
-static uint64_t first_on(unsigned path)
+static uint64_t first_on(unsigned volume)
 {
-        return next_on(path, 0);
+        return next_on(volume, 0);
 }
 
 static int drop(uint64_t i)
@@ -440,28 +441,28 @@ static void device_done(struct store_device *req)
         container_of(req, struct device, req)->done = true;
 }
 
-static int device(void (*act)(struct store *s, struct store_device *req), unsigned path)
+static int device(void (*act)(struct store *s, struct store_device *req), unsigned volume)
 {
-        struct device d = { .req = { .path = path, .complete = device_done } };
+        struct device d = { .req = { .volume = volume, .complete = device_done } };
 
         act(t.s, &d.req);
         if (!d.done) {
-                struct store_path_stats st;
+                struct store_volume_stats st;
 
-                assert_true(store_get_path_stats(t.s, path, &st));
-                assert_int_equal(st.state,
-                                 act == store_resume ? STORE_PATH_RESUMING : STORE_PATH_SUSPENDED);
+                assert_true(store_get_volume_stats(t.s, volume, &st));
+                assert_int_equal(st.state, act == store_resume ? STORE_VOLUME_RESUMING
+                                                               : STORE_VOLUME_SUSPENDED);
                 wait_for(&d.done);
         }
         snprintf(t.text, sizeof(t.text), "%s", d.req.text);
         return d.req.result;
 }
 
-static struct store_path_stats stats_of(unsigned path)
+static struct store_volume_stats stats_of(unsigned volume)
 {
-        struct store_path_stats st = { 0 };
+        struct store_volume_stats st = { 0 };
 
-        assert_true(store_get_path_stats(t.s, path, &st));
+        assert_true(store_get_volume_stats(t.s, volume, &st));
         return st;
 }
 
@@ -484,7 +485,7 @@ static void chunks_are_spread_and_found_again(void **state)
         start("012");
         put_range(0, MANY);
         for (unsigned i = 0; i < PATHS; i++) {
-                struct store_path_stats st = stats_of(i);
+                struct store_volume_stats st = stats_of(i);
 
                 assert_string_equal(st.path, t.dirs[i]);
                 assert_in_range(st.stats.chunks, MANY / PATHS / 2, MANY / PATHS * 2);
@@ -563,7 +564,7 @@ static void a_path_that_is_left_out_takes_its_chunks_with_it(void **state)
         assert_int_equal(purge(), 0);
         stop();
         start("01");
-        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 1);
+        assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 1);
         assert_int_equal(count_hits(0, MANY), 0);
         put_range(0, MANY);
         stop();
@@ -573,7 +574,7 @@ static void a_path_that_is_left_out_takes_its_chunks_with_it(void **state)
         assert_int_equal(settle_drops(), 0);
         stop();
         start("01");
-        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 1);
+        assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 1);
         stop();
 }
 
@@ -595,8 +596,8 @@ static void a_store_of_one_path_carries_no_trace_of_sets(void **state)
                 assert_int_equal(*p, 0);
         for (unsigned i = 0; i < sizeof(sb.reserved); i++)
                 assert_int_equal(sb.reserved[i], 0);
-        assert_int_equal(sb.path_index, 0);
-        assert_int_equal(sb.path_count, 1);
+        assert_int_equal(sb.volume_index, 0);
+        assert_int_equal(sb.volume_count, 1);
 }
 
 /* --- who belongs together --- */
@@ -718,7 +719,7 @@ static void what_is_removed_while_a_path_is_away_does_not_come_back_with_it(void
                 } else {
                         stop();
                         start("012");
-                        assert_int_equal(stats_of(1).state, STORE_PATH_UP);
+                        assert_int_equal(stats_of(1).state, STORE_VOLUME_UP);
                 }
                 assert_false(has_namespace(name));
                 assert_false(has_namespace("other"));
@@ -751,10 +752,13 @@ static void a_removal_that_one_path_cannot_write_costs_that_path(void **state)
         start("01");
         assert_int_equal(open_namespace("name", &id), 0);
         settle();
-        fault_set(&(struct fault_plan){
-                .ops = 1u << KIO_WRITE, .path = 2, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
+                                        .volume = 2,
+                                        .kind = FAULT_ERROR,
+                                        .error = EIO,
+                                        .first = 1 });
         assert_int_equal(remove_namespace(id), 0);
-        assert_int_equal(stats_of(1).state, STORE_PATH_BYPASSED);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
         fault_set(NULL);
         settle();
         assert_int_equal(device(store_resume, 1), 0);
@@ -777,7 +781,7 @@ static void leave_the_last_path_without(bool is_removal)
         put_range(0, MANY);
         settle();
         fault_set(&(struct fault_plan){
-                .ops = 1u << KIO_WRITE, .path = 1, .kind = FAULT_NEVER, .first = 1 });
+                .ops = 1u << KIO_WRITE, .volume = 1, .kind = FAULT_NEVER, .first = 1 });
         r.req.id = id;
         if (is_removal)
                 store_namespace_remove(t.s, &r.req);
@@ -789,13 +793,16 @@ static void leave_the_last_path_without(bool is_removal)
                 turn();
         }
         assert_int_equal(device(store_suspend, 1), 0);
-        fault_set(&(struct fault_plan){
-                .ops = 1u << KIO_SYNC, .path = 1, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_SYNC,
+                                        .volume = 1,
+                                        .kind = FAULT_ERROR,
+                                        .error = EIO,
+                                        .first = 1 });
         fault_release();
         wait_for(is_removal ? &r.done : &p.done);
         assert_int_equal(fault_hits(), 1);
         assert_true((is_removal ? r.req.result : p.req.result) < 0);
-        assert_int_equal(stats_of(0).state, STORE_PATH_UP);
+        assert_int_equal(stats_of(0).state, STORE_VOLUME_UP);
         fault_set(NULL);
         assert_int_equal(purge(), 0);
         stop();
@@ -869,7 +876,7 @@ static void what_is_no_file_costs_its_path_only(void **state)
                         replace_file(2, names[i], kind);
                         refused("2", -EMEDIUMTYPE, "it is not a regular file");
                         start("02");
-                        assert_int_equal(stats_of(1).state, STORE_PATH_BYPASSED);
+                        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
                         assert_non_null(strstr(stats_of(1).reason, "it is not a regular file"));
                         assert_true(count_hits(0, MANY) > 0);
                         assert_int_equal(device(store_resume, 1), -EMEDIUMTYPE);
@@ -889,20 +896,20 @@ static void a_suspended_path_is_a_miss_and_comes_back_whole(void **state)
         on_0 = (unsigned)stats_of(0).stats.chunks;
         assert_int_equal(device(store_suspend, 1), 0);
         assert_int_equal(device(store_suspend, 1), STORE_EXISTS);
-        assert_int_equal(stats_of(1).state, STORE_PATH_SUSPENDED);
-        assert_int_equal(store_paths_up(t.s), 1);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_SUSPENDED);
+        assert_int_equal(store_volumes_up(t.s), 1);
         assert_int_equal(count_hits(0, MANY), on_0);
         put_range(MANY, MANY);
         assert_int_equal(count_hits(MANY, MANY), MANY);
         assert_int_equal(device(store_resume, 0), STORE_EXISTS);
         assert_int_equal(device(store_resume, 1), 0);
-        assert_int_equal(stats_of(1).state, STORE_PATH_UP);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_UP);
         assert_int_equal(count_hits(0, 2 * MANY), 2 * MANY);
         /* What went elsewhere is present, too. */
         for (uint64_t i = MANY; i < 2 * MANY; i++)
                 assert_int_equal(put(i), STORE_EXISTS);
-        assert_int_equal(t.events[STORE_PATH_IS_SUSPENDED], 1);
-        assert_int_equal(t.events[STORE_PATH_IS_RESUMED], 1);
+        assert_int_equal(t.events[STORE_VOLUME_IS_SUSPENDED], 1);
+        assert_int_equal(t.events[STORE_VOLUME_IS_RESUMED], 1);
         assert_int_equal(t.told, 2);
         assert_int_equal(stats().puts, 2 * MANY);
         stop();
@@ -939,7 +946,7 @@ static void a_path_that_cannot_be_told_the_namespaces_stays_away(void **state)
         signal(SIGXFSZ, SIG_DFL);
         assert_int_equal(r, -EFBIG);
         assert_non_null(strstr(t.text, "namespaces"));
-        assert_int_equal(stats_of(1).state, STORE_PATH_BYPASSED);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
 
         assert_int_equal(device(store_resume, 1), 0);
         assert_int_equal(count_hits(0, MANY), MANY);
@@ -951,10 +958,10 @@ static void verify_done(struct store_verify *req)
         req->complete = NULL;
 }
 
-static void verify(unsigned path)
+static void verify(unsigned volume)
 {
         struct store_verify req = {
-                .path = path, .max_chunks = 1000, .max_bytes = 64 * MIB, .complete = verify_done
+                .volume = volume, .max_chunks = 1000, .max_bytes = 64 * MIB, .complete = verify_done
         };
 
         assert_int_equal(store_verify(t.s, &req), 0);
@@ -1024,7 +1031,7 @@ static void what_is_counted_of_a_path_goes_on_when_it_is_resumed(void **state)
 
 static void suspending_waits_for_what_was_begun(void **state)
 {
-        struct device d = { .req = { .path = 0, .complete = device_done } };
+        struct device d = { .req = { .volume = 0, .complete = device_done } };
         struct put p[8];
 
         start("0");
@@ -1053,7 +1060,7 @@ static void what_was_purged_while_a_path_was_away_never_comes_back(void **state)
         assert_int_equal(device(store_suspend, 1), 0);
         assert_int_equal(purge(), 0);
         assert_int_equal(device(store_resume, 1), 0);
-        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 1);
+        assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 1);
         assert_int_equal(count_hits(0, MANY), 0);
 
         /* Found again by a start. */
@@ -1089,7 +1096,7 @@ static void what_was_dropped_while_a_path_was_away_never_comes_back(void **state
         assert_int_equal(drop(other), 0);
         assert_int_equal(settle_drops(), 0);
         assert_int_equal(device(store_resume, 1), 0);
-        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 0); /* it had nothing to do with that */
+        assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0); /* it had nothing to do with that */
         assert_int_equal(get(i), 0);
         assert_int_equal(device(store_suspend, 1), 0);
         assert_int_equal(drop(i), 0);
@@ -1148,10 +1155,10 @@ static void a_tombstone_does_not_outlive_a_put_that_was_under_way(void **state)
         }
 }
 
-/* The resume is under way until a turn. */
+/* The resume is under way until an iteration. */
 static void what_is_dropped_or_purged_during_a_resume_does_not_come_back(void **state)
 {
-        struct device d = { .req = { .path = 1, .complete = device_done } };
+        struct device d = { .req = { .volume = 1, .complete = device_done } };
         struct put settling = { .req = { .complete = put_done } };
         struct purge p = { .req = { .complete = purge_done } };
         uint64_t i;
@@ -1161,7 +1168,7 @@ static void what_is_dropped_or_purged_during_a_resume_does_not_come_back(void **
         i = first_on(1);
         assert_int_equal(device(store_suspend, 1), 0);
         store_resume(t.s, &d.req);
-        assert_int_equal(stats_of(1).state, STORE_PATH_RESUMING);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_RESUMING);
         assert_int_equal(drop(i), 0);
         store_settle_drops(t.s, &settling.req);
         wait_for(&settling.done);
@@ -1173,7 +1180,7 @@ static void what_is_dropped_or_purged_during_a_resume_does_not_come_back(void **
         put_range(MANY, MANY);
         stop();
         start("01");
-        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 0);
+        assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0);
         assert_int_equal(get(i), 0);
         assert_int_equal(count_hits(MANY, MANY), MANY);
 
@@ -1190,14 +1197,14 @@ static void what_is_dropped_or_purged_during_a_resume_does_not_come_back(void **
         put_range(0, MANY);
         stop();
         start("01");
-        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 0);
+        assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0);
         assert_int_equal(count_hits(0, MANY), MANY);
         stop();
 }
 
 static void a_drop_of_nothing_costs_no_path_what_it_has(void **state)
 {
-        struct device d = { .req = { .path = 1, .complete = device_done } };
+        struct device d = { .req = { .volume = 1, .complete = device_done } };
 
         start("01");
         put_range(0, MANY);
@@ -1207,11 +1214,11 @@ static void a_drop_of_nothing_costs_no_path_what_it_has(void **state)
         assert_int_equal(drop(MANY), STORE_MISS);
         assert_int_equal(settle_drops(), 0);
         wait_for(&d.done);
-        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 0);
+        assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0);
         assert_int_equal(count_hits(0, MANY), MANY);
         stop();
         start("01");
-        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 0);
+        assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0);
         assert_int_equal(count_hits(0, MANY), MANY);
         stop();
         start("0");
@@ -1258,11 +1265,11 @@ static void paths_that_were_used_apart_bring_back_nothing(void **state)
 }
 
 /* The device says that a write of the table failed; it did not. */
-static void lie_about_the_table(unsigned path)
+static void lie_about_the_table(unsigned volume)
 {
         settle();
         fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
-                                        .path = path + 1,
+                                        .volume = volume + 1,
                                         .kind = FAULT_LIES,
                                         .error = EIO,
                                         .first = 2 }); /* the first is the payload's */
@@ -1275,7 +1282,7 @@ static void what_failed_and_was_written_all_the_same_is_not_found(void **state)
         lie_about_the_table(0);
         assert_true(put(100) != 0);
         assert_int_equal(fault_hits(), 1);
-        assert_int_equal(stats_of(0).state, STORE_PATH_BYPASSED);
+        assert_int_equal(stats_of(0).state, STORE_VOLUME_BYPASSED);
         settle();
         assert_int_equal(device(store_resume, 0), 0);
         assert_int_equal(get(100), STORE_MISS);
@@ -1313,7 +1320,7 @@ static void what_was_put_elsewhere_after_a_lie_can_be_dropped(void **state)
         start("01");
         put_range(0, MANY);
         lie_about_the_table(0);
-        while (stats_of(0).state == STORE_PATH_UP)
+        while (stats_of(0).state == STORE_VOLUME_UP)
                 assert_int_equal(put(i++), 0);
         settle();
         fault_set(NULL);
@@ -1365,7 +1372,7 @@ static void no_drop_is_settled_before_the_note_of_it_is_written(void **state)
         assert_int_equal(device(store_suspend, 1), 0);
         settle();
         fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
-                                        .path = 1,
+                                        .volume = 1,
                                         .kind = FAULT_NEVER,
                                         .first = 1,
                                         .count = FAULT_FOR_EVER });
@@ -1397,7 +1404,7 @@ static void a_note_that_failed_is_written_for_the_next_who_asks(void **state)
         assert_int_equal(device(store_suspend, 1), 0);
         settle();
         fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
-                                        .path = 1,
+                                        .volume = 1,
                                         .kind = FAULT_ERROR,
                                         .error = EIO,
                                         .first = 1,
@@ -1409,7 +1416,7 @@ static void a_note_that_failed_is_written_for_the_next_who_asks(void **state)
         assert_int_equal(drop(i), 0);
         assert_int_equal(settle_drops(), 0);
         assert_int_equal(fault_hits(), 2);
-        assert_int_equal(stats_of(0).state, STORE_PATH_UP);
+        assert_int_equal(stats_of(0).state, STORE_VOLUME_UP);
         stop();
 }
 
@@ -1424,7 +1431,7 @@ static void die_amid_a_purge(void)
         put_range(0, MANY);
         settle();
         fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
-                                        .path = 2,
+                                        .volume = 2,
                                         .kind = FAULT_NEVER,
                                         .first = 1,
                                         .count = FAULT_FOR_EVER });
@@ -1452,7 +1459,7 @@ static void a_kill_amid_a_purge_costs_nothing_else(void **state)
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
         start("01");
-        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 0);
+        assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0);
         assert_int_equal(count_hits(0, MANY), MANY);
         stop();
 }
@@ -1474,7 +1481,7 @@ static void die_amid_a_removal(void)
         assert_int_equal(open_namespace(name, &id), 0);
         settle();
         fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
-                                        .path = 2,
+                                        .volume = 2,
                                         .kind = FAULT_NEVER,
                                         .first = 1,
                                         .count = FAULT_FOR_EVER });
@@ -1563,10 +1570,10 @@ static void an_open_of_what_is_being_removed_waits_and_makes_it_anew(void **stat
 
 /* --- failures --- */
 
-static void fail_path(unsigned path, unsigned ops, int error)
+static void fail_volume(unsigned volume, unsigned ops, int error)
 {
         fault_set(&(struct fault_plan){ .ops = ops,
-                                        .path = path + 1,
+                                        .volume = volume + 1,
                                         .kind = FAULT_ERROR,
                                         .error = error,
                                         .first = 1,
@@ -1581,7 +1588,7 @@ static void a_failing_path_is_bypassed_when_its_budget_is_spent(void **state)
         start("01");
         put_range(0, MANY);
         settle();
-        fail_path(1, 1u << KIO_READ, EIO);
+        fail_volume(1, 1u << KIO_READ, EIO);
         for (uint64_t i = 0; i < MANY; i++) {
                 int r = get(i);
 
@@ -1591,10 +1598,10 @@ static void a_failing_path_is_bypassed_when_its_budget_is_spent(void **state)
         }
         assert_int_equal(failed, 6);
         assert_int_equal(hits, stats_of(0).stats.chunks);
-        assert_int_equal(stats_of(1).state, STORE_PATH_BYPASSED);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
         assert_non_null(strstr(stats_of(1).reason, "error_budget"));
         assert_int_equal(stats_of(1).stats.read_errors, 6);
-        assert_int_equal(t.events[STORE_PATH_IS_BYPASSED], 1);
+        assert_int_equal(t.events[STORE_VOLUME_IS_BYPASSED], 1);
         assert_int_equal(t.told, 1);
         fault_set(NULL);
         settle(); /* its superblock is being marked: a call of the path, too */
@@ -1649,9 +1656,9 @@ static void a_put_that_fails_on_one_path_is_written_to_another(void **state)
 {
         start("01");
         settle();
-        fail_path(1, 1u << KIO_WRITE, EIO);
+        fail_volume(1, 1u << KIO_WRITE, EIO);
         put_range(0, 100);
-        assert_int_equal(stats_of(1).state, STORE_PATH_BYPASSED);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
         assert_int_equal(count_hits(0, 100), 100);
         assert_int_equal(stats_of(0).stats.chunks, 100);
         fault_set(NULL);
@@ -1670,14 +1677,14 @@ static void a_table_that_cannot_be_written_bypasses_the_path_at_once(void **stat
         settle();
         i = first_on(0);
         fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
-                                        .path = 1,
+                                        .volume = 1,
                                         .kind = FAULT_ERROR,
                                         .error = EIO,
                                         .first = 1,
                                         .count = 1 });
         assert_int_equal(drop(i), 0); /* a tombstone is all that is written */
         assert_int_equal(settle_drops(), 0);
-        assert_int_equal(stats_of(0).state, STORE_PATH_BYPASSED);
+        assert_int_equal(stats_of(0).state, STORE_VOLUME_BYPASSED);
         assert_non_null(strstr(stats_of(0).reason, "table"));
         fault_set(NULL);
         settle();
@@ -1694,16 +1701,16 @@ static void a_read_only_path_is_bypassed_and_a_full_one_is_not(void **state)
 {
         start("01");
         settle();
-        fail_path(1, 1u << KIO_WRITE, ENOSPC);
+        fail_volume(1, 1u << KIO_WRITE, ENOSPC);
         put_range(0, 60);
-        assert_int_equal(stats_of(1).state, STORE_PATH_UP);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_UP);
         assert_true(stats_of(1).full);
         assert_true(stats_of(1).full_refusals > 0);
-        assert_int_equal(t.events[STORE_PATH_IS_FULL], 1);
+        assert_int_equal(t.events[STORE_VOLUME_IS_FULL], 1);
         assert_int_equal(t.told, 1);
-        fail_path(1, 1u << KIO_WRITE, EROFS);
+        fail_volume(1, 1u << KIO_WRITE, EROFS);
         put_range(60, 60);
-        assert_int_equal(stats_of(1).state, STORE_PATH_BYPASSED);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
         assert_int_equal(count_hits(0, 120), 120);
         fault_set(NULL);
         stop();
@@ -1716,7 +1723,7 @@ static void with_its_only_path_bypassed_the_store_answers_misses(void **state)
         start("0");
         put_range(0, 20);
         settle();
-        fail_path(0, 1u << KIO_WRITE, EROFS);
+        fail_volume(0, 1u << KIO_WRITE, EROFS);
         assert_int_equal(put(100), -EROFS);
         assert_true(stats().bypassed);
         assert_int_equal(put(101), STORE_BYPASSED);
@@ -1757,12 +1764,12 @@ static void a_start_without_one_of_its_paths_goes_on(void **state)
         assert_int_equal(rename(t.dirs[1], t.dirs[2]), 0);
         close(open(t.dirs[1], O_WRONLY | O_CREAT, 0600)); /* no directory: it cannot be opened */
         start("01");
-        assert_int_equal(t.events[STORE_PATH_IS_BYPASSED], 1);
-        assert_int_equal(stats_of(1).state, STORE_PATH_BYPASSED);
+        assert_int_equal(t.events[STORE_VOLUME_IS_BYPASSED], 1);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
         assert_int_equal(count_hits(0, MANY), on_0);
         put_range(MANY, 50);
         assert_true(device(store_resume, 1) < 0);
-        assert_int_equal(stats_of(1).state, STORE_PATH_BYPASSED);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
         assert_int_equal(unlink(t.dirs[1]), 0);
         assert_int_equal(rename(t.dirs[2], t.dirs[1]), 0);
         assert_int_equal(device(store_resume, 1), 0);
@@ -1806,13 +1813,13 @@ static void calls_released(struct kio_request *req)
 }
 
 /* Superblocks of the path are written after this. */
-static void hold_calls(unsigned path)
+static void hold_calls(unsigned volume)
 {
         held.done = false;
         sem_init(&held.end, 0, 0);
         held.req = (struct kio_request){ .op = KIO_CALL,
                                          .class = KIO_CLASS_PUT,
-                                         .path = path + 1,
+                                         .volume = volume + 1,
                                          .call = wait_for_end,
                                          .complete = calls_released };
         list_init(&held.req.node);
@@ -1839,7 +1846,7 @@ static void a_path_that_is_added_by_a_resume_is_written_down_first(void **state)
         stop();
         close(open(t.dirs[2], O_WRONLY | O_CREAT, 0600));
         start("012");
-        assert_int_equal(stats_of(2).state, STORE_PATH_BYPASSED);
+        assert_int_equal(stats_of(2).state, STORE_VOLUME_BYPASSED);
         assert_int_equal(unlink(t.dirs[2]), 0);
         settle();
 
@@ -1853,24 +1860,24 @@ static void a_path_that_is_added_by_a_resume_is_written_down_first(void **state)
         signal(SIGXFSZ, SIG_DFL);
         assert_int_equal(r, -EFBIG);
         assert_non_null(strstr(stats_of(2).reason, "the superblock of"));
-        assert_int_equal(superblock_of(2).path_count, 0);
+        assert_int_equal(superblock_of(2).volume_count, 0);
 
         hold_calls(1);
-        d = (struct device){ .req = { .path = 2, .complete = device_done } };
+        d = (struct device){ .req = { .volume = 2, .complete = device_done } };
         store_resume(t.s, &d.req);
-        while (!d.done && superblock_of(0).path_count < 3)
+        while (!d.done && superblock_of(0).volume_count < 3)
                 turn();
         for (unsigned i = 0; i < 100; i++)
                 turn();
         assert_false(d.done);
-        assert_int_equal(superblock_of(1).path_count, 2);
-        assert_int_equal(superblock_of(2).path_count, 0);
+        assert_int_equal(superblock_of(1).volume_count, 2);
+        assert_int_equal(superblock_of(2).volume_count, 0);
         release_calls();
         wait_for(&d.done);
         assert_int_equal(d.req.result, 0);
-        assert_int_equal(superblock_of(1).path_count, 3);
-        assert_int_equal(superblock_of(2).path_count, 3);
-        assert_int_equal(superblock_of(2).path_index, 2);
+        assert_int_equal(superblock_of(1).volume_count, 3);
+        assert_int_equal(superblock_of(2).volume_count, 3);
+        assert_int_equal(superblock_of(2).volume_index, 2);
         put_range(MANY, MANY);
         assert_true(stats_of(2).stats.chunks > 0);
         assert_int_equal(count_hits(0, 2 * MANY), 2 * MANY);
@@ -1882,10 +1889,10 @@ static void a_path_that_is_added_by_a_resume_is_written_down_first(void **state)
         assert_int_equal(purge(), 0);
         stop();
         start("014");
-        assert_int_equal(superblock_of(4).path_index, 3);
+        assert_int_equal(superblock_of(4).volume_index, 3);
         stop();
         start("0134");
-        assert_int_equal(t.events[STORE_PATH_IS_EMPTIED], 1);
+        assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 1);
         assert_int_equal(count_hits(0, 2 * MANY), 0);
         stop();
 }
@@ -1902,9 +1909,9 @@ static void a_stop_ends_a_resume_that_waits_for_a_number(void **state)
         assert_int_equal(unlink(t.dirs[2]), 0);
         settle();
         hold_calls(1);
-        d = (struct device){ .req = { .path = 2, .complete = device_done } };
+        d = (struct device){ .req = { .volume = 2, .complete = device_done } };
         store_resume(t.s, &d.req);
-        while (!d.done && superblock_of(0).path_count < 3)
+        while (!d.done && superblock_of(0).volume_count < 3)
                 turn();
         assert_false(d.done);
         store_stop(t.s);
@@ -1913,7 +1920,7 @@ static void a_stop_ends_a_resume_that_waits_for_a_number(void **state)
         release_calls();
         stop();
         start("012");
-        assert_int_equal(store_paths_up(t.s), 3);
+        assert_int_equal(store_volumes_up(t.s), 3);
         stop();
 }
 
@@ -1955,7 +1962,7 @@ static void test_R15_a_path_that_hangs_is_bypassed_and_keeps_its_buffers(void **
         assert_int_equal(drop(homed_on_1), 0);
         settle();
         fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ | 1u << KIO_WRITE | 1u << KIO_SYNC,
-                                        .path = 2,
+                                        .volume = 2,
                                         .kind = FAULT_NEVER,
                                         .first = 1,
                                         .count = FAULT_FOR_EVER });
@@ -1967,7 +1974,7 @@ static void test_R15_a_path_that_hangs_is_bypassed_and_keeps_its_buffers(void **
         wait_hits(2);
         /* The other path goes on meanwhile. */
         assert_int_equal(get(on_0) == 0 || g.abandoned, true);
-        wait_state(1, STORE_PATH_BYPASSED);
+        wait_state(1, STORE_VOLUME_BYPASSED);
         assert_non_null(strstr(stats_of(1).reason, "io.hang"));
         assert_true(g.abandoned);
         assert_false(g.done);
@@ -1997,7 +2004,7 @@ static void test_R15_a_path_that_hangs_is_bypassed_and_keeps_its_buffers(void **
         assert_int_equal(count_hits(0, MANY), 0); /* purged */
         put_range(0, 50);
         assert_int_equal(count_hits(0, 50), 50);
-        assert_int_equal(t.events[STORE_PATH_IS_BYPASSED], 1);
+        assert_int_equal(t.events[STORE_VOLUME_IS_BYPASSED], 1);
         stop();
         start("01");
         assert_int_equal(count_hits(0, MANY), 50);
@@ -2006,7 +2013,7 @@ static void test_R15_a_path_that_hangs_is_bypassed_and_keeps_its_buffers(void **
 
 static void test_R15_a_suspend_does_not_wait_for_a_device_that_hangs(void **state)
 {
-        struct device d = { .req = { .path = 0, .complete = device_done } };
+        struct device d = { .req = { .volume = 0, .complete = device_done } };
         struct put p;
 
         t.hang_ms = 200;
@@ -2017,7 +2024,7 @@ static void test_R15_a_suspend_does_not_wait_for_a_device_that_hangs(void **stat
         assert_int_equal(put_begin(&p, 1, t.bufs[0]), 0);
         wait_hits(1);
         store_suspend(t.s, &d.req);
-        wait_state(0, STORE_PATH_BYPASSED);
+        wait_state(0, STORE_VOLUME_BYPASSED);
         assert_true(d.done);
         assert_true(d.req.result < 0);
         assert_true(p.abandoned);

@@ -22,14 +22,14 @@ union message {
         struct wire_hello hello;
         struct wire_batch batch;
         struct wire_namespace namespace;
-        struct wire_lane lane;
+        struct wire_staging staging;
         struct wire_list list;
         struct wire_purge purge;
         struct wire_report_request report;
         struct wire_verify verify;
         struct wire_device device;
-        struct wire_donate donate;
-        struct wire_withdraw withdraw;
+        struct wire_register register_buffer;
+        struct wire_unregister unregister_buffer;
         struct wire_namespaces namespaces;
         struct wire_namespace_remove remove;
         uint8_t bytes[WIRE_MAX_MESSAGE + 64];
@@ -173,9 +173,9 @@ static void minimal(union message *m, unsigned op)
         case WIRE_NAMESPACE:
                 open_namespace(m, "n", "");
                 break;
-        case WIRE_LANE:
+        case WIRE_STAGING:
                 memset(m, 0, sizeof(*m));
-                m->hdr = (struct wire_hdr){ .len = sizeof(m->lane), .op = WIRE_LANE };
+                m->hdr = (struct wire_hdr){ .len = sizeof(m->staging), .op = WIRE_STAGING };
                 break;
         case WIRE_LIST:
                 memset(m, 0, sizeof(*m));
@@ -203,17 +203,19 @@ static void minimal(union message *m, unsigned op)
                                                            .op = WIRE_DEVICE },
                                                   .action = WIRE_DEVICE_SUSPEND };
                 break;
-        case WIRE_DONATE:
+        case WIRE_REGISTER:
                 memset(m, 0, sizeof(*m));
-                m->donate = (struct wire_donate){
-                        .hdr = { .len = sizeof(m->donate), .op = WIRE_DONATE }, .bytes = 4096
-                };
+                m->register_buffer =
+                        (struct wire_register){ .hdr = { .len = sizeof(m->register_buffer),
+                                                         .op = WIRE_REGISTER },
+                                                .bytes = 4096 };
                 break;
-        case WIRE_WITHDRAW:
+        case WIRE_UNREGISTER:
                 memset(m, 0, sizeof(*m));
-                m->withdraw = (struct wire_withdraw){
-                        .hdr = { .len = sizeof(m->withdraw), .op = WIRE_WITHDRAW }, .region = 1
-                };
+                m->unregister_buffer =
+                        (struct wire_unregister){ .hdr = { .len = sizeof(m->unregister_buffer),
+                                                           .op = WIRE_UNREGISTER },
+                                                  .region = 1 };
                 break;
         case WIRE_NAMESPACES:
                 list_namespaces(m, "", "", 1);
@@ -769,7 +771,7 @@ static void shared_pieces_are_looked_at_once(void **state)
         }
 }
 
-static void a_stretch_to_donate_has_an_end(void **state)
+static void a_stretch_to_register_has_an_end(void **state)
 {
         static const struct {
                 uint64_t offset, bytes;
@@ -788,26 +790,26 @@ static void a_stretch_to_donate_has_an_end(void **state)
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-                minimal(&m, WIRE_DONATE);
-                m.donate.offset = cases[i].offset;
-                m.donate.bytes = cases[i].bytes;
+                minimal(&m, WIRE_REGISTER);
+                m.register_buffer.offset = cases[i].offset;
+                m.register_buffer.bytes = cases[i].bytes;
                 if (cases[i].good)
                         assert_accepted(&m);
                 else
                         assert_refused(&m);
         }
-        minimal(&m, WIRE_WITHDRAW);
-        m.withdraw.region = UINT32_MAX; /* no such region: that is answered */
+        minimal(&m, WIRE_UNREGISTER);
+        m.unregister_buffer.region = UINT32_MAX; /* no such region: that is answered */
         assert_accepted(&m);
-        m.withdraw.reserved = 1;
+        m.unregister_buffer.reserved = 1;
         assert_refused(&m);
 }
 
-static void only_donate_carries_a_descriptor(void **state)
+static void only_register_carries_a_descriptor(void **state)
 {
         for (unsigned op = 0; op < WIRE_OP_END + 10u; op++)
-                assert_int_equal(wire_request_fds(op), op == WIRE_DONATE);
-        assert_int_equal(wire_request_fds(WIRE_DONATE | WIRE_REPLY), 0);
+                assert_int_equal(wire_request_fds(op), op == WIRE_REGISTER);
+        assert_int_equal(wire_request_fds(WIRE_REGISTER | WIRE_REPLY), 0);
         assert_int_equal(wire_request_fds(UINT32_MAX), 0);
 }
 
@@ -1015,7 +1017,7 @@ static void lists_purges_and_reports_are_in_range(void **state)
         assert_refused(&m);
 
         minimal(&m, WIRE_VERIFY);
-        m.verify.path = m.verify.segment = m.verify.slot = UINT32_MAX;
+        m.verify.volume = m.verify.segment = m.verify.slot = UINT32_MAX;
         m.verify.max_bytes = UINT64_MAX;
         m.verify.max_chunks = WIRE_MAX_VERIFY_CHUNKS;
         assert_accepted(&m);
@@ -1028,7 +1030,7 @@ static void lists_purges_and_reports_are_in_range(void **state)
         assert_refused(&m);
 
         minimal(&m, WIRE_DEVICE);
-        m.device.path = UINT32_MAX;
+        m.device.volume = UINT32_MAX;
         m.device.action = WIRE_DEVICE_RESUME;
         assert_accepted(&m);
         m.device.action++;
@@ -1227,8 +1229,8 @@ int main(void)
                 cmocka_unit_test(no_piece_is_empty_and_their_sum_does_not_overflow),
                 cmocka_unit_test(keys_share_pieces_and_each_is_held_to_its_own),
                 cmocka_unit_test(shared_pieces_are_looked_at_once),
-                cmocka_unit_test(a_stretch_to_donate_has_an_end),
-                cmocka_unit_test(only_donate_carries_a_descriptor),
+                cmocka_unit_test(a_stretch_to_register_has_an_end),
+                cmocka_unit_test(only_register_carries_a_descriptor),
                 cmocka_unit_test(hello_is_exact),
                 cmocka_unit_test(a_client_name_is_printable_and_padded),
                 cmocka_unit_test(namespaces_are_exact),

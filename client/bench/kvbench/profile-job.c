@@ -243,7 +243,7 @@ static int check_daemon(struct run *run)
         if (run->own_daemon)
                 return EXIT_OK;
         snprintf(run->where, sizeof(run->where), "at %s, on %s", ctl_socket_name(run->ctl),
-                 run->facts.store_path);
+                 run->facts.store_volume_path);
         if (!checked_mul(run->job.n_blocks, stride(run), &need))
                 need = UINT64_MAX;
         if (need > run->facts.limit_bytes - run->facts.limit_bytes / 32) {
@@ -266,15 +266,15 @@ static const char *place_for_raw(struct run *run)
                 return filepath(run);
         if (run->own_daemon)
                 return run->embedded.directory;
-        if (access(run->facts.store_path, W_OK | X_OK) == 0)
-                return run->facts.store_path;
-        if (stat(run->facts.store_path, &store) == 0 && stat(embedded_parent(), &other) == 0 &&
-            store.st_dev == other.st_dev)
+        if (access(run->facts.store_volume_path, W_OK | X_OK) == 0)
+                return run->facts.store_volume_path;
+        if (stat(run->facts.store_volume_path, &store) == 0 &&
+            stat(embedded_parent(), &other) == 0 && store.st_dev == other.st_dev)
                 return embedded_parent();
         snprintf(run->note, sizeof(run->note),
                  "RAW was not measured: %s is not for this user to write to; --filepath names a "
                  "directory on the same disk",
-                 run->facts.store_path);
+                 run->facts.store_volume_path);
         return NULL;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A client of the side KVCACHE: runs in a thread of its own, and owns its connection, the places of
- * the lane that it writes from, and the requests on their way.
+ * the staging area that it writes from, and the requests on their way.
  *
  * It keeps up to `depth` blocks on their way, a request for each piece. A request that is lost,
  * refused or incomplete ends the job: this measures, and a figure with holes in it is none. */
@@ -14,7 +14,7 @@
 #include "through.h"
 
 enum {
-        DRAIN_MAX = 64,
+        REAP_MAX = 64,
         LOOK_MS = 100, /* between two looks at whether to stop */
         PLACE_ALIGN = 64,
         MOST_PLACES = 256,
@@ -56,7 +56,7 @@ void through_client_free(void *userdata)
         free(c);
 }
 
-/* As many places as the depth wants, or the lane has. */
+/* As many places as the depth wants, or the staging area has. */
 static int client_take_places(struct client *c)
 {
         struct profile *p = c->profile;
@@ -240,7 +240,7 @@ int through_client_move(void *userdata, const struct profile_work *work)
 {
         struct client *c = userdata;
         struct profile *p = c->profile;
-        struct kvcache_completion done[DRAIN_MAX];
+        struct kvcache_completion done[REAP_MAX];
         uint64_t on_way = 0, last = profile_now_ns(), depth = c->through->side.depth;
         size_t next = 0;
         int r;
@@ -262,7 +262,7 @@ int through_client_move(void *userdata, const struct profile_work *work)
                                 return r;
                         on_way += work->pieces[next++].count;
                 }
-                n = kvcache_reap(c->kv, done, DRAIN_MAX, LOOK_MS);
+                n = kvcache_reap(c->kv, done, REAP_MAX, LOOK_MS);
                 if (n < 0)
                         return profile_fail(p, "the daemon went away: %s", kvcache_error(c->kv));
                 if (profile_should_stop(p))

@@ -59,7 +59,7 @@ int through_facts(struct kvcache *kv, struct through_facts *ret, char *ret_error
         io = cJSON_GetObjectItemCaseSensitive(status, "io");
         store = cJSON_GetObjectItemCaseSensitive(status, "store");
         if (!io || !store) {
-                snprintf(ret_error, room, "the daemon's status makes no sense");
+                snprintf(ret_error, room, "the daemon's status is malformed");
                 return -EBADMSG;
         }
         *ret = (struct through_facts){
@@ -73,7 +73,7 @@ int through_facts(struct kvcache *kv, struct through_facts *ret, char *ret_error
         text_at(io, "backend", ret->backend, sizeof(ret->backend));
         paths = cJSON_GetObjectItemCaseSensitive(store, "path");
         if (cJSON_GetArraySize(paths) > 0)
-                snprintf(ret->store_path, sizeof(ret->store_path), "%s",
+                snprintf(ret->store_volume_path, sizeof(ret->store_volume_path), "%s",
                          cJSON_GetStringValue(cJSON_GetArrayItem(paths, 0)));
         return 0;
 }
@@ -244,19 +244,20 @@ int through_open_namespace(struct profile *p, struct kvcache *kv, uint32_t *ret)
         return 0;
 }
 
-/* How large are lanes, and does a block fit? */
-static int look_at_lane(struct through *t, struct profile *p, struct kvcache_info *ret)
+/* How large are staging areas, and does a block fit? */
+static int look_at_staging(struct through *t, struct profile *p, struct kvcache_info *ret)
 {
         struct kvcache *kv = t->options.kv;
         void *place;
         int r = kvcache_staging_acquire(kv, p->job->io_size, &place);
 
         if (r == -E2BIG || r == -ENOBUFS)
-                return profile_fail(p,
-                                    "a block of %" PRIu64
-                                    " bytes does not fit the daemon's lanes: memory.lane is too "
-                                    "small",
-                                    p->job->io_size);
+                return profile_fail(
+                        p,
+                        "a block of %" PRIu64
+                        " bytes does not fit the daemon's staging areas: memory.staging is too "
+                        "small",
+                        p->job->io_size);
         if (r < 0)
                 return profile_fail(p, "no memory to write from: %s", kvcache_error(kv));
         kvcache_staging_release(kv, place);
@@ -291,7 +292,7 @@ int through_open(struct through *t, struct profile *p, const struct through_opti
         if (!t->results)
                 return profile_fail(p, "out of memory");
         if (job->write) {
-                r = look_at_lane(t, p, &info);
+                r = look_at_staging(t, p, &info);
                 if (r < 0)
                         return r;
         }

@@ -2,8 +2,8 @@
 /* The side KVCACHE: blocks through the daemon, as an engine would move them.
  *
  * Each client is a connection. A piece is one request, a part of a user's chain. Written: from the
- * lane, answered when the daemon has written them. Read: mapped, in place; leases are held until
- * the window has been checked.
+ * staging area, answered when the daemon has written them. Read: mapped, in place; leases are held
+ * until the window has been checked.
  *
  * through_open() takes a connection for what goes around the passes (dropping, waiting until the
  * daemon is at rest, looking what there is); it stays its owner's. */
@@ -27,8 +27,8 @@ struct through {
 
 /* What a daemon says of itself. */
 struct through_facts {
-        char backend[32];     /* "io_uring", "posix" */
-        char store_path[512]; /* the first of them */
+        char backend[32];            /* "io_uring", "posix" */
+        char store_volume_path[512]; /* the first of them */
         bool direct;
         uint64_t pool_bytes, limit_bytes, max_chunk_bytes;
         unsigned depth; /* I/Os at the device, of all its workers */

@@ -272,7 +272,7 @@ int room_acquire(struct volume *v, uint32_t chunk, unsigned class)
         if (fits != 0)
                 return fits;
         if (v->used_slots >= table_capacity(v->table)) {
-                ring_turn(v);
+                ring_iterate(v);
                 if (ring_is_growing(v))
                         return ROOM_WAIT;
                 if (!room_evict_any(v, class))

@@ -5,7 +5,7 @@
  * A chunk whose put is in flight is not found, listed or dropped yet. Lists and walks go by the
  * number of the record, and look at a bounded number of them at a time. Loop thread. */
 #include "checked.h"
-#include "prefetch.h"
+#include "warm.h"
 #include "store/volume/internal.h"
 #include "store/volume/scrub.h"
 
@@ -57,12 +57,12 @@ uint64_t volume_displaced(const struct volume *v)
         return v->displaced;
 }
 
-void volume_prefetch(const struct volume *v, uint64_t hash, unsigned step)
+void volume_warm(const struct volume *v, uint64_t hash, unsigned step)
 {
-        index_prefetch(v->index, hash, step);
+        index_warm(v->index, hash, step);
 }
 
-void volume_prefetch_touch(const struct volume *v, struct store_ref ref, unsigned step)
+void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned step)
 {
         if (ref.index >= index_high(v->index))
                 return;
@@ -70,10 +70,10 @@ void volume_prefetch_touch(const struct volume *v, struct store_ref ref, unsigne
                 const struct chunk *c = volume_chunk_at(v, ref.index);
 
                 /* From its sequence to its flags: a touch looks at no more. */
-                prefetch((const char *)&c->crc + sizeof(c->crc));
-                prefetch((const char *)c->parent - 1);
+                warm((const char *)&c->crc + sizeof(c->crc));
+                warm((const char *)c->parent - 1);
         }
-        evict_prefetch(v->evict, ref.index, step);
+        evict_warm(v->evict, ref.index, step);
 }
 
 void volume_touch(struct volume *v, struct store_ref ref)

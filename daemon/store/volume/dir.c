@@ -336,8 +336,8 @@ static int make_superblock(struct dir *d, const uint8_t *set, unsigned index, un
                 .magic = DISK_SUPERBLOCK_MAGIC,
                 .version = DISK_VERSION,
                 .created_ms = clock_unix_ms(),
-                .path_index = (uint16_t)index,
-                .path_count = (uint16_t)count,
+                .volume_index = (uint16_t)index,
+                .volume_count = (uint16_t)count,
                 .clean = 1,
         };
         if (set)
@@ -403,11 +403,11 @@ static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
                                    "ro_compat %#llx)",
                                    d->path, (unsigned long long)(best->incompat & ~DISK_INCOMPAT),
                                    (unsigned long long)(best->ro_compat & ~DISK_RO_COMPAT));
-        if (best->path_index >= best->path_count)
+        if (best->volume_index >= best->volume_count)
                 return store_error(ret_error, -EPROTO,
                                    "%s/" NAME_SUPERBLOCK
                                    ": says that it is path %u of a store of %u: damaged",
-                                   d->path, best->path_index + 1u, best->path_count);
+                                   d->path, best->volume_index + 1u, best->volume_count);
         d->superblock = *best;
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
                 if (memcmp(&copies[i], best, sizeof(*best)) == 0)

@@ -48,13 +48,13 @@ struct disk_superblock {
         uint64_t limit;                /* 72  as last opened */
         uint64_t segment_bytes; /* 80  of new segments, as last opened; each segment has its file's
                                    size */
-        uint16_t path_index;    /* 88  this path's number in its set */
-        uint16_t path_count;    /* 90  numbers that the set has given out */
+        uint16_t volume_index;  /* 88  this path's number in its set */
+        uint16_t volume_count;  /* 90  numbers that the set has given out */
         uint32_t clean;         /* 92  1: closed properly */
         uint8_t set[DISK_UUID_BYTES]; /* 96  the same on all paths of a store of several; zero:
                                     it never had more than one */
         uint64_t set_limit;           /* 112  of all paths together, when `limit` was computed */
-        uint32_t set_paths;           /* 120  configured then; 0: it was not */
+        uint32_t set_volumes;         /* 120  configured then; 0: it was not */
         uint32_t away;          /* 124  1: left aside while others of the set went on: they know
                                    what was purged since */
         uint32_t unsynced;      /* 128  1: a sync has failed since the last start: any number of the

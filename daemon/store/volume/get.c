@@ -83,7 +83,7 @@ static void get_read(struct volume *v, struct store_get *req)
         req->io = (struct kio_request){
                 .op = KIO_READ,
                 .class = KIO_CLASS_GET,
-                .path = v->kio_path,
+                .volume = v->kio_volume,
                 .fd = v->segments[c->slab]->fd,
                 .offset = chunk_offset(v, c),
                 .buf = req->buf,

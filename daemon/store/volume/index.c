@@ -16,7 +16,7 @@
 #include "base/pages.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "prefetch.h"
+#include "warm.h"
 #include "store/volume/index.h"
 
 struct index {
@@ -219,17 +219,17 @@ uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct 
         return INDEX_NONE;
 }
 
-void index_prefetch(const struct index *ix, uint64_t hash, unsigned step)
+void index_warm(const struct index *ix, uint64_t hash, unsigned step)
 {
         const uint32_t *bucket = bucket_of(ix, (uint32_t)hash);
 
         if (step == 0) {
-                prefetch(bucket);
+                warm(bucket);
         } else if (*bucket != 0) {
                 const struct chunk *c = &ix->chunks[*bucket - 1];
 
-                prefetch(c);
-                prefetch((const char *)(c + 1) - 1);
+                warm(c);
+                warm((const char *)(c + 1) - 1);
         }
 }
 

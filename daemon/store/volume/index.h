@@ -24,7 +24,7 @@ enum chunk_flags {
         CHUNK_USED = 1,      /* the record is one */
         CHUNK_LINKED = 2,    /* index_find() finds it */
         CHUNK_PENDING = 4,   /* a put in flight: only a second put may see it */
-        CHUNK_DISPLACED = 8, /* its home is another path of the store */
+        CHUNK_DISPLACED = 8, /* its home is another volume of the store */
 };
 
 enum {
@@ -79,7 +79,7 @@ void index_unlink(struct index *ix, uint32_t i);
 uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct key *key,
                     uint64_t hash);
 /* For many look-ups in a row: step 0 for all of them, then step 1, then index_find(). */
-void index_prefetch(const struct index *ix, uint64_t hash, unsigned step);
+void index_warm(const struct index *ix, uint64_t hash, unsigned step);
 struct chunk *index_chunk(const struct index *ix, uint32_t i);
 
 uint32_t index_max(const struct index *ix);

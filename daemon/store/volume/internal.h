@@ -4,7 +4,7 @@
  *
  *   run.c         turn, stop, rest, close
  *   open.c        prepare, make, open
- *   join.c        what it must know of the other paths before it is used
+ *   join.c        what it must know of the other volumes before it is used
  *   errors.c      errors and their budget; a full file system; a device that hangs
  *   superblock.c  what the superblock of a volume in use says of it
  *   namespaces.c  namespaces, as the store sees them; purges
@@ -45,13 +45,13 @@ enum {
         STORE_RING_MIN_PAGES = 64,
         STORE_RING_STEP_PAGES = 16, /* it grows by multiples of this */
         STORE_RING_ENTRIES = 3,     /* a slot */
-        STORE_SEGMENTS_AHEAD = 2,
-        STORE_AHEAD_PART = 3, /* of the limit; but not more than STORE_AHEAD_MAX */
+        STORE_SEGMENTS_PREFORMATTED = 2,
+        STORE_PREFORMATTED_PART = 3, /* of the limit; but not more than STORE_PREFORMATTED_MAX */
         STORE_PREWRITE_BYTES = 1024 * 1024,
         STORE_MAX_PASSED = 1024, /* pinned chunks that a search for a victim passes over */
 };
 
-#define STORE_AHEAD_MAX (UINT64_C(4) << 30)
+#define STORE_PREFORMATTED_MAX (UINT64_C(4) << 30)
 
 /* An entry on its way to the table. */
 struct table_work {
@@ -97,8 +97,8 @@ struct volume {
         struct dir *dir;
         struct kio *io;
         struct volume_ops ops;
-        unsigned number;   /* among the store's paths */
-        unsigned kio_path; /* what kio knows it by */
+        unsigned number;     /* among the store's volumes */
+        unsigned kio_volume; /* what kio knows it by */
         bool open, stopping, bypassed;
         bool abandoned;   /* its device hangs */
         char reason[192]; /* of being bypassed */
@@ -113,7 +113,7 @@ struct volume {
         uint64_t names_errors;             /* of the namespaces files, seen so far */
         bool full;                         /* its file system is, as far as it was asked */
         uint64_t full_ns, full_refusals;   /* last, and how often */
-        uint64_t displaced;                /* chunks whose home is another path */
+        uint64_t displaced;                /* chunks whose placement is another volume */
         const struct store_watch *watch;   /* NULL: nobody wants to know */
 
         struct index *index;
@@ -144,7 +144,7 @@ struct volume {
         struct segment *formatting; /* being made; NULL: none is */
         struct kio_request format_io, prewrite_io, grow_io;
         struct segment *prewriting;
-        uint64_t quiet_from_ns; /* when prewriting may go on; 0: the path is in use */
+        uint64_t quiet_from_ns; /* when prewriting may go on; 0: the volume is in use */
         void *zeros;
         struct tenant_room *tenants; /* by number, all that there can be; touched as they come */
         uint64_t cut_slots;          /* in segments that have a class */
@@ -323,7 +323,7 @@ void segment_note_cut(struct volume *v, uint32_t slab);
 /* The record of the hand-over, and what came of its write. */
 void handover_entry(const struct segment *seg, struct disk_entry *ret);
 void handover_written(struct segment *seg, int r);
-/* When prewriting goes on if the path stays quiet; 0: never by itself. */
+/* When prewriting goes on if the volume stays quiet; 0: never by itself. */
 uint64_t segments_deadline_ns(const struct volume *v);
 /* Lets puts use the next segment, though it is not prewritten yet. */
 bool segments_add_next(struct volume *v);
@@ -331,9 +331,9 @@ bool segments_add_next(struct volume *v);
 bool segments_format_next(struct volume *v, uint64_t slot_bytes);
 /* The same, now: for opening. */
 int segments_format_now(struct volume *v);
-void segments_turn(struct volume *v);
+void segments_iterate(struct volume *v);
 bool ring_is_growing(const struct volume *v);
-void ring_turn(struct volume *v);
+void ring_iterate(struct volume *v);
 /* The table has no write in flight: what has been grown can be used. */
 void ring_use_growth(struct volume *v);
 /* Its slab is empty: takes it out of use for good. */
@@ -348,10 +348,10 @@ void sequence_reserved(struct volume *v);
 /* So it has, or not, as a mark. */
 void sequence_marked(struct volume *v, int r);
 /* Raises the ceilings in time. A volume that cannot is bypassed before it reaches them. */
-void sequence_turn(struct volume *v);
+void sequence_iterate(struct volume *v);
 
 /* sync.c */
-void sync_turn(struct volume *v);
+void sync_iterate(struct volume *v);
 /* A sync of the table or of a segment has: no promise is kept from here on. */
 void sync_note_failed(struct volume *v, int64_t r);
 void sync_mark_dirty(struct segment *seg);
@@ -359,4 +359,4 @@ void sync_want(struct segment *seg);
 void sync_want_all(struct volume *v);
 
 /* recovery.c */
-int recover(struct volume *v, char ret_error[static STORE_ERROR_BYTES]);
+int recovery_run(struct volume *v, char ret_error[static STORE_ERROR_BYTES]);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A volume among those of the other paths: what it must know of them before it is used, and what
+/* A volume among those of the other volumes: what it must know of them before it is used, and what
  * they ask it. If it has missed something all that it found is forgotten, and if it has missed the
  * removal of a namespace, so are those that the others do not have; then it takes what the set has
  * written down, the next id and the namespaces that it lacks, in one write.
  *
  * Blocks, on the threads that volume_open() may run on.
  *
- * Failures: namespaces that contradict each other refuse the path, and nothing is changed; if they
- * cannot be written the volume is not open any more. */
+ * Failures: namespaces that contradict each other refuse the volume, and nothing is changed; if
+ * they cannot be written the volume is not open any more. */
 #include <errno.h>
 #include <string.h>
 
@@ -26,9 +26,9 @@ int volume_check_namespaces(const struct volume *v, const struct volume_join *jo
                     (!same_id || strcmp(same_id->seen.fingerprint, other->fingerprint) == 0))
                         continue;
                 return store_error(ret_error, -EUCLEAN,
-                                   "%s: its namespaces contradict those of the other paths: the "
+                                   "%s: its namespaces contradict those of the other volumes: the "
                                    "name \"%.100s\" or its number %u is another one's here; these "
-                                   "are not the paths of one store, or they were used apart",
+                                   "are not the volumes of one store, or they were used apart",
                                    v->path, other->name, other->id);
         }
         return 0;

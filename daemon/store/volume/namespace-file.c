@@ -3,8 +3,8 @@
  * both at once while there is no I/O to wait for. namespace.c keeps the list and writes its
  * changes.
  *
- * Runs on the loop thread, and on the path's thread for calls while it is being opened, joined or
- * suspended. Each file is a header and the records, under one CRC; the newer whole one is read.
+ * Runs on the loop thread, and on the path's blocking-call thread while it is being opened, joined
+ * or suspended. Each file is a header and the records, under one CRC; the newer whole one is read.
  * Both hold the same at rest, so damage to one loses nothing. The newer one is synced before the
  * other is written: a process that was killed between write and sync leaves it in the page cache
  * alone.
@@ -281,7 +281,7 @@ int namespaces_write_now(struct namespaces *n)
 {
         assert(n->writing == WRITING_NOTHING);
         if (n->generation == n->writing_generation && n->generation != n->durable)
-                n->generation++; /* as in namespaces_turn() */
+                n->generation++; /* as in namespaces_iterate() */
         while (!namespaces_at_rest(n)) {
                 unsigned i = namespaces_next_file(n);
                 int64_t bytes = build_now(n);

@@ -30,7 +30,7 @@ struct namespaces {
         int fds[DISK_NAMESPACE_FILES];
 
         struct kio *io;
-        unsigned path;
+        unsigned volume;
         void (*progress)(void *userdata);
         void *userdata;
         struct kio_request request;

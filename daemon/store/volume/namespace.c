@@ -108,11 +108,11 @@ struct namespaces *namespaces_free(struct namespaces *n)
         return NULL;
 }
 
-void namespaces_set_io(struct namespaces *n, struct kio *io, unsigned path,
+void namespaces_set_io(struct namespaces *n, struct kio *io, unsigned volume,
                        void (*progress)(void *userdata), void *userdata)
 {
         n->io = io;
-        n->path = path;
+        n->volume = volume;
         n->progress = progress;
         n->userdata = userdata;
 }
@@ -536,7 +536,7 @@ static void submit(struct namespaces *n, enum writing step)
         n->writing = step;
         n->request = (struct kio_request){
                 .class = KIO_CLASS_PUT,
-                .path = n->path,
+                .volume = n->volume,
                 .fd = n->fds[n->file],
                 .complete = complete,
         };
@@ -556,7 +556,7 @@ static void submit(struct namespaces *n, enum writing step)
         kio_submit(n->io, &n->request, 0);
 }
 
-void namespaces_turn(struct namespaces *n, uint64_t now_ns, bool retry)
+void namespaces_iterate(struct namespaces *n, uint64_t now_ns, bool retry)
 {
         bool is_new = n->generation != n->writing_generation && n->generation != n->durable;
         int r;
@@ -584,7 +584,7 @@ uint64_t namespaces_deadline_ns(const struct namespaces *n)
         return n->writing == WRITING_NOTHING && !namespaces_at_rest(n) ? MAX(n->retry_ns, 1u) : 0;
 }
 
-bool namespaces_drain(struct namespaces *n)
+bool namespaces_reap(struct namespaces *n)
 {
         struct list_node opens = LIST_INIT(opens), purges = LIST_INIT(purges), *i;
 

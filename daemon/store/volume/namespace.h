@@ -33,7 +33,7 @@ struct namespaces *namespaces_free(struct namespaces *n);
 /* Writes both now, if anything changed: for opening, when there is no I/O to wait for. */
 int namespaces_write_now(struct namespaces *n);
 /* `path`: what kio is told that the files lie on. */
-void namespaces_set_io(struct namespaces *n, struct kio *io, unsigned path,
+void namespaces_set_io(struct namespaces *n, struct kio *io, unsigned volume,
                        void (*progress)(void *userdata), void *userdata);
 
 /* What both files take of the limit. */
@@ -50,7 +50,7 @@ bool namespaces_is_dead(const struct namespaces *n, uint32_t id, uint64_t seq);
 void namespaces_reserve_id(struct namespaces *n, uint32_t id);
 uint32_t namespaces_next_id(const struct namespaces *n);
 struct namespace *namespaces_find(const struct namespaces *n, uint16_t tenant, const char *name);
-/* Makes one that another path of the store has; written with the next change. `room` and `seq` as
+/* Makes one that another volume of the store has; written with the next change. `room` and `seq` as
  * below. */
 int namespaces_adopt(struct namespaces *n, const struct store_namespace *ns, uint64_t room,
                      uint64_t seq);
@@ -58,17 +58,18 @@ int namespaces_adopt(struct namespaces *n, const struct store_namespace *ns, uin
  */
 void namespaces_drop(struct namespaces *n, struct namespace *ns);
 
-/* What this path knows of the others: see struct volume_set. */
+/* What this volume knows of the others: see struct volume_set. */
 const struct volume_set *namespaces_set(const struct namespaces *n);
 /* It knows this of them; written with the next change. */
 void namespaces_note_set(struct namespaces *n, const struct volume_set *set);
-/* The epoch by which whatever the path had missed is made up for; written with the next change. */
+/* The epoch by which whatever the volume had missed is made up for; written with the next change.
+ */
 uint64_t namespaces_emptied_at(const struct namespaces *n);
 void namespaces_note_emptied(struct namespaces *n, uint64_t epoch);
 
 /* Are name and fingerprint as namespaces have them? */
 bool namespaces_may_open(const struct store_namespace_open *req);
-/* Queues the request: namespaces_drain() completes it, with `id` set where the result is 0 or
+/* Queues the request: namespaces_reap() completes it, with `id` set where the result is 0 or
  * STORE_MISMATCH. `room`: bytes that the files may grow. `seq`: the last sequence that was given.
  * What the table has under the id of a new namespace up to that one was another's, and is dead. */
 void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req, uint64_t room,
@@ -89,11 +90,11 @@ void namespaces_purge_all(struct namespaces *n, uint64_t seq);
 
 /* Starts the next write if one is needed. `retry`: also one that failed before, when its time has
  * come. */
-void namespaces_turn(struct namespaces *n, uint64_t now_ns, bool retry);
+void namespaces_iterate(struct namespaces *n, uint64_t now_ns, bool retry);
 /* When that is, CLOCK_MONOTONIC; 0: nothing is to be retried. */
 uint64_t namespaces_deadline_ns(const struct namespaces *n);
 /* Calls complete() for what is done. Was there any? */
-bool namespaces_drain(struct namespaces *n);
+bool namespaces_reap(struct namespaces *n);
 /* Requests not completed, and own operations. */
 uint64_t namespaces_pending(const struct namespaces *n);
 uint64_t namespaces_sync_errors(const struct namespaces *n);

@@ -2,9 +2,10 @@
 /* A volume on its way in, by the steps that volume.h tells of. First the directory alone: locked,
  * its superblock read, or made where it is empty. Once the limit is shared out, the parts in order
  * (index and eviction order; what recover() finds; a first data file), and at last the superblock
- * that says that the path is in use.
+ * that says that the volume is in use.
  *
- * Blocks; on the loop thread, or on the path's thread for calls while nobody else uses the volume.
+ * Blocks; on the loop thread, or on the volume's blocking-call thread while nobody else uses the
+ * volume.
  *
  * Failures: one sentence for whoever starts it; what was opened until then volume_close() frees. */
 #include <assert.h>
@@ -59,7 +60,7 @@ int volume_prepare(struct volume **ret, const struct volume_params *params,
         list_init(&v->done_gets);
         v->ops = *params->ops;
         v->number = params->number;
-        v->kio_path = params->number + 1;
+        v->kio_volume = params->number + 1;
         v->path = strdup(params->path);
         v->policy = strdup(params->store->policy);
         v->tenants = calloc(UINT16_MAX + 1, sizeof(*v->tenants));
@@ -203,7 +204,7 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
                 return store_error(ret_error, -ENOMEM, "out of memory");
         }
 
-        r = recover(v, ret_error);
+        r = recovery_run(v, ret_error);
         if (r < 0)
                 return r;
         if (v->n_segments == 0 && !v->params.as_is) {
@@ -229,7 +230,7 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
                 return store_error(ret_error, r, "out of memory");
         scrub_set(v->scrub, &v->params.scrub);
         sequence_reserved(v);
-        namespaces_set_io(v->namespaces, io, v->kio_path, namespaces_progress, v);
+        namespaces_set_io(v->namespaces, io, v->kio_volume, namespaces_progress, v);
         /* What a process that was killed has written may be in the page cache alone. */
         for (uint32_t i = 0; !v->stats.clean_start && i < v->n_segments; i++)
                 if (v->segments[i]->fd >= 0)

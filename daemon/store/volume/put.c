@@ -15,8 +15,8 @@
  *
  * Failures: a failed payload write gives the slot back and is the put's result; nothing was said to
  * the table. What cannot be read from memory that a client shares is the client's doing and not
- * counted as the device's (rule R2). A failed table write bypasses the path: puts are refused, gets
- * go on. */
+ * counted as the device's (rule R2). A failed table write bypasses the volume: puts are refused,
+ * gets go on. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -132,7 +132,7 @@ static void put_write(struct volume *v, struct store_put *req)
         req->io = (struct kio_request){
                 .op = KIO_WRITE,
                 .class = KIO_CLASS_PUT,
-                .path = v->kio_path,
+                .volume = v->kio_volume,
                 .fd = seg->fd,
                 .offset = chunk_offset(v, c),
                 .buf = (void *)req->buf,
@@ -311,7 +311,8 @@ void chunk_publish(struct volume *v, uint32_t i)
         ns->seen.bytes += c->length;
         v->chunks++;
         v->payload_bytes += c->length;
-        if (v->ops.home && v->ops.home(v->ops.userdata, c->namespace_id, &c->key) != v->number) {
+        if (v->ops.placement &&
+            v->ops.placement(v->ops.userdata, c->namespace_id, &c->key) != v->number) {
                 c->flags |= CHUNK_DISPLACED;
                 v->displaced++;
         }
@@ -599,7 +600,7 @@ void table_kick(struct volume *v)
         v->table_io = (struct kio_request){
                 .op = KIO_WRITE,
                 .class = KIO_CLASS_PUT,
-                .path = v->kio_path,
+                .volume = v->kio_volume,
                 .fd = v->table_fd,
                 .offset = offset,
                 .buf = (void *)buf,

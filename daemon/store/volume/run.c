@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One path of the store: see volume.h, and store/README.md for the format. Here is its life once it
- * is open: it runs what is due at the end of each loop turn, stops, rests, closes. Owns nothing
+/* One volume of the store: see volume.h, and store/README.md for the format. Here is its life once
+ * it is open: it runs what is due at the end of each loop turn, stops, rests, closes. Owns nothing
  * that another file here does not know better.
  *
- * Completions never run where they come about: they are listed, and volume_turn() calls them. Once
- * the volume stops nobody may call that any more, so from then on every completed operation does.
+ * Completions never run where they come about: they are listed, and volume_iterate() calls them.
+ * Once the volume stops nobody may call that any more, so from then on every completed operation
+ * does.
  */
 #include "store/volume/volume.h"
 
@@ -26,7 +27,7 @@ bool volume_is_open(const struct volume *v)
 
 /* --- turning --- */
 
-static bool drain(struct volume *v)
+static bool reap(struct volume *v)
 {
         struct list_node puts = LIST_INIT(puts), gets = LIST_INIT(gets), *n;
         bool any = false;
@@ -47,33 +48,33 @@ static bool drain(struct volume *v)
                 v->requests--;
                 v->ops.put_done(v->ops.userdata, req);
         }
-        any = scrub_drain(v->scrub) || any;
-        return namespaces_drain(v->namespaces) || any;
+        any = scrub_reap(v->scrub) || any;
+        return namespaces_reap(v->namespaces) || any;
 }
 
-void volume_turn(struct volume *v)
+void volume_iterate(struct volume *v)
 {
         if (!v->open)
                 return;
         /* What completes makes work, and some work completes at once. */
         do {
-                namespaces_turn(v->namespaces, clock_mono_ns(), !v->bypassed && !v->stopping);
+                namespaces_iterate(v->namespaces, clock_mono_ns(), !v->bypassed && !v->stopping);
                 put_serve_waiting(v);
-                segments_turn(v);
-                ring_turn(v);
+                segments_iterate(v);
+                ring_iterate(v);
                 table_kick(v);
-                sync_turn(v);
-                sequence_turn(v);
-                scrub_turn(v->scrub, clock_mono_ns());
+                sync_iterate(v);
+                sequence_iterate(v);
+                scrub_iterate(v->scrub, clock_mono_ns());
                 drops_settle(v);
-        } while (drain(v));
+        } while (reap(v));
 }
 
 void volume_progress(struct volume *v)
 {
         if (!v->stopping)
                 return;
-        volume_turn(v);
+        volume_iterate(v);
         kio_flush(v->io);
 }
 
@@ -97,7 +98,7 @@ void volume_nudge(struct volume *v)
                 return;
         v->nudged = true;
         v->nudge_io = (struct kio_request){
-                .op = KIO_CALL, /* of no path: it may not wait for a device */
+                .op = KIO_CALL, /* of no volume: it may not wait for a device */
                 .class = KIO_CLASS_GET,
                 .call = do_nothing,
                 .complete = nudged,

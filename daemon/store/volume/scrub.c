@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading back what lies on one path, so that what a disk has lost is found before somebody asks
+/* Reading back what lies on one volume, so that what a disk has lost is found before somebody asks
  * for it.
  *
  * Two kinds of people want it: the background pass, which goes through all chunks every so often at
@@ -40,7 +40,7 @@ enum {
         GENTLE_BYTES = 256 * 1024, /* one read of the pass */
         GAP_BYTES = 64 * 1024,     /* read along rather than read twice */
         MAX_ITEMS = 256,
-        MAX_LOOKS = 64 * 1024,               /* slots looked at in a turn, or for a request */
+        MAX_LOOKS = 64 * 1024,               /* slots looked at in an iteration, or for a request */
         MAX_VERIFIES = 64,                   /* that wait */
         MAX_VERIFY_BYTES = 64 * 1024 * 1024, /* of one request, but for its last chunk */
         MAX_UNREADABLE = 16,                 /* in a row */
@@ -87,7 +87,7 @@ struct scrub {
         uint64_t opened_ns, began_ns, ended_ns; /* of the last pass; 0: none yet */
         uint64_t due_ns, held_since_ns,
                 held_ns;     /* the rate; others first: since when, until when */
-        bool looked;         /* through a turn's worth of empty slots */
+        bool looked;         /* through an iteration's worth of empty slots */
         unsigned unreadable; /* in a row */
 
         uint64_t read_bytes, chunks, failures, passes, last_pass_ms;
@@ -287,7 +287,7 @@ static void submit_read(struct scrub *s, uint64_t offset, uint64_t bytes, uint64
                         void (*complete)(struct kio_request *req))
 {
         s->io = (struct kio_request){
-                .path = s->v->kio_path,
+                .volume = s->v->kio_volume,
                 .fd = s->v->segments[s->segment]->fd,
                 .offset = offset,
                 .buf = s->buf,
@@ -305,7 +305,7 @@ static void submit_call(struct scrub *s, int (*call)(struct kio_request *req),
                         void (*complete)(struct kio_request *req))
 {
         s->io = (struct kio_request){
-                .path = s->io.path,
+                .volume = s->io.volume,
                 .fd = s->io.fd,
                 .offset = s->io.offset,
                 .length = s->io.length,
@@ -576,7 +576,7 @@ static void advance(struct scrub *s, uint64_t now_ns)
                 advance_pass(s, now_ns);
 }
 
-void scrub_turn(struct scrub *s, uint64_t now_ns)
+void scrub_iterate(struct scrub *s, uint64_t now_ns)
 {
         if (s->v->stopping || s->v->bypassed)
                 give_up(s);
@@ -613,7 +613,7 @@ int scrub_verify(struct scrub *s, struct store_verify *req)
         return 0;
 }
 
-bool scrub_drain(struct scrub *s)
+bool scrub_reap(struct scrub *s)
 {
         struct list_node verified = LIST_INIT(verified), *n;
         bool any = false;

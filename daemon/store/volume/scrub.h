@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading back what lies on one path: the background pass, and verifying on request. See scrub.c;
+/* Reading back what lies on one volume: the background pass, and verifying on request. See scrub.c;
  * only the store's files include this. */
 #pragma once
 
@@ -20,10 +20,10 @@ void scrub_set(struct scrub *s, const struct store_scrub *settings);
 int scrub_verify(struct scrub *s, struct store_verify *req);
 
 /* Begins what is due, ends what cannot go on: the volume stops, or is bypassed. */
-void scrub_turn(struct scrub *s, uint64_t now_ns);
+void scrub_iterate(struct scrub *s, uint64_t now_ns);
 /* Calls complete() for what is verified. Did it, for any? */
-bool scrub_drain(struct scrub *s);
-/* When scrub_turn() has something to do though nothing completes; 0: never. */
+bool scrub_reap(struct scrub *s);
+/* When scrub_iterate() has something to do though nothing completes; 0: never. */
 uint64_t scrub_deadline_ns(const struct scrub *s);
 
 /* Adds its counts to what `ret` has. */

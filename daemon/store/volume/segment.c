@@ -2,13 +2,13 @@
 /* Data files, and what the limit allows.
  *
  * A segment is one file of payload, and the slab of the same number in the slot allocator. It is
- * made ahead of need, a third of the limit ahead at most: allocated on the thread for calls, then,
- * while the path is left alone, written once with zeros, one write at a time, since the first write
- * into an allocated but unwritten extent costs half as much again as a later one. It is added to
- * the allocator when it is wholly prewritten, or earlier when a put needs it now; from then on
- * prewriting leaves it alone, and puts wait for the one write of zeros that may be in flight. While
- * puts or gets run nothing is prewritten: a write of zeros beside a put costs the device more than
- * the put saves by it.
+ * made ahead of need, a third of the limit ahead at most: allocated on the blocking-call thread,
+ * then, while the volume is left alone, written once with zeros, one write at a time, since the
+ * first write into an allocated but unwritten extent costs half as much again as a later one. It is
+ * added to the allocator when it is wholly prewritten, or earlier when a put needs it now; from
+ * then on prewriting leaves it alone, and puts wait for the one write of zeros that may be in
+ * flight. While puts or gets run nothing is prewritten: a write of zeros beside a put costs the
+ * device more than the put saves by it.
  *
  * Everything that occupies the disk is charged against the limit before it is made: the fixed
  * files, the ring at the size it is being grown to, and each segment with a page for what the file
@@ -265,7 +265,7 @@ bool segments_format_next(struct volume *v, uint64_t slot_bytes)
         v->format_io = (struct kio_request){
                 .op = KIO_CALL,
                 .class = KIO_CLASS_PUT,
-                .path = v->kio_path,
+                .volume = v->kio_volume,
                 .call = make_file,
                 .complete = format_complete,
         };
@@ -319,7 +319,7 @@ static void prewrite_complete(struct kio_request *req)
         volume_progress(v);
 }
 
-/* Is the path left alone, and has been for a while? A write of zeros takes the device as long as
+/* Is the volume left alone, and has been for a while? A write of zeros takes the device as long as
  * the put that it spares something; done beside puts it costs them more than it can ever save. */
 static bool is_quiet(struct volume *v)
 {
@@ -351,7 +351,7 @@ uint64_t segments_deadline_ns(const struct volume *v)
         return find_unwritten(v) ? v->quiet_from_ns : 0;
 }
 
-static void prewrite_turn(struct volume *v)
+static void prewrite_iterate(struct volume *v)
 {
         struct segment *seg = NULL;
         bool quiet = is_quiet(v);
@@ -369,7 +369,7 @@ static void prewrite_turn(struct volume *v)
         v->prewrite_io = (struct kio_request){
                 .op = KIO_WRITE,
                 .class = KIO_CLASS_BACKGROUND,
-                .path = v->kio_path,
+                .volume = v->kio_volume,
                 .fd = seg->fd,
                 .offset = seg->prewritten,
                 .buf = v->zeros,
@@ -381,15 +381,16 @@ static void prewrite_turn(struct volume *v)
         kio_submit(v->io, &v->prewrite_io, seg->number);
 }
 
-void segments_turn(struct volume *v)
+void segments_iterate(struct volume *v)
 {
-        uint32_t ahead = slabs_free_count(v->slabs) + v->n_segments - slabs_added(v->slabs);
-        uint64_t wanted =
-                v->params.prewrite ? MIN(v->params.limit / STORE_AHEAD_PART, STORE_AHEAD_MAX) : 0;
+        uint32_t preformatted = slabs_free_count(v->slabs) + v->n_segments - slabs_added(v->slabs);
+        uint64_t wanted = v->params.prewrite ? MIN(v->params.limit / STORE_PREFORMATTED_PART,
+                                                   STORE_PREFORMATTED_MAX)
+                                             : 0;
 
-        if (ahead < STORE_SEGMENTS_AHEAD || ahead * v->segment_bytes < wanted)
+        if (preformatted < STORE_SEGMENTS_PREFORMATTED || preformatted * v->segment_bytes < wanted)
                 segments_format_next(v, 0);
-        prewrite_turn(v);
+        prewrite_iterate(v);
 }
 
 /* --- from tenant to tenant --- */
@@ -469,7 +470,7 @@ static void handover_submit(struct segment *seg, enum kio_op op,
         seg->handover_io = (struct kio_request){
                 .op = op,
                 .class = KIO_CLASS_PUT,
-                .path = v->kio_path,
+                .volume = v->kio_volume,
                 .fd = v->table_fd,
                 .call = op == KIO_CALL ? zero_file : NULL,
                 .complete = complete,
@@ -518,7 +519,7 @@ void handover_written(struct segment *seg, int r)
                 handover_submit(seg, KIO_SYNC, record_synced);
 }
 
-/* Until the first entry of the new cut is in the table, those of the old one count at a start, and
+/* Until the first entry of the new cut is in the table, those of the old one count at startup, and
  * what they refer to would be the new tenant's bytes: so a record that voids them is on the disk
  * first. Nothing in the table need be voided where there has never been another tenant. Also a
  * file that has just been made gets a record: one of its number may have been there before. Of
@@ -634,7 +635,7 @@ static void growth_complete(struct kio_request *req)
                 /* What has been allocated stays charged: the file may have it. */
                 v->growing_pages = 0;
                 v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
-                /* The kernel says it once, to whoever asks first. */
+                /* The kernel says it once, to the caller first. */
                 if (req->op == KIO_SYNC) {
                         sync_note_failed(v, req->result);
                         table_sync_end(v->table, (int)req->result);
@@ -664,7 +665,7 @@ static void growth_submit(struct volume *v, enum kio_op op)
         v->grow_io = (struct kio_request){
                 .op = op,
                 .class = KIO_CLASS_PUT,
-                .path = v->kio_path,
+                .volume = v->kio_volume,
                 .fd = v->table_fd,
                 .call = op == KIO_CALL ? grow_file : NULL,
                 .complete = growth_complete,
@@ -699,7 +700,7 @@ void ring_use_growth(struct volume *v)
         put_serve_waiting(v);
 }
 
-void ring_turn(struct volume *v)
+void ring_iterate(struct volume *v)
 {
         uint32_t pages = table_pages(v->table), want = ring_pages_for(v->cut_slots);
         uint64_t charged = charged_but_ring(v), room;

@@ -44,13 +44,13 @@ void sequence_marked(struct volume *v, int r)
         volume_note_error(v, "writing the superblock", r);
 }
 
-void sequence_turn(struct volume *v)
+void sequence_iterate(struct volume *v)
 {
         uint64_t page = table_next_sequence(v->table), reserve = reserve_of(v);
 
         if (v->params.as_is || v->bypassed)
                 return;
-        /* Of what one turn of the loop can begin RESERVE leaves a thousand times as much. */
+        /* Of what one iteration of the loop can begin RESERVE leaves a thousand times as much. */
         if (v->seq + reserve / 16 > v->seq_ceiling || page + reserve / 16 > v->page_ceiling) {
                 volume_bypass(v, v->seq_ceiling == CHUNK_SEQ_MAX
                                          ? "no sequence numbers are left: make the store anew"

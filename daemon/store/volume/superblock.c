@@ -48,7 +48,7 @@ static void submit_marks(struct volume *v)
         if (v->marks_flying & MARK_AWAY)
                 sb->away = 1;
         if (v->marks_flying & MARK_COUNT)
-                sb->path_count = v->mark_count;
+                sb->volume_count = v->mark_count;
         if (v->marks_flying & MARK_CEILINGS)
                 sequence_reserve(v, false);
         if (v->marks_flying & MARK_VOID) {
@@ -59,7 +59,7 @@ static void submit_marks(struct volume *v)
         v->mark_io = (struct kio_request){
                 .op = KIO_CALL,
                 .class = KIO_CLASS_PUT,
-                .path = v->kio_path,
+                .volume = v->kio_volume,
                 .call = run_mark,
                 .complete = marked,
         };

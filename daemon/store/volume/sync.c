@@ -89,7 +89,7 @@ static void submit_sync(struct volume *v, struct kio_request *req, int fd,
         *req = (struct kio_request){
                 .op = KIO_SYNC,
                 .class = KIO_CLASS_PUT,
-                .path = v->kio_path,
+                .volume = v->kio_volume,
                 .fd = fd,
                 .complete = complete,
         };
@@ -99,7 +99,7 @@ static void submit_sync(struct volume *v, struct kio_request *req, int fd,
         kio_submit(v->io, req, affinity);
 }
 
-void sync_turn(struct volume *v)
+void sync_iterate(struct volume *v)
 {
         struct list_node *n;
 

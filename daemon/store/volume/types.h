@@ -17,7 +17,7 @@ enum store_answer {
         STORE_TOO_LARGE = 4,
         STORE_MISMATCH = 5,    /* namespace: another fingerprint */
         STORE_NOT_DURABLE = 6, /* put: written, but a sync failed or cannot be believed */
-        STORE_BYPASSED = 7,    /* the path, or all of them, is left aside: nothing is read or
+        STORE_BYPASSED = 7,    /* the volume, or all of them, is left aside: nothing is read or
                                   written */
         STORE_BUSY = 8,        /* suspend, resume: another is under way, or what was asked of the
                                   device before has not come back; removal of a namespace: it is
@@ -27,7 +27,7 @@ enum store_answer {
 };
 
 enum {
-        STORE_MAX_PATHS = 16,
+        STORE_MAX_VOLUMES = 16,
         STORE_MAX_NAME = 255,
         STORE_MAX_FINGERPRINT = 4096,
         STORE_MAX_NAMESPACES = 4096
@@ -38,7 +38,7 @@ enum {
 
 /* The background pass over what is on disk: see store_set_scrub(). */
 struct store_scrub {
-        uint64_t rate;        /* bytes a second of each path; 0: no passes */
+        uint64_t rate;        /* bytes a second of each volume; 0: no passes */
         uint64_t interval_ms; /* from the begin of a pass to that of the next */
 };
 
@@ -53,22 +53,22 @@ struct store_finding {
         int error; /* 0: its checksum does not match; -errno: it cannot be read */
 };
 
-/* The reason of a path that was up when it was suspended; of another one it is why it was not. */
+/* The reason of a volume that was up when it was suspended; of another one it is why it was not. */
 #define STORE_SUSPENDED_BY_HAND "suspended by an admin"
 
-enum store_path_event {
-        STORE_PATH_IS_BYPASSED,
-        STORE_PATH_IS_SUSPENDED,
-        STORE_PATH_IS_RESUMED,
-        STORE_PATH_IS_FULL,    /* its file system, whoever filled it: it does not grow */
-        STORE_PATH_HAS_ROOM,   /* it grows again */
-        STORE_PATH_IS_EMPTIED, /* it had missed a purge: what lay there is dropped */
+enum store_volume_event {
+        STORE_VOLUME_IS_BYPASSED,
+        STORE_VOLUME_IS_SUSPENDED,
+        STORE_VOLUME_IS_RESUMED,
+        STORE_VOLUME_IS_FULL,    /* its file system, whoever filled it: it does not grow */
+        STORE_VOLUME_HAS_ROOM,   /* it grows again */
+        STORE_VOLUME_IS_EMPTIED, /* it had missed a purge: what lay there is dropped */
 };
 
 struct store_params {
         const char *const *paths;
         unsigned n_paths;
-        uint64_t limit;         /* bytes over all paths: payload, tables and all */
+        uint64_t limit;         /* bytes over all volumes: payload, tables and all */
         uint64_t segment_bytes; /* wished: min(this, limit / 64), whole MiB, at least 1 MiB, at most
                                    16384 files */
         uint64_t entries;       /* bound of the index; 0: max(limit / 256 KiB, 1 Mi) */
@@ -80,24 +80,24 @@ struct store_params {
         uint32_t lock_wait_ms; /* how long to wait for the lock; 0: 5000 */
         uint32_t table_block;  /* pages of a table that a start reads at a time; 0: what suits its
                                   length. It finds the same with any */
-        uint32_t error_budget; /* device errors of a path in a minute; one more bypasses it. 0: 16
+        uint32_t error_budget; /* device errors of a volume in a minute; one more bypasses it. 0: 16
                                 */
-        uint64_t hang_ms;      /* an operation of a path that takes longer bypasses it; 0: none
+        uint64_t hang_ms;      /* an operation of a volume that takes longer bypasses it; 0: none
                                   does */
         uint64_t sequence_reserve; /* how far ahead the ceilings of sequences are; 0: 2^20. At least
-                                      16 times what a turn of the loop begins */
-        uint64_t reserve;          /* of a file system, left free when a path grows; 0: 1 %, at most
-                                      1 GiB */
-        /* Tells of a change of a path, once, on the loop thread, from store_open() on; it may not
+                                      16 times what an iteration of the loop begins */
+        uint64_t reserve; /* of a file system, left free when a volume grows; 0: 1 %, at most
+                             1 GiB */
+        /* Tells of a change of a volume, once, on the loop thread, from store_open() on; it may not
          * call the store. `text`: why. NULL: nobody. */
-        void (*on_path)(void *userdata, unsigned path, enum store_path_event event,
-                        const char *text);
+        void (*on_volume)(void *userdata, unsigned path, enum store_volume_event event,
+                          const char *text);
         struct store_scrub scrub;
-        /* To look at one path of a store as it lies, whatever number it has: limit and segment size
-         * are those it was last opened with, no data files are made, and no puts taken. */
+        /* To look at one volume of a store as it lies, whatever number it has: limit and segment
+         * size are those it was last opened with, no data files are made, and no puts taken. */
         bool as_is;
-        /* From a turn, and from the end of a read; what it is given lives only through the call.
-         * May be NULL. */
+        /* From an iteration, and from the end of a read; what it is given lives only through the
+         * call. May be NULL. */
         void (*on_finding)(void *userdata, const struct store_finding *finding);
         void *userdata;
 };
@@ -172,7 +172,7 @@ struct store_put {
         uint32_t length;
         uint32_t crc;
         bool durable;    /* complete only after a sync */
-        uint32_t tried;  /* the store's: paths, by bit */
+        uint32_t tried;  /* the store's: volumes, by bit */
         uint64_t purges; /* the store's */
 
         /* Set when store_put() returns 0: the place in the index, not visible to store_find() yet,
@@ -183,9 +183,9 @@ struct store_put {
          * -errno of a failed write: it is not. */
         int result;
         void (*complete)(struct store_put *req);
-        /* The device hangs, and the path is bypassed: whoever waits for this put need not wait any
-         * more, it counts as failed. `buf` and the request stay the store's until complete(). May
-         * be NULL. */
+        /* The device hangs, and the volume is bypassed: whoever waits for this put need not wait
+         * any more, it counts as failed. `buf` and the request stay the store's until complete().
+         * May be NULL. */
         void (*abandon)(struct store_put *req);
 };
 
@@ -238,7 +238,7 @@ struct store_purge {
 struct store_watch {
         void (*changed)(void *userdata, uint64_t at, uint32_t namespace_id, uint16_t tenant,
                         const struct key *key, bool is_there);
-        /* A path was resumed: what it had and what it has now was told nobody. Walk anew. */
+        /* A volume was resumed: what it had and what it has now was told nobody. Walk anew. */
         void (*replaced)(void *userdata);
         void *userdata;
 };
@@ -254,13 +254,13 @@ struct store_verified {
 struct store_verify {
         struct list_node node; /* the store's */
 
-        unsigned path;
+        unsigned volume;
         uint32_t segment, slot; /* where to begin; 0 at first, then what next_* said */
         uint32_t max_chunks;    /* ends behind the chunk that reaches one of these */
         uint64_t max_bytes;
 
-        unsigned paths;                   /* of the store */
-        uint32_t segments;                /* of this path: numbers are below */
+        unsigned volumes;                 /* of the store */
+        uint32_t segments;                /* of this volume: numbers are below */
         uint32_t next_segment, next_slot; /* next_segment == segments: that was the last one */
         struct store_verified found;
         /* 0; STORE_BYPASSED, -EIO (many in a row could not be read), -ECANCELED (the store stops):
@@ -291,16 +291,16 @@ struct store_stats {
         uint64_t scrub_passes, scrub_last_pass_ms;    /* ended; when the last one did, Unix time */
         uint64_t scrub_segments_done, scrub_segments; /* of the pass under way; 0 of 0: none is */
         uint64_t scrub_pinned;                        /* chunks that are being read back now */
-        bool direct;                                  /* O_DIRECT in use on all paths */
+        bool direct;                                  /* O_DIRECT in use on all volumes */
         const char *direct_reason;                    /* why not; "" */
         bool clean_start;                             /* was it closed properly? */
         bool bypassed;
 };
 
-/* What the paths of a set write down of each other, in the namespaces files: see membership.c. */
+/* What the volumes of a set write down of each other, in the namespaces files: see membership.c. */
 struct volume_set {
-        uint64_t epoch;      /* of the set, that this path knows of */
-        uint64_t missed;     /* paths, by the bit of their number in the set, that have missed
+        uint64_t epoch;      /* of the set, that this volume knows of */
+        uint64_t missed;     /* volumes, by the bit of their number in the set, that have missed
                                 something ... */
         uint64_t missed_at;  /* ... by this epoch: one that was not emptied for that is emptied */
         uint64_t removed_at; /* the last at which a namespace was removed: the list of one that has

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One path of the store: a directory with its superblock, namespaces, table ring and data files,
+/* One volume of the store: a directory with its superblock, namespaces, table ring and data files,
  * and the index of what lies in it. The files that store/internal.h lists are the only callers and
- * add what several of them are together; each function does for one path what store.h says its
+ * add what several of them are together; each function does for one volume what store.h says its
  * namesake does for all.
  *
- * Opening is in steps, since paths must agree: prepare all; make the empty ones, or check that the
- * others are of one set; share out the limit; open all; tell each what the others know (join). */
+ * Opening is in steps, since volumes must agree: prepare all; make the empty ones, or check that
+ * the others are of one set; share out the limit; open all; tell each what the others know (join).
+ */
 #pragma once
 
 #include "store/volume/format.h"
@@ -24,26 +25,26 @@ struct volume_ops {
         void (*doubtful)(void *userdata, struct volume *v);
         /* Its file system is full, or not any more. The same. */
         void (*full)(void *userdata, struct volume *v, bool full);
-        /* The path a chunk is looked for first; NULL: there is only one. Any thread. */
-        unsigned (*home)(const void *userdata, uint32_t namespace_id, const struct key *key);
+        /* The volume a chunk is looked for first; NULL: there is only one. Any thread. */
+        unsigned (*placement)(const void *userdata, uint32_t namespace_id, const struct key *key);
         void *userdata;
 };
 
 struct volume_params {
         const struct store_params *store; /* limit and entries apart */
         const char *path;
-        unsigned number; /* among the store's paths: part of each store_ref */
+        unsigned number; /* among the store's volumes: part of each store_ref */
         int lock_fd;     /* -1, or one that is held from before */
         const struct volume_ops *ops;
 };
 
 enum { VOLUME_GENERATION_BITS = 28 };
 
-/* A place in the walk: a record's of a path. */
+/* A place in the walk: a record's of a volume. */
 enum { STORE_WALK_RECORD_BITS = 32 };
-static inline uint64_t store_walk_at(unsigned path, uint32_t record)
+static inline uint64_t store_walk_at(unsigned volume, uint32_t record)
 {
-        return (uint64_t)path << STORE_WALK_RECORD_BITS | record;
+        return (uint64_t)volume << STORE_WALK_RECORD_BITS | record;
 }
 
 /* Bound of the index of a store of that size, where none is configured. */
@@ -72,7 +73,7 @@ void volume_mark_count(struct volume *v, unsigned count);
 /* 0: it is on stable storage; VOLUME_MARK_WAITS; -errno. */
 enum { VOLUME_MARK_WAITS = 1 };
 int volume_count_is_marked(const struct volume *v);
-/* Before volume_open(): what an earlier volume of the path could not write of its table. */
+/* Before volume_open(): what an earlier volume of the volume could not write of its table. */
 void volume_take_void(struct volume *v, const struct volume *earlier);
 /* Size of the file system it lies in; which one that is. */
 int volume_space(const struct volume *v, uint64_t *ret_bytes, uint64_t *ret_device);
@@ -83,14 +84,14 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512]);
 
 bool volume_is_open(const struct volume *v);
 
-/* What a path must know before it is used with others. */
+/* What a volume must know before it is used with others. */
 struct volume_join {
         const struct store_namespace *namespaces; /* of all */
         unsigned n_namespaces;
         uint32_t next_id;
         bool in_set;
         struct volume_set set; /* that it is to know of */
-        bool witnessed;        /* by a path that was never left aside */
+        bool witnessed;        /* by a volume that was never left aside */
         bool empty;            /* it has missed something */
 };
 /* Blocks, as volume_open(). *ret_emptied: it had missed a purge. */
@@ -109,11 +110,11 @@ uint64_t volume_emptied_at(const struct volume *v);
 
 void volume_stop(struct volume *v);
 /* A caller's or an own operation's completion is over. Once the store stops, nobody calls
- * volume_turn(). */
+ * volume_iterate(). */
 void volume_progress(struct volume *v);
 uint64_t volume_pending(const struct volume *v);
 struct volume *volume_close(struct volume *v);
-void volume_turn(struct volume *v);
+void volume_iterate(struct volume *v);
 uint64_t volume_max_chunk(const struct volume *v);
 const char *volume_path(const struct volume *v);
 
@@ -145,12 +146,12 @@ int volume_find(const struct volume *v, uint32_t namespace_id, const struct key 
 /* A put of it may be in flight. */
 bool volume_has(const struct volume *v, uint32_t namespace_id, const struct key *key,
                 uint64_t hash);
-/* Chunks whose home is elsewhere, puts in flight included. */
+/* Chunks whose placement is elsewhere, puts in flight included. */
 uint64_t volume_displaced(const struct volume *v);
 void volume_touch(struct volume *v, struct store_ref ref);
 /* As those of the store. */
-void volume_prefetch(const struct volume *v, uint64_t hash, unsigned step);
-void volume_prefetch_touch(const struct volume *v, struct store_ref ref, unsigned step);
+void volume_warm(const struct volume *v, uint64_t hash, unsigned step);
+void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned step);
 int volume_put(struct volume *v, struct store_put *req);
 void volume_sync(struct volume *v, struct store_put *req);
 int volume_get(struct volume *v, struct store_get *req);
@@ -165,7 +166,7 @@ bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct
 /* Was something dropped whose tombstone is not written, or never will be? */
 bool volume_loses_drops(const struct volume *v);
 void volume_settle_drops(struct volume *v, struct store_put *req);
-/* `set`: with this one; NULL in a store of one path. */
+/* `set`: with this one; NULL in a store of one volume. */
 void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set);
 /* One step of dropping what was purged. True: there is more to do. */
 bool volume_sweep(struct volume *v);
@@ -185,6 +186,6 @@ uint64_t volume_deadline_ns(const struct volume *v);
 void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes);
 uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant);
 void volume_get_stats(const struct volume *v, struct store_stats *ret);
-/* What an earlier volume of this path has counted. */
+/* What an earlier volume of this volume has counted. */
 void volume_take_counts(struct volume *v, const struct volume *earlier);
 bool volume_is_full(const struct volume *v, uint64_t *ret_refusals);

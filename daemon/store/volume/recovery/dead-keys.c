@@ -8,12 +8,12 @@
 
 #include "base/pages.h"
 #include "checked.h"
-#include "prefetch.h"
+#include "warm.h"
 
 enum { FIRST_ROOM = 1024, MANY = 64 * 1024 };
 
 /* Where it is, or would be. The index takes its buckets from the low bits. */
-static uint64_t *place_of(const struct gone *g, uint64_t hash)
+static uint64_t *place_of(const struct dead_keys *g, uint64_t hash)
 {
         uint64_t i = hash >> 20 & (g->room - 1);
 
@@ -22,17 +22,17 @@ static uint64_t *place_of(const struct gone *g, uint64_t hash)
         return &g->hashes[i];
 }
 
-static bool has_room(const struct gone *g, uint64_t n)
+static bool has_room(const struct dead_keys *g, uint64_t n)
 {
         return 4 * n <= 3 * g->room;
 }
 
-static int grow(struct gone *g)
+static int grow(struct dead_keys *g)
 {
         uint64_t n = g->n < MANY ? g->n + 1 : MAX(g->n + 1, g->likely);
-        struct gone larger = { .n = g->n,
-                               .room = MAX(g->room, (uint64_t)FIRST_ROOM),
-                               .likely = g->likely };
+        struct dead_keys larger = { .n = g->n,
+                                    .room = MAX(g->room, (uint64_t)FIRST_ROOM),
+                                    .likely = g->likely };
 
         while (!has_room(&larger, n))
                 larger.room *= 2;
@@ -42,12 +42,12 @@ static int grow(struct gone *g)
         for (uint64_t i = 0; i < g->room; i++)
                 if (g->hashes[i] != 0)
                         *place_of(&larger, g->hashes[i]) = g->hashes[i];
-        gone_fini(g);
+        dead_keys_fini(g);
         *g = larger;
         return 0;
 }
 
-int gone_add(struct gone *g, uint64_t hash)
+int dead_keys_add(struct dead_keys *g, uint64_t hash)
 {
         uint64_t *place;
 
@@ -63,20 +63,20 @@ int gone_add(struct gone *g, uint64_t hash)
         return 0;
 }
 
-bool gone_has(const struct gone *g, uint64_t hash)
+bool dead_keys_have(const struct dead_keys *g, uint64_t hash)
 {
         return g->n > 0 && *place_of(g, hash) != 0;
 }
 
-void gone_prefetch(const struct gone *g, uint64_t hash)
+void dead_keys_warm(const struct dead_keys *g, uint64_t hash)
 {
         if (g->room > 0)
-                prefetch(&g->hashes[hash >> 20 & (g->room - 1)]);
+                warm(&g->hashes[hash >> 20 & (g->room - 1)]);
 }
 
-void gone_fini(struct gone *g)
+void dead_keys_fini(struct dead_keys *g)
 {
         if (g->hashes)
                 munmap(g->hashes, g->room * sizeof(uint64_t));
-        *g = (struct gone){};
+        *g = (struct dead_keys){};
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A start, the way through the ring. Where the newest page lies is found by halves: the pages were
- * written in turn, so those from the first on to the newest have sequences at least as high as the
- * first one's. A crash may have left the pages around the newest as they were, and damage any: what
- * is found here is a guess, and who looks at the pages sees whether it holds. */
+/* A start, the way through the ring. Where the newest page lies is found by binary search: the
+ * pages were written in turn, so those from the first on to the newest have sequences at least as
+ * high as the first one's. A crash may have left the pages around the newest as they were, and
+ * damage any: what is found here is a guess, and who looks at the pages sees whether it holds. */
 #include "store/volume/recovery/internal.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "checked.h"
 #include "cleanup.h"
 
-void recover_plan_fini(struct plan *plan)
+void recovery_plan_fini(struct plan *plan)
 {
         free(plan->visits);
         free(plan->turns);
@@ -23,7 +23,7 @@ static int plan_start(struct recovery *rec, uint32_t max_visits)
 {
         struct plan *plan = &rec->plan;
 
-        recover_plan_fini(plan);
+        recovery_plan_fini(plan);
         plan->visits = calloc(max_visits, sizeof(*plan->visits));
         plan->turns = calloc(max_visits, sizeof(*plan->turns));
         return plan->visits && plan->turns ? 0 : -ENOMEM;
@@ -53,7 +53,7 @@ static void add_block(struct recovery *rec, uint32_t number)
         add_visit(rec, MIN((number + 1) * rec->room, rec->pages) - 1, number * rec->room);
 }
 
-int recover_plan_all(struct recovery *rec)
+int recovery_plan_all(struct recovery *rec)
 {
         int r = plan_start(rec, count_blocks(rec));
 
@@ -62,7 +62,7 @@ int recover_plan_all(struct recovery *rec)
         return r;
 }
 
-int recover_plan_back(struct recovery *rec, uint32_t newest)
+int recovery_plan_back(struct recovery *rec, uint32_t newest)
 {
         uint32_t n = count_blocks(rec), at = newest / rec->room,
                  end = MIN((at + 1) * rec->room, rec->pages);
@@ -92,7 +92,7 @@ static int by_sequence(const void *a, const void *b)
         return x->sequence < y->sequence ? 1 : x->sequence > y->sequence ? -1 : 0;
 }
 
-int recover_plan_sorted(struct recovery *rec)
+int recovery_plan_sorted(struct recovery *rec)
 {
         _cleanup_(freep) struct numbered *order = calloc(rec->pages, sizeof(*order));
         uint32_t n = 0;
@@ -121,42 +121,42 @@ int recover_plan_sorted(struct recovery *rec)
 /* --- the guess --- */
 
 /* Sequences in a block; 0: it has no page that is valid. */
-struct glance {
+struct probe {
         bool taken;
         uint64_t first, highest;
 };
 
-struct guess {
+struct estimate {
         uint64_t sequence; /* the highest seen; 0: none */
         uint32_t page;
-        bool damaged;           /* something could not be read, or is not whole */
-        struct glance *glances; /* by block */
+        bool damaged;          /* something could not be read, or is not whole */
+        struct probe *glances; /* by block */
 };
 
 /* A block is read once, however often it is asked for. */
-static struct glance glance_at(struct recovery *rec, struct guess *guess, uint32_t number)
+static struct probe probe_at(struct recovery *rec, struct estimate *estimate, uint32_t number)
 {
-        struct glance *g = &guess->glances[number];
+        struct probe *g = &estimate->glances[number];
         struct block *b = &rec->block;
 
         if (g->taken)
                 return *g;
         g->taken = true;
-        recover_block_glance(rec, b, number * rec->room);
-        recover_block_check(rec, b);
-        guess->damaged = guess->damaged || b->unread;
+        recovery_block_probe(rec, b, number * rec->room);
+        recovery_block_check(rec, b);
+        estimate->damaged = estimate->damaged || b->unread;
         for (uint32_t i = 0; i < b->n; i++) {
                 const struct disk_page *p = &b->pages[i];
 
                 if (!b->checks[i].valid) {
-                        guess->damaged = guess->damaged || p->magic != 0;
+                        estimate->damaged = estimate->damaged || p->magic != 0;
                         continue;
                 }
                 g->first = g->first != 0 ? g->first : p->sequence;
                 g->highest = MAX(g->highest, p->sequence);
-                if (p->sequence > guess->sequence) {
-                        guess->sequence = p->sequence;
-                        guess->page = b->first + i;
+                if (p->sequence > estimate->sequence) {
+                        estimate->sequence = p->sequence;
+                        estimate->page = b->first + i;
                 }
         }
         b->n = 0;
@@ -165,18 +165,18 @@ static struct glance glance_at(struct recovery *rec, struct guess *guess, uint32
 
 /* Goes through the pages behind this one, wherever they lead: a newer one among them is gone on
  * from. */
-static void glance_behind(struct recovery *rec, struct guess *guess, uint32_t page)
+static void glance_behind(struct recovery *rec, struct estimate *estimate, uint32_t page)
 {
         uint32_t n = count_blocks(rec), number = page / rec->room,
                  seen = MIN((number + 1) * rec->room, rec->pages) - 1 - page;
 
         for (uint32_t i = 1; i < n && seen < TABLE_UNSYNCED_MAX; i++) {
-                uint64_t before = guess->sequence;
+                uint64_t before = estimate->sequence;
                 uint32_t at = (number + i) % n;
 
-                glance_at(rec, guess, at);
+                probe_at(rec, estimate, at);
                 seen += MIN(rec->room, rec->pages - at * rec->room);
-                if (guess->sequence > before)
+                if (estimate->sequence > before)
                         seen = 0;
         }
 }
@@ -185,25 +185,25 @@ static void glance_behind(struct recovery *rec, struct guess *guess, uint32_t pa
  * TABLE_UNSYNCED_MAX of these have been synced; so where that many are older, or were never
  * written, and none of them is damaged, there is no newer one behind them. Behind the end of a ring
  * that is about to grow, or has not long been larger, lies the begin. */
-uint32_t recover_guess_newest(struct recovery *rec, bool *ret_sure)
+uint32_t recovery_estimate_newest(struct recovery *rec, bool *ret_sure)
 {
         uint32_t low = 0, high = count_blocks(rec);
-        _cleanup_(freep) struct glance *glances = calloc(high, sizeof(*glances));
-        struct guess guess = { .glances = glances };
-        uint64_t first = glances ? glance_at(rec, &guess, 0).first : 0;
+        _cleanup_(freep) struct probe *glances = calloc(high, sizeof(*glances));
+        struct estimate estimate = { .glances = glances };
+        uint64_t first = glances ? probe_at(rec, &estimate, 0).first : 0;
 
         if (first == 0)
                 return UINT32_MAX;
         while (high - low > 1) {
                 uint32_t middle = low + (high - low) / 2;
 
-                if (glance_at(rec, &guess, middle).highest < first)
+                if (probe_at(rec, &estimate, middle).highest < first)
                         high = middle;
                 else
                         low = middle;
         }
-        glance_behind(rec, &guess, guess.page);
-        glance_behind(rec, &guess, rec->pages - 1);
-        *ret_sure = !guess.damaged;
-        return guess.page;
+        glance_behind(rec, &estimate, estimate.page);
+        glance_behind(rec, &estimate, rec->pages - 1);
+        *ret_sure = !estimate.damaged;
+        return estimate.page;
 }

@@ -54,7 +54,7 @@ static int find_written(struct recovery *rec)
 }
 
 /* What cannot be read is as good as zeros: not valid. */
-static void block_read(const struct recovery *rec, struct block *b, bool glance)
+static void block_read(const struct recovery *rec, struct block *b, bool probe)
 {
         char *buf = (char *)b->pages;
         uint64_t offset = (uint64_t)b->first * DISK_PAGE, bytes = (uint64_t)b->n * DISK_PAGE,
@@ -80,7 +80,7 @@ static void block_read(const struct recovery *rec, struct block *b, bool glance)
                 } else if (k == 0) {
                         memset(buf + done, 0, bytes - done);
                         break;
-                } else if (step > DISK_PAGE && !glance) {
+                } else if (step > DISK_PAGE && !probe) {
                         /* Somewhere in there: a direct read says no more, and each that fails may
                          * take the device a second. */
                         step /= 2;
@@ -98,7 +98,7 @@ static bool entry_valid(const struct disk_entry *e, const uint8_t uuid[static DI
         return disk_entry_valid(e, uuid) && e->seq <= CHUNK_SEQ_MAX;
 }
 
-void recover_block_check(const struct recovery *rec, struct block *b)
+void recovery_block_check(const struct recovery *rec, struct block *b)
 {
         const struct volume *v = rec->v;
         const uint8_t *uuid = v->dir->superblock.uuid;
@@ -109,9 +109,9 @@ void recover_block_check(const struct recovery *rec, struct block *b)
                 struct check *c = &b->checks[i];
 
                 if (i + 1 < b->n)
-                        recover_prefetch_page(p + 1);
+                        recovery_warm_page(p + 1);
                 c->valid = disk_page_valid(p, uuid, b->first + i) &&
-                           p->sequence <= RECOVER_PAGE_SEQUENCE_MAX;
+                           p->sequence <= RECOVERY_PAGE_SEQUENCE_MAX;
                 c->entries = 0;
                 for (unsigned j = 0; c->valid && !rec->shallow && j < p->count; j++) {
                         const struct disk_entry *e = &p->entries[j];
@@ -126,25 +126,25 @@ void recover_block_check(const struct recovery *rec, struct block *b)
         }
 }
 
-static void block_fill(const struct recovery *rec, struct block *b, uint32_t first, bool glance)
+static void block_fill(const struct recovery *rec, struct block *b, uint32_t first, bool probe)
 {
         b->first = first;
         b->n = MIN(rec->room, rec->pages - first);
         b->unread = b->checked = false;
-        block_read(rec, b, glance);
+        block_read(rec, b, probe);
 }
 
-void recover_block_fill(const struct recovery *rec, struct block *b, uint32_t first)
+void recovery_block_fill(const struct recovery *rec, struct block *b, uint32_t first)
 {
         block_fill(rec, b, first, false);
 }
 
-void recover_block_glance(const struct recovery *rec, struct block *b, uint32_t first)
+void recovery_block_probe(const struct recovery *rec, struct block *b, uint32_t first)
 {
         block_fill(rec, b, first, true);
 }
 
-int recover_block_init(struct block *b, uint32_t room)
+int recovery_block_init(struct block *b, uint32_t room)
 {
         b->pages = aligned_alloc(DISK_PAGE, (size_t)room * DISK_PAGE);
         b->checks = calloc(room, sizeof(*b->checks));
@@ -154,29 +154,29 @@ int recover_block_init(struct block *b, uint32_t room)
         return 0;
 }
 
-void recover_block_fini(struct block *b)
+void recovery_block_fini(struct block *b)
 {
         free(b->pages);
         free(b->checks);
         *b = (struct block){};
 }
 
-void recover_take_turn(struct recovery *rec, uint32_t turn)
+void recovery_take_turn(struct recovery *rec, uint32_t turn)
 {
         uint32_t first = rec->plan.turns[turn];
 
         if (rec->block.n > 0 && rec->block.first == first)
                 return;
-        if (!recover_ahead_take(rec))
-                recover_block_fill(rec, &rec->block, first);
+        if (!recovery_threads_take(rec))
+                recovery_block_fill(rec, &rec->block, first);
         assert(rec->block.first == first);
         rec->unread = rec->unread || rec->block.unread;
         if (!rec->block.checked)
-                recover_block_check(rec, &rec->block);
+                recovery_block_check(rec, &rec->block);
 }
 
 /* By what has been written, and by what the ring has been made for. */
-static void reckon_records(struct recovery *rec)
+static void estimate_records(struct recovery *rec)
 {
         uint64_t written = 0, slots = (uint64_t)rec->pages * DISK_PAGE_ENTRIES / STORE_RING_ENTRIES;
 
@@ -209,37 +209,38 @@ static int erase_void(const struct volume *v, uint32_t pages)
         return dir_write_superblock(v->dir);
 }
 
-int recover_open_ring(struct recovery *rec)
+int recovery_open_ring(struct recovery *rec)
 {
         struct volume *v = rec->v;
         struct stat st;
         uint64_t most;
         int r;
 
-        unlinkat(v->dir->fd, RECOVER_TABLE_NEW, 0);
-        v->table_fd = dir_open_file(v->dir, RECOVER_TABLE, O_RDWR | O_CREAT);
+        unlinkat(v->dir->fd, RECOVERY_TABLE_NEW, 0);
+        v->table_fd = dir_open_file(v->dir, RECOVERY_TABLE, O_RDWR | O_CREAT);
         if (v->table_fd < 0)
-                return recover_fail(rec, v->table_fd, "cannot open the file \"" RECOVER_TABLE "\"");
+                return recovery_fail(rec, v->table_fd,
+                                     "cannot open the file \"" RECOVERY_TABLE "\"");
         if (fstat(v->table_fd, &st) < 0)
-                return recover_fail(rec, -errno, "cannot look at the file \"" RECOVER_TABLE "\"");
+                return recovery_fail(rec, -errno, "cannot look at the file \"" RECOVERY_TABLE "\"");
         /* A ring has never been larger than the slots of a whole store need. What lies behind that
          * is no table's, and would be allocated. */
         most = ring_pages_for(MAX(v->dir->superblock.limit, v->params.limit) / DISK_PAGE);
         if ((uint64_t)st.st_size > most * DISK_PAGE && !v->params.as_is &&
             ftruncate(v->table_fd, (off_t)(most * DISK_PAGE)) < 0)
-                return recover_fail(rec, -errno, "cannot cut the file \"" RECOVER_TABLE "\"");
+                return recovery_fail(rec, -errno, "cannot cut the file \"" RECOVERY_TABLE "\"");
         rec->pages = (uint32_t)MIN(
                 MAX((uint64_t)st.st_size / DISK_PAGE, (uint64_t)STORE_RING_MIN_PAGES), most);
         r = dir_allocate(v->table_fd, (uint64_t)rec->pages * DISK_PAGE);
         if (r == 0 && fdatasync(v->table_fd) < 0)
                 r = -errno;
         if (r < 0)
-                return recover_fail(rec, r, "cannot allocate the file \"" RECOVER_TABLE "\"");
+                return recovery_fail(rec, r, "cannot allocate the file \"" RECOVERY_TABLE "\"");
 
         if (v->dir->superblock.void_pages > 0) {
                 r = erase_void(v, rec->pages);
                 if (r < 0)
-                        return recover_fail(rec, r, "cannot erase what failed to be written");
+                        return recovery_fail(rec, r, "cannot erase what failed to be written");
         }
         /* What the kernel could not write it may still show. */
         if (v->dir->superblock.unsynced)
@@ -249,20 +250,20 @@ int recover_open_ring(struct recovery *rec)
         if (v->params.table_block > 0)
                 rec->room = MIN(v->params.table_block, rec->pages);
         rec->sequences = calloc(rec->pages, sizeof(*rec->sequences));
-        if (recover_block_init(&rec->block, rec->room) < 0 || !rec->sequences ||
+        if (recovery_block_init(&rec->block, rec->room) < 0 || !rec->sequences ||
             find_written(rec) < 0)
-                return recover_fail(rec, -ENOMEM, "reading the table");
-        reckon_records(rec);
+                return recovery_fail(rec, -ENOMEM, "reading the table");
+        estimate_records(rec);
         return 0;
 }
 
-void recover_close_ring(struct recovery *rec)
+void recovery_close_ring(struct recovery *rec)
 {
-        recover_ahead_stop(rec);
+        recovery_threads_stop(rec);
         if (rec->v->table_fd >= 0)
                 posix_fadvise(rec->v->table_fd, 0, 0, POSIX_FADV_DONTNEED);
         free(rec->sequences);
         free(rec->written);
-        recover_plan_fini(&rec->plan);
-        recover_block_fini(&rec->block);
+        recovery_plan_fini(&rec->plan);
+        recovery_block_fini(&rec->block);
 }

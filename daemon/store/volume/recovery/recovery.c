@@ -29,12 +29,12 @@
 
 enum { HUGE_BYTES = 2 * 1024 * 1024 };
 
-int recover_fail(struct recovery *rec, int r, const char *what)
+int recovery_fail(struct recovery *rec, int r, const char *what)
 {
         return store_error(rec->error, r, "%s: %s: %s", rec->v->path, what, dir_strerror(r));
 }
 
-void *recover_huge_alloc(uint64_t bytes)
+void *recovery_huge_alloc(uint64_t bytes)
 {
         void *p;
 
@@ -46,7 +46,7 @@ void *recover_huge_alloc(uint64_t bytes)
         return p;
 }
 
-void recover_forget(struct volume *v, uint32_t i)
+void recovery_forget(struct volume *v, uint32_t i)
 {
         v->evicted++;
         volume_chunk_at(v, i)->slab = INDEX_NO_SLAB;
@@ -55,11 +55,11 @@ void recover_forget(struct volume *v, uint32_t i)
         index_release(v->index, i);
 }
 
-void recover_forget_all(struct volume *v)
+void recovery_forget_all(struct volume *v)
 {
         for (uint32_t i = 0; i < index_high(v->index); i++)
                 if (volume_chunk_at(v, i)->flags & CHUNK_USED)
-                        recover_forget(v, i);
+                        recovery_forget(v, i);
         index_reset(v->index);
 }
 
@@ -72,7 +72,7 @@ static int new_table(struct recovery *rec)
         int r = table_new(&v->table, v->dir->superblock.uuid, rec->pages, index_max(v->index),
                           &volume_table_ops, v);
 
-        return r < 0 ? recover_fail(rec, r, "making the table") : 0;
+        return r < 0 ? recovery_fail(rec, r, "making the table") : 0;
 }
 
 static int add_slabs(struct recovery *rec)
@@ -85,7 +85,7 @@ static int add_slabs(struct recovery *rec)
                 v->slab_bytes = MAX(v->slab_bytes, v->segments[i]->bytes);
         r = slabs_new(&v->slabs, DISK_SEGMENTS_MAX, v->slab_bytes);
         if (r < 0)
-                return recover_fail(rec, r, "making the slot allocator");
+                return recovery_fail(rec, r, "making the slot allocator");
         for (uint32_t i = 0; i < v->n_segments; i++) {
                 struct segment *seg = v->segments[i];
 
@@ -93,7 +93,7 @@ static int add_slabs(struct recovery *rec)
                         seg->bytes = DISK_PAGE;
                 r = slabs_add(v->slabs, seg->bytes);
                 if (r < 0)
-                        return recover_fail(rec, r, "making the slot allocator");
+                        return recovery_fail(rec, r, "making the slot allocator");
                 if (seg->fd < 0)
                         segment_retire(v, i);
         }
@@ -132,7 +132,7 @@ static int start_ring(struct recovery *rec)
         int r = erase_stale(rec);
 
         if (r < 0)
-                return recover_fail(rec, r, "cannot write the table");
+                return recovery_fail(rec, r, "cannot write the table");
         for (uint32_t i = 0; i < MIN(rec->newest.safe, rec->pages - 1); i++)
                 drop_page(v, (head + i) % rec->pages);
         r = table_start(v->table, head, rec->max_sequence + 1);
@@ -141,8 +141,8 @@ static int start_ring(struct recovery *rec)
                 r = table_start(v->table, head, rec->max_sequence + 1);
         }
         if (r < 0)
-                return recover_fail(rec, r, "starting the table");
-        return fdatasync(v->table_fd) < 0 ? recover_fail(rec, -errno, "cannot sync the table") : 0;
+                return recovery_fail(rec, r, "starting the table");
+        return fdatasync(v->table_fd) < 0 ? recovery_fail(rec, -errno, "cannot sync the table") : 0;
 }
 
 /* All live entries, the oldest first, into a new, smaller file, which then takes the place of the
@@ -151,7 +151,7 @@ static int rewrite_ring(struct recovery *rec)
 {
         struct volume *v = rec->v;
         _cleanup_(closep) int fd =
-                dir_open_file(v->dir, RECOVER_TABLE_NEW, O_RDWR | O_CREAT | O_TRUNC);
+                dir_open_file(v->dir, RECOVERY_TABLE_NEW, O_RDWR | O_CREAT | O_TRUNC);
         struct disk_page *page = rec->block.pages;
         uint32_t next = 0, left = index_high(v->index);
         int r;
@@ -196,7 +196,8 @@ static int rewrite_ring(struct recovery *rec)
                 next++;
         }
         assert(left == 0);
-        if (fsync(fd) < 0 || renameat(v->dir->fd, RECOVER_TABLE_NEW, v->dir->fd, RECOVER_TABLE) < 0)
+        if (fsync(fd) < 0 ||
+            renameat(v->dir->fd, RECOVERY_TABLE_NEW, v->dir->fd, RECOVERY_TABLE) < 0)
                 return -errno;
         close(v->table_fd);
         v->table_fd = TAKE_FD(fd);
@@ -205,7 +206,7 @@ static int rewrite_ring(struct recovery *rec)
         return dir_sync(v->dir);
 }
 
-static int recover_all(struct recovery *rec)
+static int recovery_all(struct recovery *rec)
 {
         struct volume *v = rec->v;
         uint64_t reserve =
@@ -215,25 +216,25 @@ static int recover_all(struct recovery *rec)
         r = namespaces_open(&v->namespaces, v->dir, reserve, &rec->names_lost, rec->error);
         if (r < 0)
                 return r;
-        r = recover_open_ring(rec);
+        r = recovery_open_ring(rec);
         if (r == 0)
-                recover_populate_start(rec);
+                recovery_populate_start(rec);
         if (r == 0)
-                r = recover_open_segments(rec);
+                r = recovery_open_segments(rec);
         if (r == 0)
                 r = new_table(rec);
         if (r == 0)
-                r = recover_look(rec);
+                r = recovery_scan(rec);
         if (r == 0)
-                r = recover_enforce_limit(rec);
+                r = recovery_enforce_limit(rec);
         if (r == 0)
                 r = add_slabs(rec);
         if (r < 0)
                 return r;
 
         v->seq = MAX(rec->max_seq, namespaces_max_seq(v->namespaces));
-        if (v->seq > CHUNK_SEQ_MAX - RECOVER_UNREAD_GAP ||
-            rec->max_sequence > RECOVER_PAGE_SEQUENCE_MAX - RECOVER_UNREAD_GAP)
+        if (v->seq > CHUNK_SEQ_MAX - RECOVERY_UNREAD_GAP ||
+            rec->max_sequence > RECOVERY_PAGE_SEQUENCE_MAX - RECOVERY_UNREAD_GAP)
                 return store_error(rec->error, -EOVERFLOW,
                                    "%s: no sequence numbers are left: make the store anew",
                                    v->path);
@@ -243,22 +244,22 @@ static int recover_all(struct recovery *rec)
                 namespaces_purge_all(v->namespaces, v->seq);
                 r = namespaces_write_now(v->namespaces);
                 if (r < 0)
-                        return recover_fail(rec, r, "cannot write the namespaces");
-                recover_forget_all(v);
+                        return recovery_fail(rec, r, "cannot write the namespaces");
+                recovery_forget_all(v);
         }
-        r = recover_take_places(rec);
-        recover_populate_stop(rec);
+        r = recovery_take_slots(rec);
+        recovery_populate_stop(rec);
         if (r < 0)
                 return r;
         if (rec->new_pages) {
                 r = rewrite_ring(rec);
                 if (r < 0)
-                        return recover_fail(rec, r, "cannot make a smaller table");
+                        return recovery_fail(rec, r, "cannot make a smaller table");
         }
         return start_ring(rec);
 }
 
-int recover(struct volume *v, char ret_error[static STORE_ERROR_BYTES])
+int recovery_run(struct volume *v, char ret_error[static STORE_ERROR_BYTES])
 {
         struct recovery rec = {
                 .v = v,
@@ -267,11 +268,11 @@ int recover(struct volume *v, char ret_error[static STORE_ERROR_BYTES])
                 .cond = PTHREAD_COND_INITIALIZER,
         };
         uint64_t begun = clock_mono_ns();
-        int r = recover_all(&rec);
+        int r = recovery_all(&rec);
 
-        recover_populate_stop(&rec);
-        recover_close_ring(&rec);
-        recover_look_fini(&rec);
+        recovery_populate_stop(&rec);
+        recovery_close_ring(&rec);
+        recovery_scan_fini(&rec);
 #ifdef __GLIBC__
         malloc_trim(0); /* what a start has needed is needed no more */
 #endif

@@ -23,7 +23,7 @@
 #include <string.h>
 
 #include "checked.h"
-#include "prefetch.h"
+#include "warm.h"
 
 enum {
         OUT_OF_ORDER = 1,
@@ -47,7 +47,7 @@ static uint64_t *hashes_new(struct recovery *rec, uint32_t n)
                 /* A short table tells of few slots. */
                 room = MIN((uint64_t)rec->pages * DISK_PAGE, (uint64_t)ARENA_BYTES);
                 room = round_up(MAX(bytes + sizeof(*a), room), DISK_PAGE);
-                a = recover_huge_alloc(room);
+                a = recovery_huge_alloc(room);
                 if (!a)
                         return NULL;
                 *a = (struct arena){ .next = rec->arenas, .used = sizeof(*a), .bytes = room };
@@ -88,8 +88,8 @@ static int begin_scan(struct recovery *rec, struct segment_scan *scan, const str
         scan->hashes = hashes_new(rec, scan->slots);
         if (!scan->hashes)
                 return -ENOMEM;
-        rec->unheard_segments--;
-        rec->unheard_slots += scan->unheard = scan->slots;
+        rec->unseen_segments--;
+        rec->unseen_slots += scan->unseen = scan->slots;
         return 0;
 }
 
@@ -122,7 +122,7 @@ static int index_entry(struct recovery *rec, const struct disk_entry *e, uint64_
 
         if (i == INDEX_NONE) { /* store.entries was lowered: the newer stay */
                 v->evicted++;
-                return gone_add(&rec->gone, hash);
+                return dead_keys_add(&rec->dead_keys, hash);
         }
         c = volume_chunk_at(v, i);
         c->key = e->key;
@@ -152,18 +152,18 @@ static bool is_dead(const struct recovery *rec, const struct disk_entry *e)
 }
 
 /* A slot that its segment's hand-over leaves without an entry has none. */
-static void look_at_handover(struct recovery *rec, const struct disk_entry *e)
+static void scan_handover(struct recovery *rec, const struct disk_entry *e)
 {
         struct segment_scan *scan = &rec->scans[e->segment];
 
         if (e->segment_epoch != scan->epoch)
                 return;
-        rec->unheard_slots -= scan->unheard;
-        scan->unheard = 0;
+        rec->unseen_slots -= scan->unseen;
+        scan->unseen = 0;
 }
 
-static int look_at_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
-                         uint32_t page)
+static int scan_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
+                      uint32_t page)
 {
         const struct volume *v = rec->v;
         uint64_t *slot;
@@ -176,19 +176,19 @@ static int look_at_entry(struct recovery *rec, const struct disk_entry *e, uint6
                 return r;
         if (disk_entry_is_handover(e)) {
                 if (slot)
-                        look_at_handover(rec, e);
+                        scan_handover(rec, e);
                 return 0;
         }
         if (slot && *slot == hash)
                 return 0; /* the key has been heard of; most likely this is the entry's copy */
         if (!slot || *slot != 0)
-                return gone_add(&rec->gone, hash);
+                return dead_keys_add(&rec->dead_keys, hash);
         *slot = hash;
-        if (rec->scans[e->segment].unheard > 0) {
-                rec->scans[e->segment].unheard--;
-                rec->unheard_slots--;
+        if (rec->scans[e->segment].unseen > 0) {
+                rec->scans[e->segment].unseen--;
+                rec->unseen_slots--;
         }
-        if (is_dead(rec, e) || gone_has(&rec->gone, hash) ||
+        if (is_dead(rec, e) || dead_keys_have(&rec->dead_keys, hash) ||
             index_find(v->index, e->namespace_id, &e->key, hash) != INDEX_NONE)
                 return 0;
         return index_entry(rec, e, hash, page);
@@ -212,9 +212,9 @@ static const uint64_t *slot_of(const struct recovery *rec, const struct disk_ent
                        : NULL;
 }
 
-/* Step 0: slots and keys that are gone. Steps 1 and 2: index_prefetch()'s 0 and 1, where the slot
+/* Step 0: slots and keys that are gone. Steps 1 and 2: index_warm()'s 0 and 1, where the slot
  * is nobody's yet. */
-static void prefetch_entries(const struct recovery *rec, uint32_t at, unsigned step)
+static void warm_entries(const struct recovery *rec, uint32_t at, unsigned step)
 {
         const struct disk_page *page = &rec->block.pages[at];
         const struct check *check = &rec->block.checks[at];
@@ -226,22 +226,22 @@ static void prefetch_entries(const struct recovery *rec, uint32_t at, unsigned s
                         continue;
                 slot = slot_of(rec, &page->entries[j]);
                 if (step == 0) {
-                        gone_prefetch(&rec->gone, check->hashes[j]);
+                        dead_keys_warm(&rec->dead_keys, check->hashes[j]);
                         if (slot)
-                                prefetch(slot, 1);
+                                warm(slot, 1);
                 } else if (!slot || *slot == 0) {
-                        index_prefetch(rec->v->index, check->hashes[j], step - 1);
+                        index_warm(rec->v->index, check->hashes[j], step - 1);
                 }
         }
 }
 
-static void prefetch_for(const struct recovery *rec, uint32_t at)
+static void warm_for(const struct recovery *rec, uint32_t at)
 {
         if (at >= 3)
-                recover_prefetch_page(&rec->block.pages[at - 3]);
+                recovery_warm_page(&rec->block.pages[at - 3]);
         for (unsigned step = 0; step <= 2; step++)
                 if (at >= 2 - step)
-                        prefetch_entries(rec, at - (2 - step), step);
+                        warm_entries(rec, at - (2 - step), step);
 }
 
 /* What there is in its place. False: no page. */
@@ -266,22 +266,22 @@ static bool note_page(struct recovery *rec, uint32_t page)
 /* Every slot there is has been heard of: what is older can put nothing into the index. But pages
  * that a crash left must be found, or they would pass for whole at the next start; and somebody may
  * want to know of all damage, or of all namespaces. */
-static bool is_all_said(const struct recovery *rec)
+static bool is_all_seen(const struct recovery *rec)
 {
-        return rec->unheard_segments == 0 && rec->unheard_slots == 0 && rec->newest_is_sure &&
-               (rec->sorted || rec->looked > TABLE_UNSYNCED_MAX) && !rec->unread &&
+        return rec->unseen_segments == 0 && rec->unseen_slots == 0 && rec->newest_is_sure &&
+               (rec->sorted || rec->scanned > TABLE_UNSYNCED_MAX) && !rec->unread &&
                rec->v->stats.skipped_pages == 0 && !rec->names_lost && !rec->v->params.as_is;
 }
 
 /* OUT_OF_ORDER: the plan was a wrong guess. */
-static int look_at_page(struct recovery *rec, uint32_t page)
+static int scan_page(struct recovery *rec, uint32_t page)
 {
         const struct block *b = &rec->block;
         const struct disk_page *p = &b->pages[page - b->first];
         const struct check *check = &b->checks[page - b->first];
         int r = 0;
 
-        rec->looked += page < rec->newest.ring_pages; /* behind it there is nothing yet */
+        rec->scanned += page < rec->newest.ring_pages; /* behind it there is nothing yet */
         if (!(rec->sorted ? check->valid : note_page(rec, page)))
                 return 0;
         if (!rec->sorted) {
@@ -295,29 +295,29 @@ static int look_at_page(struct recovery *rec, uint32_t page)
                         return OUT_OF_ORDER;
                 rec->last = p->sequence;
         }
-        prefetch_for(rec, page - b->first);
+        warm_for(rec, page - b->first);
         for (unsigned j = p->count; j-- > 0 && r == 0;)
                 if (check->entries >> j & 1)
-                        r = look_at_entry(rec, &p->entries[j], check->hashes[j], page);
-        recover_expect(rec, index_high(rec->v->index));
-        return r != 0 || !is_all_said(rec) ? r : ALL_IS_SAID;
+                        r = scan_entry(rec, &p->entries[j], check->hashes[j], page);
+        recovery_expect(rec, index_high(rec->v->index));
+        return r != 0 || !is_all_seen(rec) ? r : ALL_IS_SAID;
 }
 
-static int follow_plan(struct recovery *rec, int (*look)(struct recovery *rec, uint32_t page))
+static int follow_plan(struct recovery *rec, int (*scan)(struct recovery *rec, uint32_t page))
 {
         int r = 0;
 
         if (rec->room < rec->pages)
                 rec->block.n = 0; /* it may have been checked for less */
-        recover_ahead_start(rec);
+        recovery_threads_start(rec);
         for (uint32_t i = 0; i < rec->plan.n_visits && r == 0; i++) {
                 const struct visit *visit = &rec->plan.visits[i];
 
-                recover_take_turn(rec, visit->turn);
+                recovery_take_turn(rec, visit->turn);
                 for (uint32_t page = visit->high + 1; page-- > visit->low && r == 0;)
-                        r = look(rec, page);
+                        r = scan(rec, page);
         }
-        recover_ahead_stop(rec);
+        recovery_threads_stop(rec);
         return r;
 }
 
@@ -332,7 +332,7 @@ static int read_newest(struct recovery *rec, uint32_t page)
         struct block *b = &rec->block;
 
         if (b->n == 0 || page < b->first || page - b->first >= b->n)
-                recover_block_fill(rec, b, page / rec->room * rec->room);
+                recovery_block_fill(rec, b, page / rec->room * rec->room);
         rec->newest = b->pages[page - b->first];
         if (disk_page_valid(&rec->newest, rec->v->dir->superblock.uuid, page))
                 return 0;
@@ -345,46 +345,46 @@ static void begin_anew(struct recovery *rec)
 {
         struct volume *v = rec->v;
 
-        recover_forget_all(v);
+        recovery_forget_all(v);
         index_reserve(v->index, rec->likely);
         for (uint32_t i = 0; i < rec->n_scans; i++)
                 rec->scans[i] = (struct segment_scan){ .bytes = rec->scans[i].bytes };
         arenas_free(rec->arenas);
         rec->arenas = NULL;
-        gone_fini(&rec->gone);
-        rec->gone.likely = rec->superseded;
+        dead_keys_fini(&rec->dead_keys);
+        rec->dead_keys.likely = rec->superseded;
         memset(rec->sequences, 0, rec->pages * sizeof(*rec->sequences));
         v->stats.recovered_pages = v->stats.skipped_pages = 0;
         rec->newest.sequence = 0;
-        rec->last = rec->looked = 0;
+        rec->last = rec->scanned = 0;
         rec->sorted = rec->newest_is_sure = false;
-        rec->unheard_slots = rec->unheard_segments = 0;
+        rec->unseen_slots = rec->unseen_segments = 0;
         for (uint32_t i = 0; i < v->n_segments; i++)
-                rec->unheard_segments += rec->scans[i].bytes > 0;
+                rec->unseen_segments += rec->scans[i].bytes > 0;
 }
 
 /* OUT_OF_ORDER: the pages are not where the newest one makes them expected. */
-static int look_back(struct recovery *rec)
+static int scan_back(struct recovery *rec)
 {
         uint32_t newest;
         int r;
 
         begin_anew(rec);
         rec->shallow = true;
-        newest = recover_guess_newest(rec, &rec->newest_is_sure);
+        newest = recovery_estimate_newest(rec, &rec->newest_is_sure);
         rec->shallow = false;
         if (rec->v->dir->superblock.unsynced)
                 rec->newest_is_sure = false;
         if (newest == UINT32_MAX || read_newest(rec, newest) < 0)
                 return OUT_OF_ORDER;
-        r = recover_plan_back(rec, newest);
-        return r < 0 ? r : follow_plan(rec, look_at_page);
+        r = recovery_plan_back(rec, newest);
+        return r < 0 ? r : follow_plan(rec, scan_page);
 }
 
-static int look_sorted(struct recovery *rec)
+static int scan_sorted(struct recovery *rec)
 {
         uint32_t newest;
-        int r = recover_plan_all(rec);
+        int r = recovery_plan_all(rec);
 
         begin_anew(rec);
         rec->shallow = rec->room < rec->pages;
@@ -405,8 +405,8 @@ static int look_sorted(struct recovery *rec)
                     table_is_stale(&rec->newest, rec->pages, i, rec->sequences[i]))
                         rec->sequences[i] = TABLE_STALE;
         rec->sorted = rec->newest_is_sure = true;
-        r = recover_plan_sorted(rec);
-        return r < 0 ? r : follow_plan(rec, look_at_page);
+        r = recovery_plan_sorted(rec);
+        return r < 0 ? r : follow_plan(rec, scan_page);
 }
 
 /* What has not been seen may say more than what has. The superblock knows how much, unless an older
@@ -424,29 +424,29 @@ static void go_on_from(struct recovery *rec, bool early)
                 rec->max_sequence = MAX(rec->max_sequence, rec->unread ? sb->page_ceiling : 0);
                 return;
         }
-        rec->max_seq += rec->unread ? RECOVER_UNREAD_GAP : UNSEEN_GAP;
-        rec->max_sequence += rec->unread ? RECOVER_UNREAD_GAP : 0;
+        rec->max_seq += rec->unread ? RECOVERY_UNREAD_GAP : UNSEEN_GAP;
+        rec->max_sequence += rec->unread ? RECOVERY_UNREAD_GAP : 0;
 }
 
-int recover_look(struct recovery *rec)
+int recovery_scan(struct recovery *rec)
 {
         int r = OUT_OF_ORDER;
 
         if (rec->room < rec->pages)
-                r = look_back(rec);
+                r = scan_back(rec);
         if (r == OUT_OF_ORDER)
-                r = look_sorted(rec);
-        gone_fini(&rec->gone);
+                r = scan_sorted(rec);
+        dead_keys_fini(&rec->dead_keys);
         if (r < 0)
-                return recover_fail(rec, r, "reading the table");
+                return recovery_fail(rec, r, "reading the table");
         rec->max_sequence = rec->newest.sequence;
         go_on_from(rec, r == ALL_IS_SAID);
         return 0;
 }
 
-void recover_look_fini(struct recovery *rec)
+void recovery_scan_fini(struct recovery *rec)
 {
         arenas_free(rec->arenas);
-        gone_fini(&rec->gone);
+        dead_keys_fini(&rec->dead_keys);
         free(rec->scans);
 }

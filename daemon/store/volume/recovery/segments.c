@@ -56,7 +56,7 @@ static int open_segment(struct recovery *rec, uint32_t number)
         return charge_segment(v, seg);
 }
 
-int recover_open_segments(struct recovery *rec)
+int recovery_open_segments(struct recovery *rec)
 {
         struct volume *v = rec->v;
         int fd = openat(v->dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -65,7 +65,7 @@ int recover_open_segments(struct recovery *rec)
         int r;
 
         if (!dir)
-                return recover_fail(rec, -errno, "cannot list the directory");
+                return recovery_fail(rec, -errno, "cannot list the directory");
         while ((e = readdir(dir))) {
                 int n = dir_segment_number(e->d_name);
 
@@ -76,12 +76,12 @@ int recover_open_segments(struct recovery *rec)
         v->segments = calloc(v->n_segments + 1, sizeof(struct segment *));
         rec->scans = calloc(v->n_segments + 1, sizeof(*rec->scans));
         if (!v->segments || !rec->scans)
-                return recover_fail(rec, -ENOMEM, "opening segments");
+                return recovery_fail(rec, -ENOMEM, "opening segments");
         rec->n_scans = v->n_segments;
         for (uint32_t i = 0; i < v->n_segments; i++) {
                 v->segments[i] = segment_new(v, i);
                 if (!v->segments[i])
-                        return recover_fail(rec, -ENOMEM, "opening segments");
+                        return recovery_fail(rec, -ENOMEM, "opening segments");
                 r = open_segment(rec, i);
                 if (r < 0 && r != -ENOENT) {
                         char name[DIR_SEGMENT_NAME_BYTES];
@@ -138,7 +138,7 @@ static uint64_t scanned_slots(const struct recovery *rec)
         return slots;
 }
 
-int recover_enforce_limit(struct recovery *rec)
+int recovery_enforce_limit(struct recovery *rec)
 {
         struct volume *v = rec->v;
         uint32_t pages = rec->pages;
@@ -169,5 +169,5 @@ int recover_enforce_limit(struct recovery *rec)
         if (!dropped)
                 return 0;
         r = dir_sync(v->dir);
-        return r < 0 ? r : recover_look(rec);
+        return r < 0 ? r : recovery_scan(rec);
 }

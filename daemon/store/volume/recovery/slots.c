@@ -11,7 +11,7 @@
 #include "cleanup.h"
 
 enum {
-        FETCH_AHEAD = 32,
+        WARM_DISTANCE = 32,
         MOVES_PER_RECORD = 8,
 };
 
@@ -103,7 +103,7 @@ static int order_init(struct order *o, const struct volume *v)
         o->at = o->end = o->run;
         if (is_in_order_of_puts(v))
                 return 0;
-        o->ages = recover_huge_alloc(((uint64_t)index_used(v->index) + 1) * sizeof(*o->ages));
+        o->ages = recovery_huge_alloc(((uint64_t)index_used(v->index) + 1) * sizeof(*o->ages));
         if (!o->ages)
                 return -ENOMEM;
         for (uint32_t i = index_high(v->index); i-- > 0;)
@@ -173,11 +173,11 @@ static int cut_segment(struct recovery *rec, uint32_t number)
         return 0;
 }
 
-static void prefetch_place(const struct volume *v, uint32_t i, unsigned step)
+static void warm_place(const struct volume *v, uint32_t i, unsigned step)
 {
         const struct chunk *c = volume_chunk_at(v, i);
 
-        slabs_prefetch(v->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot }, step);
+        slabs_warm(v->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot }, step);
 }
 
 static void take_place(struct recovery *rec, uint32_t i)
@@ -192,7 +192,7 @@ static void take_place(struct recovery *rec, uint32_t i)
                 r = slabs_occupy(v->slabs, (struct slab_slot){ .slab = c->slab, .slot = c->slot },
                                  i);
         if (r < 0) {
-                recover_forget(v, i);
+                recovery_forget(v, i);
                 return;
         }
         room_charge(v, c);
@@ -200,25 +200,25 @@ static void take_place(struct recovery *rec, uint32_t i)
         chunk_publish(v, i);
 }
 
-int recover_take_places(struct recovery *rec)
+int recovery_take_slots(struct recovery *rec)
 {
         struct volume *v = rec->v;
         _cleanup_(order_fini) struct order order;
-        uint32_t ahead[FETCH_AHEAD], i;
+        uint32_t upcoming[WARM_DISTANCE], i;
         uint64_t known = 0;
 
         if (order_init(&order, v) < 0)
-                return recover_fail(rec, -ENOMEM, "building the index");
+                return recovery_fail(rec, -ENOMEM, "building the index");
         for (uint64_t done = 0;; done++) {
-                while (known - done < FETCH_AHEAD && (i = order_next(&order)) != INDEX_NONE) {
-                        prefetch_place(v, i, 0);
-                        ahead[known++ % FETCH_AHEAD] = i;
+                while (known - done < WARM_DISTANCE && (i = order_next(&order)) != INDEX_NONE) {
+                        warm_place(v, i, 0);
+                        upcoming[known++ % WARM_DISTANCE] = i;
                 }
                 if (done == known)
                         break;
-                if (known - done > FETCH_AHEAD / 2)
-                        prefetch_place(v, ahead[(done + FETCH_AHEAD / 2) % FETCH_AHEAD], 1);
-                take_place(rec, ahead[done % FETCH_AHEAD]);
+                if (known - done > WARM_DISTANCE / 2)
+                        warm_place(v, upcoming[(done + WARM_DISTANCE / 2) % WARM_DISTANCE], 1);
+                take_place(rec, upcoming[done % WARM_DISTANCE]);
         }
         /* What is on the disk has its sizes by now. What is declared comes after it, and shares one
          * where there is no room for more. */

@@ -2,8 +2,8 @@
 /* A start, the threads beside it where the ring is large: two read the blocks that will be looked
  * at next, one checks them, and one puts memory under what the look is about to fill.
  *
- * Blocks go round in a queue of READ_AHEAD, counted by the turns of the plan: all before `taken`
- * have been with whoever looks, all before `read` have been read. */
+ * Blocks go round in a queue of PREFETCHED_BLOCKS, counted by the turns of the plan: all before
+ * `taken` have been with whoever looks, all before `read` have been read. */
 #include "store/volume/recovery/internal.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ enum { POPULATE_RECORDS = 32 * 1024 };
 
 static struct block *block_at(struct recovery *rec, uint32_t turn)
 {
-        return &rec->ahead[turn % READ_AHEAD];
+        return &rec->prefetched[turn % PREFETCHED_BLOCKS];
 }
 
 static void *reader_run(void *userdata)
@@ -25,14 +25,15 @@ static void *reader_run(void *userdata)
         while (!rec->ending) {
                 struct block *b = block_at(rec, rec->reading);
 
-                if (rec->reading == rec->plan.n_turns || rec->reading - rec->taken == READ_AHEAD) {
+                if (rec->reading == rec->plan.n_turns ||
+                    rec->reading - rec->taken == PREFETCHED_BLOCKS) {
                         pthread_cond_wait(&rec->cond, &rec->lock);
                         continue;
                 }
                 b->first = rec->plan.turns[rec->reading++];
                 b->busy = true;
                 pthread_mutex_unlock(&rec->lock);
-                recover_block_fill(rec, b, b->first);
+                recovery_block_fill(rec, b, b->first);
                 pthread_mutex_lock(&rec->lock);
                 b->busy = false;
                 while (rec->read != rec->reading && !block_at(rec, rec->read)->busy)
@@ -56,7 +57,7 @@ static bool check_next(struct recovery *rec)
         b = block_at(rec, rec->checking++);
         b->busy = true;
         pthread_mutex_unlock(&rec->lock);
-        recover_block_check(rec, b);
+        recovery_block_check(rec, b);
         pthread_mutex_lock(&rec->lock);
         b->busy = false;
         pthread_cond_broadcast(&rec->cond);
@@ -75,7 +76,7 @@ static void *checker_run(void *userdata)
         return NULL;
 }
 
-void recover_ahead_start(struct recovery *rec)
+void recovery_threads_start(struct recovery *rec)
 {
         bool blocks = true;
 
@@ -83,8 +84,8 @@ void recover_ahead_start(struct recovery *rec)
                 return;
         rec->ending = false;
         rec->reading = rec->read = rec->checking = rec->taken = 0;
-        for (unsigned i = 0; i < READ_AHEAD && blocks; i++)
-                blocks = recover_block_init(&rec->ahead[i], rec->room) == 0;
+        for (unsigned i = 0; i < PREFETCHED_BLOCKS && blocks; i++)
+                blocks = recovery_block_init(&rec->prefetched[i], rec->room) == 0;
         while (blocks && rec->n_readers < READERS &&
                pthread_create(&rec->readers[rec->n_readers], NULL, reader_run, rec) == 0)
                 rec->n_readers++;
@@ -92,7 +93,7 @@ void recover_ahead_start(struct recovery *rec)
                 rec->n_readers > 0 && pthread_create(&rec->checker, NULL, checker_run, rec) == 0;
 }
 
-void recover_ahead_stop(struct recovery *rec)
+void recovery_threads_stop(struct recovery *rec)
 {
         pthread_mutex_lock(&rec->lock);
         rec->ending = true;
@@ -104,11 +105,11 @@ void recover_ahead_stop(struct recovery *rec)
                 pthread_join(rec->checker, NULL);
         rec->n_readers = 0;
         rec->has_checker = false;
-        for (unsigned i = 0; i < READ_AHEAD; i++)
-                recover_block_fini(&rec->ahead[i]);
+        for (unsigned i = 0; i < PREFETCHED_BLOCKS; i++)
+                recovery_block_fini(&rec->prefetched[i]);
 }
 
-bool recover_ahead_take(struct recovery *rec)
+bool recovery_threads_take(struct recovery *rec)
 {
         struct block *b, taken;
 
@@ -160,7 +161,7 @@ static void *populator_run(void *userdata)
         return NULL;
 }
 
-void recover_populate_start(struct recovery *rec)
+void recovery_populate_start(struct recovery *rec)
 {
         if (rec->room == rec->pages)
                 return;
@@ -168,7 +169,7 @@ void recover_populate_start(struct recovery *rec)
         rec->has_populator = pthread_create(&rec->populator, NULL, populator_run, rec) == 0;
 }
 
-void recover_populate_stop(struct recovery *rec)
+void recovery_populate_stop(struct recovery *rec)
 {
         uint32_t high = index_high(rec->v->index);
 
@@ -186,7 +187,7 @@ void recover_populate_stop(struct recovery *rec)
         }
 }
 
-void recover_expect(struct recovery *rec, uint32_t records)
+void recovery_expect(struct recovery *rec, uint32_t records)
 {
         uint32_t worth = worth_populating(rec, records);
 

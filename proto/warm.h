@@ -6,7 +6,7 @@
  *
  * A function that does nothing else has no effects in the eyes of gcc, which drops the calls to it
  * where it sees both; an empty statement that may not be dropped keeps them. */
-#define prefetch(...)                                                                              \
+#define warm(...)                                                                                  \
         ({                                                                                         \
                 __builtin_prefetch(__VA_ARGS__);                                                   \
                 __asm__ volatile("");                                                              \
