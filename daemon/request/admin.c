@@ -29,22 +29,20 @@ static int text_to_memfd(const char *text, size_t bytes)
         return TAKE_FD(fd);
 }
 
-void admin_report(struct client *client, const struct wire_report_request *msg,
-                  uint64_t received_ns)
+void admin_report(struct request req, const struct wire_report_request *msg)
 {
+        struct client *client = req.client;
         _cleanup_(freep) char *text = NULL;
         _cleanup_(closep) int fd = -1;
         size_t bytes = 0;
         FILE *out;
 
         if (msg->what == WIRE_REPORT_CONFIG && !client->admin) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
-                             "the configuration is for admins", NULL, 0);
+                request_fail(req, WIRE_DENIED, "the configuration is for admins");
                 return;
         }
         if (!client->takes_fds(client, 1)) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, CLIENT_UNREAD, NULL,
-                             0);
+                request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
                 return;
         }
         out = open_memstream(&text, &bytes);
@@ -55,15 +53,15 @@ void admin_report(struct client *client, const struct wire_report_request *msg,
                 fd = text_to_memfd(text, bytes);
         }
         if (fd < 0) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0,
-                             "no memory or descriptors for the report", NULL, 0);
+                request_fail(req, WIRE_BUSY, "no memory or descriptors for the report");
                 return;
         }
-        client_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &fd, 1);
+        request_reply_fds(req, bytes, &fd, 1);
 }
 
-void admin_list(struct client *client, const struct wire_list *msg, uint64_t received_ns)
+void admin_list(struct request req, const struct wire_list *msg)
 {
+        struct client *client = req.client;
         struct store_chunk chunks[WIRE_MAX_KEYS];
         struct {
                 struct wire_reply reply;
@@ -75,15 +73,13 @@ void admin_list(struct client *client, const struct wire_list *msg, uint64_t rec
         unsigned n;
 
         if (ns == 0) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
-                             "this session has not opened that namespace", NULL, 0);
+                request_fail(req, WIRE_NO_NAMESPACE, "this session has not opened that namespace");
                 return;
         }
         /* The reply may have to wait for its reader. */
         status = client_charge_request(client, sizeof(out));
         if (status != WIRE_OK) {
-                client_reply(client, &msg->hdr, received_ns, status, 0, 0, client_refusal(status),
-                             NULL, 0);
+                request_fail(req, status, client_refusal(status));
                 return;
         }
         n = store_list(client->env->store, ns, &cursor, chunks,
@@ -102,47 +98,14 @@ void admin_list(struct client *client, const struct wire_list *msg, uint64_t rec
                         .created_ms = c->created_ms,
                 };
         }
-        out.reply = (struct wire_reply){
-                .hdr = {
-                        .len = (uint32_t)(sizeof(out.reply) + n * sizeof(out.results[0])),
-                        .op = msg->hdr.op | WIRE_REPLY,
-                        .tag = msg->hdr.tag,
-                },
-                .count = (uint16_t)n,
-                .value64 = cursor,
-        };
+        out.reply = (struct wire_reply){ .count = (uint16_t)n, .value64 = cursor };
         client_uncharge_request(client, sizeof(out));
-        client_answer(client, received_ns, &out.reply);
-}
-
-void *admin_operation_new(struct client *client, const struct wire_hdr *hdr, uint64_t received_ns,
-                          size_t bytes)
-{
-        enum wire_status status = client_charge_request(client, bytes);
-        void *op = NULL;
-
-        if (status == WIRE_OK) {
-                op = calloc(1, bytes);
-                if (op)
-                        return op;
-                client_uncharge_request(client, bytes);
-                status = WIRE_BUSY;
-        }
-        client_reply(client, hdr, received_ns, status, 0, 0, client_refusal(status), NULL, 0);
-        return NULL;
-}
-
-void admin_operation_free(struct client *client, void *op, size_t bytes)
-{
-        client_uncharge_request(client, bytes);
-        free(op);
+        request_reply(req, &out.reply, sizeof(out.reply) + n * sizeof(out.results[0]));
 }
 
 struct purge {
         struct store_purge store;
-        struct client *client;
-        struct wire_hdr hdr;
-        uint64_t received_ns;
+        struct request request;
 };
 
 static void on_purged(struct store_purge *store)
@@ -150,35 +113,35 @@ static void on_purged(struct store_purge *store)
         struct purge *p = container_of(store, struct purge, store);
         char text[128];
 
-        snprintf(text, sizeof(text), "gone from memory, but not synced to disk: %s",
-                 strerror(store->result < 0 ? -store->result : EIO));
-        client_reply(p->client, &p->hdr, p->received_ns, store->result == 0 ? WIRE_OK : WIRE_FAILED,
-                     0, store->dropped, text, NULL, 0);
-        admin_operation_free(p->client, p, sizeof(*p));
+        if (store->result == 0) {
+                request_ok_value(p->request, 0, store->dropped);
+        } else {
+                snprintf(text, sizeof(text), "purged from memory, but not synced to disk: %s",
+                         strerror(store->result < 0 ? -store->result : EIO));
+                request_fail_value(p->request, WIRE_FAILED, 0, store->dropped, text);
+        }
+        request_operation_free(p->request, p, sizeof(*p));
 }
 
-void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t received_ns)
+void admin_purge(struct request req, const struct wire_purge *msg)
 {
+        struct client *client = req.client;
         bool all = msg->hdr.flags & WIRE_F_ALL;
         uint32_t ns = client_namespace(client, msg->namespace_id);
         struct purge *p;
 
         if (all && !client->admin) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
-                             "purging every namespace needs an admin", NULL, 0);
+                request_fail(req, WIRE_DENIED, "purging every namespace needs an admin");
                 return;
         }
         if (!all && ns == 0) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
-                             "this session has not opened that namespace", NULL, 0);
+                request_fail(req, WIRE_NO_NAMESPACE, "this session has not opened that namespace");
                 return;
         }
-        p = admin_operation_new(client, &msg->hdr, received_ns, sizeof(*p));
+        p = request_operation_new(req, sizeof(*p));
         if (!p)
                 return;
-        p->client = client;
-        p->hdr = msg->hdr;
-        p->received_ns = received_ns;
+        p->request = req;
         p->store.namespace_id = ns;
         p->store.all = all;
         p->store.complete = on_purged;
@@ -190,9 +153,7 @@ void admin_purge(struct client *client, const struct wire_purge *msg, uint64_t r
 
 struct verify {
         struct store_verify store;
-        struct client *client;
-        struct wire_hdr hdr;
-        uint64_t received_ns;
+        struct request request;
 };
 
 static void on_verified(struct store_verify *store)
@@ -202,14 +163,7 @@ static void on_verified(struct store_verify *store)
                 struct wire_reply reply;
                 struct wire_verify_result result;
         } out = {
-                .reply = {
-                        .hdr = {
-                                .len = sizeof(out),
-                                .op = WIRE_VERIFY | WIRE_REPLY,
-                                .tag = v->hdr.tag,
-                        },
-                        .count = 1,
-                },
+                .reply = { .count = 1 },
                 .result = {
                         .volumes = store->volumes,
                         .segments = store->segments,
@@ -225,33 +179,29 @@ static void on_verified(struct store_verify *store)
         };
 
         if (store->result == 0 || store->result == -EIO)
-                client_answer(v->client, v->received_ns, &out.reply);
+                request_reply(v->request, &out.reply, sizeof(out));
         else if (store->result == STORE_BYPASSED)
-                client_reply(v->client, &v->hdr, v->received_ns, WIRE_FAILED, 0, 0,
-                             "this volume of the store is bypassed", NULL, 0);
+                request_fail(v->request, WIRE_FAILED, "this volume of the store is bypassed");
         else
-                client_reply(v->client, &v->hdr, v->received_ns, WIRE_SHUTDOWN, 0, 0,
-                             "the daemon is stopping", NULL, 0);
-        admin_operation_free(v->client, v, sizeof(*v));
+                request_fail(v->request, WIRE_SHUTDOWN, "the daemon is stopping");
+        request_operation_free(v->request, v, sizeof(*v));
 }
 
-void admin_verify(struct client *client, const struct wire_verify *msg, uint64_t received_ns)
+void admin_verify(struct request req, const struct wire_verify *msg)
 {
+        struct client *client = req.client;
         enum wire_status status;
         const char *text;
         struct verify *v;
 
         if (!client->admin) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
-                             "verifying the store needs an admin", NULL, 0);
+                request_fail(req, WIRE_DENIED, "verifying the store needs an admin");
                 return;
         }
-        v = admin_operation_new(client, &msg->hdr, received_ns, sizeof(*v));
+        v = request_operation_new(req, sizeof(*v));
         if (!v)
                 return;
-        v->client = client;
-        v->hdr = msg->hdr;
-        v->received_ns = received_ns;
+        v->request = req;
         v->store.volume = msg->volume;
         v->store.segment = msg->segment;
         v->store.slot = msg->slot;
@@ -274,15 +224,13 @@ void admin_verify(struct client *client, const struct wire_verify *msg, uint64_t
                 text = "too much is being verified already";
                 break;
         }
-        admin_operation_free(client, v, sizeof(*v));
-        client_reply(client, &msg->hdr, received_ns, status, 0, 0, text, NULL, 0);
+        request_operation_free(req, v, sizeof(*v));
+        request_fail(req, status, text);
 }
 
 struct device {
         struct store_device store;
-        struct client *client;
-        struct wire_hdr hdr;
-        uint64_t received_ns;
+        struct request request;
 };
 
 static void on_device(struct store_device *store)
@@ -294,31 +242,31 @@ static void on_device(struct store_device *store)
                 status = WIRE_OK;
         else if (store->result == STORE_BUSY)
                 status = WIRE_BUSY;
-        client_reply(d->client, &d->hdr, d->received_ns, status, 0, store->result == STORE_EXISTS,
-                     store->text[0] ? store->text : "the device failed", NULL, 0);
-        admin_operation_free(d->client, d, sizeof(*d));
+        if (status == WIRE_OK)
+                request_ok_value(d->request, 0, store->result == STORE_EXISTS);
+        else
+                request_fail(d->request, status,
+                             store->text[0] ? store->text : "the device failed");
+        request_operation_free(d->request, d, sizeof(*d));
 }
 
-void admin_device(struct client *client, const struct wire_device *msg, uint64_t received_ns)
+void admin_device(struct request req, const struct wire_device *msg)
 {
+        struct client *client = req.client;
         struct device *d;
 
         if (!client->admin) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
-                             "suspending and resuming needs an admin", NULL, 0);
+                request_fail(req, WIRE_DENIED, "suspending and resuming needs an admin");
                 return;
         }
         if (!store_volume_path(client->env->store, msg->volume)) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
-                             "the store has no volume of that number", NULL, 0);
+                request_fail(req, WIRE_INVALID, "the store has no volume of that number");
                 return;
         }
-        d = admin_operation_new(client, &msg->hdr, received_ns, sizeof(*d));
+        d = request_operation_new(req, sizeof(*d));
         if (!d)
                 return;
-        d->client = client;
-        d->hdr = msg->hdr;
-        d->received_ns = received_ns;
+        d->request = req;
         d->store.volume = msg->volume;
         d->store.complete = on_device;
         if (msg->action == WIRE_DEVICE_SUSPEND)

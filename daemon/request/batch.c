@@ -71,8 +71,9 @@ static bool needs_slots(const struct wire_batch *msg)
 static_assert(sizeof(struct iovec) == sizeof(struct wire_piece), "in place");
 static_assert(_Alignof(struct iovec) <= ALIGNMENT, "in place");
 
-enum wire_status batch_new(struct client *client, const struct wire_batch *msg, struct batch **ret)
+enum wire_status batch_new(struct request req, const struct wire_batch *msg, struct batch **ret)
 {
+        struct client *client = req.client;
         unsigned op = msg->hdr.op;
         size_t entries = msg->count * wire_entry_bytes(op);
         size_t pieces = msg->pieces * sizeof(struct wire_piece);
@@ -105,7 +106,7 @@ enum wire_status batch_new(struct client *client, const struct wire_batch *msg, 
                 return WIRE_BUSY;
         }
         *b = (struct batch){
-                .client = client,
+                .request = req,
                 .head = *msg,
                 .entries = memcpy(block + entries_at, msg + 1, entries),
                 .slots = slots,
@@ -125,11 +126,11 @@ bool batch_add_slots(struct batch *b)
 {
         uint64_t bytes = b->head.count * sizeof(*b->slots);
 
-        if (client_charge(b->client, QUOTA_REQUEST_BYTES, bytes) != WIRE_OK)
+        if (client_charge(b->request.client, QUOTA_REQUEST_BYTES, bytes) != WIRE_OK)
                 return false;
         b->slots = calloc(b->head.count, sizeof(*b->slots));
         if (!b->slots) {
-                quota_uncharge(&b->client->holds, QUOTA_REQUEST_BYTES, bytes);
+                quota_uncharge(&b->request.client->holds, QUOTA_REQUEST_BYTES, bytes);
                 return false;
         }
         b->charged += bytes;
@@ -138,22 +139,17 @@ bool batch_add_slots(struct batch *b)
 
 void batch_free(struct batch *b)
 {
-        client_uncharge_request(b->client, b->charged);
+        client_uncharge_request(b->request.client, b->charged);
         free(b->slots);
-        block_release(&b->client->env->blocks, b, b->again);
+        block_release(&b->request.client->env->blocks, b, b->again);
 }
 
 static void batch_end(struct batch *b)
 {
-        struct client *client = b->client;
+        struct client *client = b->request.client;
         struct wire_reply *reply = (struct wire_reply *)b->reply;
 
         *reply = (struct wire_reply){
-                .hdr = {
-                        .len = (uint32_t)b->reply_bytes,
-                        .op = b->head.hdr.op | WIRE_REPLY,
-                        .tag = b->head.hdr.tag,
-                },
                 .status = WIRE_OK,
                 .count = wire_result_bytes(b->head.hdr.op) ? b->head.count : 0,
                 .value = b->value,
@@ -163,7 +159,7 @@ static void batch_end(struct batch *b)
         client->keys_inflight -= b->head.count;
         buffers_unuse(client, b->regions);
         quota_uncharge(&client->holds, QUOTA_KEYS, b->head.count);
-        client_answer(client, b->received_ns, reply);
+        request_reply(b->request, reply, b->reply_bytes);
         /* Who was answered need not wait for this, and nothing is asked before it is done. */
         if (b->part)
                 chain_part_end(client->env->cache, b->part);
@@ -180,7 +176,7 @@ static void on_settled(struct cache_settle *settle)
         for (uint32_t i = 0; i < b->head.count; i++) {
                 if (results[i] == WIRE_OK && settle->result != 0)
                         results[i] = WIRE_FAILED;
-                b->client->env->traffic.results[results[i]]++;
+                b->request.client->env->traffic.results[results[i]]++;
         }
         batch_end(b);
 }
@@ -197,13 +193,13 @@ void batch_keys_ended(struct batch *b)
                 return;
         }
         b->settle.complete = on_settled;
-        cache_settle_evictions(b->client->env->cache, &b->settle);
+        cache_settle_evictions(b->request.client->env->cache, &b->settle);
 }
 
 void batch_key_end(struct batch *b, enum wire_status status)
 {
         if (!batch_is_settled_at_its_end(b))
-                b->client->env->traffic.results[status]++;
+                b->request.client->env->traffic.results[status]++;
         b->done++;
         if (b->done == b->head.count && !b->running)
                 batch_keys_ended(b);
@@ -229,9 +225,9 @@ enum wire_status batch_status(enum cache_status status)
 
 static uint64_t deadline_of(const struct batch *b)
 {
-        uint64_t ms = b->head.timeout_ms ? b->head.timeout_ms : b->client->env->wait_ms;
+        uint64_t ms = b->head.timeout_ms ? b->head.timeout_ms : b->request.client->env->wait_ms;
 
-        return b->received_ns + MIN(ms, (uint64_t)WAIT_MAX_MS) * NS_PER_MS;
+        return b->request.received_ns + MIN(ms, (uint64_t)WAIT_MAX_MS) * NS_PER_MS;
 }
 
 void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
@@ -240,13 +236,13 @@ void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
         struct slot *s = &b->slots[i];
 
         s->batch = b;
-        s->req.owner = &b->client->waits;
+        s->req.owner = &b->request.client->waits;
         s->req.namespace_id = b->head.namespace_id;
-        s->req.tenant = b->client->env->store_tenant;
-        s->req.user = b->client->uid;
+        s->req.tenant = b->request.client->env->store_tenant;
+        s->req.user = b->request.client->uid;
         s->req.key = *key;
         s->req.hash = batch_hash(b, i);
-        s->req.nowait = (b->head.hdr.flags & WIRE_F_NOWAIT) || b->client->gone;
+        s->req.nowait = (b->head.hdr.flags & WIRE_F_NOWAIT) || b->request.client->gone;
         s->req.deadline_ns = deadline_of(b);
         s->req.complete = complete;
 }
@@ -280,10 +276,10 @@ static void *place_at(const struct batch *b, uint32_t region, uint64_t offset, u
 {
         *ret_region = NULL;
         if (region == WIRE_REGION_STAGING)
-                return staging_at(&b->client->staging, offset, length);
+                return staging_at(&b->request.client->staging, offset, length);
         if (region > WIRE_MAX_REGIONS || !(b->regions >> (region - 1) & 1))
                 return NULL;
-        return buffer_at(b->client, region, offset, length, ret_region);
+        return buffer_at(b->request.client, region, offset, length, ret_region);
 }
 
 bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t first, uint32_t n,

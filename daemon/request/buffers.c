@@ -48,20 +48,13 @@ struct buffer {
         const char *wrong;
 
         /* Whose reply is due: REGISTER's, later UNREGISTER's, if it is not the client's end. */
-        struct wire_hdr request;
-        uint64_t received_ns;
+        struct request request;
         bool replies;
 };
 
 static uint64_t bit_of(unsigned place)
 {
         return UINT64_C(1) << place;
-}
-
-static void reply(struct buffer *d, enum wire_status status, uint32_t value, uint64_t value64,
-                  const char *text)
-{
-        client_reply(d->client, &d->request, d->received_ns, status, value, value64, text, NULL, 0);
 }
 
 static void call(struct buffer *d, int (*run)(struct kio_request *),
@@ -99,12 +92,13 @@ static void on_closed(struct kio_request *req)
 {
         struct buffer *d = container_of(req, struct buffer, call);
         struct client *client = d->client;
-        struct buffer reply_for = *d;
+        struct request request = d->request;
+        bool replies = d->replies;
 
         client->env->buffers.regions--;
         buffer_free(d);
-        if (reply_for.replies) {
-                reply(&reply_for, WIRE_OK, 0, 0, NULL);
+        if (replies) {
+                request_ok(request);
         } else {
                 client->inflight--;
                 client->idle(client);
@@ -139,19 +133,17 @@ static void leave(struct buffer *d)
         let_go(d);
 }
 
-void buffer_unregister(struct client *client, const struct wire_unregister *msg,
-                       uint64_t received_ns)
+void buffer_unregister(struct request req, const struct wire_unregister *msg)
 {
+        struct client *client = req.client;
         struct buffer *d;
 
         if (!buffers_bit(client, msg->region)) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
-                             "there is no such region", NULL, 0);
+                request_fail(req, WIRE_INVALID, "there is no such region");
                 return;
         }
         d = client->buffers.all[msg->region - 1];
-        d->request = msg->hdr;
-        d->received_ns = received_ns;
+        d->request = req;
         d->replies = true;
         quota_charge_anyway(&client->holds, QUOTA_REQUESTS, 1);
         leave(d);
@@ -211,15 +203,16 @@ static void on_opened(struct kio_request *req)
 {
         struct buffer *d = container_of(req, struct buffer, call);
         struct client *client = d->client;
-        struct buffer reply_for = *d;
+        struct request request = d->request;
+        const char *wrong = d->wrong;
 
         if (req->result < 0) {
                 char text[160];
 
                 buffer_free(d);
                 snprintf(text, sizeof(text), "this cannot be registered: %s",
-                         reply_for.wrong ?: strerror((int)-req->result));
-                reply(&reply_for, reply_for.wrong ? WIRE_INVALID : WIRE_FAILED, 0, 0, text);
+                         wrong ?: strerror((int)-req->result));
+                request_fail(request, wrong ? WIRE_INVALID : WIRE_FAILED, text);
                 return;
         }
         client->env->buffers.regions++;
@@ -234,7 +227,7 @@ static void on_opened(struct kio_request *req)
         d->registers = d->bytes >= REGISTERED_MIN;
         if (d->registers)
                 kio_region_register(client->env->io, &d->io);
-        reply(&reply_for, WIRE_OK, d->place + 1, d->bytes, NULL);
+        request_ok_value(request, d->place + 1, d->bytes);
         if (client->gone)
                 buffers_end(client);
 }
@@ -251,9 +244,9 @@ static enum wire_status charge(struct client *client, uint64_t bytes)
         return status;
 }
 
-void buffer_open(struct client *client, const struct wire_register *msg, int *fd,
-                 uint64_t received_ns)
+void buffer_open(struct request req, const struct wire_register *msg, int *fd)
 {
+        struct client *client = req.client;
         const char *text = NULL;
         enum wire_status status = WIRE_INVALID;
         struct buffer *d = NULL;
@@ -286,7 +279,7 @@ void buffer_open(struct client *client, const struct wire_register *msg, int *fd
                 }
         }
         if (text) {
-                client_reply(client, &msg->hdr, received_ns, status, 0, 0, text, NULL, 0);
+                request_fail(req, status, text);
                 return;
         }
         *d = (struct buffer){
@@ -295,8 +288,7 @@ void buffer_open(struct client *client, const struct wire_register *msg, int *fd
                 .fd = TAKE_FD(*fd),
                 .offset = msg->offset,
                 .bytes = msg->bytes,
-                .request = msg->hdr,
-                .received_ns = received_ns,
+                .request = req,
         };
         client->buffers.all[place] = d;
         /* Of memory it takes what QUOTA_REGIONS bounds. */

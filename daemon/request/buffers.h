@@ -12,15 +12,12 @@
 #include <stdint.h>
 
 #include "io/io.h"
+#include "request/reply.h"
 #include "wire.h"
 
-struct client;
-
 /* Takes the descriptor and sets *fd to -1, or refuses and leaves it. */
-void buffer_open(struct client *client, const struct wire_register *msg, int *fd,
-                 uint64_t received_ns);
-void buffer_unregister(struct client *client, const struct wire_unregister *msg,
-                       uint64_t received_ns);
+void buffer_open(struct request req, const struct wire_register *msg, int *fd);
+void buffer_unregister(struct request req, const struct wire_unregister *msg);
 /* All of them, since the client is gone. Each counts as a message in flight until it is let go of.
  */
 void buffers_end(struct client *client);

@@ -1,60 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "request/client.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "checked.h"
-
-/* --- answers --- */
-
-/* Answered: counts, sends unless nobody listens, and lets the client go on. */
-static void answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply,
-                   const int *fds, unsigned n_fds)
-{
-        unsigned op = reply->hdr.op & ~(unsigned)WIRE_REPLY;
-
-        histogram_add(&client->env->traffic.latency[op], clock_mono_ns() - received_ns);
-        assert(client->inflight > 0);
-        client->inflight--;
-        quota_settle(&client->holds, QUOTA_REQUESTS, client->inflight);
-        if (!client->gone)
-                client->send(client, reply, reply->hdr.len, fds, n_fds);
-        client->idle(client);
-}
-
-void client_answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply)
-{
-        answer(client, received_ns, reply, NULL, 0);
-}
-
-void client_reply(struct client *client, const struct wire_hdr *request, uint64_t received_ns,
-                  enum wire_status status, uint32_t value, uint64_t value64, const char *text,
-                  const int *fds, unsigned n_fds)
-{
-        struct {
-                struct wire_reply reply;
-                char text[WIRE_MAX_TEXT];
-        } msg;
-        size_t text_bytes =
-                status != WIRE_OK && text ? MIN(strlen(text), (size_t)WIRE_MAX_TEXT) : 0;
-
-        msg.reply = (struct wire_reply){
-                .hdr = {
-                        .len = (uint32_t)(sizeof(msg.reply) + text_bytes),
-                        .op = request->op | WIRE_REPLY,
-                        .tag = request->tag,
-                },
-                .status = (uint16_t)status,
-                .value = value,
-                .value64 = value64,
-        };
-        if (text_bytes)
-                memcpy(msg.text, text, text_bytes);
-        answer(client, received_ns, &msg.reply, fds, n_fds);
-}
 
 /* --- quotas --- */
 

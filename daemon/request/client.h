@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one connection holds, whom it is charged to, and how it is answered: leases, namespaces, its
+/* What one connection holds, whom it is charged to: leases, namespaces, its
  * staging area, its registered buffers, messages in flight.
  *
- * session.c owns a client and gives the two callbacks; request.c, handshake.c and admin.c work on
- * it. Loop thread. */
+ * session.c owns a client and sets its callbacks; the other files of this room work on it, and
+ * answer it by reply.h. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -153,12 +153,6 @@ static inline const struct quota_user *client_user(const struct client *client)
 
 /* Takes what is opened for the connection. Without memory, -ENOMEM, and client_fini() is due. */
 int client_init(struct client *client, struct dispatch_env *env, const struct quota_holder *holds);
-/* One reply without results. `text`: why, for a status other than OK; may be NULL. */
-void client_reply(struct client *client, const struct wire_hdr *request, uint64_t received_ns,
-                  enum wire_status status, uint32_t value, uint64_t value64, const char *text,
-                  const int *fds, unsigned n_fds);
-/* A reply that the caller has made; its hdr says op and length. */
-void client_answer(struct client *client, uint64_t received_ns, const struct wire_reply *reply);
 
 /* OK, or what a charge that was refused is answered with. */
 enum wire_status client_charge(struct client *client, enum quota_thing what, uint64_t amount);

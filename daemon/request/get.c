@@ -46,7 +46,7 @@ static void get_answer(struct batch *b, uint32_t i, enum wire_status status)
 static void get_end(struct slot *s, enum wire_status status)
 {
         if (s->req.chunk != POOL_NONE)
-                cache_unpin(s->batch->client->env->cache, s->req.chunk);
+                cache_unpin(s->batch->request.client->env->cache, s->req.chunk);
         get_answer(s->batch, slot_index(s), status);
 }
 
@@ -60,7 +60,7 @@ static void on_copied(struct kio_request *copy)
                 return;
         }
         result->length = (uint32_t)copy->length;
-        s->batch->client->env->traffic.get_bytes_into += copy->length;
+        s->batch->request.client->env->traffic.get_bytes_into += copy->length;
         get_end(s, WIRE_OK);
 }
 
@@ -68,7 +68,7 @@ static void get_done(struct cache_request *req)
 {
         struct slot *s = container_of(req, struct slot, req);
         struct batch *b = s->batch;
-        struct client *client = b->client;
+        struct client *client = b->request.client;
         struct wire_get_result *result = batch_result(b, slot_index(s));
         const struct wire_get *entry = batch_entry(b, slot_index(s));
         enum wire_status status = batch_status(req->status);
@@ -123,14 +123,14 @@ static void get_done(struct cache_request *req)
 static bool get_at_once(struct batch *b, uint32_t i, const struct wire_get *entry)
 {
         struct wire_get_result *result = batch_result(b, i);
-        uint32_t chunk = cache_get_resident(b->client->env->cache, b->head.namespace_id,
+        uint32_t chunk = cache_get_resident(b->request.client->env->cache, b->head.namespace_id,
                                             &entry->key, batch_hash(b, i), &b->part->places[i]);
 
         if (chunk == POOL_NONE)
                 return false;
         result->tier = CACHE_MEMORY;
         b->keys.found++;
-        get_answer(b, i, get_mapped(b->client, entry, chunk, result));
+        get_answer(b, i, get_mapped(b->request.client, entry, chunk, result));
         return true;
 }
 
@@ -158,5 +158,5 @@ void request_get(struct batch *b, uint32_t i)
         }
         batch_request_init(b, i, &entry->key, get_done);
         req->may_be_direct = into && entry->range_offset == 0 && entry->range_length == 0;
-        cache_get(b->client->env->cache, req);
+        cache_get(b->request.client->env->cache, req);
 }

@@ -15,9 +15,7 @@
 
 struct namespace_open {
         struct store_namespace_open store;
-        struct client *client;
-        struct wire_hdr hdr;
-        uint64_t received_ns;
+        struct request request;
         bool makes;          /* there was none of this name */
         uint64_t charged;    /* bytes of memory */
         uint32_t highest_id; /* before it was made */
@@ -89,9 +87,10 @@ static void quota_text(const struct census_use *use, const struct client *client
 
 /* A place in the session for it, and, if it is to be made, the right to: before anything is made of
  * it. False: answered. */
-static bool may_open(struct client *client, const struct wire_namespace *msg, uint64_t received_ns,
+static bool may_open(struct request req, const struct wire_namespace *msg,
                      const struct store_namespace *existing)
 {
+        struct client *client = req.client;
         struct census *census = client->env->census;
         bool attach = msg->hdr.flags & WIRE_F_ATTACH;
         char text[WIRE_MAX_TEXT];
@@ -103,10 +102,9 @@ static bool may_open(struct client *client, const struct wire_namespace *msg, ui
         if (free_numbers(client) == 0) {
                 census_count_refusal(census, CENSUS_SESSION);
                 if (client->opening > 0) {
-                        client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0,
+                        request_fail(req, WIRE_BUSY,
                                      "this session is opening as many namespaces as it has room "
-                                     "for",
-                                     NULL, 0);
+                                     "for");
                         return false;
                 }
         } else if (existing ||
@@ -117,17 +115,16 @@ static bool may_open(struct client *client, const struct wire_namespace *msg, ui
         if (use.scope != CENSUS_SESSION &&
             log_ratelimit_pass(&client->env->quota_lines, &held_back))
                 log_notice("a new namespace is refused: %s", text);
-        client_reply(client, &msg->hdr, received_ns, WIRE_QUOTA, 0, 0, text, NULL, 0);
+        request_fail(req, WIRE_QUOTA, text);
         return false;
 }
 
 static void on_namespace(struct store_namespace_open *store)
 {
         struct namespace_open *op = container_of(store, struct namespace_open, store);
-        struct client *client = op->client;
+        struct client *client = op->request.client;
         const struct store_namespace *ns = store->namespace;
-        struct wire_hdr hdr = op->hdr;
-        uint64_t received_ns = op->received_ns;
+        struct request req = op->request;
         char text[WIRE_MAX_TEXT];
         int result = store->result;
         uint32_t number = result == 0 ? client_namespace_number(client, ns->id) : 0;
@@ -148,8 +145,7 @@ static void on_namespace(struct store_namespace_open *store)
                 if (ns->id <= op->highest_id)
                         cache_forget_namespace(client->env->cache, ns->id);
         }
-        client_uncharge_request(client, op->charged);
-        free(op);
+        request_operation_free(req, op, op->charged);
         if (result == 0 && number == 0) {
                 number = take_number(client, ns->id);
                 if (number == 0)
@@ -158,66 +154,49 @@ static void on_namespace(struct store_namespace_open *store)
         if (result == 0) {
                 if (ns->chunk_bytes)
                         pool_declare(client->env->pool, ns->chunk_bytes);
-                client_reply(client, &hdr, received_ns, WIRE_OK, number, ns->chunk_bytes, NULL,
-                             NULL, 0);
+                request_ok_value(req, number, ns->chunk_bytes);
         } else if (result == STORE_MISMATCH) {
-                client_reply(client, &hdr, received_ns, WIRE_MISMATCH, 0, 0, text, NULL, 0);
+                request_fail(req, WIRE_MISMATCH, text);
         } else if (result == STORE_MISS) {
-                client_reply(client, &hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
-                             "there is no such namespace", NULL, 0);
+                request_fail(req, WIRE_NO_NAMESPACE, "there is no such namespace");
         } else if (result == -ENOSPC) {
                 census_count_refusal(client->env->census, CENSUS_STORE);
-                client_reply(client, &hdr, received_ns, WIRE_QUOTA, 0, 0,
+                request_fail(req, WIRE_QUOTA,
                              "the store has no room for another namespace: an admin can remove "
-                             "some (kvcachectl namespace rm)",
-                             NULL, 0);
+                             "some (kvcachectl namespace rm)");
         } else {
                 snprintf(text, sizeof(text), "the namespace could not be written: %s",
                          strerror(result < 0 ? -result : EIO));
-                client_reply(client, &hdr, received_ns, WIRE_FAILED, 0, 0, text, NULL, 0);
+                request_fail(req, WIRE_FAILED, text);
         }
 }
 
-void handshake_namespace(struct client *client, const struct wire_namespace *msg,
-                         uint64_t received_ns)
+void handshake_namespace(struct request req, const struct wire_namespace *msg)
 {
+        struct client *client = req.client;
         const char *name = (const char *)(msg + 1), *fingerprint = name + msg->name_length;
         struct dispatch_env *env = client->env;
         const struct store_namespace *existing;
         uint64_t bytes = sizeof(struct namespace_open) + msg->fingerprint_length;
         struct namespace_open *op;
-        enum wire_status status;
 
         if (wire_fingerprint_check(fingerprint, msg->fingerprint_length) < 0 ||
             memchr(name, '\0', msg->name_length)) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
+                request_fail(req, WIRE_INVALID,
                              memchr(name, '\0', msg->name_length)
                                      ? "the namespace's name has a NUL byte"
                                      : "the fingerprint is not canonical: lines key=value, "
-                                       "sorted by key, each ended by a newline",
-                             NULL, 0);
+                                       "sorted by key, each ended by a newline");
                 return;
         }
         existing = store_namespace_find(env->store, env->store_tenant, name, msg->name_length);
-        if (!may_open(client, msg, received_ns, existing))
+        if (!may_open(req, msg, existing))
                 return;
-        status = client_charge_request(client, bytes);
-        if (status != WIRE_OK) {
-                client_reply(client, &msg->hdr, received_ns, status, 0, 0, client_refusal(status),
-                             NULL, 0);
+        op = request_operation_new(req, bytes);
+        if (!op)
                 return;
-        }
-        op = calloc(1, bytes);
-        if (!op) {
-                client_uncharge_request(client, bytes);
-                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, "out of memory", NULL,
-                             0);
-                return;
-        }
-        op->client = client;
+        op->request = req;
         op->charged = bytes;
-        op->hdr = msg->hdr;
-        op->received_ns = received_ns;
         op->makes = !existing;
         op->highest_id = census_highest_id(env->census);
         op->store = (struct store_namespace_open){
@@ -238,26 +217,25 @@ void handshake_namespace(struct client *client, const struct wire_namespace *msg
 
 /* --- the staging area --- */
 
-void handshake_staging(struct client *client, const struct wire_staging *msg, uint64_t received_ns)
+void handshake_staging(struct request req, const struct wire_staging *msg)
 {
+        struct client *client = req.client;
         struct dispatch_env *env = client->env;
         uint64_t bytes = msg->bytes ? msg->bytes : env->staging_max;
         enum wire_status status;
         int r;
 
         if (client->staging.base) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_INVALID, 0, 0,
-                             "this session has its staging area already", NULL, 0);
+                request_fail(req, WIRE_INVALID, "this session has its staging area already");
                 return;
         }
         if (bytes > env->staging_max) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_TOO_LARGE, 0, env->staging_max,
-                             "a staging area of that size is over memory.staging", NULL, 0);
+                request_fail_value(req, WIRE_TOO_LARGE, 0, env->staging_max,
+                                   "a staging area of that size is over memory.staging");
                 return;
         }
         if (!client->takes_fds(client, 1)) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, CLIENT_UNREAD, NULL,
-                             0);
+                request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
                 return;
         }
         bytes = round_up(bytes, 4096);
@@ -268,24 +246,21 @@ void handshake_staging(struct client *client, const struct wire_staging *msg, ui
                         quota_uncharge(&client->holds, QUOTA_STAGING_BYTES, bytes);
         }
         if (status != WIRE_OK) {
-                client_reply(
-                        client, &msg->hdr, received_ns, status, 0, 0,
+                request_fail(
+                        req, status,
                         status == WIRE_BUSY
                                 ? "all staging areas together are at limits.staging_bytes"
-                                : "the staging areas of this user or tenant are at their limit",
-                        NULL, 0);
+                                : "the staging areas of this user or tenant are at their limit");
                 return;
         }
         r = staging_open(&client->staging, bytes);
         if (r < 0) {
                 quota_uncharge(&client->holds, QUOTA_STAGING_BYTES, bytes);
                 quota_uncharge(&client->holds, QUOTA_STAGINGS, 1);
-                client_reply(client, &msg->hdr, received_ns, WIRE_BUSY, 0, 0, strerror(-r), NULL,
-                             0);
+                request_fail(req, WIRE_BUSY, strerror(-r));
                 return;
         }
-        client_reply(client, &msg->hdr, received_ns, WIRE_OK, 0, bytes, NULL, &client->staging.fd,
-                     1);
+        request_reply_fds(req, bytes, &client->staging.fd, 1);
 }
 
 /* --- the look-up index --- */
@@ -294,75 +269,55 @@ enum { LOOKUP_FDS = 2 }; /* the index; its counters */
 
 struct lookup_open {
         struct lookup_wait wait;
-        struct client *client;
-        struct wire_hdr hdr;
-        uint64_t received_ns;
+        struct request request;
 };
 
-static void reply_lookup(struct client *client, const struct wire_hdr *hdr, uint64_t received_ns,
-                         int result)
+static void reply_lookup(struct request req, int result)
 {
+        struct client *client = req.client;
         _cleanup_(closep) int tally = -1;
         uint64_t bytes = 0;
         int fd = result == 0 ? lookups_fd(client->env->lookups, client->env->tenant, &bytes) : -1;
 
         if (fd >= 0 && client->takes_fds(client, LOOKUP_FDS)) {
                 /* Without memory for it the look-ups go uncounted, which a metric says. */
-                if ((hdr->flags & WIRE_F_TALLY) && !client->page.counts)
+                if ((req.header.flags & WIRE_F_TALLY) && !client->page.counts)
                         (void)tally_page_open(&client->page, clock_mono_ns(), &tally);
                 client->looks_up = true;
-                client_reply(client, hdr, received_ns, WIRE_OK, 0, bytes, NULL,
-                             (int[]){ fd, tally }, tally >= 0 ? 2 : 1);
+                request_reply_fds(req, bytes, (int[]){ fd, tally }, tally >= 0 ? 2 : 1);
         } else if (fd >= 0)
-                client_reply(client, hdr, received_ns, WIRE_BUSY, 0, 0, CLIENT_UNREAD, NULL, 0);
+                request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
         else if (result == -ESHUTDOWN || result == -ECANCELED)
-                client_reply(client, hdr, received_ns, WIRE_SHUTDOWN, 0, 0,
-                             "the daemon is stopping", NULL, 0);
+                request_fail(req, WIRE_SHUTDOWN, "the daemon is stopping");
         else
-                client_reply(client, hdr, received_ns, WIRE_BUSY, 0, 0,
-                             "no memory or descriptors for the look-up index", NULL, 0);
+                request_fail(req, WIRE_BUSY, "no memory or descriptors for the look-up index");
 }
 
 static void on_lookup(struct lookup_wait *wait)
 {
         struct lookup_open *op = container_of(wait, struct lookup_open, wait);
-        struct lookup_open of = *op;
+        struct request req = op->request;
+        int result = wait->result;
 
-        list_unlink(&op->wait.owned);
-        client_uncharge_request(op->client, sizeof(*op));
-        free(op);
-        reply_lookup(of.client, &of.hdr, of.received_ns, of.wait.result);
+        list_unlink(&wait->owned);
+        request_operation_free(req, op, sizeof(*op));
+        reply_lookup(req, result);
 }
 
-void handshake_lookup(struct client *client, const struct wire_hdr *msg, uint64_t received_ns)
+void handshake_lookup(struct request req)
 {
-        enum wire_status status;
+        struct client *client = req.client;
         struct lookup_open *op;
         int r;
 
         if (!client->env->lookups) {
-                client_reply(client, msg, received_ns, WIRE_DENIED, 0, 0,
-                             "there is no look-up index (memory.lookup_index)", NULL, 0);
+                request_fail(req, WIRE_DENIED, "there is no look-up index (memory.lookup_index)");
                 return;
         }
-        status = client_charge_request(client, sizeof(*op));
-        if (status != WIRE_OK) {
-                client_reply(client, msg, received_ns, status, 0, 0, client_refusal(status), NULL,
-                             0);
+        op = request_operation_new(req, sizeof(*op));
+        if (!op)
                 return;
-        }
-        op = calloc(1, sizeof(*op));
-        if (!op) {
-                client_uncharge_request(client, sizeof(*op));
-                reply_lookup(client, msg, received_ns, -ENOMEM);
-                return;
-        }
-        *op = (struct lookup_open){
-                .wait = { .complete = on_lookup },
-                .client = client,
-                .hdr = *msg,
-                .received_ns = received_ns,
-        };
+        *op = (struct lookup_open){ .wait = { .complete = on_lookup }, .request = req };
         list_init(&op->wait.node);
         list_init(&op->wait.owned);
         r = lookups_ask(client->env->lookups, client->env->tenant, &op->wait);
@@ -370,7 +325,6 @@ void handshake_lookup(struct client *client, const struct wire_hdr *msg, uint64_
                 list_append(&client->lookups, &op->wait.owned);
                 return;
         }
-        client_uncharge_request(client, sizeof(*op));
-        free(op);
-        reply_lookup(client, msg, received_ns, r);
+        request_operation_free(req, op, sizeof(*op));
+        reply_lookup(req, r);
 }

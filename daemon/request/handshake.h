@@ -4,9 +4,8 @@
  */
 #pragma once
 
-#include "request/client.h"
+#include "request/reply.h"
 
-void handshake_namespace(struct client *client, const struct wire_namespace *msg,
-                         uint64_t received_ns);
-void handshake_staging(struct client *client, const struct wire_staging *msg, uint64_t received_ns);
-void handshake_lookup(struct client *client, const struct wire_hdr *msg, uint64_t received_ns);
+void handshake_namespace(struct request req, const struct wire_namespace *msg);
+void handshake_staging(struct request req, const struct wire_staging *msg);
+void handshake_lookup(struct request req);

@@ -4,6 +4,7 @@
 
 #include "request/chain.h"
 #include "request/buffers.h"
+#include "request/reply.h"
 #include "checked.h"
 #include "request/request.h"
 
@@ -18,9 +19,8 @@ struct slot {
 
 struct batch {
         struct list_node node; /* in client.unstarted until all keys are */
-        struct client *client;
+        struct request request;
         struct wire_batch head;
-        uint64_t received_ns;
         uint32_t started, done;
         uint64_t hashes[2 * BATCH_FETCH_KEYS]; /* of the keys around `started` */
         uint32_t value;                        /* MATCH: the run; else stale releases */
@@ -64,7 +64,7 @@ static inline uint32_t slot_index(const struct slot *s)
 /* batch.c */
 /* The message and its entries copied, and all zero: a reply, slots if it surely needs them. Charged
  * to the client. OK; QUOTA, BUSY: there is no memory for it, or not for this client. */
-enum wire_status batch_new(struct client *client, const struct wire_batch *msg, struct batch **ret);
+enum wire_status batch_new(struct request req, const struct wire_batch *msg, struct batch **ret);
 /* Slots for the keys of a batch that turns out to need them. False: there is no memory. */
 bool batch_add_slots(struct batch *b);
 void batch_free(struct batch *b);

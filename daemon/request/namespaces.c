@@ -130,9 +130,9 @@ static size_t print_namespace(const struct client *client, const struct store_na
         return bytes;
 }
 
-void admin_namespaces(struct client *client, const struct wire_namespaces *msg,
-                      uint64_t received_ns)
+void admin_namespaces(struct request req, const struct wire_namespaces *msg)
 {
+        struct client *client = req.client;
         static struct { /* large; one thread */
                 struct wire_reply reply;
                 uint8_t infos[WIRE_MAX_MESSAGE - sizeof(struct wire_reply)];
@@ -153,8 +153,7 @@ void admin_namespaces(struct client *client, const struct wire_namespaces *msg,
         /* The reply may have to wait for its reader. */
         status = client_charge_request(client, sizeof(out));
         if (status != WIRE_OK) {
-                client_reply(client, &msg->hdr, received_ns, status, 0, 0, client_refusal(status),
-                             NULL, 0);
+                request_fail(req, status, client_refusal(status));
                 return;
         }
         client_uncharge_request(client, sizeof(out));
@@ -162,8 +161,7 @@ void admin_namespaces(struct client *client, const struct wire_namespaces *msg,
                 if (tenant != TENANT_IDS)
                         ns = store_namespace_find(store, tenant, name, msg->name_length);
                 if (!ns) {
-                        client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
-                                     "there is no such namespace", NULL, 0);
+                        request_fail(req, WIRE_NO_NAMESPACE, "there is no such namespace");
                         return;
                 }
                 page.ids[0] = ns->id;
@@ -175,16 +173,11 @@ void admin_namespaces(struct client *client, const struct wire_namespaces *msg,
                 bytes += print_namespace(client, store_namespace_get(store, page.ids[i]),
                                          msg->name_length > 0, out.infos + bytes);
         out.reply = (struct wire_reply){
-                .hdr = {
-                        .len = (uint32_t)(sizeof(out.reply) + bytes),
-                        .op = msg->hdr.op | WIRE_REPLY,
-                        .tag = msg->hdr.tag,
-                },
                 .count = (uint16_t)page.n,
                 .value = page.count,
                 .value64 = page.more ? page.ids[page.n - 1] : 0,
         };
-        client_answer(client, received_ns, &out.reply);
+        request_reply(req, &out.reply, sizeof(out.reply) + bytes);
 }
 
 /* --- NAMESPACE_REMOVE --- */
@@ -193,10 +186,8 @@ struct removal {
         struct store_purge purge;
         struct store_namespace_remove store;
         struct kio_request next_slice;
-        struct client *client;
+        struct request request;
         struct dispatch_env *of; /* of the namespace's tenant; NULL: it is not configured */
-        struct wire_hdr hdr;
-        uint64_t received_ns;
         uint32_t id;
         uint32_t chunk; /* of the pool, where the search goes on */
         uint64_t dropped, found;
@@ -206,8 +197,8 @@ struct removal {
 static void refuse(struct removal *op, enum wire_status status, uint32_t value, uint64_t value64,
                    const char *text)
 {
-        client_reply(op->client, &op->hdr, op->received_ns, status, value, value64, text, NULL, 0);
-        admin_operation_free(op->client, op, sizeof(*op));
+        request_fail_value(op->request, status, value, value64, text);
+        request_operation_free(op->request, op, sizeof(*op));
 }
 
 static void refuse_not_empty(struct removal *op, uint64_t chunks)
@@ -224,7 +215,7 @@ static void refuse_not_empty(struct removal *op, uint64_t chunks)
  * answer. */
 static bool refuse_open(struct removal *op)
 {
-        const struct client *client = op->client;
+        const struct client *client = op->request.client;
         unsigned others = census_sessions(client->env->census, op->id) -
                           (client_namespace_number(client, op->id) != 0);
         char text[160];
@@ -245,8 +236,8 @@ static bool refuse_open(struct removal *op)
 /* It is removed: nothing keeps its number. */
 static void forget(struct removal *op)
 {
-        client_forget_namespace(op->client, op->id);
-        census_removed(op->client->env->census, op->id);
+        client_forget_namespace(op->request.client, op->id);
+        census_removed(op->request.client->env->census, op->id);
 }
 
 static void on_removed(struct store_namespace_remove *store)
@@ -258,15 +249,14 @@ static void on_removed(struct store_namespace_remove *store)
         switch (store->result) {
         case 0:
                 forget(op);
-                client_reply(op->client, &op->hdr, op->received_ns, WIRE_OK, 0, op->dropped, NULL,
-                             NULL, 0);
-                admin_operation_free(op->client, op, sizeof(*op));
+                request_ok_value(op->request, 0, op->dropped);
+                request_operation_free(op->request, op, sizeof(*op));
                 return;
         case STORE_MISS:
                 refuse(op, WIRE_NO_NAMESPACE, 0, 0, "there is no such namespace");
                 return;
         case STORE_BUSY:
-                ns = store_namespace_get(op->client->env->store, op->id);
+                ns = store_namespace_get(op->request.client->env->store, op->id);
                 if (ns && ns->chunks > 0)
                         refuse_not_empty(op, ns->chunks);
                 else
@@ -274,7 +264,7 @@ static void on_removed(struct store_namespace_remove *store)
                                "puts into the namespace, or opens of it, are under way: try again");
                 return;
         default:
-                if (!store_namespace_get(op->client->env->store, op->id))
+                if (!store_namespace_get(op->request.client->env->store, op->id))
                         forget(op);
                 snprintf(text, sizeof(text),
                          "the removal could not be written, and the namespace may be back after a "
@@ -289,7 +279,7 @@ static void remove_now(struct removal *op)
         if (refuse_open(op))
                 return;
         op->store = (struct store_namespace_remove){ .id = op->id, .complete = on_removed };
-        store_namespace_remove(op->client->env->store, &op->store);
+        store_namespace_remove(op->request.client->env->store, &op->store);
 }
 
 static void on_removal_purged(struct store_purge *purge)
@@ -335,7 +325,7 @@ static void search_pool(struct removal *op)
                                                        .call = do_nothing,
                                                        .complete = on_slice };
                 list_init(&op->next_slice.node);
-                kio_submit(op->client->env->io, &op->next_slice, 0);
+                kio_submit(op->request.client->env->io, &op->next_slice, 0);
                 return;
         }
         if (op->found > 0)
@@ -363,9 +353,9 @@ static struct dispatch_env *env_of(struct dispatch_env *env, uint16_t store_tena
         return NULL;
 }
 
-void admin_namespace_remove(struct client *client, const struct wire_namespace_remove *msg,
-                            uint64_t received_ns)
+void admin_namespace_remove(struct request req, const struct wire_namespace_remove *msg)
 {
+        struct client *client = req.client;
         const char *name = (const char *)(msg + 1);
         struct dispatch_env *env = client->env;
         uint16_t tenant = tenant_by_name(client, name + msg->name_length, msg->tenant_length);
@@ -375,28 +365,23 @@ void admin_namespace_remove(struct client *client, const struct wire_namespace_r
         if (tenant != TENANT_IDS)
                 ns = store_namespace_find(env->store, tenant, name, msg->name_length);
         if (!ns) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, 0, 0,
-                             "there is no such namespace", NULL, 0);
+                request_fail(req, WIRE_NO_NAMESPACE, "there is no such namespace");
                 return;
         }
         if (!may_remove(client, ns)) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_DENIED, 0, 0,
-                             "only the user who made a namespace, or an admin, removes it", NULL,
-                             0);
+                request_fail(req, WIRE_DENIED,
+                             "only the user who made a namespace, or an admin, removes it");
                 return;
         }
         if (env->stopping) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_SHUTDOWN, 0, 0,
-                             "the daemon is stopping", NULL, 0);
+                request_fail(req, WIRE_SHUTDOWN, "the daemon is stopping");
                 return;
         }
-        op = admin_operation_new(client, &msg->hdr, received_ns, sizeof(*op));
+        op = request_operation_new(req, sizeof(*op));
         if (!op)
                 return;
-        op->client = client;
+        op->request = req;
         op->of = env_of(env, tenant);
-        op->hdr = msg->hdr;
-        op->received_ns = received_ns;
         op->id = ns->id;
         if (refuse_open(op))
                 return;

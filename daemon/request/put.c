@@ -6,7 +6,7 @@ static void put_done(struct cache_request *req)
 {
         struct slot *s = container_of(req, struct slot, req);
         struct batch *b = s->batch;
-        struct client *client = b->client;
+        struct client *client = b->request.client;
         struct wire_put_result *result = batch_result(b, slot_index(s));
         enum wire_status status = batch_status(req->status);
 
@@ -29,7 +29,7 @@ static void put_done(struct cache_request *req)
 void request_put(struct batch *b, uint32_t i)
 {
         const struct wire_put *entry = batch_entry(b, i);
-        struct client *client = b->client;
+        struct client *client = b->request.client;
         struct slot *s = &b->slots[i];
 
         if (!batch_find_memory(b, &s->req, entry->offset, entry->region, entry->length) ||

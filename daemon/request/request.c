@@ -15,7 +15,7 @@
 static void look_up(struct batch *b, uint32_t i)
 {
         const struct key *key = batch_entry(b, i);
-        struct cache *cache = b->client->env->cache;
+        struct cache *cache = b->request.client->env->cache;
         uint32_t ns = b->head.namespace_id;
         uint64_t hash = batch_hash(b, i);
         struct store_chunk info;
@@ -49,8 +49,8 @@ static void look_up(struct batch *b, uint32_t i)
                 *(uint16_t *)batch_result(b, i) = (uint16_t)status;
                 break;
         case WIRE_PREFETCH:
-                status = batch_status(
-                        cache_prefetch(cache, b->client->uid, ns, key, hash, &b->part->places[i]));
+                status = batch_status(cache_prefetch(cache, b->request.client->uid, ns, key, hash,
+                                                     &b->part->places[i]));
                 *(uint16_t *)batch_result(b, i) = (uint16_t)status;
                 break;
         case WIRE_EVICT:
@@ -70,8 +70,8 @@ static void look_up(struct batch *b, uint32_t i)
                         stat->crc32c = info.crc;
                         stat->created_ms = info.created_ms;
                         if (place.chunk != POOL_NONE)
-                                stat->leases =
-                                        pool_chunk(b->client->env->pool, place.chunk)->leases;
+                                stat->leases = pool_chunk(b->request.client->env->pool, place.chunk)
+                                                       ->leases;
                 }
                 stat->status = (uint16_t)status;
                 break;
@@ -84,8 +84,9 @@ static void look_up(struct batch *b, uint32_t i)
 
 /* --- messages --- */
 
-static void request_batch(struct client *client, const struct wire_batch *msg, uint64_t received_ns)
+static void request_batch(struct request req, const struct wire_batch *msg)
 {
+        struct client *client = req.client;
         unsigned op = msg->hdr.op;
         uint32_t stale = client_release(client, wire_batch_releases(msg), msg->releases);
         uint32_t ns = client_namespace(client, msg->namespace_id);
@@ -94,41 +95,37 @@ static void request_batch(struct client *client, const struct wire_batch *msg, u
 
         client->env->traffic.keys[op] += msg->count;
         if (msg->count > 0 && ns == 0) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_NO_NAMESPACE, stale, 0,
-                             "this session has not opened that namespace", NULL, 0);
+                request_fail_value(req, WIRE_NO_NAMESPACE, stale, 0,
+                                   "this session has not opened that namespace");
                 return;
         }
         if (msg->count > 0 && op == WIRE_PUT && client->env->stopping) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_SHUTDOWN, stale, 0,
-                             "the daemon is stopping", NULL, 0);
+                request_fail_value(req, WIRE_SHUTDOWN, stale, 0, "the daemon is stopping");
                 return;
         }
         if (msg->count == 0) {
-                client_reply(client, &msg->hdr, received_ns, WIRE_OK, stale, 0, NULL, NULL, 0);
+                request_ok_value(req, stale, 0);
                 return;
         }
         status = client_charge(client, QUOTA_KEYS, msg->count);
         if (status != WIRE_OK) {
-                client_reply(client, &msg->hdr, received_ns, status, stale, 0,
-                             status == WIRE_BUSY
-                                     ? "all clients together have too many keys in flight"
-                                     : "this user or tenant has too many keys in flight",
-                             NULL, 0);
+                request_fail_value(req, status, stale, 0,
+                                   status == WIRE_BUSY
+                                           ? "all clients together have too many keys in flight"
+                                           : "this user or tenant has too many keys in flight");
                 return;
         }
 
-        status = batch_new(client, msg, &b);
+        status = batch_new(req, msg, &b);
         if (status != WIRE_OK) {
                 quota_uncharge(&client->holds, QUOTA_KEYS, msg->count);
-                client_reply(client, &msg->hdr, received_ns, status, stale, 0,
-                             client_refusal(status), NULL, 0);
+                request_fail_value(req, status, stale, 0, client_refusal(status));
                 return;
         }
         b->head.namespace_id = ns;
-        b->received_ns = received_ns;
         b->value = op == WIRE_MATCH ? 0 : stale;
         if (wire_op_is_chained(op))
-                b->part = chain_join(client, msg, batch_entry(b, msg->count - 1u), received_ns,
+                b->part = chain_join(client, msg, batch_entry(b, msg->count - 1u), req.received_ns,
                                      b->part_room);
         b->regions = batch_regions(client, msg);
         buffers_use(client, b->regions);
@@ -140,7 +137,7 @@ static void hash_keys(struct batch *b, uint32_t first)
 {
         for (uint32_t i = first; i < first + BATCH_FETCH_KEYS && i < b->head.count; i++)
                 b->hashes[i % ARRAY_SIZE(b->hashes)] =
-                        cache_hash(b->client->env->cache, b->head.namespace_id,
+                        cache_hash(b->request.client->env->cache, b->head.namespace_id,
                                    batch_entry(b, i)); /* every entry begins with its key */
 }
 
@@ -149,7 +146,7 @@ static void fetch_keys(const struct batch *b, uint32_t first, unsigned step)
         bool of_store = b->head.hdr.op != WIRE_GET; /* what is not in memory takes long enough */
 
         for (uint32_t i = first; i < first + BATCH_FETCH_KEYS && i < b->head.count; i++)
-                cache_warm(b->client->env->cache, batch_hash(b, i), of_store, step);
+                cache_warm(b->request.client->env->cache, batch_hash(b, i), of_store, step);
 }
 
 /* Before each key: a few keys ahead all are hashed, and their memory is fetched together. */
@@ -213,7 +210,7 @@ bool request_run(struct client *client)
         return list_empty(&client->unstarted);
 }
 
-static void request_ping(struct client *client, const struct wire_hdr *msg, uint64_t received_ns)
+static void request_ping(struct request req, const struct wire_hdr *msg)
 {
         struct {
                 struct wire_reply reply;
@@ -221,64 +218,64 @@ static void request_ping(struct client *client, const struct wire_hdr *msg, uint
         } out;
         size_t payload = msg->len - sizeof(*msg);
 
-        out.reply = (struct wire_reply){
-                .hdr = { .len = (uint32_t)(sizeof(out.reply) + payload),
-                         .op = msg->op | WIRE_REPLY,
-                         .tag = msg->tag },
-        };
+        out.reply = (struct wire_reply){ .status = WIRE_OK };
         memcpy(out.payload, msg + 1, payload);
-        client_answer(client, received_ns, &out.reply);
+        request_reply(req, &out.reply, sizeof(out.reply) + payload);
 }
 
 void request_dispatch(struct client *client, const void *msg, int *fds)
 {
         const struct wire_hdr *hdr = msg;
-        uint64_t now = client->readable_ns ? client->readable_ns : clock_mono_ns();
+        struct request req = {
+                .client = client,
+                .header = *hdr,
+                .received_ns = client->readable_ns ? client->readable_ns : clock_mono_ns(),
+        };
 
         client->inflight++;
         client->env->traffic.requests[hdr->op]++;
         switch (hdr->op) {
         case WIRE_PING:
-                request_ping(client, msg, now);
+                request_ping(req, msg);
                 break;
         case WIRE_NAMESPACE:
-                handshake_namespace(client, msg, now);
+                handshake_namespace(req, msg);
                 break;
         case WIRE_STAGING:
-                handshake_staging(client, msg, now);
+                handshake_staging(req, msg);
                 break;
         case WIRE_REGISTER:
-                buffer_open(client, msg, &fds[0], now);
+                buffer_open(req, msg, &fds[0]);
                 break;
         case WIRE_UNREGISTER:
-                buffer_unregister(client, msg, now);
+                buffer_unregister(req, msg);
                 break;
         case WIRE_LOOKUP:
-                handshake_lookup(client, msg, now);
+                handshake_lookup(req);
                 break;
         case WIRE_LIST:
-                admin_list(client, msg, now);
+                admin_list(req, msg);
                 break;
         case WIRE_NAMESPACES:
-                admin_namespaces(client, msg, now);
+                admin_namespaces(req, msg);
                 break;
         case WIRE_NAMESPACE_REMOVE:
-                admin_namespace_remove(client, msg, now);
+                admin_namespace_remove(req, msg);
                 break;
         case WIRE_PURGE:
-                admin_purge(client, msg, now);
+                admin_purge(req, msg);
                 break;
         case WIRE_REPORT:
-                admin_report(client, msg, now);
+                admin_report(req, msg);
                 break;
         case WIRE_VERIFY:
-                admin_verify(client, msg, now);
+                admin_verify(req, msg);
                 break;
         case WIRE_DEVICE:
-                admin_device(client, msg, now);
+                admin_device(req, msg);
                 break;
         default:
-                request_batch(client, msg, now);
+                request_batch(req, msg);
                 break;
         }
 }

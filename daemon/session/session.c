@@ -28,6 +28,7 @@
 #include "cleanup.h"
 #include "fdpass.h"
 #include "request/client-end.h"
+#include "request/reply.h"
 
 enum {
         MESSAGES_PER_ITERATION = 16,
@@ -437,8 +438,8 @@ static void hello(struct session *s, const struct wire_hello *msg)
                 snprintf(text, sizeof(text),
                          "this daemon speaks protocol versions %d to %d, the client %u to %u",
                          WIRE_VERSION_MIN, WIRE_VERSION_MAX, msg->version_min, msg->version_max);
-                client_reply(&s->client, &msg->hdr, received_ns(s), WIRE_VERSION, 0, 0, text, NULL,
-                             0);
+                request_fail((struct request){ &s->client, msg->hdr, received_ns(s) }, WIRE_VERSION,
+                             text);
                 session_end(s, &s->sessions->stats.refused_handshake, text);
                 return;
         }
