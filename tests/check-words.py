@@ -19,7 +19,7 @@ WORDS = [
     (r"\b(at|of|by|before|after|since|another|next|clean|every|each) (a|the) start\b(?! of (the|a|an|its)\b)|\ba start\b", "startup, recovery", r"start of (the|a|an|its)\b|from start to (end|finish)"),
     (r"\bglanc(e|es|ed|ing)\b", "probe", None),
     (r"\bheard of\b|\bunheard\b", "seen, unseen", None),
-    (r"\b(the|a|its|another|earlier|later) looks?\b", "scan", None),
+    (r"\b(the|a|its|another|earlier|later) looks?\b(?!-up)", "scan", None),
     (r"\breckon(s|ed|ing)?\b", "estimate, compute", None),
     (r"\bguess(es|ed|ing)? at\b", "estimate", None),
     (r"\b(is|are|was|were|been|be) told\b|\btold (of|that|by|about)\b|\btells? (it|the loop|them)\b", "is notified, gets; the actor named", None),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a worker needs of a queue of device operations. uring.c and posix.c fill it; tests wrap and
- * replace it. Only io/ and tests include this. */
+/* The queue of device operations that a worker drives. uring.c and posix.c implement it; tests wrap
+ * and replace it. Private to io/ and its tests. */
 #pragma once
 
 #include "checked.h"
@@ -101,9 +101,9 @@ struct kio_backend {
         const char *(*describe)(const struct kio_queue *q);
         /* 0; -EOPNOTSUPP: no registered memory here; -ENOMEM: RLIMIT_MEMLOCK. */
         int (*register_piece)(struct kio_queue *q, unsigned piece);
-        /* May be NULL: -EOPNOTSUPP. Registers memory as the buffer of this number, of those that
-         * are kept for regions; base NULL: lets go of what it has. 0; as above; -ENOSPC: there is
-         * no such number; -EFAULT: no such memory. */
+        /* May be NULL: -EOPNOTSUPP. Registers memory as the buffer with this number, one of those
+         * kept for regions; with base NULL unregisters that buffer. 0; as above; -ENOSPC: there is
+         * no such number; -EFAULT: the memory is not mapped. */
         int (*set_buffer)(struct kio_queue *q, unsigned number, void *base, uint64_t bytes);
 
         /* Queues the rest of the request ([progress, length)). -EAGAIN: full, submit and reap

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs what has no asynchronous form, one call after another, so that no ring waits for it: making
- * a data file takes the file system as long as a hundred writes take the device.
+/* Runs operations that have no asynchronous form, one after another, so that no ring waits for
+ * them: creating a data file can take as long as a hundred writes.
  *
- * The loop fills the inbox; the thread takes the request whose class has its turn, runs it without
- * the lock, and publishes it at once: the next one may take long. It sleeps on the condition
- * variable and nowhere else.
+ * The loop fills the inbox. The thread takes the next request by class, runs it without the lock,
+ * and publishes the result at once, since the next call may take long. It sleeps only on the
+ * condition variable.
  *
- * Failures are the calls' results. One that hangs holds up the other calls and nothing more; its
- * age shows. */
+ * A failure is the result of its call. A call that hangs delays the other calls of its volume and
+ * nothing else; its age is reported. */
 #include "io/blocking-call.h"
 
 #include <errno.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread for KIO_CALL: one a volume, so that a device that hangs holds up nobody else's calls; an
- * inbox, and the completion queue that it shares with the workers. Only io/ includes this.
+/* One thread per volume runs the blocking calls (KIO_CALL), so that a hung device delays only the
+ * calls of its own volume. It has an inbox, and shares the completion queue with the workers.
+ * Private to io/.
  *
- * Who may touch what: `inbox`, `sleeping` and `stopping` under `lock`; the counters are written by
- * the thread and read by anybody. */
+ * Locking: `lock` protects `inbox`, `sleeping` and `stopping`; the thread writes the counters, and
+ * any thread reads them. */
 #pragma once
 
 #include <pthread.h>

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registers clients' memory with the rings, and takes it back out.
+/* Registers clients' memory with the rings, and unregisters it.
  *
- * A region is cut into pieces of one size, each a buffer in every ring's table; the numbers of the
- * buffers are given out here, the same ones in every ring. A ring has its pieces from the first on,
- * so one count tells which; I/O to the others, and across the border of two, goes unregistered.
+ * A region is cut into pieces of one size; each piece is one buffer in the table of every ring.
+ * This module assigns the numbers of the buffers, the same ones in every ring. A ring registers the
+ * pieces from the first on, so that one count says which ones it has; I/O to the others, and I/O
+ * across the border of two pieces, goes unregistered.
  *
- * Loop thread, but for what is said of run_*. Owns the numbers, and of a region, from its
- * registration until it is unregistered, all that is not marked "in" or "of".
+ * Runs on the loop thread, except run_*. Owns the numbers, and every field of a region that is not
+ * marked "in" or "of", from its registration until it is unregistered.
  *
- * Happy path: the pages are mapped, step by step, on the blocking-call thread of volume 0, as
- * faults are nine tenths of what registering costs (2.9 of 3.2 ms for 16 MiB of 4 KiB pages); then
- * every worker registers one piece in an iteration, until it has all. Unregistering likewise,
- * backwards. Many regions may be at it at once; each ring takes a piece of one, then of the next.
+ * Happy path: the blocking-call thread of volume 0 maps the pages step by step, since page faults
+ * are nine tenths of the cost (2.9 of 3.2 ms for 16 MiB of 4 KiB pages). Then every worker
+ * registers one piece an iteration until it has all. Unregistering goes the same way backwards.
+ * Many regions can be under way at once; each ring alternates between them.
  *
- * Failures: mapping may fail, then registering says why. What a ring refuses ends the region's
- * registration there, and what it has stays: the first error is the result. A region that is
- * unregistered while it is being registered goes no further. */
+ * Failures: if mapping fails, registering fails with that error. A ring that refuses a piece keeps
+ * the pieces it has and takes no more of that region; the first error is the result. Unregistering
+ * a region ends a registration that is under way. */
 #include "io/buffers.h"
 
 #include <assert.h>

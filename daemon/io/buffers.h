@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clients' memory, as rings know it: struct kio_region in io.h is what users see of it. Only io/
- * includes this.
+/* Clients' memory as the rings see it; struct kio_region in io.h is what users see. Private to io/.
  *
- * Who may touch what: a ring's `pieces` is its worker's; all else is the loop thread's, and does
+ * Threads: a ring's `pieces` belongs to its worker. All else belongs to the loop thread, and does
  * not change while a worker may read it. */
 #pragma once
 
@@ -41,7 +40,7 @@ struct regions {
 
 void regions_init(struct regions *r, struct kio *io, struct worker *workers, unsigned n_workers,
                   void (*submit)(struct kio *io, struct kio_request *req, unsigned worker));
-/* The rings are gone. Does nothing to one that is all zero. */
+/* Call it after the rings are closed. Does nothing if all is zero. */
 void regions_fini(struct regions *r);
 
 /* `refused`: 0, or why nothing can be registered. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests by class, and whose turn it is. Only io/ includes this. */
+/* Requests by class, and which class is served next. Private to io/. */
 #pragma once
 
 #include "io/request.h"

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way back to the loop. Any thread of a kio publishes, the loop takes. It owns the list with
- * its lock, and an eventfd.
+/* The completion queue: any thread of a kio publishes requests, the loop takes them. It owns the
+ * list, its lock, and an eventfd.
  *
- * One notification covers everything until the loop has come for it: who finds `notified` off turns
- * it on and writes the eventfd; who finds it on need not. The loop reads the eventfd first and
- * turns `notified` off last, in the same step in which it takes the rest of the list. So what comes
- * into the list later finds it off and writes, and what came before has been taken: no wake-up is
- * lost, whenever the write itself happens. One that happens after its request has been taken makes
- * the descriptor readable for nothing, once.
+ * One notification covers everything until the loop has come for it: a thread that finds `notified`
+ * off turns it on and writes the eventfd; a thread that finds it on need not. The loop reads the
+ * eventfd first and turns `notified` off last, in the same step in which it takes the rest of the
+ * list. So a request that is published later finds it off and writes, and one that was published
+ * before has been taken: no wake-up is lost, whenever the write itself happens. A write that comes
+ * after its request was taken makes the descriptor readable once without need.
  *
- * Failures: there are none after the start. */
+ * After initialization nothing here can fail. */
 #include "io/completion-queue.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counters that one thread writes and any reads. Only io/ includes this. */
+/* Counters that one thread writes and any thread reads. Private to io/. */
 #pragma once
 
 #include <stdatomic.h>

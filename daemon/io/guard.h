@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Touching memory that may vanish: a file behind a shared mapping can be cut by whoever holds it,
- * and the next touch is a SIGBUS.
+/* Access to memory that may vanish: a process that holds the file behind a shared mapping can
+ * truncate it, and the next access raises SIGBUS.
  *
  * Any thread may run guard_call(). The handler is installed for the process, is never removed, and
- * acts only for a thread that is inside guard_call(); any other SIGBUS goes where it went before.
+ * acts only on a thread that is inside guard_call(); any other SIGBUS goes to the handler before
+ * it.
  */
 #pragma once
 
-/* Before any guard_call(), and again if somebody else may have set a handler since; harmless if
- * not. 0, -errno. */
+/* Call it before any guard_call(), and again if other code may have replaced the handler since;
+ * calling it twice is harmless. 0, -errno. */
 int guard_install(void);
 
 /* Runs f(userdata). 0; -EFAULT: it touched memory that is not there, and was left at that point for

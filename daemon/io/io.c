@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop thread's side: starts the workers down the ladder and the blocking-call thread, spreads
- * requests over them, collects what is done, and answers questions about all of it.
+/* The loop thread's side of io/: starts the workers and the blocking-call threads, distributes
+ * requests over them, reaps completions, and reports on all of it.
  *
- * Owns the workers, the caller and the completion queue. All functions run on the loop thread.
+ * Owns the workers, the blocking-call threads and the completion queue. All functions run on the
+ * loop thread.
  *
- * The ladder: for each backend, best first, and for each of its rungs, every worker opens its
- * queue; if one cannot, all close and the next rung has its turn, so that all workers run on the
- * same thing. What the last one was refused is kept as the reason. Failures after the start are the
- * requests' results; here is nothing that can fail. */
+ * Choice of the backend: for each backend, best first, and for each of its feature levels, every
+ * worker opens its queue; if one fails, all close and the next level is tried, so that all workers
+ * run on the same. The last refusal is kept as the reason. Later failures are results of requests;
+ * nothing else here can fail. */
 #include "io/io.h"
 
 #include <assert.h>

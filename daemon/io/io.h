@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Asynchronous work off the loop thread: disk reads and writes, syncs, copies, checksums.
  *
- * The loop thread fills in a struct kio_request, hands it over with kio_submit() and gets it back
- * in kio_reap(), which calls complete(). Behind that are workers: one thread, one backend queue (an
- * io_uring, or the POSIX thread pool) each; and a blocking-call thread, one a volume that has any.
- * A request has one owner at a time; its state names it. No request waits for another: what must
+ * The loop thread fills in a struct kio_request, submits it with kio_submit() and gets it back in
+ * kio_reap(), which calls complete(). Behind that are workers, each one thread with one backend
+ * queue (an io_uring, or the POSIX thread pool), and one blocking-call thread per volume that needs
+ * it. A request has one owner at a time; its state names it. Requests are not ordered: what must
  * come after one is submitted by its complete(). */
 #pragma once
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a client learns that a dead daemon's I/O is over (rule R17): a file that is locked as long as
- * any of it may still land. The lock is on an open file that every ring has registered, and a ring
- * outlives its process until its I/O has ended. Clients get the same file opened anew, so that
- * their own attempt to lock it conflicts with ours. */
+/* How a client learns that the I/O of a dead daemon has ended (rule R17): a file that stays locked
+ * as long as any of it may still reach memory. The lock belongs to an open file that every ring has
+ * registered, and a ring outlives its process until its I/O has ended. Clients get the same file
+ * opened anew, so that their own attempt to lock it conflicts with the daemon's lock. */
 #pragma once
 
 struct liveness {

@@ -5,9 +5,9 @@
 
 #include "io/backend.h"
 
-/* Of a write KIO_JOINED_MAX, which makes its way through the file system cheap; of a read less: who
- * waits for the first part shall not wait for much more, and while it is checked others shall be on
- * their way. Measured, with chunks of 4 to 64 KiB. */
+/* KIO_JOINED_MAX for a write, which saves work in the file system. Less for a read: the request of
+ * the first part must not wait for much more, and while it is verified the next ones shall be under
+ * way. Measured with chunks of 4 to 64 KiB. */
 enum { MERGE_READ_MAX = 128 * 1024 };
 /* How many requests are looked at for neighbours: those that come in together. */
 enum { MERGE_WINDOW = 32 };

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Neighbours on the disk go to the device as one operation: a request that is made up of others.
- * Only io/ includes this.
+/* Merges adjacent requests: reads or writes of neighbouring places in a file that wait together go
+ * to the device in one operation, a request made up of the others. Private to io/.
  *
- * It saves a system's way through its file system for each of them, of which a first write is the
- * longest: the extent is converted once. A failure or a short transfer is nobody's yet: the parts
- * are taken apart and go one by one, so that each gets what is its own. The price is that a bad
- * place makes its neighbours wait for the device's first answer, and itself for two. */
+ * It saves the file system's work for each of them; most of all for a first write, since the extent
+ * is converted once. If the merged operation fails or is short, its parts are separated and
+ * submitted one by one, so that each gets its own result. So a bad block delays its neighbours by
+ * one failed operation, and itself by two. */
 #pragma once
 
 #include "io/request.h"

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The POSIX backend: threads that do pread, pwrite and fdatasync for one worker, where io_uring
- * cannot be had.
+/* The POSIX backend: threads that call pread, pwrite and fdatasync for one worker, where io_uring
+ * is not available.
  *
  * It owns its threads and one slot per operation that may be in flight. push() fills a slot and
  * lists it; a thread takes it, makes the one blocking call and lists the result; the worker sleeps
- * on a condition variable until there is a result or a wake-up. The lock guards the lists, never a
- * system call. A killed daemon's descriptors, the locks among them, stay open until its last thread
- * is out of its last call, so there is nothing to register here.
+ * on a condition variable until there is a result or a wake-up. The lock protects the lists and is
+ * never held across a system call. The descriptors of a killed daemon, its locks among them, stay
+ * open until its last thread has returned from its last call; so there is nothing to register here.
  *
- * A device that hangs keeps a thread for each call; the worker says so, and for each such call
- * there is one thread more.
+ * A hung device keeps one thread for each call; the worker reports such calls, and for each of them
+ * one thread is added.
  *
- * Failures of a call are its result; the worker decides about short transfers and EINTR. */
+ * A failure of a call is its result; the worker handles short transfers and EINTR. */
 #include "io/backend.h"
 
 #include <assert.h>

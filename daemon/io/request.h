@@ -16,21 +16,22 @@
  *          from there.
  *   SYNC   fdatasync.
  *   COPY   copies `length` bytes from `src` to `buf` and computes the CRC32C *over buf's bytes as
- *          they came to lie there* into `crc`; in slices of at most 256 KiB between looks at the
- *          queue. src may be memory that a client shares and changes meanwhile, and (guard_src)
- *          that may vanish: then the result is -EFAULT. guard_src covers `buf` as well, and of a
+ *          they came to lie there* into `crc`, in slices of at most 256 KiB, between which the
+ * worker serves its queue. src may be memory that a client shares and changes meanwhile, and
+ * (guard_src) that may vanish: then the result is -EFAULT. guard_src covers `buf` as well, and of a
  *          READ the checksum and what is copied out of its tail. Without `buf` nothing is copied,
  *          and counted as moved: the checksum is that of `src` as it lies there. But what `length`
  *          has beyond whole 4 KiB blocks is copied to `tail`, if there is one, with zeros up to
  *          4 KiB, and the checksum is taken over it *there*: what a WRITE with this tail needs.
- *   CALL   runs `call(req)` on its volume's blocking-call thread and takes what it returns as the
- *          result: for what has no asynchronous form here (fallocate, openat, populating memory).
- *          One call of a volume at a time, so that each holds up the others for as long as it
- * takes; never a worker, whatever the affinity. Reads, or writes, of neighbouring places in a file
- * that wait together at one worker may go to the device as one; if that fails or is short each goes
- * by itself. Results are compared with the length asked for; a short transfer is resubmitted for
+ *   CALL   runs `call(req)` on its volume's blocking-call thread and takes its return value as the
+ *          result: for operations without an asynchronous form here (fallocate, openat, populating
+ *          memory). Calls of a volume run one at a time and never on a worker, whatever the
+ * affinity.
+ *
+ * Reads, or writes, of neighbouring places in a file that wait together at one worker may be merged
+ * (merge.h). Results are compared with the length asked for; a short transfer is resubmitted for
  * its aligned rest, -EINTR and -EAGAIN are retried a bounded number of times. Memory that is not
- * there (any more) when the device wants it makes -EFAULT, also where guard_src is not set. */
+ * mapped when the device accesses it results in -EFAULT, also where guard_src is not set. */
 #pragma once
 
 #include <stdbool.h>
@@ -48,8 +49,8 @@ enum kio_op { KIO_READ, KIO_WRITE, KIO_SYNC, KIO_COPY, KIO_CALL, KIO_OP_END };
  * idle, and one submission in 64. */
 enum kio_class { KIO_CLASS_GET, KIO_CLASS_PUT, KIO_CLASS_BACKGROUND, KIO_CLASS_END };
 
-/* Requests name what they depend on, so that one device that hangs can be told from the others: a
- * number below KIO_VOLUMES_MAX, given out by whoever submits. 0: no device, or any. */
+/* The device that a request depends on, so that a hung one can be distinguished from the others: a
+ * number below KIO_VOLUMES_MAX that the submitter assigns. 0: no device, or any. */
 enum { KIO_VOLUMES_MAX = 32 };
 
 enum kio_state {
@@ -58,7 +59,7 @@ enum kio_state {
         KIO_DONE,   /* loop: result is set, complete() runs, back to IDLE before it is called */
 };
 
-/* Bytes of neighbours that go as one, at most. */
+/* Most bytes of adjacent requests that are merged into one operation. */
 enum { KIO_JOINED_MAX = 512 * 1024 };
 
 struct kio_region;
@@ -135,9 +136,9 @@ struct kio_region {
         /* In. Loop thread, from kio_reap(): of register, and of unregister. */
         void (*complete)(struct kio_region *region);
         /* Of register: 0: every ring has all of it; else why some I/O there goes unregistered,
-         * which works as well, only slower: -ENOMEM (RLIMIT_MEMLOCK), -EOPNOTSUPP (the backend has
-         * no such thing), -ENOSPC (no more buffers), -EFAULT (the memory is not there). Of
-         * unregister: 0; -errno: a ring would not let go of all of it. */
+         * which works as well but is slower: -ENOMEM (RLIMIT_MEMLOCK), -EOPNOTSUPP (not offered by
+         * the backend), -ENOSPC (no more buffers), -EFAULT (the memory is not mapped). Of
+         * unregister: 0; -errno: a ring failed to unregister all of it. */
         int result;
         uint64_t registered_bytes; /* from base on, in every ring */
 

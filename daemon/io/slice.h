@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of a request is computed: a copy with its checksum, or the checksum of what was read. A
- * slice at a time, so that the worker can serve the device in between. Only io/ includes
- * this. */
+/* The computing part of a request: a copy with its checksum, or the checksum of what was read. It
+ * is done a slice at a time, so that the worker can serve the device in between. Private to io/. */
 #pragma once
 
 #include "io/request.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Signals are for the loop: every thread of io/ starts with all of them blocked, and threads that
- * it starts inherit that. Only those that a thread causes itself must reach it: a blocked one of
- * these kills the process without a word. */
+/* Signals are handled on the loop thread: every thread of io/ starts with all of them blocked, and
+ * threads that it starts inherit that. Only synchronous signals (SIGSEGV, SIGBUS, ...) stay
+ * unblocked: if such a signal is blocked when a thread raises it, the kernel kills the process
+ * without a log line. */
 #include "io/thread.h"
 
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads of io/. Only io/ includes this. */
+/* Threads of io/. Private to io/. */
 #pragma once
 
 #include <pthread.h>

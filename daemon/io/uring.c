@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The io_uring backend: one ring, made, used and closed by one worker's thread.
+/* The io_uring backend: one ring, which one worker's thread creates, uses and closes.
  *
- * It owns the ring, its table of registered buffers (one entry a piece of the pool, filled piece by
- * piece as the pool gets populated, then those for clients' regions, which come and go; buffers.c
- * gives them out), its registered files (the locks: they stay held until the
- * kernel is through with the ring's last I/O, also when this process is killed), and an eventfd on
- * which it always has a read pending while it waits, so that another thread's wake() is a
- * completion like any other.
+ * It owns the ring; its table of registered buffers (one entry a piece of the pool, filled piece by
+ * piece as the pool gets populated, then those of clients' regions, whose numbers buffers.c
+ * assigns); its registered files (the locks: they stay held until the kernel has finished the
+ * ring's last I/O, also when this process is killed); and an eventfd, on which it always has a read
+ * pending while it waits, so that another thread's wake() is a completion like any other.
  *
- * open() proves the ring before it says yes: a read of the probe file into the pool and one wake-up
- * must come back. A ring lives with as little as it needs: where the kernel can restrict it, only
- * the seven operations below and the update of the buffer table remain possible.
+ * open() tests the ring before it succeeds: a read of the probe file into the pool and one wake-up
+ * must complete. Where the kernel can restrict a ring, only the seven operations below and the
+ * update of the buffer table remain possible.
  *
  * Thread sanitizers need no annotation here: the thread that pushes is the thread that reaps, and
- * what the kernel writes in between they do not see.
+ * the kernel's writes in between are invisible to them.
  *
- * Failures: whatever open() is refused it says in words, and the next rung asks for less. A table
- * that cannot be had, or a piece that cannot be registered, costs only speed: those transfers go
- * unregistered. */
+ * Failures: open() says in words what the kernel refused, and the next level asks for less. Without
+ * a buffer table, or with a piece that cannot be registered, transfers go unregistered, which is
+ * only slower. */
 #include "io/backend.h"
 
 #include <assert.h>
@@ -384,7 +383,7 @@ static int uring_open(struct kio_queue **ret, const struct kio_queue_params *par
                                              -r);
         }
         uring_make_table(q, params);
-        /* Saves a look-up per call; nobody misses it. */
+        /* Saves a lookup of the file per call; nothing depends on it. */
         (void)io_uring_register_ring_fd(&q->ring);
         if (rung->restricted) {
                 r = uring_restrict(q);

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A worker's thread: takes requests from its inbox, keeps the device busy with them, copies and
- * checksums in between, and hands back what is done.
+ * computes checksums in between, and publishes what is done.
  *
- * One turn: take the inbox; push to the queue what its depth and the classes allow; hand what is
- * done to the loop; enter the queue, waiting there only if there is nothing to compute; reap; if
- * that made room, push and enter once more; compute for at most 256 KiB. It sleeps in that wait and
- * nowhere else. A request is in exactly one list all the time: inbox, ready, in_flight, compute,
- * done, or with its neighbours that of the one which they make up.
+ * One iteration: take the inbox; push to the queue as many as its depth and the classes allow;
+ * publish what is done to the loop; enter the queue, waiting there only if there is nothing to
+ * compute; reap; if that made room, push and enter once more; compute for at most 256 KiB. It
+ * sleeps only in that wait. A request is in exactly one list at any time: inbox, ready, in_flight,
+ * compute, done, or the parts of a merged request.
  *
- * Between the sleeping worker and the loop: `sleeping` is set under the lock and only while the
- * inbox is empty; whoever fills the inbox clears it and wakes the queue. A wake-up that comes
- * before the wait is kept by the queue (an eventfd's count, a flag).
+ * Wake-ups: `sleeping` is set under the lock and only while the inbox is empty; a thread that fills
+ * the inbox clears it and wakes the queue. The queue remembers a wake-up that comes before the wait
+ * (an eventfd's count, a flag).
  *
- * Neighbours on the disk that wait together go to the device as one (merge.h); at the
- * device they are one operation, and before and after it each is its own.
+ * Adjacent requests that wait together are merged (merge.h) into one operation of the device;
+ * before and after it each is a request of its own.
  *
- * A device that hangs keeps what it has. Its volume is known by its oldest operation; the others
- * get its places.
+ * A hung device keeps the places of its operations. The worker recognizes its volume by the age of
+ * the oldest operation, and gives further places to the other volumes.
  *
- * Failures: a short transfer goes on from its last aligned byte; EINTR and EAGAIN are tried again,
- * a bounded number of times in a row without progress; everything else is the request's result. A
- * queue that cannot be submitted keeps what it has in flight, is tried again with growing pauses,
- * and until it heals all other requests of the device fail at once. */
+ * Failures: a short transfer continues from its last aligned byte; EINTR and EAGAIN are retried a
+ * bounded number of times without progress; any other error is the request's result. A queue that
+ * cannot be submitted keeps what it has in flight and is retried with growing pauses; until it
+ * recovers, all other requests to the device fail at once. */
 #include "io/worker.h"
 
 #include <assert.h>
@@ -141,7 +141,7 @@ static bool worker_take_inbox(struct worker *w)
         return stopping;
 }
 
-/* May the worker sleep? From a yes on, whoever fills the inbox wakes it. */
+/* May the worker sleep? Once this returned true, a thread that fills the inbox wakes it. */
 static bool worker_fall_asleep(struct worker *w)
 {
         bool r;
@@ -397,7 +397,7 @@ static unsigned worker_reap(struct worker *w)
                 }
                 counter_set(&w->transfers, w->n_transfers);
                 total += n;
-                /* A fast device must not keep the thread from the rest of its turn. */
+                /* A fast device must not keep the thread from the rest of its iteration. */
                 if (n < ARRAY_SIZE(done) || total >= w->places)
                         break;
         }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One worker: a thread, its backend queue, its inbox; what is done goes to the completion queue
- * that all workers share. Only io/ includes this.
+/* One worker: a thread, its backend queue and its inbox. Finished requests go to the completion
+ * queue that all workers share. Private to io/.
  *
- * Who may touch what: `inbox` and `sleeping` under `lock`; the counters are written by the thread
- * and read by anybody; everything below "the thread's own" by the thread alone, and before
- * worker_run() by whoever gives the orders. */
+ * Locking: `lock` protects `inbox` and `sleeping`; the thread writes the counters, and any thread
+ * reads them; the fields below "the thread's own" belong to the thread, and before worker_run() to
+ * its creator. */
 #pragma once
 
 #include <pthread.h>

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The look-up index of each tenant: see index.h. Runs on the loop thread; owns the tables.
+/* The lookup index of each tenant: see index.h. Runs on the loop thread; owns the tables.
  *
- * A table is built beside the one that clients read, if there is one: a worker makes its memory,
- * then, a slice an iteration, the store is walked, and the tenant's pool. What changes meanwhile
- * goes to both tables, to the new one only if it is at a place that the walk has passed: what is
- * not passed yet will be met, or is gone by then. Then the new one goes live, whoever waits is
- * answered, and the old one is marked superseded and let go of: clients see that and ask again.
- * What they have mapped stays theirs.
+ * A new table is built beside the one that clients read, if there is one: a worker allocates its
+ * memory, then the loop walks the store and the tenant's pool, a slice an iteration. Changes
+ * meanwhile go to both tables, but to the new one only behind the position of the walk, which will
+ * itself find the rest. Then the new table goes live, waiting requests are answered, and the old
+ * one is marked superseded and freed: clients see the mark and ask for the new one. Their mapping
+ * of the old one stays valid.
  *
- * A table is replaced when it is nearly full or mostly empty, when too many of its buckets say that
- * they were full, and at once when a volume of the store has come back with another index.
+ * A table is replaced when it is nearly full or mostly empty, when too many of its buckets have
+ * overflowed, and at once when a volume of the store has come back with another index.
  *
- * Failures: without memory those who wait are told, and the table that there is goes on: what finds
- * no place in it is asked of the socket, and what is there is never said to be absent. */
+ * Failures: without memory for a new table the waiting requests fail and the old table stays in
+ * use. A key that finds no place in it is answered over the socket; a key that is present is never
+ * reported absent. */
 #include "lookup/index.h"
 
 #include <assert.h>
@@ -40,7 +41,7 @@ enum {
 #define SMALL_WORDS (UINT64_C(1) << 20)
 /* Between two rebuilds for other reasons than that it is full, and after one that failed. */
 #define REST_NS (UINT64_C(60) * 1000000000)
-/* After one that failed, where there is no table: who asks meanwhile waits. */
+/* After a failed build, where there is no table: requests meanwhile wait. */
 #define RETRY_NS UINT64_C(1000000000)
 
 enum phase { PHASE_MEMORY, PHASE_STORE, PHASE_POOL };
@@ -97,7 +98,7 @@ static const struct lookup_table_name *name_of(const struct tenant *t, struct lo
                 return name;
         ns = store_namespace_get(t->all->store, id);
         if (!ns)
-                return &nobodys; /* nobody can have opened it */
+                return &nobodys; /* no client can have opened it */
         *name = (struct lookup_table_name){ .id = id, .of_tenant = ns->tenant == t->number };
         if (name->of_tenant)
                 lookup_namespace_secret(&table->secret, ns->name, strlen(ns->name), &name->secret);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The look-up index: per tenant a table of what can be found, in memory that its clients map and
- * read without asking anybody. lookup.h of proto says what is in it, table.h how it is
- * written; this is when.
+/* The lookup index: per tenant a table of the keys that can be found, in memory that its clients
+ * map and read without a message. proto/lookup.h has its content, table.h how it is written; this
+ * module decides when a table is built, updated and replaced.
  *
- * There is none until a client of the tenant asks, and until then nothing is told of what comes and
- * goes. From then on it is kept up, and replaced by a larger or smaller one as needed. Loop thread.
+ * A tenant has no table until a client asks for it; changes before that are not recorded. From then
+ * on the table is kept up to date, and replaced by a larger or smaller one as needed. Loop thread.
  */
 #pragma once
 
@@ -32,20 +32,20 @@ struct lookups_params {
         struct kio *io;      /* its workers make the memory of tables */
         const struct lookups_tenant *tenants;
         unsigned n_tenants;
-        /* Memory of the machine that is to be had now, bytes; a table takes no more than half of
-         * it. NULL: nobody knows. */
+        /* Memory of the machine that is available now, bytes; a table takes no more than half of
+         * it. NULL: unknown. */
         uint64_t (*available)(void *userdata);
         void *userdata;
         uint32_t min_buckets; /* of a table; 0: LOOKUP_TABLE_MIN_BUCKETS */
 };
 
 int lookups_new(struct lookups **ret, const struct lookups_params *params);
-/* Clients that have a table find it superseded. Nobody may be waiting. NULL is fine. */
+/* Clients that have a table find it superseded. No request may be waiting. NULL is fine. */
 struct lookups *lookups_free(struct lookups *l);
 
 struct lookup_wait {
         struct list_node node;  /* the index's */
-        struct list_node owned; /* whoever's who asks */
+        struct list_node owned; /* the waiting client's */
         int result;             /* 0: it is there; -errno: it could not be made; -ECANCELED */
         void (*complete)(struct lookup_wait *wait);
 };
@@ -56,13 +56,13 @@ int lookups_ask(struct lookups *l, unsigned tenant, struct lookup_wait *wait);
 int lookups_fd(const struct lookups *l, unsigned tenant, uint64_t *ret_bytes);
 /* Completes it with -ECANCELED; it must be waiting. */
 void lookups_cancel(struct lookup_wait *wait);
-/* Completes all with -ESHUTDOWN; from now on nobody may ask. */
+/* Completes all with -ESHUTDOWN; the caller may add no request from now on. */
 void lookups_stop(struct lookups *l);
 
 /* Builds for about so long, if something is to be built. True: there is more to do at once. */
 enum { LOOKUPS_SLICE_NS = 200000 }; /* of an iteration */
 bool lookups_iterate(struct lookups *l, uint64_t now_ns, uint64_t slice_ns);
-/* Writes the clocks: about once a second, since a table whose clock stands is believed by nobody.
+/* Writes the clocks. Call it about once a second: clients do not use a table whose clock stands.
  */
 void lookups_tick(struct lookups *l, uint64_t now_ns);
 

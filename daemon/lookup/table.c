@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A table of the look-up index: see table.h, and lookup.h for what readers make of it.
+/* A table of the lookup index: see table.h, and proto/lookup.h for its readers.
  *
- * The one writer stores whole words; a release each, so that who sees that a word is gone sees what
- * was put before that. A removal is counted before the word goes: lookup_find_surely() says why. */
+ * The one writer stores whole words, each with release order, so that a reader that sees a word
+ * removed sees what was added before. A removal is counted before the word is cleared:
+ * lookup_find_surely() says why. */
 #include "lookup/table.h"
 
 #include <errno.h>

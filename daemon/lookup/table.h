@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One table of the look-up index, as its writer has it: the memory that lookup.h describes, and
- * what is counted of it. A multiset of words: each add puts one, each remove takes an equal one
- * out. Knows nothing of where the words come from. Loop thread; readers are other processes. */
+/* One table of the lookup index, as its writer has it: the memory that proto/lookup.h describes,
+ * and its counters. It is a multiset of words: each add inserts one, each remove takes an equal one
+ * out. It does not know where the words come from. Loop thread; readers are other processes. */
 #pragma once
 
 #include <stdint.h>

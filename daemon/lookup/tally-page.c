@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memfd is sealed SHRINK|GROW|SEAL, so that no client can cut it under this mapping; a hole
- * that one punches reads as zeros. The descriptor is not kept: the mapping is all that the daemon
- * needs.
+/* The memfd is sealed SHRINK|GROW|SEAL, so that no client can truncate it under this mapping; a
+ * hole that one punches reads as zeros. The descriptor is not kept: the mapping is all that the
+ * daemon needs.
  *
- * Counters only grow. One that has gone back, and what is more than a client can look up in the
- * time since the last reading, counts nothing; from what it says now it is followed again. So a
- * client that lies adds at most a key for each TALLY_PAGE_NS_PER_KEY that its session lasts, to the
- * counts of its own namespaces. */
+ * Counters only grow. A counter that went back adds nothing, and neither does an increase by more
+ * keys than a client can look up in the time since the last reading; counting continues from the
+ * new value. So a client that lies adds at most a key for each TALLY_PAGE_NS_PER_KEY of its
+ * session, to the counts of its own namespaces. */
 #include "lookup/tally-page.h"
 
 #include <errno.h>

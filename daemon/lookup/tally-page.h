@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The page in which a session's client counts the keys that it has looked up by itself
- * (proto/README.md 5.5). It is the client's to write, at any time and with any content; what is
- * read of it is believed only as far as it is possible. Loop thread. */
+ * (proto/README.md 5.5). The client may write any content at any time; the daemon counts only as
+ * many keys as are possible. Loop thread. */
 #pragma once
 
 #include "lookup/tally.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows are an array, ascending by namespace. The removal of a namespace is not announced here:
- * a row belongs to the namespace of its number that was created at its time, so that another one
- * with that number begins at zero; and before the array grows, the rows of removed namespaces are
- * dropped, so that it is never much longer than the store's list. */
+/* The rows are an array, ascending by namespace. This module is not notified when a namespace is
+ * removed: a row belongs to the namespace with its number and creation time, so that a later
+ * namespace with that number begins at zero. Before the array grows, the rows of removed namespaces
+ * are dropped, so that it is never much longer than the store's list. */
 #include "lookup/tally.h"
 
 #include <stdlib.h>

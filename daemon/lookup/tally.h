@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many of the keys that clients of a tenant asked for were there: by namespace, for look-ups
- * (EXISTS, MATCH) and for gets.
+/* Counts by namespace how many of the keys that a tenant's clients asked for were found, for
+ * lookups (EXISTS, MATCH) and for gets.
  *
- * A look-up asks for all its keys; a MATCH finds those of the leading run. A get finds what a tier
- * of the cache has, and misses what neither has or what failed its check; a key that ends otherwise
- * (no room, a quota) is in neither number. Loop thread. */
+ * A lookup counts all its keys as asked; a MATCH finds those of the leading run. A get counts a hit
+ * for a key that a tier of the cache has, and a miss for one that neither has or that failed its
+ * check; a key that ends otherwise (no room, a quota) counts as neither. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,7 +14,7 @@
 
 enum tally_kind {
         TALLY_LOOKUPS,     /* answered by the daemon */
-        TALLY_OWN_LOOKUPS, /* by clients, from the look-up index */
+        TALLY_OWN_LOOKUPS, /* by clients, from the lookup index */
         TALLY_GETS,
         TALLY_KINDS,
 };

@@ -137,7 +137,7 @@ bool fd_closer_may_add(const struct fd_closer *d, uid_t uid)
                 files += it->uid == uid && !it->memory;
                 memory += it->uid == uid && it->memory;
         }
-        /* Who has none has some left, whatever others have there. */
+        /* A user with none there may always add some, however much others have. */
         return (files == 0 || (files < OF_A_USER && d->n_files < OF_ALL)) &&
                (memory == 0 ||
                 (d->n_memory < OF_MEMORY && memory < USER_SHARE * (OF_MEMORY - d->n_memory)));

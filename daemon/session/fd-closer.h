@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors that came from clients, and how they are closed (rule R12). To let go of a file can
- * take as long as whoever serves it likes, if that is a file system in user space, and to let go of
- * a large memfd takes the time of freeing it. So blocking-call threads do it, one for memory, one
- * for all else, and what waits there is bounded for each user and over all: whoever has too much
- * there is not taken any more from. Loop thread. */
+/* Closes the descriptors that came from clients (rule R12). close() on a file in a user-space file
+ * system can take as long as its server likes, and close() on a large memfd takes the time of
+ * freeing it. So two blocking-call threads close them, one for memory, one for all else. What waits
+ * there is bounded for each user and in total: a session of a user over the bound is not read from
+ * until there is room. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,7 +13,7 @@
 
 struct fd_closer;
 
-/* `progress`: there is room again for whoever there was none for. */
+/* `progress`: there is room again for a user that was over the bound. */
 int fd_closer_new(struct fd_closer **ret, struct kio *io, void (*progress)(void *userdata),
                   void *userdata);
 struct fd_closer *fd_closer_free(struct fd_closer *d); /* none may be under way */

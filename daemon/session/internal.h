@@ -48,7 +48,7 @@ struct session {
         char name[WIRE_CLIENT_NAME + 1];
         struct event *readable, *writable, *deadline;
         bool reading;
-        bool unclosed;           /* gone, but its socket holds descriptors that nobody takes now */
+        bool unclosed;           /* ended, but its socket holds descriptors that no one receives */
         struct list_node out;    /* what the socket would not take yet */
         unsigned fd_replies;     /* with descriptors, since the peer was seen to have read all */
         unsigned unread_fds;     /* in these; the user is charged for them */
@@ -65,8 +65,10 @@ struct sessions {
         struct list_node all, active;
         uint32_t
                 steps; /* that client_settle() may still take in this iteration, for all sessions */
-        struct list_node unread;  /* who has been sent descriptors, the one seen last at the end */
-        struct list_node waiting; /* who wants to send some, or to be closed without any unread */
+        struct list_node
+                unread; /* sessions that were sent descriptors, least recently seen first */
+        struct list_node
+                waiting; /* sessions that have some to send, or to be closed with none unread */
         struct event *tick;
         bool ticks;       /* it is pending */
         bool chains_open; /* some may be */
@@ -103,7 +105,7 @@ void sessions_chain_opened(struct sessions *all);
 /* Looks at some of those that have been sent descriptors. */
 void sessions_settle_fds(struct sessions *all);
 
-/* Its first state, whoever it is: reads from now on. Frees it without memory. */
+/* Its first state, for any peer: reads from now on. Frees it without memory. */
 void session_begin(struct session *s, struct dispatch_env *env, const struct quota_holder *holds,
                    bool admin);
 /* True if it has more to start. Frees it when it is over. */

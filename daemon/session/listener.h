@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The listening Unix socket (SOCK_SEQPACKET): inherited from systemd, or bound. Accepts, and hands
- * the descriptors over; knows nothing of sessions. Out of descriptors, it stops listening and tries
- * again by timer, rather than spin. */
+/* The listening Unix socket (SOCK_SEQPACKET): inherited from systemd, or bound. Accepts connections
+ * and passes their descriptors to a callback; knows nothing of sessions. Out of descriptors, it
+ * stops listening and retries by timer, rather than spin. */
 #pragma once
 
 #include <event2/event.h>
@@ -19,9 +19,9 @@ struct listener_params {
         void *userdata;
 };
 
-/* 0. -EADDRINUSE: somebody answers there. -EINVAL: the inherited descriptor is not such a socket.
- * -errno; a sentence in `ret_error`. Makes the directory of `path` if it is missing; replaces a
- * socket file that nobody answers on. */
+/* 0. -EADDRINUSE: another process answers there. -EINVAL: the inherited descriptor is not such a
+ * socket. -errno; a sentence in `ret_error`. Creates the directory of `path` if it is missing;
+ * replaces a socket file on which no process answers. */
 int listener_new(struct listener **ret, struct event_base *base,
                  const struct listener_params *params, char ret_error[static 256]);
 /* Stops accepting and removes the socket file, if it was bound here. */

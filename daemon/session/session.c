@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One session: what comes in, what goes out, and its end; sessions.c has all of them.
+/* One session: what it receives, what it sends, and its end; sessions.c has all of them.
  *
- * A session reads while it has less than WIRE_MAX_INFLIGHT messages and CLIENT_MAX_KEYS keys
+ * A session reads while it has fewer than WIRE_MAX_INFLIGHT messages and CLIENT_MAX_KEYS keys
  * unanswered, nothing that waits to be sent, and nothing half started; else it leaves its messages
- * in the socket, and the peer waits there. Bufferevents would drop descriptors, so it calls
- * recvmsg() itself.
+ * in the socket, and the peer waits there. It calls recvmsg() itself, since bufferevents would drop
+ * descriptors.
  *
  * Descriptors in replies count against the daemon's user in the kernel until the peer reads them,
  * whatever becomes of the session. The daemon learns from the socket's unread bytes when that was,
@@ -195,9 +195,9 @@ void session_end(struct session *s, uint64_t *counter, const char *why)
         session_activate(s);
 }
 
-/* Before a session is closed: with messages unread the peer would find its connection reset, and
- * lose our last reply. True: nothing is left. False: there may be more, or descriptors, which are
- * not to be let go of here. */
+/* Before a session is closed: a close with messages unread would reset the peer's connection, and
+ * lose our last reply. True: nothing is left. False: there may be more, or descriptors, which must
+ * not be closed here. */
 static bool discard_incoming(struct session *s)
 {
         for (int i = 0; i < MESSAGES_PER_ITERATION && !fdpass_brings(s->fd); i++) {
@@ -249,7 +249,7 @@ static void sent(struct session *s, int r)
 {
         char text[128];
 
-        /* A peer that is gone is heard of by on_closed(). */
+        /* on_closed() handles a peer that has closed. */
         if (r == 0 || r == -EPIPE || r == -ECONNRESET)
                 return;
         snprintf(text, sizeof(text), "a reply could not be sent: %s: session ended", strerror(-r));
@@ -689,7 +689,7 @@ bool session_iterate(struct session *s)
         left = client_settle(&s->client, &all->steps);
         if (!started || left)
                 session_activate(s);
-        /* Its registered buffers may take a while to let go of. */
+        /* Unregistering its buffers may take a while. */
         if (idle && !left && s->state == SESSION_GONE && s->client.inflight == 0) {
                 if (close_socket(s))
                         session_free(s);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One connection: who it is, its messages in and out, and how it ends.
+/* One connection: its peer, its messages in and out, and how it ends.
  *
  * A session that the daemon ends (bad frame, timeout) and that has leases is shut down for writing
- * and kept, with these, until the peer's end is closed: until then the peer may still read what it
- * leased (rule R11). Loop thread. */
+ * and kept, with its leases, until the peer's end is closed: until then the peer may still read
+ * what it leased (rule R11). Loop thread. */
 #pragma once
 
 #include <event2/event.h>
@@ -39,10 +39,10 @@ int sessions_new(struct sessions **ret, const struct sessions_params *params);
 struct sessions *sessions_free(struct sessions *s); /* none may be left: see sessions_stop() */
 /* Swallows the descriptor. */
 void sessions_accept_take_fd(struct sessions *s, int fd);
-/* End of a loop turn: goes on with what is not started, frees who is gone. True if there is more to
- * do at once. */
+/* End of a loop iteration: continues what is not started, frees sessions that ended. True if there
+ * is more to do at once. */
 bool sessions_iterate(struct sessions *s);
-/* The loop is about to look for what can be read: from when a request waits is told by this. */
+/* The loop is about to poll for readable sockets: a request's waiting time counts from here. */
 void sessions_poll_begins(struct sessions *s);
 /* When it had looked last, ns; 0: it has not since sessions_poll_begins(). */
 uint64_t sessions_woken_ns(const struct sessions *s);

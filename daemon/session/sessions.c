@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All sessions: who may have one, whose turn it is, and whose peer has closed.
+/* All sessions: which connections are admitted, which session is served next, and which peers have
+ * closed.
  *
- * That the peer has closed must be heard of whether we read or not. libevent's EV_CLOSED does not
- * tell it of a peer that left replies unread (the kernel then reports an error as well, which
- * libevent gives to readers and writers only, and again and again); so all sessions are also in one
- * epoll of their own, edge-triggered. */
+ * The daemon must notice a peer's close whether it reads from the session or not. libevent's
+ * EV_CLOSED does not report a peer that left replies unread: the kernel then reports an error as
+ * well, which libevent passes to readers and writers only, again and again. So all sessions are
+ * also in an epoll of their own, edge-triggered. */
 #include "session/internal.h"
 
 #include <assert.h>
@@ -21,8 +22,8 @@
 enum {
         CLOSED_NS = 200000, /* of an iteration, for those whose peer has closed */
         LINES_BURST = 20,
-        SLEPT_NS = 20000, /* a look that takes longer has waited for something to come */
-        TURN_NS = 50000,  /* of an iteration, for those who want much */
+        SLEPT_NS = 20000, /* a poll that takes longer has waited for an event */
+        TURN_NS = 50000,  /* of an iteration, for sessions with much to do */
         SETTLED_PER_ITERATION = 64,
         TICK_MS = 10,
         CHAINS_MS = 1000,
@@ -317,9 +318,9 @@ static void want_much(struct session *s, struct list_node *users)
                 list_append(users, &s->user->much_turn);
 }
 
-/* Who wants little goes first; who wants much shares what is left of the turn, users in turn and
- * the sessions of each in order, and then the loop looks for more of the former. So a client that
- * asks now and then does not wait for a whole round of those that always do. */
+/* Sessions with little to do go first; those with much share the rest of the iteration, users in
+ * turn and the sessions of each in order, and then the loop polls for more of the former. So a
+ * client that sends a request now and then does not wait for a whole round of the busy ones. */
 bool sessions_iterate(struct sessions *all)
 {
         struct list_node turn = LIST_INIT(turn), users = LIST_INIT(users), left = LIST_INIT(left);
