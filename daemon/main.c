@@ -95,7 +95,8 @@ static void say_error(void *userdata, const char *text)
         log_error("%s", text);
 }
 
-/* All that a start would refuse, each with where it is. What cannot be read at all hides the rest.
+/* All errors that would prevent the start, each with its place. A file that cannot be read hides
+ * the rest.
  */
 static int check_all(const struct server_params *params)
 {

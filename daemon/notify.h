@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the service manager is told, and what it hands over: sd_notify(), the watchdog, inherited
- * sockets. Where there is no service manager, or the build is without libsystemd, nothing happens.
+/* The interface to the service manager: sd_notify(), the watchdog, inherited sockets. Without a
+ * service manager, or in a build without libsystemd, nothing happens.
  */
 #pragma once
 

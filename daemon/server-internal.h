@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server's parts, for the files that start them, bound them and run them. Only they include
- * this. */
+/* The server's parts, for the files that start, connect and run them. Private to these files. */
 #pragma once
 
 #include <event2/event.h>

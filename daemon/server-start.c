@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts, started from the bottom up: pools, store and I/O, tenants, the service, HTTP, and the
- * socket. A failure is one line and an exit status. */
+/* Starts the parts from the bottom up: pools, store and I/O, tenants, the service, HTTP, and the
+ * socket. A failure is one log line and an exit status. */
 #include "server-internal.h"
 
 #include <errno.h>
@@ -153,8 +153,8 @@ static void on_volume(void *userdata, unsigned i, enum store_volume_event event,
                 log_notice("volume %s: its file system has room again", path);
                 break;
         case STORE_VOLUME_IS_EMPTIED:
-                log_warning("volume %s was left aside while chunks were purged or dropped: what "
-                            "it held is dropped",
+                log_warning("volume %s was offline while chunks were purged or dropped: all chunks "
+                            "in it are dropped",
                             path);
                 break;
         }

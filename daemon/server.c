@@ -2,14 +2,14 @@
 /* The composition root. Builds the parts from the bottom up, runs the loop, takes them down in
  * reverse.
  *
- * A loop turn: libevent calls what is readable (sessions read and dispatch, workers' results are
- * reaped), then store, sessions and cache do what they put off to the iteration's end, then the
- * workers are woken once for all that was submitted.
+ * A loop iteration: libevent calls what is readable (sessions read and handle requests, completions
+ * of workers are reaped), then store, sessions and cache do what they deferred to the end of the
+ * iteration, then the workers are woken once for all that was submitted.
  *
- * The end (SIGTERM, SIGINT): nothing new is accepted or read, what was asked before is answered,
- * what was accepted is written, for at most limits.drain; then everybody is closed, and operations
- * of a device that hangs are waited for for io.hang, not longer. A failure at start is one line and
- * an exit status; after that only a signal ends the loop. */
+ * A clean stop (SIGTERM, SIGINT): the daemon accepts and reads nothing new, answers the requests
+ * that it has read and writes the chunks that it has accepted, for at most limits.drain; then it
+ * closes all sessions, and waits for operations of a hung device for io.hang, not longer. A failure
+ * at startup is one line and an exit status; after that only a signal ends the loop. */
 #include "server-internal.h"
 
 #include <errno.h>
@@ -426,7 +426,7 @@ static void free_event(struct event *e)
                 event_free(e);
 }
 
-/* After a start that failed something may still be under way. */
+/* After a failed start some operations may still be under way. */
 static void close_store(struct server *s)
 {
         if (s->io)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The composition root: builds and wires all parts, owns the event base, and runs until it is told
- * to stop. */
+/* The composition root: builds and connects all parts, owns the event base, and runs until SIGTERM
+ * or SIGINT. */
 #pragma once
 
 #include <stdbool.h>

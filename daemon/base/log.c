@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One line, one system call: sd_journal_sendv() with fields, or write(2) of text to stderr.
  *
- * Any thread calls log_write(); nothing is shared but the level (atomic) and what log_open() found
- * before there were threads. The context is the thread's own copy, so that it may outlive what it
- * was made from.
+ * Any thread calls log_write(); threads share only the level (atomic) and what log_open() found
+ * before there were threads. The context is the thread's own copy, so that it may outlive its
+ * source.
  *
- * Messages carry what clients and files say: control characters are replaced before a line goes
- * out, so that nobody writes a second line, or colours, into the log. A line that is too long is
- * cut and ends in "...". Failures: there is no place to report them to; a line that the journal
- * refuses goes to stderr. errno is as it was afterwards. */
+ * Messages contain text from clients and files: control characters are replaced before a line is
+ * written, so that such text cannot forge a second line, or colours, in the log. A line that is too
+ * long is cut and ends in "...". Failures cannot be reported anywhere; a line that the journal
+ * refuses goes to stderr. errno is preserved. */
 #include <assert.h>
 #include <errno.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory for large arrays that are filled bit by bit and looked at in no order. */
+/* Memory for large arrays that are filled bit by bit and read in random order. */
 #pragma once
 
 #include <stdint.h>
@@ -9,9 +9,9 @@
 void *pages_map(uint64_t bytes);
 /* The same wish for memory that is there: for the huge pages that lie wholly within. */
 void pages_wish_huge(void *p, uint64_t bytes);
-/* Has the machine's memory put under it, which keeps its content; a piece at a time, so that who
- * touches some of it meanwhile does not wait for all. Any thread. Before Linux 5.14, and where
- * memory runs out, it is left to whoever touches it. */
+/* Populates the memory, preserving its content; a piece at a time, so that a thread that touches
+ * some of it meanwhile does not wait for all. Any thread. Before Linux 5.14, and where memory runs
+ * out, the pages are populated on first touch. */
 void pages_populate(void *p, uint64_t bytes);
 /* Gives the machine's memory back, of the pages that lie wholly within; they are zeros again. */
 void pages_unpopulate(void *p, uint64_t bytes);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this is built with, 1 or 0: gcc and clang say it in different ways. */
+/* Whether this is built with a sanitizer, 1 or 0: gcc and clang define different macros. */
 #pragma once
 
 #ifdef __has_feature

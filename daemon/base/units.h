@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers for sentences: bytes and times with a unit that suits them, counts with their noun. What
- * log lines, the configuration's messages and the status page say. Exact values are for the
- * configuration (config_exact_bytes()). */
+/* Numbers for sentences, as log lines, messages of the configuration and the status page print
+ * them: bytes and times with a suitable unit, counts with their noun. config_exact_bytes() prints
+ * exact values. */
 #pragma once
 
 #include <stdint.h>

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What "auto" means on this machine, and saying so.
+/* Computes the values of keys that are "auto" on this machine, and reports them.
  *
- * Runs once at start, on the loop thread; reads /proc, control groups and the file system, changes
- * nothing. What it chose is marked in `automatic`, so that a reload does not take it for a change.
+ * Runs once at startup, on the loop thread; reads /proc, control groups and the file system,
+ * changes nothing. Computed values are marked in `automatic`, so that a reload does not take them
+ * for a change.
  *
- * A store that exists already counts as free space: otherwise each start would find less room than
- * the last one and evict. Failures: no directory to put a store into, one that cannot be looked at,
- * and a file system without room for the smallest store; memory always has an answer. */
+ * The bytes of an existing store count as free space: otherwise each startup would find less room
+ * than the last one and evict. Failures: no directory for a store, one that cannot be examined, and
+ * a file system without room for the smallest store; the amount of memory is always known. */
 #include <assert.h>
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table; what comes from the environment and from --set; and what may change while running.
+/* The table of keys; values from the environment and from --set; and what may change while running.
  *
- * Runs on the loop thread, at start and at a reload. Values are value.c's business. A key
- * that nobody knows is answered with the one that was meant, found by edit distance, or with those
- * that there are. */
+ * Runs on the loop thread, at startup and at a reload. value.c parses the values. An unknown key is
+ * refused with the closest known one by edit distance, or with the list of keys. */
 #include <assert.h>
 #include <ctype.h>
 #include <stdarg.h>

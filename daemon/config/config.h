@@ -2,8 +2,8 @@
 /* The configuration: YAML, KVCACHE_* variables and --set into one struct, from one table.
  *
  * config.def has a row a key: dotted name, member, type, default, range, unit, reloadable, help.
- * From it come the parser, --help, --print-config, the commented conf/kvcache.yaml and the man
- * page's list, and tests hold them against each other. Order of precedence: default < file <
+ * The parser, --help, --print-config, the commented conf/kvcache.yaml and the man page's list are
+ * made from it, and tests compare them. Order of precedence: default < file <
  * environment < --set.
  *
  * All text in a struct config is its own; config_fini() frees it. */
@@ -179,8 +179,8 @@ int config_load_all(struct config *c, const char *path, bool path_must_exist, ch
 /* What this host must have: users and groups that are named, memory for the pools. Of a
  * configuration that is resolved. 0, -EINVAL. */
 int config_check_host(const struct config *c, struct config_error *ret_error);
-/* Can the store and the sockets be made where they are to be? Looks only. 0, -EINVAL, -errno. A
- * volume of the store among several that is not usable is a `warn`: a start goes on without it. */
+/* Can the store and the sockets be made where they are to be? Changes nothing. 0, -EINVAL, -errno.
+ * One unusable volume among several is a `warn`: the daemon starts without it. */
 int config_check_places(const struct config *c, void (*warn)(const char *text),
                         struct config_error *ret_error);
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a configuration needs of the host: users and groups that it names, memory for its pools,
- * places for the store and the sockets.
+/* Checks what a configuration needs of the host: the users and groups that it names, memory for its
+ * pools, directories for the store and the sockets.
  *
- * Runs at start and for --check-config; looks, and changes nothing. Each error names where the
- * value was given. A start learns about places when it makes them: only --check-config looks at
- * them here. */
+ * Runs at startup and for --check-config, and changes nothing. Each error names where the value was
+ * given. Only --check-config checks the directories here; at startup, creating them tells. */
 #include <errno.h>
 #include <grp.h>
 #include <libgen.h>
@@ -215,7 +214,7 @@ static int check_socket_place(const struct config *c, const char *key, const cha
                         config_where(c, key, where), key, path, at,
                         r == -ENOENT ? "the directories below it are missing" : strerror(-r),
                         hint_for(r));
-        /* As a start has it. Root may look on behalf of the user that is to run the daemon. */
+        /* As at startup. Root may check on behalf of the user that is to run the daemon. */
         if (makes_directory && there && stat(at, &st) == 0 &&
             (((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) ||
              (geteuid() != 0 && st.st_uid != 0 && st.st_uid != geteuid())))

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* YAML to values: libyaml's events, read by a small descent that only goes where the table has
- * keys.
+/* YAML to values: libyaml's events, read by a small recursive descent that follows only sections
+ * of the table.
  *
  * The file is read whole, at most CONFIG_MAX_FILE bytes, and parsed from memory. A mapping's key is
- * put behind its section's name; the dotted result is looked up. Recursion follows known sections
- * only, so that no file can make it deep. What YAML has beyond mappings, lists and plain values
- * (anchors, aliases, tags, several documents) is refused: nobody needs it here, and each is a way
- * to write something else than what one sees.
+ * appended to its section's name; the dotted result is looked up. Since recursion follows known
+ * sections only, no file can make it deep. YAML beyond mappings, lists and plain values (anchors,
+ * aliases, tags, several documents) is refused: the configuration does not need it, and each is a
+ * way to write something else than what one sees.
  *
  * Errors carry the place, file:line:column counted from 1, of the key or value that they are about.
- * A key that is there twice is refused with the line of the first. */
+ * A duplicate key is refused with the line of the first. */
 #include <assert.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -47,7 +47,7 @@ struct reader {
 __attribute__((format(printf, 3, 4))) static int fail_at(struct reader *r, yaml_mark_t mark,
                                                          const char *fmt, ...)
 {
-        /* the end of a long name is what tells it */
+        /* the end distinguishes long names */
         size_t length = strlen(r->name), skip = length > 160 ? length - 160 : 0;
         char text[CONFIG_WHY];
         va_list args;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of policies, and the way from evict.h to the one in force. A policy is one more source
- * and one more row.
+/* The table of policies, and the dispatch from evict.h to the chosen one. A policy is one more
+ * source and one more row.
  *
  * Runs on the loop thread. An item or group out of range, an item inserted twice or removed twice
- * are the caller's mistakes, and asserted here for all policies. */
+ * are the caller's bugs, and asserted here for all policies. */
 #include "evict/evict.h"
 
 #include <assert.h>

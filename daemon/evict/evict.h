@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who must leave: replacement policies over items that are numbers. Pool and store have one each,
- * with separate state. Touches no file, allocates nothing after evict_new().
+/* Replacement policies: which item is evicted next. Items are numbers; pool and store have a policy
+ * each, with separate state. Touches no file, allocates nothing after evict_new().
  *
- * Items are in groups (size classes): a victim is sought within one group, because only a slot of
+ * Items are in groups (size classes): a victim is chosen within one group, because only a slot of
  * that size helps, and the group's coldest can be compared with another's to move a slab.
  *
- * Leaf first: whoever touches a chain does it from its end to its root, so that a parent is always
- * younger than its children. The policy only sees the order. */
+ * Leaf first: callers touch a chain from its end to its root, so that a parent is always younger
+ * than its children. The policy only sees the order. */
 #pragma once
 
 #include <stdbool.h>

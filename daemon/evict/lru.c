@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Least recently used, a list a group. Leaf first comes from the order of the touches: a chain is
- * touched from its end to its root, so its end is the oldest of it and goes first.
+ * touched from its end to its root, so its end is the oldest and is evicted first.
  *
  * Runs on the loop thread. The lists are threaded through one array by item number: 12 bytes an
- * item, touched by the machine only as items appear. The ends of a list name its group. Nothing
+ * item, which become resident only as items appear. The ends of a list name its group. Nothing
  * fails after it was made.
  *
- * The time of a touch is a number of 32 bits. When time has no more room in it, all are halved, and
+ * The time of a touch is a number of 32 bits. When it would overflow, all times are halved, and
  * from then on it counts pairs of touches, then fours: one pass over the items each time that their
  * whole history has become twice as long. */
 #include <assert.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a replacement policy implements. Seen by evict.c and the policies only.
+/* What a replacement policy implements. Private to evict.c and the policies.
  *
- * A policy's own struct begins with struct evict. It is called with items and groups in range;
- * evict.c has looked. */
+ * A policy's own struct begins with struct evict. evict.c has checked that items and groups are in
+ * range. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The metrics' snapshot, gathered from all parts. */
+/* Collects the snapshot of all metrics: each counter is read here from the part that counts it. */
 #include "report/collect.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The metrics' snapshot, gathered from all parts. Loop thread. */
+/* Collects the snapshot of all metrics from all parts. Loop thread. */
 #pragma once
 
 #include "report/sources.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the daemon is: ready or not, degraded or not, and why, in one place for the probes, the
- * status, the metrics and the page.
+/* Is the daemon alive, ready, degraded, and why? Decided here alone, for the probes, the status,
+ * the metrics and the page.
  *
- * Alive means that the process works: the loop runs this, and the workers advance. Ready means that
- * clients are served and that a put can reach a disk. Degraded means that it works with less than
- * was asked for: each reason is a sentence, and a label of kvcache_degraded. What is configured so
- * (io.backend posix, io.direct off) is no degradation. */
+ * Alive: the process works; the loop runs this, and the workers advance. Ready: clients are served
+ * and a put can reach a disk. Degraded: the daemon works with less than was configured; each reason
+ * is a sentence, and a label of kvcache_degraded. A deliberate setting (io.backend posix, io.direct
+ * off) is not a degradation. */
 #include "report/health.h"
 
 #include <stdarg.h>
@@ -144,7 +144,7 @@ void status_get_health(const struct status_sources *from, struct status_health *
         }
         if (!from->http && strcmp(from->config->listen.http, "off") != 0)
                 add(ret, METRICS_DEGRADED_HTTP_OFF,
-                    "nothing is served over HTTP: %.100s was in use at the start",
+                    "nothing is served over HTTP: %.100s was in use at startup",
                     from->config->listen.http);
 }
 

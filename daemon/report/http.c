@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* HTTP by evhttp, fenced in: a cap on connections and an absolute deadline for each.
+/* The HTTP server, by evhttp, with a cap on connections and an absolute deadline for each.
  *
  * Runs on the loop thread. Owns the listener, evhttp, and a `struct conn` beside each connection
  * that evhttp has.
@@ -7,17 +7,17 @@
  * A connection: evhttp accepts it and asks make_bev() for a bufferevent, where its conn is made
  * with a reference to that bufferevent. In the next iteration conn_event() learns which
  * evhttp_connection it became (the bufferevent's callback argument; NULL if evhttp has dropped it
- * already), hooks its end, and either refuses it, being one too many, or sets the deadline, after
- * which it is freed whatever it does: trickling a header, or never reading its reply. One request,
- * one reply, "Connection: close": a connection that is kept would only wait for its deadline in
- * someone's place.
+ * already), hooks its end, and either refuses it, if there are too many, or sets the deadline,
+ * after which it is freed whatever it does: trickling a header, or never reading its reply. One
+ * request, one reply, "Connection: close": a persistent connection would only occupy a place until
+ * its deadline.
  *
  * A page: its request waits on its conn until on_work() has made the page, at the earliest in the
- * next iteration; all that wait for the same page then share one text. A request whose connection
- * ends while it waits is evhttp's to free, or, if evhttp has parted the two, this file's.
+ * next iteration; all that wait for the same page then share one text. If the connection of a
+ * waiting request ends, evhttp frees the request, or this file if evhttp has detached it.
  *
- * Failures: running out of descriptors stops the listener for a moment instead of spinning. What a
- * client sends wrongly is answered by evhttp or costs its connection. */
+ * Failures: out of descriptors, the listener pauses for a moment instead of spinning. evhttp
+ * answers a malformed request or closes its connection. */
 #include "report/http.h"
 
 #include <arpa/inet.h>
@@ -642,7 +642,7 @@ static int listen_tcp(const char *text, char ret_error[static 256])
         return r;
 }
 
-/* Removes a socket nobody answers on. 0: the path is free now. */
+/* Removes a socket on which no process answers. 0: the path is free now. */
 static int clear_stale(const struct sockaddr_un *address)
 {
         _cleanup_(closep) int fd = -1;

@@ -3,13 +3,13 @@
  * OpenMetrics when Accept asks for it), /healthz, /readyz, /status (JSON), / (a page for people).
  * GET and HEAD only. One request a connection.
  *
- * evhttp has neither an absolute deadline nor a connection cap: both are kept here. It asks for a
+ * evhttp has neither an absolute deadline nor a connection cap; this module adds both. It gets a
  * snapshot through the callbacks, and knows nothing else of the daemon. Loop thread. The process
  * ignores SIGPIPE.
  *
- * However many ask, the loop spends little on them: a page is made once for all requests that have
- * come by then, never from an older one, and making pages takes a twentieth of the time at most:
- * the next one waits. A few connections are accepted, and a few replies sent, in an iteration. */
+ * Requests cost the loop little, however many there are: a page is made once for all requests that
+ * are waiting, is never reused for later ones, and making pages takes a twentieth of the time at
+ * most. A few connections are accepted, and a few replies sent, in an iteration. */
 #pragma once
 
 #include <event2/event.h>
@@ -48,7 +48,7 @@ struct http_stats {
 
 /* 0; -EADDRINUSE; -EINVAL (address); -errno. Refuses a TCP address that is not loopback: -EPERM. A
  * Unix socket's file is made with mode 0660; one that is in the way is removed only if it is a
- * socket that nobody answers on: -EEXIST. */
+ * socket on which no process answers: -EEXIST. */
 int http_start(struct http **ret, struct event_base *base, const struct http_params *params,
                char ret_error[static 256]);
 struct http *http_stop(struct http *h);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is counted, and how it is told: metrics.def is the one table from which the Prometheus page,
- * the OpenMetrics page, `kvcachectl stats`, and the documentation come.
+/* The metrics: metrics.def is the one table from which the Prometheus page, the OpenMetrics page,
+ * `kvcachectl stats`, and the documentation are made.
  *
- * The server collects into a struct metrics (a snapshot, plain numbers); the functions here render
- * one. Nothing here reads the daemon's parts. */
+ * report/collect.c fills a struct metrics (a snapshot, plain numbers); the functions here render
+ * it, and read nothing else of the daemon. */
 #pragma once
 
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the status and the metrics say of namespaces: the largest of them by name, sums of the
- * others, and how near the limits are. What it costs and how long it is does not depend on how many
- * there are, but for one pass over the list. Loop thread. */
+/* The namespaces in the status and the metrics: the largest ones by name, sums of the others, and
+ * how near the limits are. Size and cost do not depend on their number, except for one pass over
+ * the list. Loop thread. */
 #pragma once
 
 #include <cjson/cJSON.h>

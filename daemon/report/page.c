@@ -127,7 +127,8 @@ static void page_time(FILE *out, double unix_ms)
                 fprintf(out, "%.0f", unix_ms);
 }
 
-/* What the number is, told by its name: "used_bytes", "bytes", "bytes_put"; "uptime_seconds". */
+/* The unit of a number follows from its name: "used_bytes", "bytes", "bytes_put"; "uptime_seconds".
+ */
 static bool is_bytes(const char *name)
 {
         return ends_with(name, "_bytes") || strcmp(name, "bytes") == 0 ||

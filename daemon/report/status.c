@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The status as JSON, what http and dispatch ask for, and the lines of a start. */
+/* The status as JSON, for http and request/, and the log lines of startup. */
 #include "report/status.h"
 
 #include <cjson/cJSON.h>
@@ -319,8 +319,8 @@ static void print_status(const struct status_sources *from, const struct dispatc
 
 /* --- for http and dispatch --- */
 
-/* HTTP asks nobody who they are: where there are several tenants, it does not say what they call
- * their namespaces. */
+/* HTTP clients are not authenticated: where there are several tenants, they do not get the names of
+ * namespaces. */
 static struct status_namespaces seen_by_http(const struct status_sources *from)
 {
         return (struct status_namespaces){ .named = from->env->n_all == 1 };

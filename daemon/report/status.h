@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the daemon looks like from outside, gathered from its parts: the metrics' snapshot, and the
- * status as JSON. Loop thread. */
+/* The daemon seen from outside, gathered from its parts: the metrics' snapshot, and the status as
+ * JSON. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,8 +17,8 @@ void status_print_metrics(void *userdata, bool openmetrics, FILE *out);
 void status_print_status(
         void *userdata,
         FILE *out); /* one JSON object; numbers are bytes, counts or seconds as the names say */
-/* Of other tenants than the client's, and of what only they can have, an admin alone is told. */
+/* Only an admin gets what concerns other tenants than the client's. */
 void status_report(void *userdata, const struct client *client, enum wire_report what, FILE *out);
 
-/* The lines of a start: what it runs on, what it found. */
+/* The log lines of startup: what the daemon runs on, what it found. */
 void status_log_started(const struct status_sources *from);

@@ -9,11 +9,11 @@
  *
  * Acquire: the class's first slab with room; else a free slab; else an empty slab of whatever class
  * has one. A slab that got a slot back goes to the front, an empty one to the end, so that slabs
- * drain instead of thinning out. Within a slab slots are taken in the order in which they came
- * back, and of an empty one from its beginning: who writes what was put one after another writes
- * neighbours, and a disk does that faster than anything else. Recovery occupies slots out of order:
- * that leaves the free list stale, and the next acquire from the slab links it anew, once.
- * Failures: out of memory while cutting leaves everything as it was. Misuse is asserted. */
+ * become full or empty instead of fragmented. Slots of a slab are acquired in the order in which
+ * they were released, and of an empty slab from its beginning: so consecutive puts get adjacent
+ * slots, whose writes can be merged. Recovery occupies slots out of order: that leaves the free
+ * list stale, and the next acquire from the slab links it anew, once. Failures: out of memory while
+ * cutting leaves everything as it was. Misuse is asserted. */
 #include "slab/slab.h"
 
 #include <assert.h>

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The exact-fit allocator that pool and store share: a space of slabs, each cut into equal slots of
- * one size class while it is in use. It carves, and remembers who sits where; it moves no bytes and
- * touches no file.
+ * one size class while it is in use. It only keeps the books: it moves no bytes and touches no
+ * file.
  *
- * A slot knows its owner, a number of the caller's: that is how a slab that is taken from one class
- * for another finds who must leave. Memory: 4 bytes a slot of the slabs in use.
+ * A slot records its owner, a number of the caller's; when a slab is moved to another class, this
+ * says which items must be evicted from it. Memory: 4 bytes a slot of the slabs in use.
  *
  * A class has a size and a group, another number of the caller's (a tenant): slabs of one group
  * never have slots of another. Sizes are the same for all groups; a class of a group other than 0
- * is made when it is first asked for. */
+ * is made when it is first used. */
 #pragma once
 
 #include <stdbool.h>

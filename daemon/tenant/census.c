@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts of namespaces by tenant and user are taken in one pass over the store's list, and again
- * only when that has changed (store_namespaces_version()): no call is needed where an open fails or
- * a namespace is forgotten. A user is counted in each tenant by itself, since its limit is that of
- * its tenant.
+/* Namespaces are counted by tenant and user in one pass over the store's list, and again only when
+ * the list has changed (store_namespaces_version()), so that no caller has to report changes. A
+ * user is counted in each tenant separately, since the user's limit is set by tenant.
  *
  * Sessions that have a namespace open are counted in a hash table by its id, in which an entry
  * stays until the namespace is removed: at most as many as a store can have. */

@@ -59,15 +59,15 @@ uint32_t census_highest_id(struct census *n);
 void census_made(struct census *n, uint16_t store_tenant, uint32_t uid);
 /* One was removed. */
 void census_removed(struct census *n, uint32_t id);
-/* Those of the start, in one line, if the store or a tenant has so many. */
+/* Logs those found at startup, in one line, if the store or a tenant has many. */
 void census_log_started(struct census *n);
 
 /* A session opened it, and closed it. 0, -ENOMEM. */
 int census_ref(struct census *n, uint32_t id);
 void census_unref(struct census *n, uint32_t id);
 unsigned census_sessions(const struct census *n, uint32_t id);
-/* Unix time: now while a session has it open, else when the last one closed it; 0: not since the
- * start. */
+/* Unix time: now while a session has it open, else when the last one closed it; 0: not since
+ * startup. */
 uint64_t census_last_used_ms(const struct census *n, uint32_t id);
 
 struct census_stats {

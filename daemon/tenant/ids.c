@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of tenants to numbers. They are kept as namespaces of a tenant that nobody can be: these
- * are written before anything refers to them, to every volume, and are never forgotten; and a store
- * that knows no tenants needs no new format for it.
+/* Maps tenants' names to ids. They are stored as namespaces of a reserved tenant: such an entry is
+ * written to every volume before anything refers to it, and never removed; and a store without
+ * tenants needs no new format.
  *
- * A new name gets the lowest number that no name ever had. Runs at the start, on the loop thread,
- * before the loop. */
+ * A new name gets the lowest id that no name ever had. Runs at startup, on the loop thread, before
+ * the loop. */
 #include "tenant/ids.h"
 
 #include <errno.h>
@@ -57,7 +57,7 @@ static int look_at_all(const struct store *store, bool *used, char *ret_error)
                 }
                 used[number] = true;
         }
-        /* What has lost its name is nobody's, and not the next tenant's. */
+        /* What has lost its name belongs to no tenant, and not to the next one's. */
         for (unsigned i = 0; (ns = store_namespace_at(store, i)); i++)
                 if (ns->tenant != TENANT_IDS)
                         used[ns->tenant] = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The number under which a tenant's namespaces and chunks are stored. It belongs to the tenant's
- * name for good, whatever the configuration's order; a name that goes and comes back finds what it
- * had. `default` is 0. */
+/* The id under which a tenant's namespaces and chunks are stored. It belongs to the tenant's name
+ * for good, whatever the configuration's order; a tenant that is removed from the configuration and
+ * added again finds its chunks. `default` is 0. */
 #pragma once
 
 #include <stdint.h>
@@ -9,8 +9,8 @@
 struct kio;
 struct store;
 
-/* The tenant of namespaces that are nobody's: each has a tenant's name and, as its fingerprint,
- * that tenant's number. */
+/* The reserved tenant: each of its namespaces has a tenant's name and, as its fingerprint, that
+ * tenant's id. */
 enum { TENANT_IDS = UINT16_MAX };
 
 /* At the start, while nothing else is under way: looks the names up, gives numbers to new ones and

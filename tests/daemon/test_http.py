@@ -254,7 +254,7 @@ def test_busy_default_address_is_a_warning(make_daemon):
         assert daemon.status()["http"] == "off"
         assert any("9750" in line for line in daemon.log().splitlines() if " warning: " in line)
         assert daemon.status()["degraded"] == [{"reason": "http_off", "text":
-                                                "nothing is served over HTTP: 127.0.0.1:9750 was in use at the start"}]
+                                                "nothing is served over HTTP: 127.0.0.1:9750 was in use at startup"}]
         assert daemon.metric('kvcache_degraded{reason="http_off"}') == 1
         asked = make_daemon(settings={"listen.http": "127.0.0.1:9750"})
         assert asked.spawn().wait_exit() == 75
