@@ -115,7 +115,7 @@ def test_what_is_purged_while_a_path_is_suspended_never_comes_back(make, kill):
     daemon.restart(kill)
     with daemon.client() as c:
         assert set(get_all(c, c.namespace("n"), [k for k, _ in pairs]).values()) == {None}
-    assert "was left aside while" in daemon.log()
+    assert "was offline while" in daemon.log()
 
 
 def test_evicted_while_a_path_is_suspended_does_not_come_back_either(make):
