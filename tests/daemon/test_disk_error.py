@@ -164,10 +164,10 @@ def test_a_disk_that_returns_EIO_is_bypassed_the_other_path_serves_and_it_resume
         assert daemon.metric(f'kvcache_volume_hung{{volume="{daemon.paths[1]}"}}') == 0
         assert daemon.http("/healthz")[0] == 200
         status, _, body = daemon.http("/readyz")
-        assert status == 200 and f"degraded: store path {daemon.paths[1]} is bypassed: ".encode() in body
+        assert status == 200 and f"degraded: volume {daemon.paths[1]} is bypassed: ".encode() in body
         assert b"error_budget" in body
         assert daemon.metric(f'kvcache_volume_read_errors_total{{volume="{daemon.paths[1]}"}}') == bad["errors"]["read"]
-        assert daemon.log().count(f"store path {daemon.paths[1]} is bypassed") == 1
+        assert daemon.log().count(f"volume {daemon.paths[1]} is bypassed") == 1
         assert {r.status for r in put_all(c, ns, during, ack=Ack.WRITTEN).values()} == {Status.OK}
         assert len(from_disk(c, ns, during)) == len(during)
         assert "bypassed" in ctl("device", "ls", daemon=daemon, check=0).stdout
@@ -204,7 +204,7 @@ def test_a_device_that_hangs_is_called_hung_not_failed(two, disk):
         assert len(from_disk(c, ns, pairs)) == on_good
         bad = wait_until(lambda: next((p for p in volumes_of(daemon) if p["state"] == "hung"), None), "the path is hung")
         assert bad["path"] == name and "has not come back for 1 s" in bad["reason"] and bad["errors"]["read"] == 0
-        told = f"store path {name} is hung: an operation has not come back for 1 s (io.hang)"
+        told = f"volume {name} is hung: an operation has not come back for 1 s (io.hang)"
         assert daemon.http("/healthz")[0::2] == (200, b"ok\n"), "a device that hangs is not a process that does"
         assert daemon.http("/readyz")[0::2] == (200, f"ready\ndegraded: {told}\n".encode())
         assert daemon.metric(f'kvcache_volume_hung{{volume="{name}"}}') == 1

@@ -153,7 +153,7 @@ def test_with_the_only_path_suspended_puts_live_in_the_pool(make):
         assert status == 503 and body.decode().splitlines() == [
             "not ready: no volume of the store is in use; chunks live in memory only",
             "degraded: no volume of the store is in use: nothing is written to disk or read from it",
-            f"degraded: store path {daemon.paths[0]} is suspended by an admin"]
+            f"degraded: volume {daemon.paths[0]} is suspended by an admin"]
         status = daemon.status()
         assert (status["ready"], status["state"], status["health"]) == (False, "offline", "degraded")
         assert [d["reason"] for d in status["degraded"]] == ["store_offline", "volume_suspended"]
@@ -179,7 +179,7 @@ def test_kvcachectl_device(make):
     assert [p["state"] for p in listed] == ["up", "suspended"]
     assert "suspended by an admin" in ctl("device", "ls", daemon=daemon, check=0).stdout
     assert daemon.http("/healthz")[0::2] == (200, b"ok\n")
-    told = f"store path {daemon.paths[1]} is suspended by an admin"
+    told = f"volume {daemon.paths[1]} is suspended by an admin"
     assert daemon.http("/readyz")[0::2] == (200, f"ready\ndegraded: {told}\n".encode())
     status = daemon.status()
     assert status["degraded"] == [{"reason": "volume_suspended", "text": told}]
@@ -187,7 +187,7 @@ def test_kvcachectl_device(make):
     assert daemon.metric('kvcache_degraded{reason="volume_suspended"}') == 1
     states = ("up", "suspended", "failed", "hung", "resuming", "bypassed")
     for path, true in ((daemon.paths[0], {"up"}), (daemon.paths[1], {"suspended", "bypassed"})):
-        assert {s for s in states if metric(daemon, f"path_{s}", path)} == true
+        assert {s for s in states if metric(daemon, f"volume_{s}", path)} == true
         assert metric(daemon, "volume_state_since_timestamp_seconds", path) == pytest.approx(time.time(), abs=600)
     said = ctl("status", daemon=daemon, check=0).stdout
     assert f"DEGRADED          {told}\n" in said and f"{daemon.paths[1]}: suspended by an admin, since 20" in said
@@ -198,7 +198,7 @@ def test_kvcachectl_device(make):
     assert said == {"path": daemon.paths[1], "state": "suspended", "changed": False}
     assert ctl("device", "resume", daemon.paths[1], daemon=daemon, check=0).stdout == f"{daemon.paths[1]}: in use\n"
     assert ctl("device", "resume", daemon.paths[1], daemon=daemon, check=0).stdout == f"{daemon.paths[1]}: was in use\n"
-    assert "no path '/nowhere'" in ctl("device", "resume", "/nowhere", daemon=daemon, check=1).stderr
+    assert "no volume '/nowhere'" in ctl("device", "resume", "/nowhere", daemon=daemon, check=1).stderr
     for wrong in (["eject", "0"], ["suspend"], ["resume", "0", "1"], ["ls", "0"]):
         ctl("device", *wrong, daemon=daemon, check=2)
     assert daemon.log().count("is suspended") == 1 and daemon.log().count("is used again") == 1
@@ -248,9 +248,9 @@ def test_a_path_that_cannot_be_opened_is_told_of_and_can_be_resumed(make):
     with open(daemon.paths[1], "w"):
         pass
     daemon.start()
-    assert f"store path {daemon.paths[1]} is bypassed" in daemon.log()
+    assert f"volume {daemon.paths[1]} is bypassed" in daemon.log()
     assert metric(daemon, "volume_failed", daemon.paths[1]) == 1 and metric(daemon, "volume_hung", daemon.paths[1]) == 0
-    assert f"degraded: store path {daemon.paths[1]} is bypassed: " in daemon.http("/readyz")[2].decode()
+    assert f"degraded: volume {daemon.paths[1]} is bypassed: " in daemon.http("/readyz")[2].decode()
     with daemon.client() as c:
         ns = c.namespace("n")
         found = get_all(c, ns, [k for k, _ in pairs])
