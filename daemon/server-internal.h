@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "config/config.h"
 #include "request/request.h"
+#include "request/memory.h"
 #include "report/http.h"
 #include "session/listener.h"
 #include "io/liveness.h"
@@ -25,18 +26,13 @@ struct server {
         struct event_base *base;
 
         struct liveness liveness;
-        struct store *store;
-        struct kio *io;
-        struct quotas *tenants;
-        struct census *census;
-        struct dispatch_env env[CONFIG_MAX_TENANTS]; /* with a pool, leases and a cache each */
-        const struct config_tenant *tenant[CONFIG_MAX_TENANTS]; /* [0]: may be NULL */
-        unsigned n_env;
+        struct service service; /* whose parts are the server's */
+        struct tenant tenants[CONFIG_MAX_TENANTS];
+        const struct config_tenant *tenant_config[CONFIG_MAX_TENANTS]; /* [0]: may be NULL */
         struct sessions *sessions;
         struct listener *listener;
         struct http *http;
         struct populate *populate;
-        struct lookups *lookups; /* NULL: memory.lookup_index is off */
 
         struct event *done, *wait, *term, *interrupt, *hangup, *watchdog, *status_line, *drain,
                 *tick;

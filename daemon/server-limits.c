@@ -22,7 +22,7 @@ static uint64_t or_none(uint64_t limit)
 struct quota_limits server_tenant_limits(const struct server *s, unsigned tenant)
 {
         static const struct config_tenant none;
-        const struct config_tenant *t = s->tenant[tenant] ? s->tenant[tenant] : &none;
+        const struct config_tenant *t = s->tenant_config[tenant] ? s->tenant_config[tenant] : &none;
 
         return (struct quota_limits){ {
                 [QUOTA_CONNECTIONS] = or_none(t->connections),
@@ -129,7 +129,7 @@ struct quota_limits server_user_limits(const struct server *s)
  * the pool by one connection (rules R10, R11). */
 struct lease_limits server_lease_limits(const struct server *s, unsigned tenant)
 {
-        uint64_t pool = pool_bytes(s->env[tenant].pool);
+        uint64_t pool = pool_bytes(s->tenants[tenant].pool);
 
         return (struct lease_limits){
                 .count = (uint32_t)s->config->limits.leases,
@@ -143,31 +143,31 @@ struct lease_limits server_lease_limits(const struct server *s, unsigned tenant)
 static void apply_names_limits(struct server *s)
 {
         struct census_limits limits = { .user = (unsigned)s->config->limits.uid_namespaces,
-                                        .n_tenants = s->n_env };
+                                        .n_tenants = s->service.n_tenants };
 
-        for (unsigned i = 0; i < s->n_env; i++)
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
                 limits.tenants[i] = (struct census_tenant){
-                        .store_tenant = s->env[i].store_tenant,
-                        .name = quotas_tenant_name(s->tenants, i),
-                        .most = s->tenant[i] ? (unsigned)s->tenant[i]->namespaces : 0,
+                        .store_tenant = s->tenants[i].store_tenant,
+                        .name = tenant_name(&s->tenants[i]),
+                        .most = s->tenant_config[i] ? (unsigned)s->tenant_config[i]->namespaces : 0,
                 };
-        census_set_limits(s->census, &limits);
+        census_set_limits(s->service.census, &limits);
 }
 
 void server_apply_limits(struct server *s)
 {
         struct quota_limits all = server_all_limits(s), user = server_user_limits(s);
 
-        quotas_set_common_limits(s->tenants, &all, &user);
+        quotas_set_common_limits(s->service.quotas, &all, &user);
         apply_names_limits(s);
-        for (unsigned i = 0; i < s->n_env; i++) {
+        for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 struct quota_limits limits = server_tenant_limits(s, i);
                 struct lease_limits leases = server_lease_limits(s, i);
 
-                quotas_set_limits(s->tenants, i, &limits);
-                leases_set_limits(s->env[i].leases, &leases);
-                store_set_tenant_limit(s->store, s->env[i].store_tenant,
-                                       s->tenant[i] ? s->tenant[i]->stored_bytes : 0);
+                quotas_set_limits(s->service.quotas, i, &limits);
+                leases_set_limits(s->tenants[i].leases, &leases);
+                store_set_tenant_limit(s->service.store, s->tenants[i].store_tenant,
+                                       s->tenant_config[i] ? s->tenant_config[i]->stored_bytes : 0);
         }
 }
 

@@ -17,7 +17,6 @@
 #include "tenant/ids.h"
 
 enum {
-        MAX_LEASES = 4 << 20,
         POSIX_THREADS = 8, /* of one worker */
 };
 
@@ -74,34 +73,37 @@ int server_start_pools(struct server *s)
 {
         const struct config *c = s->config;
 
-        s->n_env = 1;
+        s->service.tenants = s->tenants;
+        s->service.n_tenants = 1;
         for (unsigned i = 0; i < c->n_tenants; i++)
                 if (strcmp(c->tenants[i].name, "default") == 0)
-                        s->tenant[0] = &c->tenants[i];
+                        s->tenant_config[0] = &c->tenants[i];
                 else
-                        s->tenant[s->n_env++] = &c->tenants[i];
-        for (unsigned i = 0; i < s->n_env; i++) {
-                int r = pool_new(&s->env[i].pool, i == 0 ? c->memory.pool : s->tenant[i]->pool,
+                        s->tenant_config[s->service.n_tenants++] = &c->tenants[i];
+        for (unsigned i = 0; i < s->service.n_tenants; i++) {
+                int r = pool_new(&s->tenants[i].pool,
+                                 i == 0 ? c->memory.pool : s->tenant_config[i]->pool,
                                  c->eviction.policy);
 
                 if (r < 0)
-                        return server_fail(r, i == 0 ? "memory pool" : s->tenant[i]->name, NULL);
+                        return server_fail(r, i == 0 ? "memory pool" : s->tenant_config[i]->name,
+                                           NULL);
                 if (strcmp(c->memory.huge_pages, "auto") == 0)
-                        pool_use_huge_pages(s->env[i].pool);
+                        pool_use_huge_pages(s->tenants[i].pool);
         }
         return 0;
 }
 
-static const char *tenant_name(const struct server *s, unsigned i)
+static const char *configured_name(const struct server *s, unsigned i)
 {
-        return i == 0 ? "default" : s->tenant[i]->name;
+        return i == 0 ? "default" : s->tenant_config[i]->name;
 }
 
 static void on_finding(void *userdata, const struct store_finding *finding)
 {
         struct server *s = userdata;
         const struct store_namespace *ns =
-                store_namespace_get(s->store, finding->chunk->namespace_id);
+                store_namespace_get(s->service.store, finding->chunk->namespace_id);
         char key[KEY_HEX_BYTES + 1];
         uint32_t held_back;
 
@@ -121,11 +123,11 @@ static void on_finding(void *userdata, const struct store_finding *finding)
 static void on_volume(void *userdata, unsigned i, enum store_volume_event event, const char *text)
 {
         struct server *s = userdata;
-        const char *path = store_volume_path(s->store, i);
+        const char *path = store_volume_path(s->service.store, i);
         uint32_t held_back;
 
         const char *rest =
-                store_volumes_up(s->store)
+                store_volumes_up(s->service.store)
                         ? ""
                         : "; no volume of the store is in use: nothing is written to disk";
 
@@ -190,21 +192,21 @@ int server_start_store(struct server *s)
                 .depth = (unsigned)c->io.depth,
                 .posix_threads = POSIX_THREADS,
                 .hang_ns = c->io.hang_ms * UINT64_C(1000000),
-                .pool = pool_base(s->env[0].pool),
-                .pool_bytes = pool_bytes(s->env[0].pool),
-                .piece_bytes = pool_slab_bytes(s->env[0].pool),
+                .pool = pool_base(s->tenants[0].pool),
+                .pool_bytes = pool_bytes(s->tenants[0].pool),
+                .piece_bytes = pool_slab_bytes(s->tenants[0].pool),
                 .more_pools = more_pools,
-                .n_more_pools = s->n_env - 1,
+                .n_more_pools = s->service.n_tenants - 1,
                 .lock_fds = locks,
         };
         char error[512] = "";
         int r;
 
-        for (unsigned i = 0; i < s->n_env; i++) {
-                const struct pool *pool = s->env[i].pool;
+        for (unsigned i = 0; i < s->service.n_tenants; i++) {
+                const struct pool *pool = s->tenants[i].pool;
 
                 params.pool_slab_bytes = MAX(params.pool_slab_bytes, pool_slab_bytes(pool));
-                names[i] = tenant_name(s, i);
+                names[i] = configured_name(s, i);
                 if (i > 0)
                         more_pools[i - 1] =
                                 (struct kio_pool){ .base = pool_base(pool),
@@ -215,23 +217,24 @@ int server_start_store(struct server *s)
         if (getrandom(&params.secret, sizeof(params.secret), 0) != sizeof(params.secret) ||
             getrandom(s->instance, sizeof(s->instance), 0) != sizeof(s->instance))
                 return server_fail(-EIO, "getrandom", NULL);
-        r = store_prepare(&s->store, &params, error);
+        r = store_prepare(&s->service.store, &params, error);
         if (r < 0)
                 return server_fail(r, "store", error);
-        io.n_lock_fds = store_lock_fds(s->store, locks);
+        io.n_lock_fds = store_lock_fds(s->service.store, locks);
         locks[io.n_lock_fds++] = s->liveness.locked_fd;
-        io.probe_fd = store_probe_fd(s->store);
-        r = kio_start(&s->io, &io, error);
+        io.probe_fd = store_probe_fd(s->service.store);
+        r = kio_start(&s->service.io, &io, error);
         if (r < 0)
                 return server_fail(r, "I/O workers", error);
-        r = store_open(s->store, s->io, error);
+        r = store_open(s->service.store, s->service.io, error);
         if (r < 0)
                 return server_fail(r, "store", error);
-        r = tenant_ids_assign(s->store, s->io, names, s->n_env, numbers, error);
+        r = tenant_ids_assign(s->service.store, s->service.io, names, s->service.n_tenants, numbers,
+                              error);
         if (r < 0)
                 return server_fail(r, "store", error);
-        for (unsigned i = 0; i < s->n_env; i++)
-                s->env[i].store_tenant = numbers[i];
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
+                s->tenants[i].store_tenant = numbers[i];
         return 0;
 }
 
@@ -245,19 +248,20 @@ int server_start_tenants(struct server *s)
         char error[256] = "";
         int r;
 
-        for (unsigned i = 0; i < s->n_env; i++) {
+        for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 const struct config_strings *users =
-                        i == 0 ? &c->access.users : &s->tenant[i]->users;
+                        i == 0 ? &c->access.users : &s->tenant_config[i]->users;
                 const struct config_strings *groups =
-                        i == 0 ? &c->access.groups : &s->tenant[i]->groups;
+                        i == 0 ? &c->access.groups : &s->tenant_config[i]->groups;
 
                 params[i] = (struct quota_params){
-                        .name = tenant_name(s, i),
+                        .name = configured_name(s, i),
                         .access = { users->items, users->n, groups->items, groups->n },
                         .limits = server_tenant_limits(s, i),
                 };
         }
-        r = quotas_new(&s->tenants, params, s->n_env, &admins, &all, &user, error);
+        r = quotas_new(&s->service.quotas, params, s->service.n_tenants, &admins, &all, &user,
+                       error);
         if (r < 0) {
                 server_fail(r, "access", error);
                 return EXIT_STATUS_CONFIG;
@@ -265,38 +269,17 @@ int server_start_tenants(struct server *s)
         return 0;
 }
 
-static int start_tenant(struct server *s, unsigned tenant)
+static int start_tenant(struct server *s, unsigned number)
 {
-        struct dispatch_env *env = &s->env[tenant];
-        struct lease_limits limits = server_lease_limits(s, tenant);
-        const struct store_namespace *ns;
+        struct lease_limits limits = server_lease_limits(s, number);
+        struct tenant *tenant = &s->tenants[number];
         int r;
 
-        r = leases_new(&env->leases, env->pool, MAX_LEASES, &limits);
-        if (r < 0)
-                return server_fail(r, "leases", NULL);
-        r = cache_new(&env->cache,
-                      &(struct cache_params){ .pool = env->pool, .store = s->store, .io = s->io });
-        if (r < 0)
-                return server_fail(r, "cache", NULL);
-        for (unsigned i = 0; (ns = store_namespace_at(s->store, i)); i++)
-                if (ns->tenant == env->store_tenant)
-                        pool_declare(env->pool, ns->chunk_bytes);
-        env->all = s->env;
-        env->n_all = s->n_env;
-        env->tenant = tenant;
-        env->store = s->store;
-        env->io = s->io;
-        env->tenants = s->tenants;
-        env->census = s->census;
-        env->lookups = s->lookups;
-        env->quota_lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(1);
-        env->region_lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(4);
-        env->staging_max = s->config->memory.staging;
-        env->wait_ms = s->config->limits.wait_ms;
-        env->report = status_report;
-        env->userdata = &s->sources;
-        return 0;
+        tenant->number = number;
+        r = tenant_open(tenant, &s->service, &limits);
+        if (r == 0)
+                r = request_init(tenant);
+        return r < 0 ? server_fail(r, configured_name(s, number), NULL) : 0;
 }
 
 static uint64_t available_memory(void *userdata)
@@ -313,16 +296,16 @@ static int start_lookups(struct server *s)
 
         if (!s->config->memory.lookup_index)
                 return 0;
-        for (unsigned i = 0; i < s->n_env; i++)
-                tenants[i] = (struct lookups_tenant){ .store_tenant = s->env[i].store_tenant,
-                                                      .pool = s->env[i].pool };
-        r = lookups_new(&s->lookups, &(struct lookups_params){
-                                             .store = s->store,
-                                             .io = s->io,
-                                             .tenants = tenants,
-                                             .n_tenants = s->n_env,
-                                             .available = available_memory,
-                                     });
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
+                tenants[i] = (struct lookups_tenant){ .store_tenant = s->tenants[i].store_tenant,
+                                                      .pool = s->tenants[i].pool };
+        r = lookups_new(&s->service.lookups, &(struct lookups_params){
+                                                     .store = s->service.store,
+                                                     .io = s->service.io,
+                                                     .tenants = tenants,
+                                                     .n_tenants = s->service.n_tenants,
+                                                     .available = available_memory,
+                                             });
         return r < 0 ? server_fail(r, "look-up index", NULL) : 0;
 }
 
@@ -331,7 +314,7 @@ int server_start_service(struct server *s)
         const struct config *c = s->config;
         struct sessions_params sessions = {
                 .base = s->base,
-                .env = s->env,
+                .service = &s->service,
                 .liveness_fd = s->liveness.handout_fd,
                 .handshake_ms = c->limits.handshake_ms,
                 .costly = &s->sources.loop[METRICS_LOOP_COSTLY],
@@ -340,15 +323,19 @@ int server_start_service(struct server *s)
 
         if (r != 0)
                 return r;
-        r = census_new(&s->census, s->store, TENANT_IDS);
+        r = census_new(&s->service.census, s->service.store, TENANT_IDS);
         if (r < 0)
                 return server_fail(r, "namespaces", NULL);
-        store_time_sweeps(s->store, &s->sources.loop[METRICS_LOOP_PURGE]);
-        for (unsigned i = 0; i < s->n_env; i++) {
+        store_time_sweeps(s->service.store, &s->sources.loop[METRICS_LOOP_PURGE]);
+        for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 r = start_tenant(s, i);
                 if (r != 0)
                         return r;
         }
+        s->service.staging_max = c->memory.staging;
+        s->service.wait_ms = c->limits.wait_ms;
+        s->service.report = status_report;
+        s->service.userdata = &s->sources;
         server_apply_limits(s);
         memcpy(sessions.instance, s->instance, sizeof(s->instance));
         r = sessions_new(&s->sessions, &sessions);

@@ -39,7 +39,7 @@ static void on_done(evutil_socket_t fd, short what, void *userdata)
         struct server *s = userdata;
 
         sessions_woken(s->sessions);
-        kio_reap(s->io);
+        kio_reap(s->service.io);
 }
 
 static void on_wait(evutil_socket_t fd, short what, void *userdata)
@@ -53,7 +53,7 @@ static struct cache_stats cache_stats(const struct server *s)
 {
         struct cache_stats sum;
 
-        status_collect_cache(s->env, &sum);
+        status_collect_cache(&s->service, &sum);
         return sum;
 }
 
@@ -61,8 +61,8 @@ static uint64_t caches_pending(const struct server *s)
 {
         uint64_t pending = 0;
 
-        for (unsigned i = 0; i < s->n_env; i++)
-                pending += cache_pending(s->env[i].cache);
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
+                pending += cache_pending(s->tenants[i].cache);
         return pending;
 }
 
@@ -74,14 +74,13 @@ static void begin_drain(struct server *s)
         if (s->draining)
                 return;
         s->draining = s->sources.draining = true;
-        for (unsigned i = 0; i < s->n_env; i++)
-                s->env[i].stopping = true;
+        s->service.stopping = true;
         s->listener = listener_free(s->listener);
         sessions_drain(s->sessions);
-        if (s->lookups)
-                lookups_stop(s->lookups);
-        for (unsigned i = 0; i < s->n_env; i++)
-                cache_stop(s->env[i].cache);
+        if (s->service.lookups)
+                lookups_stop(s->service.lookups);
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
+                cache_stop(s->tenants[i].cache);
         populate_stop(s->populate);
         cache = cache_stats(s);
         if (cache.unwritten_chunks) {
@@ -129,10 +128,9 @@ static void apply_reloadable(struct server *s)
                 log_set_level(level);
         server_apply_limits(s);
         sessions_set_handshake(s->sessions, c->limits.handshake_ms);
-        for (unsigned i = 0; i < s->n_env; i++)
-                s->env[i].wait_ms = c->limits.wait_ms;
+        s->service.wait_ms = c->limits.wait_ms;
         scrub = server_scrub(s);
-        store_set_scrub(s->store, &scrub);
+        store_set_scrub(s->service.store, &scrub);
         if (s->http)
                 http_set_limits(s->http, (unsigned)c->limits.http_connections, c->limits.http_ms);
 }
@@ -169,7 +167,7 @@ static void look_at_workers(struct server *s)
         uint64_t now = clock_mono_ns(), stuck_ns;
         char since[UNITS_TEXT];
 
-        if (kio_is_alive(s->io)) {
+        if (kio_is_alive(s->service.io)) {
                 if (s->sources.workers_stuck_ns)
                         log_notice("every worker thread makes progress again");
                 s->workers_alive_ns = now;
@@ -200,9 +198,9 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
         struct server *s = userdata;
 
         look_at_workers(s);
-        store_tick(s->store);
-        if (s->lookups)
-                lookups_tick(s->lookups, clock_mono_ns());
+        store_tick(s->service.store);
+        if (s->service.lookups)
+                lookups_tick(s->service.lookups, clock_mono_ns());
 }
 
 static void on_status_line(evutil_socket_t fd, short what, void *userdata)
@@ -218,11 +216,11 @@ static void on_status_line(evutil_socket_t fd, short what, void *userdata)
                 limit[UNITS_TEXT];
 
         sessions_count_lookups(s->sessions);
-        of = status_hit_ratio(s->env, &ratio);
+        of = status_hit_ratio(&s->service, &ratio);
         if (of)
                 snprintf(hits, sizeof(hits), ", %.1f %% of keys found (%s)", 100 * ratio, of);
         sessions_get_stats(s->sessions, &sessions);
-        store_get_stats(s->store, &store);
+        store_get_stats(s->service.store, &store);
         status_get_health(&s->sources, &health);
         notify_status(
                 "%s%s; %s, %s on disk: %s live, %s reserved of %s%s", health.state,
@@ -241,7 +239,7 @@ static uint64_t available_memory(void *userdata)
 
 static void on_slab(void *userdata, unsigned pool)
 {
-        cache_kick(((struct server *)userdata)->env[pool].cache);
+        cache_kick(((struct server *)userdata)->tenants[pool].cache);
 }
 
 static void on_short_of_memory(void *userdata)
@@ -250,7 +248,7 @@ static void on_short_of_memory(void *userdata)
         char populated[UNITS_TEXT], all[UNITS_TEXT];
         struct pool_stats pool;
 
-        status_collect_pools(s->env, &pool);
+        status_collect_pools(&s->service, &pool);
         log_warning("the host is short of memory: the pool stays at %s of %s for now",
                     units_bytes(pool.populated_bytes, populated), units_bytes(pool.bytes, all));
 }
@@ -261,7 +259,7 @@ static void on_registration_refused(void *userdata)
         const struct server *s = userdata;
         struct kio_info io;
 
-        kio_get_info(s->io, &io);
+        kio_get_info(s->service.io, &io);
         if (io.registration_error < 0)
                 log_warning("the memory pool is not registered with the I/O rings: %s; reads and "
                             "writes cost more CPU%s",
@@ -278,7 +276,7 @@ static int add_events(struct server *s)
         uint64_t watchdog_us = notify_watchdog_us();
         long tick_ms = (long)MIN(s->config->io.hang_ms / 4, (uint64_t)TICK_MS);
 
-        s->done = event_new(s->base, kio_fd(s->io), EV_READ | EV_PERSIST, on_done, s);
+        s->done = event_new(s->base, kio_fd(s->service.io), EV_READ | EV_PERSIST, on_done, s);
         s->wait = evtimer_new(s->base, on_wait, s);
         s->term = evsignal_new(s->base, SIGTERM, on_term, s);
         s->interrupt = evsignal_new(s->base, SIGINT, on_term, s);
@@ -312,26 +310,26 @@ static bool turn(struct server *s)
         uint64_t deadline, of_store, now = clock_mono_ns();
         bool more;
 
-        store_iterate(s->store);
+        store_iterate(s->service.store);
         more = sessions_iterate(s->sessions);
         /* After all that may wait for something has come. */
         deadline = 0;
-        for (unsigned i = 0; i < s->n_env; i++) {
-                uint64_t of_this = cache_iterate(s->env[i].cache, now);
+        for (unsigned i = 0; i < s->service.n_tenants; i++) {
+                uint64_t of_this = cache_iterate(s->tenants[i].cache, now);
 
                 if (deadline == 0 || (of_this != 0 && of_this < deadline))
                         deadline = of_this;
         }
-        store_iterate(s->store);
-        of_store = store_deadline_ns(s->store);
+        store_iterate(s->service.store);
+        of_store = store_deadline_ns(s->service.store);
         if (deadline == 0 || (of_store != 0 && of_store < deadline))
                 deadline = of_store;
-        for (unsigned i = 0; i < s->n_env; i++)
-                more = more || cache_has_work(s->env[i].cache);
-        if (s->lookups)
-                more |= lookups_iterate(s->lookups, now, LOOKUPS_SLICE_NS);
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
+                more = more || cache_has_work(s->tenants[i].cache);
+        if (s->service.lookups)
+                more |= lookups_iterate(s->service.lookups, now, LOOKUPS_SLICE_NS);
         more = more || sessions_active(s->sessions);
-        kio_flush(s->io);
+        kio_flush(s->service.io);
         if (deadline && !more) {
                 uint64_t left_us = deadline > now ? (deadline - now) / 1000 + 1 : 1;
 
@@ -360,8 +358,8 @@ static void run_loop(struct server *s)
 static bool is_settled(const struct server *s)
 {
         return sessions_empty(s->sessions) && caches_pending(s) == 0 &&
-               store_pending(s->store) == 0 &&
-               kio_pending(s->io) <= sessions_disposing(s->sessions);
+               store_pending(s->service.store) == 0 &&
+               kio_pending(s->service.io) <= sessions_disposing(s->sessions);
 }
 
 /* What a device does not answer in io.hang is left behind, with the store as a crash would leave
@@ -374,7 +372,7 @@ static void leave_behind(struct server *s)
         log_error("stopping: %s to a device did not come back within %s (io.hang): not waiting any "
                   "longer; the store is not marked clean, and the next "
                   "start recovers it",
-                  units_count(MAX(kio_pending(s->io), UINT64_C(1)), "operation", count),
+                  units_count(MAX(kio_pending(s->service.io), UINT64_C(1)), "operation", count),
                   units_ms(s->config->io.hang_ms, hang));
         http_stop(s->http);
         _exit(EXIT_STATUS_IO);
@@ -404,7 +402,7 @@ static void close_all(struct server *s)
                             units_count(cache.unwritten_chunks, "chunk", chunks),
                             units_bytes(cache.unwritten_bytes, bytes));
         sessions_stop(s->sessions);
-        store_stop(s->store);
+        store_stop(s->service.store);
         s->drain_late = false;
         event_add(s->drain, &(struct timeval){ .tv_sec = (time_t)(s->config->io.hang_ms / 1000),
                                                .tv_usec = (suseconds_t)(s->config->io.hang_ms %
@@ -429,16 +427,16 @@ static void free_event(struct event *e)
 /* After a failed start some operations may still be under way. */
 static void close_store(struct server *s)
 {
-        if (s->io)
-                store_stop(s->store);
-        while (s->io && store_pending(s->store) > 0) {
-                struct pollfd p = { .fd = kio_fd(s->io), .events = POLLIN };
+        if (s->service.io)
+                store_stop(s->service.store);
+        while (s->service.io && store_pending(s->service.store) > 0) {
+                struct pollfd p = { .fd = kio_fd(s->service.io), .events = POLLIN };
 
-                kio_flush(s->io);
+                kio_flush(s->service.io);
                 (void)poll(&p, 1, POLL_MS);
-                kio_reap(s->io);
+                kio_reap(s->service.io);
         }
-        store_close(s->store);
+        store_close(s->service.store);
 }
 
 static void server_fini(struct server *s)
@@ -450,10 +448,8 @@ static void server_fini(struct server *s)
         populate_free(s->populate);
         if (!held_up)
                 sessions_free(s->sessions);
-        s->lookups = lookups_free(s->lookups);
-        for (unsigned i = 0; i < s->n_env; i++)
-                cache_free(s->env[i].cache);
-        if (s->store) {
+        s->service.lookups = lookups_free(s->service.lookups);
+        if (s->service.store) {
                 if (s->draining) {
                         signal(SIGALRM, on_close_late);
                         alarm((unsigned)(s->config->io.hang_ms / 1000));
@@ -465,15 +461,13 @@ static void server_fini(struct server *s)
                 log_warning("a descriptor that a client sent cannot be closed: not waiting for it");
                 _exit(EXIT_SUCCESS);
         }
-        kio_stop(s->io);
-        for (unsigned i = 0; i < s->n_env; i++) {
-                request_fini(&s->env[i]);
-                leases_free(s->env[i].leases);
+        kio_stop(s->service.io);
+        for (unsigned i = 0; i < s->service.n_tenants; i++) {
+                request_fini(&s->tenants[i]);
+                tenant_close(&s->tenants[i]);
         }
-        census_free(s->census);
-        quotas_free(s->tenants);
-        for (unsigned i = 0; i < s->n_env; i++)
-                pool_free(s->env[i].pool);
+        census_free(s->service.census);
+        quotas_free(s->service.quotas);
         free_event(s->done);
         free_event(s->wait);
         free_event(s->term);
@@ -518,7 +512,7 @@ static int start(struct server *s)
                 return r;
         s->sources = (struct status_sources){
                 .config = s->config,
-                .env = s->env,
+                .service = &s->service,
                 .sessions = s->sessions,
                 .started_unix_ms = clock_unix_ms(),
                 .started_ns = clock_mono_ns(),
@@ -531,11 +525,11 @@ static int start(struct server *s)
                 return r;
         s->sources.http = s->http;
 
-        for (unsigned i = 0; i < s->n_env; i++)
-                pools[i] = s->env[i].pool;
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
+                pools[i] = s->tenants[i].pool;
         populate.pools = pools;
-        populate.n_pools = s->n_env;
-        populate.io = s->io;
+        populate.n_pools = s->service.n_tenants;
+        populate.io = s->service.io;
         populate.reserve_bytes =
                 MIN(config_available_memory("", &limited) / 16, (uint64_t)256 << 20);
         r = populate_start(&s->populate, s->base, &populate);

@@ -24,7 +24,6 @@ import tempfile
 BELOW_IO = {"base", "proto"}
 BELOW_STORE = {"io", "slab", "evict"} | BELOW_IO
 BELOW_CACHE = {"store"} | BELOW_STORE
-PARTS = {"lookup", "tenant", "config"}  # strangers to each other
 BELOW_REQUEST = {"lookup", "tenant", "cache"} | BELOW_CACHE
 BELOW_SESSION = {"request"} | BELOW_REQUEST
 
@@ -40,7 +39,7 @@ MAY = {
     "store": {"store/volume", "io", "evict"} | BELOW_IO,
     "cache": BELOW_CACHE,
     "lookup": {"cache"} | BELOW_CACHE,
-    "tenant": {"cache"} | BELOW_CACHE,
+    "tenant": {"lookup", "cache"} | BELOW_CACHE,
     "config": BELOW_IO,
     "request": BELOW_REQUEST,
     "session": BELOW_SESSION,

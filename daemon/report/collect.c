@@ -26,12 +26,12 @@ static void add_lookups(struct metrics *s, unsigned by, const struct tally_keys 
         s->lookup_found[by] += (double)keys->found;
 }
 
-static void collect_traffic(const struct dispatch_env *env, struct metrics *s)
+static void collect_traffic(const struct service *service, struct metrics *s)
 {
         struct cache_stats cache;
 
-        for (unsigned k = 0; k < env->n_all; k++) {
-                const struct traffic *t = &env->all[k].traffic;
+        for (unsigned k = 0; k < service->n_tenants; k++) {
+                const struct traffic *t = &service->tenants[k].traffic;
 
                 for (unsigned i = 0; i < WIRE_OP_END; i++) {
                         s->requests[i] += (double)t->requests[i];
@@ -39,18 +39,20 @@ static void collect_traffic(const struct dispatch_env *env, struct metrics *s)
                 }
                 for (unsigned i = 0; i < WIRE_STATUS_END; i++)
                         s->key_results[i] += (double)t->results[i];
-                add_lookups(s, METRICS_LOOKUPS_DAEMON, &env->all[k].tally.all[TALLY_LOOKUPS]);
-                add_lookups(s, METRICS_LOOKUPS_CLIENT, &env->all[k].tally.all[TALLY_OWN_LOOKUPS]);
-                s->lookup_impossible += (double)env->all[k].impossible_tallies;
+                add_lookups(s, METRICS_LOOKUPS_DAEMON,
+                            &service->tenants[k].tally.all[TALLY_LOOKUPS]);
+                add_lookups(s, METRICS_LOOKUPS_CLIENT,
+                            &service->tenants[k].tally.all[TALLY_OWN_LOOKUPS]);
+                s->lookup_impossible += (double)service->tenants[k].impossible_tallies;
                 s->get_bytes[METRICS_FORM_MAP] += (double)t->get_bytes_map;
                 s->get_bytes[METRICS_FORM_INTO] += (double)t->get_bytes_into;
-                s->registered_buffers += (double)env->all[k].buffers.regions;
+                s->registered_buffers += (double)service->tenants[k].registered.regions;
                 s->registrations_refused[METRICS_REGISTERED_REGION] +=
-                        (double)env->all[k].buffers.refused;
-                s->registered_in_rings_bytes += (double)env->all[k].buffers.registered_bytes;
+                        (double)service->tenants[k].registered.refused;
+                s->registered_in_rings_bytes += (double)service->tenants[k].registered.ring_bytes;
         }
 
-        status_collect_cache(env, &cache);
+        status_collect_cache(service, &cache);
         s->busy = (double)cache.busy;
         s->hits[METRICS_TIER_MEMORY] = (double)cache.hits_memory;
         s->hits[METRICS_TIER_DISK] = (double)cache.hits_disk;
@@ -124,7 +126,7 @@ static void collect_sessions(const struct status_sources *from, struct metrics *
         s->sessions_ended[METRICS_ENDED_SHUTDOWN] = (double)sessions.ended_shutdown;
         s->log_held_back = (double)sessions.lines_held_back;
 
-        quotas_get_total(from->env->tenants, &usage);
+        quotas_get_total(from->service->quotas, &usage);
         s->leases = (double)usage.used[QUOTA_LEASES];
         s->leased_bytes = (double)usage.used[QUOTA_LEASED_BYTES];
         s->stagings = (double)usage.used[QUOTA_STAGINGS];
@@ -135,11 +137,11 @@ static void collect_sessions(const struct status_sources *from, struct metrics *
 }
 
 /* `only`: of this tenant alone; NULL: of all. */
-static void collect_tenants(const struct dispatch_env *env, const struct dispatch_env *only,
+static void collect_tenants(const struct service *service, const struct tenant *only,
                             struct metrics *s)
 {
-        for (unsigned i = 0; i < env->n_all; i++) {
-                const struct dispatch_env *of = &env->all[i];
+        for (unsigned i = 0; i < service->n_tenants; i++) {
+                const struct tenant *of = &service->tenants[i];
                 struct store_tenant_usage stored;
                 struct tally_keys lookups;
                 struct quota_usage usage;
@@ -149,10 +151,10 @@ static void collect_tenants(const struct dispatch_env *env, const struct dispatc
                 if (only && of != only)
                         continue;
                 snprintf(s->tenant_names[i], sizeof(s->tenant_names[i]), "%s",
-                         quotas_tenant_name(env->tenants, i));
-                quotas_get_usage(env->tenants, i, &usage);
+                         quotas_tenant_name(service->quotas, i));
+                quotas_get_usage(service->quotas, i, &usage);
                 pool_get_stats(of->pool, &pool);
-                store_get_tenant(env->store, of->store_tenant, &stored);
+                store_get_tenant(service->store, of->store_tenant, &stored);
                 s->tenant_connections[i] = (double)usage.used[QUOTA_CONNECTIONS];
                 s->tenant_connections_limit[i] = limit_of(usage.most[QUOTA_CONNECTIONS]);
                 s->tenant_leases[i] = (double)usage.used[QUOTA_LEASES];
@@ -184,11 +186,11 @@ static void collect_tenants(const struct dispatch_env *env, const struct dispatc
         }
 }
 
-static void collect_pool(const struct dispatch_env *env, struct metrics *s)
+static void collect_pool(const struct service *service, struct metrics *s)
 {
         struct pool_stats p;
 
-        status_collect_pools(env, &p);
+        status_collect_pools(service, &p);
         s->pool_bytes = (double)p.bytes;
         s->pool_populated_bytes = (double)p.populated_bytes;
         s->pool_huge_bytes = (double)p.huge_bytes;
@@ -269,7 +271,7 @@ static void collect_store(const struct store *store, struct metrics *s)
 
 static void collect_volumes(const struct status_sources *from, struct metrics *s)
 {
-        const struct store *store = from->env->store;
+        const struct store *store = from->service->store;
         struct store_volume_stats p;
 
         for (unsigned i = 0; i < METRICS_VOLUMES && store_get_volume_stats(store, i, &p); i++) {
@@ -329,7 +331,7 @@ static void collect_io(const struct kio *io, struct metrics *s)
         s->io_wakeups = (double)k.wakeups;
 }
 
-void status_collect(const struct status_sources *from, const struct dispatch_env *only,
+void status_collect(const struct status_sources *from, const struct tenant *only,
                     struct metrics *ret)
 {
         static struct status_health health; /* large; one thread */
@@ -339,8 +341,8 @@ void status_collect(const struct status_sources *from, const struct dispatch_env
 
         memset(ret, 0, sizeof(*ret));
         sessions_count_lookups(from->sessions);
-        store_get_stats(from->env->store, &store);
-        kio_get_info(from->env->io, &io);
+        store_get_stats(from->service->store, &store);
+        kio_get_info(from->service->io, &io);
         snprintf(number, sizeof(number), "%d", WIRE_VERSION_MAX);
         metrics_info_add(ret->build, sizeof(ret->build), "version", KVCACHE_BUILD_VERSION);
         metrics_info_add(ret->build, sizeof(ret->build), "protocol", number);
@@ -356,16 +358,16 @@ void status_collect(const struct status_sources *from, const struct dispatch_env
         for (unsigned i = 0; i < health.n; i++)
                 ret->degraded[health.degraded[i].reason]++;
         ret->config_reloads = (double)from->config_reloads;
-        collect_traffic(from->env, ret);
+        collect_traffic(from->service, ret);
         collect_sessions(from, ret);
-        if (!only || from->env->n_all <= 1) /* they say what users of other tenants do */
-                collect_resources(from->env->tenants, ret);
-        collect_tenants(from->env, only, ret);
-        collect_pool(from->env, ret);
-        collect_lookups(from->env->lookups, ret);
-        collect_store(from->env->store, ret);
+        if (!only || from->service->n_tenants <= 1) /* they say what users of other tenants do */
+                collect_resources(from->service->quotas, ret);
+        collect_tenants(from->service, only, ret);
+        collect_pool(from->service, ret);
+        collect_lookups(from->service->lookups, ret);
+        collect_store(from->service->store, ret);
         collect_volumes(from, ret);
-        collect_io(from->env->io, ret);
+        collect_io(from->service->io, ret);
         if (from->http) {
                 struct http_stats http;
 

@@ -4,6 +4,8 @@
 
 #include "report/sources.h"
 
+struct tenant;
+
 /* `only`: what clients of this tenant may see; NULL: all. */
-void status_collect(const struct status_sources *from, const struct dispatch_env *only,
+void status_collect(const struct status_sources *from, const struct tenant *only,
                     struct metrics *ret);

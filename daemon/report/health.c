@@ -103,8 +103,8 @@ static void look_at_io(const struct status_sources *from, struct status_health *
         struct kio_info io;
         bool posix;
 
-        kio_get_info(from->env->io, &io);
-        store_get_stats(from->env->store, &store);
+        kio_get_info(from->service->io, &io);
+        store_get_stats(from->service->store, &store);
         posix = strcmp(io.backend, "posix") == 0;
         if (posix && strcmp(c->io.backend, "posix") != 0)
                 add(h, METRICS_DEGRADED_IO_FALLBACK, "I/O goes through threads, not io_uring: %s",
@@ -124,7 +124,7 @@ void status_get_health(const struct status_sources *from, struct status_health *
         struct pool_stats pool;
         char have[UNITS_TEXT], want[UNITS_TEXT];
 
-        store_get_stats(from->env->store, &store);
+        store_get_stats(from->service->store, &store);
         ret->n = 0;
         ret->state = from->draining   ? "stopping"
                      : !from->ready   ? "starting"
@@ -134,10 +134,10 @@ void status_get_health(const struct status_sources *from, struct status_health *
         if (store.bypassed)
                 add(ret, METRICS_DEGRADED_STORE_OFFLINE,
                     "no volume of the store is in use: nothing is written to disk or read from it");
-        check_volumes(from->env->store, ret);
+        check_volumes(from->service->store, ret);
         look_at_io(from, ret);
         if (from->populate && populate_is_short(from->populate)) {
-                status_collect_pools(from->env, &pool);
+                status_collect_pools(from->service, &pool);
                 add(ret, METRICS_DEGRADED_POOL_SHORT,
                     "the memory pool has %s of %s: the host is short of memory",
                     units_bytes(pool.populated_bytes, have), units_bytes(pool.bytes, want));

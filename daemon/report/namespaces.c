@@ -6,46 +6,32 @@
 
 #include "request/request.h"
 #include "report/sums.h"
-#include "tenant/ids.h"
 
 enum { FINGERPRINT_SHOWN = 512 }; /* of the 4096 bytes that one may have */
 
 static_assert((int)METRICS_NAMESPACES == (int)CENSUS_SHOWN, "each of the largest has its series");
 
-/* NULL: it is not configured. */
-static const struct dispatch_env *tenant_of(const struct dispatch_env *env, uint16_t store_tenant)
+const char *status_tenant_name(const struct service *service, uint16_t store_tenant)
 {
-        for (unsigned i = 0; i < env->n_all; i++)
-                if (env->all[i].store_tenant == store_tenant)
-                        return &env->all[i];
-        return NULL;
-}
+        const char *name = tenant_name_in_store(service, store_tenant);
 
-const char *status_tenant_name(const struct dispatch_env *env, uint16_t store_tenant)
-{
-        const struct dispatch_env *tenant = tenant_of(env, store_tenant);
-        const char *name;
-
-        if (tenant)
-                return quotas_tenant_name(env->tenants, tenant->tenant);
-        name = tenant_id_name(env->store, store_tenant);
         return name ? name : "(not configured)";
 }
 
 /* Of one tenant's view its number in the store, else -1. */
 static int tenant_seen(const struct client *viewer)
 {
-        return viewer && !viewer->admin ? viewer->env->store_tenant : -1;
+        return viewer && !viewer->admin ? viewer->tenant->store_tenant : -1;
 }
 
 /* --- the status --- */
 
 /* Zeros where nothing was counted. */
-static struct tally_keys lookups_and_gets(const struct dispatch_env *env,
+static struct tally_keys lookups_and_gets(const struct service *service,
                                           const struct store_namespace *ns,
                                           struct tally_keys *ret_gets)
 {
-        const struct dispatch_env *tenant = tenant_of(env, ns->tenant);
+        const struct tenant *tenant = tenant_in_store(service, ns->tenant);
         struct tally_keys keys[TALLY_KINDS] = { 0 };
 
         if (tenant)
@@ -54,9 +40,9 @@ static struct tally_keys lookups_and_gets(const struct dispatch_env *env,
         return status_lookups(keys);
 }
 
-static void add_keys(cJSON *o, const struct dispatch_env *env, const struct store_namespace *ns)
+static void add_keys(cJSON *o, const struct service *service, const struct store_namespace *ns)
 {
-        struct tally_keys gets, lookups = lookups_and_gets(env, ns, &gets);
+        struct tally_keys gets, lookups = lookups_and_gets(service, ns, &gets);
 
         cJSON_AddNumberToObject(o, "lookup_keys", (double)(lookups.found + lookups.missing));
         cJSON_AddNumberToObject(o, "lookup_found_keys", (double)lookups.found);
@@ -64,7 +50,7 @@ static void add_keys(cJSON *o, const struct dispatch_env *env, const struct stor
         cJSON_AddNumberToObject(o, "get_found_keys", (double)gets.found);
 }
 
-static void add_namespace(cJSON *list, const struct dispatch_env *env,
+static void add_namespace(cJSON *list, const struct service *service,
                           const struct store_namespace *ns)
 {
         cJSON *o = cJSON_CreateObject();
@@ -73,13 +59,13 @@ static void add_namespace(cJSON *list, const struct dispatch_env *env,
         snprintf(fingerprint, sizeof(fingerprint), "%.*s%s", FINGERPRINT_SHOWN, ns->fingerprint,
                  strlen(ns->fingerprint) > FINGERPRINT_SHOWN ? "..." : "");
         cJSON_AddStringToObject(o, "name", ns->name);
-        cJSON_AddStringToObject(o, "tenant", status_tenant_name(env, ns->tenant));
+        cJSON_AddStringToObject(o, "tenant", status_tenant_name(service, ns->tenant));
         cJSON_AddNumberToObject(o, "chunks", (double)ns->chunks);
         cJSON_AddNumberToObject(o, "bytes", (double)ns->bytes);
         cJSON_AddNumberToObject(o, "chunk_bytes", (double)ns->chunk_bytes);
-        add_keys(o, env, ns);
+        add_keys(o, service, ns);
         cJSON_AddStringToObject(o, "fingerprint", fingerprint);
-        cJSON_AddNumberToObject(o, "sessions", census_sessions(env->census, ns->id));
+        cJSON_AddNumberToObject(o, "sessions", census_sessions(service->census, ns->id));
         cJSON_AddItemToArray(list, o);
 }
 
@@ -121,7 +107,7 @@ static void warning_text(const struct census_stats *all, const struct census_use
                 snprintf(ret + n, room - n, ": remove some (kvcachectl namespace rm)");
 }
 
-void status_add_namespaces(cJSON *root, const struct dispatch_env *env,
+void status_add_namespaces(cJSON *root, const struct service *service,
                            const struct status_namespaces *scope)
 {
         static struct census_largest largest; /* large; one thread */
@@ -133,20 +119,20 @@ void status_add_namespaces(cJSON *root, const struct dispatch_env *env,
         int only = tenant_seen(scope->viewer);
         unsigned shown;
 
-        census_get_stats(env->census, &stats);
-        census_get_largest(env->census, only, &largest);
+        census_get_stats(service->census, &stats);
+        census_get_largest(service->census, only, &largest);
         shown = scope->named ? largest.n : 0;
         for (unsigned i = 0; i < shown; i++)
-                add_namespace(list, env, &largest.list[i]);
+                add_namespace(list, service, &largest.list[i]);
         if (scope->viewer)
-                user = census_get_user(env->census, scope->viewer->env->store_tenant,
+                user = census_get_user(service->census, scope->viewer->tenant->store_tenant,
                                        scope->viewer->uid);
         if (only < 0) {
                 warning_text(&stats, NULL, scope->viewer ? &user : NULL, warning, sizeof(warning));
                 cJSON_AddNumberToObject(usage, "count", stats.count);
                 cJSON_AddNumberToObject(usage, "limit", stats.most);
         } else {
-                census_get_tenant(env->census, (uint16_t)only, &tenant);
+                census_get_tenant(service->census, (uint16_t)only, &tenant);
                 warning_text(NULL, &tenant, &user, warning, sizeof(warning));
                 cJSON_AddNumberToObject(usage, "count", tenant.has);
                 cJSON_AddNumberToObject(usage, "limit", tenant.most);
@@ -165,14 +151,14 @@ void status_add_namespaces(cJSON *root, const struct dispatch_env *env,
 
 /* A label's value that needs no escaping in any format, and is another for each name; no name's is
  * "other". */
-static void label_of(const struct dispatch_env *env, const struct store_namespace *ns,
+static void label_of(const struct service *service, const struct store_namespace *ns,
                      char ret[static METRICS_NAMESPACE_NAME])
 {
         size_t n = 0;
 
-        if (env->n_all > 1)
+        if (service->n_tenants > 1)
                 n = (size_t)snprintf(ret, METRICS_NAMESPACE_NAME,
-                                     "%s:", status_tenant_name(env, ns->tenant));
+                                     "%s:", status_tenant_name(service, ns->tenant));
         for (const char *p = ns->name; *p; p++) {
                 bool escape = *p == '%' || *p == '"' || *p == '\\' ||
                               (p == ns->name && n == 0 && strcmp(p, "other") == 0);
@@ -182,13 +168,13 @@ static void label_of(const struct dispatch_env *env, const struct store_namespac
         }
 }
 
-void status_collect_namespace_limits(const struct dispatch_env *env,
+void status_collect_namespace_limits(const struct service *service,
                                      const struct status_namespaces *scope, struct metrics *s)
 {
         struct census_stats stats;
         int only = tenant_seen(scope->viewer);
 
-        census_get_stats(env->census, &stats);
+        census_get_stats(service->census, &stats);
         s->namespaces = stats.count;
         s->namespaces_most = stats.most;
         s->namespaces_removed = (double)stats.removed;
@@ -197,34 +183,34 @@ void status_collect_namespace_limits(const struct dispatch_env *env,
         s->namespaces_near[CENSUS_USER] = stats.users_near;
         s->namespaces_near[CENSUS_TENANT] = stats.tenants_near;
         s->namespaces_near[CENSUS_STORE] = stats.store_near;
-        for (unsigned i = 0; i < env->n_all; i++) {
+        for (unsigned i = 0; i < service->n_tenants; i++) {
                 struct census_use use;
 
-                if (only >= 0 && env->all[i].store_tenant != only)
+                if (only >= 0 && service->tenants[i].store_tenant != only)
                         continue;
-                if (!census_get_tenant(env->census, env->all[i].store_tenant, &use))
+                if (!census_get_tenant(service->census, service->tenants[i].store_tenant, &use))
                         continue;
                 s->tenant_namespaces[i] = use.has;
                 s->tenant_namespaces_limit[i] = use.most;
         }
 }
 
-void status_collect_namespaces(const struct dispatch_env *env,
-                               const struct status_namespaces *scope, struct metrics *s)
+void status_collect_namespaces(const struct service *service, const struct status_namespaces *scope,
+                               struct metrics *s)
 {
         static struct census_largest largest;
         struct tally_keys lookups, gets;
 
-        status_collect_namespace_limits(env, scope, s);
-        census_get_largest(env->census, tenant_seen(scope->viewer), &largest);
+        status_collect_namespace_limits(service, scope, s);
+        census_get_largest(service->census, tenant_seen(scope->viewer), &largest);
         strcpy(s->namespace_names[METRICS_NAMESPACES], "other");
         s->namespace_chunks[METRICS_NAMESPACES] = (double)largest.chunks;
         s->namespace_bytes[METRICS_NAMESPACES] = (double)largest.bytes;
         for (unsigned i = 0; scope->named && i < largest.n; i++) {
-                label_of(env, &largest.list[i], s->namespace_names[i]);
+                label_of(service, &largest.list[i], s->namespace_names[i]);
                 s->namespace_chunks[i] = (double)largest.list[i].chunks;
                 s->namespace_bytes[i] = (double)largest.list[i].bytes;
-                lookups = lookups_and_gets(env, &largest.list[i], &gets);
+                lookups = lookups_and_gets(service, &largest.list[i], &gets);
                 s->namespace_lookup_keys[i] = (double)(lookups.found + lookups.missing);
                 s->namespace_lookup_found[i] = (double)lookups.found;
                 s->namespace_chunks[METRICS_NAMESPACES] -= s->namespace_chunks[i];

@@ -10,7 +10,7 @@
 #include "report/metrics.h"
 
 struct client;
-struct dispatch_env;
+struct service;
 
 /* `viewer`: the client that asks, or NULL: HTTP. Clients who are no admins see those of their
  * tenant. `named`: names are shown. */
@@ -20,12 +20,12 @@ struct status_namespaces {
 };
 
 /* Members "namespaces" and "namespace_usage" of the status. */
-void status_add_namespaces(cJSON *root, const struct dispatch_env *env,
+void status_add_namespaces(cJSON *root, const struct service *service,
                            const struct status_namespaces *scope);
 /* The metrics of the limits, and those by namespace. */
-void status_collect_namespace_limits(const struct dispatch_env *env,
+void status_collect_namespace_limits(const struct service *service,
                                      const struct status_namespaces *scope, struct metrics *s);
-void status_collect_namespaces(const struct dispatch_env *env,
-                               const struct status_namespaces *scope, struct metrics *s);
+void status_collect_namespaces(const struct service *service, const struct status_namespaces *scope,
+                               struct metrics *s);
 /* The name of the tenant with this number in the store. */
-const char *status_tenant_name(const struct dispatch_env *env, uint16_t store_tenant);
+const char *status_tenant_name(const struct service *service, uint16_t store_tenant);

@@ -8,7 +8,7 @@
 #include "report/metrics.h"
 
 struct config;
-struct dispatch_env;
+struct service;
 struct http;
 struct populate;
 struct sessions;
@@ -16,7 +16,7 @@ struct sessions;
 /* The parts; http may be NULL. */
 struct status_sources {
         const struct config *config;
-        const struct dispatch_env *env; /* of all tenants */
+        const struct service *service; /* of all tenants */
         struct sessions *sessions;
         const struct http *http;
         uint64_t started_unix_ms, started_ns;

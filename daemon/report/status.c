@@ -107,7 +107,7 @@ static void add_io(cJSON *root, const struct kio *io, const struct store_stats *
         cJSON_AddStringToObject(o, "direct_reason", store->direct_reason);
 }
 
-static void add_pool(cJSON *root, const struct dispatch_env *env, const struct metrics *s)
+static void add_pool(cJSON *root, const struct service *service, const struct metrics *s)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "pool");
 
@@ -118,10 +118,10 @@ static void add_pool(cJSON *root, const struct dispatch_env *env, const struct m
         cJSON_AddNumberToObject(o, "chunks", s->pool_chunks);
         cJSON_AddNumberToObject(o, "leased_bytes", s->pool_leased_bytes);
         cJSON_AddNumberToObject(o, "unwritten_bytes", s->pool_unwritten_bytes);
-        cJSON_AddNumberToObject(o, "slab_bytes", (double)pool_slab_bytes(env->pool));
+        cJSON_AddNumberToObject(o, "slab_bytes", (double)pool_slab_bytes(service->tenants[0].pool));
         cJSON_AddNumberToObject(o, "huge_bytes", s->pool_huge_bytes);
         cJSON_AddStringToObject(o, "huge_pages",
-                                !pool_uses_huge_pages(env->pool)                ? "off"
+                                !pool_uses_huge_pages(service->tenants[0].pool) ? "off"
                                 : s->pool_huge_bytes == s->pool_populated_bytes ? "all"
                                 : s->pool_huge_bytes > 0                        ? "some"
                                                                                 : "none");
@@ -131,7 +131,7 @@ static void add_lookups(cJSON *root, const struct status_sources *from, const st
 {
         cJSON *o = cJSON_AddObjectToObject(root, "lookup_index");
 
-        cJSON_AddBoolToObject(o, "enabled", from->env->lookups != NULL);
+        cJSON_AddBoolToObject(o, "enabled", from->service->lookups != NULL);
         cJSON_AddNumberToObject(o, "tables", s->lookup_tables);
         cJSON_AddNumberToObject(o, "building", s->lookup_building);
         cJSON_AddNumberToObject(o, "entries", s->lookup_entries);
@@ -148,7 +148,7 @@ static void add_volumes(cJSON *o, const struct status_sources *from)
         cJSON *list = cJSON_AddArrayToObject(o, "paths");
         struct store_volume_stats p;
 
-        for (unsigned i = 0; store_get_volume_stats(from->env->store, i, &p); i++) {
+        for (unsigned i = 0; store_get_volume_stats(from->service->store, i, &p); i++) {
                 cJSON *one = cJSON_CreateObject(), *errors;
 
                 cJSON_AddStringToObject(one, "path", p.path);
@@ -183,7 +183,7 @@ static void add_store(cJSON *root, const struct status_sources *from, const stru
         cJSON *paths = cJSON_AddArrayToObject(o, "path");
         const char *path;
 
-        for (unsigned i = 0; (path = store_volume_path(from->env->store, i)); i++)
+        for (unsigned i = 0; (path = store_volume_path(from->service->store, i)); i++)
                 cJSON_AddItemToArray(paths, cJSON_CreateString(path));
         cJSON_AddNumberToObject(o, "limit_bytes", (double)st->limit);
         cJSON_AddNumberToObject(o, "used_bytes", (double)st->used_bytes);
@@ -219,11 +219,11 @@ static void add_scrub(cJSON *root, const struct config *config, const struct sto
         cJSON_AddNumberToObject(o, "failures", (double)st->scrub_failures);
 }
 
-static void add_totals(cJSON *root, const struct dispatch_env *env, const struct metrics *s)
+static void add_totals(cJSON *root, const struct service *service, const struct metrics *s)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "totals");
         double ratio = 0;
-        const char *of = status_hit_ratio(env, &ratio);
+        const char *of = status_hit_ratio(service, &ratio);
 
         if (of) {
                 cJSON_AddNumberToObject(o, "hit_ratio", ratio);
@@ -269,7 +269,7 @@ static void add_health(cJSON *root, const struct status_sources *from)
         }
 }
 
-static void print_status(const struct status_sources *from, const struct dispatch_env *only,
+static void print_status(const struct status_sources *from, const struct tenant *only,
                          const struct status_namespaces *scope, FILE *out)
 {
         static struct metrics s; /* large; one thread */
@@ -279,8 +279,8 @@ static void print_status(const struct status_sources *from, const struct dispatc
         char *text;
 
         status_collect(from, only, &s);
-        status_collect_namespace_limits(from->env, scope, &s);
-        store_get_stats(from->env->store, &store);
+        status_collect_namespace_limits(from->service, scope, &s);
+        store_get_stats(from->service->store, &store);
         for (unsigned i = 0; i < WIRE_INSTANCE_BYTES; i++)
                 snprintf(instance + 2 * i, 3, "%02x", from->instance[i]);
 
@@ -291,8 +291,8 @@ static void print_status(const struct status_sources *from, const struct dispatc
         add_health(root, from);
         cJSON_AddStringToObject(root, "socket", from->config->listen.socket);
         cJSON_AddStringToObject(root, "http", from->http ? http_address(from->http) : "off");
-        add_io(root, from->env->io, &store);
-        add_pool(root, from->env, &s);
+        add_io(root, from->service->io, &store);
+        add_pool(root, from->service, &s);
         add_lookups(root, from, &s);
         add_store(root, from, &store);
         add_scrub(root, from->config, &store);
@@ -305,10 +305,10 @@ static void print_status(const struct status_sources *from, const struct dispatc
         cJSON_AddNumberToObject(sessions, "registered_bytes", s.registered_bytes);
         cJSON_AddNumberToObject(sessions, "registered_in_rings_bytes", s.registered_in_rings_bytes);
         add_tenants(root, &s);
-        if (!only || from->env->n_all <= 1)
+        if (!only || from->service->n_tenants <= 1)
                 add_resources(root, &s);
-        status_add_namespaces(root, from->env, scope);
-        add_totals(root, from->env, &s);
+        status_add_namespaces(root, from->service, scope);
+        add_totals(root, from->service, &s);
 
         text = cJSON_Print(root);
         if (text)
@@ -323,7 +323,7 @@ static void print_status(const struct status_sources *from, const struct dispatc
  * namespaces. */
 static struct status_namespaces seen_by_http(const struct status_sources *from)
 {
-        return (struct status_namespaces){ .named = from->env->n_all == 1 };
+        return (struct status_namespaces){ .named = from->service->n_tenants == 1 };
 }
 
 void status_print_status(void *userdata, FILE *out)
@@ -341,7 +341,7 @@ void status_print_metrics(void *userdata, bool openmetrics, FILE *out)
         struct status_namespaces scope = seen_by_http(from);
 
         status_collect(from, NULL, &stats);
-        status_collect_namespaces(from->env, &scope, &stats);
+        status_collect_namespaces(from->service, &scope, &stats);
         if (openmetrics)
                 metrics_print_openmetrics(&stats, out);
         else
@@ -352,7 +352,7 @@ void status_report(void *userdata, const struct client *client, enum wire_report
 {
         static struct metrics stats;
         const struct status_sources *from = userdata;
-        const struct dispatch_env *only = client->admin ? NULL : client->env;
+        const struct tenant *only = client->admin ? NULL : client->tenant;
         struct status_namespaces scope = { .viewer = client, .named = true };
 
         if (what == WIRE_REPORT_STATUS) {
@@ -364,7 +364,7 @@ void status_report(void *userdata, const struct client *client, enum wire_report
                 return;
         }
         status_collect(from, only, &stats);
-        status_collect_namespaces(from->env, &scope, &stats);
+        status_collect_namespaces(from->service, &scope, &stats);
         if (what == WIRE_REPORT_STATS)
                 metrics_print_json(&stats, out);
         else
@@ -373,14 +373,14 @@ void status_report(void *userdata, const struct client *client, enum wire_report
 
 void status_log_started(const struct status_sources *from)
 {
-        const struct dispatch_env *env = from->env;
+        const struct service *service = from->service;
         struct store_stats store;
         struct kio_info io;
         char others[64] = "", workers[UNITS_TEXT], chunks[UNITS_TEXT], took[UNITS_TEXT],
              limit[UNITS_TEXT], largest[UNITS_TEXT], pool[UNITS_TEXT];
 
-        store_get_stats(env->store, &store);
-        kio_get_info(env->io, &io);
+        store_get_stats(service->store, &store);
+        kio_get_info(service->io, &io);
         log_at(io.reason[0] ? LOG_LEVEL_NOTICE : LOG_LEVEL_INFO, "I/O: %s, %s of depth %u%s%s%s%s",
                io.backend, units_count(io.workers, "worker", workers), io.depth,
                io.ring_flags[0] ? ", " : "", io.ring_flags, io.reason[0] ? "; " : "", io.reason);
@@ -388,25 +388,26 @@ void status_log_started(const struct status_sources *from)
                 log_notice("O_DIRECT is not used: %s", store.direct_reason);
         if (from->config->store.path.n > 1)
                 snprintf(others, sizeof(others), " and %zu more (%u of %zu volumes in use)",
-                         (size_t)from->config->store.path.n - 1, store_volumes_up(env->store),
+                         (size_t)from->config->store.path.n - 1, store_volumes_up(service->store),
                          (size_t)from->config->store.path.n);
-        log_info(
-                "store: %s%s, %s found in %s%s, limit %s, largest chunk %s",
-                store_volume_path(env->store, 0), others,
-                units_count(store.recovered_chunks, "chunk", chunks),
-                units_ms(store.recover_ms, took), store.clean_start ? "" : " (not closed cleanly)",
-                units_bytes(store.limit, limit),
-                units_bytes(MIN(pool_slab_bytes(env->pool), store_max_chunk(env->store)), largest));
+        log_info("store: %s%s, %s found in %s%s, limit %s, largest chunk %s",
+                 store_volume_path(service->store, 0), others,
+                 units_count(store.recovered_chunks, "chunk", chunks),
+                 units_ms(store.recover_ms, took), store.clean_start ? "" : " (not closed cleanly)",
+                 units_bytes(store.limit, limit),
+                 units_bytes(MIN(pool_slab_bytes(service->tenants[0].pool),
+                                 store_max_chunk(service->store)),
+                             largest));
         if (store.skipped_pages)
                 log_warning("store: %s damaged and skipped: chunks that only %s named are lost",
                             units_count(store.skipped_pages, "table page", chunks),
                             store.skipped_pages == 1 ? "it" : "they");
-        for (unsigned i = 1; i < env->n_all; i++)
+        for (unsigned i = 1; i < service->n_tenants; i++)
                 log_info("tenant %s: number %u in the store, memory pool %s",
-                         quotas_tenant_name(env->tenants, i), env->all[i].store_tenant,
-                         units_bytes(pool_bytes(env->all[i].pool), pool));
-        census_log_started(env->census);
+                         quotas_tenant_name(service->quotas, i), service->tenants[i].store_tenant,
+                         units_bytes(pool_bytes(service->tenants[i].pool), pool));
+        census_log_started(service->census);
         log_info("ready: socket %s, HTTP %s, memory pool %s", from->config->listen.socket,
                  from->http ? http_address(from->http) : "off",
-                 units_bytes(pool_bytes(env->pool), pool));
+                 units_bytes(pool_bytes(service->tenants[0].pool), pool));
 }

@@ -4,13 +4,13 @@
 #include "checked.h"
 #include "request/request.h"
 
-void status_collect_cache(const struct dispatch_env *env, struct cache_stats *ret)
+void status_collect_cache(const struct service *service, struct cache_stats *ret)
 {
         *ret = (struct cache_stats){ 0 };
-        for (unsigned i = 0; i < env->n_all; i++) {
+        for (unsigned i = 0; i < service->n_tenants; i++) {
                 struct cache_stats c;
 
-                cache_get_stats(env->all[i].cache, &c);
+                cache_get_stats(service->tenants[i].cache, &c);
                 ret->hits_memory += c.hits_memory;
                 ret->hits_disk += c.hits_disk;
                 ret->misses += c.misses;
@@ -39,13 +39,13 @@ void status_collect_cache(const struct dispatch_env *env, struct cache_stats *re
         }
 }
 
-void status_collect_pools(const struct dispatch_env *env, struct pool_stats *ret)
+void status_collect_pools(const struct service *service, struct pool_stats *ret)
 {
         *ret = (struct pool_stats){ 0 };
-        for (unsigned i = 0; i < env->n_all; i++) {
+        for (unsigned i = 0; i < service->n_tenants; i++) {
                 struct pool_stats p;
 
-                pool_get_stats(env->all[i].pool, &p);
+                pool_get_stats(service->tenants[i].pool, &p);
                 ret->bytes += p.bytes;
                 ret->populated_bytes += p.populated_bytes;
                 ret->huge_bytes += p.huge_bytes;
@@ -68,17 +68,17 @@ struct tally_keys status_lookups(const struct tally_keys of[TALLY_KINDS])
         };
 }
 
-const char *status_hit_ratio(const struct dispatch_env *env, double *ret_ratio)
+const char *status_hit_ratio(const struct service *service, double *ret_ratio)
 {
         struct tally_keys lookups = { 0 }, gets = { 0 }, of;
 
-        for (unsigned i = 0; i < env->n_all; i++) {
+        for (unsigned i = 0; i < service->n_tenants; i++) {
                 struct cache_stats cache;
 
-                of = status_lookups(env->all[i].tally.all);
+                of = status_lookups(service->tenants[i].tally.all);
                 lookups.found += of.found;
                 lookups.missing += of.missing;
-                cache_get_stats(env->all[i].cache, &cache);
+                cache_get_stats(service->tenants[i].cache, &cache);
                 gets.found += cache.hits_memory + cache.hits_disk;
                 gets.missing += cache.misses;
         }

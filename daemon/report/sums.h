@@ -5,15 +5,15 @@
 #include "lookup/tally.h"
 
 struct cache_stats;
-struct dispatch_env;
+struct service;
 struct pool_stats;
 
-void status_collect_cache(const struct dispatch_env *env, struct cache_stats *ret);
-void status_collect_pools(const struct dispatch_env *env, struct pool_stats *ret);
+void status_collect_cache(const struct service *service, struct cache_stats *ret);
+void status_collect_pools(const struct service *service, struct pool_stats *ret);
 /* By whomever they were answered. */
 struct tally_keys status_lookups(const struct tally_keys of[TALLY_KINDS]);
 /* Of all tenants, as of the last sessions_count_lookups(): which part of the keys asked for was
  * there, of those looked up, or, while there are none, of those got. Never of both: a client that
  * looks a key up and then gets it has asked for it once. "look-ups" or "gets"; NULL: none were
  * asked for. */
-const char *status_hit_ratio(const struct dispatch_env *env, double *ret_ratio);
+const char *status_hit_ratio(const struct service *service, double *ret_ratio);

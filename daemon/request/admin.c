@@ -47,8 +47,8 @@ void admin_report(struct request req, const struct wire_report_request *msg)
         }
         out = open_memstream(&text, &bytes);
         if (out) {
-                client->env->report(client->env->userdata, client, (enum wire_report)msg->what,
-                                    out);
+                client->tenant->service->report(client->tenant->service->userdata, client,
+                                                (enum wire_report)msg->what, out);
                 fclose(out);
                 fd = text_to_memfd(text, bytes);
         }
@@ -82,14 +82,15 @@ void admin_list(struct request req, const struct wire_list *msg)
                 request_fail(req, status, client_refusal(status));
                 return;
         }
-        n = store_list(client->env->store, ns, &cursor, chunks,
+        n = store_list(client->tenant->service->store, ns, &cursor, chunks,
                        MIN(msg->max, (uint32_t)WIRE_MAX_KEYS));
         for (unsigned i = 0; i < n; i++) {
                 const struct store_chunk *c = &chunks[i];
-                uint64_t hash = store_hash(client->env->store, c->namespace_id, &c->key);
-                uint32_t chunk = pool_find(client->env->pool, c->namespace_id, &c->key, hash);
+                uint64_t hash =
+                        store_hash(client->tenant->service->store, c->namespace_id, &c->key);
+                uint32_t chunk = pool_find(client->tenant->pool, c->namespace_id, &c->key, hash);
                 bool in_pool = chunk != POOL_NONE &&
-                               !(pool_chunk(client->env->pool, chunk)->flags & POOL_FILLING);
+                               !(pool_chunk(client->tenant->pool, chunk)->flags & POOL_FILLING);
 
                 out.results[i] = (struct wire_list_result){
                         .key = c->key,
@@ -145,10 +146,10 @@ void admin_purge(struct request req, const struct wire_purge *msg)
         p->store.namespace_id = ns;
         p->store.all = all;
         p->store.complete = on_purged;
-        for (unsigned i = 0; all && i < client->env->n_all; i++)
-                if (&client->env->all[i] != client->env)
-                        cache_forget(client->env->all[i].cache);
-        cache_purge(client->env->cache, &p->store);
+        for (unsigned i = 0; all && i < client->tenant->service->n_tenants; i++)
+                if (&client->tenant->service->tenants[i] != client->tenant)
+                        cache_forget(client->tenant->service->tenants[i].cache);
+        cache_purge(client->tenant->cache, &p->store);
 }
 
 struct verify {
@@ -208,7 +209,7 @@ void admin_verify(struct request req, const struct wire_verify *msg)
         v->store.max_chunks = msg->max_chunks;
         v->store.max_bytes = msg->max_bytes;
         v->store.complete = on_verified;
-        switch (store_verify(client->env->store, &v->store)) {
+        switch (store_verify(client->tenant->service->store, &v->store)) {
         case 0:
                 return;
         case STORE_MISS:
@@ -259,7 +260,7 @@ void admin_device(struct request req, const struct wire_device *msg)
                 request_fail(req, WIRE_DENIED, "suspending and resuming needs an admin");
                 return;
         }
-        if (!store_volume_path(client->env->store, msg->volume)) {
+        if (!store_volume_path(client->tenant->service->store, msg->volume)) {
                 request_fail(req, WIRE_INVALID, "the store has no volume of that number");
                 return;
         }
@@ -270,7 +271,7 @@ void admin_device(struct request req, const struct wire_device *msg)
         d->store.volume = msg->volume;
         d->store.complete = on_device;
         if (msg->action == WIRE_DEVICE_SUSPEND)
-                store_suspend(client->env->store, &d->store);
+                store_suspend(client->tenant->service->store, &d->store);
         else
-                store_resume(client->env->store, &d->store);
+                store_resume(client->tenant->service->store, &d->store);
 }

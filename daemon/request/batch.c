@@ -2,64 +2,18 @@
 /* What all batches have in common: their memory, the end of a key and of the whole, and where the
  * bytes of a key are in the client's memory.
  *
- * A batch lies in one block, but for a PUT's slots and those of a GET that has to wait. Sixteen
- * blocks a tenant are kept, so that hits allocate nothing; while all are in use, and for a batch
- * that is larger, there is one for it alone. */
-#include <assert.h>
+ * A batch lies in one block (memory.h), but for a PUT's slots and those of a GET that has to wait.
+ */
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/sanitizers.h"
 #include "request/internal.h"
 
 enum {
         WAIT_MAX_MS = 600 * 1000,
         NS_PER_MS = 1000000,
-        BLOCK_BYTES = 32 * 1024, /* what most batches need */
         ALIGNMENT = 16,
 };
-
-/* One that is used again, or one of its own. A sanitizer sees the end of each, and a use of one
- * that is in no use. */
-static void *block_take(struct request_blocks *blocks, size_t bytes, bool *ret_again)
-{
-        char *block;
-
-        *ret_again = bytes <= BLOCK_BYTES && (blocks->n_unused > 0 || blocks->n < REQUEST_BLOCKS);
-        if (!*ret_again)
-                return malloc(bytes);
-        if (blocks->n_unused > 0) {
-                block = blocks->unused[--blocks->n_unused];
-        } else {
-                block = malloc(BLOCK_BYTES);
-                if (!block)
-                        return NULL;
-                blocks->n++;
-        }
-        SANITIZERS_ALLOW(block, bytes);
-        SANITIZERS_FORBID(block + bytes, BLOCK_BYTES - bytes);
-        return block;
-}
-
-static void block_release(struct request_blocks *blocks, void *block, bool again)
-{
-        if (!again) {
-                free(block);
-                return;
-        }
-        SANITIZERS_FORBID(block, BLOCK_BYTES);
-        blocks->unused[blocks->n_unused++] = block;
-}
-
-void request_fini(struct dispatch_env *env)
-{
-        assert(env->blocks.n_unused == env->blocks.n);
-        while (env->blocks.n_unused > 0)
-                free(env->blocks.unused[--env->blocks.n_unused]);
-        env->blocks.n = 0;
-        chain_fini(&env->chain_spares);
-        tally_fini(&env->tally);
-}
 
 static bool needs_slots(const struct wire_batch *msg)
 {
@@ -95,13 +49,13 @@ enum wire_status batch_new(struct request req, const struct wire_batch *msg, str
 
         if (status != WIRE_OK)
                 return status;
-        block = block_take(&client->env->blocks, bytes, &again);
+        block = request_block_take(client->tenant->request_memory, bytes, &again);
         b = (struct batch *)block;
         if (b && needs_slots(msg))
                 slots = calloc(msg->count, sizeof(*slots));
         if (!b || (needs_slots(msg) && !slots)) {
                 if (b)
-                        block_release(&client->env->blocks, b, again);
+                        request_block_release(client->tenant->request_memory, b, again);
                 client_uncharge_request(client, charged);
                 return WIRE_BUSY;
         }
@@ -141,7 +95,7 @@ void batch_free(struct batch *b)
 {
         client_uncharge_request(b->request.client, b->charged);
         free(b->slots);
-        block_release(&b->request.client->env->blocks, b, b->again);
+        request_block_release(b->request.client->tenant->request_memory, b, b->again);
 }
 
 static void batch_end(struct batch *b)
@@ -154,7 +108,7 @@ static void batch_end(struct batch *b)
                 .count = wire_result_bytes(b->head.hdr.op) ? b->head.count : 0,
                 .value = b->value,
         };
-        tally_add(&client->env->tally, client->env->store, b->head.namespace_id,
+        tally_add(&client->tenant->tally, client->tenant->service->store, b->head.namespace_id,
                   b->head.hdr.op == WIRE_GET ? TALLY_GETS : TALLY_LOOKUPS, b->keys);
         client->keys_inflight -= b->head.count;
         buffers_unuse(client, b->regions);
@@ -162,7 +116,7 @@ static void batch_end(struct batch *b)
         request_reply(b->request, reply, b->reply_bytes);
         /* Who was answered need not wait for this, and nothing is asked before it is done. */
         if (b->part)
-                chain_part_end(client->env->cache, b->part);
+                chain_part_end(client->tenant->cache, b->part);
         batch_free(b);
 }
 
@@ -176,7 +130,7 @@ static void on_settled(struct cache_settle *settle)
         for (uint32_t i = 0; i < b->head.count; i++) {
                 if (results[i] == WIRE_OK && settle->result != 0)
                         results[i] = WIRE_FAILED;
-                b->request.client->env->traffic.results[results[i]]++;
+                b->request.client->tenant->traffic.results[results[i]]++;
         }
         batch_end(b);
 }
@@ -193,13 +147,13 @@ void batch_keys_ended(struct batch *b)
                 return;
         }
         b->settle.complete = on_settled;
-        cache_settle_evictions(b->request.client->env->cache, &b->settle);
+        cache_settle_evictions(b->request.client->tenant->cache, &b->settle);
 }
 
 void batch_key_end(struct batch *b, enum wire_status status)
 {
         if (!batch_is_settled_at_its_end(b))
-                b->request.client->env->traffic.results[status]++;
+                b->request.client->tenant->traffic.results[status]++;
         b->done++;
         if (b->done == b->head.count && !b->running)
                 batch_keys_ended(b);
@@ -225,7 +179,8 @@ enum wire_status batch_status(enum cache_status status)
 
 static uint64_t deadline_of(const struct batch *b)
 {
-        uint64_t ms = b->head.timeout_ms ? b->head.timeout_ms : b->request.client->env->wait_ms;
+        uint64_t ms = b->head.timeout_ms ? b->head.timeout_ms
+                                         : b->request.client->tenant->service->wait_ms;
 
         return b->request.received_ns + MIN(ms, (uint64_t)WAIT_MAX_MS) * NS_PER_MS;
 }
@@ -238,7 +193,7 @@ void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
         s->batch = b;
         s->req.owner = &b->request.client->waits;
         s->req.namespace_id = b->head.namespace_id;
-        s->req.tenant = b->request.client->env->store_tenant;
+        s->req.tenant = b->request.client->tenant->store_tenant;
         s->req.user = b->request.client->uid;
         s->req.key = *key;
         s->req.hash = batch_hash(b, i);

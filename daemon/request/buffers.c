@@ -67,7 +67,7 @@ static void call(struct buffer *d, int (*run)(struct kio_request *),
                 .call = run,
                 .complete = complete,
         };
-        kio_submit(d->client->env->io, &d->call, 0);
+        kio_submit(d->client->tenant->service->io, &d->call, 0);
 }
 
 /* --- the end --- */
@@ -95,7 +95,7 @@ static void on_closed(struct kio_request *req)
         struct request request = d->request;
         bool replies = d->replies;
 
-        client->env->buffers.regions--;
+        client->tenant->registered.regions--;
         buffer_free(d);
         if (replies) {
                 request_ok(request);
@@ -109,7 +109,7 @@ static void on_unregistered(struct kio_region *io)
 {
         struct buffer *d = container_of(io, struct buffer, io);
 
-        d->client->env->buffers.registered_bytes -= d->registered_bytes;
+        d->client->tenant->registered.ring_bytes -= d->registered_bytes;
         call(d, run_close, on_closed);
 }
 
@@ -123,7 +123,7 @@ static void let_go(struct buffer *d)
                 return;
         }
         d->io.complete = on_unregistered;
-        kio_region_unregister(d->client->env->io, &d->io);
+        kio_region_unregister(d->client->tenant->service->io, &d->io);
 }
 
 static void leave(struct buffer *d)
@@ -172,14 +172,14 @@ static void on_registered(struct kio_region *io)
         uint32_t held_back;
 
         d->registered_bytes = io->registered_bytes;
-        d->client->env->buffers.registered_bytes += d->registered_bytes;
+        d->client->tenant->registered.ring_bytes += d->registered_bytes;
         if (io->result >= 0 || io->result == -EOPNOTSUPP)
                 return;
-        d->client->env->buffers.refused++;
-        if (log_ratelimit_pass(&d->client->env->region_lines, &held_back))
+        d->client->tenant->registered.refused++;
+        if (log_ratelimit_pass(&d->client->tenant->region_lines, &held_back))
                 log_warning("tenant %s: the I/O rings registered %s of a client's %s of registered "
                             "memory: %s; I/O to the rest costs more CPU",
-                            quotas_tenant_name(d->client->env->tenants, d->client->env->tenant),
+                            tenant_name(d->client->tenant),
                             units_bytes(io->registered_bytes, registered),
                             units_bytes(io->bytes, all),
                             io->result == -ENOMEM
@@ -215,7 +215,7 @@ static void on_opened(struct kio_request *req)
                 request_fail(request, wrong ? WIRE_INVALID : WIRE_FAILED, text);
                 return;
         }
-        client->env->buffers.regions++;
+        client->tenant->registered.regions++;
         d->state = BUFFER_OPEN;
         client->buffers.usable |= bit_of(d->place);
         d->io = (struct kio_region){
@@ -226,7 +226,7 @@ static void on_opened(struct kio_request *req)
         };
         d->registers = d->bytes >= REGISTERED_MIN;
         if (d->registers)
-                kio_region_register(client->env->io, &d->io);
+                kio_region_register(client->tenant->service->io, &d->io);
         request_ok_value(request, d->place + 1, d->bytes);
         if (client->gone)
                 buffers_end(client);

@@ -9,6 +9,7 @@
 
 #include "checked.h"
 #include "cleanup.h"
+#include "request/memory.h"
 
 enum {
         CHAIN_MAX_KEYS = 64 * 1024, /* a longer one is touched in parts */
@@ -63,7 +64,7 @@ static uint64_t stretch_bytes(uint32_t room)
  * this user. */
 static struct stretch *stretch_add(struct chain *ch, uint32_t n)
 {
-        struct chain_spares *spares = &ch->client->env->chain_spares;
+        struct request_memory *memory = ch->client->tenant->request_memory;
         struct quota_holder *holds = &ch->client->holds;
         uint32_t room = MAX(MIN(MAX(ch->keys, (uint32_t)STRETCH_MIN), (uint32_t)STRETCH_MAX), n);
         struct stretch *stretch;
@@ -71,8 +72,8 @@ static struct stretch *stretch_add(struct chain *ch, uint32_t n)
 
         if (quota_charge(holds, QUOTA_REQUEST_BYTES, charge) != 0)
                 return NULL;
-        if (room == STRETCH_MAX && spares->n > 0)
-                stretch = spares->unused[--spares->n];
+        if (room == STRETCH_MAX && memory->n_chain_spares > 0)
+                stretch = memory->chain_spares[--memory->n_chain_spares];
         else
                 stretch = malloc(stretch_bytes(room));
         if (!stretch) {
@@ -104,25 +105,18 @@ static struct cache_place *places_take(struct chain *ch, uint32_t n)
         return places;
 }
 
-void chain_fini(struct chain_spares *spares)
-{
-        while (spares->n > 0)
-                free(spares->unused[--spares->n]);
-}
-
 /* Of its end, a stretch. */
 static void settle_stretch(struct chain *ch)
 {
-        struct dispatch_env *env = ch->client->env;
-        struct chain_spares *spares = &env->chain_spares;
+        struct request_memory *memory = ch->client->tenant->request_memory;
         struct stretch *last = container_of(ch->stretches.prev, struct stretch, node);
 
-        touch(env->cache, last->places, last->n);
+        touch(ch->client->tenant->cache, last->places, last->n);
         list_unlink(&last->node);
         quota_uncharge(&ch->client->holds, QUOTA_REQUEST_BYTES,
                        stretch_bytes(last->room) + STRETCH_OVERHEAD);
-        if (last->room == STRETCH_MAX && spares->n < CHAIN_SPARES)
-                spares->unused[spares->n++] = last;
+        if (last->room == STRETCH_MAX && memory->n_chain_spares < REQUEST_CHAIN_SPARES)
+                memory->chain_spares[memory->n_chain_spares++] = last;
         else
                 free(last);
 }
@@ -205,7 +199,7 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
         if (client->chain && !key_equal(&client->chain_last, &b->parent))
                 chain_close(client);
         if (client->chain && client->chain->keys + b->count > CHAIN_MAX_KEYS) {
-                client->env->traffic.chains_split++;
+                client->tenant->traffic.chains_split++;
                 chain_close(client);
         }
         ch = client->chain;
@@ -224,7 +218,7 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
                         client->chain_last = *last;
                         client->chain_ns = now_ns;
                 } else {
-                        client->env->traffic.chains_split++;
+                        client->tenant->traffic.chains_split++;
                         if (client->chain)
                                 chain_close(client);
                         else if (ch)

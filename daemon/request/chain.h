@@ -40,5 +40,3 @@ void chain_close(struct client *client);
 /* What is long is not touched at once when it is over: for as many steps of client_settle() as
  * there are. True: there is more. */
 bool chain_settle_some(struct client *client, uint32_t *steps);
-/* No chain is there. */
-void chain_fini(struct chain_spares *spares);

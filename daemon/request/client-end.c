@@ -13,7 +13,7 @@ void client_abandon(struct client *client)
 {
         client->gone = client->abandoned = true;
         chain_close(client);
-        cache_cancel(client->env->cache, &client->waits);
+        cache_cancel(client->tenant->cache, &client->waits);
         while (!list_empty(&client->lookups))
                 lookups_cancel(container_of(client->lookups.next, struct lookup_wait, owned));
         buffers_end(client);
@@ -24,9 +24,7 @@ bool client_settle(struct client *client, uint32_t *steps)
         bool more = chain_settle_some(client, steps);
 
         if (client->abandoned && client->leases.count > 0) {
-                *steps -= lease_release_some(client->env->leases, &client->leases, *steps);
-                client_settle_leases(client);
-                cache_kick(client->env->cache);
+                *steps -= client_release_some(client, *steps);
                 more |= client->leases.count > 0;
         }
         return more;
@@ -43,10 +41,9 @@ void client_fini(struct client *client)
         (void)chain_settle_some(client, &all);
         for (unsigned i = 0; i < client->n_namespaces; i++)
                 if (client->namespaces[i] != 0)
-                        census_unref(client->env->census, client->namespaces[i]);
-        lease_release_all(client->env->leases, &client->leases);
-        client_settle_leases(client);
-        lease_holder_fini(client->env->leases, &client->leases);
+                        census_unref(client->tenant->service->census, client->namespaces[i]);
+        (void)client_release_some(client, UINT32_MAX);
+        lease_holder_fini(client->tenant->leases, &client->leases);
         if (client->staging.base) {
                 quota_uncharge(&client->holds, QUOTA_STAGING_BYTES, client->staging.bytes);
                 quota_uncharge(&client->holds, QUOTA_STAGINGS, 1);

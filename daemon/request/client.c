@@ -12,9 +12,7 @@
 /* What is at whose limit, and the key that sets it. */
 static void log_quota(const struct client *client, enum quota_thing what, int r)
 {
-        const struct dispatch_env *env = client->env;
-        const char *key = quota_thing_key(what),
-                   *tenant = quotas_tenant_name(env->tenants, env->tenant);
+        const char *key = quota_thing_key(what), *tenant = tenant_name(client->tenant);
         char where[64] = "";
 
         if (key)
@@ -33,13 +31,13 @@ static void log_quota(const struct client *client, enum quota_thing what, int r)
 
 enum wire_status client_charge(struct client *client, enum quota_thing what, uint64_t amount)
 {
-        struct dispatch_env *env = client->env;
+        struct tenant *tenant = client->tenant;
         uint32_t held_back;
         int r = quota_charge(&client->holds, what, amount);
 
         if (r == 0)
                 return WIRE_OK;
-        if (log_ratelimit_pass(&env->quota_lines, &held_back))
+        if (log_ratelimit_pass(&tenant->quota_lines, &held_back))
                 log_quota(client, what, r);
         return r == QUOTA_FULL ? WIRE_BUSY : WIRE_QUOTA;
 }
@@ -70,7 +68,10 @@ const char *client_refusal(enum wire_status status)
                          "much memory is kept for them";
 }
 
-void client_settle_leases(struct client *client)
+/* --- leases: charged and uncharged here alone --- */
+
+/* After leases were given back, or one was refused: what they were charged with. */
+static void settle_leases(struct client *client)
 {
         quota_settle(&client->holds, QUOTA_LEASES, client->leases.count);
         quota_settle(&client->holds, QUOTA_LEASED_BYTES, client->leases.bytes);
@@ -84,14 +85,14 @@ enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire
 
         if (status == WIRE_OK)
                 status = client_charge(client, QUOTA_LEASED_BYTES,
-                                       pool_slot_bytes(client->env->pool, chunk));
+                                       pool_slot_bytes(client->tenant->pool, chunk));
         if (status != WIRE_OK) {
-                client_settle_leases(client);
+                settle_leases(client);
                 return status;
         }
-        r = lease_acquire(client->env->leases, &client->leases, chunk, &lease);
+        r = lease_acquire(client->tenant->leases, &client->leases, chunk, &lease);
         if (r != 0)
-                client_settle_leases(client);
+                settle_leases(client);
         switch (r) {
         case 0:
                 *ret = (struct wire_lease){ .id = lease.id, .generation = lease.generation };
@@ -110,24 +111,35 @@ uint32_t client_release(struct client *client, const struct wire_lease *leases, 
         for (unsigned i = 0; i < n; i++) {
                 struct lease lease = { .id = leases[i].id, .generation = leases[i].generation };
 
-                if (lease_release(client->env->leases, &client->leases, lease) != 0)
+                if (lease_release(client->tenant->leases, &client->leases, lease) != 0)
                         stale++;
         }
         if (n > 0) {
-                client_settle_leases(client);
-                cache_kick(client->env->cache);
+                settle_leases(client);
+                cache_kick(client->tenant->cache);
         }
         return stale;
+}
+
+uint32_t client_release_some(struct client *client, uint32_t most)
+{
+        uint32_t n = lease_release_some(client->tenant->leases, &client->leases, most);
+
+        if (n > 0) {
+                settle_leases(client);
+                cache_kick(client->tenant->cache);
+        }
+        return n;
 }
 
 /* --- clients --- */
 
 static_assert((int)CLIENT_MAX_NAMESPACES == (int)WIRE_TALLY_NAMESPACES, "each has its counters");
 
-int client_init(struct client *client, struct dispatch_env *env, const struct quota_holder *holds)
+int client_init(struct client *client, struct tenant *tenant, const struct quota_holder *holds)
 {
         *client = (struct client){
-                .env = env,
+                .tenant = tenant,
                 .holds = *holds,
                 .leases = { .first = LEASE_NONE },
                 .staging = { .fd = -1 },
@@ -136,7 +148,7 @@ int client_init(struct client *client, struct dispatch_env *env, const struct qu
         list_init(&client->waits);
         list_init(&client->lookups);
         list_init(&client->chains_over);
-        return lease_holder_init(env->leases, &client->leases, quota_user_uid(holds->user),
+        return lease_holder_init(tenant->leases, &client->leases, quota_user_uid(holds->user),
                                  holds->admin);
 }
 
@@ -147,7 +159,7 @@ uint32_t client_namespace(const struct client *client, uint32_t number)
 
 void client_count_lookups(struct client *client, uint64_t now_ns)
 {
-        struct dispatch_env *env = client->env;
+        struct tenant *tenant = client->tenant;
         bool is_possible = true;
 
         if (!client->page.counts)
@@ -157,9 +169,10 @@ void client_count_lookups(struct client *client, uint64_t now_ns)
                 struct tally_keys keys;
 
                 is_possible &= tally_page_take(&client->page, i, &keys);
-                tally_add(&env->tally, env->store, client->namespaces[i], TALLY_OWN_LOOKUPS, keys);
+                tally_add(&tenant->tally, tenant->service->store, client->namespaces[i],
+                          TALLY_OWN_LOOKUPS, keys);
         }
-        env->impossible_tallies += !is_possible;
+        tenant->impossible_tallies += !is_possible;
 }
 
 uint32_t client_namespace_number(const struct client *client, uint32_t id)
@@ -177,7 +190,7 @@ void client_forget_namespace(struct client *client, uint32_t id)
         if (number == 0)
                 return;
         client_count_lookups(client, clock_mono_ns());
-        census_unref(client->env->census, id);
+        census_unref(client->tenant->service->census, id);
         client->namespaces[number - 1] = 0;
         client->open_namespaces--;
 }

@@ -8,18 +8,13 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
-#include "base/histogram.h"
 #include "base/list.h"
-#include "base/log.h"
-#include "cache/cache.h"
 #include "lookup/index.h"
 #include "cache/staging.h"
 #include "cache/lease.h"
-#include "tenant/census.h"
 #include "lookup/tally-page.h"
-#include "tenant/quota.h"
+#include "tenant/tenant.h"
 #include "wire.h"
 
 enum {
@@ -27,75 +22,11 @@ enum {
         CLIENT_MAX_KEYS = 8 * 1024, /* in flight: with more, no more of its messages are read */
 };
 
-/* Counted for all clients of a tenant together. */
-struct traffic {
-        uint64_t requests[WIRE_OP_END];
-        uint64_t keys[WIRE_OP_END];
-        uint64_t results[WIRE_STATUS_END];
-        uint64_t get_bytes_map, get_bytes_into;
-        uint64_t chains_split;                 /* touched in parts */
-        struct histogram latency[WIRE_OP_END]; /* ns, from when it could be read to its reply */
-};
-
-struct client;
-
-/* Memory for batches that is used again and again: so many blocks are there, and these of them in
- * no use. batch.c's. */
-enum { REQUEST_BLOCKS = 16 };
-struct request_blocks {
-        void *unused[REQUEST_BLOCKS];
-        unsigned n_unused, n;
-};
-
-/* Places of chains, to be used again: chain.c's. */
-enum { CHAIN_SPARES = 16 };
-struct chain_spares {
-        void *unused[CHAIN_SPARES];
-        unsigned n;
-};
-
-/* The regions that clients have registered, of all clients: buffers.c's. */
-struct buffer_stats {
-        uint64_t regions, registered_bytes;
-        uint64_t refused; /* regions that the rings do not register, or not all of */
-};
-
-/* Those of one client. */
+/* The regions that it has registered: buffers.c's. */
 struct buffer;
 struct buffers {
         struct buffer *all[WIRE_MAX_REGIONS]; /* a region's number is one more than the place */
         uint64_t usable;                      /* by bit: may be named */
-};
-
-/* What the clients of a tenant share. Each tenant has its own; `all` is the array of them, by the
- * tenant's number in quota.h. */
-struct dispatch_env {
-        struct dispatch_env *all;
-        unsigned n_all; /* 0: this is the only one */
-        unsigned tenant;
-        uint16_t store_tenant; /* its number in the store */
-        struct cache *cache;
-        struct pool *pool;
-        struct leases *leases;
-        struct store *store;
-        struct kio *io;
-        struct quotas *tenants;
-        struct census *census;
-        struct lookups *lookups; /* of all tenants; NULL: there is to be none */
-        struct traffic traffic;
-        struct tally tally;               /* freed by request_fini() */
-        uint64_t impossible_tallies;      /* readings of a client's page that were cut */
-        struct request_blocks blocks;     /* given back by request_fini() */
-        struct chain_spares chain_spares; /* and these */
-        struct log_ratelimit quota_lines, region_lines;
-        struct buffer_stats buffers;
-        uint64_t staging_max;
-        uint64_t wait_ms; /* for room, where a request names no timeout */
-        bool stopping;
-        /* What `client` may see of it. */
-        void (*report)(void *userdata, const struct client *client, enum wire_report what,
-                       FILE *out);
-        void *userdata;
 };
 
 /* What is answered where takes_fds() says no. */
@@ -104,7 +35,7 @@ struct dispatch_env {
 struct chain;
 
 struct client {
-        struct dispatch_env *env;
+        struct tenant *tenant;
         uint64_t id;
         struct quota_holder holds; /* opened, and closed after client_fini(), by the session */
         uint64_t readable_ns;      /* when the message that is dispatched could be read; 0: now */
@@ -152,7 +83,7 @@ static inline const struct quota_user *client_user(const struct client *client)
 }
 
 /* Takes what is opened for the connection. Without memory, -ENOMEM, and client_fini() is due. */
-int client_init(struct client *client, struct dispatch_env *env, const struct quota_holder *holds);
+int client_init(struct client *client, struct tenant *tenant, const struct quota_holder *holds);
 
 /* OK, or what a charge that was refused is answered with. */
 enum wire_status client_charge(struct client *client, enum quota_thing what, uint64_t amount);
@@ -165,10 +96,10 @@ void client_uncharge_request(struct client *client, uint64_t bytes);
 const char *client_refusal(enum wire_status status);
 /* A lease on the chunk: OK and filled in, or what stands against it. */
 enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire_lease *ret);
-/* After leases were given back: what they were charged with. */
-void client_settle_leases(struct client *client);
 /* Ends leases; returns how many of them there were not. */
 uint32_t client_release(struct client *client, const struct wire_lease *leases, unsigned n);
+/* Ends so many of its leases at most, the latest first; returns how many there were. */
+uint32_t client_release_some(struct client *client, uint32_t most);
 
 /* Counts what it has looked up by itself since the last time. */
 void client_count_lookups(struct client *client, uint64_t now_ns);

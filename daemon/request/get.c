@@ -9,7 +9,7 @@
 static bool find_range(struct client *client, const struct wire_get *entry, uint32_t chunk,
                        struct wire_get_result *result, uint32_t *ret_length)
 {
-        uint32_t whole = pool_chunk(client->env->pool, chunk)->length;
+        uint32_t whole = pool_chunk(client->tenant->pool, chunk)->length;
 
         result->chunk_length = whole;
         if (entry->range_offset >= whole || entry->range_length > whole - entry->range_offset)
@@ -30,9 +30,9 @@ static enum wire_status get_mapped(struct client *client, const struct wire_get 
         status = client_lease(client, chunk, &result->lease);
         if (status == WIRE_OK) {
                 result->flags = WIRE_RESULT_LEASED;
-                result->offset = pool_offset(client->env->pool, chunk) + entry->range_offset;
+                result->offset = pool_offset(client->tenant->pool, chunk) + entry->range_offset;
                 result->length = length;
-                client->env->traffic.get_bytes_map += length;
+                client->tenant->traffic.get_bytes_map += length;
         }
         return status;
 }
@@ -46,7 +46,7 @@ static void get_answer(struct batch *b, uint32_t i, enum wire_status status)
 static void get_end(struct slot *s, enum wire_status status)
 {
         if (s->req.chunk != POOL_NONE)
-                cache_unpin(s->batch->request.client->env->cache, s->req.chunk);
+                cache_unpin(s->batch->request.client->tenant->cache, s->req.chunk);
         get_answer(s->batch, slot_index(s), status);
 }
 
@@ -60,7 +60,7 @@ static void on_copied(struct kio_request *copy)
                 return;
         }
         result->length = (uint32_t)copy->length;
-        s->batch->request.client->env->traffic.get_bytes_into += copy->length;
+        s->batch->request.client->tenant->traffic.get_bytes_into += copy->length;
         get_end(s, WIRE_OK);
 }
 
@@ -81,7 +81,7 @@ static void get_done(struct cache_request *req)
                 result->tier = (uint8_t)req->tier;
                 result->chunk_length = req->length;
                 result->length = req->length;
-                client->env->traffic.get_bytes_into += req->length;
+                client->tenant->traffic.get_bytes_into += req->length;
         }
         if (status != WIRE_OK || req->direct) {
                 get_end(s, status);
@@ -109,21 +109,21 @@ static void get_done(struct cache_request *req)
         s->copy = (struct kio_request){
                 .op = KIO_COPY,
                 .class = KIO_CLASS_GET,
-                .src = (char *)pool_at(client->env->pool, req->chunk) + entry->range_offset,
+                .src = (char *)pool_at(client->tenant->pool, req->chunk) + entry->range_offset,
                 .buf = req->memory,
                 .vector = req->pieces,
                 .guard_src = true, /* the target: the client's */
                 .length = length,
                 .complete = on_copied,
         };
-        kio_submit(client->env->io, &s->copy, req->chunk);
+        kio_submit(client->tenant->service->io, &s->copy, req->chunk);
 }
 
 /* What is in memory and to be mapped needs no more than this. */
 static bool get_at_once(struct batch *b, uint32_t i, const struct wire_get *entry)
 {
         struct wire_get_result *result = batch_result(b, i);
-        uint32_t chunk = cache_get_resident(b->request.client->env->cache, b->head.namespace_id,
+        uint32_t chunk = cache_get_resident(b->request.client->tenant->cache, b->head.namespace_id,
                                             &entry->key, batch_hash(b, i), &b->part->places[i]);
 
         if (chunk == POOL_NONE)
@@ -158,5 +158,5 @@ void request_get(struct batch *b, uint32_t i)
         }
         batch_request_init(b, i, &entry->key, get_done);
         req->may_be_direct = into && entry->range_offset == 0 && entry->range_length == 0;
-        cache_get(b->request.client->env->cache, req);
+        cache_get(b->request.client->tenant->cache, req);
 }

@@ -36,7 +36,7 @@ static uint32_t take_number(struct client *client, uint32_t id)
         if (i == CLIENT_MAX_NAMESPACES)
                 for (i = 0; i < CLIENT_MAX_NAMESPACES && client->namespaces[i] != 0; i++)
                         ;
-        if (i == CLIENT_MAX_NAMESPACES || census_ref(client->env->census, id) < 0)
+        if (i == CLIENT_MAX_NAMESPACES || census_ref(client->tenant->service->census, id) < 0)
                 return 0;
         /* What is counted at this number so far is not of the new namespace. */
         if (i < client->n_namespaces)
@@ -73,8 +73,7 @@ static void quota_text(const struct census_use *use, const struct client *client
                 snprintf(ret, WIRE_MAX_TEXT,
                          "tenant \"%s\" has %s, and may have %u (tenants.namespaces): "
                          "%s, or have the limit raised",
-                         quotas_tenant_name(client->env->tenants, client->env->tenant), has,
-                         use->most, remedy);
+                         tenant_name(client->tenant), has, use->most, remedy);
                 break;
         default:
                 snprintf(ret, WIRE_MAX_TEXT,
@@ -91,7 +90,7 @@ static bool may_open(struct request req, const struct wire_namespace *msg,
                      const struct store_namespace *existing)
 {
         struct client *client = req.client;
-        struct census *census = client->env->census;
+        struct census *census = client->tenant->service->census;
         bool attach = msg->hdr.flags & WIRE_F_ATTACH;
         char text[WIRE_MAX_TEXT];
         struct census_use use = { CENSUS_SESSION, client->open_namespaces, CLIENT_MAX_NAMESPACES };
@@ -108,12 +107,12 @@ static bool may_open(struct request req, const struct wire_namespace *msg,
                         return false;
                 }
         } else if (existing ||
-                   census_may_make(census, client->env->store_tenant, client->uid, &use)) {
+                   census_may_make(census, client->tenant->store_tenant, client->uid, &use)) {
                 return true;
         }
         quota_text(&use, client, text);
         if (use.scope != CENSUS_SESSION &&
-            log_ratelimit_pass(&client->env->quota_lines, &held_back))
+            log_ratelimit_pass(&client->tenant->quota_lines, &held_back))
                 log_notice("a new namespace is refused: %s", text);
         request_fail(req, WIRE_QUOTA, text);
         return false;
@@ -139,11 +138,12 @@ static void on_namespace(struct store_namespace_open *store)
                          ns->name, diff);
         }
         if (result == 0 && op->makes) {
-                census_made(client->env->census, client->env->store_tenant, client->uid);
+                census_made(client->tenant->service->census, client->tenant->store_tenant,
+                            client->uid);
                 /* The store finds nothing of a namespace that had this number before; memory may
                  * still hold what could not be written. */
                 if (ns->id <= op->highest_id)
-                        cache_forget_namespace(client->env->cache, ns->id);
+                        cache_forget_namespace(client->tenant->cache, ns->id);
         }
         request_operation_free(req, op, op->charged);
         if (result == 0 && number == 0) {
@@ -153,14 +153,14 @@ static void on_namespace(struct store_namespace_open *store)
         }
         if (result == 0) {
                 if (ns->chunk_bytes)
-                        pool_declare(client->env->pool, ns->chunk_bytes);
+                        pool_declare(client->tenant->pool, ns->chunk_bytes);
                 request_ok_value(req, number, ns->chunk_bytes);
         } else if (result == STORE_MISMATCH) {
                 request_fail(req, WIRE_MISMATCH, text);
         } else if (result == STORE_MISS) {
                 request_fail(req, WIRE_NO_NAMESPACE, "there is no such namespace");
         } else if (result == -ENOSPC) {
-                census_count_refusal(client->env->census, CENSUS_STORE);
+                census_count_refusal(client->tenant->service->census, CENSUS_STORE);
                 request_fail(req, WIRE_QUOTA,
                              "the store has no room for another namespace: an admin can remove "
                              "some (kvcachectl namespace rm)");
@@ -175,7 +175,7 @@ void handshake_namespace(struct request req, const struct wire_namespace *msg)
 {
         struct client *client = req.client;
         const char *name = (const char *)(msg + 1), *fingerprint = name + msg->name_length;
-        struct dispatch_env *env = client->env;
+        struct tenant *tenant = client->tenant;
         const struct store_namespace *existing;
         uint64_t bytes = sizeof(struct namespace_open) + msg->fingerprint_length;
         struct namespace_open *op;
@@ -189,7 +189,8 @@ void handshake_namespace(struct request req, const struct wire_namespace *msg)
                                        "sorted by key, each ended by a newline");
                 return;
         }
-        existing = store_namespace_find(env->store, env->store_tenant, name, msg->name_length);
+        existing = store_namespace_find(tenant->service->store, tenant->store_tenant, name,
+                                        msg->name_length);
         if (!may_open(req, msg, existing))
                 return;
         op = request_operation_new(req, bytes);
@@ -198,9 +199,9 @@ void handshake_namespace(struct request req, const struct wire_namespace *msg)
         op->request = req;
         op->charged = bytes;
         op->makes = !existing;
-        op->highest_id = census_highest_id(env->census);
+        op->highest_id = census_highest_id(tenant->service->census);
         op->store = (struct store_namespace_open){
-                .tenant = env->store_tenant,
+                .tenant = tenant->store_tenant,
                 .name = name,
                 .name_length = msg->name_length,
                 /* Kept: a refusal compares it once more. */
@@ -212,7 +213,7 @@ void handshake_namespace(struct request req, const struct wire_namespace *msg)
                 .complete = on_namespace,
         };
         client->opening++;
-        store_namespace_open(env->store, &op->store);
+        store_namespace_open(tenant->service->store, &op->store);
 }
 
 /* --- the staging area --- */
@@ -220,8 +221,8 @@ void handshake_namespace(struct request req, const struct wire_namespace *msg)
 void handshake_staging(struct request req, const struct wire_staging *msg)
 {
         struct client *client = req.client;
-        struct dispatch_env *env = client->env;
-        uint64_t bytes = msg->bytes ? msg->bytes : env->staging_max;
+        struct tenant *tenant = client->tenant;
+        uint64_t bytes = msg->bytes ? msg->bytes : tenant->service->staging_max;
         enum wire_status status;
         int r;
 
@@ -229,8 +230,8 @@ void handshake_staging(struct request req, const struct wire_staging *msg)
                 request_fail(req, WIRE_INVALID, "this session has its staging area already");
                 return;
         }
-        if (bytes > env->staging_max) {
-                request_fail_value(req, WIRE_TOO_LARGE, 0, env->staging_max,
+        if (bytes > tenant->service->staging_max) {
+                request_fail_value(req, WIRE_TOO_LARGE, 0, tenant->service->staging_max,
                                    "a staging area of that size is over memory.staging");
                 return;
         }
@@ -277,7 +278,9 @@ static void reply_lookup(struct request req, int result)
         struct client *client = req.client;
         _cleanup_(closep) int tally = -1;
         uint64_t bytes = 0;
-        int fd = result == 0 ? lookups_fd(client->env->lookups, client->env->tenant, &bytes) : -1;
+        int fd = result == 0 ? lookups_fd(client->tenant->service->lookups, client->tenant->number,
+                                          &bytes)
+                             : -1;
 
         if (fd >= 0 && client->takes_fds(client, LOOKUP_FDS)) {
                 /* Without memory for it the look-ups go uncounted, which a metric says. */
@@ -310,7 +313,7 @@ void handshake_lookup(struct request req)
         struct lookup_open *op;
         int r;
 
-        if (!client->env->lookups) {
+        if (!client->tenant->service->lookups) {
                 request_fail(req, WIRE_DENIED, "there is no look-up index (memory.lookup_index)");
                 return;
         }
@@ -320,7 +323,7 @@ void handshake_lookup(struct request req)
         *op = (struct lookup_open){ .wait = { .complete = on_lookup }, .request = req };
         list_init(&op->wait.node);
         list_init(&op->wait.owned);
-        r = lookups_ask(client->env->lookups, client->env->tenant, &op->wait);
+        r = lookups_ask(client->tenant->service->lookups, client->tenant->number, &op->wait);
         if (r == LOOKUP_WAIT) {
                 list_append(&client->lookups, &op->wait.owned);
                 return;

@@ -4,6 +4,7 @@
 
 #include "request/chain.h"
 #include "request/buffers.h"
+#include "request/memory.h"
 #include "request/reply.h"
 #include "checked.h"
 #include "request/request.h"

@@ -23,35 +23,22 @@ enum { SLICE = 4096 }; /* chunks of the pool that are looked at before other wor
 /* Those of a tenant that the client may see; TENANT_IDS: of none. */
 static uint16_t tenant_by_name(const struct client *client, const char *text, size_t length)
 {
-        const struct dispatch_env *env = client->env;
+        const struct tenant *tenant = client->tenant;
         char name[WIRE_MAX_TENANT + 1];
         uint16_t number;
 
         if (length == 0)
-                return env->store_tenant;
+                return tenant->store_tenant;
         memcpy(name, text, length);
         name[length] = '\0';
-        if (strcmp(name, quotas_tenant_name(env->tenants, env->tenant)) == 0)
-                return env->store_tenant;
+        if (strcmp(name, tenant_name(tenant)) == 0)
+                return tenant->store_tenant;
         if (!client->admin)
                 return TENANT_IDS;
         if (strcmp(name, "default") == 0)
                 return 0;
-        number = tenant_id_of(env->store, name);
+        number = tenant_id_of(tenant->service->store, name);
         return number ? number : TENANT_IDS;
-}
-
-static const char *tenant_name(const struct dispatch_env *env, uint16_t store_tenant)
-{
-        const char *name;
-
-        for (unsigned i = 0; i < env->n_all; i++)
-                if (env->all[i].store_tenant == store_tenant)
-                        return quotas_tenant_name(env->tenants, i);
-        if (env->n_all == 0 || store_tenant == 0)
-                return "default";
-        name = tenant_id_name(env->store, store_tenant);
-        return name ? name : "";
 }
 
 static bool may_remove(const struct client *client, const struct store_namespace *ns)
@@ -96,8 +83,9 @@ static bool note_id(void *userdata, const struct store_namespace *ns)
 static size_t print_namespace(const struct client *client, const struct store_namespace *ns,
                               bool fingerprint, uint8_t *to)
 {
-        const struct census *census = client->env->census;
-        const char *tenant = tenant_name(client->env, ns->tenant);
+        const struct census *census = client->tenant->service->census;
+        const char *known = tenant_name_in_store(client->tenant->service, ns->tenant),
+                   *tenant = known ? known : "";
         size_t name_length = strlen(ns->name), tenant_length = strlen(tenant),
                text = strlen(ns->fingerprint), shown = fingerprint ? text : 0,
                used = sizeof(struct wire_namespace_info) + name_length + tenant_length + shown,
@@ -138,12 +126,12 @@ void admin_namespaces(struct request req, const struct wire_namespaces *msg)
                 uint8_t infos[WIRE_MAX_MESSAGE - sizeof(struct wire_reply)];
         } out;
         const char *name = (const char *)(msg + 1);
-        const struct store *store = client->env->store;
-        uint16_t tenant = tenant_by_name(client, name + msg->name_length, msg->tenant_length);
+        const struct store *store = client->tenant->service->store;
+        uint16_t store_tenant = tenant_by_name(client, name + msg->name_length, msg->tenant_length);
         struct page page = {
                 .client = client,
                 .after = msg->cursor,
-                .only = client->admin && msg->tenant_length == 0 ? -1 : tenant,
+                .only = client->admin && msg->tenant_length == 0 ? -1 : store_tenant,
                 .max = msg->max,
         };
         const struct store_namespace *ns = NULL;
@@ -158,8 +146,8 @@ void admin_namespaces(struct request req, const struct wire_namespaces *msg)
         }
         client_uncharge_request(client, sizeof(out));
         if (msg->name_length > 0) {
-                if (tenant != TENANT_IDS)
-                        ns = store_namespace_find(store, tenant, name, msg->name_length);
+                if (store_tenant != TENANT_IDS)
+                        ns = store_namespace_find(store, store_tenant, name, msg->name_length);
                 if (!ns) {
                         request_fail(req, WIRE_NO_NAMESPACE, "there is no such namespace");
                         return;
@@ -187,7 +175,7 @@ struct removal {
         struct store_namespace_remove store;
         struct kio_request next_slice;
         struct request request;
-        struct dispatch_env *of; /* of the namespace's tenant; NULL: it is not configured */
+        struct tenant *of; /* of the namespace's tenant; NULL: it is not configured */
         uint32_t id;
         uint32_t chunk; /* of the pool, where the search goes on */
         uint64_t dropped, found;
@@ -216,7 +204,7 @@ static void refuse_not_empty(struct removal *op, uint64_t chunks)
 static bool refuse_open(struct removal *op)
 {
         const struct client *client = op->request.client;
-        unsigned others = census_sessions(client->env->census, op->id) -
+        unsigned others = census_sessions(client->tenant->service->census, op->id) -
                           (client_namespace_number(client, op->id) != 0);
         char text[160];
 
@@ -237,7 +225,7 @@ static bool refuse_open(struct removal *op)
 static void forget(struct removal *op)
 {
         client_forget_namespace(op->request.client, op->id);
-        census_removed(op->request.client->env->census, op->id);
+        census_removed(op->request.client->tenant->service->census, op->id);
 }
 
 static void on_removed(struct store_namespace_remove *store)
@@ -256,7 +244,7 @@ static void on_removed(struct store_namespace_remove *store)
                 refuse(op, WIRE_NO_NAMESPACE, 0, 0, "there is no such namespace");
                 return;
         case STORE_BUSY:
-                ns = store_namespace_get(op->request.client->env->store, op->id);
+                ns = store_namespace_get(op->request.client->tenant->service->store, op->id);
                 if (ns && ns->chunks > 0)
                         refuse_not_empty(op, ns->chunks);
                 else
@@ -264,7 +252,7 @@ static void on_removed(struct store_namespace_remove *store)
                                "puts into the namespace, or opens of it, are under way: try again");
                 return;
         default:
-                if (!store_namespace_get(op->request.client->env->store, op->id))
+                if (!store_namespace_get(op->request.client->tenant->service->store, op->id))
                         forget(op);
                 snprintf(text, sizeof(text),
                          "the removal could not be written, and the namespace may be back after a "
@@ -279,7 +267,7 @@ static void remove_now(struct removal *op)
         if (refuse_open(op))
                 return;
         op->store = (struct store_namespace_remove){ .id = op->id, .complete = on_removed };
-        store_namespace_remove(op->request.client->env->store, &op->store);
+        store_namespace_remove(op->request.client->tenant->service->store, &op->store);
 }
 
 static void on_removal_purged(struct store_purge *purge)
@@ -325,7 +313,7 @@ static void search_pool(struct removal *op)
                                                        .call = do_nothing,
                                                        .complete = on_slice };
                 list_init(&op->next_slice.node);
-                kio_submit(op->request.client->env->io, &op->next_slice, 0);
+                kio_submit(op->request.client->tenant->service->io, &op->next_slice, 0);
                 return;
         }
         if (op->found > 0)
@@ -343,27 +331,18 @@ static unsigned count_volumes(const struct store *store)
         return n;
 }
 
-static struct dispatch_env *env_of(struct dispatch_env *env, uint16_t store_tenant)
-{
-        if (env->store_tenant == store_tenant)
-                return env;
-        for (unsigned i = 0; i < env->n_all; i++)
-                if (env->all[i].store_tenant == store_tenant)
-                        return &env->all[i];
-        return NULL;
-}
-
 void admin_namespace_remove(struct request req, const struct wire_namespace_remove *msg)
 {
         struct client *client = req.client;
         const char *name = (const char *)(msg + 1);
-        struct dispatch_env *env = client->env;
-        uint16_t tenant = tenant_by_name(client, name + msg->name_length, msg->tenant_length);
+        struct tenant *tenant = client->tenant;
+        uint16_t store_tenant = tenant_by_name(client, name + msg->name_length, msg->tenant_length);
         const struct store_namespace *ns = NULL;
         struct removal *op;
 
-        if (tenant != TENANT_IDS)
-                ns = store_namespace_find(env->store, tenant, name, msg->name_length);
+        if (store_tenant != TENANT_IDS)
+                ns = store_namespace_find(tenant->service->store, store_tenant, name,
+                                          msg->name_length);
         if (!ns) {
                 request_fail(req, WIRE_NO_NAMESPACE, "there is no such namespace");
                 return;
@@ -373,7 +352,7 @@ void admin_namespace_remove(struct request req, const struct wire_namespace_remo
                              "only the user who made a namespace, or an admin, removes it");
                 return;
         }
-        if (env->stopping) {
+        if (tenant->service->stopping) {
                 request_fail(req, WIRE_SHUTDOWN, "the daemon is stopping");
                 return;
         }
@@ -381,7 +360,7 @@ void admin_namespace_remove(struct request req, const struct wire_namespace_remo
         if (!op)
                 return;
         op->request = req;
-        op->of = env_of(env, tenant);
+        op->of = tenant_in_store(tenant->service, store_tenant);
         op->id = ns->id;
         if (refuse_open(op))
                 return;
@@ -391,13 +370,13 @@ void admin_namespace_remove(struct request req, const struct wire_namespace_remo
                 if (op->of)
                         cache_purge(op->of->cache, &op->purge);
                 else
-                        store_purge(env->store, &op->purge);
+                        store_purge(tenant->service->store, &op->purge);
                 return;
         }
-        ns = store_namespace_get(env->store, op->id);
+        ns = store_namespace_get(tenant->service->store, op->id);
         if (ns->chunks > 0)
                 refuse_not_empty(op, ns->chunks);
-        else if (store_volumes_up(env->store) < count_volumes(env->store))
+        else if (store_volumes_up(tenant->service->store) < count_volumes(tenant->service->store))
                 refuse(op, WIRE_BUSY, 0, 0,
                        "a volume of the store is suspended or bypassed, and may hold chunks of the "
                        "namespace: resume it, or purge the namespace as well (--purge)");

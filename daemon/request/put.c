@@ -12,15 +12,15 @@ static void put_done(struct cache_request *req)
 
         b->part->places[slot_index(s)] = req->place;
         if (req->chunk != POOL_NONE) {
-                result->length = pool_chunk(client->env->pool, req->chunk)->length;
+                result->length = pool_chunk(client->tenant->pool, req->chunk)->length;
                 /* A lease that cannot be had does not make the put fail: the flag says which there
                  * is. */
                 if ((b->head.hdr.flags & WIRE_F_LEASE) && !client->gone &&
                     client_lease(client, req->chunk, &result->lease) == WIRE_OK) {
                         result->flags = WIRE_RESULT_LEASED;
-                        result->offset = pool_offset(client->env->pool, req->chunk);
+                        result->offset = pool_offset(client->tenant->pool, req->chunk);
                 }
-                cache_unpin(client->env->cache, req->chunk);
+                cache_unpin(client->tenant->cache, req->chunk);
         }
         result->status = (uint16_t)status;
         batch_key_end(b, status);
@@ -45,5 +45,5 @@ void request_put(struct batch *b, uint32_t i)
         s->req.may_be_direct = !(b->head.hdr.flags & WIRE_F_LEASE);
         s->req.parent =
                 i > 0 ? ((const struct wire_put *)batch_entry(b, i - 1))->key : b->head.parent;
-        cache_put(client->env->cache, &s->req);
+        cache_put(client->tenant->cache, &s->req);
 }

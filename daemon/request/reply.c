@@ -17,7 +17,7 @@ static void answer(const struct request *req, struct wire_reply *reply, size_t b
         reply->hdr = (struct wire_hdr){ .len = (uint32_t)bytes,
                                         .op = req->header.op | WIRE_REPLY,
                                         .tag = req->header.tag };
-        histogram_add(&client->env->traffic.latency[req->header.op],
+        histogram_add(&client->tenant->traffic.latency[req->header.op],
                       clock_mono_ns() - req->received_ns);
         assert(client->inflight > 0);
         client->inflight--;

@@ -15,7 +15,7 @@
 static void look_up(struct batch *b, uint32_t i)
 {
         const struct key *key = batch_entry(b, i);
-        struct cache *cache = b->request.client->env->cache;
+        struct cache *cache = b->request.client->tenant->cache;
         uint32_t ns = b->head.namespace_id;
         uint64_t hash = batch_hash(b, i);
         struct store_chunk info;
@@ -70,8 +70,9 @@ static void look_up(struct batch *b, uint32_t i)
                         stat->crc32c = info.crc;
                         stat->created_ms = info.created_ms;
                         if (place.chunk != POOL_NONE)
-                                stat->leases = pool_chunk(b->request.client->env->pool, place.chunk)
-                                                       ->leases;
+                                stat->leases =
+                                        pool_chunk(b->request.client->tenant->pool, place.chunk)
+                                                ->leases;
                 }
                 stat->status = (uint16_t)status;
                 break;
@@ -93,13 +94,13 @@ static void request_batch(struct request req, const struct wire_batch *msg)
         enum wire_status status;
         struct batch *b;
 
-        client->env->traffic.keys[op] += msg->count;
+        client->tenant->traffic.keys[op] += msg->count;
         if (msg->count > 0 && ns == 0) {
                 request_fail_value(req, WIRE_NO_NAMESPACE, stale, 0,
                                    "this session has not opened that namespace");
                 return;
         }
-        if (msg->count > 0 && op == WIRE_PUT && client->env->stopping) {
+        if (msg->count > 0 && op == WIRE_PUT && client->tenant->service->stopping) {
                 request_fail_value(req, WIRE_SHUTDOWN, stale, 0, "the daemon is stopping");
                 return;
         }
@@ -137,7 +138,7 @@ static void hash_keys(struct batch *b, uint32_t first)
 {
         for (uint32_t i = first; i < first + BATCH_FETCH_KEYS && i < b->head.count; i++)
                 b->hashes[i % ARRAY_SIZE(b->hashes)] =
-                        cache_hash(b->request.client->env->cache, b->head.namespace_id,
+                        cache_hash(b->request.client->tenant->cache, b->head.namespace_id,
                                    batch_entry(b, i)); /* every entry begins with its key */
 }
 
@@ -146,7 +147,7 @@ static void fetch_keys(const struct batch *b, uint32_t first, unsigned step)
         bool of_store = b->head.hdr.op != WIRE_GET; /* what is not in memory takes long enough */
 
         for (uint32_t i = first; i < first + BATCH_FETCH_KEYS && i < b->head.count; i++)
-                cache_warm(b->request.client->env->cache, batch_hash(b, i), of_store, step);
+                cache_warm(b->request.client->tenant->cache, batch_hash(b, i), of_store, step);
 }
 
 /* Before each key: a few keys ahead all are hashed, and their memory is fetched together. */
@@ -233,7 +234,7 @@ void request_dispatch(struct client *client, const void *msg, int *fds)
         };
 
         client->inflight++;
-        client->env->traffic.requests[hdr->op]++;
+        client->tenant->traffic.requests[hdr->op]++;
         switch (hdr->op) {
         case WIRE_PING:
                 request_ping(req, msg);

@@ -22,7 +22,5 @@ void request_dispatch(struct client *client, const void *msg, int *fds);
 /* Starts up to REQUEST_KEYS_PER_ITERATION keys of what was dispatched; of a client that is gone,
  * none. True if all are started. */
 bool request_run(struct client *client);
-/* No batch is under way. */
-void request_fini(struct dispatch_env *env);
 /* Has it so little to start that others need not be served before it? */
 bool request_is_small(const struct client *client);

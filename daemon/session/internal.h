@@ -106,7 +106,7 @@ void sessions_chain_opened(struct sessions *all);
 void sessions_settle_fds(struct sessions *all);
 
 /* Its first state, for any peer: reads from now on. Frees it without memory. */
-void session_begin(struct session *s, struct dispatch_env *env, const struct quota_holder *holds,
+void session_begin(struct session *s, struct tenant *tenant, const struct quota_holder *holds,
                    bool admin);
 /* True if it has more to start. Frees it when it is over. */
 bool session_iterate(struct session *s);

@@ -219,13 +219,13 @@ static bool close_socket(struct session *s)
 
         (void)shutdown(s->fd, SHUT_RDWR); /* nothing more comes */
         session_settle_fds(s);
-        if (s->unread_fds > 0 && !s->client.env->stopping) {
+        if (s->unread_fds > 0 && !s->client.tenant->service->stopping) {
                 session_wait_for_fds(s);
                 return false;
         }
         if (discard_incoming(s))
                 return true;
-        if (!may_take_fds(s) && !s->client.env->stopping) {
+        if (!may_take_fds(s) && !s->client.tenant->service->stopping) {
                 all->n_unclosed += !s->unclosed;
                 s->unclosed = true;
                 return false;
@@ -382,7 +382,7 @@ static bool session_takes_fds(struct client *client, unsigned n)
                 session_settle_fds(s);
         if (s->fd_replies >= UNREAD_FDS_MAX)
                 return false;
-        quotas_get_user_limits(client->env->tenants, &limits);
+        quotas_get_user_limits(client->tenant->service->quotas, &limits);
         return reserve_fds(s, n,
                            limits.most[QUOTA_UNREAD_FDS] == QUOTA_NO_LIMIT
                                    ? 0
@@ -422,15 +422,15 @@ static uint64_t received_ns(const struct session *s)
 
 static void hello(struct session *s, const struct wire_hello *msg)
 {
-        struct dispatch_env *env = s->client.env;
+        struct tenant *tenant = s->client.tenant;
         struct {
                 struct wire_reply reply;
                 struct wire_hello_result result;
         } out;
-        int fds[HELLO_FDS] = { pool_fd(env->pool), s->sessions->params.liveness_fd };
+        int fds[HELLO_FDS] = { pool_fd(tenant->pool), s->sessions->params.liveness_fd };
 
         s->client.inflight++;
-        env->traffic.requests[WIRE_HELLO]++;
+        tenant->traffic.requests[WIRE_HELLO]++;
         memcpy(s->name, msg->client, WIRE_CLIENT_NAME);
         if (msg->version_min > WIRE_VERSION_MAX || msg->version_max < WIRE_VERSION_MIN) {
                 char text[160];
@@ -448,11 +448,13 @@ static void hello(struct session *s, const struct wire_hello *msg)
                 .max_keys = WIRE_MAX_KEYS,
                 .max_inflight = WIRE_MAX_INFLIGHT,
                 .max_message = WIRE_MAX_MESSAGE,
-                .pool_bytes = pool_bytes(env->pool),
-                .max_chunk = MIN(pool_slab_bytes(env->pool), store_max_chunk(env->store)),
-                .staging_max = env->staging_max,
-                .features = WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES |
-                            (env->lookups ? WIRE_FEATURE_LOOKUP | WIRE_FEATURE_TALLY : 0),
+                .pool_bytes = pool_bytes(tenant->pool),
+                .max_chunk =
+                        MIN(pool_slab_bytes(tenant->pool), store_max_chunk(tenant->service->store)),
+                .staging_max = tenant->service->staging_max,
+                .features =
+                        WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES |
+                        (tenant->service->lookups ? WIRE_FEATURE_LOOKUP | WIRE_FEATURE_TALLY : 0),
         };
         memcpy(out.result.instance, s->sessions->params.instance, WIRE_INSTANCE_BYTES);
         out.reply = (struct wire_reply){
@@ -462,7 +464,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
         event_del(s->deadline);
         s->state = SESSION_OPEN;
         s->client.inflight--;
-        histogram_add(&env->traffic.latency[WIRE_HELLO], clock_mono_ns() - received_ns(s));
+        histogram_add(&tenant->traffic.latency[WIRE_HELLO], clock_mono_ns() - received_ns(s));
         session_send(&s->client, &out, sizeof(out), fds, HELLO_FDS);
         session_say(s, LOG_LEVEL_DEBUG, "session opened");
 }
@@ -542,7 +544,7 @@ static bool may_read(const struct session *s)
                (s->state == SESSION_OPEN || s->state == SESSION_HANDSHAKE) &&
                s->client.inflight < WIRE_MAX_INFLIGHT &&
                s->client.keys_inflight < CLIENT_MAX_KEYS && list_empty(&s->out) && !s->deferred &&
-               list_empty(&s->client.unstarted) && !s->client.env->stopping;
+               list_empty(&s->client.unstarted) && !s->client.tenant->service->stopping;
 }
 
 static void read_messages(struct session *s)
@@ -630,7 +632,7 @@ static void on_readable(evutil_socket_t fd, short what, void *userdata)
 
 /* --- its life --- */
 
-void session_begin(struct session *s, struct dispatch_env *env, const struct quota_holder *holds,
+void session_begin(struct session *s, struct tenant *tenant, const struct quota_holder *holds,
                    bool admin)
 {
         struct sessions *all = s->sessions;
@@ -638,7 +640,7 @@ void session_begin(struct session *s, struct dispatch_env *env, const struct quo
         uint64_t id = s->client.id;
         int r;
 
-        r = client_init(&s->client, env, holds);
+        r = client_init(&s->client, tenant, holds);
         s->client.id = id;
         s->client.uid = s->peer.uid;
         s->client.admin = admin;
@@ -678,7 +680,7 @@ bool session_iterate(struct session *s)
         bool idle = started && s->client.inflight == 0 && !s->deferred;
 
         if (idle) {
-                if (s->client.env->stopping && list_empty(&s->out))
+                if (s->client.tenant->service->stopping && list_empty(&s->out))
                         session_end(s, &all->stats.ended_shutdown, NULL);
                 if (s->state == SESSION_ENDED && s->client.leases.count == 0) {
                         (void)discard_incoming(s);

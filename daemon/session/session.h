@@ -15,7 +15,7 @@ struct sessions;
 
 struct sessions_params {
         struct event_base *base;
-        struct dispatch_env *env; /* of each tenant, by its number */
+        struct service *service;
         int liveness_fd; /* handed out in HELLO: locked and registered as long as this process's I/O
                             lasts */
         uint8_t instance[WIRE_INSTANCE_BYTES];
@@ -52,7 +52,8 @@ void sessions_woken(struct sessions *s);
 unsigned sessions_disposing(const struct sessions *s);
 /* Has something happened to a session since its turn? */
 bool sessions_active(const struct sessions *s);
-/* With env.stopping set: no more is read, and each session ends when what it has asked is answered.
+/* With service.stopping set: no more is read, and each session ends when what it has asked is
+ * answered.
  */
 void sessions_drain(struct sessions *s);
 /* Is anything not answered yet? */

@@ -157,7 +157,7 @@ int sessions_new(struct sessions **ret, const struct sessions_params *params)
         s->closed_fd = epoll_create1(EPOLL_CLOEXEC);
         if (s->closed_fd < 0)
                 return -errno;
-        if (fd_closer_new(&s->fd_closer, params->env->io, on_disposed, s) < 0)
+        if (fd_closer_new(&s->fd_closer, params->service->io, on_disposed, s) < 0)
                 return -ENOMEM;
         s->closed = event_new(params->base, s->closed_fd, EV_READ | EV_PERSIST, on_closed, s);
         s->tick = evtimer_new(params->base, on_tick, s);
@@ -185,8 +185,7 @@ struct sessions *sessions_free(struct sessions *s)
 
 void sessions_accept_take_fd(struct sessions *all, int fd)
 {
-        struct quotas *tenants = all->params.env->tenants;
-        struct dispatch_env *env;
+        struct service *service = all->params.service;
         struct quota_holder holds;
         struct session *s;
         unsigned tenant;
@@ -204,15 +203,15 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
         s->client.id = ++all->next_id;
         strcpy(s->name, "?");
         if (peer_from_socket(fd, &s->peer) < 0 ||
-            quotas_identify(tenants, &s->peer, &tenant, &admin) != 0) {
+            quotas_identify(service->quotas, &s->peer, &tenant, &admin) != 0) {
                 all->stats.refused_credentials++;
                 session_say(s, LOG_LEVEL_WARNING,
                             "this user may not connect (access.users, access.groups, tenants): "
                             "refused");
                 goto refuse;
         }
-        env = &all->params.env[tenant];
-        r = env->stopping ? QUOTA_FULL : quota_holder_open(&holds, tenants, tenant, s->peer.uid);
+        r = service->stopping ? QUOTA_FULL
+                              : quota_holder_open(&holds, service->quotas, tenant, s->peer.uid);
         if (r != 0) {
                 all->stats.refused_limit++;
                 session_say(s, LOG_LEVEL_WARNING,
@@ -225,7 +224,7 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
                 goto refuse;
         }
         holds.admin = admin;
-        session_begin(s, env, &holds, admin);
+        session_begin(s, &service->tenants[tenant], &holds, admin);
         return;
 refuse:
         close(fd);

@@ -28,7 +28,7 @@ struct level {
         uint64_t used[QUOTA_THINGS];
 };
 
-struct tenant {
+struct quota_tenant {
         char *name;
         struct ids users, groups;
         struct level level;
@@ -42,7 +42,7 @@ struct quota_user {
 };
 
 struct quotas {
-        struct tenant list[TENANTS_MAX];
+        struct quota_tenant list[TENANTS_MAX];
         unsigned n;
         struct ids admin_users, admin_groups;
         struct level all;
@@ -119,7 +119,7 @@ int quotas_new(struct quotas **ret, const struct quota_params *params, unsigned 
                 return r;
         for (t->n = 0; t->n < n; t->n++) {
                 const struct quota_access *access = &params[t->n].access;
-                struct tenant *tenant = &t->list[t->n];
+                struct quota_tenant *tenant = &t->list[t->n];
 
                 tenant->level.most = params[t->n].limits;
                 tenant->name = strdup(params[t->n].name);
@@ -196,7 +196,7 @@ static bool is_among(const struct ids *users, const struct ids *groups, const st
 int quotas_identify(const struct quotas *t, const struct peer *p, unsigned *ret_tenant,
                     bool *ret_admin)
 {
-        const struct tenant *last = &t->list[TENANT_DEFAULT];
+        const struct quota_tenant *last = &t->list[TENANT_DEFAULT];
         bool nobody = p->uid == UID_NOBODY && geteuid() != UID_NOBODY;
         bool anyone = last->users.n == 0 && last->groups.n == 0 && !nobody;
         bool own = p->uid == geteuid() &&
@@ -287,7 +287,7 @@ void quota_charge_anyway(struct quota_holder *h, enum quota_thing what, uint64_t
 int quota_charge(struct quota_holder *h, enum quota_thing what, uint64_t amount)
 {
         struct quotas *t = h->tenants;
-        struct tenant *tenant = &t->list[h->tenant];
+        struct quota_tenant *tenant = &t->list[h->tenant];
         int r = 0;
 
         if (!fits(h->user->used[what], amount, t->user_limits.most[what]))
@@ -395,7 +395,7 @@ const char *quotas_tenant_name(const struct quotas *t, unsigned tenant)
 
 void quotas_get_usage(const struct quotas *t, unsigned tenant, struct quota_usage *ret)
 {
-        const struct tenant *of = &t->list[tenant];
+        const struct quota_tenant *of = &t->list[tenant];
 
         assert(tenant < t->n);
         *ret = (struct quota_usage){ 0 };

@@ -33,6 +33,7 @@
 #include "lookup/index.h"
 #include "lookup.h"
 #include "io/liveness.h"
+#include "request/memory.h"
 #include "session/session.h"
 #include "tiers.h"
 
@@ -53,9 +54,10 @@ static struct {
         struct event_base *base;
         struct liveness liveness;
         struct leases *leases;
-        struct quotas *tenants;
+        struct quotas *quotas;
         struct census *census;
-        struct dispatch_env env;
+        struct service service;
+        struct tenant tenant;
         struct sessions *sessions;
 } d;
 static int clients[CLIENTS];
@@ -82,8 +84,8 @@ static void turn(void)
         sessions_iterate(d.sessions);
         cache_iterate(t.cache, clock_mono_ns());
         store_iterate(t.store);
-        if (d.env.lookups)
-                lookups_iterate(d.env.lookups, clock_mono_ns(), 0);
+        if (d.service.lookups)
+                lookups_iterate(d.service.lookups, clock_mono_ns(), 0);
         kio_flush(t.io);
 }
 
@@ -140,12 +142,12 @@ static void make_lookups(void)
         unsigned turns = 0;
 
         list_init(&wait.node);
-        (void)lookups_ask(d.env.lookups, 0, &wait);
+        (void)lookups_ask(d.service.lookups, 0, &wait);
         do {
                 assert(turns++ < TURNS);
                 inline_clock_advance_ms(1); /* one that failed is tried again in a second */
                 turn();
-                lookups_get_stats(d.env.lookups, &stats);
+                lookups_get_stats(d.service.lookups, &stats);
         } while (stats.tables == 0 || stats.building > 0);
 }
 
@@ -154,7 +156,7 @@ static void check_lookups(void)
         struct key_secret secret;
         struct lookup_view view;
         uint64_t bytes;
-        int fd = lookups_fd(d.env.lookups, 0, &bytes);
+        int fd = lookups_fd(d.service.lookups, 0, &bytes);
         void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
 
         assert(fd >= 0 && map != MAP_FAILED);
@@ -175,7 +177,7 @@ static void start(void)
         struct quota_params only = { .name = "default" };
         struct quota_access admins = { 0 };
         struct quota_limits all, none = { 0 };
-        struct sessions_params params = { .env = &d.env, .handshake_ms = 60000 };
+        struct sessions_params params = { .service = &d.service, .handshake_ms = 60000 };
         char error[256];
         struct stat st;
         int r;
@@ -199,23 +201,30 @@ static void start(void)
                 &d.leases, t.pool, 256,
                 &(struct lease_limits){ .count = 64, .bytes = 2 * MIB, .bytes_all = 4 * MIB });
         assert(r == 0);
-        r = quotas_new(&d.tenants, &only, 1, &admins, &all, &none, error);
+        r = quotas_new(&d.quotas, &only, 1, &admins, &all, &none, error);
         assert(r == 0);
         r = census_new(&d.census, t.store, UINT16_MAX);
         assert(r == 0);
-        d.env = (struct dispatch_env){
+        d.tenant = (struct tenant){
+                .service = &d.service,
                 .cache = t.cache,
                 .pool = t.pool,
                 .leases = d.leases,
+        };
+        r = request_init(&d.tenant);
+        assert(r == 0);
+        d.service = (struct service){
+                .tenants = &d.tenant,
+                .n_tenants = 1,
                 .store = t.store,
                 .io = t.io,
-                .tenants = d.tenants,
+                .quotas = d.quotas,
                 .census = d.census,
                 .staging_max = 4 * MIB,
                 .wait_ms = 20,
                 .report = report,
         };
-        r = lookups_new(&d.env.lookups,
+        r = lookups_new(&d.service.lookups,
                         &(struct lookups_params){
                                 .store = t.store,
                                 .io = t.io,
@@ -242,8 +251,8 @@ static void start(void)
 /* The store's folder is in memory, and would stay there. */
 static void clean_up(void)
 {
-        lookups_stop(d.env.lookups);
-        d.env.lookups = lookups_free(d.env.lookups);
+        lookups_stop(d.service.lookups);
+        d.service.lookups = lookups_free(d.service.lookups);
         tiers_remove(&t);
 }
 
@@ -619,7 +628,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         resume_store();
         make_lookups();
         check_lookups();
-        quotas_get_usage(d.tenants, TENANT_DEFAULT, &usage);
+        quotas_get_usage(d.quotas, TENANT_DEFAULT, &usage);
         for (unsigned i = 0; i < QUOTA_THINGS; i++)
                 assert(usage.used[i] == 0);
         pool_get_stats(t.pool, &pool);

@@ -27,6 +27,7 @@
 #include "cleanup.h"
 #include "fdpass.h"
 #include "io/liveness.h"
+#include "request/memory.h"
 #include "session/session.h"
 #include "tiers.h"
 
@@ -38,9 +39,10 @@ static struct {
         struct event *done, *wait, *guard;
         struct liveness liveness;
         struct leases *leases;
-        struct quotas *tenants;
+        struct quotas *quotas;
         struct census *census;
-        struct dispatch_env env;
+        struct service service;
+        struct tenant tenant;
         struct sessions *sessions;
         unsigned fds;
 } d;
@@ -95,7 +97,7 @@ static uint64_t used(enum quota_thing what)
 {
         struct quota_usage usage;
 
-        quotas_get_usage(d.tenants, TENANT_DEFAULT, &usage);
+        quotas_get_usage(d.quotas, TENANT_DEFAULT, &usage);
         return usage.used[what];
 }
 
@@ -141,7 +143,7 @@ static int setup(void **state)
 {
         struct quota_params only = { .name = "default" };
         struct quota_access admins = { 0 };
-        struct sessions_params params = { .env = &d.env, .handshake_ms = 60000 };
+        struct sessions_params params = { .service = &d.service, .handshake_ms = 60000 };
         char error[256];
 
         struct quota_limits all, none = { 0 };
@@ -166,15 +168,21 @@ static int setup(void **state)
                                                             .bytes = 4 * MIB,
                                                             .bytes_all = 8 * MIB }),
                          0);
-        assert_int_equal(quotas_new(&d.tenants, &only, 1, &admins, &all, &none, error), 0);
+        assert_int_equal(quotas_new(&d.quotas, &only, 1, &admins, &all, &none, error), 0);
         assert_int_equal(census_new(&d.census, t.store, UINT16_MAX), 0);
-        d.env = (struct dispatch_env){
+        d.tenant = (struct tenant){
+                .service = &d.service,
                 .cache = t.cache,
                 .pool = t.pool,
                 .leases = d.leases,
+        };
+        assert_int_equal(request_init(&d.tenant), 0);
+        d.service = (struct service){
+                .tenants = &d.tenant,
+                .n_tenants = 1,
                 .store = t.store,
                 .io = t.io,
-                .tenants = d.tenants,
+                .quotas = d.quotas,
                 .census = d.census,
                 .staging_max = 64 * MIB,
                 .wait_ms = 60000,
@@ -198,7 +206,7 @@ static int teardown(void **state)
         while (!sessions_empty(d.sessions) || cache_pending(t.cache) > 0 || kio_pending(t.io) > 0 ||
                store_pending(t.store) > 0)
                 turn(!sessions_empty(d.sessions) || kio_pending(t.io) > 0);
-        quotas_get_usage(d.tenants, TENANT_DEFAULT, &usage);
+        quotas_get_usage(d.quotas, TENANT_DEFAULT, &usage);
         pool_get_stats(t.pool, &pool);
         for (unsigned i = 0; i < QUOTA_THINGS; i++)
                 assert_int_equal(usage.used[i], 0);
@@ -206,10 +214,11 @@ static int teardown(void **state)
         assert_int_equal(pool.pinned_bytes, 0);
         assert_int_equal(pool.leased_bytes, 0);
         sessions_free(d.sessions);
-        request_fini(&d.env);
+        request_fini(&d.tenant);
+        tally_fini(&d.tenant.tally);
         leases_free(d.leases);
         census_free(d.census);
-        quotas_free(d.tenants);
+        quotas_free(d.quotas);
         liveness_close(&d.liveness);
         event_free(d.done);
         event_free(d.wait);
@@ -868,8 +877,8 @@ static void set_limit(enum quota_thing what, uint64_t tenant, uint64_t user, uin
         limits[0].most[what] = tenant;
         limits[1].most[what] = user;
         limits[2].most[what] = all;
-        quotas_set_limits(d.tenants, TENANT_DEFAULT, &limits[0]);
-        quotas_set_common_limits(d.tenants, &limits[2], &limits[1]);
+        quotas_set_limits(d.quotas, TENANT_DEFAULT, &limits[0]);
+        quotas_set_common_limits(d.quotas, &limits[2], &limits[1]);
 }
 
 static void test_R10_too_many_keys_are_busy_for_all_and_over_quota_for_one(void **state)
@@ -979,8 +988,8 @@ static void a_hello_is_counted_and_timed_as_every_request(void **state)
         struct peer_end a;
 
         hello(&a);
-        assert_int_equal(d.env.traffic.latency[WIRE_HELLO].count, 1);
-        assert_int_equal(d.env.traffic.requests[WIRE_HELLO], 1);
+        assert_int_equal(d.tenant.traffic.latency[WIRE_HELLO].count, 1);
+        assert_int_equal(d.tenant.traffic.requests[WIRE_HELLO], 1);
         hang_up(&a);
 }
 
@@ -1028,7 +1037,7 @@ static void when_stopping_what_was_asked_is_answered_and_sessions_end(void **sta
         while (fault_hits() == 0)
                 turn(false);
 
-        d.env.stopping = true;
+        d.service.stopping = true;
         sessions_drain(d.sessions);
         cache_stop(t.cache);
         ping(&busy); /* comes too late */
@@ -1130,7 +1139,7 @@ static unsigned ask_for_tally(struct peer_end *c, int *ret_tally)
         send_raw(c, &msg, sizeof(msg));
         while ((n = fdpass_recv(c->fd, in.bytes, WIRE_MAX_MESSAGE, fds, &n_fds)) == -EAGAIN) {
                 turn(false);
-                (void)lookups_iterate(d.env.lookups, clock_mono_ns(), LOOKUPS_SLICE_NS);
+                (void)lookups_iterate(d.service.lookups, clock_mono_ns(), LOOKUPS_SLICE_NS);
         }
         assert_int_equal(n, sizeof(struct wire_reply));
         assert_int_equal(in.reply.status, WIRE_OK);
@@ -1146,7 +1155,7 @@ static unsigned ask_for_tally(struct peer_end *c, int *ret_tally)
 static struct tally_keys own_lookups(void)
 {
         sessions_count_lookups(d.sessions);
-        return d.env.tally.all[TALLY_OWN_LOOKUPS];
+        return d.tenant.tally.all[TALLY_OWN_LOOKUPS];
 }
 
 /* Of each session by its own namespaces, at each reading and at the end, whoever ends it. */
@@ -1157,7 +1166,7 @@ static void what_clients_count_is_read_until_their_session_ends(void **state)
         struct peer_end c[2];
         int fd = -1;
 
-        d.env.lookups = lookups_open();
+        d.service.lookups = lookups_open();
         for (unsigned i = 0; i < 2; i++) {
                 greet(&c[i]);
                 assert_int_equal(ask_for_tally(&c[i], &fd), 2);
@@ -1179,7 +1188,7 @@ static void what_clients_count_is_read_until_their_session_ends(void **state)
         counts[0][c[0].ns - 1].found += 100;
         hang_up(&c[0]);
         turns();
-        assert_int_equal(d.env.tally.all[TALLY_OWN_LOOKUPS].found, 115);
+        assert_int_equal(d.tenant.tally.all[TALLY_OWN_LOOKUPS].found, 115);
         assert_int_equal(own_lookups().found, 115);
         assert_int_equal(sessions().counted, 1);
 
@@ -1188,17 +1197,17 @@ static void what_clients_count_is_read_until_their_session_ends(void **state)
         send_raw(&c[1], "?", 1);
         assert_ended(&c[1]);
         turns();
-        assert_int_equal(d.env.tally.all[TALLY_OWN_LOOKUPS].missing, 8);
+        assert_int_equal(d.tenant.tally.all[TALLY_OWN_LOOKUPS].missing, 8);
         hang_up(&c[1]);
         turns();
         assert_int_equal(own_lookups().found, 115);
         assert_int_equal(sessions().counted, 0);
-        tally_get(&d.env.tally, store_namespace_get(t.store, t.ns), keys);
+        tally_get(&d.tenant.tally, store_namespace_get(t.store, t.ns), keys);
         assert_int_equal(keys[TALLY_OWN_LOOKUPS].found, 115);
-        assert_int_equal(d.env.impossible_tallies, 0);
+        assert_int_equal(d.tenant.impossible_tallies, 0);
         for (unsigned i = 0; i < 2; i++)
                 munmap(counts[i], 4096);
-        d.env.lookups = lookups_free(d.env.lookups);
+        d.service.lookups = lookups_free(d.service.lookups);
 }
 
 static void without_memory_for_a_tally_there_is_the_index_alone(void **state)
@@ -1206,7 +1215,7 @@ static void without_memory_for_a_tally_there_is_the_index_alone(void **state)
         struct peer_end c;
         int fd = -1;
 
-        d.env.lookups = lookups_open();
+        d.service.lookups = lookups_open();
         greet(&c);
         no_tallies = true;
         assert_int_equal(ask_for_tally(&c, &fd), 1);
@@ -1221,7 +1230,7 @@ static void without_memory_for_a_tally_there_is_the_index_alone(void **state)
         assert_int_equal(sessions().uncounted, 0);
         hang_up(&c);
         turns();
-        d.env.lookups = lookups_free(d.env.lookups);
+        d.service.lookups = lookups_free(d.service.lookups);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

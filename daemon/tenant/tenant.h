@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A tenant at run time: its pool with the cache over it, the leases on that, and what its clients
+ * do. What it may hold is quota.h's, under the same number. The service is what all tenants share.
+ * The server owns both; loop thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/histogram.h"
+#include "base/log.h"
+#include "cache/cache.h"
+#include "cache/lease.h"
+#include "lookup/tally.h"
+#include "tenant/census.h"
+#include "tenant/quota.h"
+#include "wire.h"
+
+struct client;
+struct lookups;
+struct request_memory;
+
+/* What the clients of all tenants are served with. It owns none of it. */
+struct service {
+        struct tenant *tenants; /* by their number in quota.h */
+        unsigned n_tenants;
+        struct store *store;
+        struct kio *io;
+        struct quotas *quotas;
+        struct census *census;
+        struct lookups *lookups; /* of all tenants; NULL: there is to be none */
+        uint64_t staging_max;
+        uint64_t wait_ms; /* for room, where a request names no timeout */
+        bool stopping;
+        /* What `client` may see of the daemon. */
+        void (*report)(void *userdata, const struct client *client, enum wire_report what,
+                       FILE *out);
+        void *userdata;
+};
+
+/* Counted for all clients of a tenant together. */
+struct traffic {
+        uint64_t requests[WIRE_OP_END];
+        uint64_t keys[WIRE_OP_END];
+        uint64_t results[WIRE_STATUS_END];
+        uint64_t get_bytes_map, get_bytes_into;
+        uint64_t chains_split;                 /* touched in parts */
+        struct histogram latency[WIRE_OP_END]; /* ns, from when it could be read to its reply */
+};
+
+/* The memory that its clients have registered. */
+struct registered {
+        uint64_t regions, ring_bytes; /* with the I/O rings */
+        uint64_t refused;             /* regions that the rings do not register, or not all of */
+};
+
+struct tenant {
+        struct service *service;
+        unsigned number;
+        uint16_t store_tenant; /* its number in the store */
+        struct pool *pool;
+        struct cache *cache;
+        struct leases *leases;
+        struct request_memory *request_memory; /* the request layer's */
+        struct traffic traffic;
+        struct tally tally;
+        struct registered registered;
+        uint64_t impossible_tallies; /* readings of a client's page that were cut */
+        struct log_ratelimit quota_lines, region_lines;
+};
+
+/* Over its pool, which is there; `number` and `store_tenant` are set. The service's store, too. 0,
+ * or -ENOMEM, and tenant_close() is due. */
+int tenant_open(struct tenant *t, struct service *service, const struct lease_limits *limits);
+/* Nothing of it is in flight, or leased. Also frees its pool. */
+void tenant_close(struct tenant *t);
+
+const char *tenant_name(const struct tenant *t);
+/* The tenant with this number in the store; NULL: it is not configured. */
+struct tenant *tenant_in_store(const struct service *service, uint16_t store_tenant);
+/* The name of the tenant with this number in the store, configured or not; NULL: the store knows
+ * none. */
+const char *tenant_name_in_store(const struct service *service, uint16_t store_tenant);
