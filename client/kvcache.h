@@ -136,8 +136,10 @@ struct kvcache_info {
         uint32_t size; /* in: sizeof(struct kvcache_info) */
         uint32_t protocol_version;
         uint64_t pool_bytes;
-        uint64_t max_chunk_bytes; /* of the largest chunk: the daemon's max_chunk, or less where a
-                                     tenant's memory or the store's segments are smaller */
+        /* Of the largest chunk: the smaller of a slab of the tenant's pool (an eighth of that pool,
+         * rounded down to 2 MiB, from 2 MiB to 64 MiB) and a segment of the store. It grows with
+         * memory.pool, or with the tenant's share of it. */
+        uint64_t max_chunk_bytes;
         uint64_t staging_bytes;   /* of this handle's staging memory; 0: none yet */
         uint64_t reconnects;      /* how often this handle has connected again */
         uint8_t instance[16];     /* of the daemon: another value, another process */
