@@ -75,6 +75,7 @@ enum kvcache_status {
         /* The deadline passed and the request goes on: memory that it names still belongs to it.
          * (The keys of a request that was not sent yet are KVCACHE_BUSY: it was taken back.) */
         KVCACHE_PENDING = 101,
+        KVCACHE_CANCELLED = 102, /* kvcache_cancel() came first: nothing was done */
 };
 
 /* True: the chunk is there. KVCACHE_NOT_DURABLE is, but may not survive power loss. */
@@ -140,11 +141,11 @@ struct kvcache_info {
          * rounded down to 2 MiB, from 2 MiB to 64 MiB) and a segment of the store. It grows with
          * memory.pool, or with the tenant's share of it. */
         uint64_t max_chunk_bytes;
-        uint64_t staging_bytes;   /* of this handle's staging memory; 0: none yet */
-        uint64_t reconnects;      /* how often this handle has connected again */
-        uint8_t instance[16];     /* of the daemon: another value, another process */
-        uint64_t lookup_bytes;    /* of the look-up index that is mapped now; 0: none is */
-        uint64_t lookups_local;   /* keys that this handle has answered from it */
+        uint64_t staging_bytes; /* of this handle's staging memory; 0: none yet */
+        uint64_t reconnects;    /* how often this handle has connected again */
+        uint8_t instance[16];   /* of the daemon: another value, another process */
+        uint64_t lookup_bytes;  /* of the look-up index that is mapped now; 0: none is */
+        uint64_t lookups_local; /* keys that this handle has answered from it */
 };
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret);
 
@@ -446,6 +447,14 @@ static inline int kvcache_reap(struct kvcache *kv, struct kvcache_completion *re
 {
         return kvcache_reap_sized(kv, ret, sizeof(*ret), max, timeout_ms);
 }
+/* Cancels the requests with this user_data that are not complete. What was not sent yet is taken
+ * back: its keys end with KVCACHE_CANCELLED, and the request's error is -ECANCELED. Of what was
+ * sent, the daemon cancels the keys of a PUT or a GET that wait for room or for their turn to be
+ * read; all others end as they would. Each request still has its completion, which kvcache_reap()
+ * returns, and until then the memory that it names belongs to it. Returns how many requests were
+ * found, 0 or more; it waits for nothing. With a daemon that is too old for this, only what was not
+ * sent is cancelled. */
+int kvcache_cancel(struct kvcache *kv, uint64_t user_data);
 /* Requests submitted and not yet reaped. */
 size_t kvcache_inflight(const struct kvcache *kv);
 

@@ -80,6 +80,7 @@ static const struct op_info {
                             .parent = true },
         [WIRE_NAMESPACES] = { .name = "NAMESPACES" },
         [WIRE_NAMESPACE_REMOVE] = { .name = "NAMESPACE_REMOVE", .flags = WIRE_F_PURGE },
+        [WIRE_CANCEL] = { .name = "CANCEL" },
 };
 
 static const char *const status_names[WIRE_STATUS_END] = {
@@ -100,6 +101,7 @@ static const char *const status_names[WIRE_STATUS_END] = {
         [WIRE_SHUTDOWN] = "shutdown",
         [WIRE_NO_SPACE] = "no space",
         [WIRE_NOT_EMPTY] = "not empty",
+        [WIRE_CANCELLED] = "cancelled",
 };
 
 size_t wire_entry_bytes(unsigned op)
@@ -444,6 +446,8 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return check_namespace_remove(msg, bytes);
         case WIRE_LOOKUP:
                 return bytes != sizeof(*hdr) ? "LOOKUP of a wrong length" : NULL;
+        case WIRE_CANCEL:
+                return bytes != sizeof(struct wire_cancel) ? "CANCEL of a wrong length" : NULL;
         default:
                 return "message with an unknown op";
         }

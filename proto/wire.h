@@ -19,9 +19,10 @@ enum {
         WIRE_MAGIC = 0x3143564b, /* "KVC1" */
 
         WIRE_MAX_MESSAGE = 64 * 1024,
-        WIRE_MAX_KEYS = 1024,     /* of one message */
-        WIRE_MAX_RELEASES = 1024, /* of one message, as far as they fit */
-        WIRE_MAX_INFLIGHT = 64,   /* messages of one session not yet answered */
+        WIRE_MAX_KEYS = 1024,          /* of one message */
+        WIRE_MAX_RELEASES = 1024,      /* of one message, as far as they fit */
+        WIRE_MAX_INFLIGHT = 64,        /* messages of one session not yet answered */
+        WIRE_MAX_KEYS_INFLIGHT = 8192, /* with more keys of them, no message is read */
         WIRE_MAX_FDS = 4,
         WIRE_MAX_NAME = 255, /* namespace */
         WIRE_MAX_FINGERPRINT = 4096,
@@ -59,6 +60,7 @@ enum wire_op {
         WIRE_PREFETCH = 21,   /* disk to pool, for gets that will come; the reply does not wait */
         WIRE_NAMESPACES = 22, /* the namespaces that exist, or one of them */
         WIRE_NAMESPACE_REMOVE = 23, /* ends one, by its name */
+        WIRE_CANCEL = 24,           /* a batch's keys that wait need not be done any more */
         WIRE_OP_END,
 };
 
@@ -97,6 +99,7 @@ enum wire_status {
         WIRE_SHUTDOWN = 14,     /* the daemon is stopping */
         WIRE_NO_SPACE = 15,     /* put: not even eviction makes room */
         WIRE_NOT_EMPTY = 16,    /* namespace remove: it holds chunks, so many as value64 says */
+        WIRE_CANCELLED = 17,    /* CANCEL came first: nothing was done */
         WIRE_STATUS_END,
 };
 
@@ -301,6 +304,14 @@ struct wire_device {
 };
 static_assert(sizeof(struct wire_device) == 24, "wire format");
 
+/* The reply's `value` is the number of keys that end with WIRE_CANCELLED because of it; 0, also
+ * when this session has no batch with the tag in flight. The batch has its own reply, as always. */
+struct wire_cancel {
+        struct wire_hdr hdr;
+        uint64_t tag; /* 16  of the batch */
+};
+static_assert(sizeof(struct wire_cancel) == 24, "wire format");
+
 /* Every reply starts so. Where status is not OK, `count` is 0 and a text may follow (to the
  * message's end, no NUL) that says why. */
 struct wire_reply {
@@ -309,7 +320,7 @@ struct wire_reply {
         uint16_t count;   /* 18  results that follow */
         uint32_t value;   /* 20  NAMESPACE: id; REGISTER: region; MATCH: keys of the leading run;
                              NAMESPACES: how many there are; NAMESPACE_REMOVE, BUSY: sessions
-                             that have it open; batches else: stale releases */
+                             that have it open; CANCEL: keys; batches else: stale releases */
         uint64_t value64; /* 24  STAGING, LOOKUP: bytes; LIST, NAMESPACES: next cursor, 0 at the
                              end; REPORT: bytes of the text; PURGE, NAMESPACE_REMOVE: chunks
                              dropped, NOT_EMPTY: chunks there are; NAMESPACE: declared chunk bytes
@@ -338,6 +349,7 @@ enum wire_feature {
         WIRE_FEATURE_PREFETCH = 1 << 1,   /* PREFETCH */
         WIRE_FEATURE_TALLY = 1 << 2,      /* LOOKUP with WIRE_F_TALLY */
         WIRE_FEATURE_NAMESPACES = 1 << 3, /* NAMESPACES, NAMESPACE_REMOVE */
+        WIRE_FEATURE_CANCEL = 1 << 4,     /* CANCEL */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,

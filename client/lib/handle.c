@@ -137,6 +137,8 @@ const char *kvcache_status_name(int status)
                 return "lost";
         if (status == KVCACHE_PENDING)
                 return "pending";
+        if (status == KVCACHE_CANCELLED)
+                return "cancelled";
         return status >= 0 && (size_t)status < ARRAY_SIZE(names) ? names[status] : "unknown";
 }
 

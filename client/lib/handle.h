@@ -56,8 +56,10 @@ struct kvcache {
         struct message_list queue; /* waits for the window or the socket */
         struct message *inflight[WIRE_MAX_INFLIGHT];
         unsigned n_inflight;
-        uint64_t sent; /* messages, ever */
-        bool want_out; /* the socket is full */
+        uint32_t keys_inflight;
+        unsigned n_cancels; /* CANCELs that are queued or in flight */
+        uint64_t sent;      /* messages, ever */
+        bool want_out;      /* the socket is full */
 
         struct request_list requests; /* incomplete */
         struct request_list ready;    /* complete, not reaped */

@@ -171,14 +171,42 @@ void message_queue(struct kvcache *kv, struct message *m)
         TAILQ_INSERT_TAIL(&kv->queue, m, link);
 }
 
+void message_cancel(struct kvcache *kv, struct message *m)
+{
+        struct message *cancel;
+
+        if (!(kv->conn->features & WIRE_FEATURE_CANCEL) || m->cancelled ||
+            (m->op != WIRE_PUT && m->op != WIRE_GET))
+                return;
+        cancel = message_new(WIRE_CANCEL, sizeof(struct wire_cancel));
+        if (!cancel)
+                return; /* it ends as it would */
+        ((struct wire_cancel *)cancel->data)->tag = m->tag;
+        m->cancelled = true;
+        kv->n_cancels++;
+        TAILQ_INSERT_HEAD(&kv->queue, cancel, link);
+}
+
+/* May this one be sent now? Where the daemon can cancel, a CANCEL has to get through whatever
+ * waits: it finds a place in the window, and a daemon that reads. */
+static bool message_may_go(const struct kvcache *kv, const struct message *m)
+{
+        const struct conn *c = kv->conn;
+        bool spare = (c->features & WIRE_FEATURE_CANCEL) && c->max_inflight > 1;
+
+        if (!spare || m->op == WIRE_CANCEL)
+                return kv->n_inflight < c->max_inflight;
+        return kv->n_inflight < c->max_inflight - 1 &&
+               (kv->keys_inflight == 0 || kv->keys_inflight + m->count < WIRE_MAX_KEYS_INFLIGHT);
+}
+
 int message_send(struct kvcache *kv)
 {
         struct message *m;
         int r;
 
         kv->want_out = false;
-        while (kv->conn && (m = TAILQ_FIRST(&kv->queue)) &&
-               kv->n_inflight < kv->conn->max_inflight) {
+        while (kv->conn && (m = TAILQ_FIRST(&kv->queue)) && message_may_go(kv, m)) {
                 const void *data = m->data;
                 size_t n_releases = 0, bytes = m->bytes;
                 unsigned slot = 0;
@@ -214,6 +242,7 @@ int message_send(struct kvcache *kv)
                 kv->sent++;
                 kv->inflight[slot] = m;
                 kv->n_inflight++;
+                kv->keys_inflight += wire_op_is_batch(m->op) ? m->count : 0;
                 TAILQ_REMOVE(&kv->queue, m, link);
                 if (m->op == WIRE_RELEASE)
                         kv->release_queued = false;
@@ -290,6 +319,10 @@ static void message_take_control(struct kvcache *kv, struct message *m,
                 lookup_take(kv, reply, n_fds > 0 ? fd[0] : -1, n_fds > 1 ? fd[1] : -1);
                 return;
         }
+        if (m->op == WIRE_CANCEL) {
+                kv->n_cancels--;
+                return;
+        }
         if (m->op == WIRE_UNREGISTER &&
             (reply->status == WIRE_OK || reply->status == WIRE_INVALID)) {
                 buffer_unregistered(kv, m); /* or the daemon has no such region: as good */
@@ -346,6 +379,7 @@ static int message_take_reply(struct kvcache *kv, size_t bytes, int fds[static W
         kv->inflight[m->tag % WIRE_MAX_INFLIGHT] = NULL;
         kv->n_inflight--;
         if (wire_op_is_batch(m->op)) {
+                kv->keys_inflight -= m->count;
                 message_unref_staging(m, &kv->conn->staging);
                 reply_take(kv, m, reply);
         } else {
@@ -405,8 +439,8 @@ void message_check_idle(struct kvcache *kv)
         if (!kv->conn || kv->n_inflight > 1)
                 return;
         if (kv->n_inflight > 0) {
-                /* Nobody waits for a LOOKUP. */
-                if (kv->conn->lookup.asking)
+                /* No call waits for a LOOKUP or a CANCEL. */
+                if (kv->conn->lookup.asking || kv->n_cancels > 0)
                         (void)message_flow(kv);
                 return;
         }
@@ -528,7 +562,8 @@ void message_session_lost(struct kvcache *kv, int error)
                 TAILQ_REMOVE(&kv->queue, m, link);
                 message_lost(kv, m, c, false, error);
         }
-        kv->n_inflight = 0;
+        kv->n_inflight = kv->n_cancels = 0;
+        kv->keys_inflight = 0;
         kv->want_out = false;
         kv->n_releases = 0; /* they end with the session */
         kv->release_bytes = 0;
@@ -567,6 +602,8 @@ int message_errno(unsigned wire_status)
                 return -ENOSPC;
         case WIRE_NOT_EMPTY:
                 return -ENOTEMPTY;
+        case WIRE_CANCELLED:
+                return -ECANCELED;
         default:
                 return -EIO;
         }

@@ -39,6 +39,7 @@ struct message {
         uint32_t pieces_at; /* 0: each entry is one place */
         int fd;             /* to go with it: borrowed; -1: none */
         uint32_t region;    /* REGISTER, UNREGISTER: the handle's number for it */
+        bool cancelled;     /* a CANCEL for it has been queued */
         uint64_t tag;
         _Alignas(8) uint8_t data[]; /* struct wire_hdr and what follows */
 };
@@ -59,6 +60,8 @@ struct place message_place(const struct message *m, unsigned i);
 
 /* At the queue's end; message_flow() sends it. */
 void message_queue(struct kvcache *kv, struct message *m);
+/* Has the daemon cancel what waits of `m`, which is in flight, if it can. */
+void message_cancel(struct kvcache *kv, struct message *m);
 /* Sends what may be sent. 0, or -errno as message_flow(). */
 int message_send(struct kvcache *kv);
 /* Sends what may be sent and takes the replies that are there. 0, or -errno: the session has ended

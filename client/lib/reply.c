@@ -95,6 +95,8 @@ const char *reply_check(const struct kvcache *kv, const struct message *m,
 /* A later daemon may know more statuses; to this library they say that it did not work. */
 static int reply_status(unsigned wire_status)
 {
+        if (wire_status == WIRE_CANCELLED)
+                return KVCACHE_CANCELLED;
         return wire_status < WIRE_STATUS_END ? (int)wire_status : KVCACHE_FAILED;
 }
 

@@ -28,7 +28,9 @@
 #include "lib/message.h"
 #include "lib/retired.h"
 
-static_assert(KVCACHE_NOT_EMPTY == WIRE_STATUS_END - 1, "statuses have the wire's numbers");
+static_assert((int)KVCACHE_NOT_EMPTY == (int)WIRE_NOT_EMPTY &&
+                      WIRE_CANCELLED == WIRE_STATUS_END - 1,
+              "statuses have the wire's numbers, but for CANCELLED");
 
 /* --- completion --- */
 
@@ -109,6 +111,29 @@ static void request_expire_one(struct kvcache *kv, struct request *q)
         }
         q->n_messages = 0;
         request_complete(kv, q);
+}
+
+/* What is queued is taken back: a queue has no gaps, so all that was sent of it came before. When
+ * the last message sent says that the chain goes on, the daemon ends that chain with the next
+ * message that does not continue it, or after some seconds. */
+static void request_cancel_one(struct kvcache *kv, struct request *q)
+{
+        struct message *m, *next;
+
+        for (unsigned i = 0; i < WIRE_MAX_INFLIGHT; i++)
+                if (kv->inflight[i] && kv->inflight[i]->request == q)
+                        message_cancel(kv, kv->inflight[i]);
+        for (m = TAILQ_FIRST(&kv->queue); m; m = next) {
+                next = TAILQ_NEXT(m, link);
+                if (m->request != q)
+                        continue;
+                TAILQ_REMOVE(&kv->queue, m, link);
+                q->error = -ECANCELED;
+                request_set(q, m->first, m->count, KVCACHE_CANCELLED);
+                message_unref_staging(m, &kv->conn->staging);
+                message_free(m);
+                request_message_done(kv, q);
+        }
 }
 
 void request_expire(struct kvcache *kv, int64_t now)
@@ -463,6 +488,29 @@ int kvcache_reap_sized(struct kvcache *kv, struct kvcache_completion *ret, size_
         r = request_take_ready(kv, ret, completion_size, max);
         handle_leave(kv);
         return r;
+}
+
+int kvcache_cancel(struct kvcache *kv, uint64_t user_data)
+{
+        struct request *q, *next;
+        int r, n = 0;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        /* What is answered by now is not to be cancelled. */
+        (void)message_flow(kv);
+        for (q = TAILQ_FIRST(&kv->requests); q; q = next) {
+                next = TAILQ_NEXT(q, link);
+                if (q->user_data != user_data)
+                        continue;
+                request_cancel_one(kv, q);
+                n++;
+        }
+        if (n > 0)
+                (void)message_send(kv);
+        handle_leave(kv);
+        return n;
 }
 
 size_t kvcache_inflight(const struct kvcache *kv)

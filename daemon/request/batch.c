@@ -72,6 +72,8 @@ enum wire_status batch_new(struct request req, const struct wire_batch *msg, str
                 .part_room = block + part_at,
                 .again = again,
         };
+        list_init(&b->waits);
+        list_append(&client->batches, &b->inflight);
         *ret = b;
         return WIRE_OK;
 }
@@ -95,6 +97,7 @@ void batch_free(struct batch *b)
 {
         client_uncharge_request(b->request.client, b->charged);
         free(b->slots);
+        list_unlink(&b->inflight);
         request_block_release(b->request.client->tenant->request_memory, b, b->again);
 }
 
@@ -177,6 +180,15 @@ enum wire_status batch_status(enum cache_status status)
         return map[status];
 }
 
+enum wire_status batch_slot_status(const struct slot *s)
+{
+        /* BUSY: it found no room when it came to it, and was not to wait for any. */
+        if (s->batch->cancelled &&
+            (s->req.status == CACHE_CANCELLED || s->req.status == CACHE_BUSY))
+                return WIRE_CANCELLED;
+        return batch_status(s->req.status);
+}
+
 static uint64_t deadline_of(const struct batch *b)
 {
         uint64_t ms = b->head.timeout_ms ? b->head.timeout_ms
@@ -191,7 +203,7 @@ void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
         struct slot *s = &b->slots[i];
 
         s->batch = b;
-        s->req.owner = &b->request.client->waits;
+        s->req.owner = &b->waits;
         s->req.namespace_id = b->head.namespace_id;
         s->req.tenant = b->request.client->tenant->store_tenant;
         s->req.user = b->request.client->uid;

@@ -8,12 +8,13 @@
 #include "base/clock.h"
 #include "request/buffers.h"
 #include "request/chain.h"
+#include "request/internal.h"
 
 void client_abandon(struct client *client)
 {
         client->gone = client->abandoned = true;
         chain_close(client);
-        cache_cancel(client->tenant->cache, &client->waits);
+        batches_cancel(client);
         while (!list_empty(&client->lookups))
                 lookups_cancel(container_of(client->lookups.next, struct lookup_wait, owned));
         buffers_end(client);

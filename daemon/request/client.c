@@ -145,7 +145,7 @@ int client_init(struct client *client, struct tenant *tenant, const struct quota
                 .staging = { .fd = -1 },
         };
         list_init(&client->unstarted);
-        list_init(&client->waits);
+        list_init(&client->batches);
         list_init(&client->lookups);
         list_init(&client->chains_over);
         return lease_holder_init(tenant->leases, &client->leases, quota_user_uid(holds->user),

@@ -19,7 +19,7 @@
 
 enum {
         CLIENT_MAX_NAMESPACES = 256,
-        CLIENT_MAX_KEYS = 8 * 1024, /* in flight: with more, no more of its messages are read */
+        CLIENT_MAX_KEYS = WIRE_MAX_KEYS_INFLIGHT,
 };
 
 /* The regions that it has registered: buffers.c's. */
@@ -57,7 +57,7 @@ struct client {
         unsigned inflight;          /* messages not answered yet */
         uint32_t keys_inflight;     /* of these */
         struct list_node unstarted; /* batches whose keys are not all started, in order */
-        struct list_node waits;     /* requests to the cache that wait for room */
+        struct list_node batches;   /* that are not answered, for CANCEL and client_abandon() */
         struct list_node lookups;   /* of struct lookup_wait: LOOKUPs that are not answered */
         struct chain *chain;        /* the one that the next message may continue */
         struct key chain_last;

@@ -71,7 +71,7 @@ static void get_done(struct cache_request *req)
         struct client *client = b->request.client;
         struct wire_get_result *result = batch_result(b, slot_index(s));
         const struct wire_get *entry = batch_entry(b, slot_index(s));
-        enum wire_status status = batch_status(req->status);
+        enum wire_status status = batch_slot_status(s);
         uint32_t length;
 
         b->part->places[slot_index(s)] = req->place;

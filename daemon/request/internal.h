@@ -19,7 +19,9 @@ struct slot {
 };
 
 struct batch {
-        struct list_node node; /* in client.unstarted until all keys are */
+        struct list_node node;     /* in client.unstarted until all keys are */
+        struct list_node inflight; /* in client.batches */
+        struct list_node waits;    /* its requests to the cache that wait for room, or their turn */
         struct request request;
         struct wire_batch head;
         uint32_t started, done;
@@ -27,6 +29,7 @@ struct batch {
         uint32_t value;                        /* MATCH: the run; else stale releases */
         struct tally_keys keys;                /* EXISTS, MATCH, GET: so far */
         bool running;                          /* request_run() is in it: it ends it */
+        bool cancelled;                        /* by CANCEL */
         struct chain_part *part;
         uint8_t *entries;           /* then pieces */
         struct slot *slots;         /* PUT; GET, once a key is not at hand */
@@ -76,6 +79,8 @@ void batch_keys_ended(struct batch *b); /* all have */
 /* Is what became of its keys known only when the store has written it? */
 bool batch_is_settled_at_its_end(const struct batch *b);
 enum wire_status batch_status(enum cache_status status);
+/* The same, of a key of this batch, which may be cancelled. */
+enum wire_status batch_slot_status(const struct slot *s);
 /* The request in the key's slot, but for where its bytes are. */
 void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
                         void (*complete)(struct cache_request *));
@@ -85,6 +90,11 @@ uint64_t batch_regions(const struct client *client, const struct wire_batch *msg
  * `length`: as of the entry. */
 bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t first, uint32_t n,
                        uint32_t length);
+
+/* cancel.c: CANCEL. */
+void cancel_batch(struct request req, const struct wire_cancel *msg);
+/* Ends what all batches of the client have waiting for room, or for their turn. */
+void batches_cancel(struct client *client);
 
 /* get.c, put.c: start a key. */
 void request_get(struct batch *b, uint32_t i);

@@ -8,7 +8,7 @@ static void put_done(struct cache_request *req)
         struct batch *b = s->batch;
         struct client *client = b->request.client;
         struct wire_put_result *result = batch_result(b, slot_index(s));
-        enum wire_status status = batch_status(req->status);
+        enum wire_status status = batch_slot_status(s);
 
         b->part->places[slot_index(s)] = req->place;
         if (req->chunk != POOL_NONE) {

@@ -239,6 +239,9 @@ void request_dispatch(struct client *client, const void *msg, int *fds)
         case WIRE_PING:
                 request_ping(req, msg);
                 break;
+        case WIRE_CANCEL:
+                cancel_batch(req, msg);
+                break;
         case WIRE_NAMESPACE:
                 handshake_namespace(req, msg);
                 break;

@@ -453,7 +453,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
                         MIN(pool_slab_bytes(tenant->pool), store_max_chunk(tenant->service->store)),
                 .staging_max = tenant->service->staging_max,
                 .features =
-                        WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES |
+                        WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES | WIRE_FEATURE_CANCEL |
                         (tenant->service->lookups ? WIRE_FEATURE_LOOKUP | WIRE_FEATURE_TALLY : 0),
         };
         memcpy(out.result.instance, s->sessions->params.instance, WIRE_INSTANCE_BYTES);

@@ -31,6 +31,7 @@ FEATURE_LOOKUP = 1
 FEATURE_PREFETCH = 2
 FEATURE_TALLY = 4
 FEATURE_NAMESPACES = 8
+FEATURE_CANCEL = 16
 
 TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
 TALLY_BYTES = 256 * TALLY.size
@@ -62,6 +63,7 @@ class Op(enum.IntEnum):
     PREFETCH = 21
     NAMESPACES = 22
     NAMESPACE_REMOVE = 23
+    CANCEL = 24
 
 
 class Flag(enum.IntFlag):
@@ -94,6 +96,7 @@ class Status(enum.IntEnum):
     SHUTDOWN = 14
     NO_SPACE = 15
     NOT_EMPTY = 16
+    CANCELLED = 17
 
     @classmethod
     def _missing_(cls, value):

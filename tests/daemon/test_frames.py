@@ -43,7 +43,7 @@ def unknown_flags():
         Op.PING: b"", Op.NAMESPACE: struct.pack("<QHHI", 0, 1, 0, 0) + b"n", Op.STAGING: bytes(8),
         Op.RELEASE: batch_head(count=0), Op.LIST: struct.pack("<IIQ", 1, 10, 0), Op.PURGE: struct.pack("<II", 1, 0),
         Op.REPORT: bytes(8), Op.NAMESPACES: kvwire.NAMESPACES.pack(0, 1, 0, 0, 0),
-        Op.NAMESPACE_REMOVE: kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"n",
+        Op.NAMESPACE_REMOVE: kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"n", Op.CANCEL: bytes(8),
         **{op: batch_head(tiers=3 if op == Op.EVICT else 0) + entry for op, entry in BATCHES.items()},
     }
     for op, body in minimal.items():
@@ -102,6 +102,9 @@ BAD = {
     "removal of what is not printable": frame(Op.NAMESPACE_REMOVE, kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"\n"),
     "removal, lengths that leave some": frame(Op.NAMESPACE_REMOVE, kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"nn"),
     "removal, short": frame(Op.NAMESPACE_REMOVE, bytes(4)),
+    "cancel without a tag": frame(Op.CANCEL),
+    "cancel, short": frame(Op.CANCEL, bytes(4)),
+    "cancel, long": frame(Op.CANCEL, bytes(16)),
     "purge, reserved": frame(Op.PURGE, struct.pack("<II", 1, 1)),
     "purge of all with a namespace": frame(Op.PURGE, struct.pack("<II", 1, 0), Flag.ALL),
     "report, unknown": frame(Op.REPORT, struct.pack("<II", 4, 0)),

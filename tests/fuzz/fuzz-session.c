@@ -413,6 +413,15 @@ static void say_lookup(int fd)
         say(fd, &msg, sizeof(msg), false);
 }
 
+/* Of a batch, with luck. */
+static void say_cancel(int fd)
+{
+        struct wire_cancel msg = { .hdr = { .len = sizeof(msg), .op = WIRE_CANCEL },
+                                   .tag = take(1) & 1 };
+
+        say(fd, &msg, sizeof(msg), false);
+}
+
 /* A batch that makes sense as far as the input lets it. */
 static void say_batch(int fd)
 {
@@ -596,6 +605,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                 say_unregister(*fd);
                         else if (x & 128)
                                 say_lookup(*fd);
+                        else if (x & 16)
+                                say_cancel(*fd);
                         if (!(x & 96))
                                 listen_to(*fd);
                         /* Memory goes from under what moves there, and comes back empty. */

@@ -370,6 +370,7 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
         m.result.staging_max = d->o.staging_max;
         m.result.features = (d->o.lookup ? WIRE_FEATURE_LOOKUP : 0) |
                             (d->o.tally ? WIRE_FEATURE_TALLY : 0) |
+                            (d->o.cancel ? WIRE_FEATURE_CANCEL : 0) |
                             (d->o.is_old ? 0 : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES);
         memcpy(m.result.instance, d->instance, sizeof(d->instance));
         d->sessions[session].hello = true;
@@ -601,6 +602,39 @@ static void do_remove(struct fake_daemon *d, unsigned session,
         refuse(d, session, &n->hdr, WIRE_NO_NAMESPACE, "there is no such namespace");
 }
 
+static void held_free(struct fake_held *h)
+{
+        free(h->request);
+        if (h->fd >= 0)
+                close(h->fd);
+}
+
+/* Every key of a held PUT or GET ends with CANCELLED. */
+static void do_cancel(struct fake_daemon *d, unsigned session, const struct wire_cancel *c)
+{
+        static _Alignas(8) uint8_t buf[WIRE_MAX_MESSAGE];
+        struct wire_reply *all = (struct wire_reply *)buf, reply = { 0 };
+
+        for (unsigned h = 0; h < d->n_held; h++) {
+                const struct wire_batch *b = d->held[h].request;
+                size_t result = wire_result_bytes(b->hdr.op);
+
+                if (d->held[h].session != session || b->hdr.tag != c->tag ||
+                    (b->hdr.op != WIRE_PUT && b->hdr.op != WIRE_GET))
+                        continue;
+                memset(buf, 0, sizeof(*all) + result * b->count);
+                all->count = b->count;
+                for (unsigned i = 0; i < b->count; i++)
+                        *(uint16_t *)(buf + sizeof(*all) + i * result) = WIRE_CANCELLED;
+                reply.value = b->count;
+                send_reply(d, session, &b->hdr, buf, sizeof(*all) + result * b->count, NULL, 0);
+                held_free(&d->held[h]);
+                d->held[h] = d->held[--d->n_held];
+                break;
+        }
+        send_reply(d, session, &c->hdr, &reply, sizeof(reply), NULL, 0);
+}
+
 static void do_report(struct fake_daemon *d, unsigned session, const struct wire_hdr *request)
 {
         static const char text[] = "{\"state\": \"fake\"}";
@@ -665,6 +699,9 @@ static void do_request(struct fake_daemon *d, unsigned session, const void *msg,
                                    (int[]){ d->lookup_fd, d->tally_fd },
                                    (hdr->flags & WIRE_F_TALLY) && d->tally_fd >= 0 ? 2 : 1);
                 break;
+        case WIRE_CANCEL:
+                do_cancel(d, session, msg);
+                break;
         case WIRE_REGISTER:
                 do_register(d, session, msg, fd);
                 break;
@@ -678,13 +715,6 @@ static void do_request(struct fake_daemon *d, unsigned session, const void *msg,
 }
 
 /* --- sessions --- */
-
-static void held_free(struct fake_held *h)
-{
-        free(h->request);
-        if (h->fd >= 0)
-                close(h->fd);
-}
 
 static void session_end(struct fake_daemon *d, unsigned i)
 {

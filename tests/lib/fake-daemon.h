@@ -47,6 +47,8 @@ struct fake_options {
         bool is_old;                 /* it offers nothing beyond the first version but look-ups */
         bool lookup;                 /* it offers a look-up index: see lookup_fd */
         bool tally;                  /* and a tally of it: see tally_fd */
+        bool cancel; /* it can cancel: a held PUT or GET that is named is let go, with
+                        each key cancelled */
 
         /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not
          * go out. In the daemon's thread, under the lock. */

@@ -244,6 +244,7 @@ static void test_calls_without_a_handle_are_refused(void **state)
 {
         assert_int_equal(kvcache_fd(NULL), -EINVAL);
         assert_int_equal(kvcache_flush(NULL), -EINVAL);
+        assert_int_equal(kvcache_cancel(NULL, 0), -EINVAL);
         assert_int_equal(kvcache_inflight(NULL), 0);
         assert_non_null(kvcache_error(NULL));
         kvcache_close(NULL);
@@ -1167,6 +1168,151 @@ static void test_a_request_that_was_never_sent_is_taken_back(void **state)
         assert_int_equal(peek(f, &f->d->requests[WIRE_PUT]), 1);
 }
 
+static void test_cancel_takes_back_what_was_not_sent(void **state)
+{
+        struct rig *f = *state;
+        struct fake_options o = { .max_inflight = 1, .max_keys = 2, .staging_max = 64 << 10 };
+        struct kvcache_key keys[6];
+        uint8_t data[40000] = { 1 };
+        struct kvcache_entry e = { .key = rig_key(9), .data = data, .length = sizeof(data) };
+        struct kvcache_result r[6], put;
+        struct kvcache_completion c;
+        struct kvcache_request q;
+        void *place;
+
+        start(f, &o);
+        for (unsigned i = 0; i < 6; i++) {
+                keys[i] = rig_key(i);
+                put_one(f, i, 10);
+        }
+        fake_daemon_hold(f->d, 1u << WIRE_GET);
+        q = request_of(f, KVCACHE_OP_GET, keys, 6, r);
+        q.user_data = 1;
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        q = request_of(f, KVCACHE_OP_PUT, NULL, 1, &put);
+        q.entries = &e;
+        q.user_data = 2;
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
+        assert_int_equal(kvcache_cancel(f->kv, 3), 0);
+
+        /* Nothing of it was sent: complete at once, and its place in staging is free. */
+        assert_int_equal(kvcache_cancel(f->kv, 2), 1);
+        assert_true(readable(kvcache_fd(f->kv), 2000));
+        c = reap_one(f);
+        assert_int_equal(c.user_data, 2);
+        assert_int_equal(c.error, -ECANCELED);
+        assert_int_equal(put.status, KVCACHE_CANCELLED);
+        assert_string_equal(kvcache_status_name(put.status), "cancelled");
+        assert_false(kvcache_status_ok(put.status));
+        assert_int_equal(kvcache_staging_acquire(f->kv, 60000, &place), 0);
+        kvcache_staging_release(f->kv, place);
+
+        /* Of a chain, the first message is with the daemon, which is too old to cancel. */
+        assert_int_equal(kvcache_cancel(f->kv, 1), 1);
+        assert_int_equal(kvcache_inflight(f->kv), 1);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
+        for (unsigned i = 2; i < 6; i++)
+                assert_int_equal(r[i].status, KVCACHE_CANCELLED);
+        fake_daemon_hold(f->d, 0);
+        c = reap_one(f);
+        assert_int_equal(c.error, -ECANCELED);
+        assert_int_equal(r[0].status, KVCACHE_OK);
+        assert_int_equal(r[1].status, KVCACHE_OK);
+        assert_int_equal(kvcache_cancel(f->kv, 1), 0);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_GET]), 1);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_PUT]), 6);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_CANCEL]), 0);
+
+        /* The chain was left open; what follows works. */
+        q = request_of(f, KVCACHE_OP_GET, keys, 2, r);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
+        assert_int_equal(peek(f, &f->d->bad_requests), 0);
+}
+
+static void test_cancel_has_the_daemon_end_what_waits(void **state)
+{
+        struct rig *f = *state;
+        struct fake_options o = { .max_inflight = 3, .max_keys = 2, .cancel = true };
+        struct kvcache_entry e[6];
+        uint8_t data[100] = { 1 };
+        struct kvcache_result r[6], exists;
+        struct kvcache_completion c;
+        struct kvcache_request q;
+
+        start(f, &o);
+        put_one(f, 100, 10);
+        fake_daemon_hold(f->d, 1u << WIRE_PUT | 1u << WIRE_EXISTS);
+        for (unsigned i = 0; i < 6; i++)
+                e[i] = (struct kvcache_entry){ .key = rig_key(i), .data = data, .length = 100 };
+        q = request_of(f, KVCACHE_OP_PUT, NULL, 6, r);
+        q.entries = e;
+        q.user_data = 7;
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+
+        /* One place of the window stays free for a CANCEL. */
+        assert_true(fake_daemon_wait(f->d, &f->d->n_held, 2));
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
+        assert_int_equal(peek(f, &f->d->n_held), 2);
+        assert_int_equal(kvcache_cancel(f->kv, 7), 1);
+        c = reap_one(f);
+        assert_int_equal(c.user_data, 7);
+        assert_int_equal(c.error, -ECANCELED); /* the third message was taken back */
+        for (unsigned i = 0; i < 6; i++)
+                assert_int_equal(r[i].status, KVCACHE_CANCELLED);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_PUT]), 3);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_CANCEL]), 2);
+
+        /* All was sent, and cancelled there: the statuses say so. */
+        q.count = 2;
+        q.user_data = 8;
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        assert_int_equal(kvcache_cancel(f->kv, 8), 1);
+        c = reap_one(f);
+        assert_int_equal(c.error, 0);
+        assert_int_equal(r[0].status, KVCACHE_CANCELLED);
+        assert_int_equal(r[1].status, KVCACHE_CANCELLED);
+
+        /* A look-up does not wait for anything. */
+        q = request_of(f, KVCACHE_OP_EXISTS, &e[0].key, 1, &exists);
+        q.user_data = 9;
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        assert_int_equal(kvcache_cancel(f->kv, 9), 1);
+        fake_daemon_hold(f->d, 0);
+        assert_int_equal(reap_one(f).error, 0);
+        assert_int_equal(exists.status, KVCACHE_MISS);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_CANCEL]), 3);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        assert_int_equal(peek(f, &f->d->bad_requests), 0);
+}
+
+static void test_a_daemon_that_dies_while_it_cancels(void **state)
+{
+        struct rig *f = *state;
+        struct fake_options o = { .cancel = true };
+        struct kvcache_key k = rig_key(1);
+        struct kvcache_result r;
+        struct kvcache_request q;
+
+        start(f, &o);
+        fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_CANCEL);
+        q = request_of(f, KVCACHE_OP_GET, &k, 1, &r);
+        q.user_data = 1;
+        assert_int_equal(kvcache_submit(f->kv, &q), 0);
+        assert_int_equal(kvcache_cancel(f->kv, 1), 1);
+        assert_true(fake_daemon_wait(f->d, &f->d->n_held, 2));
+        assert_int_equal(kvcache_cancel(f->kv, 1), 1);
+        fake_daemon_hang_up(f->d);
+        assert_int_equal(reap_one(f).error, -ECONNRESET);
+        assert_int_equal(r.status, KVCACHE_LOST);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_CANCEL]), 1);
+        assert_int_equal(kvcache_cancel(f->kv, 1), 0);
+        fake_daemon_hold(f->d, 0);
+        q.timeout_ms = 0;
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
+        assert_int_equal(r.status, KVCACHE_MISS);
+}
+
 static void test_a_place_is_the_daemons_until_the_late_reply(void **state)
 {
         struct rig *f = *state;
@@ -2059,6 +2205,9 @@ int main(void)
                 TEST(a_staging_that_comes_late_is_used),
                 TEST(a_late_reply_gives_its_leases_back),
                 TEST(a_request_that_was_never_sent_is_taken_back),
+                TEST(cancel_takes_back_what_was_not_sent),
+                TEST(cancel_has_the_daemon_end_what_waits),
+                TEST(a_daemon_that_dies_while_it_cancels),
                 TEST(a_place_is_the_daemons_until_the_late_reply),
                 TEST(staging_full_and_too_small),
                 TEST(a_blocking_put_waits_for_room_that_others_give_back),

@@ -227,6 +227,10 @@ static void minimal(union message *m, unsigned op)
                 memset(m, 0, sizeof(*m));
                 m->hdr = (struct wire_hdr){ .len = sizeof(m->hdr), .op = WIRE_LOOKUP };
                 break;
+        case WIRE_CANCEL:
+                memset(m, 0, sizeof(*m));
+                m->hdr = (struct wire_hdr){ .len = sizeof(struct wire_cancel), .op = WIRE_CANCEL };
+                break;
         default:
                 batch(m, op, 0, op == WIRE_RELEASE ? 0 : 1, 0);
         }

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CANCEL, and the end of what a client's batches wait for.
+ *
+ * Runs on the loop thread. Owns nothing. A session's message is read when all keys of the messages
+ * before it have been started, so a batch that is cancelled has keys that wait, keys whose bytes
+ * are being moved, and keys that have ended. Those that wait are taken out of the cache's queues
+ * and end with CANCELLED; the others end as they would, except that from now on they do not wait
+ * for room. The batch is answered as always, after its last key.
+ *
+ * The cost is bounded by the batches in flight and by the keys of one of them, once: a second
+ * CANCEL of a batch does nothing. */
+#include "request/internal.h"
+
+/* How many keys. The batch may be freed. */
+static uint32_t cancel(struct batch *b)
+{
+        uint32_t n = 0;
+
+        b->cancelled = true;
+        for (uint32_t i = 0; b->slots && i < b->head.count; i++)
+                b->slots[i].req.nowait = true;
+        list_for_each (&b->waits, waiting)
+                n++;
+        cache_cancel(b->request.client->tenant->cache, &b->waits);
+        return n;
+}
+
+void cancel_batch(struct request req, const struct wire_cancel *msg)
+{
+        uint32_t n = 0;
+
+        list_for_each (&req.client->batches, node) {
+                struct batch *b = container_of(node, struct batch, inflight);
+
+                if (b->head.hdr.tag != msg->tag || b->cancelled)
+                        continue;
+                n = cancel(b);
+                break;
+        }
+        request_ok_value(req, n, 0);
+}
+
+void batches_cancel(struct client *client)
+{
+        /* The batch may be freed, and no other is. */
+        list_for_each_safe (&client->batches, n)
+                cache_cancel(client->tenant->cache,
+                             &container_of(n, struct batch, inflight)->waits);
+}
