@@ -143,7 +143,6 @@ void world_get_all(void (*got)(uint32_t k, uint32_t version));
  */
 void world_note_must(bool written_too);
 void world_release_must(void);
-void world_release_must_on(unsigned volume); /* what lies there */
 /* Reads everything, and fails if a byte is wrong, something is lost, or something purged is back.
  */
 void world_verify(void);

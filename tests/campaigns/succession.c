@@ -153,17 +153,6 @@ static void work(void)
                 world_settle();
 }
 
-/* After a failed sync of the table nothing that lies on the volume is promised over a power loss
- * (daemon/store/README.md): pages that the disk lacks may be all that is left of older entries, as
- * the ring goes on. Here that lasts as long as the page cache shows those pages; a start that knows
- * of the failure has the kernel drop them, which the simulated disk does not do. */
-static void release_what_no_sync_holds(void)
-{
-        for (unsigned i = 0; i < world.volumes; i++)
-                if (sim_has_dropped_in(i, "table"))
-                        world_release_must_on(i);
-}
-
 static void leave(void)
 {
         left->world = world;
@@ -316,8 +305,6 @@ static void one_life(void)
 
                 fragile = by_kill;
                 world_note_must(by_kill);
-                if (!by_kill)
-                        release_what_no_sync_holds();
                 die(by_kill);
         }
 }

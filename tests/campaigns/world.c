@@ -953,20 +953,6 @@ void world_release_must(void)
                 world.items[k].must = 0;
 }
 
-void world_release_must_on(unsigned volume)
-{
-        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++) {
-                struct key key = key_of(k);
-                uint32_t id = world.namespaces[item_namespace(k)].id;
-                struct store_ref ref;
-
-                if (world.items[k].must &&
-                    store_find(world.s, id, &key, store_hash(world.s, id, &key), &ref, NULL) == 0 &&
-                    ref.generation >> VOLUME_GENERATION_BITS == volume)
-                        world.items[k].must = 0;
-        }
-}
-
 void world_forgive(void)
 {
         world_release_must();

@@ -1900,22 +1900,6 @@ void sim_end_process(void)
         unlock();
 }
 
-bool sim_has_dropped_in(unsigned dir, const char *file)
-{
-        bool any = false;
-
-        lock();
-        for (unsigned i = 0; i < sim.n_files; i++) {
-                const struct file *f = sim.files[i];
-
-                for (unsigned j = 0; j < f->n_records; j++)
-                        any = any || (f->records[j].dropped && f->dir == dir &&
-                                      strcmp(f->name, file) == 0);
-        }
-        unlock();
-        return any;
-}
-
 bool sim_has_dropped(void)
 {
         bool any = false;

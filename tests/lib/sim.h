@@ -98,7 +98,6 @@ void sim_end_process(void);
 /* Is there something that a failed sync was to cover? The page cache has it, the disk perhaps never
  * will. */
 bool sim_has_dropped(void);
-bool sim_has_dropped_in(unsigned dir, const char *file); /* the same of one file */
 
 /* Reads through the backend that do not bring what was asked for. */
 enum sim_read_fault {

@@ -78,7 +78,8 @@ struct segment {
         uint64_t slot_bytes;
         struct list_node waiting; /* puts, for the write of zeros or the hand-over to end */
         struct list_node dirty_node;
-        struct table_work record; /* of the hand-over */
+        struct table_work record;     /* of the hand-over */
+        struct list_node record_node; /* in records_waiting or records_flying */
         struct kio_request sync, handover_io;
 };
 
@@ -157,12 +158,13 @@ struct volume {
         uint64_t table_charged;
         uint32_t growing_pages; /* what the ring's file is being grown to; 0: it is not */
         uint64_t growth_zeroed; /* bytes of the file; past its end: not begun */
-        uint64_t growth_synced; /* pages of the table that the last sync of it has covered */
-        bool growth_done;       /* waits for the table to be at rest */
+        bool growth_waiting, growth_flying; /* for a sync of the table */
+        bool growth_done;                   /* waits for the table to be at rest */
 
         /* sync.c */
         struct list_node dirty_segments;
-        struct list_node sync_waiting, sync_flying; /* struct store_put */
+        struct list_node sync_waiting, sync_flying;       /* struct store_put */
+        struct list_node records_waiting, records_flying; /* struct segment: of hand-overs */
         unsigned sync_outstanding;
         bool sync_failed; /* once: nothing is believed any more */
         struct kio_request table_sync_io, names_sync_io;
@@ -320,9 +322,10 @@ uint32_t ring_pages_for(uint64_t slots);
  * tenant's is handed over before anything is written to it: recorded in the table, filled with
  * zeros, both synced. */
 void segment_note_cut(struct volume *v, uint32_t slab);
-/* The record of the hand-over, and what came of its write. */
+/* The record of the hand-over, and what came of its write and of its sync. */
 void handover_entry(const struct segment *seg, struct disk_entry *ret);
 void handover_written(struct segment *seg, int r);
+void handover_synced(struct segment *seg, int r);
 /* When prewriting goes on if the volume stays quiet; 0: never by itself. */
 uint64_t segments_deadline_ns(const struct volume *v);
 /* Lets puts use the next segment, though it is not prewritten yet. */
@@ -334,6 +337,8 @@ int segments_format_now(struct volume *v);
 void segments_iterate(struct volume *v);
 bool ring_is_growing(const struct volume *v);
 void ring_iterate(struct volume *v);
+/* A sync of the table has covered what was grown, or has failed. */
+void ring_growth_synced(struct volume *v, int r);
 /* The table has no write in flight: what has been grown can be used. */
 void ring_use_growth(struct volume *v);
 /* Its slab is empty: takes it out of use for good. */
@@ -352,8 +357,6 @@ void sequence_iterate(struct volume *v);
 
 /* sync.c */
 void sync_iterate(struct volume *v);
-/* A sync of the table or of a segment has: no promise is kept from here on. */
-void sync_note_failed(struct volume *v, int64_t r);
 void sync_mark_dirty(struct segment *seg);
 void sync_want(struct segment *seg);
 void sync_want_all(struct volume *v);

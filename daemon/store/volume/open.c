@@ -51,6 +51,8 @@ int volume_prepare(struct volume **ret, const struct volume_params *params,
         list_init(&v->dirty_segments);
         list_init(&v->sync_waiting);
         list_init(&v->sync_flying);
+        list_init(&v->records_waiting);
+        list_init(&v->records_flying);
         list_init(&v->slot_waiting);
         list_init(&v->sweeps);
         list_init(&v->gets_flying);

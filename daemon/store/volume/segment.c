@@ -46,6 +46,7 @@ struct segment *segment_new(struct volume *v, uint32_t number)
         seg->tenant = SEGMENT_UNKNOWN;
         list_init(&seg->waiting);
         list_init(&seg->dirty_node);
+        list_init(&seg->record_node);
         list_init(&seg->record.item.node);
         return seg;
 }
@@ -462,39 +463,23 @@ static void wiped(struct kio_request *req)
         volume_progress(v);
 }
 
-static void handover_submit(struct segment *seg, enum kio_op op,
-                            void (*complete)(struct kio_request *req))
+void handover_synced(struct segment *seg, int r)
 {
         struct volume *v = seg->volume;
 
+        if (r < 0 || !seg->to_wipe) {
+                handover_end(seg, r);
+                return;
+        }
         seg->handover_io = (struct kio_request){
-                .op = op,
+                .op = KIO_CALL,
                 .class = KIO_CLASS_PUT,
                 .volume = v->kio_volume,
-                .fd = v->table_fd,
-                .call = op == KIO_CALL ? zero_file : NULL,
-                .complete = complete,
+                .call = zero_file,
+                .complete = wiped,
         };
         list_init(&seg->handover_io.node);
         kio_submit(v->io, &seg->handover_io, seg->number);
-}
-
-static void record_synced(struct kio_request *req)
-{
-        struct segment *seg = container_of(req, struct segment, handover_io);
-        struct volume *v = seg->volume;
-
-        if (req->result < 0) {
-                /* The kernel reports it once, so the ring must not wait for another. */
-                sync_note_failed(v, req->result);
-                table_sync_end(v->table, (int)req->result);
-                handover_end(seg, (int)req->result);
-        } else if (seg->to_wipe) {
-                handover_submit(seg, KIO_CALL, wiped);
-        } else {
-                handover_end(seg, 0);
-        }
-        volume_progress(v);
 }
 
 void handover_entry(const struct segment *seg, struct disk_entry *ret)
@@ -516,7 +501,7 @@ void handover_written(struct segment *seg, int r)
         if (r < 0)
                 handover_end(seg, r);
         else
-                handover_submit(seg, KIO_SYNC, record_synced);
+                list_append(&seg->volume->records_waiting, &seg->record_node);
 }
 
 /* Until the first entry of the new cut is in the table, those of the old one count at startup, and
@@ -623,8 +608,35 @@ static int grow_file(struct kio_request *req)
 
 static void growth_submit(struct volume *v, enum kio_op op);
 
-/* Allocated, written with zeros as segments are, so that publishing never waits for the file
- * system, and synced. */
+/* What has been allocated stays charged: the file may have it. */
+static void growth_failed(struct volume *v)
+{
+        v->growing_pages = 0;
+        v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
+        put_serve_waiting(v);
+}
+
+/* It counts as an operation until the sync has ended: the volume is not closed before. */
+static void growth_want_sync(struct volume *v)
+{
+        v->operations++;
+        v->growth_waiting = true;
+}
+
+void ring_growth_synced(struct volume *v, int r)
+{
+        v->operations--;
+        if (r < 0) {
+                growth_failed(v);
+                return;
+        }
+        v->growth_done = true;
+        if (!table_in_flight(v->table))
+                ring_use_growth(v);
+}
+
+/* Allocated, and written with zeros as segments are, so that publishing never waits for the file
+ * system. */
 static void growth_complete(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, grow_io);
@@ -632,28 +644,17 @@ static void growth_complete(struct kio_request *req)
 
         v->operations--;
         if (req->result < 0) {
-                /* What has been allocated stays charged: the file may have it. */
-                v->growing_pages = 0;
-                v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
-                /* The kernel says it once, to the caller first. */
-                if (req->op == KIO_SYNC) {
-                        sync_note_failed(v, req->result);
-                        table_sync_end(v->table, (int)req->result);
-                } else {
-                        volume_note_error(v, "growing the table", req->result);
-                }
-                put_serve_waiting(v);
-        } else if (req->op == KIO_SYNC) {
-                v->growth_done = true;
-                if (!table_in_flight(v->table))
-                        ring_use_growth(v);
+                volume_note_error(v, "growing the table", req->result);
+                growth_failed(v);
         } else {
                 if (req->op == KIO_WRITE) {
                         v->growth_zeroed += req->length;
                         v->stats.prewrite_bytes_written += req->length;
                 }
-                growth_submit(v,
-                              v->growth_zeroed < end && v->params.prewrite ? KIO_WRITE : KIO_SYNC);
+                if (v->growth_zeroed < end && v->params.prewrite)
+                        growth_submit(v, KIO_WRITE);
+                else
+                        growth_want_sync(v);
         }
         volume_progress(v);
 }
@@ -675,8 +676,6 @@ static void growth_submit(struct volume *v, enum kio_op op)
                 v->grow_io.buf = v->zeros;
                 v->grow_io.length = MIN((uint64_t)STORE_PREWRITE_BYTES, end - v->growth_zeroed);
         }
-        if (op == KIO_SYNC)
-                v->growth_synced = table_pages_written(v->table);
         list_init(&v->grow_io.node);
         v->operations++;
         kio_submit(v->io, &v->grow_io, 0);
@@ -689,9 +688,9 @@ void ring_use_growth(struct volume *v)
         if (!v->growth_done)
                 return;
         v->growth_done = false;
-        r = table_grow(v->table, v->growing_pages, v->growth_synced);
+        r = table_grow(v->table, v->growing_pages);
         if (r == -EAGAIN) {
-                growth_submit(v, KIO_SYNC);
+                growth_want_sync(v);
                 return;
         }
         if (r < 0)

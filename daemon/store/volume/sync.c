@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Durability: one pass of fdatasync over the segments that somebody waits for, the directory if it
- * has new names, and the table, for all who wait.
+/* Durability: one pass of fdatasync over the segments that requests wait for, the directory if it
+ * has new names, and the table.
  *
- * One pass at a time; who comes while one runs waits for the next, since its writes may not be in
- * this one. The ring asks for passes too, to keep its promise about power loss. A failed sync is
- * never repeated and believed: the kernel may have dropped what it could not write, so from then on
- * everything is answered NOT_DURABLE, and the next start must look at all of the ring. NOT_DURABLE
- * is the answer as well where the file system keeps nothing over a power loss. */
+ * One pass runs at a time. A request that comes meanwhile waits for the next pass, since this one
+ * may not cover its writes. The ring asks for passes as well, to keep its promise about power loss,
+ * and so do hand-overs and the growth of the ring: two syncs of the table must not run side by
+ * side, as the kernel reports a failure to one of them only.
+ *
+ * A failed sync is never repeated and believed: the kernel may have dropped what it could not
+ * write. After a failed sync of a segment or of the directory the volume answers NOT_DURABLE.
+ * After one of the table the volume is bypassed: the pages that the sync was to cover may be the
+ * newest copies of durable entries, and the older copies must not be overwritten. NOT_DURABLE is
+ * the answer as well where the file system keeps nothing over a power loss. */
 #include <assert.h>
+#include <stdio.h>
+#include <string.h>
 
+#include "checked.h"
 #include "store/volume/internal.h"
 
 void sync_mark_dirty(struct segment *seg)
@@ -29,7 +37,7 @@ void sync_want_all(struct volume *v)
                 sync_want(container_of(n, struct segment, dirty_node));
 }
 
-void sync_note_failed(struct volume *v, int64_t r)
+static void sync_note_failed(struct volume *v, int64_t r)
 {
         v->stats.sync_errors++;
         if (!v->sync_failed) {
@@ -51,7 +59,6 @@ static void sync_one_done(struct volume *v, int64_t result)
         assert(v->sync_outstanding > 0);
         if (--v->sync_outstanding > 0)
                 return;
-        table_sync_end(v->table, v->sync_failed ? -1 : 0);
         r = v->sync_failed || !v->dir->can_sync ? STORE_NOT_DURABLE : 0;
         while ((n = list_pop(&v->sync_flying)))
                 put_finish(v, container_of(n, struct store_put, node), r);
@@ -70,7 +77,22 @@ static void segment_synced(struct kio_request *req)
 static void table_synced(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, table_sync_io);
+        int r = (int)MIN(req->result, 0);
+        struct list_node *n;
 
+        if (r < 0) {
+                char reason[128];
+
+                snprintf(reason, sizeof(reason), "the table cannot be synced: %s", strerror(-r));
+                volume_bypass(v, reason);
+        }
+        table_sync_end(v->table, r);
+        while ((n = list_pop(&v->records_flying)))
+                handover_synced(container_of(n, struct segment, record_node), r);
+        if (v->growth_flying) {
+                v->growth_flying = false;
+                ring_growth_synced(v, r);
+        }
         sync_one_done(v, req->result);
         volume_progress(v);
 }
@@ -99,20 +121,28 @@ static void submit_sync(struct volume *v, struct kio_request *req, int fd,
         kio_submit(v->io, req, affinity);
 }
 
+/* For itself, for a hand-over, or to grow. */
+static bool is_table_due(const struct volume *v)
+{
+        return table_wants_sync(v->table) || !list_empty(&v->records_waiting) || v->growth_waiting;
+}
+
 void sync_iterate(struct volume *v)
 {
         struct list_node *n;
 
-        if (v->sync_outstanding > 0 ||
-            (list_empty(&v->sync_waiting) && !table_wants_sync(v->table)))
+        if (v->sync_outstanding > 0 || (list_empty(&v->sync_waiting) && !is_table_due(v)))
                 return;
         if (v->sync_failed || !v->dir->can_sync) {
                 while ((n = list_pop(&v->sync_waiting)))
                         put_finish(v, container_of(n, struct store_put, node), STORE_NOT_DURABLE);
-                if (!table_wants_sync(v->table))
+                if (!is_table_due(v))
                         return;
         }
         list_splice(&v->sync_flying, &v->sync_waiting);
+        list_splice(&v->records_flying, &v->records_waiting);
+        v->growth_flying = v->growth_waiting;
+        v->growth_waiting = false;
         list_for_each_safe (&v->dirty_segments, i) {
                 struct segment *seg = container_of(i, struct segment, dirty_node);
 

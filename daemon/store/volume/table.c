@@ -29,8 +29,9 @@
  * than the one before; behind the end of the ring the begin follows. So a ring grows only when all
  * that is not synced lies between the begin and the head, where growing changes nothing.
  *
- * Failures: a failed write ends the ring: its file may hold anything there. Gets go on from memory.
- */
+ * Failures: a failed write ends the ring: its file may hold anything there. A failed sync ends it,
+ * too: the pages that it was to cover may never reach the disk, so the older pages that hold the
+ * same entries must not be overwritten any more. Gets go on from memory. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -81,7 +82,6 @@ struct table {
         /* In pages written; `synced` as of the begin of the last sync that ended well. */
         uint64_t written, synced, syncing;
         uint32_t synced_safe, syncing_safe;
-        bool never_synced;
 
         struct table_stats stats;
 };
@@ -282,15 +282,12 @@ static uint32_t unsynced_room(const struct table *t)
 {
         uint64_t most = MAX(t->synced_safe / 2, 1u), since = t->written - t->synced;
 
-        if (t->never_synced)
-                return TABLE_BATCH_PAGES;
         return since >= most ? 0 : (uint32_t)(most - since);
 }
 
 bool table_wants_sync(const struct table *t)
 {
-        return !t->never_synced && !t->failed &&
-               t->written - t->synced >= MAX(t->synced_safe / 4, 1u);
+        return !t->failed && t->written - t->synced >= MAX(t->synced_safe / 4, 1u);
 }
 
 bool table_is_dirty(const struct table *t)
@@ -307,7 +304,7 @@ void table_sync_begin(struct table *t)
 void table_sync_end(struct table *t, int r)
 {
         if (r < 0) {
-                t->never_synced = true;
+                t->failed = r;
                 return;
         }
         t->synced = t->syncing;
@@ -346,8 +343,6 @@ static uint32_t safe_after(const struct table *t, uint32_t n)
 {
         uint64_t safe = t->synced + t->synced_safe, written = t->written + n;
 
-        if (t->never_synced)
-                return t->safe - n;
         return safe > written ? (uint32_t)(safe - written) : 0;
 }
 
@@ -474,22 +469,17 @@ void table_complete(struct table *t, int r)
         }
 }
 
-uint64_t table_pages_written(const struct table *t)
-{
-        return t->written;
-}
-
 uint64_t table_next_sequence(const struct table *t)
 {
         return t->next_sequence;
 }
 
-int table_grow(struct table *t, uint32_t pages, uint64_t synced)
+int table_grow(struct table *t, uint32_t pages)
 {
         void *p;
 
         assert(t->flying == 0 && pages >= t->pages && pages < TABLE_MAX_PAGES);
-        if (!t->never_synced && t->written - MAX(t->synced, synced) > t->head)
+        if (t->written - t->synced > t->head)
                 return -EAGAIN;
         p = mremap(t->heads, t->heads_bytes, map_bytes(pages), MREMAP_MAYMOVE);
         if (p == MAP_FAILED)

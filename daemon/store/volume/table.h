@@ -89,19 +89,16 @@ bool table_in_flight(const struct table *t);
  * `r`. */
 void table_complete(struct table *t, int r);
 
-/* The file has been synced: everything completed before begin() is on stable storage. With r < 0
- * nothing will ever be believed to be, and the ring goes on without (the power-loss promise is
- * broken elsewhere already). */
+/* The file has been synced: everything completed before begin() is on stable storage. r < 0: as
+ * after a failed write, the ring writes nothing more. */
 bool table_wants_sync(const struct table *t);
 void table_sync_begin(struct table *t);
 void table_sync_end(struct table *t, int r);
 bool table_is_dirty(const struct table *t); /* something completed since the last sync began */
 
-/* The file has more pages now, zeros, and has been synced since: when table_pages_written() was
- * `synced`. Not while a write is in flight. -EAGAIN: what has been written since went round; sync
- * once more. -ENOMEM. */
-int table_grow(struct table *t, uint32_t pages, uint64_t synced);
-uint64_t table_pages_written(const struct table *t);
+/* The file has more pages now, zeros, which a sync has covered. Not while a write is in flight.
+ * -EAGAIN: the pages written since the last sync go round the end; sync once more. -ENOMEM. */
+int table_grow(struct table *t, uint32_t pages);
 uint64_t table_next_sequence(const struct table *t); /* of the next page that is written */
 
 uint32_t table_pages(const struct table *t);

@@ -125,12 +125,57 @@ static int erase_stale(struct recovery *rec)
         return 0;
 }
 
+/* False: some page cannot be read. */
+static bool copy_pages(struct recovery *rec, uint32_t first, uint32_t n, int *ret_error)
+{
+        const off_t offset = (off_t)first * DISK_PAGE;
+        const ssize_t bytes = (ssize_t)n * DISK_PAGE;
+        int fd = rec->v->table_fd;
+
+        if (pread(fd, rec->block.pages, (size_t)bytes, offset) != bytes)
+                return false;
+        errno = 0;
+        if (pwrite(fd, rec->block.pages, (size_t)bytes, offset) != bytes)
+                *ret_error = errno ? -errno : -EIO;
+        return true;
+}
+
+/* Writes the newest pages again, each in its place. After a failed sync, of which perhaps no mark
+ * tells, the page cache may show pages that the disk does not have and that the kernel will not
+ * write any more. The last daemon wrote no more than TABLE_UNSYNCED_MAX pages after its last good
+ * sync, and none of those overwrote an only copy; so what this write tears is in an older page as
+ * well. The batch that follows was in flight, or has been erased. */
+static int write_newest_again(struct recovery *rec)
+{
+        const struct disk_page *newest = &rec->newest;
+        uint32_t ring = MIN(newest->ring_pages, rec->pages), n, back, first, k;
+        int r = 0;
+
+        if (newest->sequence == 0 || ring <= newest->position || rec->new_pages ||
+            rec->v->stats.clean_start)
+                return 0;
+        back = (uint32_t)MIN(newest->sequence, (uint64_t)MIN((uint32_t)TABLE_UNSYNCED_MAX, ring));
+        n = MIN(back + TABLE_BATCH_PAGES, ring);
+        first = (newest->position + 1 + ring - back) % ring;
+        rec->block.n = 0;
+        for (; n > 0 && r == 0; n -= k, first = (first + k) % ring) {
+                k = MIN(MIN(n, rec->room), ring - first);
+                if (copy_pages(rec, first, k, &r))
+                        continue;
+                for (uint32_t i = 0; i < k && r == 0; i++)
+                        copy_pages(rec, first + i, 1, &r);
+        }
+        return r;
+}
+
 static int start_ring(struct recovery *rec)
 {
         struct volume *v = rec->v;
         uint32_t head = rec->newest.sequence == 0 ? 0 : (rec->newest.position + 1) % rec->pages;
         int r = erase_stale(rec);
 
+        if (r == 0)
+                r = write_newest_again(rec);
         if (r < 0)
                 return recovery_fail(rec, r, "cannot write the table");
         for (uint32_t i = 0; i < MIN(rec->newest.safe, rec->pages - 1); i++)
