@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums that say when they overflow, and the few roundings everybody needs. */
+/* Sums that report overflow, and common roundings. */
 #pragma once
 
 #include <stdbool.h>

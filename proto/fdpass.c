@@ -140,6 +140,6 @@ bool fdpass_brings(int sock)
         struct iovec iov = { .iov_base = &byte, .iov_len = sizeof(byte) };
         struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
 
-        /* What a look gets is dropped again, but is never the last of its kind. */
+        /* What a peek gets is closed again, but is never the last reference to its file. */
         return recvmsg(sock, &m, MSG_PEEK | MSG_DONTWAIT) >= 0 && (m.msg_flags & MSG_CTRUNC);
 }

@@ -10,7 +10,7 @@
 #include "wire.h"
 
 /* Sends all of it or nothing. 0; -EAGAIN: the peer's queue is full; another negative errno: the
- * peer is gone. */
+ * peer has closed. */
 int fdpass_send(int sock, const void *msg, size_t bytes, const int *fds, unsigned n_fds);
 
 /* Receives one message into `buf` and up to WIRE_MAX_FDS descriptors, CLOEXEC, into `ret_fds`,
@@ -21,10 +21,10 @@ ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MA
                     unsigned *ret_n_fds);
 /* As many as a message can carry. */
 enum { FDPASS_TAKE_MAX = 253 };
-/* The same, for a peer that is not trusted: to let go of a descriptor can take as long as whoever
- * serves the file behind it likes, also if it is the kernel that drops it. So whatever came is in
- * ret_fds, also with an error, for the caller to dispose of. Without `take_fds` the caller knows
- * from fdpass_brings() that there are none. */
+/* The same, for a peer that is not trusted: closing a descriptor can block for as long as the
+ * server of its file system likes, also if the kernel closes it. So all descriptors are in ret_fds,
+ * also with an error, for the caller to close safely. Without `take_fds` the caller knows from
+ * fdpass_brings() that there are none. */
 ssize_t fdpass_take(int sock, void *buf, size_t room, bool take_fds,
                     int ret_fds[static FDPASS_TAKE_MAX], unsigned *ret_n_fds);
 /* Does the next message bring descriptors? It stays where it is. */

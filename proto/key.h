@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The name of a chunk: exactly 32 opaque bytes, most often an engine's hash chained over the whole
- * prefix. An all-zero key is the root: it is nobody's parent and no chunk's name. */
+ * prefix. An all-zero key is the root: it is the parent of a first chunk, and never a chunk's name.
+ */
 #pragma once
 
 #include <stdbool.h>

@@ -47,9 +47,9 @@ bool lookup_view_init(struct lookup_view *ret, const void *map, uint64_t bytes)
         return true;
 }
 
-/* Whoever moves a key between tiers puts the new word before it counts a removal and takes the old
- * one out. So who has not seen the old word has seen the count; and if it had been counted before
- * he began to look, he has seen the new word. */
+/* The daemon moves a key between tiers in this order: it puts the new word, counts a removal, takes
+ * the old word out. So a reader that has not seen the old word has seen the count; and if the count
+ * had gone up before the reader began, it has seen the new word. */
 unsigned lookup_find_surely(const struct lookup_view *v, uint64_t hash, uint64_t removals)
 {
         for (int i = 0; i < TRIES; i++) {

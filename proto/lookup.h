@@ -160,8 +160,8 @@ static inline uint64_t lookup_compare(const struct lookup_bucket *b, int i, uint
         return (w ^ tag) <= ~LOOKUP_TAG_BITS ? w : 0;
 }
 
-/* Tiers of the words with this hash in a bucket, and its overflow bit. Written out, and without a
- * branch: where the word is, nobody can foretell. */
+/* Tiers of the words with this hash in a bucket, and its overflow bit. Unrolled and without a
+ * branch, since where the word is cannot be predicted. */
 static inline unsigned lookup_scan(const struct lookup_bucket *b, uint64_t hash)
 {
         uint64_t tag = hash & LOOKUP_TAG_BITS;

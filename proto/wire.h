@@ -225,8 +225,8 @@ struct wire_register {
 };
 static_assert(sizeof(struct wire_register) == 32, "wire format");
 
-/* From now on nothing may name the region; the reply comes when nothing moves bytes there any more
- * and the daemon has let go of it. */
+/* From now on no request may name the region; the reply comes when no I/O uses it any more and the
+ * daemon has unmapped it. */
 struct wire_unregister {
         struct wire_hdr hdr;
         uint32_t region;   /* 16 */
@@ -440,8 +440,8 @@ static_assert(WIRE_MAX_NAMESPACES * (sizeof(struct wire_namespace_info) + WIRE_M
 /* The one result of VERIFY. */
 struct wire_verify_result {
         uint32_t volumes;      /*  0  of the store */
-        uint32_t segments;     /*  4  of this path: numbers are below */
-        uint32_t next_segment; /*  8  where to go on; `segments`: that was the path's last */
+        uint32_t segments;     /*  4  of this volume: numbers are below */
+        uint32_t next_segment; /*  8  where to go on; `segments`: that was the volume's last */
         uint32_t next_slot;    /* 12 */
         uint64_t chunks;       /* 16  looked at, bad ones included */
         uint64_t bytes;        /* 24  of these */

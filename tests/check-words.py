@@ -50,9 +50,10 @@ WORDS = [
 ]
 # Paths without such a word. This list only grows.
 CLEAN = [
-    "conf/", "daemon/base/", "daemon/config/", "daemon/evict/", "daemon/io/", "daemon/kvcache-daemon.8", "daemon/lookup/",
-    "daemon/main.c", "daemon/notify", "daemon/report/", "daemon/server", "daemon/session/", "daemon/slab/",
-    "systemd/",
+    "README.md", "SECURITY.md", "client/TUTORIAL.md", "client/bench/", "client/common/", "client/ctl/", "conf/", "daemon/README.md",
+    "daemon/base/", "daemon/config/", "daemon/evict/", "daemon/io/", "daemon/kvcache-daemon.8", "daemon/lookup/", "daemon/main.c",
+    "daemon/notify", "daemon/report/", "daemon/server", "daemon/session/", "daemon/slab/", "daemon/tenant/census", "daemon/tenant/ids",
+    "proto/", "systemd/",
 ]
 SKIP = re.compile(r"^(LICENSE$|tests/golden/|tests/fuzz/corpus/|\.git|tests/check-words\.py$)")
 RULES = [(re.compile(a), b, c and re.compile(c)) for a, b, c in WORDS]

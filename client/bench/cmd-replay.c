@@ -52,7 +52,7 @@ static const struct option_row replay_options[] = {
           "exists --from FILE` reads it" },
         { 'n', "namespace", "NS", "the namespace (default: replay)" },
         { OPTION_RECONNECT, "reconnect", "SECONDS",
-          "how long to try when the daemon is gone, before giving up (default: 2)" },
+          "how long to try to reach a daemon that does not answer, before giving up (default: 2)" },
         { 0 },
 };
 

@@ -10,7 +10,7 @@ enum {
         WORD_BYTES = 8,
         LANES = 4,
         STRIDE_BYTES = LANES * WORD_BYTES,
-        LOOK_BYTES = 4096, /* how much is compared before a look at the result */
+        LOOK_BYTES = 4096, /* how much is compared before the result is checked */
 };
 
 struct seeds {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contents that follow from the key, so that whoever knows a key can check every byte of its chunk.
+/* Contents that are computed from the key, so that every byte of a chunk can be checked by its key.
  *
  * Word i (little-endian, 64 bits) is a mix of i and of one of four seeds, each of which hangs on
  * all 32 bytes of the key: a chunk that is another key's, shifted, cut, doubled, or put together

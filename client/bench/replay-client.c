@@ -6,8 +6,8 @@
  * on. Functions return 0, or a negative errno when the replay is over; the reason has then been
  * given to replay_fail().
  *
- * Failures: a block that fails costs itself. A daemon that went away is tried again for a while
- * between rounds. Refused for want of room or leases, a client lets go of all that it holds and
+ * Failures: a block that fails counts as a miss. If the daemon ends, the client reconnects for a
+ * while between rounds. Refused for want of room or leases, a client releases all its leases and
  * tries once more; refused again, it goes on without that block. */
 #include "replay-client.h"
 
@@ -25,7 +25,7 @@
 
 enum {
         WAIT_MS = 100, /* between two looks at whether to stop */
-        RETRY_MS = 50, /* between two tries to reach a daemon that is gone */
+        RETRY_MS = 50, /* between two attempts to reach a daemon that has ended */
 };
 
 static void sleep_ms(unsigned ms)

@@ -70,7 +70,7 @@ static inline uint64_t replay_now_ns(void)
 }
 
 bool replay_should_stop(struct replay_shared *s);
-/* Ends the whole replay; the first reason is the one that is told. Returns a negative errno. */
+/* Ends the whole replay; the first reason is the one that is printed. Returns a negative errno. */
 int replay_fail(struct replay_shared *s, int status, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 

@@ -33,7 +33,7 @@ struct replay_options {
         unsigned clients;
         enum kvcache_ack ack;
         int acks_fd;                              /* opened with O_APPEND; -1: none */
-        int reconnect_ms;                         /* how long to try when the daemon is gone */
+        int reconnect_ms;                         /* how long to try when the daemon has ended */
         const volatile sig_atomic_t *interrupted; /* may be NULL */
         void (*progress)(
                 void *userdata,

@@ -145,7 +145,7 @@ int human_parse_number(const char *text, double *ret)
         char *end;
         double value;
 
-        /* strtod() also takes hexadecimal, "nan" and "inf": nobody means those. */
+        /* strtod() also takes hexadecimal, "nan" and "inf", which are not meant here. */
         if (!isdigit((unsigned char)text[0]) && text[0] != '.')
                 return -EINVAL;
         value = strtod(text, &end);

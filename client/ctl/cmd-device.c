@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `device`: the volumes of the daemon's store, how each of them is, and leaving one aside or taking
- * it back by hand. What there is comes from the status report; the two actions are calls of their
- * own, for admins. */
+/* `device`: lists the volumes of the daemon's store with their states, and suspends or resumes one.
+ * The list comes from the status report; the two actions are calls of their own, for admins. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -141,11 +140,12 @@ static int run_device(struct ctl *ctl, const struct command *self, int argc, cha
 const struct command command_device = {
         .name = "device",
         .arguments = "ls | suspend PATH | resume PATH",
-        .summary = "the volumes of the store: look, leave one aside, use it again",
-        .help = "ls: each volume with its state and what has failed there. suspend, for admins:\n"
-                "leaves a volume aside when all that was begun there has been written; its chunks\n"
-                "are misses until it is resumed, new ones go to the other volumes. resume: probes\n"
-                "the device and uses the volume again, also one that the daemon has bypassed by\n"
+        .summary = "list, suspend or resume the volumes of the store",
+        .help = "ls: lists each volume with its state and its errors. suspend, for admins: takes "
+                "a\n"
+                "volume out of use once all writes under way are on disk; its chunks are misses\n"
+                "until it is resumed, and new ones go to the other volumes. resume: probes the\n"
+                "device and uses the volume again, also one that the daemon has bypassed by\n"
                 "itself. What was purged or evicted meanwhile does not come back. PATH is the\n"
                 "directory, or its number from 0 in the order of ls.",
         .options = device_options,

@@ -163,10 +163,10 @@ const struct command command_evict = {
         .name = "evict",
         .arguments = "KEY... | --from FILE | --all",
         .summary = "forget single chunks, or drop them from memory",
-        .help = "Forgets chunks. Who has one leased keeps reading; nobody finds it any more.\n"
-                "With --tier memory only the copies in memory go, and the next get reads from\n"
-                "disk: good for measuring. A chunk that is not on disk yet stays then (exit\n"
-                "status 4).\n"
+        .help = "Evicts chunks: no later get finds them, but a client that has one leased keeps\n"
+                "reading. With --tier memory only the copies in memory go, and the next get reads\n"
+                "from disk: good for measuring. A chunk that is not on disk yet stays then\n"
+                "(exit status 4).\n"
                 "After a power loss, not after a mere restart, an evicted chunk may be back;\n"
                 "what must never come back is for `purge`.\n\n" KEY_HELP,
         .options = evict_options,

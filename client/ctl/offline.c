@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A store without a daemon: see offline.h.
  *
- * What the daemon's server does with a store, as far as verifying needs it: its I/O, and a loop
- * that reaps and turns until the request at hand is complete. Owns the store, its workers, and one
- * piece of memory that stands for the pool.
+ * It does what the daemon's server does with a store, as far as verifying needs it: its I/O, and a
+ * loop that reaps and iterates until the request at hand is complete. Owns the store, its workers,
+ * and one piece of memory in place of the pool.
  *
  * Failures: a directory that is no store, is damaged beyond use, of another format or in use is
- * told in a sentence, with the process that has it open where the kernel says which. */
+ * refused with a sentence, which names the process that has it open where the kernel says which. */
 #include "offline.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ struct offline {
 
 DEFINE_CLEANUP(struct offline *, offline_close);
 
-/* Who has locked this file: its number, or 0. */
+/* The id of the process that has locked this file, or 0. */
 static long lock_holder(const char *path)
 {
         _cleanup_(fclosep) FILE *locks = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One path of a store that no daemon has open, opened here as it lies. Nothing is made in it and
- * nothing put, but what a start drops, and what is found to be bad, is gone afterwards. Blocks. */
+/* One volume of a store that no daemon has open, opened as it is. Nothing is created in it, but
+ * what recovery drops, and chunks that are found to be bad, are removed for good. Blocks. */
 #pragma once
 
 #include <stdint.h>

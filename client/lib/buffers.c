@@ -10,9 +10,9 @@
  * is answered when nothing moves bytes there any more.
  *
  * Failures: a refusal leaves the region without a session, and the next request that names it tries
- * again. A reply that comes when nobody waits for it any more still counts; a region that nobody
- * wants by then is unregistered at once. An unregistration whose wait ends early goes on: the
- * region is `leaving` until the user has called again and it was had. */
+ * again. A reply whose wait has ended still counts; a region that is not wanted by then is
+ * unregistered at once. An unregistration whose wait ends early goes on: the region is `leaving`
+ * until the user has called again and gets its result. */
 #include "lib/buffers.h"
 
 #include <errno.h>
@@ -34,7 +34,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-enum { BUFFER_POLL_MS = 2 }; /* between two looks at a lock that tells nobody when it is free */
+enum { BUFFER_POLL_MS = 2 }; /* between two attempts to take a lock that cannot be waited for */
 
 static bool buffer_holds(const struct buffer *d, const void *data, uint64_t bytes)
 {
@@ -114,7 +114,7 @@ const char *buffer_check(const struct kvcache *kv, const struct wire_reply *repl
         return NULL;
 }
 
-/* Ends a region of the daemon's that nobody here knows. Without memory for that it ends with the
+/* Unregisters a region that only the daemon knows. Without memory for that it ends with the
  * session. */
 static void buffer_send_back(struct kvcache *kv, uint32_t id)
 {
@@ -330,7 +330,7 @@ static int buffer_unregister(struct kvcache *kv, struct buffer *d)
                 if (r < 0 && r != -ECONNRESET)
                         return r == -ETIMEDOUT
                                        ? handle_fail(kv, r,
-                                                     "the daemon has not let go of the region yet")
+                                                     "the daemon has not released the region yet")
                                        : r;
         }
         /* What this session has sent is answered, or the session is over: its requests, those of
@@ -339,8 +339,9 @@ static int buffer_unregister(struct kvcache *kv, struct buffer *d)
                 int64_t now = handle_now_ns();
 
                 if (now >= deadline)
-                        return handle_fail(kv, -ETIMEDOUT,
-                                           "a daemon that is gone still uses the region's memory");
+                        return handle_fail(
+                                kv, -ETIMEDOUT,
+                                "I/O of a daemon that has ended still uses the region's memory");
                 if (kv->conn && kv->n_inflight > 0)
                         (void)message_wait(kv, now + BUFFER_POLL_MS * INT64_C(1000000));
                 else

@@ -35,7 +35,7 @@ int buffer_ready(struct kvcache *kv, const struct buffer *d, uint64_t *tried, in
 
 /* What is wrong with the reply to a REGISTER, or NULL. */
 const char *buffer_check(const struct kvcache *kv, const struct wire_reply *reply);
-/* The daemon's OK to a REGISTER; to a UNREGISTER. Somebody may still wait for it or not. */
+/* The daemon's OK to a REGISTER; to an UNREGISTER. A call may wait for it or not. */
 void buffer_take(struct kvcache *kv, const struct message *m, const struct wire_reply *reply);
 void buffer_unregistered(struct kvcache *kv, const struct message *m);
 

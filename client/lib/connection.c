@@ -136,7 +136,7 @@ static int conn_socket(const char *path, bool shared, int64_t deadline, int *ret
         return 0;
 }
 
-/* The socket that was asked for, else the first of the usual ones that somebody listens on. */
+/* The socket that was asked for, else the first of the usual ones that a process listens on. */
 static int conn_find(struct kvcache *kv, int64_t deadline, int *ret)
 {
         const char *asked = kv->socket_path, *runtime = secure_getenv("XDG_RUNTIME_DIR");

@@ -2,7 +2,7 @@
 /* One session with one daemon process: its socket, its memory as mapped here, and what still hangs
  * on it.
  *
- * A session that has ended is kept while somebody may look at its memory: the pool and the socket
+ * A session that has ended is kept while its memory may be read: the pool and the socket
  * until the last lease is given back (a daemon that ended the session but lives frees the leases
  * when the socket closes), the staging area until its places are released and no I/O of a dead
  * daemon can reach them any more. Of registered memory it knows until then which requests have

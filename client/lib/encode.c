@@ -51,8 +51,8 @@ static const struct resolved_key *encode_key(const struct encode *b, size_t i)
 
 /* --- naming them --- */
 
-/* The next piece of a message; a place in the staging area gets a reference. False: nobody has
- * acquired it. */
+/* The next piece of a message; a place in the staging area gets a reference. False: the place was
+ * not acquired. */
 static bool encode_piece(struct encode *b, struct message *m, const struct place *p)
 {
         struct wire_piece *pieces = (struct wire_piece *)(m->data + m->pieces_at);

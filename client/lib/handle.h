@@ -70,7 +70,7 @@ struct kvcache {
         uint64_t lookups_local;  /* keys answered from them */
 
         int epoll_fd, timer_fd;
-        bool fd_is_known; /* to the user: before that nobody waits for the timer */
+        bool fd_is_known; /* to the user: before that the timer is not needed */
         int64_t timer_ns; /* when timer_fd becomes readable; INT64_MAX: never */
         bool epoll_out;   /* what the epoll fd asks of the socket */
 

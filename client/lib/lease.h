@@ -2,8 +2,8 @@
 /* Leases under numbers of the library's own.
  *
  * Two daemon processes can give out the same {id, generation}, so what the user holds names a row
- * of this table, and the row says which session the lease belongs to: a lease of a daemon that is
- * gone never ends one of its successor, and a lease that is released twice is released once. */
+ * of this table, and the row says which session the lease belongs to: releasing a lease of an ended
+ * daemon never ends one of its successor, and a lease that is released twice is released once. */
 #pragma once
 
 #include <stdbool.h>

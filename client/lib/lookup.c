@@ -137,10 +137,9 @@ static bool is_live(struct lookup_serial *l)
         return age >= -AHEAD_MS && age <= LOOKUP_STALE_MS;
 }
 
-/* Of a daemon that was killed the clock goes on to be believed for a while, and the one after it
- * may have got what this table lacks. So an absence counts only while the session stands, which is
- * looked for now and then: nobody dies, is followed by another and has that take a put in a
- * millisecond. */
+/* The clock of a killed daemon is believed for a while, and its successor may have chunks that this
+ * table lacks. So an absence counts only while the session stands, which is polled now and then: no
+ * daemon dies, is succeeded by another and has that take a put within a millisecond. */
 static bool is_alive(struct kvcache *kv)
 {
         struct lookup_serial *l = &kv->conn->lookup;
@@ -207,8 +206,8 @@ struct window {
         unsigned absent; /* bits: so far not seen */
 };
 
-/* The hashes of the keys from `first` on, and their first buckets on their way. False: one is the
- * root, which nobody can ask for. */
+/* Computes the hashes of the keys from `first` on, and warms their first buckets. False: one is the
+ * root, which is never stored. */
 static bool hash_window(const struct look *look, size_t first, struct window *w)
 {
         const uint8_t *at;
@@ -228,9 +227,9 @@ static bool hash_window(const struct look *look, size_t first, struct window *w)
         return all_keys;
 }
 
-/* Keys before the first that is not there. Most are found in their first bucket: the second is
- * fetched for the others only, and looked at when the keys behind them have been hashed. False: it
- * cannot be told. */
+/* Counts the keys before the first that is absent. Most are found in their first bucket: the second
+ * is fetched for the others only, and searched when the keys behind them have been hashed. False:
+ * the table cannot answer. */
 static bool match(const struct look *look, size_t *ret_run)
 {
         struct window windows[3];
@@ -265,7 +264,7 @@ static bool match(const struct look *look, size_t *ret_run)
         return true;
 }
 
-/* All tiers of all keys, and how many are in any. False: some cannot be told. */
+/* All tiers of all keys, and how many are in any. False: the table cannot answer for some. */
 static bool exists(const struct look *look, const struct results *results, size_t *ret_present)
 {
         struct window windows[2];

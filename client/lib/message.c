@@ -369,7 +369,7 @@ static int message_take_reply(struct kvcache *kv, size_t bytes, int fds[static W
                 m = kv->inflight[reply->hdr.tag % WIRE_MAX_INFLIGHT];
         if (!wrong)
                 wrong = !m || m->tag != reply->hdr.tag
-                                ? "nobody asked"
+                                ? "it answers no request"
                                 : message_check_reply(kv, m, reply, bytes, n_fds);
         if (wrong)
                 return handle_fail(kv, -EBADMSG,
@@ -444,7 +444,7 @@ void message_check_idle(struct kvcache *kv)
                         (void)message_flow(kv);
                 return;
         }
-        /* Nobody asked for anything: what is readable can only be the end. */
+        /* No reply is due: what is readable can only be the end. */
         n = fdpass_recv(kv->conn->sock, kv->in, sizeof(kv->in), fds, &n_fds);
         for (unsigned i = 0; i < n_fds; i++)
                 closep(&fds[i]);
@@ -513,7 +513,7 @@ int message_call(struct kvcache *kv, struct message *m, struct control *c, int64
         if (c->done)
                 return c->error;
 
-        /* Its reply will find nobody. Where it was not even sent, it need not be. */
+        /* Its reply will be ignored. If it was not even sent, it need not be. */
         TAILQ_FOREACH(m, &kv->queue, link)
         if (m->control == c)
                 break;

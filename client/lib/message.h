@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A message on its way: queue, window, socket, and back by its tag.
  *
- * A message belongs to the queue, then to the window, then to whoever takes its reply. When the
- * session ends without a reply, it becomes a ghost of the session if it names memory that the
+ * A message belongs to the queue, then to the window, then to the code that takes its reply. When
+ * the session ends without a reply, it becomes a ghost of the session if it names memory that the
  * daemon may still move bytes in. */
 #pragma once
 
@@ -27,7 +27,7 @@ struct control {
 
 struct message {
         TAILQ_ENTRY(message) link;
-        struct request *request; /* NULL: nobody waits for it any more */
+        struct request *request; /* NULL: no call waits for it any more */
         struct control *control; /* the same, of control messages */
         size_t first;            /* key of the request that its first entry is */
         uint16_t op, count;      /* wire op; entries */

@@ -4,9 +4,8 @@
  * Runs in the handle's thread. Owns nothing: results are the user's, leases go to the handle's
  * table.
  *
- * A reply is checked whole, so that one that lies in its last key has done nothing with its first.
- * A reply that nobody waits for any more (its deadline has passed) gives its leases back, and that
- * is all. */
+ * A reply is checked whole, so that a malformed last key leaves the first without effect. If the
+ * deadline of the request has passed, the reply's leases are released and the rest is ignored. */
 #include "lib/reply.h"
 
 #include <string.h>
@@ -75,7 +74,7 @@ const char *reply_check(const struct kvcache *kv, const struct message *m,
                 if (!wrong && !(((const struct wire_hdr *)m->data)->flags & WIRE_F_LEASE))
                         for (unsigned i = 0; i < m->count && !wrong; i++)
                                 if (((const struct wire_put_result *)reply_payload(reply))[i].flags)
-                                        wrong = "a lease that nobody asked for";
+                                        wrong = "a lease that was not requested";
                 break;
         case WIRE_EXISTS:
                 for (unsigned i = 0; i < m->count && !wrong; i++)

@@ -279,9 +279,9 @@ int request_submit(struct kvcache *kv, const struct kvcache_request *user, struc
 {
         int r;
 
-        /* A daemon that was restarted while nothing was going on shows now: nobody has seen the
-         * request, so it is built anew for the new session. What a daemon cannot do, the one that
-         * follows it may. */
+        /* A daemon that was restarted while the session was idle is noticed now: it has not seen
+         * the request, so the messages are built anew for the new session. The new daemon may be
+         * able to do what the old one could not. */
         r = request_try(kv, user, keys, first, count, more, deadline, waited, ret);
         if (r == -ECONNRESET || ((r == -EOPNOTSUPP || r == -E2BIG) && message_has_ended(kv))) {
                 kv->error[0] = '\0';

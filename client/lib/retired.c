@@ -4,12 +4,12 @@
  * Runs in the handle's thread. Owns the list of ended sessions.
  *
  * A request that names staging or registered memory may go on in the kernel after the daemon's
- * death: reads of a killed process still land. The liveness file tells when that is over: the
- * daemon and each of its rings hold it locked, so a shared lock is had only when the last of its
- * I/O has ended. Until then the messages in question stay as ghosts, their places stay taken, and
- * the staging area stays mapped; of registered memory, which is the user's to unmap, the addresses
- * are kept to be asked about. An ended session is freed in parts, as nobody needs them any more:
- * pool and socket with the last lease, the staging area with the last place. */
+ * death: reads of a killed process still reach memory. The liveness file says when that is over:
+ * the daemon and each of its rings hold it locked, so a shared lock succeeds only when the last of
+ * its I/O has ended. Until then the messages in question stay as ghosts, their places stay taken,
+ * and the staging area stays mapped; of registered memory, which the user unmaps, the addresses are
+ * kept for kvcache_memory_settled(). An ended session is freed in parts: pool and socket with the
+ * last lease, the staging area with the last place. */
 #include "lib/retired.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
 
 /* kv->conn becomes one of the ended sessions. */
 void region_end_session(struct kvcache *kv);
-/* Lets go of what nobody uses any more. */
+/* Frees the parts of ended sessions that are not needed any more. */
 void region_collect(struct kvcache *kv);
 /* Does a request that is not answered, of this session or of one that has ended, name memory in
  * [data, data + bytes)? */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Least recently used, a list a group. Leaf first comes from the order of the touches: a chain is
+/* Least recently used, a list a group: chooses the victim of an eviction from the end of the list.
+ * Leaf first comes from the order of the touches: a chain is
  * touched from its end to its root, so its end is the oldest and is evicted first.
  *
  * Runs on the loop thread. The lists are threaded through one array by item number: 12 bytes an

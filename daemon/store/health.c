@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which volumes are used: a volume is up, bypassed, suspended, or being resumed.
+/* Which volumes are used: a volume is up, bypassed, suspended, or being resumed. When a device
+ * hangs, store_tick() bypasses its volume: its waiting puts and gets are answered, new puts go to
+ * other volumes, and its chunks are misses.
  *
- * A volume bypasses itself when its device fails or its error budget is used up, which may come
- * from anywhere in it; so that is only noted, and told once (on_volume) when the store drains. Then
- * nobody waits for the volume any more, and its superblock is marked if others go on. store_tick()
- * bypasses a volume whose device hangs. Suspending lets what was begun end, then syncs all of it.
- * Resuming opens the volume as a start does and puts the new volume in the old one's place once it
- * knows what the others know; it goes round again if that has changed meanwhile. Until then it is
- * aside like any other, and misses what is purged and dropped.
+ * A volume bypasses itself when its device fails or its error budget is used up, which can happen
+ * anywhere in it; so that is only recorded, and reported once (on_volume) when the store iterates.
+ * Then no request waits for the volume any more, and its superblock is marked if others go on.
+ * Suspending lets operations under way end, then syncs everything. Resuming opens the volume as at
+ * startup, and replaces the old one once it knows what the others know; it repeats that if they
+ * changed meanwhile. Until then it is bypassed like any other, and misses purges and drops.
  *
  * Loop thread; what blocks runs as a call of the volume (run_*), one at a time, on the volume's own
- * thread. Owns a volume's state, the call, and a volume that is being resumed (`next`), which is
- * the call's while it runs.
+ * thread. Owns a volume's state, the call, and a volume that is being resumed (`next`), which
+ * belongs to the call while it runs.
  *
  * Failures: a resume that fails leaves the volume bypassed, with the reason; a call that hangs
- * stays, but who waits for it is answered. A mark that cannot be written is let be: the others
- * know. */
+ * stays, but its waiter is answered. If the mark cannot be written, nothing is lost: the other
+ * volumes have the record. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>

@@ -352,7 +352,7 @@ def test_a_truncated_store_file(daemon, cold):
     for f in segments_with_data(daemon):
         os.truncate(f, 4096)
     result = bench(*arguments(source="file"), *(["--cold"] if cold else []), daemon=daemon, check=1)
-    assert re.search(r"block \d+ of \d+ is gone", result.stderr) and "KVCACHE  " not in result.stdout
+    assert re.search(r"block \d+ of \d+ is missing", result.stderr) and "KVCACHE  " not in result.stdout
 
 
 def test_a_store_file_that_is_truncated_during_the_run(daemon):
@@ -362,7 +362,7 @@ def test_a_store_file_that_is_truncated_during_the_run(daemon):
     for f in segments_with_data(daemon):
         os.truncate(f, 4096)
     out, err = finish(process, 1)
-    assert re.search(r"block \d+ of \d+ is gone", err) and not out.strip()
+    assert re.search(r"block \d+ of \d+ is missing", err) and not out.strip()
 
 
 @pytest.mark.parametrize("source", ["memory", "file"])

@@ -28,7 +28,7 @@ static int rules_store(struct change *c);
 
 static const struct backend {
         const char *name;
-        bool nixlbench, profile; /* who has it */
+        bool nixlbench, profile; /* which tool has it */
         int (*rules)(struct change *c);
 } backends[KVBENCH_N_BACKENDS] = {
         [KVBENCH_BACKEND_KVCACHE] = { "KVCACHE", false, true, rules_store },

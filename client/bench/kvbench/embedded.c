@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starts the daemon's binary, waits until it answers, and cleans up behind it.
+/* Starts the daemon's binary, waits until it answers, and cleans up after it.
  *
- * The temporary directory is locked as long as we or the caretaker live. A directory of that name
- * that is ours and is not locked was left by a machine that went down, or by somebody who killed
- * the caretaker too: it is removed at the next start. */
+ * The temporary directory is locked as long as this process or its caretaker lives. A directory of
+ * that name that is ours and not locked was left behind when the machine crashed, or the caretaker
+ * was killed too: the next run removes it. */
 #include "embedded.h"
 
 #include <dirent.h>

@@ -3,7 +3,7 @@
  *
  * A place is filled with a pattern once. Then a block is made there by stamping 16 bytes at the
  * beginning of each 512 (a sector): which block it is, which sector of it, and which generation.
- * What is another block's, another sector's, older, cut or never written is told from what is right
+ * Data of another block or sector, and data that is older, cut or was never written, is recognized
  * wherever it begins, and a single wrong byte between the stamps differs from the pattern. */
 #pragma once
 

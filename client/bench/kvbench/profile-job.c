@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One job: find a daemon or start one, make what is to be read if nobody else could have written
- * it, measure, report, clean up.
+/* One job: find a daemon or start one, write the blocks to be read unless another job has, measure,
+ * report, clean up.
  *
- * What is there for the run alone (an embedded daemon, its temporary store, RAW's file without a
- * name) goes with it, whatever the end. */
+ * What exists for the run alone (an embedded daemon, its temporary store, RAW's unnamed file) is
+ * removed with it, however it ends. */
 #include "profile-job.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ enum {
         DEFAULT_ITERATIONS = 3,
         DEFAULT_WARMUP = 1,
         BLOCK_ALIGN = 4096,
-        ENDING_MS = 500, /* a connection breaks a little before its daemon is gone */
+        ENDING_MS = 500, /* a connection breaks a little before its daemon has ended */
 };
 
 struct bar {

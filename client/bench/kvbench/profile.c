@@ -7,9 +7,9 @@
  * crew to move one, and later to check it; the time of a window is from its task being given out to
  * the last client having moved its share.
  *
- * Failures: whoever fails tells profile_fail() and sets `stop`; everybody else comes back from what
- * it waits for within a fraction of a second. A task is always finished by all threads of the crew,
- * so nothing is torn down while in use. */
+ * Failures: a thread that fails calls profile_fail() and sets `stop`; all others return from what
+ * they wait for within a fraction of a second. A task is always finished by all threads of the
+ * crew, so nothing is torn down while in use. */
 #include "profile.h"
 
 #include <errno.h>

@@ -11,8 +11,8 @@
  * memory is filled once, and stamped for each block. A read goes in windows: the clock runs while
  * a window is fetched and stands while every byte of it is compared.
  *
- * Every function that returns int gives 0, or a negative errno after profile_fail() was told the
- * reason: the first reason is the one that people see, and ends all threads. */
+ * Every function that returns int gives 0, or a negative errno after it has given profile_fail()
+ * the reason: the first reason is the one that is printed, and ends all threads. */
 #pragma once
 
 #include <stdatomic.h>

@@ -194,13 +194,15 @@ static int block_failed(struct client *c, const struct profile_work *work, uint6
                                     "the daemon did not answer within %d s while %s block %" PRIu64,
                                     PROFILE_STUCK_MS / 1000, what, block);
         case KVCACHE_MISS:
-                return profile_fail(p,
-                                    "block %" PRIu64 " of %" PRIu64
-                                    " is gone: the daemon found it damaged on disk, or evicted it",
-                                    block, p->job->n_blocks);
+                return profile_fail(
+                        p,
+                        "block %" PRIu64 " of %" PRIu64
+                        " is missing: the daemon found it damaged on disk, or evicted it",
+                        block, p->job->n_blocks);
         case KVCACHE_EXISTS:
                 return profile_fail(p,
-                                    "block %" PRIu64 " was there already: somebody else writes the "
+                                    "block %" PRIu64
+                                    " was there already: another process writes the "
                                     "same workload",
                                     block);
         case KVCACHE_OK:

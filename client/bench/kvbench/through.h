@@ -14,7 +14,7 @@
 struct through_options {
         const char *socket_path; /* of the clients' connections; NULL: the default */
         struct kvcache *kv;      /* borrowed */
-        bool own_daemon;         /* nobody else uses it */
+        bool own_daemon;         /* it has no other clients */
 };
 
 struct through {
@@ -22,7 +22,7 @@ struct through {
         struct profile_side side;
         uint32_t namespace_handle;
         struct kvcache_result *results; /* for calls on all keys, some at a time */
-        uint8_t instance[16];           /* of the daemon at the start */
+        uint8_t instance[16];           /* of the daemon at the beginning */
 };
 
 /* What a daemon says of itself. */

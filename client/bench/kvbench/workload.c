@@ -118,7 +118,8 @@ static int find_files(const struct kvbench_options *options, struct names *names
         return EXIT_OK;
 }
 
-/* Numbers that the workload says, whatever the command line does; profile lets itself be told. */
+/* Numbers that the workload determines, whatever the command line says; profile can override them.
+ */
 static void set_computed(const struct kvbench_options *options, struct kvbench_workload *w,
                          enum kvbench_parameter id, uint64_t number)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A volume in trouble: its device fails or hangs, or its file system is full.
  *
- * Errors that are the device's fault count against a budget a minute. When that is used up, or at
- * once on a read-only file system, the volume leaves itself aside, for good. This and a full file
- * system are told to the store when they change, from wherever they come about. Of a device that
- * hangs nothing is taken back; only those who wait for it are answered.
+ * Errors of the device count against a budget a minute. When that is used up, or at once on a
+ * read-only file system, the volume bypasses itself for good. It notifies the store when this, or
+ * whether its file system is full, changes. Requests that wait for a hung device are answered, but
+ * their buffers and slots stay reserved until it returns them.
  *
- * Loop thread, but for volume_check_space(). */
+ * Loop thread, except volume_check_space(). */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A start, the way through the ring. Where the newest page lies is found by binary search: the
- * pages were written in turn, so those from the first on to the newest have sequences at least as
- * high as the first one's. A crash may have left the pages around the newest as they were, and
- * damage any: what is found here is a guess, and who looks at the pages sees whether it holds. */
+/* Recovery, finding the newest page of the ring, by binary search: the pages were written in turn,
+ * so those from the first to the newest have sequences at least as high as the first one's. A crash
+ * may have lost pages around the newest one, and damage any: the result is an estimate, which the
+ * scan verifies. */
 #include "store/volume/recovery/internal.h"
 
 #include <errno.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A start, the reading: the ring's pages, checked. recovery.c says what for.
+/* Recovery, reading the ring's pages and checking them: recovery_block_check() finds torn and
+ * damaged pages and entries by their CRCs.
  *
  * A ring of up to 64 MiB is one block; a larger one is many, which are read past the page cache
- * where that is possible: memory that is touched for the first time may cost more than the device.
- * Then there are threads beside, which threads.c has. Without them everything is done in
- * turn.
+ * where that is possible, since touching memory for the first time may cost more than the device.
+ * Then the threads of threads.c read and check ahead; without them all is done in sequence.
  *
- * A block that was never written is not read, and what cannot be read is as good as zeros. */
+ * A block that was never written is not read; what cannot be read counts as zeros. */
 #include "store/volume/recovery/internal.h"
 
 #include <assert.h>

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A start, the look at the ring: from the newest page to the oldest, and in each from its last
- * entry to its first, until every slot has been heard of. Entries of one slot, and of one key, were
- * written in the order of their sequences, so the first that is met here is the last that was said:
+/* Recovery, the scan of the table ring: decides which entry of a slot counts. It goes from the
+ * newest page to the oldest, and in each from its last entry to its first, until every slot has
+ * been seen. Entries of one slot, and of one key, were written in the order of their sequences, so
+ * the first one met here is the latest:
  *
- *   of a segment  it has the epoch, and the size of the slots, that count;
- *   of a slot     it tells whose the slot is, alive or not;
- *   of a hand-over  all that is older says nothing of the segment any more;
- *   of a key      it tells where it is: in its slot, or, if that is another's by now or the entry
- *                 a tombstone, nowhere. `gone` remembers the keys that are nowhere.
+ *   of a segment  it has the valid epoch and size of the slots;
+ *   of a slot     it says which chunk the slot belongs to, live or not;
+ *   of a hand-over  all older entries of the segment are void;
+ *   of a key      it says where the chunk is: in its slot, or, if the slot has another owner by now
+ *                 or the entry is a tombstone, nowhere. `gone` has these dead keys.
  *
  * So whatever goes into the index stays there. Entries of namespaces that have been purged since
- * have their slots, but no key: what is older of that is purged as well.
+ * have their slots, but no key: older entries of that namespace are purged as well.
  *
- * For this the newest page must be known first. It is guessed, in a ring of several blocks, and if
- * the pages' sequences, gone through backwards, then do not fall from page to page, all pages are
- * looked at for their sequences alone, and the look begins anew, in their order. A ring of one
- * block is in memory: that is what happens from the start. */
+ * The scan needs to begin at the newest page. In a ring of several blocks probe.c estimates it; if
+ * the pages' sequences then do not fall from page to page backwards, the sequences of all pages are
+ * read, and the scan begins anew in their order. A ring of one block is in memory, and is scanned
+ * in order of sequence from the beginning. */
 #include "store/volume/recovery/internal.h"
 
 #include <errno.h>

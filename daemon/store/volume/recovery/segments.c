@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A start, the data files: which there are, and which may stay under the limit that is in force
- * now. recovery.c says when. Blocks. */
+/* Recovery, the data files: which ones exist, and which may stay under the present limit.
+ * recovery.c calls it. Blocks. */
 #include "store/volume/recovery/internal.h"
 
 #include <dirent.h>

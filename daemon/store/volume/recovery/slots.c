@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A start, the end of it: what is in the index gets its place. Its segment is cut as the entries
- * say, its slot is taken, and it enters the eviction order, older seconds first and within a second
- * the later put first, so that parents are younger than children. */
+/* Recovery, the last step: the chunks of the index get their slots. Each segment is cut as the
+ * entries say, the slots are occupied, and the chunks enter the eviction order, older seconds first
+ * and within a second the later put first, so that parents are younger than children. */
 #include "store/volume/recovery/internal.h"
 
 #include <errno.h>

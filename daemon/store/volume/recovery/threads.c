@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A start, the threads beside it where the ring is large: two read the blocks that will be looked
- * at next, one checks them, and one puts memory under what the look is about to fill.
+/* Recovery, the helper threads for a large ring: two read the blocks that are scanned next, one
+ * checks them, and one populates the memory that the scan is about to fill.
  *
- * Blocks go round in a queue of PREFETCHED_BLOCKS, counted by the turns of the plan: all before
- * `taken` have been with whoever looks, all before `read` have been read. */
+ * Blocks circulate in a queue of PREFETCHED_BLOCKS, counted by their turn in the plan: all before
+ * `taken` have been with the scan, all before `read` have been read. */
 #include "store/volume/recovery/internal.h"
 
 #include <stdlib.h>
