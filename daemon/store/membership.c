@@ -124,32 +124,108 @@ int membership_check(struct store *s, char ret_error[static STORE_ERROR_BYTES])
         return 0;
 }
 
-/* From here on it is a store of several: what has none yet gets the set's uuid, before a directory
- * is made that has it. */
-int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+static unsigned count_fresh(const struct store *s)
 {
-        if (s->in_set || s->n_volumes == 1)
-                return 0;
-        if (getrandom(s->set, sizeof(s->set), 0) != sizeof(s->set))
-                return store_error(ret_error, -EIO, "getrandom failed");
-        s->in_set = true;
+        unsigned n = 0;
+
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                n += s->volumes[i].volume && volume_is_fresh(s->volumes[i].volume);
+        return n;
+}
+
+static bool is_all_there(const struct store *s)
+{
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (!s->volumes[i].volume)
+                        return false;
+        return true;
+}
+
+/* Writes the set's uuid, and the numbers that are about to be given, to the volumes there are. A
+ * failed write may have been done all the same. A volume that was of no set yet then has this uuid
+ * or none, and which one is not known: the start is refused before another volume gets it. */
+static int announce(struct store *s, unsigned fresh, bool was_in_set,
+                    char ret_error[static STORE_ERROR_BYTES])
+{
         for (unsigned i = 0; i < s->n_volumes; i++) {
-                struct volume *v = s->volumes[i].volume;
+                struct member *p = &s->volumes[i];
+                struct disk_superblock *sb;
                 int r;
 
-                if (!v || volume_is_fresh(v))
+                if (!p->volume || volume_is_fresh(p->volume))
                         continue;
-                memcpy(volume_superblock(v)->set, s->set, DISK_UUID_BYTES);
-                r = volume_write_superblock(v);
+                sb = volume_superblock(p->volume);
+                memcpy(sb->set, s->set, DISK_UUID_BYTES);
+                sb->volume_count = (uint16_t)(s->set_count + fresh);
+                r = volume_write_superblock(p->volume);
                 if (r == 0)
                         continue;
-                store_error(s->volumes[i].error, r, "%s: cannot write the superblock: %s",
-                            s->volumes[i].name, strerror(-r));
-                r = health_leave_out(&s->volumes[i], r, ret_error);
+                store_error(p->error, r, "%s: cannot write the superblock: %s", p->name,
+                            strerror(-r));
+                r = was_in_set ? health_leave_out(p, r, ret_error)
+                               : store_error(ret_error, r, "%s", p->error);
                 if (r < 0)
                         return r;
         }
         return 0;
+}
+
+/* An empty directory gets a number that another volume may have, and its set's uuid, of which only
+ * that volume knows, if that volume is not here. */
+static int leave_out_fresh(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+{
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                struct member *p = &s->volumes[i];
+                int r;
+
+                if (!p->volume || !volume_is_fresh(p->volume))
+                        continue;
+                r = store_error(p->error, -ENODEV,
+                                "%s: an empty directory, which is not added to the store while "
+                                "another path cannot be used",
+                                p->name);
+                r = health_leave_out(p, r, ret_error);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+/* What the empty directories are about to be made of is on stable storage before the first of them
+ * is made, so that a start that is cut off, or fails, gives no number and no uuid twice. They are
+ * made only if every path of the store can be read. */
+int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+{
+        unsigned fresh = count_fresh(s), there = (unsigned)__builtin_popcount(s->up);
+        bool was_in_set = s->in_set;
+
+        if (s->n_volumes == 1)
+                return 0;
+        if (!is_all_there(s) && there == fresh) {
+                for (unsigned i = 0; i < s->n_volumes; i++)
+                        if (!s->volumes[i].volume)
+                                return store_error(ret_error, -EIO,
+                                                   "%.300s (a store is made only where all of its "
+                                                   "paths can be used)",
+                                                   s->volumes[i].error);
+        }
+        if (!s->in_set && getrandom(s->set, sizeof(s->set), 0) != sizeof(s->set))
+                return store_error(ret_error, -EIO, "getrandom failed");
+        s->in_set = true;
+        if (!is_all_there(s))
+                fresh = 0;
+        if (s->set_count + fresh > VOLUMES_SET_MAX)
+                return store_error(ret_error, -ENOSPC,
+                                   "store.path: %u empty directories cannot be added: the store "
+                                   "has had %u volumes already",
+                                   fresh, s->set_count);
+        if (fresh > 0 || !was_in_set) {
+                int r = announce(s, fresh, was_in_set, ret_error);
+
+                if (r < 0)
+                        return r;
+        }
+        return is_all_there(s) ? 0 : leave_out_fresh(s, ret_error);
 }
 
 void membership_prepare_superblock(struct member *p, struct volume *v)

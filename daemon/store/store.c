@@ -73,6 +73,31 @@ int store_prepare_volume(struct member *p, int lock_fd, struct volume **ret,
                               ret_error);
 }
 
+/* The empty directories. A number that was announced and is not used is given back with the next
+ * superblocks, unless it is not known whether the volume is there. */
+static int make_fresh(struct store *s, char ret_error[static STORE_ERROR_BYTES])
+{
+        unsigned left = 0;
+
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                left += s->volumes[i].volume && volume_is_fresh(s->volumes[i].volume);
+        for (unsigned i = 0; left > 0 && i < s->n_volumes; i++) {
+                struct member *p = &s->volumes[i];
+                int r;
+
+                if (!p->volume || !volume_is_fresh(p->volume))
+                        continue;
+                r = volume_make(p->volume, s->in_set ? s->set : NULL, s->set_count,
+                                s->set_count + left--, p->error);
+                s->set_count += r == 0 || volume_is_half_made(p->volume);
+                if (r < 0)
+                        r = health_leave_out(p, r, ret_error);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
 int store_prepare(struct store **ret, const struct store_params *params, char ret_error[static 512])
 {
         _cleanup_(store_closep) struct store *s = NULL;
@@ -135,30 +160,9 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
         if (r < 0)
                 return r;
         capacity_give_out(s);
-        for (unsigned i = 0; i < s->n_volumes; i++) {
-                struct member *p = &s->volumes[i];
-
-                if (!p->volume)
-                        continue;
-                if (volume_is_fresh(p->volume)) {
-                        if (s->set_count == VOLUMES_SET_MAX)
-                                return store_error(
-                                        ret_error, -ENOSPC,
-                                        "%s: cannot be added: the store has had %u volumes "
-                                        "already",
-                                        p->name, (unsigned)VOLUMES_SET_MAX);
-                        r = volume_make(p->volume, s->in_set ? s->set : NULL, s->set_count,
-                                        s->set_count + 1, p->error);
-                        if (r < 0) {
-                                s->set_count += volume_is_half_made(p->volume);
-                                r = health_leave_out(p, r, ret_error);
-                                if (r < 0)
-                                        return r;
-                                continue;
-                        }
-                        s->set_count++;
-                }
-        }
+        r = make_fresh(s, ret_error);
+        if (r < 0)
+                return r;
         for (unsigned i = 0; i < s->n_volumes; i++)
                 if (s->volumes[i].volume)
                         membership_prepare_superblock(&s->volumes[i], s->volumes[i].volume);

@@ -1796,6 +1796,58 @@ static struct disk_superblock superblock_of(unsigned dir)
         return sb;
 }
 
+/* A path that cannot be used may have the number, or be of the set, that they would get. */
+static void empty_directories_become_paths_only_beside_all_the_others(void **state)
+{
+        close(open(t.dirs[1], O_WRONLY | O_CREAT, 0600));
+        refused("01", -EIO, t.dirs[1]);
+        assert_int_equal(superblock_of(0).volume_count, 0);
+        assert_int_equal(unlink(t.dirs[1]), 0);
+
+        start("01");
+        put_range(0, MANY);
+        stop();
+        assert_int_equal(rename(t.dirs[1], t.dirs[3]), 0);
+        close(open(t.dirs[1], O_WRONLY | O_CREAT, 0600));
+        start("012");
+        assert_int_equal(stats_of(2).state, STORE_VOLUME_BYPASSED);
+        assert_non_null(strstr(stats_of(2).reason, "not added"));
+        assert_int_equal(superblock_of(2).volume_count, 0);
+        assert_int_equal(unlink(t.dirs[1]), 0);
+        assert_int_equal(rename(t.dirs[3], t.dirs[1]), 0);
+        assert_int_equal(device(store_resume, 1), 0);
+        assert_int_equal(device(store_resume, 2), 0);
+        assert_int_equal(superblock_of(2).volume_index, 2);
+        assert_int_equal(count_hits(0, MANY), MANY);
+        stop();
+}
+
+/* The numbers are on the disk of the others before, and come back where they were not used. */
+static void a_number_that_a_start_announces_is_not_given_twice(void **state)
+{
+        struct disk_superblock sb;
+        char name[300];
+
+        start("0");
+        put_range(0, MANY);
+        stop();
+        snprintf(name, sizeof(name), "%s/superblock.new", t.dirs[1]);
+        assert_int_equal(mkdir(t.dirs[1], 0700), 0);
+        assert_int_equal(mkdir(name, 0700), 0);
+        start("01");
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
+        assert_int_equal(superblock_of(0).volume_count, 1);
+        sb = superblock_of(0);
+        stop();
+        assert_int_equal(rmdir(name), 0);
+        start("01");
+        assert_int_equal(superblock_of(1).volume_index, 1);
+        assert_memory_equal(superblock_of(1).set, sb.set, sizeof(sb.set));
+        assert_int_equal(superblock_of(0).volume_count, 2);
+        assert_int_equal(count_hits(0, MANY), MANY);
+        stop();
+}
+
 static struct {
         struct kio_request req;
         sem_t end;
@@ -2112,6 +2164,8 @@ int main(int argc, char **argv)
                 TEST(a_read_only_path_is_bypassed_and_a_full_one_is_not),
                 TEST(with_its_only_path_bypassed_the_store_answers_misses),
                 TEST(a_start_without_one_of_its_paths_goes_on),
+                TEST(empty_directories_become_paths_only_beside_all_the_others),
+                TEST(a_number_that_a_start_announces_is_not_given_twice),
                 TEST(a_path_that_is_added_by_a_resume_is_written_down_first),
                 TEST(a_stop_ends_a_resume_that_waits_for_a_number),
                 TEST(test_R3_a_path_of_another_daemon_is_refused),

@@ -495,7 +495,9 @@ int dir_make(struct dir *d, const uint8_t *set, unsigned index, unsigned count,
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot make a store: %s", d->path,
                                    dir_strerror(r));
-        return open_superblock(d, ret_error);
+        r = open_superblock(d, ret_error);
+        d->half_made = r < 0;
+        return r;
 }
 
 int dir_open(struct dir **ret, const struct dir_params *params,
@@ -549,9 +551,18 @@ int dir_open(struct dir **ret, const struct dir_params *params,
                         "\" is missing)",
                         d->path);
         d->fresh = content == CONTENT_EMPTY;
-        r = d->fresh ? 0 : read_superblock(d, ret_error);
-        if (r < 0)
-                return r;
+        if (d->fresh) {
+                /* A superblock that a start has made and taken away again must not come back after
+                 * a power loss. */
+                r = dir_sync(d);
+                if (r < 0)
+                        return store_error(ret_error, r, "%s: cannot sync the directory: %s",
+                                           d->path, strerror(-r));
+        } else {
+                r = read_superblock(d, ret_error);
+                if (r < 0)
+                        return r;
+        }
         r = choose_direct(d, params->direct, ret_error);
         if (r < 0)
                 return r;
