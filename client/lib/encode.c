@@ -44,6 +44,7 @@ unsigned encode_wire_op(enum kvcache_op op)
         return 0;
 }
 
+/* Of a PUT or a GET_INTO. */
 static const struct resolved_key *encode_key(const struct encode *b, size_t i)
 {
         return &b->keys->keys[i];
@@ -134,7 +135,7 @@ static int encode_put(struct encode *b, struct message *m)
                 struct place to = { WIRE_REGION_STAGING, at, copy ? k->bytes : 0 }, named = { 0 };
                 struct wire_put *put = &puts[m->count];
 
-                memcpy(&put->key, k->key, sizeof(put->key));
+                memcpy(&put->key, resolved_key(b->user, m->first + m->count), sizeof(put->key));
                 if (copy && together) {
                         at += round_up(to.bytes, STAGING_ALIGN);
                 } else if (copy) {
@@ -164,16 +165,20 @@ static int encode_get(struct encode *b, struct message *m)
 
         m->moves = b->into;
         for (m->count = 0; m->count < n; m->count++) {
-                const struct resolved_key *k = encode_key(b, m->first + m->count);
+                size_t i = m->first + m->count;
                 struct wire_get *get = &gets[m->count];
                 struct place named = { 0 };
 
-                memcpy(&get->key, k->key, sizeof(get->key));
-                get->range_offset = k->range_offset;
-                get->range_length = k->range_length;
+                memcpy(&get->key, resolved_key(b->user, i), sizeof(get->key));
+                if (b->user->entries) {
+                        const struct kvcache_entry *e = resolved_entry(b->user, i);
+
+                        get->range_offset = (uint32_t)e->range_offset;
+                        get->range_length = (uint32_t)e->range_length;
+                }
                 if (!b->into)
                         continue;
-                r = encode_name(b, m, NULL, k, &named);
+                r = encode_name(b, m, NULL, encode_key(b, i), &named);
                 if (r < 0)
                         return r;
                 get->into_region = named.region;
@@ -191,7 +196,7 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
         unsigned op = encode_wire_op(u->op);
         size_t entry = wire_entry_bytes(op);
         bool chained = wire_op_is_chained(op);
-        const struct kvcache_key *parent = first > 0 ? encode_key(b, first - 1)->key : u->parent;
+        const struct kvcache_key *parent = first > 0 ? resolved_key(u, first - 1) : u->parent;
         struct message *m, *before = TAILQ_LAST(&b->messages, message_list);
         struct wire_batch *batch;
         int r = 0;
@@ -237,7 +242,7 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
                 if (op == WIRE_EVICT)
                         batch->tiers = (uint8_t)(u->tiers ? u->tiers : KVCACHE_TIER_ALL);
                 for (uint32_t i = 0; i < count; i++)
-                        memcpy(m->data + sizeof(*batch) + i * entry, encode_key(b, first + i)->key,
+                        memcpy(m->data + sizeof(*batch) + i * entry, resolved_key(u, first + i),
                                entry);
                 break;
         }
@@ -247,11 +252,9 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
 /* How many pieces the message names for this key: 1 if it lies in one place, or is copied. */
 static uint32_t encode_pieces(const struct encode *b, size_t i)
 {
-        const struct resolved_key *k = encode_key(b, i);
-
         if (b->user->op != KVCACHE_OP_PUT && !b->into)
                 return 1;
-        return k->shared ? k->n_pieces : 1;
+        return encode_key(b, i)->shared ? encode_key(b, i)->n_pieces : 1;
 }
 
 /* How many of the entries from `from` on one message holds, and their pieces, if any are in pieces.
@@ -264,7 +267,7 @@ static uint32_t encode_run(const struct encode *b, size_t from, uint32_t *ret_pi
         uint32_t n = 0;
 
         while (from + n < end && n < b->per_message &&
-               encode_key(b, from + n)->status == KVCACHE_OK) {
+               resolved_status(b->keys, b->user, from + n) == KVCACHE_OK) {
                 uint32_t more = encode_pieces(b, from + n);
                 bool any = in_pieces || more > 1;
 
@@ -287,7 +290,7 @@ static int encode_messages(struct encode *b)
         int r;
 
         while (i < end) {
-                int status = encode_key(b, i)->status;
+                int status = resolved_status(b->keys, b->user, i);
                 uint32_t n, pieces = 0;
 
                 if (status != KVCACHE_OK) {

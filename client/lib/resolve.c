@@ -4,9 +4,10 @@
  * Runs in the handle's thread, inside of the user's calls. Owns nothing but what it allocates for
  * its caller.
  *
- * One pass over the entries. Each is brought to this library's form, checked, and its bytes are
- * located: in the staging area, in a registered buffer, or in other memory. What was found holds
- * for one session: the next one has another staging area and other numbers for the regions. */
+ * One pass over the entries of a PUT or a GET_INTO. Each is brought to this library's form,
+ * checked, and its bytes are located: in the staging area, in a registered buffer, or in other
+ * memory. What was found holds for one session: the next one has another staging area and other
+ * numbers for the regions. */
 #include "lib/resolve.h"
 
 #include <assert.h>
@@ -63,9 +64,7 @@ static int allocate(const struct kvcache_request *user, struct resolved *r)
 {
         size_t keys, pieces = 0, bytes;
 
-        if (op_moves(user->op) && !count_pieces(user, &pieces))
-                return -ENOMEM;
-        if (!checked_mul(user->count, sizeof(*r->keys), &keys) ||
+        if (!count_pieces(user, &pieces) || !checked_mul(user->count, sizeof(*r->keys), &keys) ||
             !checked_mul(pieces, sizeof(*r->pieces), &bytes) || !checked_add(bytes, keys, &bytes))
                 return -ENOMEM;
         r->keys = malloc(MAX(bytes, (size_t)1));
@@ -154,34 +153,21 @@ static int resolve_key(struct kvcache *kv, const struct kvcache_request *user, s
 {
         struct resolved_key *k = &r->keys[i];
         struct kvcache_entry scratch;
-        const struct kvcache_entry *e = user->entries ? entry_at(user, i, &scratch) : NULL;
-        bool by_range = e && (user->op == KVCACHE_OP_GET || user->op == KVCACHE_OP_GET_INTO);
+        const struct kvcache_entry *e = entry_at(user, i, &scratch);
         struct key key;
         int error;
 
-        *k = (struct resolved_key){
-                .key = e ? &((const struct kvcache_entry *)abi_at(user->entries, user->entry_size,
-                                                                  i))
-                                       ->key
-                         : &user->keys[i],
-                .first_piece = *n_pieces,
-                .shared = true,
-        };
-        if (op_moves(user->op)) {
-                error = resolve_bytes(kv, user, e, r, k, tried);
-                if (error < 0)
-                        return error;
-                *n_pieces += k->n_pieces;
-        }
-        memcpy(&key, k->key, sizeof(key));
+        *k = (struct resolved_key){ .first_piece = *n_pieces, .shared = true };
+        error = resolve_bytes(kv, user, e, r, k, tried);
+        if (error < 0)
+                return error;
+        *n_pieces += k->n_pieces;
+        memcpy(&key, &e->key, sizeof(key));
         if (key_is_root(&key))
                 k->status = KVCACHE_INVALID;
-        if (by_range && (e->range_offset > UINT32_MAX || e->range_length > UINT32_MAX))
-                k->status = k->status != KVCACHE_OK ? k->status : KVCACHE_INVALID;
-        if (by_range && k->status == KVCACHE_OK) {
-                k->range_offset = (uint32_t)e->range_offset;
-                k->range_length = (uint32_t)e->range_length;
-        }
+        if (user->op == KVCACHE_OP_GET_INTO && k->status == KVCACHE_OK &&
+            (e->range_offset > UINT32_MAX || e->range_length > UINT32_MAX))
+                k->status = KVCACHE_INVALID;
         if (k->status == KVCACHE_OK && !k->shared) {
                 r->all_shared = false;
                 r->needs_staging = user->op == KVCACHE_OP_PUT;
@@ -198,8 +184,11 @@ int resolve(struct kvcache *kv, const struct kvcache_request *user, struct resol
         if (kv->conn && r->session == kv->sessions)
                 return 0;
         resolved_fini(r);
-        error = allocate(user, r);
         r->all_shared = true;
+        r->session = kv->sessions;
+        if (!op_moves(user->op))
+                return 0;
+        error = allocate(user, r);
         for (size_t i = 0; error == 0 && i < user->count; i++) {
                 error = resolve_key(kv, user, i, &n_pieces, r, &tried);
                 /* Registering a region again may have shown that the session is over. */
@@ -208,7 +197,5 @@ int resolve(struct kvcache *kv, const struct kvcache_request *user, struct resol
         }
         if (error < 0)
                 resolved_fini(r);
-        else
-                r->session = kv->sessions;
         return error;
 }

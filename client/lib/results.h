@@ -9,10 +9,13 @@ struct results {
         size_t size;                 /* of one */
 };
 
+__attribute__((cold)) void results_set_sized(const struct results *to, size_t i,
+                                             const struct kvcache_result *r);
+
 static inline void results_set(const struct results *to, size_t i, const struct kvcache_result *r)
 {
         if (to->size == sizeof(*r))
                 to->base[i] = *r;
         else
-                abi_copy_out(abi_at(to->base, to->size, i), to->size, r, sizeof(*r));
+                results_set_sized(to, i, r);
 }
