@@ -93,3 +93,44 @@ def test_examples_say_so_without_a_daemon(tmp_path):
     for name in ("blocking", "async-epoll", "registered-memory"):
         done = run(pathlib.Path(BUILD) / "client" / f"example-{name}", tmp_path / "none.sock", timeout=60)
         assert done.returncode == 1 and "no daemon" in done.stderr
+
+
+MAN = ROOT / "client/lib/man"
+
+
+def inline_functions():
+    for header in ("kvcache.h", "kvcache-admin.h"):
+        yield from re.findall(r"^static inline \w+ (kvcache_\w+)\(", (ROOT / "client" / header).read_text(), re.M)
+
+
+def test_every_function_has_its_man_page():
+    exported = re.findall(r"^\s+(kvcache_\w+);", (ROOT / "client/lib/libkvcache.map").read_text(), re.M)
+    functions = set(exported) | set(inline_functions())
+    assert len(functions) > 40
+    named = {}
+    for page in MAN.glob("*.3"):
+        text = page.read_text()
+        if text.startswith(".so "):
+            assert text == f".so man3/{pathlib.Path(text.split()[1]).name}\n"
+            assert page.stem in names_of(MAN / pathlib.Path(text.split()[1]).name), page
+            continue
+        for section in ("NAME", "SYNOPSIS", "DESCRIPTION", "RETURN VALUE", "SEE ALSO"):
+            assert f".SH {section}\n" in text, (page, section)
+        for name in names_of(page):
+            assert named.setdefault(name, page.stem) == page.stem, name
+            assert (MAN / f"{name}.3").exists(), name
+    assert functions <= set(named), functions - set(named)
+    assert set(named) - functions <= {"kvcache_admin"}, set(named) - functions
+    installed = re.findall(r"^\s+'(kvcache_\w+)',$", (ROOT / "client/lib/meson.build").read_text(), re.M)
+    assert set(installed) == {p.stem for p in MAN.glob("*.3")}
+
+
+def names_of(page):
+    return re.search(r"^\.SH NAME\n(.*) \\- ", page.read_text(), re.M).group(1).split(", ")
+
+
+@pytest.mark.skipif(shutil.which("man") is None, reason="no man")
+@pytest.mark.parametrize("page", sorted(p.name for p in MAN.glob("*.[37]") if not p.read_text().startswith(".so ")))
+def test_man_pages_are_well_formed(page):
+    shown = run("man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", MAN / page, env={**os.environ, "LC_ALL": "C.UTF-8"})
+    assert shown.returncode == 0 and shown.stderr == "", shown.stderr
