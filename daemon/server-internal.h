@@ -29,6 +29,7 @@ struct server {
         struct service service; /* whose parts are the server's */
         struct tenant tenants[CONFIG_MAX_TENANTS];
         const struct config_tenant *tenant_config[CONFIG_MAX_TENANTS]; /* [0]: may be NULL */
+        unsigned sweep_turn; /* the tenant whose pool is swept next */
         struct sessions *sessions;
         struct listener *listener;
         struct http *http;

@@ -304,6 +304,20 @@ static int add_events(struct server *s)
         return 0;
 }
 
+/* Of the pools that have something purged to drop, one in each iteration, in turn. */
+static void sweep(struct server *s)
+{
+        uint64_t began_ns = clock_mono_ns();
+
+        for (unsigned i = 0; i < s->service.n_tenants; i++) {
+                if (!cache_sweep(s->tenants[s->sweep_turn++ % s->service.n_tenants].cache))
+                        continue;
+                histogram_add(&s->sources.loop[METRICS_LOOP_PURGE_MEMORY],
+                              clock_mono_ns() - began_ns);
+                return;
+        }
+}
+
 /* What was put off to the iteration's end. True if the next iteration must not wait. */
 static bool turn(struct server *s)
 {
@@ -312,6 +326,7 @@ static bool turn(struct server *s)
 
         store_iterate(s->service.store);
         more = sessions_iterate(s->sessions);
+        sweep(s);
         /* After all that may wait for something has come. */
         deadline = 0;
         for (unsigned i = 0; i < s->service.n_tenants; i++) {

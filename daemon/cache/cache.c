@@ -198,12 +198,10 @@ static void settle_failed_fill(struct cache *c, struct pool_chunk *pc)
 static void settle_one(struct cache *c, struct cache_request *req, uint32_t chunk,
                        enum cache_status status)
 {
-        const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
-
         req->waiting = WAITING_NOT;
         if (req->kind == KIND_GET)
                 cache_finish_with(c, req, CACHE_OK, chunk);
-        else if (status == CACHE_OK && (pc->flags & POOL_DROPPED))
+        else if (status == CACHE_OK && pool_is_dropped(c->params.pool, chunk))
                 cache_finish(c, req, CACHE_EXISTS); /* the first was there, and is gone */
         else if (status == CACHE_OK)
                 cache_put_present(c, req, chunk);
@@ -374,10 +372,10 @@ enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const stru
         return found || r == 0 ? CACHE_OK : CACHE_MISS;
 }
 
-void cache_forget(struct cache *c)
+void cache_forget(struct cache *c, struct pool_purge *purge)
 {
-        (void)pool_drop_all(c->params.pool);
-        cache_kick(c);
+        purge->all = true;
+        pool_purge(c->params.pool, purge);
 }
 
 void cache_forget_namespace(struct cache *c, uint32_t namespace_id)
@@ -386,13 +384,44 @@ void cache_forget_namespace(struct cache *c, uint32_t namespace_id)
         cache_kick(c);
 }
 
-void cache_purge(struct cache *c, struct store_purge *req)
+static void part_purged(struct cache_purge *purge)
 {
-        if (req->all)
-                cache_forget(c);
-        else
-                cache_forget_namespace(c, req->namespace_id);
-        store_purge(c->params.store, req);
+        if (--purge->parts > 0)
+                return;
+        purge->cache->pending--;
+        purge->complete(purge);
+}
+
+static void on_pool_purged(struct pool_purge *pool)
+{
+        part_purged(container_of(pool, struct cache_purge, pool));
+}
+
+static void on_store_purged(struct store_purge *store)
+{
+        part_purged(container_of(store, struct cache_purge, store));
+}
+
+void cache_purge(struct cache *c, struct cache_purge *purge)
+{
+        c->pending++;
+        purge->cache = c;
+        purge->parts = 2;
+        purge->pool = (struct pool_purge){ .namespace_id = purge->store.namespace_id,
+                                           .all = purge->store.all,
+                                           .complete = on_pool_purged };
+        purge->store.complete = on_store_purged;
+        pool_purge(c->params.pool, &purge->pool);
+        store_purge(c->params.store, &purge->store);
+}
+
+bool cache_sweep(struct cache *c)
+{
+        if (!pool_is_sweeping(c->params.pool))
+                return false;
+        (void)pool_sweep(c->params.pool);
+        cache_kick(c);
+        return true;
 }
 
 /* --- evictions on their way to the store --- */

@@ -164,11 +164,24 @@ struct cache_settle {
 };
 void cache_settle_evictions(struct cache *c, struct cache_settle *settle);
 
-/* Gone at once from both; `req` completes when that is on stable storage. */
-void cache_purge(struct cache *c, struct store_purge *req);
-/* Where several caches share a store: everything is gone from this one's pool. The purge of
- * everything, through another cache, follows at once. */
-void cache_forget(struct cache *c);
+/* Found in neither tier from the call on. Completes when that is on stable storage and the chunks
+ * are dropped, which cache_sweep() does in the pool. */
+struct cache_purge {
+        struct store_purge store; /* namespace_id, all; result, dropped */
+        void (*complete)(struct cache_purge *purge);
+
+        /* The cache's. */
+        struct cache *cache;
+        struct pool_purge pool;
+        unsigned parts; /* that are under way */
+};
+void cache_purge(struct cache *c, struct cache_purge *purge);
+/* Where several caches share a store: nothing is found in this one's pool from the call on, as of
+ * pool_purge(). The purge of everything, through another cache, follows at once. */
+void cache_forget(struct cache *c, struct pool_purge *purge);
+/* Once an iteration, before cache_iterate(): drops some of what was purged, in less than half a
+ * millisecond. False: there was nothing to drop. */
+bool cache_sweep(struct cache *c);
 
 /* A namespace was made whose number another one had: nothing of that is found any more. */
 void cache_forget_namespace(struct cache *c, uint32_t namespace_id);

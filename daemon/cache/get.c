@@ -79,7 +79,8 @@ static void fill_end(struct fill *f, int result)
         struct cache *c = f->cache;
         uint32_t chunk = f->chunk;
         struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
-        bool good = result == 0 && f->store.length == pc->length && !(pc->flags & POOL_DROPPED);
+        bool good = result == 0 && f->store.length == pc->length &&
+                    !pool_is_dropped(c->params.pool, chunk);
 
         cache_read_end(c, &f->read);
         pc->tag = pack_ref(good ? f->store.ref : STORE_REF_NONE);
@@ -125,7 +126,7 @@ static int fill_read(struct fill *f)
 void cache_fill_start(struct cache *c, struct store_read *read)
 {
         struct fill *f = container_of(read, struct fill, read);
-        bool dropped = pool_chunk(c->params.pool, f->chunk)->flags & POOL_DROPPED;
+        bool dropped = pool_is_dropped(c->params.pool, f->chunk);
         int r = dropped ? STORE_MISS : fill_read(f);
 
         if (r != 0)

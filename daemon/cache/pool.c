@@ -7,7 +7,13 @@
  *
  * Acquire: a free slot of the class; else the class's coldest chunk that nobody pins leaves; else,
  * and when another class has a slab that nobody touched for longer than that, a whole slab changes
- * its class. Failure: POOL_FULL, and the caller waits or says "busy". */
+ * its class. Failure: POOL_FULL, and the caller waits or says "busy".
+ *
+ * A purge takes effect at once: it has a number, and a chunk knows the number of the last purge
+ * before it, so what is older than a purge of its namespace is dead, and found no more. The records
+ * themselves are walked a step at a time, in a circle that all purges share: each ends where it
+ * began. What else reaches a dead chunk before that drops it: a commit, the eviction, or a new
+ * chunk of its key, so that the table never has two of one key. */
 #include "cache/pool.h"
 
 #include <assert.h>
@@ -29,6 +35,11 @@ enum {
         BORROW_FACTOR = 8, /* a chunk may lie in a slot that is so much larger than it needs */
         MAX_PASSED = 4096, /* pinned chunks passed over at a stretch */
         NAMESPACE_COUNTS = 8192, /* twice as many as there may be namespaces, whose ids ascend */
+        PURGE_BUCKETS = 1024,
+        /* Of pool_sweep(): what a step costs at most, and a purge that ends; in visits. */
+        STEP_COST = 4096,
+        DROP_COST = 4,
+        END_COST = 64,
 };
 
 struct pool {
@@ -53,6 +64,13 @@ struct pool {
                 passed[MAX_PASSED + 1]; /* pinned ones that a search for a victim came by */
         struct pool_stats stats;
         const struct pool_watch *watch; /* NULL: nobody wants to know */
+
+        struct list_node purges; /* struct pool_purge, in order */
+        /* Of these, the last of each namespace, by its id. */
+        struct list_node marks[PURGE_BUCKETS];
+        uint64_t n_purges; /* so far */
+        uint64_t all_dead; /* the number of the last purge of everything */
+        uint32_t sweep_at; /* the record that the walk visits next */
 };
 
 DEFINE_CLEANUP(struct pool *, pool_free);
@@ -66,6 +84,9 @@ int pool_new(struct pool **ret, uint64_t bytes, const char *policy)
         if (!p)
                 return -ENOMEM;
         p->backing.fd = -1;
+        list_init(&p->purges);
+        for (unsigned i = 0; i < PURGE_BUCKETS; i++)
+                list_init(&p->marks[i]);
         p->slab_bytes = MIN(round_down(bytes / 8, SLAB_STEP), (uint64_t)SLAB_MAX);
         p->slab_bytes = MAX(p->slab_bytes, (uint64_t)SLAB_STEP);
         if (bytes / p->slab_bytes == 0 || bytes / p->slab_bytes > SLAB_MAX_SLABS)
@@ -204,8 +225,8 @@ uint64_t pool_slot_bytes(const struct pool *p, uint32_t chunk)
         return slabs_slot_bytes(p->slabs, slot_of(pool_chunk(p, chunk)));
 }
 
-uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
-                   uint64_t hash)
+static uint32_t table_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
+                           uint64_t hash)
 {
         uint32_t i = p->buckets[hash & p->bucket_mask];
 
@@ -217,6 +238,46 @@ uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key
                 i = c->next;
         }
         return POOL_NONE;
+}
+
+/* The purge that decides whether a chunk of this namespace is dead; NULL: none is under way. */
+static struct pool_purge *mark_of(const struct pool *p, uint32_t namespace_id)
+{
+        list_for_each (&p->marks[namespace_id % PURGE_BUCKETS], n) {
+                struct pool_purge *purge = container_of(n, struct pool_purge, mark);
+
+                if (purge->namespace_id == namespace_id)
+                        return purge;
+        }
+        return NULL;
+}
+
+/* In the table, but older than a purge that is under way. */
+static bool is_dead(const struct pool *p, const struct pool_chunk *c)
+{
+        const struct pool_purge *mark;
+
+        if (list_empty(&p->purges))
+                return false;
+        if (c->born < p->all_dead)
+                return true;
+        mark = mark_of(p, c->namespace_id);
+        return mark && c->born < mark->number;
+}
+
+bool pool_is_dropped(const struct pool *p, uint32_t chunk)
+{
+        const struct pool_chunk *c = pool_chunk(p, chunk);
+
+        return c->flags & POOL_DROPPED || is_dead(p, c);
+}
+
+uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
+                   uint64_t hash)
+{
+        uint32_t chunk = table_find(p, namespace_id, key, hash);
+
+        return chunk != POOL_NONE && !is_dead(p, &p->chunks[chunk]) ? chunk : POOL_NONE;
 }
 
 static uint32_t *namespace_chunks(struct pool *p, uint32_t namespace_id)
@@ -426,6 +487,11 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
 
         if (class < 0)
                 return POOL_TOO_LARGE;
+        chunk = list_empty(&p->purges) ? POOL_NONE : table_find(p, namespace_id, key, hash);
+        if (chunk != POOL_NONE) {
+                assert(is_dead(p, &p->chunks[chunk]));
+                pool_drop(p, chunk);
+        }
         if (!acquire_slot(p, (unsigned)class, &slot))
                 return POOL_FULL;
         /* Who has a slot has a record, and there are as many of these as 4 KiB slots: one is free.
@@ -448,6 +514,7 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
                 .slab = slot.slab,
                 .slot = slot.slot,
                 .generation = c->generation,
+                .born = p->n_purges,
                 .pins = 1,
                 .flags = POOL_FILLING,
         };
@@ -464,6 +531,8 @@ void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
         struct pool_chunk *c = pool_chunk(p, chunk);
 
         assert(c->flags & POOL_FILLING);
+        if (is_dead(p, c))
+                pool_drop(p, chunk);
         c->flags &= ~(uint32_t)(POOL_FILLING | POOL_READING);
         c->crc = crc;
         if (c->flags & POOL_DROPPED)
@@ -556,15 +625,6 @@ void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation)
                             (uint32_t)slabs_slab_class(p->slabs, p->chunks[chunk].slab));
 }
 
-uint32_t pool_drop_all(struct pool *p)
-{
-        uint32_t i = 0;
-
-        for (; i < p->high_water && p->stats.chunks > 0; i++)
-                pool_drop(p, i);
-        return i;
-}
-
 uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id)
 {
         const uint32_t *left = namespace_chunks(p, namespace_id);
@@ -574,6 +634,85 @@ uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id)
                 if (p->chunks[i].namespace_id == namespace_id)
                         pool_drop(p, i);
         return i;
+}
+
+/* --- purges --- */
+
+/* Nothing is left in the table that it might have to drop. */
+static bool has_nothing(struct pool *p, const struct pool_purge *purge)
+{
+        return purge->all ? p->stats.chunks == 0 : *namespace_chunks(p, purge->namespace_id) == 0;
+}
+
+void pool_purge(struct pool *p, struct pool_purge *purge)
+{
+        struct pool_purge *before = purge->all ? NULL : mark_of(p, purge->namespace_id);
+
+        if (has_nothing(p, purge)) {
+                purge->complete(purge);
+                return;
+        }
+        purge->number = ++p->n_purges;
+        purge->stop = p->sweep_at;
+        purge->wrapped = false;
+        list_init(&purge->mark);
+        if (before)
+                list_unlink(&before->mark); /* whatever that makes dead, this does as well */
+        if (purge->all)
+                p->all_dead = purge->number;
+        else
+                list_append(&p->marks[purge->namespace_id % PURGE_BUCKETS], &purge->mark);
+        list_init(&purge->node);
+        list_append(&p->purges, &purge->node);
+}
+
+/* Around once more: those that began at the first record are over. How many it has marked. */
+static uint32_t sweep_wrap(struct pool *p)
+{
+        uint32_t marked = 0;
+
+        p->sweep_at = 0;
+        list_for_each (&p->purges, n) {
+                container_of(n, struct pool_purge, node)->wrapped = true;
+                marked++;
+        }
+        return marked;
+}
+
+uint32_t pool_sweep(struct pool *p)
+{
+        uint32_t visits = 0, cost = 0;
+
+        while (cost < STEP_COST && !list_empty(&p->purges)) {
+                struct pool_purge *first = container_of(p->purges.next, struct pool_purge, node);
+                struct pool_chunk *c;
+
+                if ((first->wrapped && p->sweep_at >= first->stop) || has_nothing(p, first)) {
+                        list_unlink(&first->node);
+                        list_unlink(&first->mark);
+                        first->complete(first);
+                        cost += END_COST;
+                        continue;
+                }
+                if (p->sweep_at >= p->high_water) {
+                        cost += sweep_wrap(p);
+                        continue;
+                }
+                c = &p->chunks[p->sweep_at];
+                visits++;
+                cost++;
+                if (!(c->flags & POOL_DROPPED) && is_dead(p, c)) {
+                        pool_drop(p, p->sweep_at);
+                        cost += DROP_COST;
+                }
+                p->sweep_at++;
+        }
+        return visits;
+}
+
+bool pool_is_sweeping(const struct pool *p)
+{
+        return !list_empty(&p->purges);
 }
 
 void pool_set_watch(struct pool *p, const struct pool_watch *watch)

@@ -23,7 +23,8 @@ enum pool_flag {
         POOL_READING = 1 << 1,    /* FILLING from disk, not from a client */
         POOL_STORED = 1 << 2,     /* the store has it, or had it since it came here */
         POOL_WRITING = 1 << 3,    /* a write to the store is under way or waits */
-        POOL_DROPPED = 1 << 4,    /* out of the table; lives as long as its pins */
+        POOL_DROPPED = 1 << 4,    /* out of the table; lives as long as its pins. What was purged
+                                     gets this later: pool_is_dropped() */
         POOL_PREFETCHED = 1 << 5, /* the cache's: nobody has asked for the bytes yet */
 };
 
@@ -39,6 +40,7 @@ struct pool_chunk {
         uint32_t pins;
         uint32_t leases; /* of the pins */
         uint32_t flags;
+        uint64_t born;            /* the number of the last purge before it */
         uint64_t tag;             /* the cache's own: where the store has it */
         struct list_node waiters; /* the cache's: who waits for the fill, or for the write */
 };
@@ -117,16 +119,38 @@ struct pool_watch {
 };
 /* `watch` is kept, not copied; NULL: nobody. */
 void pool_set_watch(struct pool *p, const struct pool_watch *watch);
-/* The resident chunks among `looks` numbers from *chunk on; what becomes resident, or leaves, with
+/* The resident chunks among `looks` numbers from *chunk on, those that a purge has still to drop
+ * among them; what becomes resident, or leaves, with
  * a number below it has to be heard of by the watch. False: there are no more. */
 bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                void *userdata);
 
-/* pool_drop() of every chunk, or of every one of a namespace, in the table. How many records it
- * looked at for that: it stops behind the last that it can have to drop, so none if there is none.
- */
-uint32_t pool_drop_all(struct pool *p);
+/* pool_drop() of every chunk of a namespace in the table. How many records it visited for that: it
+ * stops behind the last that it can have to drop, so none if there is none. */
 uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id);
+
+/* The same, or of every chunk, without a long walk: from the call on they count as dropped, and
+ * none is found; pool_sweep() drops them a step at a time and then calls complete(). With nothing
+ * to drop that happens before the call returns. The memory is the caller's, and the pool's until
+ * complete(). */
+struct pool_purge {
+        uint32_t namespace_id;
+        bool all;
+        void (*complete)(struct pool_purge *purge);
+
+        /* The pool's. */
+        struct list_node node, mark;
+        uint64_t number;
+        uint32_t stop;
+        bool wrapped;
+};
+void pool_purge(struct pool *p, struct pool_purge *purge);
+/* Is it out of the table, or will be as soon as pool_sweep() visits it? What is there to be filled
+ * or written is to be given up then. */
+bool pool_is_dropped(const struct pool *p, uint32_t chunk);
+/* A step: less than half a millisecond. How many records it visited; 0: no purge is under way. */
+uint32_t pool_sweep(struct pool *p);
+bool pool_is_sweeping(const struct pool *p);
 
 void pool_get_stats(const struct pool *p, struct pool_stats *ret);

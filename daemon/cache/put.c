@@ -70,7 +70,7 @@ static void write_done(struct write *w, int result)
         struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
         struct cache_request *req = TAKE_PTR(w->req);
         bool written = result == 0 || result == STORE_NOT_DURABLE;
-        bool gone = pc->flags & POOL_DROPPED;
+        bool gone = pool_is_dropped(c->params.pool, w->chunk);
         enum cache_status status;
 
         if (w->abandoned) { /* all is said */
@@ -121,7 +121,7 @@ static void on_write_abandoned(struct store_put *store)
         struct cache *c = w->cache;
         struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
         struct cache_request *req = TAKE_PTR(w->req);
-        bool gone = pc->flags & POOL_DROPPED;
+        bool gone = pool_is_dropped(c->params.pool, w->chunk);
 
         w->abandoned = true;
         c->stats.unwritten_bytes -= w->slot_bytes;
@@ -150,10 +150,9 @@ bool cache_write_store(struct store_write *queued)
 {
         struct write *w = container_of(queued, struct write, queued);
         struct cache *c = w->cache;
-        const struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
         int r;
 
-        if (pc->flags & POOL_DROPPED) {
+        if (pool_is_dropped(c->params.pool, w->chunk)) {
                 write_done(w, -ECANCELED);
                 return true;
         }

@@ -50,7 +50,7 @@ VALUES(io_value, "read", "write", "sync", "copy", "call");
 VALUES(refused_value, "limit", "credentials", "handshake");
 VALUES(ended_value, "closed", "bad_frame", "timeout", "shutdown");
 VALUES(written_value, "payload", "table", "prewrite");
-VALUES(loop_value, "iteration", "costly", "purge", "http");
+VALUES(loop_value, "iteration", "costly", "purge", "purge_memory", "http");
 VALUES(store_error_value, "read", "write", "sync");
 VALUES(namespace_scope_value, "session", "user", "tenant", "store");
 VALUES(resource_value, "connections", "leases", "leased_bytes", "stagings", "staging_bytes",

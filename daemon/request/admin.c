@@ -104,16 +104,26 @@ void admin_list(struct request req, const struct wire_list *msg)
         request_reply(req, &out.reply, sizeof(out.reply) + n * sizeof(out.results[0]));
 }
 
-struct purge {
-        struct store_purge store;
-        struct request request;
+struct forgetting {
+        struct pool_purge pool;
+        struct purge *purge;
 };
 
-static void on_purged(struct store_purge *store)
+struct purge {
+        struct cache_purge cache;
+        struct request request;
+        size_t bytes;               /* of this */
+        unsigned parts;             /* that are under way */
+        struct forgetting others[]; /* ALL: in the pools of the other tenants */
+};
+
+static void part_purged(struct purge *p)
 {
-        struct purge *p = container_of(store, struct purge, store);
+        const struct store_purge *store = &p->cache.store;
         char text[128];
 
+        if (--p->parts > 0)
+                return;
         if (store->result == 0) {
                 request_ok_value(p->request, 0, store->dropped);
         } else {
@@ -121,7 +131,17 @@ static void on_purged(struct store_purge *store)
                          strerror(store->result < 0 ? -store->result : EIO));
                 request_fail_value(p->request, WIRE_FAILED, 0, store->dropped, text);
         }
-        request_operation_free(p->request, p, sizeof(*p));
+        request_operation_free(p->request, p, p->bytes);
+}
+
+static void on_purged(struct cache_purge *cache)
+{
+        part_purged(container_of(cache, struct purge, cache));
+}
+
+static void on_forgotten(struct pool_purge *pool)
+{
+        part_purged(container_of(pool, struct forgetting, pool)->purge);
 }
 
 void admin_purge(struct request req, const struct wire_purge *msg)
@@ -129,6 +149,8 @@ void admin_purge(struct request req, const struct wire_purge *msg)
         struct client *client = req.client;
         bool all = msg->hdr.flags & WIRE_F_ALL;
         uint32_t ns = client_namespace(client, msg->namespace_id);
+        unsigned n = all ? client->tenant->service->n_tenants : 0;
+        size_t bytes = sizeof(struct purge) + n * sizeof(struct forgetting);
         struct purge *p;
 
         if (all && !client->admin) {
@@ -139,17 +161,26 @@ void admin_purge(struct request req, const struct wire_purge *msg)
                 request_fail(req, WIRE_NO_NAMESPACE, "this session has not opened that namespace");
                 return;
         }
-        p = request_operation_new(req, sizeof(*p));
+        p = request_operation_new(req, bytes);
         if (!p)
                 return;
+        p->bytes = bytes;
         p->request = req;
-        p->store.namespace_id = ns;
-        p->store.all = all;
-        p->store.complete = on_purged;
-        for (unsigned i = 0; all && i < client->tenant->service->n_tenants; i++)
-                if (&client->tenant->service->tenants[i] != client->tenant)
-                        cache_forget(client->tenant->service->tenants[i].cache);
-        cache_purge(client->tenant->cache, &p->store);
+        p->cache.store.namespace_id = ns;
+        p->cache.store.all = all;
+        p->cache.complete = on_purged;
+        p->parts = 1;
+        for (unsigned i = 0; i < n; i++) {
+                struct tenant *other = &client->tenant->service->tenants[i];
+
+                if (other == client->tenant)
+                        continue;
+                p->parts++;
+                p->others[i].purge = p;
+                p->others[i].pool.complete = on_forgotten;
+                cache_forget(other->cache, &p->others[i].pool);
+        }
+        cache_purge(client->tenant->cache, &p->cache);
 }
 
 struct verify {

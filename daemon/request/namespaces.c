@@ -171,7 +171,7 @@ void admin_namespaces(struct request req, const struct wire_namespaces *msg)
 /* --- NAMESPACE_REMOVE --- */
 
 struct removal {
-        struct store_purge purge;
+        struct cache_purge purge;
         struct store_namespace_remove store;
         struct kio_request next_slice;
         struct request request;
@@ -270,9 +270,9 @@ static void remove_now(struct removal *op)
         store_namespace_remove(op->request.client->tenant->service->store, &op->store);
 }
 
-static void on_removal_purged(struct store_purge *purge)
+static void removal_purged(struct removal *op)
 {
-        struct removal *op = container_of(purge, struct removal, purge);
+        const struct store_purge *purge = &op->purge.store;
         char text[160];
 
         op->dropped = purge->dropped;
@@ -285,11 +285,26 @@ static void on_removal_purged(struct store_purge *purge)
         refuse(op, WIRE_FAILED, 0, op->dropped, text);
 }
 
+static void on_removal_purged(struct cache_purge *purge)
+{
+        removal_purged(container_of(purge, struct removal, purge));
+}
+
+/* Of a tenant that has no cache. */
+static void on_store_purged(struct store_purge *purge)
+{
+        removal_purged(container_of(purge, struct removal, purge.store));
+}
+
 static void count_chunk(void *userdata, uint32_t namespace_id, const struct key *key)
 {
         struct removal *op = userdata;
 
-        op->found += namespace_id == op->id;
+        if (namespace_id == op->id &&
+            pool_find(op->of->pool, namespace_id, key,
+                      store_hash(op->request.client->tenant->service->store, namespace_id, key)) !=
+                    POOL_NONE)
+                op->found++;
 }
 
 static int do_nothing(struct kio_request *req)
@@ -365,12 +380,13 @@ void admin_namespace_remove(struct request req, const struct wire_namespace_remo
         if (refuse_open(op))
                 return;
         if (msg->hdr.flags & WIRE_F_PURGE) {
-                op->purge = (struct store_purge){ .namespace_id = op->id,
-                                                  .complete = on_removal_purged };
+                op->purge.store.namespace_id = op->id;
+                op->purge.complete = on_removal_purged;
+                op->purge.store.complete = on_store_purged; /* cache_purge() sets its own */
                 if (op->of)
                         cache_purge(op->of->cache, &op->purge);
                 else
-                        store_purge(tenant->service->store, &op->purge);
+                        store_purge(tenant->service->store, &op->purge.store);
                 return;
         }
         ns = store_namespace_get(tenant->service->store, op->id);

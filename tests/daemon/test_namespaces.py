@@ -392,6 +392,84 @@ def test_a_large_purge_takes_steps(make, how):
     assert daemon.metric("kvcache_store_chunks") == 0
 
 
+POOL_STEPS = 'kvcache_loop_duration_seconds_count{part="purge_memory"}'
+
+
+def fill_pool(c, ns, count, first=0):
+    """So many chunks with keys by number; the keys."""
+    keys = [struct.pack("<II", ns, first + i) + bytes(24) for i in range(count)]
+    for at in range(0, count, 500):
+        results = c.put(ns, [(k, k + b"old") for k in keys[at:at + 500]])
+        assert all(r.status == Status.OK for r in results)
+    return keys
+
+
+def submit_purge(c, ns, everything=False):
+    return c.submit(Op.PURGE, struct.pack("<II", ns, 0), kvwire.Flag.ALL if everything else 0)
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_purge_of_what_is_in_memory_takes_steps_and_effect_at_once(make, everything):
+    """Steps of 4,096 records at most. What follows the purge in the socket finds nothing of it, what is put behind it stays,
+    though the purge is unanswered, and so does what another user holds by a lease."""
+    daemon, count, again = make("", {"memory.pool": "128MiB"}), 10000, 500
+    with daemon.client() as c, daemon.client() as other:
+        c.staging()
+        other.staging()
+        ns, apart = c.namespace("large"), c.namespace("apart")
+        keys = fill_pool(c, ns, count)
+        kept = fill_pool(c, apart, 100)
+        leased = other.get(other.namespace("large"), keys[-50:])
+        before = daemon.metrics().get(POOL_STEPS, 0)
+        puts = c.put_entries([(k, k + b"new") for k in keys[:again]])
+        tags = [submit_purge(c, 0 if everything else ns, everything),
+                c.submit_batch(Op.EXISTS, ns, keys[-1000:]),
+                c.submit_batch(Op.PUT, ns, puts),
+                submit_purge(c, apart),
+                c.submit_batch(Op.PUT, apart, puts[:1])]
+        found, stored = c.wait(tags[1]), c.wait(tags[2])
+        assert found.body == bytes(1000)
+        assert [r.status for r in c.put_results(stored, again)] == [Status.OK] * again
+        for tag in tags:
+            if tag not in (tags[1], tags[2]):
+                c.wait(tag)
+        steps = daemon.metric(POOL_STEPS) - before
+        assert steps >= count * 2 // 4096, "each record is a visit at least, and a drop is four more"
+        for at in range(0, count, 1000):
+            there = c.exists(ns, keys[at:at + 1000])
+            assert [bool(tiers) for tiers in there] == [i + at < again for i in range(1000)]
+        assert not any(c.exists(apart, kept)) and all(c.exists(apart, keys[:1]))
+        assert all(r.data == k + b"new" for k, r in zip(keys, c.get(ns, keys[:again])))
+        assert all(r.data == k + b"old" for k, r in zip(keys[-50:], leased))
+        c.purge(everything=True)
+        other.release([r.lease for r in leased])
+    with daemon.client() as c:
+        assert daemon.metric("kvcache_pool_chunks") == 0
+        c.purge(everything=True)
+        assert daemon.metric(POOL_STEPS) - before < steps * 3, "what is empty is not walked"
+
+
+@pytest.mark.parametrize("end", ["close", "stop"])
+def test_a_purge_of_what_is_in_memory_outlives_its_session(make, end):
+    """The session, or the daemon, ends while its purges are walked: nothing is found afterwards, and nothing is stuck."""
+    daemon, count = make("", {"memory.pool": "128MiB"}), 8000
+    with daemon.client() as c:
+        c.staging()
+        ns = c.namespace("large")
+        keys = fill_pool(c, ns, count)
+        for i in range(20):
+            submit_purge(c, ns)
+            submit_purge(c, 0, True)
+        assert not any(c.exists(ns, keys[:1000])), "answered after the purges have taken effect"
+        if end == "stop":
+            daemon.restart()
+    with daemon.client() as c:
+        ns = c.namespace("large")
+        assert not any(any(c.exists(ns, keys[at:at + 1000])) for at in range(0, count, 1000))
+        c.purge(ns)
+    assert daemon.metric("kvcache_pool_chunks") == 0
+
+
 def test_a_removed_name_begins_anew(make):
     """Nothing of the old one is found in the new one, in memory or on disk, after kills and restarts."""
     daemon = make("", {"limits.uid_namespaces": 4})

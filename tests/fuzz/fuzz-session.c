@@ -82,6 +82,7 @@ static void turn(void)
         kio_reap(t.io);
         store_iterate(t.store);
         sessions_iterate(d.sessions);
+        cache_sweep(t.cache);
         cache_iterate(t.cache, clock_mono_ns());
         store_iterate(t.store);
         if (d.service.lookups)

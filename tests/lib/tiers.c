@@ -144,8 +144,10 @@ uint32_t tiers_namespace(struct tiers *t, const char *name)
 void tiers_iterate(struct tiers *t)
 {
         store_iterate(t->store);
-        if (t->cache)
+        if (t->cache) {
+                cache_sweep(t->cache);
                 cache_iterate(t->cache, clock_mono_ns() + t->later_ns);
+        }
         store_iterate(t->store);
         kio_flush(t->io);
 }

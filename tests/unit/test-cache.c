@@ -193,18 +193,18 @@ static enum cache_status prefetch(uint32_t n)
 }
 
 struct purge {
-        struct store_purge req;
+        struct cache_purge req;
         bool done;
 };
 
-static void purged(struct store_purge *req)
+static void purged(struct cache_purge *req)
 {
         container_of(req, struct purge, req)->done = true;
 }
 
 static void purge(struct purge *p)
 {
-        *p = (struct purge){ .req = { .namespace_id = t.ns, .complete = purged } };
+        *p = (struct purge){ .req = { .store.namespace_id = t.ns, .complete = purged } };
         cache_purge(t.cache, &p->req);
 }
 
@@ -555,7 +555,7 @@ static void an_evict_fails_with_the_purge_that_overtook_it(void **state)
         fault_release();
         tiers_settle(&t);
         assert_true(p.done);
-        assert_true(p.req.result < 0);
+        assert_true(p.req.store.result < 0);
         assert_true(s.done);
         assert_int_equal(s.req.result, STORE_BYPASSED);
 }
@@ -996,7 +996,7 @@ static void a_purge_takes_out_every_state_and_nothing_comes_back(void **state)
                 assert_int_equal(tiers_of(n), 0);
         release();
         tiers_wait(&t, &p.done);
-        assert_int_equal(p.req.result, 0);
+        assert_int_equal(p.req.store.result, 0);
         expect(&copying, CACHE_OK);
         expect(&joined, CACHE_EXISTS);
         expect(&writing, CACHE_OK);

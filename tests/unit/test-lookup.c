@@ -606,7 +606,7 @@ static void evict(uint32_t n, bool memory_only)
         (void)cache_evict(t.cache, namespace_of(n), &k, hash_of(n), memory_only);
 }
 
-static void purged(struct store_purge *req)
+static void purged(struct cache_purge *req)
 {
         *(bool *)((char *)req + sizeof(*req)) = true;
 }
@@ -614,12 +614,28 @@ static void purged(struct store_purge *req)
 static void purge(uint32_t ns)
 {
         struct {
-                struct store_purge req;
+                struct cache_purge req;
                 bool done;
-        } p = { .req = { .namespace_id = ns, .complete = purged } };
+        } p = { .req = { .store.namespace_id = ns, .complete = purged } };
 
         cache_purge(t.cache, &p.req);
         tiers_wait(&t, &p.done);
+}
+
+static void forgotten(struct pool_purge *purge)
+{
+        *(bool *)((char *)purge + sizeof(*purge)) = true;
+}
+
+static void forget(void)
+{
+        struct {
+                struct pool_purge purge;
+                bool done;
+        } f = { .purge = { .complete = forgotten } };
+
+        cache_forget(t.cache, &f.purge);
+        tiers_wait(&t, &f.done);
 }
 
 /* Something, to somebody. */
@@ -692,7 +708,7 @@ static void it_is_kept_up(void **state)
         assert_int_equal(stats().entries, 0);
         for (uint32_t n = 0; n < 20; n++)
                 put(n, CACHE_WRITTEN);
-        cache_forget(t.cache);
+        forget();
         assert_is_truth(&r, 20);
         reading_close(&r);
 }

@@ -284,6 +284,280 @@ static void every_slot_can_be_used_and_used_again(void **state)
         pool_free(p);
 }
 
+/* --- purges --- */
+
+struct one_purge {
+        struct pool_purge purge;
+        bool done;
+};
+
+static void on_purged(struct pool_purge *purge)
+{
+        container_of(purge, struct one_purge, purge)->done = true;
+}
+
+static void purge(struct pool *p, uint32_t namespace_id, struct one_purge *ret)
+{
+        *ret = (struct one_purge){ .purge = { .namespace_id = namespace_id,
+                                              .all = namespace_id == 0,
+                                              .complete = on_purged } };
+        pool_purge(p, &ret->purge);
+}
+
+/* Purges of all are of namespace 0. */
+static void purge_at_once(struct pool *p, uint32_t namespace_id)
+{
+        struct one_purge one;
+
+        purge(p, namespace_id, &one);
+        while (!one.done)
+                (void)pool_sweep(p);
+}
+
+static void acquire_of(struct pool *p, uint32_t namespace_id, uint32_t n, uint32_t *ret)
+{
+        struct key k = key_of(n);
+
+        assert_int_equal(pool_acquire(p, namespace_id, &k, n, 1000, ret), 0);
+}
+
+static uint32_t add_of(struct pool *p, uint32_t namespace_id, uint32_t n)
+{
+        uint32_t chunk;
+
+        acquire_of(p, namespace_id, n, &chunk);
+        pool_commit(p, chunk, n);
+        pool_unpin(p, chunk);
+        return chunk;
+}
+
+static uint32_t find_of(const struct pool *p, uint32_t namespace_id, uint32_t n)
+{
+        struct key k = key_of(n);
+
+        return pool_find(p, namespace_id, &k, n);
+}
+
+enum { SWEPT = 30000, STEP_VISITS = 4096 };
+
+/* However many there are, each step visits few records; that nothing is found does not wait for
+ * them. Purges under way at the same time share one walk. */
+static void a_purge_takes_effect_at_once_and_is_walked_in_steps(void **state)
+{
+        struct pool *p = new_pool(160 * MIB);
+        struct one_purge first, second, all, none;
+        uint64_t visits = 0;
+        unsigned steps = 0;
+        struct pool_stats stats;
+
+        for (uint32_t n = 0; n < SWEPT; n++)
+                add_of(p, 1 + n % 3, n);
+        purge(p, 4, &none);
+        assert_true(none.done);
+        purge(p, 8192 + 4, &none);
+        assert_true(none.done);
+        assert_false(pool_is_sweeping(p));
+        assert_int_equal(pool_sweep(p), 0);
+
+        purge(p, 1, &first);
+        for (uint32_t n = 0; n < SWEPT; n++)
+                assert_int_equal(find_of(p, 1 + n % 3, n) == POOL_NONE, n % 3 == 0);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.chunks, SWEPT); /* nothing was walked for that */
+        assert_true(pool_is_sweeping(p));
+        visits += pool_sweep(p);
+        assert_false(first.done);
+        purge(p, 1, &second);
+        purge(p, 0, &all);
+        for (uint32_t n = 0; n < SWEPT; n++)
+                assert_int_equal(find_of(p, 1 + n % 3, n), POOL_NONE);
+        add_of(p, 1, 0);
+        add_of(p, 2, SWEPT);
+        while (!all.done) {
+                uint32_t n = pool_sweep(p);
+
+                assert_in_range(n, 0, STEP_VISITS);
+                visits += n;
+                steps++;
+        }
+        assert_true(first.done && second.done);
+        assert_true(steps > SWEPT / STEP_VISITS);
+        assert_in_range(visits, SWEPT, SWEPT + 3 * STEP_VISITS); /* and not three times as many */
+        assert_false(pool_is_sweeping(p));
+        assert_int_not_equal(find_of(p, 1, 0), POOL_NONE);
+        assert_int_not_equal(find_of(p, 2, SWEPT), POOL_NONE);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.chunks, 2);
+        pool_free(p);
+}
+
+/* Filling, leased, put again, evicted: as with a purge that walks at once. */
+static void what_is_purged_is_dropped_by_what_reaches_it_first(void **state)
+{
+        struct pool *p = new_pool(16 * MIB);
+        uint32_t filling, again, leased, other, colliding;
+        struct one_purge one;
+        struct pool_stats stats;
+
+        acquire_of(p, 1, 1, &filling);
+        leased = add_of(p, 1, 2);
+        pool_lease(p, leased);
+        add_of(p, 1, 3);
+        other = add_of(p, 2, 1);
+        colliding = add_of(p, 1 + 8192, 1);
+        purge(p, 1, &one);
+        assert_true(pool_is_dropped(p, filling));
+        assert_true(pool_is_dropped(p, leased));
+        assert_false(pool_is_dropped(p, other));
+        assert_false(pool_is_dropped(p, colliding));
+
+        pool_commit(p, filling, 0);
+        assert_int_equal(find_of(p, 1, 1), POOL_NONE);
+        acquire_of(p, 1, 1, &again);
+        assert_int_not_equal(again, filling);
+        pool_commit(p, again, 0);
+        assert_int_equal(find_of(p, 1, 1), again);
+        pool_unpin(p, again);
+        pool_unpin(p, filling);
+        add_of(p, 1, 2);
+        assert_int_not_equal(find_of(p, 1, 2), leased);
+        assert_int_not_equal(add_of(p, 1, 3), POOL_NONE);
+        while (!one.done)
+                (void)pool_sweep(p);
+        for (uint32_t n = 1; n <= 3; n++)
+                assert_int_not_equal(find_of(p, 1, n), POOL_NONE);
+        assert_int_equal(find_of(p, 2, 1), other);
+        assert_int_equal(find_of(p, 1 + 8192, 1), colliding);
+        assert_int_equal(pool_chunk(p, leased)->key.bytes[0], 1);
+        (void)pool_unlease(p, leased);
+        purge_at_once(p, 0);
+        pool_get_stats(p, &stats);
+        assert_int_equal(stats.used_bytes, 0);
+        assert_int_equal(stats.pinned_bytes, 0);
+        assert_int_equal(stats.chunks, 0);
+        pool_free(p);
+}
+
+enum { N_KEYS = 400, N_NAMESPACES = 5, N_PURGES = 8 };
+/* Two of them share the count of their chunks, and three the bucket of their purges. */
+static const uint32_t namespaces[N_NAMESPACES] = { 1, 2, 1 + 1024, 1 + 8192, 3 };
+
+/* What the pool should find, and what its watch was told. */
+struct truth {
+        struct pool *p;
+        uint32_t chunk[N_NAMESPACES][N_KEYS];
+        bool told[N_NAMESPACES][N_KEYS];
+};
+
+static unsigned number_of(uint32_t namespace_id)
+{
+        unsigned i = 0;
+
+        while (namespaces[i] != namespace_id)
+                i++;
+        return i;
+}
+
+static void on_changed(void *userdata, uint32_t chunk, bool is_there)
+{
+        struct truth *t = userdata;
+        const struct pool_chunk *c = pool_chunk(t->p, chunk);
+        unsigned ns = number_of(c->namespace_id);
+        uint32_t n;
+
+        memcpy(&n, c->key.bytes + 4, sizeof(n));
+        assert_int_not_equal(t->told[ns][n], is_there);
+        assert_false(is_there && pool_is_dropped(t->p, chunk));
+        t->told[ns][n] = is_there;
+        if (!is_there && t->chunk[ns][n] == chunk)
+                t->chunk[ns][n] = POOL_NONE;
+}
+
+static void forget_all_of(struct truth *t, unsigned ns)
+{
+        for (uint32_t n = 0; n < N_KEYS; n++)
+                t->chunk[ns][n] = POOL_NONE;
+}
+
+/* Any order of puts, fills, leases, drops, evictions, purges and steps of their walk: found is what
+ * a purge that walks at once would have left, and the watch is told of each once. */
+static void purges_beside_everything_else_leave_what_they_should(void **state)
+{
+        static struct truth t;
+        struct pool_watch watch = { .changed = on_changed, .userdata = &t };
+        struct one_purge purges[N_PURGES];
+        uint32_t held[64], n_held = 0, seed = 12345;
+        struct pool_stats stats;
+
+        t.p = new_pool(16 * MIB);
+        pool_set_watch(t.p, &watch);
+        for (unsigned ns = 0; ns < N_NAMESPACES; ns++)
+                forget_all_of(&t, ns);
+        for (unsigned i = 0; i < N_PURGES; i++)
+                purges[i].done = true;
+        for (unsigned round = 0; round < 200000; round++) {
+                unsigned ns, what;
+                uint32_t n;
+                struct key k;
+
+                seed = seed * 1664525 + 1013904223;
+                ns = seed >> 8 & 0xffff;
+                what = ns % 64;
+                ns = ns / 64 % N_NAMESPACES;
+                n = (seed >> 20) % N_KEYS;
+                k = key_of(n);
+                assert_int_equal(pool_find(t.p, namespaces[ns], &k, n), t.chunk[ns][n]);
+                if (what < 40 && t.chunk[ns][n] == POOL_NONE && n_held < 64) {
+                        uint32_t chunk, length = what < 2 ? 2 * MIB : 1000 + what * 2000;
+
+                        if (pool_acquire(t.p, namespaces[ns], &k, n, length, &chunk) == 0) {
+                                t.chunk[ns][n] = chunk;
+                                held[n_held++] = chunk;
+                        }
+                } else if (what < 54 && n_held > 0) {
+                        uint32_t at = n % n_held, chunk = held[at];
+
+                        if (pool_chunk(t.p, chunk)->flags & POOL_FILLING) {
+                                pool_commit(t.p, chunk, 0);
+                        } else {
+                                (void)pool_unpin(t.p, chunk);
+                                held[at] = held[--n_held];
+                        }
+                } else if (what < 56 && t.chunk[ns][n] != POOL_NONE) {
+                        pool_drop(t.p, t.chunk[ns][n]);
+                        t.chunk[ns][n] = POOL_NONE;
+                } else if (what == 56 && round % 3 == 0 && purges[n % N_PURGES].done) {
+                        purge(t.p, round % 40 == 0 ? 0 : namespaces[ns], &purges[n % N_PURGES]);
+                        for (unsigned i = 0; i < N_NAMESPACES; i++)
+                                if (i == ns || round % 40 == 0)
+                                        forget_all_of(&t, i);
+                } else if (what == 57 && n % 4 == 0) {
+                        (void)pool_sweep(t.p);
+                }
+        }
+        while (n_held > 0) {
+                uint32_t chunk = held[--n_held];
+
+                if (pool_chunk(t.p, chunk)->flags & POOL_FILLING)
+                        pool_commit(t.p, chunk, 0);
+                (void)pool_unpin(t.p, chunk);
+        }
+        while (pool_is_sweeping(t.p))
+                (void)pool_sweep(t.p);
+        for (unsigned ns = 0; ns < N_NAMESPACES; ns++)
+                for (uint32_t n = 0; n < N_KEYS; n++) {
+                        assert_int_equal(find_of(t.p, namespaces[ns], n), t.chunk[ns][n]);
+                        assert_int_equal(t.told[ns][n], t.chunk[ns][n] != POOL_NONE);
+                }
+        pool_get_stats(t.p, &stats);
+        assert_true(stats.evictions > 0);
+        purge_at_once(t.p, 0);
+        pool_get_stats(t.p, &stats);
+        assert_int_equal(stats.used_bytes, 0);
+        assert_int_equal(stats.pinned_bytes, 0);
+        pool_free(t.p);
+}
+
 /* One of each namespace in turn; what is pinned goes as well, with its last pin. */
 static void a_namespace_is_dropped_without_looking_further_than_its_last_chunk(void **state)
 {
@@ -319,8 +593,7 @@ static void a_namespace_is_dropped_without_looking_further_than_its_last_chunk(v
         assert_int_equal(pool_acquire(p, 1, &k, 0, 1000, &last), 0);
         assert_int_equal(pool_drop_namespace(p, 1), last + 1);
 
-        assert_int_equal(pool_drop_all(p), N);
-        assert_int_equal(pool_drop_all(p), 0);
+        purge_at_once(p, 0);
         for (uint32_t i = 0; i < N; i += 10)
                 (void)pool_unpin(p, i);
         (void)pool_unpin(p, last);
@@ -520,6 +793,9 @@ int main(void)
                 cmocka_unit_test(a_size_without_a_slab_takes_the_coldest_one_that_nobody_pins),
                 cmocka_unit_test(a_lease_in_every_slab_does_not_keep_other_sizes_out),
                 cmocka_unit_test(every_slot_can_be_used_and_used_again),
+                cmocka_unit_test(a_purge_takes_effect_at_once_and_is_walked_in_steps),
+                cmocka_unit_test(what_is_purged_is_dropped_by_what_reaches_it_first),
+                cmocka_unit_test(purges_beside_everything_else_leave_what_they_should),
                 cmocka_unit_test(
                         a_namespace_is_dropped_without_looking_further_than_its_last_chunk),
                 cmocka_unit_test(what_is_too_large_is_said_so),

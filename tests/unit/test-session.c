@@ -109,6 +109,7 @@ static bool turn_end(void)
 
         store_iterate(t.store);
         more = sessions_iterate(d.sessions);
+        cache_sweep(t.cache);
         deadline = cache_iterate(t.cache, now);
         store_iterate(t.store);
         more = more || cache_has_work(t.cache) || sessions_active(d.sessions);
