@@ -90,6 +90,7 @@ void cache_request_init(struct cache *c, struct cache_request *req, int kind)
         req->chunk = POOL_NONE;
         req->tier = 0;
         req->direct = false;
+        req->chunk_length = req->copied = 0;
         req->place = (struct cache_place){ .chunk = POOL_NONE, .ref = STORE_REF_NONE };
         c->pending++;
 }
@@ -99,9 +100,9 @@ void cache_finish(struct cache *c, struct cache_request *req, enum cache_status 
         req->status = status;
         req->waiting = WAITING_NOT;
         if (req->kind == KIND_GET) {
-                if (status == CACHE_OK && req->tier == CACHE_MEMORY)
+                if (req->chunk_length > 0 && req->tier == CACHE_MEMORY)
                         c->stats.hits_memory++;
-                else if (status == CACHE_OK)
+                else if (req->chunk_length > 0)
                         c->stats.hits_disk++;
                 else if (status == CACHE_MISS)
                         c->stats.misses++;
@@ -200,7 +201,7 @@ static void settle_one(struct cache *c, struct cache_request *req, uint32_t chun
 {
         req->waiting = WAITING_NOT;
         if (req->kind == KIND_GET)
-                cache_finish_with(c, req, CACHE_OK, chunk);
+                cache_get_found(c, req, chunk);
         else if (status == CACHE_OK && pool_is_dropped(c->params.pool, chunk))
                 cache_finish(c, req, CACHE_EXISTS); /* the first was there, and is gone */
         else if (status == CACHE_OK)

@@ -40,7 +40,8 @@ enum cache_status {
         CACHE_NOT_DURABLE,
         CACHE_FAILED,
         CACHE_NO_SPACE,
-        CACHE_FAULT,     /* put: its source went away while it was read */
+        CACHE_FAULT,     /* the client's memory went away while it was read or filled */
+        CACHE_NO_RANGE,  /* get: the chunk has no such bytes */
         CACHE_CANCELLED, /* its owner went away, or the daemon stops */
         CACHE_STATUS_END,
 };
@@ -76,8 +77,9 @@ struct cache_request {
         bool nowait;
         uint64_t deadline_ns; /* CLOCK_MONOTONIC; for waiting for room */
 
-        /* put: where the bytes are; get: where the caller will want them, or nowhere. A client's:
-         * it may change, or not be there any more. */
+        /* put: where the bytes are; get: where they are copied to before it completes; without
+         * memory it completes with the chunk. A client's: it may change, or not be there any more.
+         */
         void *memory;               /* `room` bytes; stays the cache's until complete() */
         const struct iovec *pieces; /* instead of `memory`: they are `room` bytes together */
         uint32_t room;
@@ -89,11 +91,19 @@ struct cache_request {
 
         /* put */
         struct key parent;
-        uint32_t length; /* get: the chunk's, out, if it was direct */
+        uint32_t length;
         enum cache_ack ack;
 
+        /* get into memory: of the chunk; 0 bytes: up to its end */
+        uint32_t range_offset, range_length;
+        /* Where this is true the bytes are wanted no more, and none are copied: CACHE_CANCELLED. */
+        const bool *unwanted;
+        /* Out. The chunk's length; 0: it was not found. The bytes copied; CACHE_TOO_LARGE: that
+         * there is no room for, 0 if it is the pool that has none. */
+        uint32_t chunk_length, copied;
+
         /* Set at completion. On CACHE_OK (and on CACHE_EXISTS, if it is in the pool) `chunk` is
-         * pinned: the caller unpins it. */
+         * pinned: the caller unpins it. A get into memory leaves none. */
         enum cache_status status;
         uint32_t chunk; /* POOL_NONE: not in the pool, nothing pinned */
         uint32_t tier;  /* get: where it came from */
@@ -105,6 +115,8 @@ struct cache_request {
         struct list_node owned, deadline;
         uint64_t waits_since_ns;
         struct store_read read;
+        struct cache *cache; /* while a get is copied */
+        struct kio_request copy;
         uint8_t kind, waiting;
 };
 

@@ -267,6 +267,7 @@ static void on_read(struct store_get *get)
         c->retry_now = true;
         if (result == 0) {
                 c->stats.get_bytes_direct += req->length;
+                req->chunk_length = req->copied = req->length;
                 req->direct = true;
                 req->tier = CACHE_DISK;
                 cache_finish(c, req, CACHE_OK);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chunk's way from the store into the pool; see cache.c. */
+/* A chunk's way from the store into the pool, and from there to the caller's memory; see cache.c.
+ */
 #include "cache/internal.h"
 
 #include <errno.h>
@@ -216,6 +217,72 @@ uint32_t cache_get_resident(struct cache *c, uint32_t namespace_id, const struct
         return chunk;
 }
 
+/* --- out of the pool --- */
+
+static void on_copied(struct kio_request *copy)
+{
+        struct cache_request *req = container_of(copy, struct cache_request, copy);
+        struct cache *c = req->cache;
+        enum cache_status status = CACHE_OK;
+
+        if (copy->result < 0)
+                status = copy->result == -EFAULT ? CACHE_FAULT : CACHE_FAILED;
+        else
+                req->copied = (uint32_t)copy->length;
+        cache_unpin(c, req->chunk);
+        req->chunk = POOL_NONE;
+        cache_finish(c, req, status);
+}
+
+/* A worker copies what is asked for; the pin keeps the chunk until then. */
+static void copy_out(struct cache *c, struct cache_request *req, uint32_t chunk)
+{
+        uint32_t whole = req->chunk_length, length;
+
+        if (req->unwanted && *req->unwanted) {
+                cache_finish(c, req, CACHE_CANCELLED);
+                return;
+        }
+        if (req->range_offset >= whole || req->range_length > whole - req->range_offset) {
+                cache_finish(c, req, CACHE_NO_RANGE);
+                return;
+        }
+        length = req->range_length ? req->range_length : whole - req->range_offset;
+        if (length > req->room) {
+                req->copied = length;
+                cache_finish(c, req, CACHE_TOO_LARGE);
+                return;
+        }
+        pool_pin(c->params.pool, chunk);
+        req->chunk = chunk;
+        req->cache = c;
+        req->copy = (struct kio_request){
+                .op = KIO_COPY,
+                .class = KIO_CLASS_GET,
+                .src = (char *)pool_at(c->params.pool, chunk) + req->range_offset,
+                .buf = req->memory,
+                .vector = req->pieces,
+                .guard_src = true, /* the target: the client's */
+                .length = length,
+                .complete = on_copied,
+        };
+        req->waiting = WAITING_NOT;
+        kio_submit(c->params.io, &req->copy, chunk);
+}
+
+void cache_get_found(struct cache *c, struct cache_request *req, uint32_t chunk)
+{
+        req->chunk_length = pool_chunk(c->params.pool, chunk)->length;
+        if (!req->memory && !req->pieces) {
+                cache_finish_with(c, req, CACHE_OK, chunk);
+                return;
+        }
+        req->place = cache_place_of(c, chunk);
+        copy_out(c, req, chunk);
+}
+
+/* --- in --- */
+
 bool cache_get_try(struct cache *c, struct cache_request *req)
 {
         uint32_t chunk = pool_find(c->params.pool, req->namespace_id, &req->key, req->hash);
@@ -231,7 +298,7 @@ bool cache_get_try(struct cache *c, struct cache_request *req)
                 if (!(pc->flags & POOL_FILLING)) {
                         if (!req->tier)
                                 req->tier = CACHE_MEMORY;
-                        cache_finish_with(c, req, CACHE_OK, chunk);
+                        cache_get_found(c, req, chunk);
                         return true;
                 }
                 if (pc->flags & POOL_READING) {

@@ -158,6 +158,9 @@ void cache_try_in_turn(struct cache *c, struct list_node *puts);
 /* Hands those on to the store whose evictions have all reached it. */
 void cache_pass_evictions(struct cache *c);
 
+/* The chunk is there: the get completes with it, or once its bytes are in the caller's memory. */
+void cache_get_found(struct cache *c, struct cache_request *req, uint32_t chunk);
+
 /* --- put.c, get.c: false: there is no room now --- */
 
 bool cache_put_try(struct cache *c, struct cache_request *req);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A key of a GET: mapped, which is a lease on its chunk in the pool, or into the client's memory.
  */
-#include <errno.h>
-
 #include "request/internal.h"
 
 /* How much of the chunk is asked for. False: it has no such bytes. */
@@ -43,80 +41,32 @@ static void get_answer(struct batch *b, uint32_t i, enum wire_status status)
         batch_key_end(b, status);
 }
 
-static void get_end(struct slot *s, enum wire_status status)
-{
-        if (s->req.chunk != POOL_NONE)
-                cache_unpin(s->batch->request.client->tenant->cache, s->req.chunk);
-        get_answer(s->batch, slot_index(s), status);
-}
-
-static void on_copied(struct kio_request *copy)
-{
-        struct slot *s = container_of(copy, struct slot, copy);
-        struct wire_get_result *result = batch_result(s->batch, slot_index(s));
-
-        if (copy->result < 0) {
-                get_end(s, copy->result == -EFAULT ? WIRE_INVALID : WIRE_FAILED);
-                return;
-        }
-        result->length = (uint32_t)copy->length;
-        s->batch->request.client->tenant->traffic.get_bytes_into += copy->length;
-        get_end(s, WIRE_OK);
-}
-
 static void get_done(struct cache_request *req)
 {
         struct slot *s = container_of(req, struct slot, req);
         struct batch *b = s->batch;
         struct client *client = b->request.client;
-        struct wire_get_result *result = batch_result(b, slot_index(s));
-        const struct wire_get *entry = batch_entry(b, slot_index(s));
+        uint32_t i = slot_index(s);
+        struct wire_get_result *result = batch_result(b, i);
         enum wire_status status = batch_slot_status(s);
-        uint32_t length;
 
-        b->part->places[slot_index(s)] = req->place;
-        b->keys.found += status == WIRE_OK;
+        b->part->places[i] = req->place;
+        b->keys.found += req->chunk_length > 0;
         b->keys.missing += status == WIRE_MISS;
-        if (status == WIRE_OK && req->direct) {
+        result->chunk_length = req->chunk_length;
+        if (req->chunk_length > 0)
                 result->tier = (uint8_t)req->tier;
-                result->chunk_length = req->length;
-                result->length = req->length;
-                client->tenant->traffic.get_bytes_into += req->length;
+        if (b->head.hdr.flags & WIRE_F_INTO) {
+                result->length = req->copied;
+                if (status == WIRE_OK)
+                        client->tenant->traffic.get_bytes_into += req->copied;
+        } else if (status == WIRE_OK) {
+                status = client->gone ? WIRE_SHUTDOWN
+                                      : get_mapped(client, batch_entry(b, i), req->chunk, result);
         }
-        if (status != WIRE_OK || req->direct) {
-                get_end(s, status);
-                return;
-        }
-        result->tier = (uint8_t)req->tier;
-        if (!(b->head.hdr.flags & WIRE_F_INTO)) {
-                get_end(s, client->gone ? WIRE_SHUTDOWN
-                                        : get_mapped(client, entry, req->chunk, result));
-                return;
-        }
-        if (!find_range(client, entry, req->chunk, result, &length)) {
-                get_end(s, WIRE_INVALID);
-                return;
-        }
-        if (client->gone) {
-                get_end(s, WIRE_SHUTDOWN);
-                return;
-        }
-        if (length > entry->into_length) {
-                result->length = length;
-                get_end(s, WIRE_TOO_LARGE);
-                return;
-        }
-        s->copy = (struct kio_request){
-                .op = KIO_COPY,
-                .class = KIO_CLASS_GET,
-                .src = (char *)pool_at(client->tenant->pool, req->chunk) + entry->range_offset,
-                .buf = req->memory,
-                .vector = req->pieces,
-                .guard_src = true, /* the target: the client's */
-                .length = length,
-                .complete = on_copied,
-        };
-        kio_submit(client->tenant->service->io, &s->copy, req->chunk);
+        if (req->chunk != POOL_NONE)
+                cache_unpin(client->tenant->cache, req->chunk);
+        get_answer(b, i, status);
 }
 
 /* What is in memory and to be mapped needs no more than this. */
@@ -157,6 +107,9 @@ void request_get(struct batch *b, uint32_t i)
                 return;
         }
         batch_request_init(b, i, &entry->key, get_done);
+        req->range_offset = entry->range_offset;
+        req->range_length = entry->range_length;
+        req->unwanted = &b->request.client->gone;
         req->may_be_direct = into && entry->range_offset == 0 && entry->range_length == 0;
         cache_get(b->request.client->tenant->cache, req);
 }

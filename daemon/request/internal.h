@@ -14,7 +14,6 @@ enum { BATCH_FETCH_KEYS = 16 }; /* whose memory is fetched together */
 /* One key of a PUT or GET under way. */
 struct slot {
         struct cache_request req;
-        struct kio_request copy; /* get into */
         struct batch *batch;
 };
 

@@ -1865,6 +1865,66 @@ static void test_R16_puts_from_shared_memory_are_in_the_same_budget(void **state
         assert_int_equal(stats().direct_bytes, 0);
 }
 
+/* Under key 1, into memory, by way of the pool. */
+static void copy_to(struct req *r, char *to, uint32_t room, uint32_t offset, uint32_t length)
+{
+        start(r, 1);
+        r->req.memory = to;
+        r->req.room = room;
+        r->req.range_offset = offset;
+        r->req.range_length = length;
+        cache_get(t.cache, &r->req);
+        kio_flush(t.io);
+}
+
+/* Of a chunk in the pool: a worker copies them before the get completes, and no pin is left. */
+static void a_get_into_memory_completes_when_the_bytes_are_there(void **state)
+{
+        struct pool_stats pool;
+        bool unwanted = true;
+        struct req r;
+
+        share_both(0);
+        expect_put(1, CACHE_WRITTEN, CACHE_OK);
+        for (unsigned cold = 0; cold < 2; cold++) {
+                if (cold)
+                        assert_int_equal(evict(1, true), CACHE_OK);
+                memset(good.at, 0, LENGTH);
+                copy_to(&r, good.at, LENGTH, 0, 0);
+                expect(&r, CACHE_OK);
+                assert_int_equal(r.req.chunk, POOL_NONE);
+                assert_int_equal(r.req.tier, cold ? CACHE_DISK : CACHE_MEMORY);
+                assert_int_equal(r.req.chunk_length, LENGTH);
+                assert_int_equal(r.req.copied, LENGTH);
+                assert_int_equal(version_of(good.at, 1, LENGTH), 1);
+        }
+        good.at[7] = 'x';
+        copy_to(&r, good.at, 7, 100, 7);
+        expect(&r, CACHE_OK);
+        assert_int_equal(r.req.copied, 7);
+        assert_int_equal(good.at[7], 'x'); /* nothing beyond them is written */
+        copy_to(&r, good.at, 6, LENGTH - 7, 0);
+        expect(&r, CACHE_TOO_LARGE);
+        assert_int_equal(r.req.copied, 7);
+        copy_to(&r, good.at, LENGTH, LENGTH, 0);
+        expect(&r, CACHE_NO_RANGE);
+        assert_int_equal(r.req.chunk_length, LENGTH);
+        copy_to(&r, good.at, LENGTH, 1, LENGTH);
+        expect(&r, CACHE_NO_RANGE);
+        copy_to(&r, gone.at, LENGTH, 0, 0);
+        expect(&r, CACHE_FAULT);
+        start(&r, 1);
+        r.req.memory = good.at;
+        r.req.room = LENGTH;
+        r.req.unwanted = &unwanted;
+        cache_get(t.cache, &r.req);
+        assert_true(r.done); /* no copy is begun */
+        assert_int_equal(r.req.status, CACHE_CANCELLED);
+        assert_int_equal(stats().hits_disk, 1);
+        pool_get_stats(t.pool, &pool);
+        assert_int_equal(pool.pinned_bytes, 0);
+}
+
 /* To a place of its own in the shared memory. */
 static void get_into(uint32_t user, struct req *r, uint32_t n, struct list_node *owner)
 {
@@ -2242,6 +2302,7 @@ int main(int argc, char **argv)
                 TEST(a_drain_writes_what_was_accepted_and_refuses_the_rest),
                 SHARED(many_puts_from_memory_that_is_gone_cost_one_try_each),
                 SHARED(of_many_puts_the_first_that_can_succeeds),
+                SHARED(a_get_into_memory_completes_when_the_bytes_are_there),
                 SHARED(test_R16_another_users_read_to_its_memory_stands_behind_a_window_at_most),
                 SHARED(reads_that_wait_for_their_turn_are_cancelled),
                 SHARED(test_R15_reads_that_wait_for_a_device_that_hangs_are_misses),
