@@ -53,7 +53,7 @@ CLEAN = [
     "README.md", "SECURITY.md", "client/TUTORIAL.md", "client/bench/", "client/common/", "client/ctl/", "conf/", "daemon/README.md",
     "daemon/base/", "daemon/config/", "daemon/evict/", "daemon/io/", "daemon/kvcache-daemon.8", "daemon/lookup/", "daemon/main.c",
     "daemon/notify", "daemon/report/", "daemon/server", "daemon/session/", "daemon/slab/", "daemon/tenant/census", "daemon/tenant/ids",
-    "proto/", "systemd/",
+    "proto/", "systemd/", "tests/",
 ]
 SKIP = re.compile(r"^(LICENSE$|tests/golden/|tests/fuzz/corpus/|\.git|tests/check-words\.py$)")
 RULES = [(re.compile(a), b, c and re.compile(c)) for a, b, c in WORDS]

@@ -133,9 +133,9 @@ daemon_status=none
 if [ -n "$python" ]; then
         echo "Running the daemon tests"
         # A test that hangs ends all of them, by an interrupt: what ran until then is still counted.
-        patience=1800
-        [ $long = 1 ] && patience=86400
-        (cd "$root" && timeout -s INT -k 60 $patience "$python" -m pytest -qq --tb=short --no-header --no-summary -p no:cacheprovider -o junit_logging=out-err \
+        limit_s=1800
+        [ $long = 1 ] && limit_s=86400
+        (cd "$root" && timeout -s INT -k 60 $limit_s "$python" -m pytest -qq --tb=short --no-header --no-summary -p no:cacheprovider -o junit_logging=out-err \
                 --junitxml="$build/pytest.xml" tests/daemon tests/kvbench) </dev/null
         daemon_status=$?
         echo

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcache-bench: the load side of the benchmark, one mode a process. bench.py starts it, tells it
+/* kvcache-bench: the load side of the benchmark, one mode a process. bench.py starts it, signals
  * when to run (--steps: a line of standard input is one slice) and compares; alone it measures one
  * slice and prints it.
  *

@@ -42,7 +42,7 @@ struct bench_step {
 /* The next thing to do: without --steps once "run", with it the next line of standard input: "WORD
  * [SECONDS [BYTES]]". False: there is no more. */
 bool bench_next(const struct bench_options *o, struct bench_step *ret);
-/* After a step's line of JSON: whoever waits for it gets it. */
+/* After a step's line of JSON: it reaches the reader at once. */
 void bench_answer(void);
 
 uint64_t bench_now_ns(void);
@@ -54,7 +54,7 @@ int bench_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int bench_open(const struct bench_options *o, bool attach, struct kvcache **ret,
                uint32_t *ret_namespace);
 
-/* --- contents: the chunk of every number can be told from that of every other, and checked as a
+/* --- contents: the chunk of every number differs from that of every other, and is checked as a
  * whole --- Writing a chunk is stamping 32 bytes of a place that was filled once: making contents
  * costs no bandwidth while something is measured. */
 enum { CONTENT_MIN = 64 };

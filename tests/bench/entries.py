@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store of five million entries: hits, lookups, memory, and a start after kill -9.
+"""A store of five million entries: hits, lookups, memory, and recovery after kill -9.
 
 many-entries makes it without its bytes: tables as puts leave them, data files that are sparse. Two forms: 2 MiB chunks and a
 ring that years of puts have filled, for memory and the start; 4 KiB chunks for hits, so that very many of them fit the pool,

@@ -299,7 +299,7 @@ class Fio:
 
     @staticmethod
     def huge_pages():
-        """Why its buffers cannot be in huge pages, or None: malloc() asks for them when it is told to."""
+        """Why its buffers cannot be in huge pages, or None: malloc() asks for them when a setting says so."""
         setting = read("/sys/kernel/mm/transparent_hugepage/enabled", "[never]")
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
         if "[never]" in setting:

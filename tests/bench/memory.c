@@ -55,7 +55,7 @@ static void check_pieces(const struct bench_options *o, const struct bench_step 
 
         do {
                 crc = kio_crc32c(from + at, o->size);
-                __asm__ volatile("" ::"r"(crc)); /* somebody wants it */
+                __asm__ volatile("" ::"r"(crc)); /* keeps it */
                 at = at + 2 * o->size <= o->working_set ? at + o->size : 0;
                 bytes += o->size;
         } while ((step->bytes == 0 || bytes < step->bytes) && bench_now_ns() < end);

@@ -26,7 +26,7 @@ static uint64_t read_ns(const void *data, uint64_t length)
 
         for (uint64_t i = 0; i < length / sizeof(*words); i += 64 / sizeof(*words))
                 sum += words[i];
-        __asm__ volatile("" ::"r"(sum)); /* somebody wants it */
+        __asm__ volatile("" ::"r"(sum)); /* keeps it */
         return bench_now_ns() - begin;
 }
 

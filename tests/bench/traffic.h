@@ -5,7 +5,7 @@
  * A slice begins before its first request and ends when its last one is drained, as a slice of fio
  * does: filling and emptying the queue count. Only what was meant to be measured counts as `bytes`:
  * chunks that a put brought in, chunks that a get brought from the disk. What came from memory, was
- * there already, was busy or failed is counted beside it, so that nobody takes one for the other.
+ * there already, was busy or failed is counted beside it, so that one is not taken for the other.
  */
 #pragma once
 

@@ -5,7 +5,7 @@
  *
  * Keys are numbers; each belongs to one namespace and is put in versions, each with a length and
  * bytes of its own, so that whatever a get brings says which put it comes from, and a torn one is
- * nobody's. Namespaces are of several tenants, and each sector says whose: nothing that is read, be
+ * no put's. Namespaces are of several tenants, and each sector says whose: nothing that is read, be
  * it a hit, a miss or not even checked yet, may bring a sector of a tenant to memory of another's
  * (R1). */
 #pragma once
@@ -49,7 +49,7 @@ struct item {
         uint32_t version; /* the last one submitted; 0: never put */
         uint32_t purged;  /* up to here all are dead for good */
         uint32_t shut;    /* up to here all are under a purge that is not answered yet, or is */
-        uint32_t gone;    /* up to here a start has found none of them, so no later one may */
+        uint32_t lost;    /* up to here recovery has found none of them, so no later one may */
         uint32_t stable;  /* this one was answered `durable`, or came back from the disk; 0: none */
         uint32_t written; /* this one was answered `written` */
         uint32_t must;    /* this one has to be there after the crash; 0: none has */
@@ -98,7 +98,7 @@ void world_wipe(void); /* all files go, and all that the oracle knows */
 /* 0; -errno with a text. */
 int world_open(char error[static 512]);
 void world_close(void); /* in peace: stops, waits, closes */
-/* Forgets what was asked and is not answered: nobody will answer it. */
+/* Forgets what was asked and is not answered, and never will be. */
 void world_drop_requests(void);
 
 /* Turns until nothing goes on but what stands at the simulated device. */

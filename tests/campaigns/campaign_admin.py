@@ -12,7 +12,7 @@ What must hold, by an oracle outside of the daemon:
     what was evicted or purged, OK, is never a hit again until it is put again: no suspend, resume, fault, stop or kill
       brings it back
     what was answered `written` or `durable` is a hit once all volumes are up, unless it was evicted or purged, or a volume that
-      was away has missed something and so came back empty; in a store that is full, unless there was no room
+      was offline has missed something and so came back empty; in a store that is full, unless there was no room
 
     no memory that a client can see has bytes of another tenant: after each start, amid faults, once all is settled
 
@@ -174,7 +174,7 @@ class Session:
 
         def done(reply):
             if reply and {s for s, in struct.iter_unpack("<H", reply.body)} != {Status.MISS}:
-                raise Finding("wrong", f"evict of keys that nobody has: {reply.body!r}")
+                raise Finding("wrong", f"evict of keys that were never put: {reply.body!r}")
         return tag, done
 
     def forget_memory(self, rng):
@@ -241,7 +241,7 @@ class Session:
             version = identify(self.tenant, key, result.data)
             if version == 0:  # too short to say whose
                 if record.may == {None}:
-                    raise Finding("wrong", f"{where}: a hit of what is gone: {key.hex()}{record.tale()}")
+                    raise Finding("wrong", f"{where}: a hit of a dropped key: {key.hex()}{record.tale()}")
             elif version not in record.may:
                 raise Finding("wrong", f"{where}: version {version}, allowed are {record.may}: {key.hex()}{record.tale()}")
             self.campaign.facts.add("hits")

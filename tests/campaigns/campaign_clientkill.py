@@ -141,7 +141,7 @@ def unregistering(c, rng):
 
 
 def cut(c, rng):
-    """What it has lent is gone amid it."""
+    """The memory that it has lent is cut amid it."""
     number, mapping, fd = lend(c, 2 * MIB, True)
     ns = c.namespace("victims")
     for i in range(20):
@@ -197,7 +197,7 @@ def half_closed(c, rng):
 
 
 def descriptors(c, rng):
-    """It sends some, which nobody may do."""
+    """It sends some, which no client may do."""
     staging(c, rng)
     c.send(harness.frame(Op.PING), fds=[0] * rng.randint(1, 3))
 
@@ -244,7 +244,7 @@ class Campaign:
         with self.daemon.client() as c:
             harness.put_all(c, c.namespace("common"), COMMON, ack=Ack.WRITTEN)
             c.namespace("victims")
-        self.look_on("at the start")
+        self.look_on("at startup")
         self.daemon.populated_status()
         self.bystander = self.fork(lambda: stand_by(self.daemon), forever=True)
         self.wait_for(self.bystander)
@@ -263,7 +263,7 @@ class Campaign:
 
     def fork(self, work, forever=False):
         """A process that does work, says "!", and stays until it is killed, with what work returned. `forever`: work is
-        a generator to be gone through until then. Its id."""
+        a generator to be iterated until then. Its id."""
         ready, tell = os.pipe()
         pid = os.fork()
         if pid:
@@ -332,8 +332,8 @@ class Campaign:
     def without_cpu(self, before):
         """How much of the time since run_delays() said `before` may be owed to that: this process, the daemon's loop and
         one of its workers wait for each other."""
-        gone = {task: delay - before.get(task, delay) for task, delay in self.run_delays().items()}
-        return gone.pop(os.getpid(), 0) + gone.pop(self.daemon.pid, 0) + max(gone.values(), default=0)
+        spent = {task: delay - before.get(task, delay) for task, delay in self.run_delays().items()}
+        return spent.pop(os.getpid(), 0) + spent.pop(self.daemon.pid, 0) + max(spent.values(), default=0)
 
     def look_on(self, where):
         if self.config:

@@ -55,7 +55,7 @@ class Campaign(campaign_clientkill.Campaign):
         self.monitor = self.daemon.client(name="monitor", timeout=60 * slow())
         self.polite = self.daemon.client(name="polite", timeout=60 * slow())
         self.ns = self.polite.namespace("common")
-        harness.wait_until(lambda: self.holdings()["connections"] == 2, "those that asked at the start are gone", 20)
+        harness.wait_until(lambda: self.holdings()["connections"] == 2, "the first clients have closed", 20)
         self.before = self.holdings()
 
     # --- the processes ---

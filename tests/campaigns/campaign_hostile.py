@@ -123,7 +123,7 @@ def names_of_others(c, rng):
     for i, name in enumerate(("secrets", "s" + str(rng.randrange(100000, 999999)))):
         try:
             c.namespace(name, attach=True)
-            raise Finding("wrong", f"a namespace that is another tenant's, or nobody's, was attached: {name}")
+            raise Finding("wrong", f"a namespace that is another tenant's, or no tenant's, was attached: {name}")
         except kvwire.Refused as e:
             reply[i] = e.status
     if reply[0] != reply[1]:
@@ -486,7 +486,7 @@ class Campaign(campaign_clientkill.Campaign):
             pass  # its tenant's index, which stays
         self.daemon.populated_status()
         self.monitor = self.daemon.client(name="monitor", timeout=60 * slow())
-        harness.wait_until(lambda: self.holdings()["connections"] == 2, "those that asked at the start are gone", 20)
+        harness.wait_until(lambda: self.holdings()["connections"] == 2, "the first clients have closed", 20)
         self.before = self.holdings()
         self.order, self.looked_up = [], 0
 

@@ -169,7 +169,7 @@ class Actor:
 
     def get(self, into):
         name, keys = self.some(10, False)
-        if self.rng.random() < 0.2:  # somebody else's
+        if self.rng.random() < 0.2:  # another client's
             book = self.rng.choice(self.books)
             name = self.rng.choice(list(book))
             keys = self.rng.sample(list(book[name]), len(keys))
@@ -501,7 +501,7 @@ class Campaign:
         listed = {e.key: e for e in client.list(number)}
         for key in listed:
             if key not in records:
-                raise Finding("wrong", f"a key in {name} that nobody put: {key.hex()}")
+                raise Finding("wrong", f"a key in {name} that was never put: {key.hex()}")
         keys = list(records)
         for i in range(0, len(keys), 5):
             part = keys[i:i + 5]

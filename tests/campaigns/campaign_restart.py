@@ -8,7 +8,7 @@ answers, the most by age, the least of all, and the daemon's memory for each ent
 KVCACHE_RESTART_ENTRIES changes the number; the limit of two seconds is for five million on two cores that have nothing
 else to do, and five million that are superseded, 660 MB of table each, may take another second; KVCACHE_TEST_SLOW
 stretches it. Fewer entries are held to their share of it in processor time, which other programs on the machine do not
-change much: what a start takes beside the entries is allowed on top.
+change much: what startup takes beside the entries is allowed on top.
 """
 
 import json
@@ -27,7 +27,7 @@ ENTRIES = int(os.environ.get("KVCACHE_RESTART_ENTRIES", "5000000"))
 LEG = harness.Leg("campaign", deprive=[harness.die_with_parent])
 LIMIT = 2.0
 LIMIT_SUPERSEDED = 1.0
-START_CPU = 0.3  # of a start without entries
+START_CPU = 0.3  # of startup without entries
 CORES = 2  # that read tables, so their seconds count once each
 POOL = 64 * MIB
 

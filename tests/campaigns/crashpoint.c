@@ -12,9 +12,9 @@
  * started again; in the first pass for one of them. One run is one death. Every pass has a seed of
  * its own.
  *
- * Wrong: a byte that nobody put, a purged version. Lost: what was answered `written`, and neither
- * evicted nor dropped since; a namespace that was open; a store that does not open; a place of the
- * table below that no pass came to. */
+ * Wrong: a byte that was never put, a purged version. Lost: what was answered `written`, and
+ * neither evicted nor dropped since; a namespace that was open; a store that does not open; a place
+ * of the table below that no pass came to. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -219,7 +219,7 @@ static bool work(unsigned steps)
 }
 
 /* Enough chunks of a page that more segments are cut, and the ring must grow for them; then large
- * ones take the segments over, so that a start with a lower limit can make it smaller again. */
+ * ones take the segments over, so that startup with a lower limit can make it smaller again. */
 static bool grow(void)
 {
         for (uint32_t n = 0; n < 2 * KEYS; n++) {
@@ -450,7 +450,7 @@ static void die_everywhere(uint64_t seed, uint64_t count, uint64_t *done)
                 seen = 0;
                 seen_end = at;
                 if (open_store(RECOVERY))
-                        campaign_fail(VERDICT_HUNG, "a start came to %llu places, and to %llu now",
+                        campaign_fail(VERDICT_HUNG, "recovery came to %llu places, and to %llu now",
                                       (unsigned long long)places_of_start,
                                       (unsigned long long)seen);
                 crash();
@@ -473,7 +473,7 @@ static bool is_place(const struct place *p, const char *wanted, bool after)
                               : strcmp(p->name, name) == 0;
 }
 
-/* Does the life without harm come to all that must occur before the start after it? */
+/* Does the life without harm come to all that must occur before the next startup? */
 static bool comes_everywhere(void)
 {
         for (unsigned i = 0; i < ARRAY_SIZE(must_occur); i++) {

@@ -6,7 +6,7 @@
 
 kill        kill -9 of the daemon at any moment under mixed load, and sometimes again while it starts; an oracle outside
             of it (oracle.py) knows what it answered. No wrong byte, nothing lost, no purged key back, ready in 2 s.
-admin       purges, evicts, puts and gets while paths are suspended and resumed, files fail, the store is full, and the daemon
+admin       purges, evicts, puts and gets while volumes are suspended and resumed, files fail, the store is full, and the daemon
             is stopped or killed: what was dropped stays dropped, what was written is there, bytes are right.
 clientkill  clients killed at any moment with leases, staging areas and requests in flight: all they held is back in 100 ms.
 settled     the daemon killed, or stopped and then killed, amid gets into staging areas: once the liveness file's lock says so,

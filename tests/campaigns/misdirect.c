@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* misdirect: a disk that brings the bytes of another place, of two reads each other's, of before
  * the last write, or with bits turned. One run is one get, or, once a store, one start, of such
- * reads. A get that is served so twice, as it is tried twice, is a miss and the chunk is gone; one
- * that is served so once is a hit; a start from such a table finds what it finds, but of wrong
+ * reads. A get that is served so twice, as it is tried twice, is a miss and the chunk is dropped;
+ * one that is served so once is a hit; recovery from such a table finds what it finds, but of wrong
  * bytes nothing and of what was purged nothing. */
 #include <stdlib.h>
 
@@ -134,7 +134,7 @@ static void one_start(void)
         for (unsigned i = 0; i < 100; i++)
                 world_put((uint32_t)draw(CAMPAIGN_KEYS), false);
         world_settle();
-        world_forgive(); /* what such a start did not find may be found by another */
+        world_forgive(); /* what such a recovery did not find may be found by another */
         world_note_must(true);
         world_close();
         if (world_open(error) < 0)

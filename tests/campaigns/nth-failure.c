@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nth-failure: a store works while the N-th read, write or sync of its device, or the N-th system
- * call of a start, fails: with an errno or short, once or for ever, on both backends. One run is
+ * call of startup, fails: with an errno or short, once or for ever, on both backends. One run is
  * one such store. What is tried comes in turn, N is drawn.
  *
  * Every request ends, with a result that it may have; a put that failed is not there, neither now
- * nor after a start; what the store still holds at its end is there after the next start, which has
- * no faults; what passes (EINTR, EAGAIN, a short transfer, once) is not seen at all; no descriptor
- * is left open. */
+ * nor after a restart; what the store still holds at its end is there after the next start, which
+ * has no faults; what passes (EINTR, EAGAIN, a short transfer, once) is not seen at all; no
+ * descriptor is left open. */
 #include <dirent.h>
 #include <errno.h>
 #include <string.h>
@@ -111,7 +111,7 @@ static void at_work(const struct fault_plan *plan, bool passes)
         reopen("after faults");
 }
 
-/* The N-th call of a start fails. Refused: nothing has happened. Not refused: once costs nothing.
+/* The N-th call of startup fails. Refused: nothing has happened. Not refused: once costs nothing.
  */
 static void at_start(uint64_t nth, uint64_t times, int error)
 {
@@ -128,7 +128,7 @@ static void at_start(uint64_t nth, uint64_t times, int error)
         sim_fail_calls(false, 0, 0, 0);
         if (r < 0) {
                 if (text[0] == '\0')
-                        campaign_fail(VERDICT_LOST, "a start fails with %s and says nothing",
+                        campaign_fail(VERDICT_LOST, "startup fails with %s and says nothing",
                                       strerror(-r));
                 tally.starts_refused++;
                 reopen("after one that was refused");
@@ -157,7 +157,7 @@ static void one(uint64_t number, const struct kio_backend *const *backends, unsi
         uint64_t nth = 1 + draw(chance(2) ? 8 : 80);
         unsigned fds;
 
-        /* The calls of a start are tried again after EINTR for as long as it takes: there is no
+        /* The calls of startup are tried again after EINTR for as long as it takes: there is no
          * such file. */
         if (place == PLACE_START && error == EINTR)
                 once = true;

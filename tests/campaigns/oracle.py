@@ -50,7 +50,7 @@ def value_of(key, version):
 
 
 def identify(key, data):
-    """Whose bytes are these? The version; 0 if they are too short to say; None if they are nobody's."""
+    """Whose bytes are these? The version; 0 if they are too short to say; None if they are of no put."""
     if len(data) < 4:
         return 0 if len(data) in SIZES else None
     version, = struct.unpack_from("<I", data)
@@ -113,7 +113,7 @@ class Record:
         return self.version
 
     def put_answered(self, key, version, status, ack, now, soft):
-        """`soft`: what may be there because somebody else may have dropped it: {None} or nothing."""
+        """`soft`: what may be there because another client may have dropped it: {None} or nothing."""
         self.tell(f"put {version} {ack.name} answered {status.name}")
         if status in (Status.OK, Status.NOT_DURABLE):
             if None not in self.live and not self.overlap:

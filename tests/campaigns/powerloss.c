@@ -3,7 +3,7 @@
  * and is opened on what may be left; over and over. One run is one such state. Every few dozen
  * states a new store is made, from the next seed.
  *
- * Wrong: a byte that nobody put, or a purged version. Lost: what was answered `durable`, or has
+ * Wrong: a byte that was never put, or a purged version. Lost: what was answered `durable`, or has
  * come through a power loss before, and was neither evicted nor dropped since; a namespace that was
  * open; a store that does not open. */
 #include <string.h>

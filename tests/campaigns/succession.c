@@ -10,7 +10,7 @@
  * is a process, that ends with a stop or by SIGKILL, of itself, at some step or in the middle of a
  * change of a file. What a power loss takes away cannot be had there.
  *
- * Wrong: a byte that nobody put, a purged version, a removed name. Lost: what was answered
+ * Wrong: a byte that was never put, a purged version, a removed name. Lost: what was answered
  * `durable` (with a kill or a stop, `written`) and was neither evicted nor dropped since; a
  * namespace that was open; a store that does not open once nothing fails any more. */
 #include <errno.h>

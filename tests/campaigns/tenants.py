@@ -4,7 +4,7 @@ killed, or whose table cannot be written, amid it. What the campaign kill does i
 
 Each tenant puts chunks that say whose they are (marks.py), asks for all that it has put lately, in all the ways there
 are, and scans all the memory that it can see for bytes of the others: while it works, after each death of the daemon,
-after each fault, and after a start on files whose content has been exchanged or cut. A hit is the right bytes.
+after each fault, and after startup on files whose content has been exchanged or cut. A hit is the right bytes.
 """
 
 import contextlib

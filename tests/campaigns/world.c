@@ -805,7 +805,7 @@ uint32_t world_version(uint32_t k)
                 return 0;
         v = version_with(k, chunk.length, chunk.crc);
         if (v == 0)
-                campaign_fail(VERDICT_WRONG, "key %u: a chunk of %u bytes that nobody has put", k,
+                campaign_fail(VERDICT_WRONG, "key %u: a chunk of %u bytes that was never put", k,
                               chunk.length);
         return v;
 }
@@ -850,7 +850,7 @@ static uint32_t get_check(const struct slot *p)
         uint32_t k = p->k, v = version_with(k, p->get.length, p->get.crc);
 
         if (v == 0)
-                campaign_fail(VERDICT_WRONG, "key %u: a chunk of %u bytes that nobody has put", k,
+                campaign_fail(VERDICT_WRONG, "key %u: a chunk of %u bytes that was never put", k,
                               p->get.length);
         item_payload(k, v, right);
         if (memcmp(right, p->get_buf, p->get.length) != 0)
@@ -957,7 +957,7 @@ void world_forgive(void)
 {
         world_release_must();
         for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
-                world.items[k].gone = 0;
+                world.items[k].lost = 0;
         for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++)
                 world.namespaces[n].answered = false;
 }
@@ -1015,13 +1015,13 @@ static void verify_one(uint32_t k, uint32_t version)
         if (version && version == item->failed && world.volumes == 1)
                 campaign_fail(VERDICT_WRONG, "key %u: version %u, whose put had failed", k,
                               version);
-        if (version && version <= item->gone && world.volumes == 1)
+        if (version && version <= item->lost && world.volumes == 1)
                 campaign_fail(VERDICT_WRONG,
                               "key %u: version %u, which an earlier start did not find", k,
                               version);
         /* What says so may be in the page cache alone. */
         if (!world.in_doubt)
-                item->gone = version ? version - 1 : item->version;
+                item->lost = version ? version - 1 : item->version;
         if (version)
                 world.hits++;
         else

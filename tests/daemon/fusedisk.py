@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that can be told to fail: one file "disk" in a FUSE file system, for a loop device to lie on.
+"""A disk that fails on command: one file "disk" in a FUSE file system, for a loop device to lie on.
 
     python3 fusedisk.py MOUNT-POINT BACKING-FILE SWITCH
 
 passes reads and writes on to the backing file. While the file SWITCH exists, those that it names ("read", "write", or
-both) fail with EIO; if it names "hang", reads and writes wait until the file is gone; and, if it names "flush", whoever
+both) fail with EIO; if it names "hang", reads and writes wait until the file is removed; and, if it names "flush", a process that
 closes the file waits until we end. Speaks the kernel's protocol itself over /dev/fuse, so it needs no library; it needs root. It runs
-in a process of its own, since whoever uses the file system waits for it in the kernel. Prints "ready" when mounted;
+in a process of its own, since a user of the file system waits for it in the kernel. Prints "ready" when mounted;
 SIGTERM ends it and takes the mount away.
 """
 
@@ -95,7 +95,7 @@ def reply(fd, disk, request):
     try:
         os.write(fd, struct.pack("<IiQ", 16 + len(data), error, unique) + data)
     except OSError as e:
-        if e.errno != errno.ENOENT:  # whoever asked is gone
+        if e.errno != errno.ENOENT:  # the asking process has ended
             raise
     return True
 
@@ -109,7 +109,7 @@ def main(mount_point, backing, switch):
         sys.exit(f"mount: {os.strerror(ctypes.get_errno())}")
 
     def end(*_):
-        libc.umount2(os.fsencode(mount_point), 2)  # lazily: whoever still uses it finds it gone
+        libc.umount2(os.fsencode(mount_point), 2)  # lazily: a process that still uses it gets errors
         os._exit(0)
 
     signal.signal(signal.SIGTERM, end)

@@ -35,7 +35,7 @@ BENCH = BUILD / "client" / "bench" / "kvcache-bench"
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 PAGE = 4096
-# A uid, and a gid, that nobody has; another one in each run, since RLIMIT_MEMLOCK is charged to the user.
+# A uid, and a gid, that is unused; another one in each run, since RLIMIT_MEMLOCK is charged to the user.
 STRANGER = 300000 + os.getpid()
 
 SANITIZER_REPORT = re.compile(

@@ -369,7 +369,7 @@ class Client:
         self.version = self.instance = None
         self._tags = itertools.count(1)
         self._waiting = {}  # tag -> op
-        self._replies = {}  # tag -> Reply that nobody has asked for yet
+        self._replies = {}  # tag -> Reply that was not taken yet
         if sock is None:
             path = path or os.environ.get("KVCACHE_SOCKET") or DEFAULT_SOCKET
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
@@ -505,7 +505,7 @@ class Client:
             ops = self._waiting.get(reply.tag)
             if not ops or reply.op not in ops or reply.tag in self._replies:
                 _close_all(reply.fds)
-                raise ProtocolError(f"a reply that nobody waits for: {reply.op.name}, tag {reply.tag}")
+                raise ProtocolError(f"an unexpected reply: {reply.op.name}, tag {reply.tag}")
             ops.remove(reply.op)
             self._replies[reply.tag] = reply
         reply = self._replies.pop(tag)
@@ -597,7 +597,7 @@ class Client:
         return reply.value
 
     def unregister(self, region, check=True):
-        """Takes it back (6.19): when this returns, the daemon has let go of it."""
+        """Takes it back (6.19): when this returns, the daemon has unmapped it."""
         reply = self.call(Op.UNREGISTER, struct.pack("<II", region, 0), check=check)
         if reply.count or (reply.status == Status.OK and reply.body):
             raise ProtocolError("UNREGISTER: a reply with results")

@@ -4,7 +4,7 @@
  *     roundtrip   odd sizes at odd places, pieces, mixed memory: all comes back, nothing else
  * changes restart     says "ready" and waits for a line, three times: the daemon is started anew
  * meanwhile settled     says "ready", waits for a line, then keeps gets in flight until the daemon
- * is gone
+ * has ended
  *
  * The last line is "ok", and the exit status 0, if all was as it must be. */
 #include <errno.h>
@@ -360,7 +360,7 @@ static void settled(void)
                         };
 
                         if (kvcache_submit(kv, &q) < 0) {
-                                lost++; /* it is gone already */
+                                lost++; /* it has ended already */
                                 break;
                         }
                 }

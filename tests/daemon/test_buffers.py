@@ -2,7 +2,7 @@
 """Registered buffers (proto/README.md 6.18, 6.19): memory of the client's that the daemon moves bytes to and from by itself.
 
 What is got is what was put, whatever the size, the place and the file; what is not as it must be is refused (rule R2);
-and a client that cuts, punches or changes what it has lent harms nobody but itself.
+and a client that cuts, punches or changes what it has lent harms only itself.
 """
 
 import contextlib
@@ -540,7 +540,7 @@ def pieced(op, first=0, n=2, length=30, pieces=((0, 10, 0), (10, 20, 0)), flags=
 NO_PIECES = [
     {"n": 3}, {"n": 0, "length": 0}, {"first": 1}, {"first": 2, "n": 1}, {"first": (1 << 64) - 1}, {"n": 0xffffffff},
     {"length": 29}, {"length": 31}, {"length": 0}, {"pieces": ()}, {"claim": 1}, {"claim": 3}, {"claim": 0},
-    {"pieces": ((0, 30, 0), (10, 0, 0))}, {"pieces": ((0, 10, 0), (10, 20, 0), (30, 0, 0))},  # one that nobody names
+    {"pieces": ((0, 30, 0), (10, 0, 0))}, {"pieces": ((0, 10, 0), (10, 20, 0), (30, 0, 0))},  # one that no entry names
     {"flags": 0}, {"flags": Flag.INTO}, {"flags": Flag.PIECES | 128},
     {"pieces": ((0, 0xffffffff, 0), (10, 31, 0)), "length": 30},
 ]

@@ -229,7 +229,7 @@ def test_clients_that_do_not_read_do_not_hold_up_others(daemon, victims):
 
 
 def test_the_65th_request_waits_for_replies_to_be_read(daemon, client):
-    """Not refused, not lost: backpressure. All are answered once somebody reads."""
+    """Not refused, not lost: backpressure. All are answered once the client reads."""
     ns = client.namespace("backpressure")
     keys = [key_of("b", i) for i in range(512)]
     tags, client.timeout = [], 0.3
@@ -265,7 +265,7 @@ def test_a_hundred_clients_put_and_get_at_once(leg_daemon):
                     c.release([got.lease])
                 into = c.get_into(ns, [k for k, _ in mine], 20000, timeout_ms=60000)
                 wrong += sum(r.data != v for r, (_, v) in zip(into, mine))
-                # somebody else's, if it is there yet
+                # another client's, if it is there yet
                 other = (number * 7 + 1) % count
                 for i in range(each):
                     key = key_of("hundred", other, i)

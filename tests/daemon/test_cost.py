@@ -232,7 +232,7 @@ def test_R10_unread_descriptors_of_one_user_leave_others_theirs(make_daemon):
     good = client_as(daemon, BOB)
     monitor = daemon.client(name="monitor")
     connections = 3  # these two, and the one that asks for metrics
-    wait_until(lambda: resource(daemon, "connections") == connections, "the first ones are gone")
+    wait_until(lambda: resource(daemon, "connections") == connections, "the first ones are closed")
     evil = [leave_unread(daemon, ALICE, 32) for _ in range(6)]
     wait_until(lambda: resource(daemon, "unread_fds", "refusals_total") > 0, "some are refused")
     assert 20 < resource(daemon, "unread_fds", "largest_user") <= 48
@@ -266,7 +266,7 @@ def test_R10_unread_descriptors_of_one_user_leave_others_theirs(make_daemon):
 
 @needs_root
 def test_R10_a_greeting_waits_for_descriptors_to_be_read(make_daemon):
-    """Who has no room for another greeting of its own waits, and is served when one of its others was read."""
+    """A client without room for another greeting waits, and is served when one of its others was read."""
     daemon = make_daemon(settings={"listen.mode": "0666", "limits.unread_fds": 64, "limits.handshake": "60s"}).start()
     hello = kvwire.HEADER.pack(64, Op.HELLO, 0, 1) + kvwire.HELLO.pack(kvwire.MAGIC, 1, 1, 0, b"waits")
     raw = []

@@ -114,16 +114,16 @@ def test_prefetch(leg_daemon):
     keys = [k for k, _ in pairs]
     stranger = key_of("stranger", 1)
 
-    def read_ahead():
+    def prefetched():
         return leg_daemon.metric("kvcache_prefetched_chunks_total"), leg_daemon.metric("kvcache_prefetch_hits_total")
 
     with leg_daemon.client() as c:
         assert c.features & kvwire.FEATURE_PREFETCH
         ns = c.namespace("prefetch")
-        chunks, hits = read_ahead()
+        chunks, hits = prefetched()
         c.put(ns, pairs, ack=Ack.WRITTEN)
         assert c.prefetch(ns, keys[:4]) == [Status.OK] * 4, "in memory already"
-        assert read_ahead() == (chunks, hits)
+        assert prefetched() == (chunks, hits)
         c.evict(ns, keys, Tier.MEMORY)
         assert c.prefetch(ns, [*keys[:2], stranger, *keys[2:]], more=True) == \
             [Status.OK] * 2 + [Status.MISS] + [Status.OK] * 38
@@ -131,7 +131,7 @@ def test_prefetch(leg_daemon):
         assert [r.status for r in joined] == [Status.OK] * 40
         assert [bytes(r.data) for r in joined] == [v for _, v in pairs]
         c.release([r.lease for r in joined])
-        assert read_ahead() == (chunks + 40, hits + 40)
+        assert prefetched() == (chunks + 40, hits + 40)
         c.evict(ns, keys, Tier.MEMORY)
         assert c.prefetch(ns, keys[:10]) == [Status.OK] * 10
         wait_until(lambda: all(t & Tier.MEMORY for t in c.exists(ns, keys[:10])), "what was prefetched is in memory")
@@ -160,7 +160,7 @@ def test_reads_of_a_prefetch_are_counted_while_they_last(daemon):
             harness.MOVED.update(name for name, value in metrics.items() if value)
             return metrics["kvcache_prefetch_inflight_bytes"] > 0
 
-        wait_until(seen, "reads under way are told of")
+        wait_until(seen, "reads under way are reported")
         wait_until(lambda: daemon.metric("kvcache_prefetch_inflight_bytes") == 0, "they are over")
 
 

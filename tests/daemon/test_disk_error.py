@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real disk error: one of two paths lies on a loop device whose disk is told to fail (fusedisk.py), so what the daemon
+"""A real disk error: one of two volumes lies on a loop device whose disk fails on command (fusedisk.py), so what the daemon
 meets is what the kernel makes of a broken device: EIO of O_DIRECT reads and writes, of syncs, and of the file system."""
 
 import contextlib
@@ -78,7 +78,7 @@ class Disk:
         self.server = subprocess.Popen([sys.executable, str(HERE / "fusedisk.py"), str(self.directory / "fuse"),
                                         str(backing), str(self.switch)], stdout=subprocess.PIPE, text=True)
         if self.server.stdout.readline() != "ready\n":
-            return "this host lets nobody mount FUSE"
+            return "this host does not allow FUSE mounts"
         return None
 
     def fail(self, *what):
@@ -202,7 +202,7 @@ def test_a_device_that_hangs_is_called_hung_not_failed(two, disk):
         on_good = volumes_of(daemon)[0]["chunks"]
         disk.fail("hang")
         assert len(from_disk(c, ns, pairs)) == on_good
-        bad = wait_until(lambda: next((p for p in volumes_of(daemon) if p["state"] == "hung"), None), "the path is hung")
+        bad = wait_until(lambda: next((p for p in volumes_of(daemon) if p["state"] == "hung"), None), "the volume is hung")
         assert bad["path"] == name and "has not come back for 1 s" in bad["reason"] and bad["errors"]["read"] == 0
         told = f"volume {name} is hung: an operation has not come back for 1 s (io.hang)"
         assert daemon.http("/healthz")[0::2] == (200, b"ok\n"), "a device that hangs is not a process that does"
@@ -217,7 +217,7 @@ def test_a_device_that_hangs_is_called_hung_not_failed(two, disk):
         wait_until(lambda: volumes_of(daemon)[1]["pending"] == 0, "what was at the device is back")
         assert volumes_of(daemon)[1]["state"] == "bypassed"
         assert b"its device answers again: resume the path" in daemon.http("/readyz")[2]
-        wait_until(lambda: c.device("resume", 1, check=False) is True, "the path is resumed")
+        wait_until(lambda: c.device("resume", 1, check=False) is True, "the volume is resumed")
         assert daemon.http("/readyz")[0::2] == (200, b"ready\n")
         assert daemon.metric(f'kvcache_volume_hung{{volume="{name}"}}') == 0
 
@@ -233,7 +233,7 @@ def test_writes_that_fail_go_to_the_other_path(two, disk):
         assert len(from_disk(c, ns, pairs)) == len(pairs)
         assert [p["state"] for p in volumes_of(daemon)] == ["up", "bypassed"]
         disk.heal()
-        wait_until(lambda: c.device("resume", 1, check=False) is True, "the path is resumed")
+        wait_until(lambda: c.device("resume", 1, check=False) is True, "the volume is resumed")
         assert len(from_disk(c, ns, pairs)) == len(pairs)
 
 
@@ -269,5 +269,5 @@ def test_a_start_with_a_disk_that_fails_goes_on_without_it(two, disk):
         ns = c.namespace("n")
         assert len(from_disk(c, ns, pairs)) == on_good
         disk.heal()
-        wait_until(lambda: c.device("resume", 1, check=False) is True, "the path is resumed")
+        wait_until(lambda: c.device("resume", 1, check=False) is True, "the volume is resumed")
         assert len(from_disk(c, ns, pairs)) == len(pairs)

@@ -122,7 +122,7 @@ def workers_held(daemon):
             if not re.fullmatch(r"kio-.*\n", pathlib.Path(f"/proc/{daemon.pid}/task/{t}/comm").read_text()):
                 continue
             if libc.ptrace(SEIZE, t, 0, 0) != 0:
-                pytest.skip(f"this machine lets nobody hold a thread: {os.strerror(ctypes.get_errno())}")
+                pytest.skip(f"this machine does not allow ptrace: {os.strerror(ctypes.get_errno())}")
             held.append(t)
             assert libc.ptrace(INTERRUPT, t, 0, 0) == 0
             os.waitpid(t, WALL)
@@ -249,7 +249,7 @@ def test_busy_default_address_is_a_warning(make_daemon):
             taken.bind(("127.0.0.1", 9750))
             taken.listen()
         except OSError:
-            pass  # taken by somebody else: as good
+            pass  # another process has taken it: as good
         daemon = make_daemon(settings={"listen.http": None}).start()
         assert daemon.status()["http"] == "off"
         assert any("9750" in line for line in daemon.log().splitlines() if " warning: " in line)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lease keeps bytes where they are until it is released or its client is gone, and no longer; what one client may
+"""A lease keeps bytes where they are until it is released or its client has closed, and no longer; what one client may
 hold is limited."""
 
 import fcntl
@@ -210,7 +210,7 @@ def test_ended_session_ends_with_a_client_that_left_replies_unread(daemon):
     ns = c.namespace("unread")
     c.put(ns, items("unread", 3, 1000), lease=True)
     for _ in range(5):
-        c.submit(Op.PING, b"nobody reads this")
+        c.submit(Op.PING, b"this stays unread")
     c.send(b"bad")
     wait_until(lambda: daemon.metric('kvcache_sessions_ended_total{reason="bad_frame"}') == 1, "the session is ended")
     c.close()
@@ -252,7 +252,7 @@ def test_a_client_that_dies_while_it_waits_for_room(daemon):
     c = daemon.client()
     ns = c.namespace("waits")
     c.staging()
-    c.submit(Op.PING, b"nobody reads this")
+    c.submit(Op.PING, b"this stays unread")
     for i in range(64):
         c.submit_batch(Op.PUT, ns, c.put_entries(items(("waits", i), 1, length)), timeout_ms=600000)
     wait_until(lambda: daemon.metric("kvcache_room_waits_total") >= 60, "it waits")

@@ -173,7 +173,7 @@ def test_R10_keys_in_flight_over_the_limit_are_refused(make_daemon, setting, sta
 
 @pytest.fixture
 def stubborn(tmp_path):
-    """A file on a file system in user space that lets nobody close it, before the server has ended. So no process may be
+    """A file on a file system in user space that cannot be closed before the server has ended. So no process may be
     started while it is open here."""
     (tmp_path / "fuse").mkdir()
     (tmp_path / "backing").write_bytes(bytes(4096))
@@ -183,7 +183,7 @@ def stubborn(tmp_path):
                               stdout=subprocess.PIPE, text=True)
     try:
         if server.stdout.readline() != "ready\n":
-            pytest.skip("this host lets nobody mount FUSE")
+            pytest.skip("this host does not allow FUSE mounts")
         yield server, tmp_path / "fuse" / "disk"
     finally:
         server.kill()
@@ -213,7 +213,7 @@ def test_R12_a_descriptor_that_cannot_be_closed_holds_nobody_up(make_daemon, stu
     finally:
         server.kill()
         server.wait()
-        with contextlib.suppress(OSError):  # what is behind it is gone
+        with contextlib.suppress(OSError):  # its server has ended
             os.close(fd)
     wait_until(lambda: daemon.fd_count() <= before["fds"], "they are closed once that is possible")
 

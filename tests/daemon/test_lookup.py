@@ -131,7 +131,7 @@ def test_the_table_the_library_and_the_daemon_agree_whatever_happens(running):
         assert daemon.metric("kvcache_lookup_index_entries") == 20
 
     daemon.restart(kill=True)
-    assert daemon.metric("kvcache_lookup_index_tables") == 0, "a start makes none"
+    assert daemon.metric("kvcache_lookup_index_tables") == 0, "startup makes none"
     with daemon.client() as c, LibraryClient(daemon, "other") as library:
         assert agree(c, c.namespace("other"), "other", keys, library)[50:60] == [Tier.DISK] * 10
 
@@ -356,7 +356,7 @@ def test_whoever_goes_away_while_it_is_built_harms_nobody(running):
             reply = c.wait(tag)
             os.close(reply.fds[0])
         agree(c, c.namespace("n"), "n", [k for k, _ in pairs])
-    wait_until(lambda: daemon.metric("kvcache_sessions") == 1, "only who asks that is there")
+    wait_until(lambda: daemon.metric("kvcache_sessions") == 1, "only the asking session is there")
 
 
 @pytest.mark.parametrize("body", [b"\0", bytes(8), bytes(16)])

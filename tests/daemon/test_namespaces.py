@@ -336,7 +336,7 @@ def test_an_emptied_namespace_is_removed_by_its_owner_or_an_admin(make):
         assert (busy.status, busy.value) == (Status.BUSY, 1) and b"1 other session has it open" in busy.body
         assert c.get(2, [keys_of(1, 1)[0][0]])[0].status == Status.OK, "what is refused purges nothing"
     with daemon.client() as admin:
-        wait_until(lambda: admin.namespace_stat("b").sessions == 0, "nobody has it open")
+        wait_until(lambda: admin.namespace_stat("b").sessions == 0, "no session has it open")
         assert admin.namespace_remove("b", purge=True) == 3
     assert daemon.metric("kvcache_namespaces") == 0 and daemon.metric("kvcache_namespaces_removed_total") == 2
     daemon.restart(kill=True)
@@ -520,7 +520,7 @@ def test_a_store_of_names_can_be_made_and_removed_again_and_again(make):
 
 
 def test_opens_and_removals_of_one_name_at_once(make):
-    """From several sessions: each open that was answered OK has a namespace that works, and the daemon agrees on who has it."""
+    """From several sessions: each open that was answered OK has a namespace that works, and the daemon agrees on which sessions have it."""
     daemon = make("limits: {uid_namespaces: 4096}\n")
     clients = [client_as(daemon, ALICE) for _ in range(4)]
     remove = kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"x"

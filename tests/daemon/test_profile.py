@@ -67,7 +67,7 @@ def check_measured(said, *, iterations=3, verified):
 
 
 def without_daemon(directory):
-    """Nobody answers, and temporary stores go to a folder that is looked at."""
+    """No daemon answers, and temporary stores go to a folder that is looked at."""
     tmp = directory / "tmp"
     tmp.mkdir()
     return {"KVCACHE_SOCKET": str(directory / "nobody"), "TMPDIR": str(tmp)}
@@ -286,7 +286,7 @@ def test_interrupted_it_leaves_nothing_behind(directory, which):
 def test_killed_itself_it_leaves_neither_daemon_nor_folder(directory, which):
     process, env, pid = embedded_run(directory)
     process.send_signal(which)
-    process.communicate(timeout=60 * harness.slow())  # nobody who is left holds its output open
+    process.communicate(timeout=60 * harness.slow())  # no process that is left holds its output open
     wait_until(lambda: not processes_of(env["TMPDIR"]) and not os.listdir(env["TMPDIR"]), "all ends with it", 40)
 
 

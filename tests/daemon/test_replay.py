@@ -130,7 +130,7 @@ def test_malformed_trace_is_refused_with_its_line(daemon, directory, text, line)
 
 
 def test_wrong_bytes_are_found(daemon, directory):
-    """Somebody else's bytes under a block's key: the replay must notice."""
+    """Another client's bytes under a block's key: the replay must notice."""
     path = directory / "trace"
     path.write_text('{"hash_ids": [1, 2, 3]}\n')
     acks = directory / "acks"

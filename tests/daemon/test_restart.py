@@ -128,33 +128,33 @@ def test_kill_at_a_full_store_serves_no_wrong_byte(make_daemon):
 
 
 def test_a_purge_does_not_come_back(leg_daemon):
-    gone, kept = mixed("gone", 60), mixed("kept", 20)
+    purged, kept = mixed("gone", 60), mixed("kept", 20)
     with leg_daemon.client() as c:
         a, b = c.namespace("gone"), c.namespace("kept")
-        put_all(c, a, gone, ack=Ack.WRITTEN)
+        put_all(c, a, purged, ack=Ack.WRITTEN)
         put_all(c, b, kept, ack=Ack.WRITTEN)
         assert c.purge(a) == 60
     leg_daemon.restart(kill=True)
     with leg_daemon.client() as c:
         a, b = c.namespace("gone"), c.namespace("kept")
-        assert not any(c.exists(a, [k for k, _ in gone]))
+        assert not any(c.exists(a, [k for k, _ in purged]))
         assert list(c.list(a)) == []
         assert get_all(c, b, [k for k, _ in kept]) == dict(kept)
         # put again, then purge everything
-        assert c.put(a, gone[:12], ack=Ack.WRITTEN)[0].status == Status.OK
+        assert c.put(a, purged[:12], ack=Ack.WRITTEN)[0].status == Status.OK
         assert c.purge(everything=True) == 32
-        again = gone[12:20]
+        again = purged[12:20]
         c.put(a, again, ack=Ack.WRITTEN)
     leg_daemon.restart(kill=True)
     with leg_daemon.client() as c:
         a, b = c.namespace("gone"), c.namespace("kept")
-        assert not any(c.exists(a, [k for k, _ in gone[:12] + gone[20:]]))
+        assert not any(c.exists(a, [k for k, _ in purged[:12] + purged[20:]]))
         assert not any(c.exists(b, [k for k, _ in kept]))
         assert get_all(c, a, [k for k, _ in again]) == dict(again)
 
 
 def test_a_purge_amid_puts_does_not_come_back(leg_daemon):
-    """Puts are in flight when the purge comes: what was there before its answer is gone for good."""
+    """Puts are in flight when the purge comes: what was there before its answer is dropped for good."""
     with leg_daemon.client() as c:
         ns = c.namespace("amid")
         c.staging()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in the way of a start gives one clear message and a documented exit status, and destroys nothing."""
+"""What prevents startup gives one clear message and a documented exit status, and destroys nothing."""
 
 import os
 import shutil
@@ -308,7 +308,7 @@ def test_check_config_looks_at_places_and_changes_nothing(directory):
     assert result.returncode == CONFIG and "could replace the socket" in lines[0]
     open_to_all.rmdir()
     result, lines = check(store__path=f"{store},{directory / 'file/x'}", listen__socket=socket)
-    assert result.returncode == OK and lines == [], "a start goes on without one of several"
+    assert result.returncode == OK and lines == [], "the daemon starts without one of several"
     assert sorted(p.name for p in directory.iterdir()) == ["file"]
 
 
@@ -548,7 +548,7 @@ def test_full_disk(make_daemon, kind, mib):
 
 
 def test_a_disk_that_fills_while_running(make_daemon):
-    """Somebody else takes the space: puts are refused or evict, gets go on, nothing crashes."""
+    """Another process takes the space: puts are refused or evict, gets go on, nothing crashes."""
     if not can_mount():
         pytest.skip("cannot mount a small file system")
     daemon = make_daemon(settings={"store.limit": "64MiB", "store.prewrite": "off"})

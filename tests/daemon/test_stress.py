@@ -157,7 +157,7 @@ def test_everything_at_once(each_leg, make_daemon, seed):
     assert watch.most <= 24 * 1024 * KIB
     daemon.wait_for_holdings(before)
     wait_until(lambda: daemon.metric("kvcache_pool_unwritten_bytes") == 0, "all is written")
-    wait_until(lambda: daemon.metric("kvcache_io_inflight") == 0, "nothing is written ahead any more")
+    wait_until(lambda: daemon.metric("kvcache_io_inflight") == 0, "nothing is preformatted any more")
     metrics = daemon.metrics()
     assert metrics["kvcache_store_crc_failures_total"] == 0
     assert metrics["kvcache_pool_leased_bytes"] == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What systemd is told, and what it hands over; without systemd."""
+"""What the daemon reports to systemd, and what it gets from it; without systemd."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Manager:
-    """The socket on which systemd would be told."""
+    """The socket on which systemd would listen."""
 
     def __init__(self, directory):
         self.path = str(directory / "notify")
@@ -144,7 +144,7 @@ def test_inherited_socket(make_daemon, names):
             c.put(c.namespace("inherited"), pairs, ack=Ack.WRITTEN)
         daemon.stop()
         assert os.path.exists(daemon.socket), "the socket is systemd's, and not the daemon's to remove"
-        # whoever connects meanwhile is served by the next one
+        # a client that connects meanwhile is served by the next one
         late = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         late.connect(daemon.socket)
         daemon.start()

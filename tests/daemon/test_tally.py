@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hits are told truthfully (proto/README.md 5.5): keys looked up and keys found, by tenant and namespace, those included
+"""Hits are reported truthfully (proto/README.md 5.5): keys looked up and keys found, by tenant and namespace, those included
 that clients look up by themselves, without a message. What a client writes into its tally adds to the counts of its own
 namespaces alone, and no more than it could have looked up."""
 
@@ -235,7 +235,7 @@ def test_who_does_not_count_is_counted(running):
         # A session has one, and no second.
         reply = c.call(Op.LOOKUP, flags=kvwire.Flag.TALLY, n_fds=1)
         os.close(reply.fds[0])
-    wait_until(lambda: daemon.metric("kvcache_lookup_counted_sessions") == 0, "it is gone")
+    wait_until(lambda: daemon.metric("kvcache_lookup_counted_sessions") == 0, "it has ended")
 
 
 def test_off_with_the_look_up_index(running):
@@ -304,7 +304,7 @@ def test_R2_a_client_that_lies_adds_no_more_than_it_could_have_looked_up(running
                 one = namespace(daemon, "honest")
                 assert (one["lookup_found_keys"], one["lookup_keys"]) == (3 * (round + 1), 4 * (round + 1))
             assert counts.of("lookup_impossible_counts") >= 50
-    wait_until(lambda: daemon.metric("kvcache_sessions") == 1, "both are gone")
+    wait_until(lambda: daemon.metric("kvcache_sessions") == 1, "both have ended")
     assert counts.lookups("client")[1] <= (time.monotonic_ns() - began) // NS_PER_KEY + 200
 
 

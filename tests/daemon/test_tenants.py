@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several tenants: who is of which, that none learns of another, and that each stays within its limits (R1, R9, R10).
 
-A peer's credentials are those of whoever connects, so these tests become another user for as long as that takes.
+A peer's credentials are those of the connecting process, so these tests become another user for as long as that takes.
 """
 
 import contextlib
@@ -135,7 +135,7 @@ def test_R9_another_tenants_names_and_keys_are_not_there(make):
 
 
 def test_R9_http_does_not_say_what_tenants_call_their_namespaces(make):
-    """It asks nobody who they are."""
+    """HTTP has no authentication."""
     daemon = make(settings={"listen.http": None})
     daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"
     daemon.restart()
@@ -150,7 +150,7 @@ def test_R9_http_does_not_say_what_tenants_call_their_namespaces(make):
 def test_R1_each_tenant_has_a_pool_of_its_own(make):
     """What one puts is never in memory that the other maps."""
     daemon = make()
-    mark = b"the red tenant's own bytes, nobody else's: " * 400
+    mark = b"the red tenant's own bytes, of no other: " * 400
     red, blue = client_as(daemon, ALICE), client_as(daemon, BOB)
     put_all(red, red.namespace("n"), [(harness.key_of("r", i), mark) for i in range(100)], ack=Ack.WRITTEN)
     put_all(blue, blue.namespace("n"), items("b", 100, len(mark)), ack=Ack.WRITTEN)
@@ -192,7 +192,7 @@ def test_R1_a_file_that_passes_to_another_tenant_has_no_byte_of_the_first(make):
 
 
 def test_tenants_keep_what_is_theirs_when_the_file_changes(make):
-    """The order of the entries, new ones, one that is gone for a while: the name is what counts."""
+    """The order of the entries, new ones, one that is missing for a while: the name is what counts."""
     daemon = make()
     red_pairs, blue_pairs = items("red", 5, 20000), items("blue", 5, 20000)
     for uid, pairs in ((ALICE, red_pairs), (BOB, blue_pairs)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory before disk, the disk's limit, and who has to go: eviction from the pool and from the store."""
+"""Memory before disk, the disk's limit, and what is evicted: eviction from the pool and from the store."""
 
 import os
 import random

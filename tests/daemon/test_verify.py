@@ -124,7 +124,7 @@ def test_verify_drops_exactly_what_is_bad(daemon):
     assert metrics["kvcache_scrub_chunks_total"] == len(pairs)
     assert metrics["kvcache_scrub_bytes_total"] >= sum(len(v) for _, v in pairs)
     for key in bad:
-        assert key.hex() in daemon.log(), "what is dropped is told, chunk by chunk"
+        assert key.hex() in daemon.log(), "each dropped chunk is logged"
     assert verify(daemon=daemon, check=GOOD)["chunks"] == len(pairs) - 7
     daemon.restart(kill=True)
     check_misses(daemon, pairs, bad)
@@ -245,10 +245,10 @@ def test_many_at_once_and_gone_clients(daemon):
         for c in clients:
             c.close()
     assert verify(daemon=daemon, check=GOOD)["chunks"] == len(pairs)
-    wait_until(lambda: daemon.status()["sessions"]["connections"] == 1, "the others are gone")
+    wait_until(lambda: daemon.status()["sessions"]["connections"] == 1, "the others have ended")
 
 
-# --- a store of several paths ---
+# --- a store of several volumes ---
 
 @pytest.fixture
 def two_volumes(make_daemon, directory):
@@ -420,7 +420,7 @@ def test_offline_after_a_kill(daemon):
 
 
 def test_offline_reports_what_the_start_drops(stopped):
-    """A damaged table page costs the entries it held, and is told."""
+    """A damaged table page costs the entries it held, and is reported."""
     daemon, pairs = stopped
     table = daemon.store / "table"
     data = bytearray(table.read_bytes())
@@ -515,7 +515,7 @@ def test_offline_keeps_files_the_owners(make_daemon):
 
 
 def test_offline_of_a_copy_with_missing_segments(stopped, directory):
-    """A data file that is gone, or short, costs the chunks in it."""
+    """A data file that is missing, or short, costs the chunks in it."""
     daemon, pairs = stopped
     copy = directory / "copy"
     shutil.copytree(daemon.store, copy)

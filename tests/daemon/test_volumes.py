@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store of several paths: spreading, kill -9, suspend and resume under load, paths that are missing or full."""
+"""A store of several volumes: spreading, kill -9, suspend and resume under load, volumes that are missing or full."""
 
 import json
 import os
@@ -215,7 +215,7 @@ def test_there_is_no_such_path(make):
 
 def test_R9_suspending_and_resuming_are_for_admins(make):
     if os.geteuid() != 0:
-        pytest.skip("needs root, to become somebody else")
+        pytest.skip("needs root, to become another user")
     daemon = make("a", settings={"listen.mode": "0666"}).start()
     os.chmod(daemon.directory, 0o755)
     read, write = os.pipe()
@@ -279,7 +279,7 @@ def test_a_file_system_that_others_fill_stops_the_growth_and_nothing_else(make, 
     mount = directory / "small"
     mount.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", mount], capture_output=True).returncode != 0:
-        pytest.skip("this host lets nobody mount a tmpfs")
+        pytest.skip("this host does not allow tmpfs mounts")
     try:
         daemon = make("a", "small/b", settings={"store.limit": "256MiB", "store.reserve": "8MiB"})
         daemon.start()

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Big blocks of memory are kept when they are freed, for who asks for the same size next, in
+/* Big blocks of memory are kept when they are freed, for the next request of the same size, in
  * fuzzers whose every execution takes and gives back the same ones: the address sanitizer maps,
  * marks and unmaps each anew, which takes longer than all the rest.
  *

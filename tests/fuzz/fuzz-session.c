@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The session state machine: four clients of a real daemon's core, over a store in memory, say
- * anything in any order: half a greeting, messages before and after it, descriptors nobody asked
- * for, an end in the middle. Afterwards all have gone, and nothing is held: no lease, no staging
+ * anything in any order: half a greeting, messages before and after it, unexpected descriptors
+ *, an end in the middle. Afterwards all have closed, and nothing is held: no lease, no staging
  * area, no byte, no descriptor, no request; and the look-up index says what can be found.
  *
  * libFuzzer runs it; the test is both the loop and the clients. The input is a list of actions: a

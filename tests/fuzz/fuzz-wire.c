@@ -3,7 +3,7 @@
  * and nothing beyond.
  *
  * libFuzzer runs it. The bytes are copied to memory of their exact size, so that the address
- * sanitizer sees a look past them; what a session does with an accepted message is done here by
+ * sanitizer sees a read past them; what a session does with an accepted message is done here by
  * reading every entry and release. */
 #include <assert.h>
 #include <stddef.h>

@@ -134,7 +134,7 @@ static void resize(struct file *f, size_t size)
         f->now.size = size;
 }
 
-/* An entry of the table that nobody has; its bytes are zero. */
+/* An entry of the table that is unused; its bytes are zero. */
 static struct file *make(const char *name)
 {
         for (unsigned i = 0; i < MEMORY_FILES; i++) {

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of the directory, for whoever opens it by name. */
+/* Of the directory, for code that opens it by name. */
 #define MEMORY_FILES_PATH "/memory-files"
 
 enum { MEMORY_FILES = 32, MEMORY_FILE_ROOM = 2 << 20 };
@@ -23,7 +23,7 @@ void memory_files_reset(void);
  * fails with this error, once. 0: none. */
 void memory_files_fail(unsigned nth, int error);
 /* The bytes of a file, for changing them in place; aborts if there is none. Up to MEMORY_FILE_ROOM
- * may be written, and all that is changed is to be told with touch. */
+ * may be written, and report all changes with touch. */
 uint8_t *memory_file_bytes(const char *name, size_t *ret_size);
 void memory_file_touch(const char *name, size_t at, size_t bytes);
 /* Longer or shorter; what is new is zero. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A daemon in a thread, for tests of the client library: keeps chunks in its pool, counts what it
- * is asked, and lies where it is told to. It checks each request with wire_check_request() and
+/* A daemon in a thread, for tests of the client library: keeps chunks in its pool, counts the
+ * requests and lies where the test says so. It checks each request with wire_check_request() and
  * counts those that fail.
  *
- * Fields are read and written under the lock: fake_daemon_lock(), or before the start. */
+ * Fields are read and written under the lock: fake_daemon_lock(), or before it runs. */
 #pragma once
 
 #include <pthread.h>
@@ -47,7 +47,7 @@ struct fake_options {
         bool is_old;                 /* it offers nothing beyond the first version but look-ups */
         bool lookup;                 /* it offers a look-up index: see lookup_fd */
         bool tally;                  /* and a tally of it: see tally_fd */
-        bool cancel; /* it can cancel: a held PUT or GET that is named is let go, with
+        bool cancel; /* it can cancel: a held PUT or GET that is named is released, with
                         each key cancelled */
 
         /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not
@@ -116,14 +116,15 @@ struct fake_daemon {
         unsigned n_namespaces;
 
         struct fake_session sessions[FAKE_SESSIONS];
-        uint32_t hold_ops; /* bits: requests that are kept, not worked on, until they are let go */
+        uint32_t
+                hold_ops; /* bits: requests that are kept, not worked on, until they are released */
         struct fake_held held[FAKE_HELD];
         unsigned n_held;
 
         /* What LOOKUP is answered with: the test's own. -1: BUSY. */
         int lookup_fd;
         uint64_t lookup_bytes;
-        int tally_fd; /* that goes with it to who asks for one; -1: none */
+        int tally_fd; /* sent with it to a client that asks for one; -1: none */
         unsigned tallies_asked;
 
         uint32_t last_region; /* that was given a number */

@@ -29,7 +29,7 @@ struct fake_kvcache {
         uint64_t vanish_get;                 /* this chunk got is a miss */
         uint64_t fail_put;                   /* this chunk put fails */
         uint64_t busy_from_put, busy_to_put; /* these chunks put find no room */
-        uint64_t die_at_call;                /* from this call on the daemon is gone */
+        uint64_t die_at_call;                /* from this call on the daemon does not answer */
         uint64_t revive_after;               /* and is back after so many pings, 0: never */
 
         /* counted */

@@ -35,7 +35,7 @@ struct fault_queue {
 
 static struct {
         pthread_mutex_t lock;
-        pthread_cond_t gate; /* the gate opens, or somebody comes to it */
+        pthread_cond_t gate; /* the gate opens, or a thread comes to it */
         bool gate_closed;
         struct kio_backend wrapper;
         const struct kio_backend *inner;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See inline-io.h. Requests wait in two lists, calls and everything else; kio_reap() takes from
  * them, does what they ask for with system calls, or hands it to the backend, and completes what is
- * done. The descriptor is always readable, so whoever waits for it comes to kio_reap() at once.
+ * done. The descriptor is always readable, so a waiting caller comes to kio_reap() at once.
  *
  * Failures: those of the system calls or of the backend, and those that are planned, are the
  * request's result. */

@@ -1704,7 +1704,7 @@ void sim_set_start_reads(const char *name)
 
 /* How chance treats what is in doubt, one of these a loss. */
 enum luck {
-        LUCK_NONE,     /* all of it is gone */
+        LUCK_NONE,     /* all of it is lost */
         LUCK_ALL,      /* all of it is there */
         LUCK_SECTORS,  /* each sector by half */
         LUCK_RECORDS,  /* each write as a whole */

@@ -21,7 +21,7 @@
 
 enum { SIM_SECTOR = 512 };
 
-/* splitmix64: for whoever else must be reproducible. */
+/* splitmix64: for other code that must be reproducible. */
 uint64_t sim_draw(uint64_t *state);
 
 /* All that is in the directory counts as stable. One at a time, and not while a store in it is
@@ -42,7 +42,7 @@ const struct kio_backend *sim_backend(void);
  * by one; others, and with 0 all, are done as they come. */
 void sim_hold(unsigned ops);
 unsigned sim_held(void);
-unsigned sim_held_requests(void); /* those are: more, where neighbours go as one */
+unsigned sim_held_requests(void); /* these count: more, where adjacent requests are merged */
 /* Every worker waits at its queue, with all that it has been woken for handed in: what is submitted
  * before the next wake-up, it takes in together. */
 void sim_wait_idle(void);
@@ -60,7 +60,7 @@ bool sim_is_dead(void);
 /* Hears of each change, before it and after it: `operation` is open (a file is made), write, sync,
  * rename, truncate, allocate or unlink, `file` a name in the directory, or "directory". True: the
  * end comes there and then. It may be called from any thread, and must not call the simulation.
- * NULL: nobody. */
+ * NULL: none. */
 typedef bool sim_watch(const char *operation, const char *file, bool after);
 void sim_set_watch(sim_watch *watch);
 
@@ -113,7 +113,7 @@ enum sim_read_fault {
 void sim_set_reads(enum sim_read_fault fault, uint64_t count);
 uint64_t sim_read_faults(void); /* since then */
 /* Sees the memory that a read through the backend has just come to, before anything is done with
- * it, on any thread; not what a fault of those above has spoilt. NULL: nobody. */
+ * it, on any thread; not what a fault of those above has spoilt. NULL: none. */
 typedef void sim_read_watch(const void *memory, uint64_t bytes);
 void sim_set_read_watch(sim_read_watch *watch);
 /* Reads by system call of the file of this name (NULL: none) get some of their pages swapped,

@@ -20,7 +20,7 @@ Each NAME.mutant here says what the bug is, who ought to catch it, and which lin
 The tree is copied and built once; what a mutant lists must pass there. Then mutant by mutant: plant it, build what it
 needs, run its catches in order until one fails (--all-catches: all of them), take it out again. A test that fails,
 ends by a signal or does not end in time has caught the bug. A mutant that no longer applies, does not build or is
-caught by nobody makes the exit status 1.
+not caught makes the exit status 1.
 """
 
 import argparse

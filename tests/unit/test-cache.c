@@ -176,7 +176,7 @@ static enum cache_status evict(uint32_t n, bool memory_only)
         return cache_evict(t.cache, t.ns, &k, cache_hash(t.cache, t.ns, &k), memory_only);
 }
 
-static enum cache_status read_ahead_as(uint32_t user, uint32_t n)
+static enum cache_status prefetch_as(uint32_t user, uint32_t n)
 {
         struct key k = key_of(n);
         struct cache_place place;
@@ -189,7 +189,7 @@ static enum cache_status read_ahead_as(uint32_t user, uint32_t n)
 
 static enum cache_status prefetch(uint32_t n)
 {
-        return read_ahead_as(0, n);
+        return prefetch_as(0, n);
 }
 
 struct purge {
@@ -370,7 +370,7 @@ static void an_accepted_put_whose_write_fails_stays_in_the_pool(void **state)
         /* The only copy is not what "out of memory only" takes away. */
         assert_int_equal(evict(1, true), CACHE_BUSY);
         expect_get(1, CACHE_OK, 1);
-        /* Who wants it written gets it written, from what is there. */
+        /* A put with `written` has it written, from the pool. */
         expect_put(1, CACHE_WRITTEN, CACHE_EXISTS);
         assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
         assert_int_equal(stats().puts, 1);
@@ -560,7 +560,7 @@ static void an_evict_fails_with_the_purge_that_overtook_it(void **state)
         assert_int_equal(s.req.result, STORE_BYPASSED);
 }
 
-/* Until the request is answered, with a look for what hangs now and then. */
+/* Until the request is answered, with a check for hung devices now and then. */
 static void expect_ticking(struct req *r, enum cache_status status)
 {
         while (!r->done) {
@@ -608,7 +608,7 @@ static void test_R15_who_waits_for_a_device_that_hangs_is_answered(void **state)
         expect_get(2, CACHE_OK, 1);
         expect_get(1, CACHE_MISS, 0);
         expect_put(4, CACHE_ACCEPTED, CACHE_OK);
-        /* Nobody waits, but what the device has stays its. */
+        /* No request waits, but what the device has stays its. */
         pool_get_stats(t.pool, &before);
         assert_true(cache_pending(t.cache) > 0);
         release();
@@ -1120,7 +1120,7 @@ static void a_wait_ends_at_its_deadline(void **state)
         soon.req.deadline_ns -= 1000000000;
         late.req.deadline_ns += 1000000000;
 
-        /* The loop is told when to come back, and the time that it is told is not past for ever. */
+        /* The cache says when the loop should come back, and that time is not past for ever. */
         next = cache_iterate(t.cache, now);
         for (unsigned turns = 0; !soon.done; turns++) {
                 assert_true(next != 0 && turns < 100);
@@ -1143,14 +1143,14 @@ static void a_wait_that_is_cancelled_ends_and_others_do_not(void **state)
 {
         uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
         struct req mine, other, in_flight;
-        struct list_node somebody = LIST_INIT(somebody);
+        struct list_node another = LIST_INIT(another);
 
         pin_every_slab(pinned, SLABS);
         put_bytes(&in_flight, 3, CACHE_WRITTEN, 1, SMALL);
         put_bytes(&mine, 1, CACHE_WRITTEN, 1, large);
         put_bytes(&other, 2, CACHE_WRITTEN, 1, large);
         list_unlink(&other.req.owned);
-        list_append(&somebody, &other.req.owned);
+        list_append(&another, &other.req.owned);
         cache_cancel(t.cache, &waits);
         assert_true(mine.done && !other.done && !in_flight.done);
         assert_int_equal(mine.req.status, CACHE_CANCELLED);
@@ -1194,7 +1194,7 @@ static void many_waits_end_a_few_a_turn(void **state)
 {
         enum { MANY = 20000, TURN = 2048, OWNERS = 2000 };
         uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
-        struct list_node somebody = LIST_INIT(somebody);
+        struct list_node another = LIST_INIT(another);
         struct req *many = calloc(MANY, sizeof(*many));
         unsigned done = 0, turns = 0;
         clock_t alone, beside;
@@ -1204,7 +1204,7 @@ static void many_waits_end_a_few_a_turn(void **state)
         pin_every_slab(pinned, SLABS);
         alone = clock();
         for (unsigned i = 0; i < OWNERS; i++)
-                cache_cancel(t.cache, &somebody);
+                cache_cancel(t.cache, &another);
         alone = clock() - alone;
         for (unsigned i = 0; i < MANY; i++) {
                 start(&many[i], i + 1);
@@ -1214,7 +1214,7 @@ static void many_waits_end_a_few_a_turn(void **state)
         }
         beside = clock();
         for (unsigned i = 0; i < OWNERS; i++)
-                cache_cancel(t.cache, &somebody);
+                cache_cancel(t.cache, &another);
         beside = clock() - beside;
         assert_in_range(beside, 0, 10 * alone + CLOCKS_PER_SEC / 50);
 
@@ -1506,20 +1506,20 @@ static void test_R16_reads_ahead_leave_other_users_their_share(void **state)
         for (uint32_t n = 0; n < cold; n++)
                 put_cold(n);
         hold(KIO_READ, 1);
-        while (read_ahead_as(1, (uint32_t)first) == CACHE_OK)
+        while (prefetch_as(1, (uint32_t)first) == CACHE_OK)
                 first++;
         assert_in_range(stats().prefetch_inflight_bytes, most - 2 * SMALL, most);
-        while (read_ahead_as(2, (uint32_t)(first + second)) == CACHE_OK)
+        while (prefetch_as(2, (uint32_t)(first + second)) == CACHE_OK)
                 second++;
         assert_in_range(second, 2, first);
-        assert_int_equal(read_ahead_as(1, (uint32_t)(first + second)), CACHE_BUSY);
+        assert_int_equal(prefetch_as(1, (uint32_t)(first + second)), CACHE_BUSY);
         /* A get of the one that has no room left for this is read all the same. */
         get_as(1, &g, (uint32_t)(first + second));
         release();
         expect(&g, CACHE_OK);
         tiers_settle(&t);
         assert_int_equal(stats().prefetch_inflight_bytes, 0);
-        assert_int_equal(read_ahead_as(1, (uint32_t)(first + second + 1)), CACHE_OK);
+        assert_int_equal(prefetch_as(1, (uint32_t)(first + second + 1)), CACHE_OK);
         tiers_settle(&t);
 }
 
@@ -1531,7 +1531,7 @@ static void test_R16_reads_ahead_stand_behind_the_users_own_gets(void **state)
         hold(KIO_READ, 1);
         for (unsigned i = 0; i < READS - 1; i++)
                 get_as(1, &reads[i], i);
-        assert_int_equal(read_ahead_as(1, READS), CACHE_OK);
+        assert_int_equal(prefetch_as(1, READS), CACHE_OK);
         get_as(1, &reads[READS - 1], READS - 1);
         assert_int_equal(stats().queued_reads, READS - WINDOW + 1);
         /* A get of what is prefetched makes it one of those. */
@@ -1732,7 +1732,7 @@ static struct shared {
         char *at;
         struct kio_region region;
         bool over;
-} good, gone;
+} good, cut_off;
 
 static void region_is_over(struct kio_region *region)
 {
@@ -1769,9 +1769,9 @@ static void share_both(uint64_t hang_ms)
         t.hang_ms = hang_ms;
         tiers_open(&t);
         share(&good);
-        share(&gone);
+        share(&cut_off);
         fill(good.at, 1, 1, LENGTH);
-        assert_int_equal(ftruncate(gone.fd, 0), 0);
+        assert_int_equal(ftruncate(cut_off.fd, 0), 0);
 }
 
 static int teardown_shared(void **state)
@@ -1779,7 +1779,7 @@ static int teardown_shared(void **state)
         release();
         tiers_settle(&t);
         unshare_it(&good);
-        unshare_it(&gone);
+        unshare_it(&cut_off);
         return teardown(state);
 }
 
@@ -1810,12 +1810,12 @@ static enum cache_ack in_turns(unsigned i)
         return i % 2 == 0 ? CACHE_ACCEPTED : CACHE_WRITTEN;
 }
 
-/* Puts of one key at once, all from memory that is gone, but for number `right` of them. */
+/* Puts of one key at once, all from memory that was cut off, but for number `right` of them. */
 static void put_many(unsigned right, enum cache_ack (*ack)(unsigned i), bool direct)
 {
         looks = 0;
         for (unsigned i = 0; i < MANY; i++)
-                put_shared(&many[i], i == right ? &good : &gone, ack(i), direct);
+                put_shared(&many[i], i == right ? &good : &cut_off, ack(i), direct);
         for (unsigned i = 0; i < MANY; i++)
                 expect(&many[i], i < right ? CACHE_FAULT : i == right ? CACHE_OK : CACHE_EXISTS);
         /* Each comes, and looks for itself once, or finds that another has it in hand. */
@@ -2001,7 +2001,7 @@ static void test_R15_reads_that_wait_for_a_device_that_hangs_are_misses(void **s
         put_reads_shared(200);
         get_all_into(&waits);
         get_as(2, &pooled, READS);
-        assert_int_equal(read_ahead_as(2, READS + 1), CACHE_OK);
+        assert_int_equal(prefetch_as(2, READS + 1), CACHE_OK);
         expect_ticking(&reads[READS - 1], CACHE_MISS);
         expect_reads(WINDOW, CACHE_MISS);
         expect(&pooled, CACHE_MISS);
@@ -2070,7 +2070,7 @@ static void gets_among_many_puts_are_answered_with_the_put_they_met(void **state
 
         share_both(0);
         for (unsigned i = 0; i < MANY; i++) {
-                put_shared(&many[i], i == MANY - 1 ? &good : &gone, CACHE_ACCEPTED, false);
+                put_shared(&many[i], i == MANY - 1 ? &good : &cut_off, CACHE_ACCEPTED, false);
                 get(&gets[i], 1);
         }
         expect(&many[0], CACHE_FAULT);
@@ -2090,7 +2090,7 @@ static void a_drain_does_not_go_through_puts_that_wait_for_one_that_fails(void *
         for (unsigned direct = 0; direct < 2; direct++) {
                 share_both(0);
                 for (unsigned i = 0; i < MANY; i++)
-                        put_shared(&many[i], &gone, CACHE_WRITTEN, direct);
+                        put_shared(&many[i], &cut_off, CACHE_WRITTEN, direct);
                 cache_stop(t.cache);
                 expect(&many[0], CACHE_FAULT);
                 for (unsigned i = 1; i < MANY; i++) {
@@ -2098,10 +2098,10 @@ static void a_drain_does_not_go_through_puts_that_wait_for_one_that_fails(void *
                         assert_int_equal(many[i].req.status, CACHE_CANCELLED);
                 }
                 unshare_it(&good);
-                unshare_it(&gone);
+                unshare_it(&cut_off);
         }
         share_both(0);
-        /* Of one that succeeds they are told. */
+        /* Of one that succeeds they get the result. */
         put_shared(&many[0], &good, CACHE_WRITTEN, true);
         put_shared(&many[1], &good, CACHE_WRITTEN, true);
         cache_stop(t.cache);
@@ -2122,7 +2122,7 @@ static void test_R15_who_joined_a_put_from_memory_is_answered_when_its_device_ha
         assert_false(joined.done || accepted.done);
         expect_ticking(&joined, CACHE_FAILED);
         expect_ticking(&accepted, CACHE_FAILED);
-        /* Nobody joins it any more. */
+        /* No request joins it any more. */
         put_shared(&late, &good, CACHE_WRITTEN, true);
         expect_ticking(&late, CACHE_FAILED);
         expect_put(1, CACHE_ACCEPTED, CACHE_OK);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many namespaces each may have, who has one open, and the largest: exact over any order of
- * makes, removals, opens and closes. */
+/* How many namespaces each may have, how many sessions have one open, and the largest: exact over
+ * any order of makes, removals, opens and closes. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 /* libkvcache's look-up index, against a fake daemon: when it is asked for, when it is believed,
  * what comes of it, and that nothing a daemon can put there makes the library look elsewhere. The
  * tables are the daemon's own code; what the fake daemon keeps and what they say is up to each
- * test, so that it shows who has answered. */
+ * test, so that it shows which side answered. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -375,7 +375,8 @@ static void an_fd_that_is_asked_for_late_tells_of_what_is_complete(void **state)
         assert_int_equal(poll(&p, 1, 0), 0);
 }
 
-/* Who has set that flag, and who is not offered one, asks the daemon each time. */
+/* A client that has set that flag, and one that is not offered a table, asks the daemon each time.
+ */
 static void nobody_is_made_to_use_it(void **state)
 {
         struct rig *f = *state;
@@ -414,7 +415,7 @@ static void a_refusal_is_not_asked_for_again_and_again(void **state)
         assert_int_equal(requests(f, WIRE_LOOKUP), 1);
 }
 
-/* While it is built, and nobody waits for the reply but it. */
+/* While it is built, and only it waits for the reply. */
 static void questions_go_on_while_the_index_is_awaited(void **state)
 {
         struct rig *f = *state;
@@ -505,7 +506,7 @@ static void of_what_the_table_does_not_know_the_daemon_is_asked(void **state)
         for (uint64_t n = 0; n < 200; n++)
                 if (requests(f, WIRE_EXISTS) == asked)
                         assert_int_equal(exists(f, n) & ~KVCACHE_TIER_DISK, 0);
-        /* Of each it was told or it was asked for: none was called absent here. */
+        /* Each was reported or asked for: none was called absent here. */
         asked = requests(f, WIRE_EXISTS);
         for (uint64_t n = 0; n < 200; n++) {
                 unsigned before = requests(f, WIRE_EXISTS), tiers = exists(f, n);
@@ -584,7 +585,7 @@ static void an_evict_is_not_overtaken(void **state)
         assert_int_equal(exists(f, 1), KVCACHE_TIER_DISK); /* the test did not take it out */
 }
 
-/* Namespaces are told apart, and one that was opened again after a reconnect is found again. */
+/* Namespaces are distinguished, and one that was opened again after a reconnect is found again. */
 static void each_namespace_and_each_session_has_its_own(void **state)
 {
         struct rig *f = *state;
@@ -1008,7 +1009,7 @@ static void words_and_counters_may_be_anything(void **state)
                                 table.now->buckets[b].words[i] = round % 3 ? x : UINT64_MAX;
                         }
                 table.now->header->removals = x;
-                /* What is told of sizes is not looked at twice. */
+                /* What the reply says of sizes is not looked at twice. */
                 table.now->header->n_buckets = table.now->header->n_stash = (uint32_t)x;
                 table.now->header->bytes = x;
                 lookup_table_set_clock(table.now, now_ms());

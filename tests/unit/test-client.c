@@ -351,7 +351,7 @@ static void test_releases_ride_and_end_once(void **state)
 
         assert_int_equal(kvcache_release(f->kv, &a.lease, 1), 0);
         assert_int_equal(kvcache_release(f->kv, &a.lease, 1),
-                         0); /* twice: the second one is nobody's */
+                         0); /* twice: the second one has no effect */
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
         assert_true(fake_daemon_wait_leases(f->d, 2)); /* a ping carries none */
         put_one(f, 2, 100);
@@ -1731,7 +1731,7 @@ static void test_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(voi
         assert_int_equal(kvcache_memory_settled(f->kv, place, 4096), 1);
         assert_int_equal(kvcache_memory_settled(f->kv, other, 4096), 0);
 
-        /* With a new daemon too, and when the user has let go of the place. */
+        /* With a new daemon too, and when the user has released the place. */
         unlink(f->path);
         f->d = fake_daemon_start(f->path, NULL);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
@@ -1852,7 +1852,7 @@ static const struct lie lies[] = {
         { "a miss with a lease", WIRE_GET, -EBADMSG, lie_miss_with_lease },
         { "unknown flags of a result", WIRE_GET, -EBADMSG, lie_result_flags },
         { "an unknown status", WIRE_GET, 1, lie_strange_status },
-        { "a lease that nobody wanted", WIRE_PUT, -EBADMSG, lie_unasked_lease },
+        { "a lease that was not requested", WIRE_PUT, -EBADMSG, lie_unasked_lease },
         { "unknown flags of a put", WIRE_PUT, -EBADMSG, lie_put_flags },
         { "an unknown tier", WIRE_EXISTS, -EBADMSG, lie_tier },
         { "a run longer than asked", WIRE_MATCH, -EBADMSG, lie_run },

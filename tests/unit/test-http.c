@@ -530,7 +530,7 @@ static void connections_over_the_cap_are_refused_and_places_come_back(void **sta
                 assert_int_equal(stats().connections_refused, i + 1);
         }
 
-        /* The three were not touched, and their places are free once they are gone. */
+        /* The three were not touched, and their places are free once they are closed. */
         for (unsigned i = 0; i < 3; i++) {
                 _cleanup_(freep) char *reply = NULL, *after = NULL;
 
@@ -598,7 +598,7 @@ static void test_R13_a_page_is_made_once_for_all_that_wait_and_seldom(void **sta
         fake.slow_ms = 0;
 }
 
-/* Its client is gone, or its time is up, while its page is not made yet. */
+/* Its client has closed, or its time is up, while its page is not made yet. */
 static void a_request_that_ends_while_it_waits_leaks_nothing(void **state)
 {
         int first, second, third;

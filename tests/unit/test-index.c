@@ -81,7 +81,7 @@ static uint64_t hash_nothing(const void *userdata, const struct chunk *c)
         return 7;
 }
 
-/* A hash that says nothing: one bucket holds all, and only namespace and key tell them apart. */
+/* A hash that says nothing: one bucket holds all, and only namespace and key differ. */
 static void collisions_are_told_apart_and_unlinked_anywhere_in_the_chain(void **state)
 {
         enum { N = 50 };
@@ -124,7 +124,7 @@ static void full_is_said_and_a_record_given_back_is_used_again(void **state)
         index_unlink(ix, i);
         index_release(ix, i);
         assert_int_equal(index_used(ix), 9);
-        assert_int_equal(index_chunk(ix, i)->seq, 0); /* whoever still has the number can tell */
+        assert_int_equal(index_chunk(ix, i)->seq, 0); /* a holder of the number can see it */
         assert_int_equal(add(ix, 1, 100, hash_of(1, 100)), i);
         assert_int_equal(find(ix, 1, 4, hash_of(1, 4)), INDEX_NONE);
         assert_int_equal(find(ix, 1, 100, hash_of(1, 100)), i);

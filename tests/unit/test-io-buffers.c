@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* io/buffers.c, and I/O straight to and from memory that somebody else may cut: on both backends,
+/* io/buffers.c, and I/O straight to and from memory that another process may cut: on both backends,
  * on a file opened with O_DIRECT and on tmpfs without; then what only rings have. */
 #include <errno.h>
 #include <fcntl.h>
@@ -718,7 +718,7 @@ static void test_R2_memory_that_is_cut_under_a_transfer_is_a_fault(void **state)
                 enum kio_op op = round & 1 ? KIO_WRITE : KIO_READ;
                 uint64_t bytes = round & 2 ? (1 << 20) + 77 : 1 << 20;
                 bool pin = round & 4;
-                bool lands; /* in pages that nobody can see any more */
+                bool lands; /* in pages that are unmapped everywhere */
 
                 cut(&d, d.bytes);
                 memset(d.at, 1, d.bytes);
@@ -1007,7 +1007,7 @@ static void without_buffers_left_it_goes_unregistered(void **state)
         give_back(&e);
 }
 
-/* F_SEAL_WRITE waits for pages that somebody holds, and gives up: EBUSY. */
+/* F_SEAL_WRITE waits for pages that are pinned, and gives up: EBUSY. */
 static int seal(struct registered *d)
 {
         munmap(d->at, d->bytes);
@@ -1057,7 +1057,7 @@ static int memlock_child(uint64_t limit, bool pool_too)
         CHECK(2, d.at != MAP_FAILED);
         if (setrlimit(RLIMIT_MEMLOCK, &little) < 0)
                 return 77;
-        /* CAP_IPC_LOCK is beyond limits, and goes with the uid: one that nobody else has, as the
+        /* CAP_IPC_LOCK is beyond limits, and goes with the uid: one that is unused, as the
          * limit is the uid's. */
         if (geteuid() == 0)
                 CHECK(3, setgid(65534) == 0 && setuid(60000 + (uid_t)getpid() % 5000) == 0);

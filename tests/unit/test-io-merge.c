@@ -583,7 +583,7 @@ static void odd_lengths_go_along_with_their_tails(void **state)
 
 /* ---- what fails as one is tried one by one ---- */
 
-/* One error is nobody's. Of more, those are of the parts that lie first: they come back to where
+/* One error fails no part. Of more, those are of the parts that lie first: they come back to where
  * they were. */
 static void an_error_is_that_of_those_that_have_it_alone(void **state)
 {
@@ -628,7 +628,7 @@ static void memory_that_is_not_there_costs_only_its_own_part(void **state)
 
         start(8);
         for (unsigned i = 0; i < 4 * PARTS; i++) {
-                unsigned gone = i / 4;
+                unsigned missing = i / 4;
                 bool alone = i & 2; /* is only that one in the mapping? */
 
                 map = mmap(NULL, PARTS * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
@@ -638,17 +638,17 @@ static void memory_that_is_not_there_costs_only_its_own_part(void **state)
                 for (unsigned k = 0; k < PARTS; k++) {
                         struct kio_request *req = add(both[i % 2], 0, k * PART, PART);
 
-                        if (alone && k != gone)
+                        if (alone && k != missing)
                                 continue;
                         req->buf = memcpy(map + k * PART, req->buf, PART);
                         items[k].guard = 0;
                 }
-                assert_int_equal(mprotect(map + gone * PART, PART, PROT_NONE), 0);
+                assert_int_equal(mprotect(map + missing * PART, PART, PROT_NONE), 0);
                 go(&no_fault);
                 assert_int_equal(fault_matched(), 1 + PARTS);
                 assert_int_equal(resubmitted(), PARTS);
                 for (unsigned k = 0; k < PARTS; k++)
-                        assert_int_equal(items[k].req.result, k == gone ? -EFAULT : 0);
+                        assert_int_equal(items[k].req.result, k == missing ? -EFAULT : 0);
                 expect_right();
                 munmap(map, PARTS * PART);
         }

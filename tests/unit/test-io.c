@@ -372,7 +372,7 @@ static void a_bad_descriptor_or_address_is_an_error(void **state)
         _cleanup_(closep) int fd = -1, readable = -1;
         struct kio_params p = params_of(t.backend);
         static struct kio_request req;
-        char *gone;
+        char *unmapped;
 
         skip_unless_possible();
         fd = make_file("data", 65536, 5);
@@ -385,11 +385,11 @@ static void a_bad_descriptor_or_address_is_an_error(void **state)
         req = transfer(KIO_SYNC, -1, NULL, 0, 0);
         assert_int_equal(run(&req), -EBADF);
 
-        gone = mmap(NULL, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        assert_ptr_not_equal(gone, MAP_FAILED);
-        req = transfer(KIO_READ, fd, gone, 8192, 0);
+        unmapped = mmap(NULL, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_ptr_not_equal(unmapped, MAP_FAILED);
+        req = transfer(KIO_READ, fd, unmapped, 8192, 0);
         assert_int_equal(run(&req), -EFAULT);
-        munmap(gone, 8192);
+        munmap(unmapped, 8192);
         req = transfer(KIO_READ, fd, t.pool, 8192, 0);
         assert_int_equal(run(&req), 0);
 }
@@ -1037,7 +1037,8 @@ static void test_R15_a_call_that_hangs_holds_up_only_its_path(void **state)
         assert_int_equal(kio_oldest(t.io, 3), 0);
 }
 
-/* Where each call takes a thread: memory that the kernel cannot fill until somebody lets it. */
+/* Where each call takes a thread: memory that the kernel cannot fill until another thread lets it.
+ */
 static void test_R15_threads_that_hang_are_replaced(void **state)
 {
         _cleanup_(closep) int fd = -1, uffd = -1;
@@ -1770,21 +1771,21 @@ static void a_lesser_rung_is_taken_and_said(void **state)
         in_child(child_with_registering_refused);
 }
 
-static int child_touches_what_is_gone(void)
+static int child_touches_what_is_cut_off(void)
 {
         struct rlimit no_core = { 0, 0 };
         struct kio_params p = params_of("posix");
         char error[256];
-        volatile char *gone;
-        int fd = memfd_create("gone", MFD_CLOEXEC);
+        volatile char *unmapped;
+        int fd = memfd_create("unmapped", MFD_CLOEXEC);
 
         setrlimit(RLIMIT_CORE, &no_core);
         signal(SIGBUS, SIG_DFL);
         CHECK(31, kio_start(&t.io, &p, error) == 0);
         CHECK(32, ftruncate(fd, 4096) == 0);
-        gone = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+        unmapped = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
         CHECK(33, ftruncate(fd, 0) == 0);
-        return *gone;
+        return *unmapped;
 }
 
 static void a_fault_outside_the_guard_still_kills(void **state)
@@ -1795,7 +1796,7 @@ static void a_fault_outside_the_guard_still_kills(void **state)
         assert_true(pid >= 0);
         if (pid == 0) {
                 alarm(60);
-                _exit(child_touches_what_is_gone());
+                _exit(child_touches_what_is_cut_off());
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);
         /* A sanitizer's handler, if there was one before ours, reports it and exits. */
@@ -1947,7 +1948,7 @@ static void *publish_for_ever(void *userdata)
 }
 
 /* Producers that stand still until their nodes come back, a loop that sleeps when the descriptor
- * says so: one lost wake-up, and nobody moves any more. */
+ * says so: one lost wake-up, and all stop for ever. */
 static void two_producers_and_a_loop_that_sleeps_never_stand_still(void **state)
 {
         enum { ALL = COMPLETION_QUEUE_PRODUCERS * COMPLETION_QUEUE_LAPS * COMPLETION_QUEUE_NODES };

@@ -42,7 +42,7 @@ static void other_text_is_no_key(void **state)
         before = k;
         assert_int_equal(key_from_hex("", &k), -EINVAL);
         for (size_t n = 0; n < KEY_HEX_BYTES; n++) {
-                /* Cut short, on the heap, so that a look behind the NUL is seen. */
+                /* Cut short, on the heap, so that a read behind the NUL is seen. */
                 char *cut = strndup(hex, n);
 
                 assert_non_null(cut);

@@ -175,7 +175,7 @@ static void a_key_argument_is_hex_or_stands_for_its_hash(void **state)
         assert_int_equal(key_parse("", &key), -EINVAL);
         assert_int_equal(key_parse("text:", &key), -EINVAL);
         assert_int_equal(key_parse("hex:abc", &key), -EINVAL);
-        /* The root is nobody's name. */
+        /* The root names no chunk. */
         assert_int_equal(
                 key_parse("0000000000000000000000000000000000000000000000000000000000000000", &key),
                 -EINVAL);

@@ -638,7 +638,7 @@ static void forget(void)
         tiers_wait(&t, &f.done);
 }
 
-/* Something, to somebody. */
+/* Any request, to any client. */
 static void change(uint32_t keys)
 {
         uint32_t n = (uint32_t)(draw() % keys);
@@ -827,7 +827,7 @@ static void without_memory_who_waits_is_told(void **state)
         assert_int_equal(a.wait.result, -ENOMEM);
         assert_int_equal(stats().failed, 1);
         assert_int_equal(stats().bytes, 0);
-        /* Who asks again soon waits for the next attempt, and does not make one. */
+        /* A request that comes soon after waits for the next attempt, and does not make one. */
         assert_int_equal(ask(&a), LOOKUP_WAIT);
         for (unsigned i = 0; i < 1000; i++)
                 (void)lookups_iterate(lookups, failed_ns + i, 0);
@@ -883,7 +883,7 @@ static void clients_of_a_daemon_that_stops_see_it(void **state)
         assert_is_truth(&r, KEYS);
         lookups = lookups_free(lookups);
         assert_int_equal(lookup_state(&r.view), LOOKUP_SUPERSEDED);
-        put(2, CACHE_WRITTEN); /* tells nobody */
+        put(2, CACHE_WRITTEN); /* no table sees it */
         reading_close(&r);
         assert_int_equal(lookups_new(&lookups,
                                      &(struct lookups_params){

@@ -37,7 +37,7 @@ static struct pool *new_pool(uint64_t bytes)
                 uint64_t offset = (uint64_t)pool_next_slab(p) * pool_slab_bytes(p), huge;
 
                 assert_int_equal(pool_populate(p, offset, pool_slab_bytes(p), &huge), 0);
-                assert_int_equal(huge, 0); /* nobody has asked for them */
+                assert_int_equal(huge, 0); /* they were not requested */
                 assert_int_equal(pool_open_slab(p, 0), 0);
         }
         return p;
@@ -171,7 +171,7 @@ static void a_chunk_is_found_from_acquire_to_drop_and_its_bytes_stay_while_pinne
 
         pool_drop(p, a);
         assert_int_equal(find(p, 1), POOL_NONE);
-        /* Dropped, but pinned: its slot is nobody else's. */
+        /* Dropped, but pinned: its slot stays taken. */
         assert_int_equal(acquire(p, 2, 10000, &b), 0);
         assert_ptr_not_equal(pool_at(p, a), pool_at(p, b));
         assert_int_equal(((char *)pool_at(p, a))[9999], 'a');

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/recover*.c against the rules in store/README.md. Tables are written here as a store would
- * have left them, after puts, drops, evictions, cuts, restarts and a crash that lost, tore or kept
- * each page that was not synced; what lives is reckoned from the bytes, by the rules, by sorting;
- * and a start must find that and nothing else, in blocks of any size, with threads and without.
- * What a failed test prints has the seed. */
+/* store/volume/recovery/ against the rules in store/README.md. Tables are written here as a store
+ * would have left them, after puts, drops, evictions, cuts, restarts and a crash that lost, tore or
+ * kept each page that was not synced; what lives is computed from the bytes, by the rules, by
+ * sorting; and recovery must find that and nothing else, in blocks of any size, with threads and
+ * without. What a failed test prints has the seed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -77,7 +77,7 @@ static struct {
                 uint32_t slot_pages;
         } cut[SEGMENTS_MAX];
         struct {
-                uint32_t key; /* + 1; 0: nobody's */
+                uint32_t key; /* + 1; 0: none */
         } slot[SLOTS_MAX];    /* by its first page */
         struct {
                 struct disk_entry entry;
@@ -210,7 +210,7 @@ static void put(uint32_t n)
                 .slot_offset = at,
                 .slot_pages = size,
                 .length = size * DISK_PAGE - (uint32_t)random_below(DISK_PAGE),
-                .namespace_id = chance(98) ? t.ns : t.ns + 7, /* which nobody knows */
+                .namespace_id = chance(98) ? t.ns : t.ns + 7, /* which does not exist */
                 .created_ms = 1000 * w.seq / 3,
                 .segment_epoch = w.cut[segment].epoch,
         };
@@ -347,7 +347,7 @@ static const struct disk_page *newest_page(void)
         return newest;
 }
 
-static unsigned reckon(void)
+static unsigned compute(void)
 {
         static uint64_t epochs[SEGMENTS_MAX], highest[SLOTS_MAX];
         const struct disk_page *newest = newest_page();
@@ -582,7 +582,7 @@ static void expect_what_is_left_over_to_be_erased(void)
 /* The number of pages that were looked at less than there are. */
 static uint64_t check_ring(uint32_t block)
 {
-        unsigned n = reckon();
+        unsigned n = compute();
         struct store_stats st;
 
         lay_down();
@@ -652,7 +652,7 @@ static void a_large_ring_is_not_read_to_its_end(void **state)
         assert_true(left_out > 0);
 }
 
-/* All slots have been heard of after a few pages. */
+/* All slots have been seen after a few pages. */
 static void what_a_crash_left_is_found_behind_what_a_start_needs(void **state)
 {
         uint64_t left_out = 0;

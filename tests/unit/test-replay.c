@@ -217,7 +217,7 @@ static struct workload *chat(uint64_t n)
         return w;
 }
 
-/* A pool of 32 blocks, requests of more than that, eight clients: nobody may take more than its
+/* A pool of 32 blocks, requests of more than that, eight clients: no client may take more than its
  * part. */
 static void rounds_and_leases_stay_a_small_part_of_the_pool(void **state)
 {

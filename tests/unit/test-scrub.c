@@ -584,7 +584,7 @@ static void flip_some(uint64_t *ret_mask)
                 flip(flips[i].n, flips[i].at);
                 *ret_mask |= UINT64_C(1) << flips[i].n;
         }
-        /* Between a chunk's last byte and its slot's end: nobody's. */
+        /* Between a chunk's last byte and its slot's end: of no chunk. */
         flip(2, 10000);
         flip(9, 1);
         flip(5, 300001);
@@ -878,7 +878,7 @@ static void a_pass_keeps_to_its_rate(void **state)
         assert_int_equal(stats().scrub_bytes, 8 * MIB);
         /* All but the last read were waited for. */
         assert_true(took >= (8 * MIB - 256 * KIB) * UINT64_C(1000000000) / rate);
-        /* A request is nobody's background, and not held back; nor does it wait for a chunk that
+        /* A request is not background work, and not held back; nor does it wait for a chunk that
          * the pass reads slowly. */
         store_set_scrub(t.s, &(struct store_scrub){ .rate = 4096, .interval_ms = 1 });
         assert_int_equal(verify_all(1000, UINT64_MAX).chunks, 8);
@@ -967,7 +967,7 @@ static void a_pass_waits_while_others_wait(void **state)
         while (clock_mono_ns() < until) {
                 assert_true(wait_for_work(20000000));
                 turn_once();
-                if (clock_mono_ns() < until) /* its patience is a second */
+                if (clock_mono_ns() < until) /* it waits for a second */
                         assert_int_equal(stats().scrub_bytes, 0);
         }
         fault_set(NULL);
@@ -1032,7 +1032,7 @@ static void too_many_at_once_are_refused(void **state)
         }
 }
 
-/* The read does not come back; whoever asked is told, and the buffer stays the device's. */
+/* The read does not come back; the caller is answered, and the buffer stays the device's. */
 static void R15_a_device_that_hangs_holds_up_nobody(void **state)
 {
         struct store_verify reqs[2];

@@ -583,7 +583,7 @@ static void a_long_chain_is_touched_in_steps(void **state)
         enum { MESSAGES = 30, KEYS = 1024, MOST = 8 };
         const uint64_t stretch = KEYS * sizeof(struct cache_place);
 
-        for (unsigned gone = 0; gone < 2; gone++) {
+        for (unsigned closed = 0; closed < 2; closed++) {
                 uint64_t left, most = 0;
                 struct peer_end c;
 
@@ -594,7 +594,7 @@ static void a_long_chain_is_touched_in_steps(void **state)
                 }
                 left = used(QUOTA_REQUEST_BYTES);
                 assert_true(left >= MESSAGES * stretch);
-                if (gone)
+                if (closed)
                         hang_up(&c);
                 else
                         submit_touch(&c, MESSAGES * KEYS, 1, false);
@@ -605,7 +605,7 @@ static void a_long_chain_is_touched_in_steps(void **state)
                         left = used(QUOTA_REQUEST_BYTES);
                 }
                 assert_in_range(most, stretch, (MOST + 2) * stretch);
-                if (!gone)
+                if (!closed)
                         hang_up(&c);
                 wait_for_open(0);
         }
@@ -1159,7 +1159,7 @@ static struct tally_keys own_lookups(void)
         return d.tenant.tally.all[TALLY_OWN_LOOKUPS];
 }
 
-/* Of each session by its own namespaces, at each reading and at the end, whoever ends it. */
+/* Of each session by its own namespaces, at each reading and at the end, whichever side ends it. */
 static void what_clients_count_is_read_until_their_session_ends(void **state)
 {
         struct tally_keys keys[TALLY_KINDS];

@@ -1692,7 +1692,7 @@ static void a_flipped_bit_is_a_miss_and_the_chunk_is_gone(void **state)
         assert_true(find_payload(5, 10000, name, &offset));
         flip_byte(name, offset + 9999);
         assert_true(find_payload(6, 10000, name, &offset));
-        flip_byte(name, offset + 10000); /* past its end: nobody's */
+        flip_byte(name, offset + 10000); /* past its end: of no chunk */
         start_limit(64 * MIB);
         assert_true(present(5));
         assert_int_equal(get(5, 10000), STORE_MISS);
@@ -1840,7 +1840,7 @@ static void without_namespaces_nothing_is_anybodys(void **state)
         flip_byte("namespaces.0", 50);
         flip_byte("namespaces.1", 150);
         start_limit(64 * MIB);
-        assert_true(t.ns > id); /* the number is not given to somebody else */
+        assert_true(t.ns > id); /* the number is not given to another namespace */
         assert_int_equal(stats().chunks, 0);
         t.ns = id;
         assert_int_equal(count_present(0, 20), 0);
@@ -1870,8 +1870,8 @@ static void forge_entries(uint64_t *x, unsigned n)
                 e = &page.entries[(*x >> 40) % DISK_PAGE_ENTRIES];
                 for (unsigned j = 0; j < 1 + i % 4; j++) {
                         *x = *x * UINT64_C(6364136223846793005) + 1442695040888963407;
-                        /* All but the key: whoever can forge our CRCs can rename a chunk, and no
-                         * store could tell. */
+                        /* All but the key: an attacker that forges our CRCs can rename a chunk, and
+                         * no store could tell. */
                         ((uint8_t *)
                                  e)[sizeof(e->key) + (*x >> 33) % (sizeof(*e) - sizeof(e->key))] =
                                 (uint8_t)(*x >> 50) & (i % 2 ? 0xff : 0x03);
@@ -2047,7 +2047,7 @@ static void start_only(void)
                 fail_msg("open: %s", error);
 }
 
-/* As a kill leaves it: what the superblock said at the start. */
+/* As a kill leaves it: what the superblock said at startup. */
 static void stop_as_killed(const struct disk_superblock *sb)
 {
         int fd;
@@ -2059,7 +2059,7 @@ static void stop_as_killed(const struct disk_superblock *sb)
         close(fd);
 }
 
-/* However often a page cannot be read and however the daemon ends, a start takes a bounded number
+/* However often a page cannot be read and however the daemon ends, recovery takes a bounded number
  * of sequences: 2^32 of them fit, where 4,096 did. */
 static void starts_with_a_damaged_table_do_not_use_up_sequences(void **state)
 {
@@ -2983,7 +2983,7 @@ static void test_R1_a_handover_is_on_disk_before_the_next_tenants_first_byte(voi
                                                 .first = 1,
                                                 .count = FAULT_FOR_EVER });
                 assert_int_equal(submit_put(1, length, false), 0);
-                while (fault_hits() == 0) { /* what is held back wakes nobody */
+                while (fault_hits() == 0) { /* what is held back wakes no thread */
                         turn_once();
                         sched_yield();
                 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/ with several paths: how chunks are spread, what a path that fails, hangs, is suspended or
- * missing costs, and what must not come back with it. The POSIX backend under faults by plan; the
- * test is the loop. */
+/* store/ with several volumes: how chunks are spread, what a volume that fails, hangs, is suspended
+ * or missing costs, and what must not come back with it. The POSIX backend under faults by plan;
+ * the test is the loop. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -1063,7 +1063,7 @@ static void what_was_purged_while_a_path_was_away_never_comes_back(void **state)
         assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 1);
         assert_int_equal(count_hits(0, MANY), 0);
 
-        /* Found again by a start. */
+        /* Found again by recovery. */
         put_range(0, MANY);
         assert_int_equal(device(store_suspend, 1), 0);
         assert_int_equal(purge(), 0);
@@ -1728,12 +1728,12 @@ static void with_its_only_path_bypassed_the_store_answers_misses(void **state)
         assert_true(stats().bypassed);
         assert_int_equal(put(101), STORE_BYPASSED);
         assert_int_equal(get(0), STORE_MISS);
-        /* A kill may bring any of them back, whoever asked before. */
+        /* A kill may bring any of them back, whichever request asked before. */
         for (uint64_t i = 0; i < 2; i++) {
                 assert_int_equal(drop(i), 0);
                 assert_int_equal(settle_drops(), STORE_BYPASSED);
         }
-        /* So does everyone else who asks, since it may be another's drop that is asked about. */
+        /* So does every other request, since it may be another's drop that is asked about. */
         assert_int_equal(drop(1000), STORE_MISS);
         assert_int_equal(settle_drops(), STORE_BYPASSED);
         assert_int_equal(open_namespace("meanwhile", &id), 0);
@@ -2175,5 +2175,5 @@ int main(int argc, char **argv)
 
         if (argc > 1)
                 cmocka_set_test_filter(argv[1]);
-        return cmocka_run_group_tests_name("several paths", tests, NULL, NULL);
+        return cmocka_run_group_tests_name("several volumes", tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@
 #include "checked.h"
 #include "wire.h"
 
-/* A request under construction. Messages go through a heap copy of their exact size, so that a look
+/* A request under construction. Messages go through a heap copy of their exact size, so that a read
  * past the end is seen by the address sanitizer. */
 union message {
         struct wire_hdr hdr;
@@ -238,7 +238,7 @@ static void minimal(union message *m, unsigned op)
 
 static union message m;
 
-/* Where a key's pieces are told, of a PUT and of a GET. */
+/* Where the pieces of a key stand, of a PUT and of a GET. */
 static void set_pieces(union message *msg, unsigned entry, uint64_t first, uint32_t n,
                        uint32_t length)
 {
@@ -625,7 +625,7 @@ static void no_piece_is_empty_and_their_sum_does_not_overflow(void **state)
                         piece[empty].length = 0;
                         set_pieces(&m, 0, 0, 3, 33 - length);
                         assert_refused(&m);
-                        /* Nobody names it, and it is one all the same. */
+                        /* No message names it, and it is one all the same. */
                         set_pieces(&m, 0, (empty + 1) % 3, 1, 10 + (empty + 1) % 3);
                         assert_refused(&m);
                         piece[empty].length = length;
