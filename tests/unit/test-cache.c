@@ -623,7 +623,7 @@ static void durable_says_when_a_sync_failed(void **state)
 {
         struct req joined, r;
 
-        refuse(KIO_SYNC, 1, FAULT_FOR_EVER);
+        refuse(KIO_SYNC, 1, 1);
         put(&r, 1, CACHE_DURABLE);
         put(&joined, 1, CACHE_DURABLE);
         expect(&r, CACHE_NOT_DURABLE);
@@ -1365,7 +1365,7 @@ static void test_R16_another_users_write_stands_behind_a_window_at_most(void **s
         struct req other;
 
         tiers_close(&t);
-        t.pool_bytes = 32 * MIB;
+        t.pool_bytes = 64 * MIB;
         tiers_open(&t);
         hold(KIO_WRITE, 1);
         for (unsigned i = 0; i < MANY; i++) {
@@ -1911,7 +1911,7 @@ static void a_get_into_memory_completes_when_the_bytes_are_there(void **state)
         assert_int_equal(r.req.chunk_length, LENGTH);
         copy_to(&r, good.at, LENGTH, 1, LENGTH);
         expect(&r, CACHE_NO_RANGE);
-        copy_to(&r, gone.at, LENGTH, 0, 0);
+        copy_to(&r, cut_off.at, LENGTH, 0, 0);
         expect(&r, CACHE_FAULT);
         start(&r, 1);
         r.req.memory = good.at;
