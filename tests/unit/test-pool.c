@@ -442,7 +442,7 @@ enum { N_KEYS = 400, N_NAMESPACES = 5, N_PURGES = 8 };
 /* Two of them share the count of their chunks, and three the bucket of their purges. */
 static const uint32_t namespaces[N_NAMESPACES] = { 1, 2, 1 + 1024, 1 + 8192, 3 };
 
-/* What the pool should find, and what its watch was told. */
+/* What the pool should find, and what its watch was notified of. */
 struct truth {
         struct pool *p;
         uint32_t chunk[N_NAMESPACES][N_KEYS];
@@ -480,7 +480,7 @@ static void forget_all_of(struct truth *t, unsigned ns)
 }
 
 /* Any order of puts, fills, leases, drops, evictions, purges and steps of their walk: found is what
- * a purge that walks at once would have left, and the watch is told of each once. */
+ * a purge that walks at once would have left, and the watch is notified of each once. */
 static void purges_beside_everything_else_leave_what_they_should(void **state)
 {
         static struct truth t;
