@@ -142,6 +142,8 @@ enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namesp
                                  const struct key *key, uint64_t hash,
                                  struct cache_place *ret_place);
 void cache_put(struct cache *c, struct cache_request *req);
+/* Memory that a durable put of a key that is there takes while it waits for its sync. */
+size_t cache_sync_bytes(void);
 
 /* What a key is looked for by in both tiers, from here on down. */
 uint64_t cache_hash(const struct cache *c, uint32_t namespace_id, const struct key *key);

@@ -15,6 +15,11 @@ struct sync {
         uint32_t chunk; /* pinned; POOL_NONE: it is not in the pool */
 };
 
+size_t cache_sync_bytes(void)
+{
+        return sizeof(struct sync);
+}
+
 static void write_end(struct write *w)
 {
         struct cache *c = w->cache;

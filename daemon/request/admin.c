@@ -112,7 +112,7 @@ struct forgetting {
 struct purge {
         struct cache_purge cache;
         struct request request;
-        size_t bytes;               /* of this */
+        size_t charged;
         unsigned parts;             /* that are under way */
         struct forgetting others[]; /* ALL: in the pools of the other tenants */
 };
@@ -131,7 +131,7 @@ static void part_purged(struct purge *p)
                          strerror(store->result < 0 ? -store->result : EIO));
                 request_fail_value(p->request, WIRE_FAILED, 0, store->dropped, text);
         }
-        request_operation_free(p->request, p, p->bytes);
+        request_operation_free(p->request, p, p->charged);
 }
 
 static void on_purged(struct cache_purge *cache)
@@ -151,6 +151,7 @@ void admin_purge(struct request req, const struct wire_purge *msg)
         uint32_t ns = client_namespace(client, msg->namespace_id);
         unsigned n = all ? client->tenant->service->n_tenants : 0;
         size_t bytes = sizeof(struct purge) + n * sizeof(struct forgetting);
+        size_t beside = store_fan_out_bytes(client->tenant->service->store);
         struct purge *p;
 
         if (all && !client->admin) {
@@ -161,10 +162,10 @@ void admin_purge(struct request req, const struct wire_purge *msg)
                 request_fail(req, WIRE_NO_NAMESPACE, "this session has not opened that namespace");
                 return;
         }
-        p = request_operation_new(req, bytes);
+        p = request_operation_new(req, bytes, beside);
         if (!p)
                 return;
-        p->bytes = bytes;
+        p->charged = bytes + beside;
         p->request = req;
         p->cache.store.namespace_id = ns;
         p->cache.store.all = all;
@@ -230,7 +231,7 @@ void admin_verify(struct request req, const struct wire_verify *msg)
                 request_fail(req, WIRE_DENIED, "verifying the store needs an admin");
                 return;
         }
-        v = request_operation_new(req, sizeof(*v));
+        v = request_operation_new(req, sizeof(*v), 0);
         if (!v)
                 return;
         v->request = req;
@@ -295,7 +296,7 @@ void admin_device(struct request req, const struct wire_device *msg)
                 request_fail(req, WIRE_INVALID, "the store has no volume of that number");
                 return;
         }
-        d = request_operation_new(req, sizeof(*d));
+        d = request_operation_new(req, sizeof(*d), 0);
         if (!d)
                 return;
         d->request = req;

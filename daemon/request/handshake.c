@@ -177,7 +177,9 @@ void handshake_namespace(struct request req, const struct wire_namespace *msg)
         const char *name = (const char *)(msg + 1), *fingerprint = name + msg->name_length;
         struct tenant *tenant = client->tenant;
         const struct store_namespace *existing;
-        uint64_t bytes = sizeof(struct namespace_open) + msg->fingerprint_length;
+        size_t bytes = sizeof(struct namespace_open) + msg->fingerprint_length;
+        size_t beside = store_fan_out_bytes(tenant->service->store) + msg->name_length +
+                        msg->fingerprint_length + 1;
         struct namespace_open *op;
 
         if (wire_fingerprint_check(fingerprint, msg->fingerprint_length) < 0 ||
@@ -193,11 +195,11 @@ void handshake_namespace(struct request req, const struct wire_namespace *msg)
                                         msg->name_length);
         if (!may_open(req, msg, existing))
                 return;
-        op = request_operation_new(req, bytes);
+        op = request_operation_new(req, bytes, beside);
         if (!op)
                 return;
         op->request = req;
-        op->charged = bytes;
+        op->charged = bytes + beside;
         op->makes = !existing;
         op->highest_id = census_highest_id(tenant->service->census);
         op->store = (struct store_namespace_open){
@@ -317,7 +319,7 @@ void handshake_lookup(struct request req)
                 request_fail(req, WIRE_DENIED, "there is no look-up index (memory.lookup_index)");
                 return;
         }
-        op = request_operation_new(req, sizeof(*op));
+        op = request_operation_new(req, sizeof(*op), 0);
         if (!op)
                 return;
         *op = (struct lookup_open){ .wait = { .complete = on_lookup }, .request = req };

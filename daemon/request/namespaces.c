@@ -181,12 +181,18 @@ struct removal {
         uint64_t dropped, found;
 };
 
+/* With what the store keeps for its purge, and then for the removal itself. */
+static size_t removal_bytes(const struct client *client)
+{
+        return sizeof(struct removal) + store_fan_out_bytes(client->tenant->service->store);
+}
+
 /* It stands against a removal: answered, and the removal is over. */
 static void refuse(struct removal *op, enum wire_status status, uint32_t value, uint64_t value64,
                    const char *text)
 {
         request_fail_value(op->request, status, value, value64, text);
-        request_operation_free(op->request, op, sizeof(*op));
+        request_operation_free(op->request, op, removal_bytes(op->request.client));
 }
 
 static void refuse_not_empty(struct removal *op, uint64_t chunks)
@@ -238,7 +244,7 @@ static void on_removed(struct store_namespace_remove *store)
         case 0:
                 forget(op);
                 request_ok_value(op->request, 0, op->dropped);
-                request_operation_free(op->request, op, sizeof(*op));
+                request_operation_free(op->request, op, removal_bytes(op->request.client));
                 return;
         case STORE_MISS:
                 refuse(op, WIRE_NO_NAMESPACE, 0, 0, "there is no such namespace");
@@ -371,7 +377,7 @@ void admin_namespace_remove(struct request req, const struct wire_namespace_remo
                 request_fail(req, WIRE_SHUTDOWN, "the daemon is stopping");
                 return;
         }
-        op = request_operation_new(req, sizeof(*op));
+        op = request_operation_new(req, sizeof(*op), removal_bytes(req.client) - sizeof(*op));
         if (!op)
                 return;
         op->request = req;

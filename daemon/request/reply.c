@@ -71,24 +71,24 @@ void request_fail(struct request req, enum wire_status status, const char *text)
         request_fail_value(req, status, 0, 0, text);
 }
 
-void *request_operation_new(struct request req, size_t bytes)
+void *request_operation_new(struct request req, size_t bytes, size_t beside)
 {
-        enum wire_status status = client_charge_request(req.client, bytes);
+        enum wire_status status = client_charge_request(req.client, bytes + beside);
         void *op = NULL;
 
         if (status == WIRE_OK) {
                 op = calloc(1, bytes);
                 if (op)
                         return op;
-                client_uncharge_request(req.client, bytes);
+                client_uncharge_request(req.client, bytes + beside);
                 status = WIRE_BUSY;
         }
         request_fail(req, status, client_refusal(status));
         return NULL;
 }
 
-void request_operation_free(struct request req, void *op, size_t bytes)
+void request_operation_free(struct request req, void *op, size_t charged)
 {
-        client_uncharge_request(req.client, bytes);
+        client_uncharge_request(req.client, charged);
         free(op);
 }

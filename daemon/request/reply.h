@@ -23,8 +23,9 @@ void request_fail_value(struct request req, enum wire_status status, uint32_t va
 /* With results behind the reply's head, `bytes` together. Fills in the head's header. */
 void request_reply(struct request req, struct wire_reply *reply, size_t bytes);
 
-/* Memory for an operation that is kept until it is answered, all zero, charged to the client. NULL:
- * there is none, and the request has been refused. */
-void *request_operation_new(struct request req, size_t bytes);
-/* Once it is answered, or just before. */
-void request_operation_free(struct request req, void *op, size_t bytes);
+/* Memory for an operation that is kept until it is answered, all zero, charged to the client
+ * with `beside`: what the rooms below keep for it meanwhile. NULL: there is none, and the request
+ * has been refused. */
+void *request_operation_new(struct request req, size_t bytes, size_t beside);
+/* Once it is answered, or just before. `charged`: both together. */
+void request_operation_free(struct request req, void *op, size_t charged);

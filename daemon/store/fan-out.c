@@ -57,6 +57,11 @@ struct fan_out {
         struct part parts[];
 };
 
+size_t store_fan_out_bytes(const struct store *s)
+{
+        return sizeof(struct fan_out) + s->n_volumes * sizeof(struct part);
+}
+
 /* With a part for each volume that is up. */
 static struct fan_out *fan_out_new(struct store *s, enum fan_out_kind kind)
 {

@@ -70,6 +70,9 @@ uint64_t store_max_chunk(const struct store *s); /* a segment's payload */
 
 /* --- namespaces --- */
 
+/* Memory that the store takes for each open, removal and purge until all volumes have done their
+ * part; for an open of a name that is being removed, also its name and fingerprint. */
+size_t store_fan_out_bytes(const struct store *s);
 /* name and fingerprint need only live through the call. A name that is being removed is opened once
  * the removal is answered. */
 void store_namespace_open(struct store *s, struct store_namespace_open *req);
