@@ -36,6 +36,7 @@ struct quota_limits server_tenant_limits(const struct server *s, unsigned tenant
                 [QUOTA_REQUESTS] = QUOTA_NO_LIMIT,
                 [QUOTA_REQUEST_BYTES] = QUOTA_NO_LIMIT,
                 [QUOTA_UNREAD_FDS] = QUOTA_NO_LIMIT,
+                [QUOTA_DEFERRED_FDS] = or_none(t->connections),
         } };
 }
 
@@ -77,6 +78,8 @@ struct quota_limits server_all_limits(const struct server *s)
                                                       (uint64_t)REQUEST_MEMORY_MIN),
                 [QUOTA_UNREAD_FDS] =
                         c->limits.unread_fds ? c->limits.unread_fds : half_of_the_files(),
+                /* A connection has one deferred request at most, with one descriptor at most. */
+                [QUOTA_DEFERRED_FDS] = c->limits.connections,
         } };
 }
 
@@ -118,6 +121,7 @@ struct quota_limits server_user_limits(const struct server *s)
         limits.most[QUOTA_REGISTERED_BYTES] = or_none(c->limits.uid_registered);
         limits.shared[QUOTA_REGISTERED_BYTES] = !c->limits.uid_registered;
         config_uid_limits(c, &limits.most[QUOTA_CONNECTIONS], &limits.most[QUOTA_KEYS]);
+        limits.most[QUOTA_DEFERRED_FDS] = limits.most[QUOTA_CONNECTIONS];
         /* Of few connections one user may have all. */
         limits.shared[QUOTA_CONNECTIONS] =
                 !c->limits.uid_connections &&

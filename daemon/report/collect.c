@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "build-config.h"
@@ -47,6 +48,8 @@ static void collect_traffic(const struct service *service, struct metrics *s)
                 s->get_bytes[METRICS_FORM_MAP] += (double)t->get_bytes_map;
                 s->get_bytes[METRICS_FORM_INTO] += (double)t->get_bytes_into;
                 s->registered_buffers += (double)service->tenants[k].registered.regions;
+                s->client_descriptors[METRICS_FD_REGISTRATION] +=
+                        (double)service->tenants[k].registered.opening;
                 s->registrations_refused[METRICS_REGISTERED_REGION] +=
                         (double)service->tenants[k].registered.refused;
                 s->registered_in_rings_bytes += (double)service->tenants[k].registered.ring_bytes;
@@ -104,6 +107,14 @@ static void collect_resources(const struct quotas *tenants, struct metrics *s)
         }
 }
 
+/* Since Linux 6.2 the size of that folder is how many there are; before it is 0. */
+static uint64_t open_descriptors(void)
+{
+        struct stat st;
+
+        return stat("/proc/self/fd", &st) == 0 ? (uint64_t)st.st_size : 0;
+}
+
 static void collect_sessions(const struct status_sources *from, struct metrics *s)
 {
         struct sessions_stats sessions;
@@ -133,6 +144,12 @@ static void collect_sessions(const struct status_sources *from, struct metrics *
         s->staging_bytes = (double)usage.used[QUOTA_STAGING_BYTES];
         s->registered_bytes = (double)usage.used[QUOTA_REGISTERED_BYTES];
         s->descriptors_closing = (double)sessions.disposing;
+        s->client_descriptors[METRICS_FD_CONNECTION] = (double)sessions.open;
+        s->client_descriptors[METRICS_FD_STAGING] = (double)usage.used[QUOTA_STAGINGS];
+        s->client_descriptors[METRICS_FD_DEFERRED_REQUEST] = (double)usage.used[QUOTA_DEFERRED_FDS];
+        s->client_descriptors[METRICS_FD_UNSENT_REPLY] = (double)sessions.unsent_fds;
+        s->client_descriptors[METRICS_FD_CLOSING] = (double)sessions.disposing;
+        s->open_descriptors = (double)open_descriptors();
         s->replies_held = (double)sessions.replies_held;
 }
 

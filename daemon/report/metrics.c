@@ -54,7 +54,10 @@ VALUES(loop_value, "iteration", "costly", "purge", "purge_memory", "http");
 VALUES(store_error_value, "read", "write", "sync");
 VALUES(namespace_scope_value, "session", "user", "tenant", "store");
 VALUES(resource_value, "connections", "leases", "leased_bytes", "stagings", "staging_bytes",
-       "registered_bytes", "regions", "keys", "requests", "request_bytes", "unread_fds");
+       "registered_bytes", "regions", "keys", "requests", "request_bytes", "unread_fds",
+       "deferred_fds");
+VALUES(descriptor_value, "connection", "staging", "deferred_request", "registration",
+       "unsent_reply", "closing");
 
 const char *metrics_resource_name(unsigned resource)
 {

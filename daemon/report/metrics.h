@@ -69,7 +69,17 @@ enum {
 };
 
 enum { METRICS_TENANTS = 16, METRICS_TENANT_NAME = 64 };
-enum { METRICS_RESOURCES = 11 }; /* by enum quota_thing */
+enum { METRICS_RESOURCES = 12 }; /* by enum quota_thing */
+/* What a descriptor that the daemon has open on behalf of a client is for. */
+enum metrics_descriptor {
+        METRICS_FD_CONNECTION,
+        METRICS_FD_STAGING,
+        METRICS_FD_DEFERRED_REQUEST,
+        METRICS_FD_REGISTRATION,
+        METRICS_FD_UNSENT_REPLY,
+        METRICS_FD_CLOSING,
+        METRICS_DESCRIPTORS,
+};
 enum { METRICS_VOLUMES = 16, METRICS_VOLUME_NAME = 256 };
 /* The largest ones; then the sum of all others. */
 enum { METRICS_NAMESPACES = 20, METRICS_NAMESPACE_SERIES, METRICS_NAMESPACE_NAME = 832 };

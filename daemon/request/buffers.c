@@ -206,6 +206,7 @@ static void on_opened(struct kio_request *req)
         struct request request = d->request;
         const char *wrong = d->wrong;
 
+        client->tenant->registered.opening--;
         if (req->result < 0) {
                 char text[160];
 
@@ -291,6 +292,7 @@ void buffer_open(struct request req, const struct wire_register *msg, int *fd)
                 .request = req,
         };
         client->buffers.all[place] = d;
+        client->tenant->registered.opening++;
         /* Of memory it takes what QUOTA_REGIONS bounds. */
         quota_charge_anyway(&client->holds, QUOTA_REQUESTS, 1);
         call(d, run_open, on_opened);

@@ -31,6 +31,8 @@ struct sessions_user {
 struct deferred {
         uint64_t readable_ns;
         int fds[WIRE_MAX_FDS]; /* -1: none */
+        unsigned n_fds;        /* charged to the user */
+        size_t bytes;          /* likewise */
         struct wire_hdr hdr[];
 };
 

@@ -111,6 +111,7 @@ static void outgoing_free(struct session *s, struct outgoing *o)
 {
         for (unsigned i = 0; i < o->n_fds; i++)
                 close(o->fds[i]);
+        s->sessions->stats.unsent_fds -= o->n_fds;
         quota_uncharge(&s->client.holds, QUOTA_REQUEST_BYTES, outgoing_bytes(o));
         list_unlink(&o->node);
         free(o);
@@ -146,6 +147,12 @@ static void session_free(struct session *s)
         free(s);
 }
 
+static void uncharge_deferred(struct session *s, const struct deferred *d)
+{
+        quota_uncharge(&s->client.holds, QUOTA_DEFERRED_FDS, d->n_fds);
+        quota_uncharge(&s->client.holds, QUOTA_REQUEST_BYTES, sizeof(*d) + d->bytes);
+}
+
 static void drop_deferred(struct session *s)
 {
         struct deferred *d = TAKE_PTR(s->deferred);
@@ -153,6 +160,7 @@ static void drop_deferred(struct session *s)
         if (!d)
                 return;
         sessions_undefer(s);
+        uncharge_deferred(s, d);
         dispose_all(s, d->fds, ARRAY_SIZE(d->fds));
         free(d);
 }
@@ -345,6 +353,7 @@ static void session_send(struct client *client, const void *msg, size_t bytes, c
                         break;
                 o->n_fds++;
         }
+        s->sessions->stats.unsent_fds += o->n_fds;
         list_append(&s->out, &o->node);
         if (o->n_fds < n_fds)
                 session_end(s, &s->sessions->stats.ended_bad_frame,
@@ -493,6 +502,12 @@ static void defer(struct session *s, const struct wire_hdr *hdr, size_t bytes, i
         memcpy(d->hdr, hdr, bytes);
         for (unsigned i = 0; i < ARRAY_SIZE(d->fds); i++)
                 d->fds[i] = i < n_fds ? TAKE_FD(fds[i]) : -1;
+        d->n_fds = n_fds;
+        d->bytes = bytes;
+        /* One for each session, so that the connections' limit bounds these; a request that finds
+         * no room is refused once it is begun. */
+        quota_charge_anyway(&s->client.holds, QUOTA_DEFERRED_FDS, n_fds);
+        quota_charge_anyway(&s->client.holds, QUOTA_REQUEST_BYTES, sizeof(*d) + bytes);
         s->deferred = d;
         sessions_defer(s->sessions, s);
 }
@@ -501,6 +516,7 @@ void session_begin_deferred(struct session *s)
 {
         struct deferred *d = TAKE_PTR(s->deferred);
 
+        uncharge_deferred(s, d);
         s->client.readable_ns = d->readable_ns;
         request_dispatch(&s->client, d->hdr, d->fds);
         s->client.readable_ns = 0;

@@ -32,6 +32,7 @@ struct sessions_stats {
         uint64_t counted, uncounted; /* that look keys up by themselves, as of the last count */
         uint64_t disposing;          /* descriptors that clients sent, not closed yet */
         uint64_t replies_held;       /* with descriptors, until there was room for these */
+        uint64_t unsent_fds;         /* now: descriptors of replies that the socket did not take */
         uint64_t deferred;           /* now: costly requests that wait for their user's turn */
 };
 

@@ -364,6 +364,7 @@ const char *quota_thing_name(enum quota_thing what)
                 [QUOTA_REQUESTS] = "requests in flight",
                 [QUOTA_REQUEST_BYTES] = "bytes of memory for requests",
                 [QUOTA_UNREAD_FDS] = "descriptors in unread replies",
+                [QUOTA_DEFERRED_FDS] = "descriptors of deferred requests",
         };
 
         return names[what];

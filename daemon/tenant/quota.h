@@ -48,6 +48,7 @@ enum quota_thing {
         QUOTA_REQUESTS,         /* not answered yet */
         QUOTA_REQUEST_BYTES,    /* memory kept for requests, unsent replies and open chains */
         QUOTA_UNREAD_FDS,       /* in replies that the peer has not been seen to have read */
+        QUOTA_DEFERRED_FDS,     /* of requests that wait for their user's turn */
         QUOTA_THINGS,
 };
 

@@ -51,6 +51,7 @@ struct traffic {
 
 /* The memory that its clients have registered. */
 struct registered {
+        uint64_t opening; /* REGISTERs under way, of each of which a descriptor is open */
         uint64_t regions, ring_bytes; /* with the I/O rings */
         uint64_t refused;             /* regions that the rings do not register, or not all of */
 };

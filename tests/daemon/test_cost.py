@@ -3,6 +3,7 @@
 another one gets something. Who acts as several users needs root."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -180,6 +181,37 @@ def test_R10_one_user_does_not_lend_all_that_may_be_lent(make_daemon):
         third.close()
     close_all(clients)
     wait_until(lambda: resource(daemon, "registered_bytes") == 0, "regions end with their sessions")
+    os.close(fd)
+
+
+def test_R10_descriptors_of_deferred_requests_are_charged(make_daemon):
+    """The report comes before most of the requests that take turns: it finds these waiting, each with its descriptor."""
+    daemon = make_daemon().start()
+    monitor, fd = daemon.client(name="monitor"), sealed_memfd(MIB)
+    clients = [daemon.client() for _ in range(20)]
+    with stopped(daemon):
+        tag = monitor.submit(Op.REPORT, struct.pack("<II", kvwire.Report.STATS, 0))
+        tags = [c.submit(Op.REGISTER, struct.pack("<QQ", 0, MIB), fds=[fd]) for c in clients]
+    reply = monitor.wait(tag)
+    with open(reply.fds[0], "rb") as f:
+        stats = json.loads(os.pread(f.fileno(), reply.value64, 0))
+    waiting = stats["kvcache_deferred_requests"]
+    assert 0 < waiting <= len(clients)
+    assert stats["kvcache_resource_used"]["deferred_fds"] == stats["kvcache_resource_largest_user"]["deferred_fds"] == waiting
+    assert stats["kvcache_client_descriptors"]["deferred_request"] == waiting
+    assert stats["kvcache_resource_used"]["request_bytes"] >= waiting * (kvwire.HEADER.size + 16)
+    assert stats["kvcache_open_descriptors"] == 0 or stats["kvcache_open_descriptors"] > 2 * waiting
+    assert all(c.wait(t).value == 1 for c, t in zip(clients, tags))
+    assert resource(daemon, "deferred_fds") == resource(daemon, "request_bytes") == 0
+    # With the session that has one it is given back, too.
+    with stopped(daemon):
+        for c in clients:
+            c.submit(Op.REGISTER, struct.pack("<QQ", 0, MIB), fds=[fd])
+            c.close()
+    wait_until(lambda: daemon.metric('kvcache_client_descriptors{of="connection"}') == 2, "they are gone")
+    wait_until(lambda: daemon.metric('kvcache_client_descriptors{of="closing"}') == 0, "the descriptors are closed")
+    assert resource(daemon, "deferred_fds") == resource(daemon, "request_bytes") == 0
+    monitor.close()
     os.close(fd)
 
 
