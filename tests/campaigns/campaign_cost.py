@@ -3,9 +3,17 @@
 or are killed. What the daemon spends (memory, descriptors, CPU time) is bounded by what it says that it has charged; no user
 is over its limit; another user is served meanwhile; and all comes back.
 
-A run is one operation by one crowd of sessions. The limits are small, so that a crowd comes to them. The daemon's own
-account is its metrics (kvcache_resource_*); memory is what it has of its own (RssAnon: pool, staging areas and lent memory are not
-in it), and descriptors are those in /proc/PID/fd.
+A run is one operation by one crowd of sessions. The limits are small, so that a crowd comes to them. The daemon's account is
+its metrics, all of one REPORT, which its loop makes at once:
+
+    descriptors  kvcache_open_descriptors is how many the kernel counts, kvcache_client_descriptors what each is for. What is
+                 left are the daemon's own, whose number does not change; amid the flood its threads may have IN_THREADS
+                 more. Each kind is covered by what is charged for it. Several times in a run the crowd is paused, and
+                 then no descriptor may be left that is not explained: one that leaks in a run is found.
+    memory       what the heap has allocated (tests/lib/heap-count.c): amid the flood at most what is charged for it; after
+                 the run all but HEAP_KEPT is freed, what is kept for the next ones (SLOTS_KEPT, STRETCHES_KEPT) apart. And what the daemon has of its own (RssAnon), with what the allocator
+                 adds.
+    keys, and all other resources: no user is over its limit.
 """
 
 import contextlib
@@ -13,7 +21,9 @@ import fcntl
 import json
 import os
 import random
+import re
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -31,10 +41,25 @@ CROWD = 24
 VOLUME = 200          # messages of each session, if it can send as many
 SETTINGS = {"limits.keys": 8192, "limits.request_memory": "8MiB", "limits.requests": 2048, "limits.unread_fds": 256,
             "limits.staging_bytes": "64MiB", "limits.registered": "64MiB", "limits.connections": 256}
-# What may be spent for what is charged, and beyond it. The allocator rounds up and keeps some.
+# RssAnon, for what is charged and beyond it: the allocator rounds up and keeps some.
 A_CONNECTION = 24 << 10
 FACTOR, SLACK = 1.5, 4 << 20
-FDS_SLACK = 24
+HEAP_COUNT = harness.BUILD / "tests" / "campaigns" / "heap-count.so"
+# Of the heap, bytes: for each connection, region and descriptor being closed; of a chunk that is not written yet, which has a
+# slot of 4 KiB or more; and for what no client causes.
+HEAP_OF = {"connections": 8 << 10, "regions": 1 << 10, "descriptors_closing": 512, "pool_unwritten_bytes": 1 / 4}
+HEAP_FACTOR, HEAP_SLACK, HEAP_KEPT = 1.125, 256 << 10, 4 << 10
+# Pool and store keep 8 bytes for each slot, and which sizes slots have follows from what is put or read.
+SLOTS_KEPT = ((32 << 20) + (128 << 20)) // 4096 * 8
+# A tenant keeps 16 stretches of chains for the next ones.
+STRETCHES_KEPT = 16 * (20 << 10)
+MOVES_CHUNKS = ("PUT", "GET", "PREFETCH")
+# Descriptors that other threads may have open amid the flood and no metric has: the memfd with which region_open() asks which
+# device memfds lie on, of one REGISTER at a time; and a file of the store that its thread creates and the loop has not
+# entered yet, of one segment at a time. The loop has none itself while it makes a report.
+IN_THREADS = 2
+# What request_bytes may be over the limit of a user, for each session: a reply that the socket did not take, or a deferred request.
+ANYWAY = 65536
 CPU_A_REQUEST, CPU_A_KEY, CPU_SLACK = 2e-3, 50e-6, 1.0
 IDLE_SHARE = 0.2      # of a CPU, by sessions that nothing happens to
 
@@ -183,6 +208,52 @@ OPERATIONS = {
 ENDINGS = ("read", "close", "shut down", "kill")
 
 
+class Account:
+    """What one REPORT says. Two are equal if the same is held."""
+
+    def __init__(self, stats, pid, heap):
+        self.heap = heap  # 0: not counted
+        self.used = dict(stats["kvcache_resource_used"], descriptors_closing=stats["kvcache_descriptors_closing"],
+                         pool_unwritten_bytes=stats["kvcache_pool_unwritten_bytes"])
+        self.largest_user, self.user_limit = stats["kvcache_resource_largest_user"], stats["kvcache_resource_user_limit"]
+        self.requests = sum(stats["kvcache_requests_total"].values())
+        self.results = sum(stats["kvcache_key_results_total"].values())
+        self.fds = stats["kvcache_client_descriptors"]
+        self.shared = {name: stats[f"kvcache_{name}"] for name in ("store_segments", "lookup_index_tables", "lookup_index_building")}
+        open_fds = stats["kvcache_open_descriptors"]
+        # Where the kernel does not tell the daemon: as good if nothing happens meanwhile.
+        self.counted_by_loop = open_fds > 0
+        open_fds = open_fds or len(os.listdir(f"/proc/{pid}/fd"))
+        self.others = open_fds - sum(self.fds.values()) - sum(self.shared.values())
+
+    def __eq__(self, other):
+        return (self.used, self.fds, self.others) == (other.used, other.fds, other.others)
+
+    def __str__(self):
+        return f"charged {self.used}, for clients {self.fds}, shared {self.shared}, others {self.others:.0f}, heap {self.heap}"
+
+    def heap_allowed(self):
+        return self.used["request_bytes"] * HEAP_FACTOR + sum(self.used[name] * n for name, n in HEAP_OF.items())
+
+    def differences(self, before):
+        def of(a):
+            return {**a.used, **{f"fds of {k}": n for k, n in a.fds.items()}, "other fds": a.others, "bytes of the heap": a.heap}
+        was = of(before)
+        return ", ".join(f"{what} {n:.0f}, not {was[what]:.0f}" for what, n in of(self).items() if n != was[what])
+
+    def check_charges(self, what):
+        """Descriptors against what is charged for them, and users against their limits."""
+        used, fds = self.used, self.fds
+        exact = {"connection": "connections", "staging": "stagings", "deferred_request": "deferred_fds", "closing": "descriptors_closing"}
+        bounded = {"registration": "regions", "unsent_reply": "unread_fds"}
+        if any(fds[kind] != used[name] for kind, name in exact.items()) or \
+                any(fds[kind] > used[name] for kind, name in bounded.items()):
+            raise Finding("wrong", f"{what}: what is open is not what is charged: {self}")
+        for name, limit in self.user_limit.items():
+            if isinstance(limit, (int, float)) and self.largest_user[name] > limit + ANYWAY * CROWD * (name == "request_bytes"):
+                raise Finding("wrong", f"{what}: a user has {self.largest_user[name]:.0f} {name} of {limit:.0f}")
+
+
 class Campaign(campaign_clientkill.Campaign):
     LIFE = len(OPERATIONS) * 4
 
@@ -190,9 +261,11 @@ class Campaign(campaign_clientkill.Campaign):
         self.facts, self.number, self.monitor, self.children, self.memory = facts, 0, None, {}, None
         settings = {"memory.pool": "32MiB", "store.limit": "128MiB", "log.level": "error", "listen.mode": "0666",
                     "limits.handshake": "10min", **SETTINGS}
+        # A sanitizer has an allocator of its own.
+        env = {"LD_PRELOAD": str(HEAP_COUNT)} if HEAP_COUNT.exists() and slow() == 1 else {}
         # The allocator gives back at once what is freed, as far as it can: what is counted is what the daemon keeps.
         self.daemon = harness.Daemon(directory, campaign_clientkill.LEG, settings=known(settings),
-                                     env={"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "16384",
+                                     env={**env, "MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "16384",
                                           "ASAN_OPTIONS": "exitcode=99:detect_leaks=1:quarantine_size_mb=1:"
                                                           "thread_local_quarantine_size_kb=64"})
         self.daemon.start()
@@ -206,7 +279,7 @@ class Campaign(campaign_clientkill.Campaign):
         fcntl.fcntl(self.memory_fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)
         self.empties = {}
         self.checks = False
-        for name in "STAT", "PUT written", "REPORT":  # what is allocated once is there now
+        for name in "STAT", "PUT written", "REPORT", "chains":  # what is allocated once, and spares, are there now
             self.run_one(name, "read", random.Random(0))
         self.checks = True
         self.quiet()
@@ -223,67 +296,71 @@ class Campaign(campaign_clientkill.Campaign):
         with open(f"/proc/{self.daemon.pid}/status") as f:
             return int(dict(line.split(":", 1) for line in f)["RssAnon"].split()[0]) << 10
 
-    def charged(self):
-        stats = json.loads(self.ask(kvwire.Report.STATS))
-        of = {}
-        for what in ("used", "largest_user", "user_limit", "limit"):
-            of[what] = stats.get(f"kvcache_resource_{what}", {})
-        of["used"] = dict(of["used"], descriptors_closing=stats.get("kvcache_descriptors_closing", 0))
-        self.requests = sum(stats["kvcache_requests_total"].values())
-        self.results = sum(stats["kvcache_key_results_total"].values())
-        return of
+    def account(self):
+        try:
+            reply = self.monitor.call(Op.REPORT, struct.pack("<II", kvwire.Report.STATS, 0), n_fds=1)
+        except kvwire.ReplyTimeout as e:
+            raise Finding("hung", f"the monitor: {e}") from None
+        with open(reply.fds[0], "rb") as f:
+            text = os.pread(f.fileno(), reply.value64, 0)
+            name = os.readlink(f"/proc/self/fd/{f.fileno()}")
+        return Account(json.loads(text), self.daemon.pid, int(re.search(r":kvcache-report(?::(\d+))?", name)[1] or 0))
 
-    def used(self, account, name):
-        return account["used"].get(name, 0)
+    def wait_for_account(self, condition, wrong, timeout=20):
+        """The first account that fulfils it: what changes by itself does so until then."""
+        until = time.monotonic() + timeout * slow()
+        while not condition(account := self.account()):
+            if time.monotonic() > until:
+                raise Finding("lost", wrong(account))
+            time.sleep(0.005)
+        return account
 
     def quiet(self):
-        """What there is without the crowd, as soon as nothing changes any more."""
-        last = None
+        """The account without the crowd, as soon as nothing changes any more."""
+        last = self.account()
         for _ in range(400):
-            now = (self.charged()["used"], self.daemon._fd_count())
+            time.sleep(0.02)
+            now = self.account()
             if now == last:
                 return now
             last = now
-            time.sleep(0.02)
         raise Finding("hung", f"it never becomes quiet: {last}")
 
-    def check(self, what, memory_before, fds_before, charged_before):
-        """Is what is spent covered by what is charged? The charges are read before and after what they are compared with, and
-        the larger counts. What is on its way between these comes and goes, so that only what stays is a finding."""
+    def check(self, what, before):
+        """Amid the flood: is what is spent covered by what is charged? `before`: (account, memory)."""
         if not self.checks:
             return
-        for tries in reversed(range(20)):
-            try:
-                return self.check_once(what, memory_before, fds_before, charged_before)
-            except Finding:
-                if tries == 0:
-                    raise
-            time.sleep(0.05)
-
-    def check_once(self, what, memory_before, fds_before, charged_before):
-        first, memory, fds, second = self.charged(), self.own_memory(), self.daemon._fd_count(), self.charged()
+        account, memory = before
+        first, spent, second = self.account(), self.own_memory() - memory, self.account()
 
         def most(name):
-            return max(self.used(first, name), self.used(second, name)) - charged_before.get(name, 0)
-        more = memory - memory_before
+            return max(first.used[name], second.used[name]) - account.used[name]
         allowed = (most("request_bytes") * FACTOR + most("connections") * A_CONNECTION + SLACK) * (3 if slow() > 1 else 1)
-        self.facts.add("most_kib_spent", more >> 10)
+        self.facts.add("most_kib_spent", spent >> 10)
         self.facts.add("most_kib_charged", int(most("request_bytes")) >> 10)
-        if more > allowed:
-            raise Finding("wrong", f"{what}: {more >> 10} KiB of memory more than before, {int(most('request_bytes')) >> 10} KiB "
+        if spent > allowed:
+            raise Finding("wrong", f"{what}: {spent >> 10} KiB of memory more than before, {int(most('request_bytes')) >> 10} KiB "
                           f"are charged, and {most('connections'):.0f} connections")
-        more = fds - fds_before
-        # A connection has its socket, and the descriptor of one request that waits for its user's turn.
-        allowed = 2 * most("connections") + most("unread_fds") + most("stagings") + most("regions") + \
-            most("descriptors_closing") + FDS_SLACK
-        self.facts.add("most_fds_spent", more)
-        if more > allowed:
-            raise Finding("wrong", f"{what}: {more} descriptors more than before, {allowed:.0f} are charged")
-        for account in first, second:
-            for name, limit in account["user_limit"].items():
-                if isinstance(limit, (int, float)) and account["largest_user"][name] > limit * 1.25 + 65536 * (
-                        name == "request_bytes") * CROWD:
-                    raise Finding("wrong", f"{what}: a user has {account['largest_user'][name]:.0f} {name} of {limit:.0f}")
+        for now in first, second:
+            allocated, allowed = now.heap - account.heap, now.heap_allowed() - account.heap_allowed() + HEAP_SLACK
+            self.facts.add("most_percent_of_heap_allowed", 100 * allocated / allowed)
+            if allocated > allowed:
+                raise Finding("wrong", f"{what}: {allocated >> 10} KiB of the heap more than before, {int(allowed) >> 10} KiB are "
+                              f"allowed: {now}")
+            if now.counted_by_loop:
+                self.facts.add("most_fds_in_threads", now.others - account.others)
+                if now.others - account.others > IN_THREADS:
+                    raise Finding("wrong", f"{what}: {now.others - account.others:.0f} descriptors more than before that no client "
+                                  f"is charged for: {now}")
+            now.check_charges(what)
+
+    def check_paused(self, what, before):
+        """The crowd is paused, in whatever state it is: each descriptor is accounted for."""
+        if self.checks:
+            account = before[0]
+            self.wait_for_account(lambda now: now.others == account.others,
+                                  lambda now: f"{what}: {now.others - account.others:.0f} descriptors are not accounted for: {now}")
+            self.facts.add("exact_counts")
 
     # --- the crowd ---
 
@@ -356,7 +433,7 @@ class Campaign(campaign_clientkill.Campaign):
                     continue
                 if source[2] >= VOLUME:
                     sources.remove(source)
-            if time.monotonic() - checked > 0.2:
+            if time.monotonic() - checked > 0.2:  # it is paused meanwhile
                 checks()
                 checked = time.monotonic()
             if not sent and sources:
@@ -412,28 +489,32 @@ class Campaign(campaign_clientkill.Campaign):
             c.close() if isinstance(c, socket.socket) else c[0].close()
         self.empties.clear()
 
+    def state(self):
+        """Before a crowd comes: (account, memory)."""
+        return self.quiet(), self.own_memory()
+
     def run_one(self, name, ending, rng):
         what = f"{name}, then {ending}"
-        before, fds_before = self.quiet()
-        memory_before = self.own_memory()
+        before = self.state()
         cpu_before = self.daemon.cpu_seconds()
-        self.charged()
-        requests, results = self.requests, self.results
+
+        def checks():
+            self.check(what, before)
+            self.check_paused(what, before)
         crowd = self.gather(name)
         try:
-            self.pump(name, crowd, rng, lambda: self.check(what, memory_before, fds_before, before))
+            self.pump(name, crowd, rng, checks)
             self.another_is_served(what)
-            self.check(what, memory_before, fds_before, before)
-            self.charged()
-            spent = self.daemon.cpu_seconds() - cpu_before
-            allowed = ((self.requests - requests) * CPU_A_REQUEST + (self.results - results) * CPU_A_KEY + CPU_SLACK) * slow()
-            if spent > allowed:
-                raise Finding("wrong", f"{what}: {spent:.1f} s of CPU for {self.requests - requests} requests and "
-                              f"{self.results - results} keys")
+            checks()
+            now = self.account()
+            spent, requests = self.daemon.cpu_seconds() - cpu_before, now.requests - before[0].requests
+            results = now.results - before[0].results
+            if spent > (requests * CPU_A_REQUEST + results * CPU_A_KEY + CPU_SLACK) * slow():
+                raise Finding("wrong", f"{what}: {spent:.1f} s of CPU for {requests} requests and {results} keys")
             self.idle(what)
         finally:
             self.end_crowd(crowd, ending)
-        return before, fds_before
+        return before
 
     def idle(self, what):
         """Sessions that are not read cost no time."""
@@ -449,27 +530,23 @@ class Campaign(campaign_clientkill.Campaign):
         name = names[self.number % len(names)]
         ending = ENDINGS[(self.number + self.number // len(names)) % len(ENDINGS)]
         self.facts.add(ending)
-        if ending == "kill":
-            before, fds_before = self.run_killed(name, rng)
-        else:
-            before, fds_before = self.run_one(name, ending, rng)
-        what = f"{name}, then {ending}"
-        try:
-            harness.wait_until(lambda: self.quiet()[0] == before, lambda: f"{before} again; it is {self.quiet()[0]}", 20)
-            harness.wait_until(lambda: self.daemon._fd_count() <= fds_before + 2,
-                               lambda: f"{fds_before} descriptors again; they are {self.daemon._fd_count()}", 20)
-        except AssertionError as e:
-            raise Finding("lost", f"{what}: {e}") from None
-        if self.own_memory() - self.memory_before > (3 * SLACK) * (3 if slow() > 1 else 1):
-            raise Finding("lost", f"{what}: {(self.own_memory() - self.memory_before) >> 10} KiB of memory do not come back")
+        before = self.run_killed(name, rng) if ending == "kill" else self.run_one(name, ending, rng)
+        self.check_is_back(f"{name}, then {ending}", *before)
         if name.startswith("EVICT"):
             self.fill()
         return 1
 
+    def check_is_back(self, what, account, memory):
+        kept = HEAP_KEPT + SLOTS_KEPT * what.startswith(MOVES_CHUNKS) + STRETCHES_KEPT * what.startswith("chains")
+        now = self.wait_for_account(lambda now: now == account and now.heap - account.heap <= kept,
+                                    lambda now: f"{what}: it is not as before: {now.differences(account)}")
+        self.facts.add("most_heap_kept_for_next" if kept > HEAP_KEPT else "most_heap_kept", now.heap - account.heap)
+        if self.own_memory() - self.memory_before > (3 * SLACK) * (3 if slow() > 1 else 1):
+            raise Finding("lost", f"{what}: {(self.own_memory() - self.memory_before) >> 10} KiB of memory do not come back")
+
     def run_killed(self, name, rng):
         """The crowd is a process of its own, which is killed."""
-        before, fds_before = self.quiet()
-        memory_before = self.own_memory()
+        what, before = f"{name}, then kill", self.state()
         pid = os.fork()
         if pid == 0:
             try:
@@ -482,13 +559,17 @@ class Campaign(campaign_clientkill.Campaign):
         try:
             until = time.monotonic() + rng.uniform(0.3, 1.5) * slow()
             while time.monotonic() < until:
-                self.check(f"{name}, then kill", memory_before, fds_before, before)
+                self.check(what, before)
+                os.kill(pid, signal.SIGSTOP)
+                os.waitpid(pid, os.WUNTRACED)
+                self.check_paused(what, before)
+                os.kill(pid, signal.SIGCONT)
                 time.sleep(0.05)
-            self.another_is_served(f"{name}, then kill")
+            self.another_is_served(what)
         finally:
-            os.kill(pid, 9)
+            os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        return before, fds_before
+        return before
 
     def end(self):
         os.close(self.memory_fd)
