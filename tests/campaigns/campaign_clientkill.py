@@ -249,7 +249,7 @@ class Campaign:
         self.bystander = self.fork(lambda: stand_by(self.daemon), forever=True)
         self.wait_for(self.bystander)
         self.monitor = self.daemon.client(name="monitor", timeout=PATIENCE * slow())
-        self.before = self.holdings()
+        self.before = self.at_rest(2)
 
     def give_cpu(self):
         """Before all others, if it may be had: what is measured is the daemon, not how a machine with fewer cores than
@@ -308,10 +308,17 @@ class Campaign:
         except kvwire.WireError as e:
             raise Finding("wrong", f"the monitor: {e}: the daemon's status is {self.daemon.process.poll()}") from None
 
+    def at_rest(self, connections):
+        """holdings() with so many connections, once nothing that earlier ones held is being closed any more."""
+        def rests():
+            fds = json.loads(self.ask(kvwire.Report.STATS))["kvcache_client_descriptors"]
+            return fds["connection"] == connections and not fds["closing"]
+        harness.wait_until(rests, f"{connections} connections, and nothing that is being closed", PATIENCE)
+        return self.holdings()
+
     def is_back(self):
-        """All that was held beyond `before` is given back. A descriptor that was being closed when that was read may be, too."""
-        now = self.holdings()
-        return all(now[what] <= n for what, n in self.before.items())
+        """What was held before is held again, no more and no less."""
+        return self.holdings() == self.before
 
     def holdings(self):
         held = json.loads(self.ask(kvwire.Report.STATUS))["sessions"]

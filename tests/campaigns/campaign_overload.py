@@ -42,8 +42,7 @@ class Campaign(campaign_clientkill.Campaign):
         self.monitor = self.daemon.client(name="monitor", timeout=120 * slow())
         with self.daemon.client() as c:
             c.namespace("n")
-        harness.wait_until(lambda: self.holdings()["connections"] == 1, "the first clients have closed", 20)
-        self.before = self.holdings()
+        self.before = self.at_rest(1)
         self.idle_kib = self.most_kib = self.memory_kib()
         self.seed = seed
         for i in range(CLIENTS):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """slow: clients that never read, trickle, or say nothing at all, on the socket and over HTTP. A good client's p99 is at
-most ALLOWED times what it is without them, they hold bounded memory, and all is back when they have closed.
+most ALLOWED times what it is without them, they hold bounded memory, and all is back when they are gone.
 
 A run is a slow client; they come in crowds. The good client's wait is the daemon's own measure, with one operation
 while they are there and another, of the same cost, while they are not, so that its histograms keep the two apart.
@@ -123,8 +123,7 @@ class Campaign(campaign_clientkill.Campaign):
         self.done = 0
         with_reports = [never_reads_descriptors(self.daemon, random)]  # sizes of the daemon's own buffers are there now
         with_reports.pop().close()
-        harness.wait_until(lambda: self.holdings()["connections"] == 2, "a first slow client has closed", 20)
-        self.before = self.holdings()
+        self.before = self.at_rest(2)
 
     def memory_kib(self):
         """Of its own: what it shares with clients, pool and staging areas, is not counted."""
