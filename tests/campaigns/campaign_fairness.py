@@ -187,10 +187,17 @@ class Campaign:
         if self.daemon is None:
             self.start()
         op = OPERATIONS[self.number % len(OPERATIONS)]
-        if op in cold.OPERATIONS:
-            if late := self.measure_cold(op):
-                raise Finding("hung", late)
-            return 1
+        self.measure_cold(op) if op in cold.OPERATIONS else self.measure(op)
+        return 1
+
+    def judge(self, op, took, bound, finding):
+        """Its share of the bound is a fact of its own: how near each operation comes."""
+        self.facts.add(f"most_percent_of_bound_{op.replace(' ', '_')}", 100 * took / bound)
+        if took > bound:
+            raise Finding("hung", finding)
+
+    def measure(self, op):
+        """Hits and puts of the other user beside a flood of it."""
         before = self.puts
         alone, beside, amid = self.hits(4 * SECONDS), [], []
         quiet = self.spawn(self.busy)
@@ -216,11 +223,8 @@ class Campaign:
         self.facts.add("most_p99_idle_ms", idle * 1e3)
         self.facts.add(f"most_p99_{op}_ms", p * 1e3)
         most = TIMES * idle + NOISE * slow()
-        self.facts.add("most_percent_of_bound", 100 * p / most)
-        if p > most:
-            raise Finding("hung", f"beside sixteen sessions of another user with {op} a hit takes {p * 1e3:.1f} ms (p99), "
-                          f"{p99(alone) * 1e3:.1f} ms alone, {p99(beside) * 1e3:.1f} ms beside processes that never connect")
-        return 1
+        self.judge(op, p, most, f"beside sixteen sessions of another user with {op} a hit takes {p * 1e3:.1f} ms (p99), "
+                   f"{p99(alone) * 1e3:.1f} ms alone, {p99(beside) * 1e3:.1f} ms beside processes that never connect")
 
     # --- reads from disk ---
 
@@ -250,7 +254,7 @@ class Campaign:
         return json.loads(self.monitor.report(kvwire.Report.STATS))["kvcache_store_read_bytes_total"]
 
     def measure_cold(self, op):
-        """Beside a flood of reads from disk: "", or what the other user has to say."""
+        """Gets from disk and prefetches of the other user beside a flood of reads from disk."""
         if self.cold_daemon is None:
             self.start_cold()
         alone = statistics.median(self.cold_other.gets(cold.AT_ONCE))
@@ -273,11 +277,10 @@ class Campaign:
         self.facts.add(f"most_{op}_ms", took * 1e3)
         self.facts.add(f"most_{op}_windows", took * rate / cold.WINDOW)
         if op in cold.LEAVE_ROOM and taken < cold.AT_ONCE:
-            return f"beside {op} of another user {cold.AT_ONCE - taken} of {cold.AT_ONCE} prefetches are refused"
-        if took > bound:
-            return (f"beside sixteen sessions of another user with {op} a get from disk takes {took * 1e3:.0f} ms, {alone * 1e3:.1f} ms "
-                    f"alone; the device reads {rate / 2**20:.0f} MiB a second, so that {bound * 1e3:.0f} ms are its share")
-        return ""
+            raise Finding("hung", f"beside {op} of another user {cold.AT_ONCE - taken} of {cold.AT_ONCE} prefetches are refused")
+        self.judge(op, took, bound, f"beside sixteen sessions of another user with {op} a get from disk takes {took * 1e3:.0f} ms, "
+                   f"{alone * 1e3:.1f} ms alone; the device reads {rate / 2**20:.0f} MiB a second, so that {bound * 1e3:.0f} ms are "
+                   f"its share")
 
     def end_processes(self):
         self.signal_all(self.pids, signal.SIGKILL)
