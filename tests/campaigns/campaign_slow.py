@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """slow: clients that never read, trickle, or say nothing at all, on the socket and over HTTP. A good client's p99 is at
-most ALLOWED times what it is without them, they hold bounded memory, and all is back when they are gone.
+most ALLOWED times what it is without them, they hold bounded memory, and all is back when they have closed.
 
 A run is a slow client; they come in crowds. The good client's wait is the daemon's own measure, with one operation
 while they are there and another, of the same cost, while they are not, so that its histograms keep the two apart.

@@ -208,7 +208,7 @@ def test_R10_descriptors_of_deferred_requests_are_charged(make_daemon):
         for c in clients:
             c.submit(Op.REGISTER, struct.pack("<QQ", 0, MIB), fds=[fd])
             c.close()
-    wait_until(lambda: daemon.metric('kvcache_client_descriptors{of="connection"}') == 2, "they are gone")
+    wait_until(lambda: daemon.metric('kvcache_client_descriptors{of="connection"}') == 2, "they have closed")
     wait_until(lambda: daemon.metric('kvcache_client_descriptors{of="closing"}') == 0, "the descriptors are closed")
     assert resource(daemon, "deferred_fds") == resource(daemon, "request_bytes") == 0
     monitor.close()

@@ -2,7 +2,7 @@
 /* How many bytes of a process's heap are allocated, by LD_PRELOAD, for the campaign that compares
  * them with what the daemon reports as charged. The number is in the name of each memfd that the
  * process makes, behind a colon, so that it belongs to the same moment as the report in it;
- * whoever has the descriptor finds it in /proc/self/fd. glibc's allocator does the work; an
+ * a program that has the descriptor finds it in /proc/self/fd. glibc's allocator does the work; an
  * allocation counts with all that its caller may use of it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
