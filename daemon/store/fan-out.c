@@ -11,7 +11,7 @@
  *
  * An open of a name that is being removed waits for the answer to the removal.
  *
- * Failures: a volume that is left aside is waited for no longer; what that makes of the answer is a
+ * Failures: a volume that is bypassed is waited for no longer; what that makes of the answer is a
  * matter of what was asked: a purge holds if every volume that is up has it on stable storage, and
  * a volume that cannot write it is bypassed if there is another; a namespace fails with the first
  * volume that is up and fails. Without memory the answer comes within the call. */
@@ -269,7 +269,7 @@ static void fan_out_part(struct fan_out *x, unsigned volume, int result)
                 x->result = result;
 }
 
-/* Nobody waits for this volume any more. */
+/* No request waits for this volume any more. */
 void fan_out_forget_volume(struct store *s, unsigned volume)
 {
         list_for_each_safe (&s->fan_outs, n) {
@@ -402,7 +402,7 @@ static void remove_done(struct store_purge *req)
         part_done(container_of(req, struct part, purge), req->result);
 }
 
-/* A purge of what is empty, of which the list is told as well. */
+/* A purge of what is empty, which the list records as well. */
 void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
 {
         struct set_namespace *ns = set_namespaces_by_id(s, req->id);

@@ -99,9 +99,9 @@ void health_on_full(void *userdata, struct volume *v, bool full)
                 health_tell(p, full ? STORE_VOLUME_IS_FULL : STORE_VOLUME_HAS_ROOM, "");
 }
 
-/* --- a start without a volume --- */
+/* --- startup without a volume --- */
 
-/* A volume of several that fails so is left aside; anything else is a mistake to be reported. */
+/* A volume of several that fails so is bypassed; anything else is a mistake to be reported. */
 bool health_may_start_without(const struct store *s, int r)
 {
         return s->n_volumes > 1 && r != -EINVAL && r != -EBUSY && r != -EPROTO && r != -EUCLEAN &&
@@ -191,7 +191,7 @@ void store_tick(struct store *s)
                 if (!p->volume || p->hung || kio_oldest(s->io, i + 1) < hang_ns)
                         continue;
                 if (p->calling) {
-                        /* The call stays; who waits for it does not. */
+                        /* The call stays; its waiter is answered. */
                         if (p->state == STORE_VOLUME_RESUMING) {
                                 store_error(reason, 0, "%s: its device does not answer", p->name);
                                 health_set_state(p, STORE_VOLUME_BYPASSED, reason);
@@ -295,7 +295,7 @@ void store_suspend(struct store *s, struct store_device *req)
         }
 }
 
-/* On the volume's blocking-call thread: nobody else knows p->next. */
+/* On the volume's blocking-call thread: no other thread uses p->next. */
 static int run_resume(struct kio_request *req)
 {
         struct member *p = container_of(req, struct member, call);

@@ -4,7 +4,7 @@
  * Each volume keeps a list of its own on disk. At startup they are put together here (learn); a
  * volume that lacks some is given a copy of the whole (snapshot) before it is used. A namespace
  * that is opened gets its id here and is then made on the volumes by fan-out.c, which also has it
- * removed from them. What a namespace holds is summed up when somebody asks.
+ * removed from them. What a namespace holds is summed up on request.
  *
  * Ids ascend. Once the last has been given, those of removed namespaces are given again: each
  * volume makes a namespace at its present sequence, so what it held under that id before stays

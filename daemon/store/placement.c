@@ -2,7 +2,7 @@
 /* Which volume a chunk is on: where a put goes, and where it is looked for.
  *
  * A chunk's placement is drawn from its key, in proportion to what each volume may hold, and stays
- * the same from start to start. It lies elsewhere when its placement was left aside as it was put;
+ * the same over restarts. It lies elsewhere when its placement was offline as it was put;
  * each volume counts such chunks, so a look-up that fails at its placement asks the others only
  * while they have some. With one volume nothing is drawn.
  *
@@ -11,7 +11,7 @@
  *
  * Failures: a put that fails on one volume, for whatever reason of the device, is tried on each
  * other that is up, while its bytes are still pinned; only when none is left does it fail. A chunk
- * on a volume that is aside is a miss, and a drop of what may lie there is noted as missed. */
+ * on a volume that is offline is a miss, and a drop of what may lie there is noted as missed. */
 #include <errno.h>
 #include <string.h>
 
@@ -137,7 +137,7 @@ static int put_to(struct store *s, struct store_put *req, unsigned volume, unsig
         return r;
 }
 
-/* To its placement, or elsewhere if that is aside, was tried, or cannot take it. */
+/* To its placement, or elsewhere if that is offline, was tried, or cannot take it. */
 static int put_somewhere(struct store *s, struct store_put *req, uint64_t hash)
 {
         unsigned placement = placement_of_hash(s, hash), volume = placement;
@@ -229,7 +229,7 @@ bool store_is_reading(const struct store *s, struct store_ref ref)
                volume_is_reading(s->volumes[volume].volume, ref);
 }
 
-/* May a volume that is aside bring it back? Then that volume misses the drop. */
+/* May a volume that is offline bring it back? Then that volume misses the drop. */
 static void drop_on_absent(struct store *s, uint32_t namespace_id, const struct key *key,
                            uint64_t hash)
 {
@@ -247,7 +247,7 @@ static void drop_on_absent(struct store *s, uint32_t namespace_id, const struct 
                                  outsiders); /* volumes that are not configured now may have it */
 }
 
-/* Is it on a volume that is aside, and not lost with all that lies there? */
+/* Is it on a volume that is offline, and not lost with all that lies there? */
 static bool is_on_absent(const struct store *s, uint32_t namespace_id, const struct key *key,
                          uint64_t hash)
 {

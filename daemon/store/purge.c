@@ -18,7 +18,7 @@ static void on_step(struct kio_request *req)
         struct store *s = container_of(req, struct store, sweep_io);
 
         s->sweeping = false;
-        if (s->stopping) { /* then nobody calls for an iteration */
+        if (s->stopping) { /* then no caller requests an iteration */
                 store_sweep(s);
                 store_nudge(s);
         }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Syncs and settled drops: what is asked of all volumes, and is the same for all who ask. One pass
- * at a time of each kind: whoever comes while one runs waits for the next, since what it is about
- * may not be in this one. So one who waits costs nothing beyond its request.
+ * at a time of each kind: a request that comes while one runs waits for the next, since what it is
+ * about may not be in this one. So a waiter costs nothing beyond its request.
  *
  * A pass is a part for each volume that is up. A drop that some volume misses is settled once that
  * is noted on the others (membership-record.c). Answers are given in an iteration.
  *
  * Loop thread. A part is its volume's until it completes; a volume is not up again before.
  *
- * Failures: a volume that is left aside is waited for no longer. A sync holds if all volumes kept
+ * Failures: a volume that is bypassed is waited for no longer. A sync holds if all volumes kept
  * it. Drops hold if all tombstones were written, or the volumes that lack them are to be emptied;
- * in a store of one volume there is nobody to note that. */
+ * in a store of one volume there is no other to record that. */
 #include <errno.h>
 
 #include "store/internal.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Room for a chunk: a free slot, a new segment, or somebody's who must leave.
+/* Room for a chunk: a free slot, a new segment, or the slot of an evicted chunk.
  *
  * In this order: a free slot of the class, in a segment that it has or that is free; a segment that
  * is made but not prewritten yet; a new one, if the limit allows (the put waits for it); the

@@ -10,7 +10,7 @@
  *
  * What was read into memory that a client shares (foreign) proves nothing against the chunk if it
  * does not match, as the client may have written there too; nor does memory that is not there
- * against the device. The caller is told, and nothing is dropped or counted (rule R2). */
+ * against the device. The caller gets the error, and nothing is dropped or counted (rule R2). */
 #include <assert.h>
 #include <errno.h>
 
@@ -108,7 +108,7 @@ int volume_get(struct volume *v, struct store_get *req)
         if (i == INDEX_NONE || v->stopping || v->bypassed || sweep_is_dead(v, i))
                 return STORE_MISS;
         c = volume_chunk_at(v, i);
-        /* More than 2,000 reads of one chunk at once is nobody's need. */
+        /* More than 2,000 reads of one chunk at once is never needed. */
         if (c->flags & CHUNK_PENDING || c->pins == CHUNK_PINS_MAX)
                 return STORE_MISS;
         req->length = c->length;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Key to location, in memory: one array of chunk records, and a hash table of chains through them.
  *
- * A record is a number below the bound given at the start; the same number names the chunk in the
+ * A record is a number below the bound given at startup; the same number names the chunk in the
  * eviction order, in the table's pages and as the owner of its slot. The sequence of the put is its
- * chunk's own: a number kept for too long is recognized by it. Memory is reserved at the start and
+ * chunk's own: a number kept for too long is recognized by it. Memory is reserved at startup and
  * touched as records are used: 76 bytes a chunk, and a bucket of 4 bytes for each.
  *
  * What follows from something else is not kept: the hash from the key; the tenant from the slab,

@@ -34,7 +34,7 @@ int volume_check_namespaces(const struct volume *v, const struct volume_join *jo
         return 0;
 }
 
-/* What is found is gone; the caller writes the namespaces. */
+/* What is found is dropped; the caller writes the namespaces. */
 static void forget_all(struct volume *v)
 {
         for (uint32_t i = 0; i < index_high(v->index); i++)
@@ -105,7 +105,7 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
                 r = namespaces_write_now(v->namespaces);
         if (r == 0)
                 return 0;
-        v->open = false; /* what could not be written keeps nobody from closing it */
+        v->open = false; /* what could not be written does not prevent closing it */
         return store_error(ret_error, r, "%s: cannot write the namespaces: %s", v->path,
                            strerror(-r));
 }

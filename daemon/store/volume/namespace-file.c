@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two files that hold the namespaces: what is in them, reading them at a start, and writing
+/* The two files that hold the namespaces: what is in them, reading them at startup, and writing
  * both at once while there is no I/O to wait for. namespace.c keeps the list and writes its
  * changes.
  *
- * Runs on the loop thread, and on the path's blocking-call thread while it is being opened, joined
- * or suspended. Each file is a header and the records, under one CRC; the newer whole one is read.
- * Both hold the same at rest, so damage to one loses nothing. The newer one is synced before the
- * other is written: a process that was killed between write and sync leaves it in the page cache
- * alone.
+ * Runs on the loop thread, and on the volume's blocking-call thread while it is being opened,
+ * joined or suspended. Each file is a header and the records, under one CRC; the newer whole one is
+ * read. Both hold the same at rest, so damage to one loses nothing. The newer one is synced before
+ * the other is written: a process that was killed between write and sync leaves it in the page
+ * cache alone.
  *
  * Failures: a file that cannot be read, or is not whole, is written anew from the other, now or, if
  * that fails, later; with neither whole the list is empty, and the caller learns of it. */

@@ -2,7 +2,7 @@
 /* A chunk on its way in: slot, payload write, table entry, and if asked for a sync.
  *
  * From volume_put() on the chunk has its record: in the eviction order, in the index for a second
- * put to find, and pinned. Nobody finds it to read before its entry is on disk. Puts that need a
+ * put to find, and pinned. No get finds it before its entry is on disk. Puts that need a
  * file that is being made wait, in order of their tenant, with everything but a slot. Payloads are
  * written in parallel; their entries go to the ring, which writes all that queued up while its last
  * write flew.

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading back what lies on one volume, so that what a disk has lost is found before somebody asks
+/* Reading back what lies on one volume, so that what a disk has lost is found before a client asks
  * for it.
  *
  * Two kinds of people want it: the background pass, which goes through all chunks every so often at
- * a bounded rate, and whoever verifies a stretch on request. One reader serves them in turn, those
- * who ask first. Runs on the loop thread; reads and checksums are the workers', of the background
- * class. Owns one buffer and its one request.
+ * a bounded rate, and stretches that a client verifies on request. One reader serves them in turn,
+ * those who ask first. Runs on the loop thread; reads and checksums are the workers', of the
+ * background class. Owns one buffer and its one request.
  *
  * The way goes by segment and slot, hence by offset. A *window* is as many neighbouring chunks as
- * fit into the buffer: they are pinned, read with one read, checked by one call, let go. A pass
+ * fit into the buffer: they are pinned, read with one read, checked by one call, released. A pass
  * meets every chunk that lives through it, since a chunk never changes its slot. What does not
  * match is read once more, alone, as is a chunk that is longer than the buffer: piece by piece,
  * with a running checksum. If it does not match again, or cannot be read twice, it is dropped, with
@@ -47,7 +47,7 @@ enum {
 };
 
 #define SECOND_NS UINT64_C(1000000000)
-static const uint64_t first_pass_ns = 3600 * SECOND_NS; /* after the start, at most */
+static const uint64_t first_pass_ns = 3600 * SECOND_NS; /* after startup, at most */
 static const uint64_t rest_ns = SECOND_NS;              /* between two passes, at least */
 static const uint64_t hold_ns = SECOND_NS / 100;        /* others wait: look again after */
 static const uint64_t patience_ns = SECOND_NS;          /* so long, then one read goes */
@@ -202,7 +202,7 @@ static struct store_verified *found(struct scrub *s)
         return s->job ? &s->job->found : NULL;
 }
 
-/* The item is through: let go of, and out of the window. `error`: 0, -EBADMSG for a checksum, what
+/* The item is done: released, and out of the window. `error`: 0, -EBADMSG for a checksum, what
  * the device said. */
 static void settle(struct scrub *s, unsigned n, int error)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The numbers of a volume, as seen from outside: what it has counted, and what is filled in when
- * somebody asks. A volume's next volume takes the counts of the last one over. Loop thread. */
+ * requested. A volume's next volume takes the counts of the last one over. Loop thread. */
 #include "checked.h"
 #include "store/volume/internal.h"
 #include "store/volume/scrub.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of a start share: what is known so far, and the functions between them. Only they
- * include this; recovery.c says how a start goes. */
+/* What the files of recovery share: what is known so far, and the functions between them. Only they
+ * include this; recovery.c says how it goes. */
 #pragma once
 
 #include <pthread.h>
@@ -167,7 +167,7 @@ void recovery_plan_fini(struct plan *plan);
 /* --- scan.c --- */
 
 /* All that the ring says of the segments there are, into index and table; and `newest`,
- * `sequences`, `scans` and both highest. Forgets what an earlier look has found. */
+ * `sequences`, `scans` and both highest. Forgets what an earlier scan has found. */
 int recovery_scan(struct recovery *rec);
 void recovery_scan_fini(struct recovery *rec);
 

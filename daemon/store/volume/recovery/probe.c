@@ -129,14 +129,14 @@ struct probe {
 struct estimate {
         uint64_t sequence; /* the highest seen; 0: none */
         uint32_t page;
-        bool damaged;          /* something could not be read, or is not whole */
-        struct probe *glances; /* by block */
+        bool damaged;         /* something could not be read, or is not whole */
+        struct probe *probes; /* by block */
 };
 
 /* A block is read once, however often it is asked for. */
 static struct probe probe_at(struct recovery *rec, struct estimate *estimate, uint32_t number)
 {
-        struct probe *g = &estimate->glances[number];
+        struct probe *g = &estimate->probes[number];
         struct block *b = &rec->block;
 
         if (g->taken)
@@ -188,9 +188,9 @@ static void glance_behind(struct recovery *rec, struct estimate *estimate, uint3
 uint32_t recovery_estimate_newest(struct recovery *rec, bool *ret_sure)
 {
         uint32_t low = 0, high = count_blocks(rec);
-        _cleanup_(freep) struct probe *glances = calloc(high, sizeof(*glances));
-        struct estimate estimate = { .glances = glances };
-        uint64_t first = glances ? probe_at(rec, &estimate, 0).first : 0;
+        _cleanup_(freep) struct probe *probes = calloc(high, sizeof(*probes));
+        struct estimate estimate = { .probes = probes };
+        uint64_t first = probes ? probe_at(rec, &estimate, 0).first : 0;
 
         if (first == 0)
                 return UINT32_MAX;

@@ -319,7 +319,7 @@ int recovery_run(struct volume *v, char ret_error[static STORE_ERROR_BYTES])
         recovery_close_ring(&rec);
         recovery_scan_fini(&rec);
 #ifdef __GLIBC__
-        malloc_trim(0); /* what a start has needed is needed no more */
+        malloc_trim(0); /* what recovery needed is free */
 #endif
         v->stats.recover_ms = (clock_mono_ns() - begun) / 1000000;
         return r;

@@ -140,7 +140,7 @@ static int index_entry(struct recovery *rec, const struct disk_entry *e, uint64_
         return 0;
 }
 
-/* It is another tenant's, of one that lost its name, or nobody's. */
+/* It is another tenant's, of one that lost its name, or unused. */
 static bool is_dead(const struct recovery *rec, const struct disk_entry *e)
 {
         const struct namespaces *names = rec->v->namespaces;
@@ -181,7 +181,7 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e, uint64_t
                 return 0;
         }
         if (slot && *slot == hash)
-                return 0; /* the key has been heard of; most likely this is the entry's copy */
+                return 0; /* the key has been seen; most likely this is the entry's copy */
         if (!slot || *slot != 0)
                 return dead_keys_add(&rec->dead_keys, hash);
         *slot = hash;
@@ -197,7 +197,7 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e, uint64_t
 
 /* --- pages --- */
 
-/* What the look comes to in memory is anywhere, so it is asked for ahead, a step a page: the page
+/* What the scan touches in memory is anywhere, so it is asked for ahead, a step a page: the page
  * itself, what its entries say of slots and keys, where the index has these, and what is there. */
 
 static const uint64_t *slot_of(const struct recovery *rec, const struct disk_entry *e)
@@ -213,8 +213,8 @@ static const uint64_t *slot_of(const struct recovery *rec, const struct disk_ent
                        : NULL;
 }
 
-/* Step 0: slots and keys that are gone. Steps 1 and 2: index_warm()'s 0 and 1, where the slot
- * is nobody's yet. */
+/* Step 0: slots and dead keys. Steps 1 and 2: index_warm()'s 0 and 1, where the slot
+ * is unused yet. */
 static void warm_entries(const struct recovery *rec, uint32_t at, unsigned step)
 {
         const struct disk_page *page = &rec->block.pages[at];
@@ -264,7 +264,7 @@ static bool note_page(struct recovery *rec, uint32_t page)
         return false;
 }
 
-/* Every slot there is has been heard of: what is older can put nothing into the index. But pages
+/* Every slot there is has been seen: what is older can put nothing into the index. But pages
  * that a crash left must be found, or they would pass for whole at the next start; and somebody may
  * want to know of all damage, or of all namespaces. */
 static bool is_all_seen(const struct recovery *rec)

@@ -46,7 +46,7 @@ static int open_segment(struct recovery *rec, uint32_t number)
                 seg->fd = -1;
                 return unlinkat(v->dir->fd, name, 0) < 0 ? -errno : 0;
         }
-        /* A power loss while it was made. What lies behind the last whole page is nobody's, but it
+        /* A power loss while it was made. What lies behind the last whole page is unused, but it
          * would take its room from the limit, now or when the file system gives it a block. */
         if ((uint64_t)st.st_size != seg->bytes && !v->params.as_is &&
             ftruncate(seg->fd, (off_t)seg->bytes) < 0)

@@ -44,7 +44,7 @@ static void *reader_run(void *userdata)
         return NULL;
 }
 
-/* Checks the first block that nobody has begun with. False: there is none. Gives the lock up
+/* Checks the first block that no thread has begun with. False: there is none. Gives the lock up
  * meanwhile. */
 static bool check_next(struct recovery *rec)
 {
@@ -137,7 +137,7 @@ static uint32_t worth_populating(const struct recovery *rec, uint32_t records)
         return MIN(records + rec->likely / 4, rec->likely);
 }
 
-/* The kernel takes a third of a start to clear what index and eviction order are about to fill. */
+/* The kernel takes a third of recovery to clear what index and eviction order are about to fill. */
 static void *populator_run(void *userdata)
 {
         struct recovery *rec = userdata;
