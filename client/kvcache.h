@@ -433,7 +433,7 @@ struct kvcache_completion {
 
 /* Sends it, or queues it when the daemon has enough in flight. -ENOBUFS: data does not fit staging
  * now; -E2BIG: it never does, or a key has more pieces than a message holds; -EINVAL; -ENOTCONN:
- * the daemon is away and reconnecting failed; -EOPNOTSUPP: the daemon is too old for this. */
+ * there is no daemon and reconnecting failed; -EOPNOTSUPP: the daemon is too old for this. */
 int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request);
 /* An epoll descriptor over socket and deadlines: readable when kvcache_reap() has something to do.
  * Borrowed; stays the same across reconnects. */

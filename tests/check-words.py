@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One thing has one name, and it is the field's: words that a reader would not grep for stand nowhere in the tree.
 
-    check-words.py [--count] [--clean] [--self-test] [ROOT] [PATH...]
+    check-words.py [--count] [--self-test] [ROOT] [PATH...]
 
-Prints FILE:LINE: WORD -> what to say: LINE. --count: numbers by folder instead. PATH: only what lies there. --clean: only
-the paths of CLEAN, which the meson test checks. A word that is meant in its plain English sense is allowed below, by the phrase that it stands in.
+Prints FILE:LINE: WORD -> what to say: LINE. --count: numbers by folder instead. PATH: only what lies there. A word
+that is meant in its plain English sense is allowed below, by the phrase that it stands in.
 """
 
 import collections
@@ -48,13 +48,6 @@ WORDS = [
     (r"\bSTATS_[A-Z]\w*|\bstruct stats\b|\bdispatch_(?!env\b)\w+|\bopening_(namespace|lookup|staging)\b|\bkio_path\b|\bpath_is_up\b|\bstore_path_\w+|\bSTORE_PATH_\w+", "the new name", None),
     (r"\bpaths? (that )?(is|are|was|were) (bypassed|suspended|resumed|up|offline|hung|used)\b|\bpaths? of the store\b|\bstore paths?\b(?! is %)|\bseveral paths\b|\b(a|the|each|its|no|other) paths?'s?\b", "volume", r"path of (the|a) (file|socket)|\$STATE_DIRECTORY"),
 ]
-# Paths without such a word. This list only grows.
-CLEAN = [
-    "README.md", "SECURITY.md", "client/TUTORIAL.md", "client/bench/", "client/common/", "client/ctl/", "conf/", "daemon/README.md",
-    "daemon/base/", "daemon/config/", "daemon/evict/", "daemon/io/", "daemon/kvcache-daemon.8", "daemon/lookup/", "daemon/main.c",
-    "daemon/notify", "daemon/report/", "daemon/server", "daemon/session/", "daemon/slab/", "daemon/tenant/census", "daemon/tenant/ids",
-    "proto/", "systemd/", "tests/",
-]
 SKIP = re.compile(r"^(LICENSE$|tests/golden/|tests/fuzz/corpus/|\.git|tests/check-words\.py$)")
 RULES = [(re.compile(a), b, c and re.compile(c)) for a, b, c in WORDS]
 
@@ -92,10 +85,9 @@ def main():
     if "--self-test" in arguments:
         return self_test()
     count = "--count" in arguments
-    clean = "--clean" in arguments
-    arguments = [a for a in arguments if a not in ("--count", "--clean")]
+    arguments = [a for a in arguments if a != "--count"]
     root = pathlib.Path(arguments[0] if arguments else ".")
-    only = arguments[1:] + (CLEAN if clean else [])
+    only = arguments[1:]
     found = subprocess.run(["git", "-C", root, "ls-files"], capture_output=True, text=True)
     if found.returncode != 0:
         print("not a checkout: nothing to check")

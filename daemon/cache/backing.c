@@ -108,7 +108,7 @@ int backing_populate_huge(const struct backing *b, uint64_t offset, uint64_t byt
                 if (r == 0)
                         *ret_huge += BACKING_HUGE_PAGE;
                 else if (r == -EINVAL)
-                        break; /* not this kernel, or it is told not to */
+                        break; /* this kernel cannot, or is configured not to */
         }
         return backing_populate(b, offset, bytes);
 }

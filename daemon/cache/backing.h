@@ -2,9 +2,9 @@
 /* Where the pool's bytes are: one small module, so that another backing can take its place.
  *
  * A memfd, mapped read-write once by this process and then sealed SHRINK|GROW|FUTURE_WRITE|SEAL:
- * nobody, a successor of this daemon included, can map it writable, punch it or resize it again.
- * Without FUTURE_WRITE a client could punch a hole under a registered buffer and read zeros as
- * success. Clients get a descriptor that was opened read-only. */
+ * no process, a successor of this daemon included, can map it writable, punch it or resize it
+ * again. Without FUTURE_WRITE a client could punch a hole under a registered buffer and read zeros
+ * as success. Clients get a descriptor that was opened read-only. */
 #pragma once
 
 #include <stdint.h>

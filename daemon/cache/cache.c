@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two tiers as one. Runs on the loop thread; owns who waits for what, and the writes behind
+/* The two tiers as one. Runs on the loop thread; owns the waiters, and the writes behind
  * accepted puts.
  *
  * Put: find the key in either tier (first put wins) -> a slot of the pool -> a worker copies and
@@ -10,8 +10,8 @@
  * arrived.
  *
  * Failures: a copy that faults stores nothing. What stands at a device that hangs is given up by
- * those who wait, but keeps its place in the pool. A write that fails leaves an accepted chunk in
- * the pool only, and takes one that nobody was told of out again. A read that fails is a miss for
+ * the waiters, but keeps its place in the pool. A write that fails leaves an accepted chunk in
+ * the pool only, and removes one that was not answered yet. A read that fails is a miss for
  * all who waited. */
 #include "cache/internal.h"
 
@@ -161,7 +161,7 @@ void cache_try_in_turn(struct cache *c, struct list_node *puts)
 
         while ((n = list_pop(puts))) {
                 struct cache_request *req = container_of(n, struct cache_request, node);
-                /* What is completed may be gone. */
+                /* A request that has completed may be freed. */
                 uint32_t namespace_id = req->namespace_id;
                 struct key key = req->key;
                 uint64_t hash = req->hash;
@@ -180,7 +180,7 @@ void cache_try_in_turn(struct cache *c, struct list_node *puts)
         }
 }
 
-/* It is filled with nothing. While a chunk is, nobody waits for its write yet. */
+/* Its fill failed. No request waits for the write of a chunk that is still being filled. */
 static void settle_failed_fill(struct cache *c, struct pool_chunk *pc)
 {
         struct list_node gets = LIST_INIT(gets), puts = LIST_INIT(puts);
@@ -203,7 +203,7 @@ static void settle_one(struct cache *c, struct cache_request *req, uint32_t chun
         if (req->kind == KIND_GET)
                 cache_get_found(c, req, chunk);
         else if (status == CACHE_OK && pool_is_dropped(c->params.pool, chunk))
-                cache_finish(c, req, CACHE_EXISTS); /* the first was there, and is gone */
+                cache_finish(c, req, CACHE_EXISTS); /* the first was there, and has been dropped */
         else if (status == CACHE_OK)
                 cache_put_present(c, req, chunk);
         else

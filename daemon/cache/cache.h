@@ -134,7 +134,7 @@ void cache_get(struct cache *c, struct cache_request *req);
  * memory, or its bytes are still to come; nothing is counted. */
 uint32_t cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
                             uint64_t hash, struct cache_place *ret_place);
-/* From disk to the pool, for a get of this user that will come; nobody is told of the end.
+/* From disk to the pool, for a get of this user that will come; no request waits for it.
  * CACHE_OK: it is there or on its way; CACHE_MISS; CACHE_BUSY: there is no room without waiting, or
  * a quarter of the pool, 128 MiB or 1,024 chunks are on their way like this, and the user has its
  * share of them; CACHE_TOO_LARGE; CACHE_CANCELLED. `ret_place` as of cache_find(). */
@@ -200,7 +200,7 @@ bool cache_sweep(struct cache *c);
 /* A namespace was made whose number another one had: nothing of that is found any more. */
 void cache_forget_namespace(struct cache *c, uint32_t namespace_id);
 
-/* A pin or a lease has ended: whoever waits for room may have it now. Cheap; acts in
+/* A pin or a lease has ended: a waiter for room may have it now. Cheap; acts in
  * cache_iterate().
  */
 void cache_kick(struct cache *c);

@@ -10,8 +10,8 @@
  * and then looks for the chunk anew.
  *
  * Neither tells its own client anything before the device has answered, however long it takes:
- * until then the memory is not the client's (rule R17). Others that wait for the put are told that
- * it failed once the device hangs.
+ * until then the memory is not the client's (rule R17). Others that wait for the put are answered
+ * that it failed once the device hangs.
  *
  * Failures: a client that writes there meanwhile makes the checksum wrong. Of a put that shows when
  * the chunk is read, and is a miss. Of a get it is no evidence against the chunk: that is read
@@ -39,7 +39,7 @@ struct direct {
         struct store_write queued;
         struct list_node node;    /* in the cache's bucket */
         struct list_node waiters; /* puts of the same key */
-        bool abandoned;           /* its device hangs: nobody joins it, and it is not counted */
+        bool abandoned;           /* its device hangs: no put joins it, and it is not counted */
 };
 
 static bool may_be_direct(const struct cache_request *req)
@@ -110,7 +110,7 @@ bool cache_join_direct_put(struct cache *c, struct cache_request *req)
         return true;
 }
 
-/* Nobody finds it any more. */
+/* It can no longer be found. */
 static void put_leave(struct direct *d, struct list_node *ret_waiters)
 {
         list_unlink(&d->node);
@@ -148,7 +148,7 @@ static void on_written(struct store_put *put)
         put_end(container_of(put, struct direct, put), put->result);
 }
 
-/* The device hangs: others that wait are told that the write failed. Its own client is not, as the
+/* The device hangs: other waiters are answered that the write failed. Its own client is not, as the
  * device has the memory. */
 static void on_put_abandoned(struct store_put *put)
 {

@@ -104,7 +104,7 @@ static void on_read(struct store_get *store)
         fill_end(container_of(store, struct fill, store), store->result);
 }
 
-/* The device hangs: a miss for all who wait. The slot stays its until on_read(). */
+/* The device hangs: a miss for all waiters. The slot stays its until on_read(). */
 static void on_read_abandoned(struct store_get *store)
 {
         struct fill *f = container_of(store, struct fill, store);
@@ -193,7 +193,7 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
         return CACHE_OK;
 }
 
-/* Somebody asks for what may have been prefetched. */
+/* A request asks for what may have been prefetched. */
 static void note_asked(struct cache *c, struct pool_chunk *pc)
 {
         c->stats.prefetch_hits += pc->flags & POOL_PREFETCHED ? 1 : 0;

@@ -74,7 +74,7 @@ struct cache {
         uint64_t in_store_bytes, n_in_store;
         struct path_reads reads[STORE_MAX_VOLUMES];
         struct list_node dropping; /* writes whose chunk was evicted meanwhile, in that order */
-        struct list_node settling; /* who waits for those, in order */
+        struct list_node settling; /* waiters for those, in order */
         struct list_node direct_puts[256]; /* from clients' memory, by their key's hash */
         uint64_t n_direct_puts;
         uint64_t evictions; /* of chunks being written, so far */
@@ -107,13 +107,13 @@ struct write {
         struct store_put store;
         struct store_write queued;
         struct cache *cache;
-        struct cache_request *req; /* who is still to be answered; NULL: nobody */
+        struct cache_request *req; /* still to be answered; NULL: none */
         uint32_t chunk;
         uint64_t slot_bytes;
         bool told;     /* a put was answered "accepted": it stays in the pool if its write fails */
         uint64_t drop; /* evicted while it was being written: the number of that eviction; 0: it was
                           was not */
-        bool abandoned; /* its device hangs: nobody waits for it, and it is not counted */
+        bool abandoned; /* its device hangs: no request waits for it, and it is not counted */
         struct list_node dropping;
 };
 

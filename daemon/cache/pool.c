@@ -5,8 +5,8 @@
  * number is its slot's owner and its item in the policy. Records are as many as 4 KiB slots fit;
  * their array is touched only as it fills.
  *
- * Acquire: a free slot of the class; else the class's coldest chunk that nobody pins leaves; else,
- * and when another class has a slab that nobody touched for longer than that, a whole slab changes
+ * Acquire: a free slot of the class; else the class's coldest unpinned chunk leaves; else,
+ * and when another class has a slab that was not touched for longer than that, a whole slab changes
  * its class. Failure: POOL_FULL, and the caller waits or says "busy".
  *
  * A purge takes effect at once: it has a number, and a chunk knows the number of the last purge
@@ -63,7 +63,7 @@ struct pool {
         uint32_t n_passed,
                 passed[MAX_PASSED + 1]; /* pinned ones that a search for a victim came by */
         struct pool_stats stats;
-        const struct pool_watch *watch; /* NULL: nobody wants to know */
+        const struct pool_watch *watch; /* NULL: none */
 
         struct list_node purges; /* struct pool_purge, in order */
         /* Of these, the last of each namespace, by its id. */
@@ -323,7 +323,7 @@ static bool may_evict(void *userdata, uint32_t chunk)
         return false;
 }
 
-/* The coldest of the class that nobody pins. What is leased grows cold like everything else: where
+/* The coldest unpinned chunk of the class. What is leased grows cold like everything else: where
  * there is much of it, it is made young again, in the same order, so that the next search does not
  * find it in its way. */
 static uint32_t find_victim(struct pool *p, unsigned class)
@@ -341,7 +341,7 @@ static uint32_t find_victim(struct pool *p, unsigned class)
         return EVICT_NONE;
 }
 
-/* The last pin is gone and it is dropped, or it is evicted: slot and record are free. */
+/* It is dropped and its last pin has ended, or it is evicted: slot and record are free. */
 static void chunk_free(struct pool *p, uint32_t chunk)
 {
         struct pool_chunk *c = &p->chunks[chunk];
@@ -371,7 +371,7 @@ static void chunk_evict(struct pool *p, uint32_t chunk)
         chunk_free(p, chunk);
 }
 
-/* When was this slab last touched? UINT64_MAX if somebody pins a chunk in it: it can't move. */
+/* When was this slab last touched? UINT64_MAX if a chunk in it is pinned: it cannot move. */
 static uint64_t slab_touched(const struct pool *p, uint32_t slab)
 {
         uint64_t last = 0;
@@ -494,7 +494,8 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
         }
         if (!acquire_slot(p, (unsigned)class, &slot))
                 return POOL_FULL;
-        /* Who has a slot has a record, and there are as many of these as 4 KiB slots: one is free.
+        /* Each slot in use has a record, and there are as many of these as 4 KiB slots: one is
+         * free.
          */
         if (p->free_chunk != POOL_NONE) {
                 chunk = p->free_chunk;

@@ -3,9 +3,9 @@
  * equal slots, and a table of the chunks that lie in it.
  *
  * A chunk is a number with a generation. It is FILLING from pool_acquire() until pool_commit(),
- * then it is resident and may be evicted whenever nobody pins it. A pin keeps the bytes where they
- * are; a lease is a pin too. pool_drop() makes a chunk unfindable at once and frees its slot with
- * the last pin. Loop thread. */
+ * then it is resident and may be evicted whenever it is not pinned. A pin keeps the bytes where
+ * they are; a lease is a pin too. pool_drop() makes a chunk unfindable at once and frees its slot
+ * with the last pin. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -25,7 +25,7 @@ enum pool_flag {
         POOL_WRITING = 1 << 3,    /* a write to the store is under way or waits */
         POOL_DROPPED = 1 << 4,    /* out of the table; lives as long as its pins. What was purged
                                      gets this later: pool_is_dropped() */
-        POOL_PREFETCHED = 1 << 5, /* the cache's: nobody has asked for the bytes yet */
+        POOL_PREFETCHED = 1 << 5, /* the cache's: no request has asked for the bytes yet */
 };
 
 struct pool_chunk {
@@ -42,7 +42,7 @@ struct pool_chunk {
         uint32_t flags;
         uint64_t born;            /* the number of the last purge before it */
         uint64_t tag;             /* the cache's own: where the store has it */
-        struct list_node waiters; /* the cache's: who waits for the fill, or for the write */
+        struct list_node waiters; /* the cache's: waiters for the fill, or for the write */
 };
 
 struct pool;
@@ -117,11 +117,11 @@ struct pool_watch {
         void (*changed)(void *userdata, uint32_t chunk, bool is_there);
         void *userdata;
 };
-/* `watch` is kept, not copied; NULL: nobody. */
+/* `watch` is kept, not copied; NULL: none. */
 void pool_set_watch(struct pool *p, const struct pool_watch *watch);
 /* The resident chunks among `looks` numbers from *chunk on, those that a purge has still to drop
  * among them; what becomes resident, or leaves, with
- * a number below it has to be heard of by the watch. False: there are no more. */
+ * a number below it has to be reported to the watch. False: there are no more. */
 bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                void *userdata);

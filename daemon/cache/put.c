@@ -75,11 +75,11 @@ static void write_done(struct write *w, int result)
         struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
         struct cache_request *req = TAKE_PTR(w->req);
         bool written = result == 0 || result == STORE_NOT_DURABLE;
-        bool gone = pool_is_dropped(c->params.pool, w->chunk);
+        bool dropped = pool_is_dropped(c->params.pool, w->chunk);
         enum cache_status status;
 
         if (w->abandoned) { /* all is said */
-                if (written && (w->drop || gone))
+                if (written && (w->drop || dropped))
                         write_dropped(w);
                 write_end(w);
                 return;
@@ -91,17 +91,17 @@ static void write_done(struct write *w, int result)
         pc->tag = pack_ref(written && !w->drop ? w->store.ref : STORE_REF_NONE);
         if (written)
                 pc->flags |= POOL_STORED;
-        else if (!gone && w->told)
+        else if (!dropped && w->told)
                 c->stats.pool_only++;
         c->retry_now = true;
 
         /* What was purged or evicted while it was written was written and then purged, as far as
          * anyone can tell. */
-        status = gone && !written ? CACHE_OK : cache_status_of_put(result);
+        status = dropped && !written ? CACHE_OK : cache_status_of_put(result);
 
-        if (!written && !gone && !w->told)
+        if (!written && !dropped && !w->told)
                 pool_drop(c->params.pool, w->chunk);
-        cache_settle_waiters(c, w->chunk, WAITING_WRITE, written || gone ? CACHE_OK : status);
+        cache_settle_waiters(c, w->chunk, WAITING_WRITE, written || dropped ? CACHE_OK : status);
         if (req) {
                 if (status == CACHE_OK || status == CACHE_NOT_DURABLE)
                         cache_finish_with(c, req, status, w->chunk);
@@ -118,7 +118,7 @@ static void on_stored(struct store_put *store)
         write_done(w, store->result);
 }
 
-/* The device hangs: whoever waits is told that the write failed, and room is made for others; but
+/* The device hangs: waiters are answered that the write failed, and room is made for others; but
  * the bytes stay until it is over. */
 static void on_write_abandoned(struct store_put *store)
 {
@@ -126,7 +126,7 @@ static void on_write_abandoned(struct store_put *store)
         struct cache *c = w->cache;
         struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
         struct cache_request *req = TAKE_PTR(w->req);
-        bool gone = pool_is_dropped(c->params.pool, w->chunk);
+        bool dropped = pool_is_dropped(c->params.pool, w->chunk);
 
         w->abandoned = true;
         c->stats.unwritten_bytes -= w->slot_bytes;
@@ -138,12 +138,12 @@ static void on_write_abandoned(struct store_put *store)
                 c->lost_eviction = true;
         list_unlink(&w->dropping);
         cache_pass_evictions(c);
-        if (!gone && w->told)
+        if (!dropped && w->told)
                 c->stats.pool_only++;
-        else if (!gone)
+        else if (!dropped)
                 pool_drop(c->params.pool, w->chunk);
-        cache_settle_waiters(c, w->chunk, WAITING_WRITE, gone ? CACHE_OK : CACHE_FAILED);
-        if (req && gone)
+        cache_settle_waiters(c, w->chunk, WAITING_WRITE, dropped ? CACHE_OK : CACHE_FAILED);
+        if (req && dropped)
                 cache_finish_with(c, req, CACHE_OK, w->chunk);
         else if (req)
                 cache_finish(c, req, CACHE_FAILED);

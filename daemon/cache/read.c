@@ -33,7 +33,7 @@ static bool window_is_open(const struct cache *c, unsigned volume)
 
         return p->n_in_store < WINDOW_MIN_READS ||
                (p->n_in_store < WINDOW_MAX_READS && p->in_store_bytes < WINDOW_BYTES) ||
-               !store_path_is_up(c->params.store, volume);
+               !store_volume_is_up(c->params.store, volume);
 }
 
 static bool has_waiting(const struct user_reads *reads)
@@ -52,7 +52,7 @@ int cache_read_begin(struct cache *c, struct store_read *r, uint32_t uid, struct
                 return -ENOMEM;
         list_init(&r->node);
         r->bytes = bytes;
-        r->path = (uint8_t)store_path_of(ref);
+        r->path = (uint8_t)store_volume_of(ref);
         r->order = (uint8_t)order;
         r->in_store = false;
         r->user->reads[r->path].bytes += bytes;

@@ -11,7 +11,7 @@ enum {
          * small ones. But one that has found none for so long, since what it needs is leased, does
          * not hold up who comes behind it any more. */
         PATIENCE_MS = 100,
-        LOOKS = 1024, /* of an iteration, at those who wait, and at those whose time may be over */
+        LOOKS = 1024, /* of an iteration, at waiters, and at those whose deadline may have passed */
 };
 #define PATIENCE_NS (PATIENCE_MS * UINT64_C(1000000))
 #define TICK_NS     (UINT64_C(1) << 21) /* a wait ends so much late at most */
@@ -19,8 +19,8 @@ enum {
 /* --- the ends of waits ---
  *
  * A client chooses the end of each wait, so what an end costs must not grow with the number of
- * those that wait. They are in buckets by the tick that follows their end; the buckets are gone
- * through in a circle, and who is found there a round too early stays. */
+ * those that wait. They are in buckets by the tick that follows their end; the buckets are
+ * visited in a circle, and a wait that is found a round too early stays. */
 
 /* The next time that the bucket of this tick is looked at. */
 static uint64_t tick_of_visit(const struct cache *c, uint64_t tick)

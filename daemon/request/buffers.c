@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A registration's life: REGISTER charges for it and has it checked and mapped by a blocking-call
  * thread -> it has its number, the reply goes out, and the rings register it behind that ->
- * UNREGISTER or the client's end makes it unusable -> with its last use the rings let go of it ->
+ * UNREGISTER or the client's end makes it unusable -> with its last use the rings unregister it ->
  * it is unmapped, by a blocking-call thread -> uncharged, freed, and the reply to UNREGISTER goes
  * out. */
 #include "request/buffers.h"
@@ -229,7 +229,7 @@ static void on_opened(struct kio_request *req)
         if (d->registers)
                 kio_region_register(client->tenant->service->io, &d->io);
         request_ok_value(request, d->place + 1, d->bytes);
-        if (client->gone)
+        if (client->ended)
                 buffers_end(client);
 }
 

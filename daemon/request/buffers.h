@@ -4,8 +4,8 @@
  *
  * A region is mapped and then registered with the rings, piece by piece; it can be used as soon as
  * it is mapped. Whoever names it keeps it by buffers_use(). Unregistered, it may not be named any
- * more; it is let go of when nobody uses it. What takes time runs on a blocking-call thread. Loop
- * thread. */
+ * more; it is released when no request uses it. What takes time runs on a blocking-call thread.
+ * Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,7 +18,7 @@
 /* Takes the descriptor and sets *fd to -1, or refuses and leaves it. */
 void buffer_open(struct request req, const struct wire_register *msg, int *fd);
 void buffer_unregister(struct request req, const struct wire_unregister *msg);
-/* All of them, since the client is gone. Each counts as a message in flight until it is let go of.
+/* All of them, since the client has ended. Each counts as a message in flight until it is released.
  */
 void buffers_end(struct client *client);
 

@@ -12,7 +12,7 @@
 
 void client_abandon(struct client *client)
 {
-        client->gone = client->abandoned = true;
+        client->ended = client->abandoned = true;
         chain_close(client);
         batches_cancel(client);
         while (!list_empty(&client->lookups))

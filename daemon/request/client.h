@@ -41,7 +41,7 @@ struct client {
         uint64_t readable_ns;      /* when the message that is dispatched could be read; 0: now */
         uid_t uid;
         bool admin;
-        bool gone; /* nothing is sent any more, nothing is leased any more */
+        bool ended; /* nothing is sent any more, nothing is leased any more */
 
         struct lease_holder leases;
         struct staging staging;

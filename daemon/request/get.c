@@ -61,8 +61,8 @@ static void get_done(struct cache_request *req)
                 if (status == WIRE_OK)
                         client->tenant->traffic.get_bytes_into += req->copied;
         } else if (status == WIRE_OK) {
-                status = client->gone ? WIRE_SHUTDOWN
-                                      : get_mapped(client, batch_entry(b, i), req->chunk, result);
+                status = client->ended ? WIRE_SHUTDOWN
+                                       : get_mapped(client, batch_entry(b, i), req->chunk, result);
         }
         if (req->chunk != POOL_NONE)
                 cache_unpin(client->tenant->cache, req->chunk);
@@ -109,7 +109,7 @@ void request_get(struct batch *b, uint32_t i)
         batch_request_init(b, i, &entry->key, get_done);
         req->range_offset = entry->range_offset;
         req->range_length = entry->range_length;
-        req->unwanted = &b->request.client->gone;
+        req->unwanted = &b->request.client->ended;
         req->may_be_direct = into && entry->range_offset == 0 && entry->range_length == 0;
         cache_get(b->request.client->tenant->cache, req);
 }

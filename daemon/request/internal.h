@@ -71,7 +71,7 @@ enum wire_status batch_new(struct request req, const struct wire_batch *msg, str
 /* Slots for the keys of a batch that turns out to need them. False: there is no memory. */
 bool batch_add_slots(struct batch *b);
 void batch_free(struct batch *b);
-/* A key has its result; the last one's answers the batch, which is gone then, unless request_run()
+/* A key has its result; the last one's answers the batch, which is freed then, unless request_run()
  * is in it. */
 void batch_key_end(struct batch *b, enum wire_status status);
 void batch_keys_ended(struct batch *b); /* all have */

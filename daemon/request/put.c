@@ -15,7 +15,7 @@ static void put_done(struct cache_request *req)
                 result->length = pool_chunk(client->tenant->pool, req->chunk)->length;
                 /* A lease that cannot be had does not make the put fail: the flag says which there
                  * is. */
-                if ((b->head.hdr.flags & WIRE_F_LEASE) && !client->gone &&
+                if ((b->head.hdr.flags & WIRE_F_LEASE) && !client->ended &&
                     client_lease(client, req->chunk, &result->lease) == WIRE_OK) {
                         result->flags = WIRE_RESULT_LEASED;
                         result->offset = pool_offset(client->tenant->pool, req->chunk);

@@ -22,7 +22,7 @@ static void answer(const struct request *req, struct wire_reply *reply, size_t b
         assert(client->inflight > 0);
         client->inflight--;
         quota_settle(&client->holds, QUOTA_REQUESTS, client->inflight);
-        if (!client->gone)
+        if (!client->ended)
                 client->send(client, reply, bytes, fds, n_fds);
         client->idle(client);
 }

@@ -189,7 +189,7 @@ bool request_run(struct client *client)
 
                         budget--;
                         warm_next(b, i);
-                        if (client->gone) {
+                        if (client->ended) {
                                 if (batch_is_settled_at_its_end(b))
                                         *(uint16_t *)batch_result(b, i) = WIRE_SHUTDOWN;
                                 batch_key_end(b, WIRE_SHUTDOWN);

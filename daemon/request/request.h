@@ -19,7 +19,7 @@ enum {
  * wire_request_fds() says. `msg` is the caller's again afterwards, and so are the descriptors that
  * are not -1 then. */
 void request_dispatch(struct client *client, const void *msg, int *fds);
-/* Starts up to REQUEST_KEYS_PER_ITERATION keys of what was dispatched; of a client that is gone,
+/* Starts up to REQUEST_KEYS_PER_ITERATION keys of what was dispatched; of a client that has ended,
  * none. True if all are started. */
 bool request_run(struct client *client);
 /* Has it so little to start that others need not be served before it? */

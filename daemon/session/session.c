@@ -197,7 +197,7 @@ void session_end(struct session *s, uint64_t *counter, const char *why)
         if (why)
                 session_say(s, LOG_LEVEL_WARNING, why);
         s->state = SESSION_ENDED;
-        s->client.gone = true;
+        s->client.ended = true;
         stop_events(s);
         (void)shutdown(s->fd, SHUT_WR);
         session_activate(s);

@@ -2,7 +2,7 @@
 /* What all volumes must know, each by itself: namespaces and purges.
  *
  * Each such request is spread: a part for each volume that is up, one answer when all have come.
- * The answer is listed, and given in an iteration (fan_out_answer_due()). A purge that somebody has
+ * The answer is listed, and given in an iteration (fan_out_answer_due()). A purge that a client has
  * missed is answered once the volumes that are up have written that down (membership-record.c).
  *
  * Loop thread. Owns each struct spread from the request until its last part is back, which may be
@@ -203,7 +203,7 @@ static int purge_result(struct fan_out *x)
         return x->result < 0 ? x->result : -EIO;
 }
 
-/* All whom somebody waits for have come: the answer is listed. */
+/* All parts that are waited for have ended: the answer is listed. */
 static void fan_out_settled(struct fan_out *x)
 {
         struct store *s = x->store;

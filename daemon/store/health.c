@@ -528,7 +528,7 @@ static void resumed(struct kio_request *req)
                 else
                         r = store_error(p->error, -EAGAIN,
                                         "%s: not resumed: namespaces are opened faster than it can "
-                                        "be told of them",
+                                        "take them over",
                                         p->name);
                 if (r == 0)
                         return;

@@ -9,8 +9,8 @@
  *   capacity.c           what each volume may hold of the limit, and of a tenant's
  *   placement.c          which volume a chunk goes to and is looked for: put, find, get, drop, list
  *   fan-out.c            namespaces and purges: a part for each volume, one answer
- *   sync-all.c           syncs and settled drops: one pass over the volumes for all who wait
- *   membership-record.c  who has missed something, to stable storage
+ *   sync-all.c           syncs and settled drops: one pass over the volumes for all waiters
+ *   membership-record.c  which volumes have missed something, to stable storage
  *   namespaces.c         one list of namespaces, with the same ids on all volumes
  *   health.c             which volumes are used: bypass, hang, suspend, resume
  *
@@ -50,7 +50,7 @@ struct set_namespace {
         bool refused; /* no volume took it, but a snapshot has it */
 };
 
-/* What a volume is told of the namespaces, on its own thread. */
+/* The namespaces as handed to a volume, on its own thread. */
 struct namespaces_snapshot {
         unsigned n;
         struct store_namespace *seen; /* copies; the texts are those of `list` */
@@ -68,15 +68,15 @@ struct member {
         uint64_t limit, entries;
         uint64_t threshold; /* placements drawn below it, and not below the one before, are here */
         uint64_t puts_away; /* in flight to it, whose placement is elsewhere */
-        bool news;          /* of being bypassed: to be told */
-        bool hung;          /* who waited for its device has been told */
-        bool missed;        /* something was purged or dropped while it was aside */
-        bool unsure;        /* something was dropped that may be there; nobody else can note it */
-        bool suspending;    /* until it is quiet */
-        bool resting;       /* it is, and is being synced */
+        bool news;          /* its bypass is still to be reported */
+        bool hung;          /* the waiters for its device have been answered */
+        bool missed;        /* something was purged or dropped while it was offline */
+        bool unsure; /* something was dropped that may be there; no other volume can record it */
+        bool suspending; /* until it is quiet */
+        bool resting;    /* it is, and is being synced */
         bool calling;
         struct kio_request call;
-        struct store_device *device; /* who waits for a suspend or resume */
+        struct store_device *device; /* the request that waits for a suspend or resume */
 
         /* Resuming. */
         struct volume *next;
@@ -96,7 +96,7 @@ struct tenant_limit {
         uint64_t bytes;
 };
 
-/* All volumes once, for those who wait: see sync-all.c. */
+/* All volumes once, for all waiters: see sync-all.c. */
 enum sync_all_kind { SYNC_ALL_SYNC, SYNC_ALL_DROPS, SYNC_ALL_END };
 
 struct sync_all {
@@ -106,7 +106,7 @@ struct sync_all {
         uint32_t parts_waiting; /* volumes, by bit */
         unsigned well;          /* parts that came back with 0 */
         int result;             /* the first that did not */
-        bool bad;               /* a part was lost, or failed, on a volume that is aside by now */
+        bool bad;               /* a part was lost, or failed, on a volume that is offline by now */
         bool noting;
         uint64_t note_failures; /* as of when it asked for a note */
         struct sync_all_part {
@@ -175,7 +175,7 @@ struct store {
 
         /* purge.c */
         struct kio_request sweep_io;
-        struct histogram *sweep_times; /* NULL: nobody asked */
+        struct histogram *sweep_times; /* NULL: not measured */
         bool sweeping;                 /* sweep_io is under way */
         unsigned sweep_volume;         /* whose step is the next */
 };
@@ -201,20 +201,20 @@ static inline bool member_has_volume(const struct store *s, unsigned i)
 
 /* --- store.c --- */
 
-/* Its directory, lock and superblock, as of a start. `lock_fd`: -1, or one that is held from
- * before. Any thread, while nobody else is at the volume. */
+/* Its directory, lock and superblock, as at startup. `lock_fd`: -1, or one that is held from
+ * before. Any thread, while no other thread uses the volume. */
 int store_prepare_volume(struct member *p, int lock_fd, struct volume **ret,
                          char ret_error[static STORE_ERROR_BYTES]);
 /* Tells and answers what is due: in an iteration, or, once the store stops, whenever something
  * came. */
 void store_reap(struct store *s);
-/* Something is due: in this iteration, or, as nobody calls for one once the store stops, soon. */
+/* Something is due: in this iteration, or, as no caller requests one once the store stops, soon. */
 void store_nudge(struct store *s);
 
 /* --- membership.c --- */
 
 /* Numbers in the set as bits: all that were given out; those of the volumes that are up; that of a
- * volume, or, of one whose superblock nobody has read, all that are nobody else's. */
+ * volume, or, of one whose superblock was not read, all that belong to no other volume. */
 uint64_t membership_bits_all(const struct store *s);
 uint64_t membership_bits_up(const struct store *s);
 uint64_t membership_bits_of(const struct store *s, const struct member *p);
@@ -225,8 +225,8 @@ int membership_check(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
 int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
 /* What is known of the whole into the superblock of `v`, which volume_open() writes. Any thread. */
 void membership_prepare_superblock(struct member *p, struct volume *v);
-/* All volumes that are up have been opened: lets each know what the others know, and empties who
- * has missed something. */
+/* All volumes that are up have been opened: lets each know what the others know, and empties those
+ * that has missed something. */
 int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
 
 /* These volumes, or this one, which are not up, miss something from now on; membership-record.c has
@@ -270,7 +270,7 @@ void store_sweep(struct store *s);
 
 /* --- fan-out.c --- */
 
-/* Nobody waits for this volume any more. */
+/* No request waits for this volume any more. */
 void fan_out_forget_volume(struct store *s, unsigned volume);
 /* Answers all that are complete; sets `again` if it did. */
 void fan_out_answer_due(struct store *s);
@@ -321,7 +321,7 @@ void set_namespaces_fini(struct store *s);
 
 /* --- health.c --- */
 
-/* To whoever opened the store, if he wants to know. */
+/* To the store's owner, if it gave a callback. */
 void health_tell(struct member *p, enum store_volume_event event, const char *text);
 /* The one place that changes `up`. */
 void health_set_state(struct member *p, enum store_volume_state state, const char *reason);
@@ -330,8 +330,8 @@ void health_on_bypassed(void *userdata, struct volume *v);
 void health_on_doubtful(void *userdata, struct volume *v);
 void health_on_full(void *userdata, struct volume *v, bool full);
 
-/* A volume of several that fails so is left aside at startup; anything else is a mistake to be told
- * of. */
+/* A volume of several that fails so is left out at startup; anything else is a mistake to be
+ * reported of. */
 bool health_may_start_without(const struct store *s, int r);
 /* It cannot be used, for what p->error says: the others do without. `r` if they cannot. */
 int health_leave_out(struct member *p, int r, char ret_error[static STORE_ERROR_BYTES]);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The set's record to stable storage, on all volumes that are up: for purges and drops that
- * somebody misses (see membership.c). One write of it at a time, for all who wait; a purge carries
+ * a volume misses (see membership.c). One write of it at a time, for all waiters; a purge carries
  * it as well.
  *
  * Loop thread. A part is its volume's until it completes, which for a volume that fails meanwhile
  * may be long after it is waited for.
  *
  * Failures: a record that a volume which is up could not take is the answer to those who asked for
- * it; the next who asks has it written again. With no volume up it is not written. */
+ * it; the next request has it written again. With no volume up it is not written. */
 #include <errno.h>
 
 #include "store/internal.h"

@@ -2,15 +2,15 @@
 /* Which directories are one store, and who of them does not know all.
  *
  * The superblocks of a set share a uuid, and each has a number in it that is never given again. At
- * a start they must agree; a store of one volume becomes a set when it gets a second.
+ * startup they must agree; a store of one volume becomes a set when it gets a second.
  *
- * A volume that is aside misses purges and drops. The set has an *epoch*, and all volumes that are
- * up have one record of it on disk, in their namespaces files: {epoch, who has missed something, by
- * which epoch}. The rules:
+ * A volume that is offline misses purges and drops. The set has an *epoch*, and all volumes that
+ * are up have one record of it on disk, in their namespaces files: {epoch, which volumes have
+ * missed something, by which epoch}. The rules:
  *
  *   1. A volume that begins to miss something moves the epoch: it is added to those who have missed
  *      something, by the new epoch. What it misses further moves nothing: it is emptied already.
- *   2. A purge or a drop that somebody misses is answered when all volumes that are up have the
+ *   2. A purge or a drop that a volume misses is answered when all volumes that are up have the
  *      record on stable storage (membership-record.c).
  *   3. A volume that a record says to have missed something, by an epoch higher than the one that
  * it was last emptied at, is emptied before it is used, and notes the epoch of the set as that. No
@@ -18,12 +18,12 @@
  * no record, and keeps what it has.
  *   4. A volume takes the whole record, on stable storage, before it is used; if that has moved
  *      meanwhile, again.
- *   5. Volumes that were aside when others went on, and are started without them, do not know what
- *      the epoch is by now. They are emptied, and skip as many as nobody can have moved.
+ *   5. Volumes that were offline while others were in use, and are started without them, do not
+ * know what the epoch is by now. They are emptied, and skip as many as cannot have been given.
  *
  * The record with the highest epoch is the whole truth: it was written with all that was known. For
- * the case that a volume comes back alone, its superblock says that it was aside, if that can still
- * be written.
+ * the case that a volume comes back alone, its superblock says that it was offline, if that can
+ * still be written.
  *
  * Loop thread, but for what internal.h marks. Owns the set's uuid, the numbers in it, and the
  * record
@@ -63,7 +63,7 @@ uint64_t membership_bits_up(const struct store *s)
         return bits;
 }
 
-/* Of a volume; of one whose superblock nobody has read, all that are nobody else's. */
+/* Of a volume; of one whose superblock was not read, all that belong to no other volume. */
 uint64_t membership_bits_of(const struct store *s, const struct member *p)
 {
         uint64_t others = 0;
@@ -192,8 +192,8 @@ static int leave_out_fresh(struct store *s, char ret_error[static STORE_ERROR_BY
 }
 
 /* What the empty directories are about to be made of is on stable storage before the first of them
- * is made, so that a start that is cut off, or fails, gives no number and no uuid twice. They are
- * made only if every path of the store can be read. */
+ * is made, so that a startup that is cut off, or fails, gives no number and no uuid twice. They are
+ * made only if every volume can be read. */
 int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
         unsigned fresh = count_fresh(s), there = (unsigned)__builtin_popcount(s->up);
@@ -283,7 +283,7 @@ void membership_record_removal(struct store *s)
         s->sum.removed_at = s->sum.epoch;
 }
 
-/* Of two records so far apart none was written with the other known: after a start that rule 5 is
+/* Of two records so far apart none was written with the other known: after a startup that rule 5 is
  * about. The later one says nothing of who missed what before; of a volume that is not here that
  * may be all there is. */
 static void keep_missed(struct store *s, const struct volume_set *earlier)
@@ -346,9 +346,10 @@ static bool has_missed_removal(const struct store *s, const struct member *p)
         return false;
 }
 
-/* Of the volumes that are up it is known by now who has missed something. The record goes on saying
- * so of those, for a start that is cut off, or leaves one of them out, before it is emptied; and it
- * says so of no other: with what is learned of others that would come to be by a later epoch. */
+/* Of the volumes that are up it is known by now which have missed something. The record goes on
+ * saying so of those, for a startup that is cut off, or leaves one of them out, before it is
+ * emptied; and it says so of no other: with what is learned of others that would come to be by a
+ * later epoch. */
 static void settle_missed(struct store *s, const uint64_t missed_at[static STORE_MAX_VOLUMES])
 {
         for (unsigned i = 0; i < s->n_volumes; i++) {
@@ -365,7 +366,7 @@ static void settle_missed(struct store *s, const uint64_t missed_at[static STORE
 }
 
 /* Each takes what all know. *ret_again: nothing but the volumes themselves says that they were
- * away, and one that is left out now has missed what nobody has written down: the others take that.
+ * offline, and one that is left out now has missed what is recorded nowhere: the others take that.
  */
 static int join_each(struct store *s, bool witnessed, bool *ret_again,
                      char ret_error[static STORE_ERROR_BYTES])
@@ -423,7 +424,7 @@ int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES
                         r = set_namespaces_learn(s, &s->volumes[i], ret_error);
                 witnessed = witnessed || !volume_superblock(s->volumes[i].volume)->away;
         }
-        /* What was purged while it was away is not known here: the next start drops it. */
+        /* What was purged while it was offline is not known here: the next start drops it. */
         if (r < 0 || s->params.as_is)
                 return r;
         settle_missed(s, missed_at);

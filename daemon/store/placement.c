@@ -211,12 +211,12 @@ int store_get(struct store *s, struct store_get *req)
         return volume == UINT32_MAX ? STORE_MISS : volume_get(s->volumes[volume].volume, req);
 }
 
-unsigned store_path_of(struct store_ref ref)
+unsigned store_volume_of(struct store_ref ref)
 {
         return ref.generation >> VOLUME_GENERATION_BITS;
 }
 
-bool store_path_is_up(const struct store *s, unsigned volume)
+bool store_volume_is_up(const struct store *s, unsigned volume)
 {
         return volume < s->n_volumes && member_is_up(s, volume);
 }
@@ -273,7 +273,7 @@ static int drop(struct store *s, uint32_t namespace_id, const struct key *key, u
         if (s->n_volumes > 1 && !found)
                 found = store_find(s, namespace_id, key, hash, NULL, NULL) == 0;
         /* What was evicted for want of room may still be on the disk, of any volume: a caller that
-         * is told that the key is dropped does not get an old one back. */
+         * is answered that the key is dropped does not get an old one back. */
         for (unsigned i = 0; i < s->n_volumes; i++) {
                 int one = !member_is_up(s, i) ? STORE_MISS
                                               : volume_drop(s->volumes[i].volume, namespace_id, key,

@@ -8,10 +8,10 @@
  * more does. Loop thread; what blocks while the store is open runs as calls of the volume it is
  * about. Owns struct store and the volumes.
  *
- * Failures: while starting, a volume of several whose device fails is left aside; what is a mistake
+ * Failures: while starting, a volume of several whose device fails is bypassed; what is a mistake
  * of the configuration, or leaves no volume, refuses the start with one sentence. After that a
- * failure is a volume's (health.c) or a request's. Once the store stops nobody calls for turns, and
- * whatever completes drains by itself. */
+ * failure is a volume's (health.c) or a request's. Once the store stops no caller requests
+ * iterations, and whatever completes drains by itself. */
 #include "store/store.h"
 
 #include <errno.h>

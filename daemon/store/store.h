@@ -133,14 +133,14 @@ void store_sync(struct store *s, struct store_put *req);
  * meanwhile. */
 int store_get(struct store *s, struct store_get *req);
 /* Which volume it is read from, for `ref` of store_find(). */
-unsigned store_path_of(struct store_ref ref);
+unsigned store_volume_of(struct store_ref ref);
 /* Is it used? What is asked of one that is not ends at once. */
-bool store_path_is_up(const struct store *s, unsigned volume);
+bool store_volume_is_up(const struct store *s, unsigned volume);
 /* Is a store_get() of it under way? For `ref` of store_find(). */
 bool store_is_reading(const struct store *s, struct store_ref ref);
 
 /* Drops the chunk and appends a tombstone on each volume. 0, STORE_MISS, -ENOMEM (it may still be
- * there). A put of the key in flight is not found; what lies on a volume that is aside is, unless
+ * there). A put of the key in flight is not found; what lies on a volume that is offline is, unless
  * all of that volume is lost already. Until the tombstone is written a kill may bring the chunk
  * back: see store_settle_drops(). */
 int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash);
@@ -170,15 +170,15 @@ unsigned store_list(const struct store *s, uint32_t namespace_id, uint64_t *curs
 
 /* --- for who keeps a list of his own of what can be found --- */
 
-/* `watch` is kept, not copied; NULL: nobody is told, which costs nothing. Once the store is open.
+/* `watch` is kept, not copied; NULL: none, which costs nothing. Once the store is open.
  */
 void store_set_watch(struct store *s, const struct store_watch *watch);
 
 #define STORE_WALK_END UINT64_MAX
-/* All chunks of all namespaces that the watch is told of, those of volumes that are left aside
+/* All chunks of all namespaces that the watch is notified of, those of offline volumes
  * included, in an order that stays: from *cursor on, 0 at first, looks at no more than `looks`
  * places; at the end the cursor is STORE_WALK_END. What changes at places below the cursor has to
- * be heard of by the watch, the rest is met. */
+ * be reported to the watch, the rest is met. */
 void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                 void *userdata);
@@ -220,7 +220,7 @@ struct store_volume_stats {
         enum store_volume_state state;
         const char *reason;     /* of being bypassed; "" */
         uint64_t since_ms;      /* of the state, Unix time; 0: the start */
-        uint64_t bypasses;      /* by itself or by hand, since the start */
+        uint64_t bypasses;      /* by itself or by hand, since startup */
         bool hung;              /* bypassed since its device did not answer; while `pending` it
                                    still does not */
         bool full;              /* its file system is: it does not grow */
@@ -246,7 +246,7 @@ struct store_device {
 /* Bypasses the volume when all that was begun has been written. A volume that is bypassed already
  * is only marked so. */
 void store_suspend(struct store *s, struct store_device *req);
-/* Probes the device with real I/O, reads the volume's tables as a start does, off the loop, and
+/* Probes the device with real I/O, reads the volume's tables as at startup, off the loop, and
  * uses it again. That needs memory for a second index of it while it lasts, and about a second for
  * a million chunks. */
 void store_resume(struct store *s, struct store_device *req);

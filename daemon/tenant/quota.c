@@ -178,7 +178,7 @@ static bool contains(const struct ids *ids, uint32_t id)
         return false;
 }
 
-/* A user that the kernel could not map is nobody in particular: only a list of users names it. */
+/* A user that the kernel could not map has no name here: only a list of users names it. */
 static bool is_among(const struct ids *users, const struct ids *groups, const struct peer *p)
 {
         if (contains(users, p->uid))
@@ -197,12 +197,12 @@ int quotas_identify(const struct quotas *t, const struct peer *p, unsigned *ret_
                     bool *ret_admin)
 {
         const struct quota_tenant *last = &t->list[TENANT_DEFAULT];
-        bool nobody = p->uid == UID_NOBODY && geteuid() != UID_NOBODY;
-        bool anyone = last->users.n == 0 && last->groups.n == 0 && !nobody;
+        bool unmapped = p->uid == UID_NOBODY && geteuid() != UID_NOBODY;
+        bool anyone = last->users.n == 0 && last->groups.n == 0 && !unmapped;
         bool own = p->uid == geteuid() &&
-                   p->uid != UID_NOBODY; /* that may be anybody, even to a daemon that runs so */
+                   p->uid != UID_NOBODY; /* that may be any user, even to a daemon that runs so */
         bool admin =
-                p->uid == 0 || own || (!nobody && is_among(&t->admin_users, &t->admin_groups, p));
+                p->uid == 0 || own || (!unmapped && is_among(&t->admin_users, &t->admin_groups, p));
 
         for (unsigned i = 1; i < t->n; i++)
                 if (is_among(&t->list[i].users, &t->list[i].groups, p)) {
@@ -243,7 +243,7 @@ static struct quota_user *user_get(struct quotas *t, uid_t uid)
         return user;
 }
 
-/* Who has no connection holds nothing. */
+/* A user without a connection holds nothing. */
 static void user_put(struct quotas *t, struct quota_user *user)
 {
         if (user->used[QUOTA_CONNECTIONS] > 0)

@@ -2,7 +2,7 @@
 /* The data directory: see dir.h. Runs on the loop thread, before and after there is I/O to wait
  * for: it blocks.
  *
- * Opening: look at what is there, so that a directory of somebody else is refused untouched; take
+ * Opening: look at what is there, so that a foreign directory is refused untouched; take
  * the lock; make or read the superblock; probe O_DIRECT with a real write and a read. Keys and
  * namespace names never become file names; all names are fixed or made from integers, and opened
  * relative to the directory, without following links.
@@ -552,7 +552,7 @@ int dir_open(struct dir **ret, const struct dir_params *params,
                         d->path);
         d->fresh = content == CONTENT_EMPTY;
         if (d->fresh) {
-                /* A superblock that a start has made and taken away again must not come back after
+                /* A superblock that was made at startup and removed again must not come back after
                  * a power loss. */
                 r = dir_sync(d);
                 if (r < 0)

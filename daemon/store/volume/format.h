@@ -55,8 +55,8 @@ struct disk_superblock {
                                     it never had more than one */
         uint64_t set_limit;           /* 112  of all paths together, when `limit` was computed */
         uint32_t set_volumes;         /* 120  configured then; 0: it was not */
-        uint32_t away;          /* 124  1: left aside while others of the set went on: they know
-                                   what was purged since */
+        uint32_t away;                /* 124  1: offline while others of the set went on: they know
+                                         what was purged since */
         uint32_t unsynced;      /* 128  1: a sync has failed since the last start: any number of the
                                    newest table pages may be lost */
         uint32_t void_position; /* 132  a write of the table failed, and may have been done all the
@@ -149,7 +149,7 @@ struct disk_namespaces {
         uint32_t next_id;    /* 56  ids below have been given. At UINT32_MAX those of removed
                                 namespaces are given again */
         uint32_t reserved0;  /* 60 */
-        uint64_t set_epoch;  /* 64  of a store of several paths: moves when a path that is not
+        uint64_t set_epoch;  /* 64  of a store of several volumes: moves when a volume that is not
                                 there begins to miss purges or drops */
         uint64_t set_missed; /* 72  paths, by bit, that have missed some ... */
         uint64_t

@@ -126,8 +126,8 @@ int volume_get(struct volume *v, struct store_get *req)
         return 0;
 }
 
-/* Who asks does so to share a read. Of several gets of a chunk the first to end clears the mark:
- * asked between that and the end of the others, this says no, and one more read is made. */
+/* The caller asks in order to share a read. Of several gets of a chunk the first to end clears the
+ * mark: asked between that and the end of the others, this says no, and one more read is made. */
 bool volume_is_reading(const struct volume *v, struct store_ref ref)
 {
         return ref.index < index_high(v->index) &&

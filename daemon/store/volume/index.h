@@ -24,7 +24,7 @@ enum chunk_flags {
         CHUNK_USED = 1,      /* the record is one */
         CHUNK_LINKED = 2,    /* index_find() finds it */
         CHUNK_PENDING = 4,   /* a put in flight: only a second put may see it */
-        CHUNK_DISPLACED = 8, /* its home is another volume of the store */
+        CHUNK_DISPLACED = 8, /* its placement is another volume of the store */
 };
 
 enum {
@@ -68,7 +68,7 @@ void index_reserve(struct index *ix, uint32_t chunks);
 void index_populate(const struct index *ix, uint32_t from, uint32_t to);
 /* Gives back what is under those that have never been used. */
 void index_unpopulate(const struct index *ix);
-/* None is used: the next one is the first again. Nobody may know a number of before. */
+/* None is used: the next one is the first again. No number of before may be in use. */
 void index_reset(struct index *ix);
 /* Must not be linked. */
 void index_release(struct index *ix, uint32_t i);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of a volume share: the volume itself, and what each file offers the others. Nobody
- * else includes this. Everything runs on the loop thread.
+/* What the files of a volume share: the volume itself, and what each file offers the others.
+ * Private to these files. Everything runs on the loop thread.
  *
  *   run.c         turn, stop, rest, close
  *   open.c        prepare, make, open
@@ -15,7 +15,7 @@
  *   segment.c     data files: format ahead, prewrite, retire; what the limit allows; ring
  *                 growth
  *   sequence.c    how far sequences may go before the superblock says so
- *   sync.c        durability: one pass of fdatasync for all who wait
+ *   sync.c        durability: one pass of fdatasync for all waiters
  *   scrub.c       reading back: the background pass, and on request
  *   namespace.c   the list of namespaces; namespace-file.c: what of it is on disk
  *   recovery.c    start */
@@ -39,7 +39,8 @@ struct scrub;
 
 enum {
         STORE_SLACK_BYTES =
-                64 * 1024, /* directory and file system blocks that nobody else accounts for */
+                64 *
+                1024, /* directory and file system blocks that are accounted for nowhere else */
         STORE_MIN_LIMIT = 4 * 1024 * 1024,
         STORE_MIN_SEGMENT = 1024 * 1024,
         STORE_RING_MIN_PAGES = 64,
@@ -63,7 +64,7 @@ struct table_work {
 struct segment {
         struct volume *volume;
         uint32_t number;
-        int fd;           /* -1: there is no file, and its slab is nobody's */
+        int fd;           /* -1: there is no file, and its slab is unused */
         uint64_t bytes;   /* of payload */
         uint64_t charged; /* against the limit */
         uint64_t
@@ -115,7 +116,7 @@ struct volume {
         bool full;                         /* its file system is, as far as it was asked */
         uint64_t full_ns, full_refusals;   /* last, and how often */
         uint64_t displaced;                /* chunks whose placement is another volume */
-        const struct store_watch *watch;   /* NULL: nobody wants to know */
+        const struct store_watch *watch;   /* NULL: none */
 
         struct index *index;
         struct slabs *slabs;
@@ -277,14 +278,14 @@ void put_table_is_void(struct volume *v, int r);
 void chunk_discard(struct volume *v, uint32_t i);
 /* A tombstone for the key, which is counted among the drops. -ENOMEM: nothing is done. */
 int put_tombstone(struct volume *v, uint32_t namespace_id, const struct key *key);
-/* Completes those who wait for drops, as far as these are written. */
+/* Completes the waiters for drops, as far as these are written. */
 void drops_settle(struct volume *v);
 /* It was read back and is bad: tells of it, and drops it. `error`: 0, its checksum does not match;
  * -errno, it cannot be read. */
 void chunk_condemn(struct volume *v, uint32_t i, int error);
 void table_kick(struct volume *v);
 void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret);
-/* To whoever watches: it can be found from here on, or not any more. */
+/* To the watch: it can be found from here on, or not any more. */
 void chunk_tell(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there);
 /* It lies in the table, and can be found from here on: counts it. */
 void chunk_publish(struct volume *v, uint32_t i);

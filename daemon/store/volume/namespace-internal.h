@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What namespace.c and namespace-file.c share: the list, and what each offers the other. Nobody
- * else includes this. */
+/* What namespace.c and namespace-file.c share: the list, and what each offers the other. Private
+ * to both. */
 #pragma once
 
 #include <sys/uio.h>

@@ -26,13 +26,13 @@ struct namespace
 };
 
 /* Reads both files, or makes them. `reserve_bytes`: what is allocated of each from the start.
- * *ret_lost: neither is whole: whatever the table holds belongs to nobody. */
+ * *ret_lost: neither is whole: what the table holds is unreferenced. */
 int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes,
                     bool *ret_lost, char ret_error[static STORE_ERROR_BYTES]);
 struct namespaces *namespaces_free(struct namespaces *n);
 /* Writes both now, if anything changed: for opening, when there is no I/O to wait for. */
 int namespaces_write_now(struct namespaces *n);
-/* `path`: what kio is told that the files lie on. */
+/* `path`: the volume that the files lie on, for kio. */
 void namespaces_set_io(struct namespaces *n, struct kio *io, unsigned volume,
                        void (*progress)(void *userdata), void *userdata);
 
@@ -44,7 +44,7 @@ struct namespace *namespaces_get(const struct namespaces *n, uint32_t id);
 struct namespace *namespaces_at(const struct namespaces *n, unsigned i);
 uint64_t namespaces_purge_seq(const struct namespaces *n);
 uint64_t namespaces_max_seq(const struct namespaces *n); /* of all purges */
-/* Is an entry of this sequence in this namespace dead, by purges or because nobody knows it? */
+/* Is an entry of this sequence in this namespace dead, by purges or because it is unknown? */
 bool namespaces_is_dead(const struct namespaces *n, uint32_t id, uint64_t seq);
 /* Ids up to this one are not given any more. */
 void namespaces_reserve_id(struct namespaces *n, uint32_t id);

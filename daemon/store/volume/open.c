@@ -4,10 +4,10 @@
  * (index and eviction order; what recover() finds; a first data file), and at last the superblock
  * that says that the volume is in use.
  *
- * Blocks; on the loop thread, or on the volume's blocking-call thread while nobody else uses the
- * volume.
+ * Blocks; on the loop thread, or on the volume's blocking-call thread while no other thread uses
+ * the volume.
  *
- * Failures: one sentence for whoever starts it; what was opened until then volume_close() frees. */
+ * Failures: one sentence for the caller; what was opened until then volume_close() frees. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>

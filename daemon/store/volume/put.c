@@ -145,7 +145,7 @@ static void put_write(struct volume *v, struct store_put *req)
         kio_submit(v->io, &req->io, chunk_affinity(v, c));
 }
 
-/* What waits for the device without being there ends; what is there is told. */
+/* What waits for the device without being there ends; what is there is answered. */
 void puts_abandon(struct volume *v)
 {
         struct list_node *n;
@@ -158,7 +158,8 @@ void puts_abandon(struct volume *v)
                 void (*abandon)(struct store_put * req) = req->abandon;
 
                 req->abandon = NULL;
-                req->purges = UINT64_MAX; /* who waited was told: it is not to be tried elsewhere */
+                req->purges =
+                        UINT64_MAX; /* the waiter was answered: it is not to be tried elsewhere */
                 if (abandon)
                         abandon(req);
         }
@@ -223,7 +224,7 @@ static bool serve_next(struct volume *v, struct tenant_room *room)
         return true;
 }
 
-/* Tenants in turn, each in its order: one that cannot be served keeps nobody else waiting. */
+/* Tenants in turn, each in its order: one that cannot be served does not hold up the others. */
 void put_serve_waiting(struct volume *v)
 {
         struct list_node turn = LIST_INIT(turn), over = LIST_INIT(over), *n;
@@ -359,7 +360,7 @@ int put_tombstone(struct volume *v, uint32_t namespace_id, const struct key *key
         return queue_tombstone(v, namespace_id, key, true);
 }
 
-/* Without a tombstone the next start finds it, and whoever reads it then that it is bad. */
+/* Without a tombstone the next start finds it, and its next reader that it is bad. */
 void chunk_discard(struct volume *v, uint32_t i)
 {
         const struct chunk *c = volume_chunk_at(v, i);
@@ -389,7 +390,7 @@ void chunk_condemn(struct volume *v, uint32_t i, int error)
 
 /* Tombstones are written in the order of the drops, and purges in theirs, so who asked first is
  * settled first. Purges count, since one takes a put out of the index whose entry may be on disk
- * already. If it cannot be written, whoever settles next is told. */
+ * already. If it cannot be written, the next settle reports it. */
 void drops_settle(struct volume *v)
 {
         const struct namespaces_purges *purges = namespaces_purges(v->namespaces);
@@ -576,7 +577,7 @@ void put_table_is_void(struct volume *v, int r)
 static void table_written(struct kio_request *io)
 {
         struct volume *v = container_of(io, struct volume, table_io);
-        /* Whoever waited for a device that hung was told that his put failed. */
+        /* The waiters for a device that hung were answered that their put failed. */
         int r = io->result >= 0 && v->abandoned ? -ETIMEDOUT : (int)MIN(io->result, 0);
 
         v->operations--;

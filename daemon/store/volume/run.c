@@ -4,7 +4,7 @@
  * that another file here does not know better.
  *
  * Completions never run where they come about: they are listed, and volume_iterate() calls them.
- * Once the volume stops nobody may call that any more, so from then on every completed operation
+ * Once the volume stops that is not called any more, so from then on every completed operation
  * does.
  */
 #include "store/volume/volume.h"

@@ -253,7 +253,7 @@ static void end_pass(struct scrub *s, uint64_t now_ns)
 }
 
 /* Who waits, waits no longer, though a read may still be at a device that hangs: what it reads
- * into is nobody else's. */
+ * into is its own. */
 static void give_up(struct scrub *s)
 {
         if (!s->busy)
@@ -326,7 +326,7 @@ static bool completed(struct scrub *s)
         return true;
 }
 
-/* Nothing may be left in the page cache that nobody asked for, and a second read must reach the
+/* Nothing may be left in the page cache that no client asked for, and a second read must reach the
  * device. */
 static void forget_pages(const struct scrub *s)
 {

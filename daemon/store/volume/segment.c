@@ -13,7 +13,7 @@
  * Everything that occupies the disk is charged against the limit before it is made: the fixed
  * files, the ring at the size it is being grown to, and each segment with a page for what the file
  * system needs to find it. The next segment is cut short, or not made, when it and the ring pages
- * that its slots will need do not fit; those are reckoned with the smallest slots in use. When
+ * that its slots will need do not fit; those are estimated with the smallest slots in use. When
  * smaller slots come to a full store the ring may fall short: then the coldest segment is given up
  * for it.
  *
@@ -174,7 +174,7 @@ static int make_file(struct kio_request *req)
         dir_segment_name(seg->number, name);
         seg->fd = dir_open_file(v->dir, name, O_RDWR | O_CREAT | O_EXCL);
         if (seg->fd == -EEXIST) {
-                /* Nobody's: what the start found is open already. */
+                /* Unused: what recovery found is open already. */
                 unlinkat(v->dir->fd, name, 0);
                 seg->fd = dir_open_file(v->dir, name, O_RDWR | O_CREAT | O_EXCL);
         }
@@ -547,7 +547,7 @@ void segment_note_cut(struct volume *v, uint32_t slab)
         v->cut_slots += seg->bytes / slot_bytes;
 }
 
-/* All slots of the slab get an owner that is nobody's chunk, and the file goes. */
+/* All slots of the slab get an owner that is no chunk, and the file goes. */
 void segment_retire(struct volume *v, uint32_t slab)
 {
         struct segment *seg = v->segments[slab];

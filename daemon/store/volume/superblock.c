@@ -4,7 +4,7 @@
  * loop thread, and never while a write of them is under way.
  *
  * A mark that cannot be written is not tried again: the device has failed already. What that means
- * is a matter of the mark; of MARK_VOID put.c is told. */
+ * is a matter of the mark; put.c is notified of MARK_VOID. */
 #include "store/volume/internal.h"
 
 /* Worker. */

@@ -25,7 +25,7 @@
  * Puts that arrive while a batch flies share the next one. Everything carried counts against the
  * room of the batch first, so that the rule never waits for anything.
  *
- * Which pages a crash kept from being written is told by their sequences, each of which is one more
+ * Which pages a crash kept from being written shows in their sequences, each of which is one more
  * than the one before; behind the end of the ring the begin follows. So a ring grows only when all
  * that is not synced lies between the begin and the head, where growing changes nothing.
  *

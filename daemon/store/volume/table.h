@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring of table pages, as a machine without a file: it composes batches of pages and is told
- * what became of them. Its owner does the I/O.
+/* The ring of table pages, as a machine without a file: it composes batches of pages and is
+ * notified of their results. Its owner does the I/O.
  *
  * It knows of each page which chunks have their live entry in it; everything else in the ring is
  * history. See table.c for the rule that keeps live entries from being overwritten. Memory: 4 bytes
@@ -45,7 +45,7 @@ struct table_stats {
 
 #define TABLE_STALE UINT64_MAX
 
-/* For a start, which knows the sequence of each page (0 or TABLE_STALE: not valid). The newest
+/* For recovery, which knows the sequence of each page (0 or TABLE_STALE: not valid). The newest
  * page; UINT32_MAX: there is none. */
 uint32_t table_find_newest(const uint64_t *sequences, uint32_t pages);
 /* Is this one, with this sequence, of those that a crash or a power loss kept from being

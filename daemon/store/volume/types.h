@@ -17,7 +17,7 @@ enum store_answer {
         STORE_TOO_LARGE = 4,
         STORE_MISMATCH = 5,    /* namespace: another fingerprint */
         STORE_NOT_DURABLE = 6, /* put: written, but a sync failed or cannot be believed */
-        STORE_BYPASSED = 7,    /* the volume, or all of them, is left aside: nothing is read or
+        STORE_BYPASSED = 7,    /* the volume, or all of them, is offline: nothing is read or
                                   written */
         STORE_BUSY = 8,        /* suspend, resume: another is under way, or what was asked of the
                                   device before has not come back; removal of a namespace: it is
@@ -60,7 +60,7 @@ enum store_volume_event {
         STORE_VOLUME_IS_BYPASSED,
         STORE_VOLUME_IS_SUSPENDED,
         STORE_VOLUME_IS_RESUMED,
-        STORE_VOLUME_IS_FULL,    /* its file system, whoever filled it: it does not grow */
+        STORE_VOLUME_IS_FULL,    /* its file system, by whatever files: it does not grow */
         STORE_VOLUME_HAS_ROOM,   /* it grows again */
         STORE_VOLUME_IS_EMPTIED, /* it had missed a purge: what lay there is dropped */
 };
@@ -78,7 +78,7 @@ struct store_params {
         uint64_t pool_slab_bytes; /* reads and writes come from buffers at most this large */
         struct key_secret secret;
         uint32_t lock_wait_ms; /* how long to wait for the lock; 0: 5000 */
-        uint32_t table_block;  /* pages of a table that a start reads at a time; 0: what suits its
+        uint32_t table_block;  /* pages of a table that recovery reads at a time; 0: what suits its
                                   length. It finds the same with any */
         uint32_t error_budget; /* device errors of a volume in a minute; one more bypasses it. 0: 16
                                 */
@@ -89,7 +89,7 @@ struct store_params {
         uint64_t reserve; /* of a file system, left free when a volume grows; 0: 1 %, at most
                              1 GiB */
         /* Tells of a change of a volume, once, on the loop thread, from store_open() on; it may not
-         * call the store. `text`: why. NULL: nobody. */
+         * call the store. `text`: why. NULL: none. */
         void (*on_volume)(void *userdata, unsigned path, enum store_volume_event event,
                           const char *text);
         struct store_scrub scrub;
@@ -183,7 +183,7 @@ struct store_put {
          * -errno of a failed write: it is not. */
         int result;
         void (*complete)(struct store_put *req);
-        /* The device hangs, and the volume is bypassed: whoever waits for this put need not wait
+        /* The device hangs, and the volume is bypassed: a waiter for this put need not wait
          * any more, it counts as failed. `buf` and the request stay the store's until complete().
          * May be NULL. */
         void (*abandon)(struct store_put *req);
@@ -222,7 +222,7 @@ struct store_purge {
         uint32_t namespace_id;
         bool all;
         uint64_t dropped;
-        int result; /* 0, or -errno: the epoch could not be synced; the chunks are gone from memory,
+        int result; /* 0, or -errno: the epoch could not be synced; the chunks are out of memory,
                        but may come back */
         void (*complete)(struct store_purge *req);
 
@@ -238,7 +238,7 @@ struct store_purge {
 struct store_watch {
         void (*changed)(void *userdata, uint64_t at, uint32_t namespace_id, uint16_t tenant,
                         const struct key *key, bool is_there);
-        /* A volume was resumed: what it had and what it has now was told nobody. Walk anew. */
+        /* A volume was resumed: what it had and what it has now was not reported. Walk again. */
         void (*replaced)(void *userdata);
         void *userdata;
 };

@@ -21,7 +21,7 @@ struct volume_ops {
         /* It has just left itself aside. Called from anywhere: nothing may be completed or
          * submitted in it. */
         void (*bypassed)(void *userdata, struct volume *v);
-        /* Its table may say what nobody knows of, and that could not be marked. The same. */
+        /* Its table may hold what no record knows of, and that could not be marked. The same. */
         void (*doubtful)(void *userdata, struct volume *v);
         /* Its file system is full, or not any more. The same. */
         void (*full)(void *userdata, struct volume *v, bool full);
@@ -79,7 +79,7 @@ void volume_take_void(struct volume *v, const struct volume *earlier);
 int volume_space(const struct volume *v, uint64_t *ret_bytes, uint64_t *ret_device);
 void volume_set_limit(struct volume *v, uint64_t limit, uint64_t entries);
 
-/* Blocks, and may run on any thread as long as nobody else uses the volume. */
+/* Blocks, and may run on any thread as long as no other thread uses the volume. */
 int volume_open(struct volume *v, struct kio *io, char ret_error[static 512]);
 
 bool volume_is_open(const struct volume *v);
@@ -91,14 +91,14 @@ struct volume_join {
         uint32_t next_id;
         bool in_set;
         struct volume_set set; /* that it is to know of */
-        bool witnessed;        /* by a volume that was never left aside */
+        bool witnessed;        /* by a volume that was never offline */
         bool empty;            /* it has missed something */
 };
 /* Blocks, as volume_open(). *ret_emptied: it had missed a purge. */
 int volume_join(struct volume *v, const struct volume_join *join, bool *ret_emptied,
                 char ret_error[static 512]);
 /* It has joined, and so have all that are started with it: its superblock does not say any more
- * that it is away. Blocks. */
+ * that it is offline. Blocks. */
 int volume_is_back(struct volume *v, char ret_error[static 512]);
 /* Does it contradict the list? -EUCLEAN with a text. */
 int volume_check_namespaces(const struct volume *v, const struct volume_join *join,
@@ -109,7 +109,7 @@ const struct volume_set *volume_set(const struct volume *v);
 uint64_t volume_emptied_at(const struct volume *v);
 
 void volume_stop(struct volume *v);
-/* A caller's or an own operation's completion is over. Once the store stops, nobody calls
+/* A caller's or an own operation's completion is over. Once the store stops, no caller calls
  * volume_iterate(). */
 void volume_progress(struct volume *v);
 uint64_t volume_pending(const struct volume *v);
@@ -122,7 +122,7 @@ const char *volume_path(const struct volume *v);
 void volume_bypass(struct volume *v, const char *reason);
 bool volume_is_bypassed(const struct volume *v);
 const char *volume_reason(const struct volume *v);
-/* It is bypassed and its device hangs: tells all who wait for it, but does not let go of what the
+/* It is bypassed and its device hangs: answers all its waiters, but does not release what the
  * device has. */
 void volume_abandon(struct volume *v);
 /* Puts, gets and syncs that are not completed. */
@@ -160,7 +160,7 @@ bool volume_is_reading(const struct volume *v, struct store_ref ref);
  * same. -ENOMEM: nothing is done. */
 int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
                 bool even_if_missing);
-/* Could a start find it? False if certainly not. */
+/* Could recovery find it? False if certainly not. */
 bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct key *key,
                      uint64_t hash);
 /* Was something dropped whose tombstone is not written, or never will be? */

@@ -199,7 +199,7 @@ void recovery_expect(struct recovery *rec, uint32_t records);
  * file. */
 int recovery_open_segments(struct recovery *rec);
 /* The ring gives what it has too much of, the last segment its end; then segments go, from the last
- * one on, and then the ring is looked at again. After the look. */
+ * one on, and then the ring is looked at again. After the scan. */
 int recovery_enforce_limit(struct recovery *rec);
 
 /* --- slots.c --- */

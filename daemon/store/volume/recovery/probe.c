@@ -163,7 +163,7 @@ static struct probe probe_at(struct recovery *rec, struct estimate *estimate, ui
         return *g;
 }
 
-/* Goes through the pages behind this one, wherever they lead: a newer one among them is gone on
+/* Goes through the pages behind this one, wherever they lead: a newer one among them is continued
  * from. */
 static void glance_behind(struct recovery *rec, struct estimate *estimate, uint32_t page)
 {

@@ -28,7 +28,8 @@ enum {
 };
 
 /* What is allocated and was never written need not be read: the kernel would zero pages of its own
- * first. Asked once, before the first read: pages that it reads ahead there are data to it. */
+ * first. Asked once, before the first read: pages that the kernel's readahead brings in there are
+ * data to it. */
 static int find_written(struct recovery *rec)
 {
         uint32_t n = (rec->pages + rec->room - 1) / rec->room;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Start: from the files to the index. Blocks; runs once, before there is any other I/O.
  *
- * The ring is gone through once, from its newest page to its oldest (scan.c; probe.c
+ * The ring is scanned once, from its newest page to its oldest (scan.c; probe.c
  * finds the way, reader.c reads it). What comes to lie in the index then is live, but for
  * what a lowered limit takes away, and slots.c gives it its place.
  *

@@ -265,7 +265,7 @@ static bool note_page(struct recovery *rec, uint32_t page)
 }
 
 /* Every slot there is has been seen: what is older can put nothing into the index. But pages
- * that a crash left must be found, or they would pass for whole at the next start; and somebody may
+ * that a crash left must be found, or they would pass for whole at the next start; and a client may
  * want to know of all damage, or of all namespaces. */
 static bool is_all_seen(const struct recovery *rec)
 {
