@@ -3033,6 +3033,8 @@ static void test_R1_a_handover_waits_for_a_sync_of_the_table_that_is_under_way(v
 {
         uint64_t before, handovers;
 
+        if (strcmp(t.root, "/dev/shm") == 0)
+                skip(); /* nothing is durable there: a put starts no sync */
         start_filled_by_another();
         handovers = stats().handovers;
         watch_syncs(true, 1, true);
