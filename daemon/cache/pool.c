@@ -631,7 +631,7 @@ uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id)
         const uint32_t *left = namespace_chunks(p, namespace_id);
         uint32_t i = 0;
 
-        for (; i<p->high_water && * left> 0; i++)
+        for (; *left > 0 && i < p->high_water; i++)
                 if (p->chunks[i].namespace_id == namespace_id)
                         pool_drop(p, i);
         return i;
