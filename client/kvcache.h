@@ -144,7 +144,7 @@ struct kvcache_info {
         uint64_t staging_bytes; /* of this handle's staging memory; 0: none yet */
         uint64_t reconnects;    /* how often this handle has connected again */
         uint8_t instance[16];   /* of the daemon: another value, another process */
-        uint64_t lookup_bytes;  /* of the look-up index that is mapped now; 0: none is */
+        uint64_t lookup_bytes;  /* of the lookup index that is mapped now; 0: none is */
         uint64_t lookups_local; /* keys that this handle has answered from it */
 };
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret);
@@ -237,7 +237,7 @@ enum kvcache_op {
          * the request are in staging or in registered buffers, else by the library when it takes
          * the reply. */
         KVCACHE_OP_GET_INTO = 3,
-        /* These two the library answers itself where it can, from the tenant's look-up index:
+        /* These two the library answers itself where it can, from the tenant's lookup index:
          * memory that the daemon maintains, asked for with the first of them. Then they are
          * complete when the call returns, and the daemon does not learn of them. A key that is
          * there, and is not put or evicted meanwhile, is never called absent; one that is not there

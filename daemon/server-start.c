@@ -306,7 +306,7 @@ static int start_lookups(struct server *s)
                                                      .n_tenants = s->service.n_tenants,
                                                      .available = available_memory,
                                              });
-        return r < 0 ? server_fail(r, "look-up index", NULL) : 0;
+        return r < 0 ? server_fail(r, "lookup index", NULL) : 0;
 }
 
 int server_start_service(struct server *s)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The look-up index, as both sides see it; see lookup.h. Owns nothing, allocates nothing. */
+/* The lookup index, as both sides see it; see lookup.h. Owns nothing, allocates nothing. */
 #include "lookup.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The look-up index: which keys a tenant has in which tier, in memory that the daemon writes and
+/* The lookup index: which keys a tenant has in which tier, in memory that the daemon writes and
  * the tenant's clients read. README.md, section 5.4, is its specification; this is its C side.
  *
  * A header, then buckets of eight words, a cache line each: `n_buckets` main ones, then `n_stash`
@@ -7,7 +7,7 @@
  * and taken out whole and never moved. A word has two buckets that it may be in, and is in the
  * first unless there is more room in the second; when both were full it is in one of two of the
  * stash; when these were, too, it is nowhere. A bucket that was
- * full says so, for as long as the table lives: a look-up that ends at such buckets does not know.
+ * full says so, for as long as the table lives: a lookup that ends at such buckets does not know.
  *
  * Everything a reader takes from here is a number that may be wrong, and no place it looks at is
  * outside of what it has checked once: see lookup_view_init(). */

@@ -55,7 +55,7 @@ enum wire_op {
         WIRE_DEVICE = 17,     /* suspend or resume a volume of the store; admin only */
         WIRE_REGISTER = 18,   /* lend memory of the client's; request carries its fd */
         WIRE_UNREGISTER = 19, /* take it back */
-        WIRE_LOOKUP = 20,     /* the tenant's look-up index (lookup.h); reply carries its fd, and
+        WIRE_LOOKUP = 20,     /* the tenant's lookup index (lookup.h); reply carries its fd, and
                                  the tally's */
         WIRE_PREFETCH = 21,   /* disk to pool, for gets that will come; the reply does not wait */
         WIRE_NAMESPACES = 22, /* the namespaces that exist, or one of them */

@@ -19,7 +19,8 @@ WORDS = [
     (r"\b(at|of|by|before|after|since|another|next|clean|every|each) (a|the) start\b(?! of (the|a|an|its)\b)|\ba start\b", "startup, recovery", r"start of (the|a|an|its)\b|from start to (end|finish)"),
     (r"\bglanc(e|es|ed|ing)\b", "probe", None),
     (r"\bheard of\b|\bunheard\b", "seen, unseen", None),
-    (r"\b(the|a|its|another|earlier|later) looks?\b(?!-up)", "scan", None),
+    (r"\b(the|a|its|another|earlier|later) looks?\b", "scan", None),
+    (r"\b[Ll]ook-ups?\b", "lookup (the noun); look up (the verb)", None),
     (r"\breckon(s|ed|ing)?\b", "estimate, compute", None),
     (r"\bguess(es|ed|ing)? at\b", "estimate", None),
     (r"\b(is|are|was|were|been|be) told\b|\btold (of|that|by|about)\b|\btells? (it|the loop|them)\b", "is notified, gets; the actor named", None),
@@ -71,7 +72,7 @@ def hits(text):
 def self_test():
     bad = ["a start takes memory", "/* Nobody else may. */", "whoever asks", "it is told that", "the client is gone",
            "the lane of a client", "wire_donate(x)", "a donated region", "kvcache_region_withdraw", "found by halves",
-           "what makes no sense", "it is let\n * go of", "STATS_GAUGE(x)", "path_is_up(s, i)", "somebody waits", "in this turn", "the outbox"]
+           "what makes no sense", "it is let\n * go of", "STATS_GAUGE(x)", "path_is_up(s, i)", "somebody waits", "in this turn", "the outbox", "a look-up"]
     good = ["at the start of the file", "user nobody may not", "from startup on", "users in turn", "the path of the file", "kvcache_reap(kv)",
             "a staging area", "lane = lambda self, size=0: self.staging(size)", "the volume is up", "nothing"]
     wrong = [t for t in bad if not list(hits(t))] + [t for t in good if list(hits(t))]

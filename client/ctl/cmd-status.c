@@ -261,11 +261,11 @@ static void print_lookups(cJSON *status)
         if (building)
                 snprintf(built, sizeof(built), "; %llu being built", (unsigned long long)building);
         if (!enabled)
-                line("look-ups", "off (memory.lookup_index): clients ask");
+                line("lookups", "off (memory.lookup_index): clients ask");
         else if (tables == 0)
-                line("look-ups", "no client has asked for an index%s", built);
+                line("lookups", "no client has asked for an index%s", built);
         else
-                line("look-ups", "%s for clients, %s entries%s%s%s%s", bytes, entries,
+                line("lookups", "%s for clients, %s entries%s%s%s%s", bytes, entries,
                      asked_for ? ", " : "", asked_for ? unplaced : "",
                      asked_for ? " without a place" : "", built);
         /* The rest is in "kvcachectl stats". */
@@ -401,7 +401,7 @@ static void print_store(cJSON *status)
         else
                 bypassed = take_count(store, "bypassed");
         if (bypassed)
-                line("OFFLINE", "no path is in use: every look-up on disk is a miss, and no put "
+                line("OFFLINE", "no path is in use: every lookup on disk is a miss, and no put "
                                 "reaches the disk");
         print_scrub(store);
         print_rest(store);

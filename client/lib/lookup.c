@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The look-up index on the reader's side; see lookup.h.
+/* The lookup index on the reader's side; see lookup.h.
  *
  * Runs in the handle's thread. Owns the mapping.
  *
@@ -112,7 +112,7 @@ void lookup_take(struct kvcache *kv, const struct wire_reply *reply, int fd, int
 
         l->asking = false;
         if (tally_fd >= 0 && !kv->conn->tally.counts)
-                (void)tally_map(&kv->conn->tally, tally_fd); /* else the look-ups go uncounted */
+                (void)tally_map(&kv->conn->tally, tally_fd); /* else the lookups go uncounted */
         if (l->base)
                 return;
         if (reply->status != WIRE_OK || map(l, fd, reply->value64) < 0) {

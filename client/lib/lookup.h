@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tenant's look-up index as this session has it: EXISTS and MATCH answered from memory that the
+/* The tenant's lookup index as this session has it: EXISTS and MATCH answered from memory that the
  * daemon writes, without a word to it. See lookup.h of proto. */
 #pragma once
 

@@ -6,7 +6,7 @@
  * read by then, or ended with the daemon.
  *
  * Without a page, or with one that cannot be trusted to stay as large as it is, nothing is counted:
- * a look-up never fails for its count. */
+ * a lookup never fails for its count. */
 #include "lib/tally.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this session's look-ups found that were answered here: counters in a page of the daemon's,
+/* What this session's lookups found that were answered here: counters in a page of the daemon's,
  * which reads them when it reports. Two additions a request, no system call. */
 #pragma once
 

@@ -84,7 +84,7 @@ void pool_declare(struct pool *p, uint64_t bytes);
 /* The chunk, filling or resident, or POOL_NONE. */
 uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
                    uint64_t hash);
-/* For many look-ups in a row: step 0 for each, a little later step 1, then pool_find(). */
+/* For many lookups in a row: step 0 for each, a little later step 1, then pool_find(). */
 void pool_warm(const struct pool *p, uint64_t hash, unsigned step);
 struct pool_chunk *pool_chunk(const struct pool *p, uint32_t chunk);
 void *pool_at(const struct pool *p, uint32_t chunk);

@@ -86,5 +86,5 @@ const char *status_hit_ratio(const struct service *service, double *ret_ratio)
         if (of.found + of.missing == 0)
                 return NULL;
         *ret_ratio = (double)of.found / (double)(of.found + of.missing);
-        return lookups.found + lookups.missing > 0 ? "look-ups" : "gets";
+        return lookups.found + lookups.missing > 0 ? "lookups" : "gets";
 }

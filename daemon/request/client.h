@@ -52,7 +52,7 @@ struct client {
         unsigned open_namespaces;                   /* that are */
         unsigned opening;                           /* NAMESPACE messages that are not answered */
         struct tally_page page;                     /* what it has looked up by itself */
-        bool looks_up;                              /* it may: the look-up index was handed to it */
+        bool looks_up;                              /* it may: the lookup index was handed to it */
 
         unsigned inflight;          /* messages not answered yet */
         uint32_t keys_inflight;     /* of these */

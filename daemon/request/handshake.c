@@ -266,7 +266,7 @@ void handshake_staging(struct request req, const struct wire_staging *msg)
         request_reply_fds(req, bytes, &client->staging.fd, 1);
 }
 
-/* --- the look-up index --- */
+/* --- the lookup index --- */
 
 enum { LOOKUP_FDS = 2 }; /* the index; its counters */
 
@@ -285,7 +285,7 @@ static void reply_lookup(struct request req, int result)
                              : -1;
 
         if (fd >= 0 && client->takes_fds(client, LOOKUP_FDS)) {
-                /* Without memory for it the look-ups go uncounted, which a metric says. */
+                /* Without memory for it the lookups go uncounted, which a metric says. */
                 if ((req.header.flags & WIRE_F_TALLY) && !client->page.counts)
                         (void)tally_page_open(&client->page, clock_mono_ns(), &tally);
                 client->looks_up = true;
@@ -295,7 +295,7 @@ static void reply_lookup(struct request req, int result)
         else if (result == -ESHUTDOWN || result == -ECANCELED)
                 request_fail(req, WIRE_SHUTDOWN, "the daemon is stopping");
         else
-                request_fail(req, WIRE_BUSY, "no memory or descriptors for the look-up index");
+                request_fail(req, WIRE_BUSY, "no memory or descriptors for the lookup index");
 }
 
 static void on_lookup(struct lookup_wait *wait)
@@ -316,7 +316,7 @@ void handshake_lookup(struct request req)
         int r;
 
         if (!client->tenant->service->lookups) {
-                request_fail(req, WIRE_DENIED, "there is no look-up index (memory.lookup_index)");
+                request_fail(req, WIRE_DENIED, "there is no lookup index (memory.lookup_index)");
                 return;
         }
         op = request_operation_new(req, sizeof(*op), 0);

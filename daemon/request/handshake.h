@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The messages by which a client gets what it works with: namespaces, its staging area, the look-up
+/* The messages by which a client gets what it works with: namespaces, its staging area, the lookup
  * index.
  */
 #pragma once

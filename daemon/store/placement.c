@@ -3,7 +3,7 @@
  *
  * A chunk's placement is drawn from its key, in proportion to what each volume may hold, and stays
  * the same over restarts. It lies elsewhere when its placement was offline as it was put;
- * each volume counts such chunks, so a look-up that fails at its placement asks the others only
+ * each volume counts such chunks, so a lookup that fails at its placement asks the others only
  * while they have some. With one volume nothing is drawn.
  *
  * Loop thread; placement_of() on any, as nothing it reads changes once the store is prepared. Owns

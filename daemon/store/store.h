@@ -4,7 +4,7 @@
  *
  * A store has one or several volumes, on devices of their own. A chunk lies on one of them. A
  * volume that fails, hangs, or is suspended is bypassed: what lies there is a miss, puts go to the
- * others, and what waits for it ends. With all volumes bypassed every look-up is a miss and no put
+ * others, and what waits for it ends. With all volumes bypassed every lookup is a miss and no put
  * is taken.
  *
  * Everything here runs on the loop thread. Opening and closing block; the rest answers at once or

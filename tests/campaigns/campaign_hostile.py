@@ -5,7 +5,7 @@ bytes, and no byte or name of another tenant reaches the attacker.
 
 Where the campaign may become other users, attacker and victim are of two tenants, and the victim's chunks carry a mark
 that is looked for in everything the attacker can see: its pool, its staging area, what it has registered, amid the attack and after
-it; then by a new session in the look-up index and reports, too (marks.py).
+it; then by a new session in the lookup index and reports, too (marks.py).
 """
 
 import contextlib
@@ -524,7 +524,7 @@ class Campaign(campaign_clientkill.Campaign):
                 raise Finding("lost", "the victim's chunks left the disk")
 
     def check_counts(self):
-        """The victim's look-ups are counted as the victim made them."""
+        """The victim's lookups are counted as the victim made them."""
         if os.geteuid() != 0:
             return  # attacker and victim are of one tenant
         samples = harness.parse_metrics(self.monitor.report(kvwire.Report.METRICS))

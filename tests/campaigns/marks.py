@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Payloads whose every sector says which tenant it belongs to, and a scan of all the memory that a client can see for the
-marks of other tenants (rule R1): its pool, its staging area, all of each region that it has registered, its look-up index, and
+marks of other tenants (rule R1): its pool, its staging area, all of each region that it has registered, its lookup index, and
 the files of its reports, whatever the daemon has said of the lengths that are in use.
 """
 
@@ -83,7 +83,7 @@ def memory_of(client, regions=(), everything=True):
     index = client.lookup(check=False)
     if isinstance(index, kvwire.Lookup):
         with contextlib.closing(index):
-            yield "the look-up index", index.map
+            yield "the lookup index", index.map
     yield from report_files(client)
 
 

@@ -1004,7 +1004,7 @@ static void verify_one(uint32_t k, uint32_t version)
         struct item *item = &world.items[k];
 
         /* The volume that was asked may have an entry of which a failed write left no more; then
-         * it is dropped, and the next look-up asks the others. */
+         * it is dropped, and the next lookup asks the others. */
         for (unsigned i = 1; i < world.volumes && item->must && version == 0; i++)
                 version = world_get(k, NULL);
         if (item->must && version == 0)

@@ -258,7 +258,7 @@ Verified = collections.namedtuple(
     "Verified", "paths segments next_segment next_slot chunks bytes mismatched unreadable skipped gave_up")
 
 
-# --- the look-up index (section 5.4) ---
+# --- the lookup index (section 5.4) ---
 
 U64 = (1 << 64) - 1
 LOOKUP_HEAD = struct.Struct("<8sIIQIIQQ")
@@ -604,7 +604,7 @@ class Client:
         return reply
 
     def lookup(self, check=True):
-        """The tenant's look-up index (6.20), mapped; or the refusal's reply with check=False."""
+        """The tenant's lookup index (6.20), mapped; or the refusal's reply with check=False."""
         reply = self.call(Op.LOOKUP, check=check, n_fds=1)
         if reply.status != Status.OK:
             return reply

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The look-up index (proto/README.md 5.4, 6.20): what clients find out by themselves is what the daemon would say.
+"""The lookup index (proto/README.md 5.4, 6.20): what clients find out by themselves is what the daemon would say.
 
 The table is read here by kvwire.py, written from the specification, and by the library (lookup-client), whose every
 answer says whether the daemon had to be asked. No chunk that is there and is not being changed is ever called absent.
@@ -88,7 +88,7 @@ def agree(c, ns, name, keys, *others):
 
 
 def told_by_ctl(daemon):
-    return ctl("status", daemon=daemon, check=0).stdout.partition("look-ups")[2].partition("\n")[0]
+    return ctl("status", daemon=daemon, check=0).stdout.partition("lookups")[2].partition("\n")[0]
 
 
 def at_rest(daemon):

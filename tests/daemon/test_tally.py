@@ -150,11 +150,11 @@ def test_a_match_and_its_get_are_one_hit_and_status_says_of_what(running):
             run = c.match(ns, keys + [key_of("new", i) for i in range(30)])
             assert all(r.status == Status.OK for r in c.get(ns, keys[:run]))
         totals = daemon.status()["totals"]
-        assert (totals["hit_ratio"], totals["hit_ratio_of"]) == (0.25, "look-ups")
+        assert (totals["hit_ratio"], totals["hit_ratio_of"]) == (0.25, "lookups")
         assert (totals["lookup_keys"], totals["lookup_found_keys"]) == (200, 50)
-        assert ratio_line() == "25.0 % of the keys of look-ups (50 of 200)"
+        assert ratio_line() == "25.0 % of the keys of lookups (50 of 200)"
         page = daemon.http("/")[2].decode()
-        assert "<th>hit ratio</th><td>25.0 %</td>" in page and "<th>hit ratio of</th><td>look-ups</td>" in page
+        assert "<th>hit ratio</th><td>25.0 %</td>" in page and "<th>hit ratio of</th><td>lookups</td>" in page
 
 
 def test_counts_of_a_client_that_was_killed_stay(running):

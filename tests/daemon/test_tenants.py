@@ -92,7 +92,7 @@ def test_the_first_tenant_that_matches_decides_and_default_comes_last(make):
 
 
 def test_R9_another_tenants_names_and_keys_are_not_there(make):
-    """Namespaces of one name are different ones; look-ups, lists and reports tell nothing of the other's."""
+    """Namespaces of one name are different ones; lookups, lists and reports tell nothing of the other's."""
     daemon = make()
     pairs = items("secret", 8, 30000)
     red, blue = client_as(daemon, ALICE), client_as(daemon, BOB)

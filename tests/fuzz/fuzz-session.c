@@ -2,7 +2,7 @@
 /* The session state machine: four clients of a real daemon's core, over a store in memory, say
  * anything in any order: half a greeting, messages before and after it, unexpected descriptors
  *, an end in the middle. Afterwards all have closed, and nothing is held: no lease, no staging
- * area, no byte, no descriptor, no request; and the look-up index says what can be found.
+ * area, no byte, no descriptor, no request; and the lookup index says what can be found.
  *
  * libFuzzer runs it; the test is both the loop and the clients. The input is a list of actions: a
  * byte for what and who, then what it needs. The store stays from one input to the next. */
@@ -129,7 +129,7 @@ static void resume_store(void)
         assert(req.result == 0 && store_volumes_up(t.store) == 1);
 }
 
-/* --- the look-up index: what it says is what can be found --- */
+/* --- the lookup index: what it says is what can be found --- */
 
 static void on_lookup(struct lookup_wait *wait)
 {

@@ -44,8 +44,8 @@ struct fake_options {
         const char *refuse_register; /* REGISTER is INVALID, and this is why */
         bool register_long;          /* its OK has a result too many */
         uint32_t region_lie;         /* if not 0, the number of each region */
-        bool is_old;                 /* it offers nothing beyond the first version but look-ups */
-        bool lookup;                 /* it offers a look-up index: see lookup_fd */
+        bool is_old;                 /* it offers nothing beyond the first version but lookups */
+        bool lookup;                 /* it offers a lookup index: see lookup_fd */
         bool tally;                  /* and a tally of it: see tally_fd */
         bool cancel; /* it can cancel: a held PUT or GET that is named is released, with
                         each key cancelled */

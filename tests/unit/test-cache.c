@@ -28,7 +28,7 @@ enum { KIB = 1024, MIB = 1024 * KIB, LENGTH = 20000, SMALL = 64 * KIB, SLABS = 8
 static struct tiers t;
 static struct list_node waits = LIST_INIT(waits); /* of all requests that name no other owner */
 
-/* Look-ups of the store: each try of a put makes one. The linker has the cache come here. */
+/* Lookups of the store: each try of a put makes one. The linker has the cache come here. */
 static uint64_t looks;
 
 int __real_store_find(const struct store *s, uint32_t namespace_id, const struct key *key,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcache's look-up index, against a fake daemon: when it is asked for, when it is believed,
+/* libkvcache's lookup index, against a fake daemon: when it is asked for, when it is believed,
  * what comes of it, and that nothing a daemon can put there makes the library look elsewhere. The
  * tables are the daemon's own code; what the fake daemon keeps and what they say is up to each
  * test, so that it shows which side answered. */
@@ -826,7 +826,7 @@ static void each_session_has_a_tally_of_its_own(void **state)
         close(old_fd);
 }
 
-/* One that offers no tally, one that has none now, one that is no good: look-ups go on. */
+/* One that offers no tally, one that has none now, one that is no good: lookups go on. */
 static void without_a_tally_look_ups_are_answered_all_the_same(void **state)
 {
         struct rig *f = *state;

@@ -1273,7 +1273,7 @@ static void test_cancel_has_the_daemon_end_what_waits(void **state)
         assert_int_equal(r[0].status, KVCACHE_CANCELLED);
         assert_int_equal(r[1].status, KVCACHE_CANCELLED);
 
-        /* A look-up does not wait for anything. */
+        /* A lookup does not wait for anything. */
         q = request_of(f, KVCACHE_OP_EXISTS, &e[0].key, 1, &exists);
         q.user_data = 9;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);

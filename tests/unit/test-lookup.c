@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The look-up index: a table is a multiset that never calls absent what is in it, also while words
+/* The lookup index: a table is a multiset that never calls absent what is in it, also while words
  * come and go under a reader; and what is built over a real pool and store says at each moment what
  * can be found there, however much changes while it is being built. */
 #include <errno.h>
@@ -324,7 +324,7 @@ static void a_header_that_makes_no_sense_is_refused(void **state)
         lookup_table_free(t);
 }
 
-/* Whatever the words are, a look-up ends and stays within the table. */
+/* Whatever the words are, a lookup ends and stays within the table. */
 static void words_of_any_kind_harm_nobody(void **state)
 {
         struct lookup_table *t = table_of(64);

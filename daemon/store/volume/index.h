@@ -8,7 +8,7 @@
  *
  * What follows from something else is not kept: the hash from the key; the tenant from the slab,
  * which is of one; the place in the ring is the table's. Key, namespace and chain come first: a
- * look-up that goes past a record has touched no more than that. */
+ * lookup that goes past a record has touched no more than that. */
 #pragma once
 
 #include <assert.h>
@@ -78,7 +78,7 @@ void index_unlink(struct index *ix, uint32_t i);
 
 uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct key *key,
                     uint64_t hash);
-/* For many look-ups in a row: step 0 for all of them, then step 1, then index_find(). */
+/* For many lookups in a row: step 0 for all of them, then step 1, then index_find(). */
 void index_warm(const struct index *ix, uint64_t hash, unsigned step);
 struct chunk *index_chunk(const struct index *ix, uint32_t i);
 

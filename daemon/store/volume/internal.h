@@ -8,7 +8,7 @@
  *   errors.c      errors and their budget; a full file system; a device that hangs
  *   superblock.c  what the superblock of a volume in use says of it
  *   namespaces.c  namespaces, as the store sees them; purges
- *   chunks.c      look-ups, drops, lists; reading back, on request
+ *   chunks.c      lookups, drops, lists; reading back, on request
  *   stats.c       numbers
  *   put.c get.c   a chunk on its way in, on its way out
  *   alloc.c       slots: acquire, evict, move slabs between classes; removing chunks

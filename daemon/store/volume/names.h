@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Namespaces by tenant and name: a hash table of fixed size whose nodes lie in the records. The
  * hash is keyed, so a client that picks names cannot pick buckets; and there are never more than
- * STORE_MAX_NAMESPACES. A look-up compares the names of the nodes with an equal hash.
+ * STORE_MAX_NAMESPACES. A lookup compares the names of the nodes with an equal hash.
  * Used by a volume's list and by the store's. */
 #pragma once
 

@@ -122,7 +122,7 @@ uint64_t namespaces_charged(const struct namespaces *n)
         return DISK_NAMESPACE_FILES * MAX(n->reserve, round_up(n->bytes, DISK_PAGE));
 }
 
-/* --- look-ups --- */
+/* --- lookups --- */
 
 unsigned namespaces_count(const struct namespaces *n)
 {

@@ -2,7 +2,7 @@
 /* What was purged leaves the index a step at a time.
  *
  * A purge takes effect at once: its sequence stands in the namespaces from then on, and while
- * sweeps are under way each look-up compares a chunk's sequence with it. So a chunk that is still
+ * sweeps are under way each lookup compares a chunk's sequence with it. So a chunk that is still
  * in the index is found by none of them, and a put of its key takes its place. The records
  * themselves are walked in steps between which the loop does other work. All purges share one
  * walk, in a circle: each ends where it began, so that many of them cost hardly more than one. What
