@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from harness import BUILD
+from harness import BUILD, slow
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIBRARY = pathlib.Path(BUILD) / "client/lib"
@@ -114,7 +114,7 @@ def test_every_function_has_its_man_page():
             assert text == f".so man3/{pathlib.Path(text.split()[1]).name}\n"
             assert page.stem in names_of(MAN / pathlib.Path(text.split()[1]).name), page
             continue
-        for section in ("NAME", "SYNOPSIS", "DESCRIPTION", "RETURN VALUE", "SEE ALSO"):
+        for section in ("NAME", "SYNOPSIS", "DESCRIPTION", "RETURN VALUE", "EXAMPLES", "SEE ALSO"):
             assert f".SH {section}\n" in text, (page, section)
         for name in names_of(page):
             assert named.setdefault(name, page.stem) == page.stem, name
@@ -134,3 +134,38 @@ def names_of(page):
 def test_man_pages_are_well_formed(page):
     shown = run("man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", MAN / page, env={**os.environ, "LC_ALL": "C.UTF-8"})
     assert shown.returncode == 0 and shown.stderr == "", shown.stderr
+
+
+def man_examples():
+    """(page, number, C source) of each example of a page: what stands between .EX and .EE in its section EXAMPLES."""
+    for page in sorted(MAN.glob("*.[37]")):
+        _, _, section = page.read_text().partition(".SH EXAMPLES\n")
+        for n, text in enumerate(re.findall(r"^\.EX\n(.*?)^\.EE$", section.split(".SH ")[0], re.M | re.S)):
+            yield page.name, n, re.sub(r"^\\&", "", text, flags=re.M).replace("\\-", "-").replace("\\e", "\\")
+
+
+def test_man_pages_say_buffer_for_registered_memory():
+    """"Region" is what the wire protocol calls it."""
+    assert [p.name for p in MAN.glob("*.[37]") if "region" in p.read_text().lower()] == []
+
+
+def test_each_man_page_has_an_example():
+    assert {page for page, _, _ in man_examples()} == {p.name for p in MAN.glob("*.[37]") if not p.read_text().startswith(".so ")}
+
+
+@needs_cc
+@pytest.mark.parametrize("page,n,text", [pytest.param(*e, id=f"{e[0]}-{e[1]}") for e in man_examples()])
+def test_examples_of_man_pages_compile_and_link(daemon, tmp_path, page, n, text):
+    if slow() > 1:
+        pytest.skip("a library with a sanitizer needs a program with it")
+    source, built = tmp_path / "example.c", tmp_path / "example"
+    source.write_text(text)
+    is_program = " main(" in text
+    done = run(CC, "-std=c11", "-Wall", "-Wextra", "-Werror", *([] if is_program else ["-shared", "-fPIC", "-Wl,-z,defs"]),
+               "-I", ROOT / "client", "-o", built, source, "-L", LIBRARY, "-lkvcache", f"-Wl,-rpath,{LIBRARY}")
+    assert done.returncode == 0, done.stderr
+    if is_program:
+        for _ in range(2):  # the second time all of it is there already
+            done = run(built, env={**os.environ, "KVCACHE_SOCKET": str(daemon.socket)}, timeout=60)
+            assert (done.returncode, done.stderr) == (0, ""), done
+            assert done.stdout == "ok: the bytes of a block\n"
