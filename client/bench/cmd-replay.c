@@ -32,27 +32,27 @@ enum {
 
 static const struct option_row replay_options[] = {
         { OPTION_SYNTHETIC, "synthetic", "KIND",
-          "play a made-up workload instead of a trace; KIND: chat" },
+          "generate a workload instead of reading a trace; KIND: chat" },
         { OPTION_SEED, "seed", "N",
-          "of the synthetic workload, and part of every key: with another seed\n"
-          "nothing is shared (default: 0)" },
+          "seed of the synthetic workload, and part of every key: workloads\n"
+          "with different seeds share nothing (default: 0)" },
         { 'b', "block-bytes", "SIZE", "bytes of a block (default: 64KiB)" },
         { 'r', "requests", "N",
-          "the first N requests (default: the whole trace; synthetic: 1,000)" },
+          "replay the first N requests (default: the whole trace; synthetic: 1,000)" },
         { OPTION_SPEED, "speed", "X",
           "1: at the pace of the trace, 10: ten times faster; 0 (the default): as\n"
           "fast as possible" },
         { 'c', "clients", "N",
-          "so many connections at once, each with a request at hand (default: 1)" },
+          "number of connections, each with one request in progress (default: 1)" },
         { OPTION_ACK, "ack", "CLASS",
-          "a put is answered when its block is accepted (visible; the default),\n"
-          "written (survives a crash of the daemon) or durable (power loss)" },
+          "answer a put when its block is accepted (visible; the default), written\n"
+          "(survives a crash of the daemon) or durable (survives power loss)" },
         { OPTION_ACKS, "acks", "FILE",
-          "append every key whose put was answered, at once; `kvcachectl\n"
+          "append each key to FILE as soon as its put is answered; `kvcachectl\n"
           "exists --from FILE` reads it" },
         { 'n', "namespace", "NS", "the namespace (default: replay)" },
         { OPTION_RECONNECT, "reconnect", "SECONDS",
-          "how long to try to reach a daemon that does not answer, before giving up (default: 2)" },
+          "how long to try to reach a daemon that does not answer (default: 2)" },
         { 0 },
 };
 
@@ -455,21 +455,25 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
 const struct command command_replay = {
         .name = "replay",
         .arguments = "TRACE | --synthetic chat",
-        .summary = "play a block trace against the daemon, and check every byte",
-        .help = "Plays the requests of a trace as an engine would: for each, match its blocks,\n"
-                "get the leading ones that are there, put the others in order, and hold all of\n"
-                "them until the request ends. What a block contains follows from its key, and\n"
-                "every byte that is got is compared.\n\n"
-                "TRACE (\"-\": standard input) has a JSON object a line, as the Mooncake traces\n"
+        .summary = "replay a block trace, and compare every byte",
+        .help = "Replays the requests of a trace as an engine would issue them: for each, it\n"
+                "matches the blocks, gets the leading ones that are present, puts the others in\n"
+                "order, and holds leases on all of them until the request ends. The content of a\n"
+                "block follows from its key, and every byte that is got is compared.\n"
+                "\n"
+                "TRACE (\"-\": standard input) has one JSON object a line, as the Mooncake traces\n"
                 "do: {\"timestamp\": ms, \"input_length\": tokens, \"output_length\": tokens,\n"
-                "\"hash_ids\": [block ids, chained over the prefix]}. `--synthetic chat` makes up\n"
-                "sessions of several turns, with shared system prompts and think times.\n\n"
+                "\"hash_ids\": [block ids, chained over the prefix]}. `--synthetic chat` "
+                "generates\n"
+                "sessions of several turns, with shared system prompts and think times.\n"
+                "\n"
                 "Blocks hit are those that were got and were right in every byte. Latencies are\n"
-                "those of a call, which moves a round of blocks. The prefill tokens saved are\n"
-                "an estimate: leading blocks hit, at 512 tokens a block as in the Mooncake\n"
-                "traces. With --json: one object; latencies in microseconds.\n\n"
-                "Status 1: wrong bytes. 3: the daemon went away. 4: it refused, or some blocks\n"
-                "failed.",
+                "those of a call, which moves a round of blocks. The prefill tokens saved are an\n"
+                "estimate: leading blocks hit, at 512 tokens a block as in the Mooncake traces.\n"
+                "With --json, the report is one object; latencies are in microseconds.\n"
+                "\n"
+                "Exit status 1: some bytes were wrong; 3: the daemon closed the connection; 4: it\n"
+                "refused, or some blocks failed.",
         .options = replay_options,
         .run = run_replay,
 };

@@ -18,10 +18,11 @@ static const struct tool kvcache_bench = {
                  "computes how large the KV cache of a model is. kvcachectl administers it.\n",
         .commands = commands,
         .n_commands = ARRAY_SIZE(commands),
-        .exit_help = "  0    done\n"
-                     "  1    replay: wrong bytes were got; the other commands: any failure\n"
+        .exit_help = "  0    success\n"
+                     "  1    replay: some bytes were wrong; the other commands: any failure\n"
                      "  2    wrong usage\n"
-                     "  3    no daemon there, it went away, or it did not answer in time\n"
+                     "  3    no daemon is running, it closed the connection, or it did not answer "
+                     "in time\n"
                      "  4    the daemon refused or failed\n"
                      "  5    an input file is missing or malformed\n"
                      "  6    output cannot be written, or memory ran out\n"

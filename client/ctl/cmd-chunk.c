@@ -187,8 +187,9 @@ const struct command command_put = {
         .name = "put",
         .arguments = "KEY [FILE]",
         .summary = "store a file, or standard input, under a key",
-        .help = "Stores FILE, or what comes on standard input, as one chunk. The first put of a\n"
-                "key stays: a later one changes nothing and says so.\n\n" KEY_HELP,
+        .help = "Stores FILE, or standard input, as one chunk. The first put of a key wins: a\n"
+                "later one changes nothing and says so.\n"
+                "\n" KEY_HELP,
         .options = put_options,
         .run = run_put,
 };
@@ -197,9 +198,9 @@ const struct command command_put = {
 
 static const struct option_row get_options[] = {
         NAMESPACE_OPTION,
-        { 'o', "output", "FILE", "write there instead of to standard output" },
-        { OPTION_OFFSET, "offset", "BYTES", "begin there within the chunk" },
-        { OPTION_LENGTH, "length", "BYTES", "no more than that" },
+        { 'o', "output", "FILE", "write to FILE instead of standard output" },
+        { OPTION_OFFSET, "offset", "BYTES", "begin at this offset in the chunk" },
+        { OPTION_LENGTH, "length", "BYTES", "write at most so many bytes" },
         { 0 },
 };
 
@@ -322,7 +323,8 @@ const struct command command_get = {
         .arguments = "KEY",
         .summary = "fetch a chunk",
         .help = "Writes a chunk, or a part of it, to standard output or to a file. The daemon\n"
-                "has checked its checksum; a chunk that failed is not found.\n\n" KEY_HELP,
+                "verifies the checksum; a chunk that does not match is not found.\n"
+                "\n" KEY_HELP,
         .options = get_options,
         .run = run_get,
 };

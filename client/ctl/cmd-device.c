@@ -141,13 +141,13 @@ const struct command command_device = {
         .name = "device",
         .arguments = "ls | suspend PATH | resume PATH",
         .summary = "list, suspend or resume the volumes of the store",
-        .help = "ls: lists each volume with its state and its errors. suspend, for admins: takes "
-                "a\n"
-                "volume out of use once all writes under way are on disk; its chunks are misses\n"
-                "until it is resumed, and new ones go to the other volumes. resume: probes the\n"
-                "device and uses the volume again, also one that the daemon has bypassed by\n"
-                "itself. What was purged or evicted meanwhile does not come back. PATH is the\n"
-                "directory, or its number from 0 in the order of ls.",
+        .help = "ls lists each volume with its state and its errors. suspend takes a volume out\n"
+                "of use once all writes in progress are on disk: its chunks are misses until it\n"
+                "is resumed, and new chunks go to the other volumes. resume probes the device and\n"
+                "uses the volume again, also if the daemon had bypassed it by itself; what was\n"
+                "purged or evicted meanwhile does not come back. PATH is the directory of the\n"
+                "volume, or its number, from 0, in the order of ls. suspend and resume are for\n"
+                "admins.",
         .options = device_options,
         .run = run_device,
 };

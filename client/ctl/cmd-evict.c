@@ -19,7 +19,7 @@ static const struct option_row evict_options[] = {
         { OPTION_TIER, "tier", "TIER",
           "memory: from memory only, what is on disk stays; all (the default)" },
         FROM_OPTION(OPTION_FROM),
-        { OPTION_ALL, "all", NULL, "every chunk of the namespace that `ls` lists" },
+        { OPTION_ALL, "all", NULL, "evict every chunk of the namespace that `ls` lists" },
         { 0 },
 };
 
@@ -162,13 +162,15 @@ static int run_evict(struct ctl *ctl, const struct command *self, int argc, char
 const struct command command_evict = {
         .name = "evict",
         .arguments = "KEY... | --from FILE | --all",
-        .summary = "forget single chunks, or drop them from memory",
-        .help = "Evicts chunks: no later get finds them, but a client that has one leased keeps\n"
-                "reading. With --tier memory only the copies in memory go, and the next get reads\n"
-                "from disk: good for measuring. A chunk that is not on disk yet stays then\n"
-                "(exit status 4).\n"
-                "After a power loss, not after a mere restart, an evicted chunk may be back;\n"
-                "what must never come back is for `purge`.\n\n" KEY_HELP,
+        .summary = "evict chunks from the cache, or from memory only",
+        .help = "Evicts chunks. Later gets miss them; a client that has leased one continues to\n"
+                "read it. With --tier memory, only the copies in memory are dropped, and the next\n"
+                "get reads from disk, which is useful for measuring; a chunk that is not on disk\n"
+                "yet stays in memory (exit status 4).\n"
+                "\n"
+                "After a power loss, but not after a restart, an evicted chunk may be back. Use\n"
+                "`purge` for what must never come back.\n"
+                "\n" KEY_HELP,
         .options = evict_options,
         .run = run_evict,
 };
@@ -176,8 +178,8 @@ const struct command command_evict = {
 /* --- purge --- */
 
 static const struct option_row purge_options[] = {
-        { OPTION_ALL, "all", NULL, "everything in the store, all namespaces; for admins" },
-        { OPTION_YES, "yes", NULL, "do not ask, when --all is given on a terminal" },
+        { OPTION_ALL, "all", NULL, "purge all namespaces of the store; for admins" },
+        { OPTION_YES, "yes", NULL, "do not ask for confirmation of --all on a terminal" },
         { 0 },
 };
 
@@ -239,9 +241,10 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
 const struct command command_purge = {
         .name = "purge",
         .arguments = "NS | --all",
-        .summary = "forget a whole namespace, or everything, for good",
-        .help = "Forgets every chunk of a namespace, or of the store. When this returns, that\n"
-                "is on stable storage: nothing of it comes back, not after a power loss either.",
+        .summary = "delete the chunks of a namespace, or all chunks, for good",
+        .help = "Deletes every chunk of a namespace, or of the store. The deletion is on stable\n"
+                "storage when the command returns: the chunks never come back, not even after a\n"
+                "power loss.",
         .options = purge_options,
         .run = run_purge,
 };

@@ -120,11 +120,13 @@ static int run_exists(struct ctl *ctl, const struct command *self, int argc, cha
 const struct command command_exists = {
         .name = "exists",
         .arguments = "KEY... | --from FILE",
-        .summary = "are these keys there?",
-        .help = "Tells for each key whether it is there, and where. With --from: how many of\n"
-                "the file's keys are found and how many are missing, and the first ten of\n"
-                "those. Status 0: all are there; 1: some are not. A line of FILE is \"<64 hex\n"
-                "digits> [length [namespace]]\"; \"#\" begins a comment.\n\n" KEY_HELP,
+        .summary = "check whether keys are present",
+        .help = "Prints for each key whether it is present, and in which tier. With --from,\n"
+                "prints how many keys of the file are present, how many are missing, and the\n"
+                "first ten of the missing ones. Status 0: all are present; 1: some are missing. A\n"
+                "line of FILE is \"<64 hex digits> [length [namespace]]\"; \"#\" begins a "
+                "comment.\n"
+                "\n" KEY_HELP,
         .options = exists_options,
         .run = run_exists,
 };
@@ -217,8 +219,9 @@ static int run_stat(struct ctl *ctl, const struct command *self, int argc, char 
 const struct command command_stat = {
         .name = "stat",
         .arguments = "KEY...",
-        .summary = "length, place, age and checksum of chunks",
-        .help = "Tells about chunks without moving their bytes.\n\n" KEY_HELP,
+        .summary = "show length, tier, age and checksum of chunks",
+        .help = "Shows the properties of chunks without transferring their bytes.\n"
+                "\n" KEY_HELP,
         .options = stat_options,
         .run = run_stat,
 };
@@ -228,7 +231,7 @@ const struct command command_stat = {
 static const struct option_row ls_options[] = {
         NAMESPACE_OPTION,
         { OPTION_LIST, "namespaces", NULL, "list the namespaces instead of chunks" },
-        { OPTION_LIMIT, "limit", "N", "at most so many chunks" },
+        { OPTION_LIMIT, "limit", "N", "list at most N chunks" },
         { 0 },
 };
 
@@ -329,11 +332,12 @@ static int run_ls(struct ctl *ctl, const struct command *self, int argc, char **
 const struct command command_ls = {
         .name = "ls",
         .arguments = "[NS]",
-        .summary = "the chunks of a namespace, or the namespaces",
-        .help = "Lists the chunks of a namespace in no order: key, length, when it was put, and\n"
-                "where it is. How many they are goes to standard error. What is put or dropped\n"
-                "meanwhile may or may not show; no chunk shows twice. Chunks that are in memory\n"
-                "only, since they are being written or could not be, are passed over.",
+        .summary = "list the chunks of a namespace, or the namespaces",
+        .help = "Lists the chunks of a namespace in no particular order: key, length, time of the\n"
+                "put, and tier. The number of chunks goes to standard error. A chunk that is put\n"
+                "or dropped meanwhile may or may not be listed; no chunk is listed twice. Chunks\n"
+                "that are in memory only, because they are still being written or could not be\n"
+                "written, are not listed.",
         .options = ls_options,
         .run = run_ls,
 };

@@ -16,9 +16,9 @@ enum { OPTION_TENANT = OPTION_LONG, OPTION_PURGE, OPTION_LIMIT };
 
 static const struct option_row namespace_options[] = {
         { OPTION_TENANT, "tenant", "TENANT",
-          "of this tenant; one that is not yours is for admins" },
-        { OPTION_LIMIT, "limit", "N", "ls: the N largest" },
-        { OPTION_PURGE, "purge", NULL, "rm: what it holds, too" },
+          "a namespace, or the namespaces, of this tenant; for admins if it is not yours" },
+        { OPTION_LIMIT, "limit", "N", "ls: list the N largest only" },
+        { OPTION_PURGE, "purge", NULL, "rm: purge its chunks first" },
         { 0 },
 };
 
@@ -313,11 +313,12 @@ static int run_namespace(struct ctl *ctl, const struct command *self, int argc, 
 const struct command command_namespace = {
         .name = "namespace",
         .arguments = "ls | stat NS | rm NS",
-        .summary = "the namespaces that exist: list them, look at one, remove one",
-        .help = "ls: all of your tenant, for admins of all tenants, the largest first. stat: one,\n"
-                "with its fingerprint. rm: removes one that is empty, so that it counts against\n"
-                "no limit any more; for the user who made it, and for admins. It may not be open\n"
-                "in another session. With --purge what it holds is forgotten first, for good.",
+        .summary = "list, show or remove namespaces",
+        .help = "ls lists the namespaces of your tenant, or of all tenants if you are an admin,\n"
+                "the largest first. stat shows one, with its fingerprint. rm removes an empty\n"
+                "namespace, which then counts against no limit any more; only the user who\n"
+                "created it, and admins, may do that, and no other session may have it open. With\n"
+                "--purge, rm purges its chunks first.",
         .options = namespace_options,
         .run = run_namespace,
 };

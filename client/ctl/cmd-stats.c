@@ -15,7 +15,7 @@
 /* --- ping --- */
 
 static const struct option_row ping_options[] = {
-        { 'c', "count", "N", "how many round trips (default: 1)" },
+        { 'c', "count", "N", "number of round trips (default: 1)" },
         { 0 },
 };
 
@@ -82,7 +82,7 @@ const struct command command_ping = {
         .name = "ping",
         .arguments = "",
         .summary = "measure a round trip",
-        .help = "Sends an empty request and measures how long its answer takes.",
+        .help = "Sends an empty request and measures how long the answer takes.",
         .options = ping_options,
         .run = run_ping,
 };
@@ -90,8 +90,9 @@ const struct command command_ping = {
 /* --- stats --- */
 
 static const struct option_row stats_options[] = {
-        { 'p', "prometheus", NULL, "the text that Prometheus scrapes, with help for each metric" },
-        { 'a', "all", NULL, "also metrics that are zero" },
+        { 'p', "prometheus", NULL,
+          "print the text that Prometheus scrapes, with help for each metric" },
+        { 'a', "all", NULL, "include metrics that are zero" },
         { 0 },
 };
 
@@ -235,9 +236,9 @@ static int run_stats(struct ctl *ctl, const struct command *self, int argc, char
 const struct command command_stats = {
         .name = "stats",
         .arguments = "",
-        .summary = "every metric",
-        .help = "Shows every metric of the daemon that is not zero. With --json all of them: an\n"
-                "object of numbers, and of objects where a metric has labels or is a\n"
+        .summary = "print every metric",
+        .help = "Prints every metric of the daemon that is not zero. With --json, prints all of\n"
+                "them: an object of numbers, and of objects where a metric has labels or is a\n"
                 "distribution.",
         .options = stats_options,
         .run = run_stats,
@@ -278,9 +279,9 @@ static int run_config(struct ctl *ctl, const struct command *self, int argc, cha
 const struct command command_config = {
         .name = "config",
         .arguments = "",
-        .summary = "the configuration that the daemon runs with",
-        .help = "Prints the daemon's whole configuration as YAML: what was given, and defaults\n"
-                "for the rest. For admins. With --json: an object whose member \"yaml\" is that\n"
-                "text.",
+        .summary = "print the configuration that the daemon runs with",
+        .help = "Prints the daemon's whole configuration as YAML: the keys that are set, and the\n"
+                "defaults of all others. For admins. With --json, prints an object whose member\n"
+                "\"yaml\" is that text.",
         .run = run_config,
 };

@@ -692,9 +692,9 @@ static int run_status(struct ctl *ctl, const struct command *self, int argc, cha
 const struct command command_status = {
         .name = "status",
         .arguments = "",
-        .summary = "how the daemon is, what it uses and what it holds",
-        .help = "Shows how the daemon runs (which I/O it uses, and why not a faster one), what\n"
-                "memory, store and sessions use, its namespaces, and what it has done since it\n"
-                "started.",
+        .summary = "whether the daemon is ready, what it uses and what it holds",
+        .help = "Shows whether the daemon is ready, what is degraded and why; which kind of I/O\n"
+                "it uses, and why not a faster one; how much memory and disk are in use; its\n"
+                "sessions, tenants and namespaces; and what it has done since it started.",
         .run = run_status,
 };

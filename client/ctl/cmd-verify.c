@@ -25,10 +25,10 @@ enum { OPTION_VOLUME = OPTION_LONG, OPTION_STORE, MAX_STORES = STORE_MAX_VOLUMES
 
 static const struct option_row verify_options[] = {
         { OPTION_VOLUME, "volume", "PATH",
-          "only this path of the daemon's store: a directory, or a number from 0" },
+          "only this volume of the daemon's store: its directory, or its number from 0" },
         { OPTION_STORE, "store", "DIR",
-          "the store in DIR, which no daemon has open; may be given\nonce for each path" },
-        { 'v', "verbose", NULL, "tell of segments in which all is good, too" },
+          "the store in DIR, which no daemon has open; may be given\nonce for each volume" },
+        { 'v', "verbose", NULL, "list the segments in which all is good, too" },
         { 0 },
 };
 
@@ -488,13 +488,14 @@ const struct command command_verify = {
         .name = "verify",
         .arguments = "",
         .summary = "read back all that is on disk, and drop what is bad",
-        .help = "Reads every chunk of the store back and compares its checksum. What does not\n"
-                "match twice, or cannot be read twice, is dropped: it is a miss from then on.\n"
-                "A running daemon does that beside its other work; for admins. With --store no\n"
-                "daemon may have the store open. What a daemon drops one by one is in its log;\n"
-                "with --store it is printed.\n\n"
-                "Exit status: 0 all is good; 1 something was bad and is dropped; 2 it could not\n"
-                "be verified, or not all of it; 130 interrupted.",
+        .help = "Reads back every chunk of the store and compares its checksum. A chunk that\n"
+                "fails the comparison twice, or cannot be read twice, is dropped: it is a miss\n"
+                "from then on. A running daemon verifies its store while it serves clients (for\n"
+                "admins), and its log names each chunk that it drops. --store verifies a store\n"
+                "that no daemon has open, and prints the keys of the chunks that it drops.\n"
+                "\n"
+                "Exit status: 0 all is good; 1 something was bad and has been dropped; 2 the\n"
+                "store could not be verified, or not all of it; 130 interrupted.",
         .options = verify_options,
         .run = run_verify,
 };

@@ -19,10 +19,11 @@ static const struct tool kvcachectl = {
                  "kvcache-bench measures it.\n",
         .commands = commands,
         .n_commands = ARRAY_SIZE(commands),
-        .exit_help = "  0    done; everything asked for is there\n"
-                     "  1    a key or namespace is not there; verify: something was bad\n"
-                     "  2    wrong usage; verify: it could not be done\n"
-                     "  3    no daemon there, it went away, or it did not answer in time\n"
+        .exit_help = "  0    success; everything asked for is present\n"
+                     "  1    a key or namespace does not exist; verify: something was bad\n"
+                     "  2    wrong usage; verify: the store could not be verified\n"
+                     "  3    no daemon is running, it closed the connection, or it did not answer "
+                     "in time\n"
                      "  4    the daemon refused or failed\n"
                      "  5    an input file is missing or malformed\n"
                      "  6    output cannot be written, or memory ran out\n"

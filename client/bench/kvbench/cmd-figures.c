@@ -297,10 +297,10 @@ static int run_iosize(struct ctl *ctl, const struct command *self, int argc, cha
 const struct command command_kvcache = {
         .name = "kvcache",
         .arguments = "--model FILE --model_config FILE",
-        .summary = "how large a model's KV cache is in a deployment",
-        .help = "Prints the size of one I/O (a page of tokens on one GPU) and how many of them\n"
-                "the requests come to, over all GPUs. Options are those of NIXL's KVBench; '_'\n"
-                "and '-' in their names are the same. --source and --destination change nothing\n"
+        .summary = "compute the size of a model's KV cache in a deployment",
+        .help = "Prints the size of one I/O (a page of tokens on one GPU) and the number of I/Os\n"
+                "of the requests, over all GPUs. The options are those of NIXL's KVBench; '_' and\n"
+                "'-' in their names are equivalent. --source and --destination have no effect\n"
                 "here.",
         .options = kvbench_figures_options,
         .run = run_kvcache,
@@ -309,10 +309,10 @@ const struct command command_kvcache = {
 const struct command command_iosize = {
         .name = "iosize",
         .arguments = "--model FILE --model_config FILE",
-        .summary = "bytes of one token on one GPU",
-        .help = "Prints the size of an I/O of one token on one GPU. Options are those of NIXL's\n"
-                "KVBench; '_' and '-' in their names are the same. --source and --destination\n"
-                "change nothing here.",
+        .summary = "compute the bytes of one token on one GPU",
+        .help = "Prints the size of an I/O of one token on one GPU. The options are those of\n"
+                "NIXL's KVBench; '_' and '-' in their names are equivalent. --source and\n"
+                "--destination have no effect here.",
         .options = kvbench_figures_options,
         .run = run_iosize,
 };

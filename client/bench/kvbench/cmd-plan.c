@@ -265,10 +265,10 @@ const struct command command_plan = {
         .name = "plan",
         .arguments = "--model FILE --model_config FILE",
         .summary = "print the benchmark command for a model and a deployment",
-        .help = "Computes, from a model's architecture and a deployment, how large the I/Os of\n"
-                "its KV cache are and how many there are, and prints the command that measures\n"
-                "them. Options are those of NIXL's KVBench; '_' and '-' in their names are the\n"
-                "same. The sizes of blocks, batches and buffers are always the computed ones.",
+        .help = "Computes the size and the number of the I/Os of a KV cache from the model's\n"
+                "architecture and a deployment, and prints the command that measures them. The\n"
+                "options are those of NIXL's KVBench; '_' and '-' in their names are equivalent.\n"
+                "The sizes of blocks, batches and buffers are always the computed ones.",
         .options = kvbench_plan_options,
         .run = run_plan,
 };

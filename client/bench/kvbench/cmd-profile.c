@@ -288,22 +288,25 @@ static int run_profile(struct ctl *ctl, const struct command *self, int argc, ch
 const struct command command_profile = {
         .name = "profile",
         .arguments = "",
-        .summary = "run the planned workload through the daemon, and RAW beside it",
-        .help = "Moves the blocks that a model and a deployment come to, through the daemon, and\n"
-                "reports bandwidth (10^9 bytes a second) and latencies. --source memory writes;\n"
-                "--source file reads what a write left. Every byte that is read is compared, with\n"
-                "the clock standing; a write is read back from disk at the end. Beside it, in\n"
-                "turns, the same I/O straight on a file of the same disk: RAW.\n\n"
-                "A block that is missing, short or wrong, and a daemon that goes away, end the "
-                "run\n"
-                "with status 1. When no daemon answers, one is started on a store in a temporary\n"
-                "directory ($TMPDIR, else /var/tmp), and removed with it; with --filepath DIR the\n"
-                "store is in DIR, and stays there for --source file to read.\n\n"
+        .summary = "run the planned I/O through the daemon, in turns with RAW",
+        .help = "Moves the blocks of a model and a deployment through the daemon, and reports\n"
+                "bandwidth (10^9 bytes a second) and latencies. --source memory writes them;\n"
+                "--source file reads what a write has left. Every byte that is read is compared,\n"
+                "outside of the measured time; a write is read back from disk at the end. In\n"
+                "turns with each pass, the same I/O goes directly to or from a file on the same\n"
+                "disk: RAW.\n"
+                "\n"
+                "If a block is missing, short or wrong, or the daemon ends, the run ends with\n"
+                "status 1. If no daemon answers, one is started on a store in a temporary\n"
+                "directory ($TMPDIR, else /var/tmp), and both are removed at the end; with\n"
+                "--filepath DIR the store is in DIR and is kept, for --source file to read.\n"
+                "\n"
                 "Backends: KVCACHE (through the daemon; the default), RAW or POSIX (a file, no\n"
-                "daemon), GDS (GPU and storage). --num_requests users, whose chains of blocks are\n"
-                "moved at the same time, are shared out among --num_threads clients. Without\n"
-                "--num_iter and --warmup_iter: 3 and 1.\n\n"
-                "The tutorial is client/TUTORIAL.md.",
+                "daemon), GDS (GPU and storage). The chains of --num_requests users are moved at\n"
+                "the same time, over --num_threads connections. --num_iter and --warmup_iter are\n"
+                "3 and 1 by default.\n"
+                "\n"
+                "client/TUTORIAL.md is the tutorial.",
         .options = kvbench_profile_options,
         .run = run_profile,
 };
