@@ -207,8 +207,9 @@ void cache_kick(struct cache *c);
 /* Pins that complete() left with the caller end here. */
 void cache_unpin(struct cache *c, uint32_t chunk);
 /* Completes with CACHE_CANCELLED what this owner has waiting for room, or for its turn to be read
- * to its memory; the rest completes as it would. */
-void cache_cancel(struct cache *c, struct list_node *owner);
+ * to its memory; the rest completes as it would. *most is how many, and becomes what is left of
+ * that. True: more of them wait, and the list is still there. */
+bool cache_cancel(struct cache *c, struct list_node *owner, uint32_t *most);
 /* End of a loop turn, after everything that may make a request: lets waiters in, and out whose
  * deadline has passed. Returns when it must be called again at the latest, ns; 0: not before
  * something happens. */

@@ -142,11 +142,12 @@ static void finish_all(struct cache *c, struct list_node *requests, enum cache_s
                 cache_finish(c, container_of(n, struct cache_request, node), status);
 }
 
-void cache_cancel(struct cache *c, struct list_node *owner)
+bool cache_cancel(struct cache *c, struct list_node *owner, uint32_t *most)
 {
         struct list_node cancelled = LIST_INIT(cancelled);
+        bool more;
 
-        while (!list_empty(owner)) {
+        for (; *most > 0 && !list_empty(owner); --*most) {
                 struct cache_request *req = container_of(owner->next, struct cache_request, owned);
 
                 if (req->waiting == WAITING_TURN)
@@ -155,7 +156,9 @@ void cache_cancel(struct cache *c, struct list_node *owner)
                         stop_waiting(c, req);
                 list_append(&cancelled, &req->node);
         }
+        more = !list_empty(owner); /* the last one's end may free the owner */
         finish_all(c, &cancelled, CACHE_CANCELLED);
+        return more;
 }
 
 /* One round of let_in(). */

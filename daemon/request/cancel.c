@@ -14,15 +14,13 @@
 /* How many keys. The batch may be freed. */
 static uint32_t cancel(struct batch *b)
 {
-        uint32_t n = 0;
+        uint32_t left = UINT32_MAX;
 
         b->cancelled = true;
         for (uint32_t i = 0; b->slots && i < b->head.count; i++)
                 b->slots[i].req.nowait = true;
-        list_for_each (&b->waits, waiting)
-                n++;
-        cache_cancel(b->request.client->tenant->cache, &b->waits);
-        return n;
+        (void)cache_cancel(b->request.client->tenant->cache, &b->waits, &left);
+        return UINT32_MAX - left;
 }
 
 void cancel_batch(struct request req, const struct wire_cancel *msg)
@@ -40,10 +38,12 @@ void cancel_batch(struct request req, const struct wire_cancel *msg)
         request_ok_value(req, n, 0);
 }
 
-void batches_cancel(struct client *client)
+bool batches_cancel_some(struct client *client, uint32_t *steps)
 {
         /* The batch may be freed, and no other is. */
         list_for_each_safe (&client->batches, n)
-                cache_cancel(client->tenant->cache,
-                             &container_of(n, struct batch, inflight)->waits);
+                if (cache_cancel(client->tenant->cache,
+                                 &container_of(n, struct batch, inflight)->waits, steps))
+                        return true;
+        return false;
 }

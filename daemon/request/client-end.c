@@ -14,7 +14,6 @@ void client_abandon(struct client *client)
 {
         client->ended = client->abandoned = true;
         chain_close(client);
-        batches_cancel(client);
         while (!list_empty(&client->lookups))
                 lookups_cancel(container_of(client->lookups.next, struct lookup_wait, owned));
         buffers_end(client);
@@ -24,7 +23,8 @@ bool client_settle(struct client *client, uint32_t *steps)
 {
         bool more = chain_settle_some(client, steps);
 
-        if (client->abandoned && client->leases.count > 0) {
+        if (client->abandoned) {
+                more |= batches_cancel_some(client, steps);
                 *steps -= client_release_some(client, *steps);
                 more |= client->leases.count > 0;
         }

@@ -63,7 +63,7 @@ struct client {
         struct key chain_last;
         uint64_t chain_ns;            /* when its latest message came */
         struct list_node chains_over; /* struct chain, still to be touched */
-        bool abandoned;               /* what it leases is given back: client_settle() */
+        bool abandoned;               /* what it has is given back: client_settle() */
 
         void (*send)(struct client *client, const void *msg, size_t bytes, const int *fds,
                      unsigned n_fds);

@@ -92,8 +92,9 @@ bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t firs
 
 /* cancel.c: CANCEL. */
 void cancel_batch(struct request req, const struct wire_cancel *msg);
-/* Ends what all batches of the client have waiting for room, or for their turn. */
-void batches_cancel(struct client *client);
+/* Ends what all batches of the client have waiting for room, or for their turn: *steps keys at
+ * most, which becomes what is left of that. True: more of them wait. */
+bool batches_cancel_some(struct client *client, uint32_t *steps);
 
 /* get.c, put.c: start a key. */
 void request_get(struct batch *b, uint32_t i);

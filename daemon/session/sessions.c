@@ -29,7 +29,7 @@ enum {
         CHAINS_MS = 1000,
         CHAIN_IDLE_MS = 5000,
         NS_PER_MS = 1000000,
-        SETTLE_STEPS = 512, /* of client_settle(), of an iteration: half a millisecond or so */
+        SETTLE_STEPS = 256, /* of client_settle(), of an iteration, for all sessions */
         COSTLY_NS = 500000, /* of an iteration, for all costly requests; the last one begun may take
                                it beyond */
 };

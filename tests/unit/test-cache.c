@@ -1142,18 +1142,31 @@ static void a_wait_ends_at_its_deadline(void **state)
 static void a_wait_that_is_cancelled_ends_and_others_do_not(void **state)
 {
         uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
-        struct req mine, other, in_flight;
+        struct req mine[5], other, in_flight;
         struct list_node another = LIST_INIT(another);
+        uint32_t most = 0;
 
         pin_every_slab(pinned, SLABS);
         put_bytes(&in_flight, 3, CACHE_WRITTEN, 1, SMALL);
-        put_bytes(&mine, 1, CACHE_WRITTEN, 1, large);
+        for (unsigned i = 0; i < 5; i++)
+                put_bytes(&mine[i], 10 + i, CACHE_WRITTEN, 1, large);
         put_bytes(&other, 2, CACHE_WRITTEN, 1, large);
         list_unlink(&other.req.owned);
         list_append(&another, &other.req.owned);
-        cache_cancel(t.cache, &waits);
-        assert_true(mine.done && !other.done && !in_flight.done);
-        assert_int_equal(mine.req.status, CACHE_CANCELLED);
+        assert_true(cache_cancel(t.cache, &waits, &most));
+        assert_false(mine[0].done);
+        most = 3;
+        assert_true(cache_cancel(t.cache, &waits, &most));
+        assert_int_equal(most, 0);
+        assert_true(mine[2].done && !mine[3].done);
+        most = 10;
+        assert_false(cache_cancel(t.cache, &waits, &most));
+        assert_int_equal(most, 8);
+        assert_false(cache_cancel(t.cache, &waits, &most));
+        assert_int_equal(most, 8);
+        assert_true(!other.done && !in_flight.done);
+        for (unsigned i = 0; i < 5; i++)
+                expect(&mine[i], CACHE_CANCELLED);
         expect(&in_flight, CACHE_OK);
         unpin_all(pinned, SLABS);
         expect(&other, CACHE_OK);
@@ -1197,6 +1210,7 @@ static void many_waits_end_a_few_a_turn(void **state)
         struct list_node another = LIST_INIT(another);
         struct req *many = calloc(MANY, sizeof(*many));
         unsigned done = 0, turns = 0;
+        uint32_t most = UINT32_MAX;
         clock_t alone, beside;
         uint64_t now;
 
@@ -1204,7 +1218,7 @@ static void many_waits_end_a_few_a_turn(void **state)
         pin_every_slab(pinned, SLABS);
         alone = clock();
         for (unsigned i = 0; i < OWNERS; i++)
-                cache_cancel(t.cache, &another);
+                (void)cache_cancel(t.cache, &another, &most);
         alone = clock() - alone;
         for (unsigned i = 0; i < MANY; i++) {
                 start(&many[i], i + 1);
@@ -1214,7 +1228,7 @@ static void many_waits_end_a_few_a_turn(void **state)
         }
         beside = clock();
         for (unsigned i = 0; i < OWNERS; i++)
-                cache_cancel(t.cache, &another);
+                (void)cache_cancel(t.cache, &another, &most);
         beside = clock() - beside;
         assert_in_range(beside, 0, 10 * alone + CLOCKS_PER_SEC / 50);
 
@@ -1980,10 +1994,11 @@ static void test_R16_another_users_read_to_its_memory_stands_behind_a_window_at_
 static void reads_that_wait_for_their_turn_are_cancelled(void **state)
 {
         struct list_node owner = LIST_INIT(owner);
+        uint32_t most = UINT32_MAX;
 
         put_reads_shared(0);
         get_all_into(&owner);
-        cache_cancel(t.cache, &owner);
+        assert_false(cache_cancel(t.cache, &owner, &most));
         assert_true(list_empty(&owner));
         expect_reads(WINDOW, CACHE_CANCELLED);
         assert_int_equal(stats().queued_reads, 0);
@@ -2184,8 +2199,11 @@ static void traffic(uint64_t seed, const struct fault_plan *plan)
                                 purge(&p);
                         break;
                 case 14:
-                        if (draw(20) == 0)
-                                cache_cancel(t.cache, &waits);
+                        if (draw(20) == 0) {
+                                uint32_t most = draw(8);
+
+                                (void)cache_cancel(t.cache, &waits, &most);
+                        }
                         break;
                 default:
                         break;

@@ -525,7 +525,7 @@ static void lease_many(struct peer_end *c, uint16_t count)
 
 static void leases_of_sessions_that_end_are_given_back_in_steps(void **state)
 {
-        enum { SESSIONS = 3, EACH = 1000, MOST = 512 };
+        enum { SESSIONS = 3, EACH = 1000, MOST = 256 };
         uint64_t left = (uint64_t)SESSIONS * EACH, most = 0;
         struct peer_end c[SESSIONS], other;
 
@@ -580,7 +580,7 @@ static void submit_touch(struct peer_end *c, uint32_t n, uint16_t count, bool mo
 
 static void a_long_chain_is_touched_in_steps(void **state)
 {
-        enum { MESSAGES = 30, KEYS = 1024, MOST = 8 };
+        enum { MESSAGES = 30, KEYS = 1024, MOST = 4 };
         const uint64_t stretch = KEYS * sizeof(struct cache_place);
 
         for (unsigned closed = 0; closed < 2; closed++) {
@@ -781,6 +781,48 @@ static void who_waits_with_all_its_requests_is_noticed_to_die(void **state)
         wait_for_open(1);
         assert_int_equal(cache_pending(t.cache), 0);
         assert_idle();
+        hang_up(&holder);
+}
+
+/* A put of so many keys, for none of which there is room. */
+static void submit_waits(struct peer_end *c, uint32_t n, uint16_t count)
+{
+        struct wire_put *e = (struct wire_put *)(batch(c, WIRE_PUT, 0, count) + 1);
+
+        for (unsigned i = 0; i < count; i++)
+                e[i] = (struct wire_put){ .key = key_of(n + i),
+                                          .length = (uint32_t)pool_slab_bytes(t.pool) };
+        ((struct wire_batch *)out.bytes)->ack = WIRE_WRITTEN;
+        send_batch(c);
+}
+
+/* As many keys as a session may have in flight, of each session. */
+static void waits_of_sessions_that_end_are_cancelled_in_steps(void **state)
+{
+        enum { SESSIONS = 3, EACH = WIRE_MAX_KEYS_INFLIGHT, MESSAGE = 1024, MOST = 256 };
+        uint64_t left = SESSIONS * EACH, most = 0;
+        struct peer_end holder, c[SESSIONS];
+
+        greet(&holder);
+        lease_every_slab(&holder);
+        for (unsigned i = 0; i < SESSIONS; i++) {
+                greet(&c[i]);
+                for (unsigned n = 0; n < EACH; n += MESSAGE) {
+                        submit_waits(&c[i], 100000 * (i + 1) + n, MESSAGE);
+                        while (cache_pending(t.cache) < i * EACH + n + MESSAGE)
+                                turn(true);
+                }
+        }
+        for (unsigned i = 0; i < SESSIONS; i++)
+                hang_up(&c[i]);
+        while (left > 0) {
+                turn(true);
+                most = MAX(most, left - cache_pending(t.cache));
+                left = cache_pending(t.cache);
+                assert_int_equal(used(QUOTA_KEYS) > 0, left > 0); /* charged until then */
+        }
+        assert_in_range(most, 1, MOST);
+        wait_for_open(1);
         hang_up(&holder);
 }
 
@@ -1254,6 +1296,7 @@ int main(void)
                 TEST(descriptors_end_the_session_and_are_closed),
                 TEST(a_request_that_needs_a_descriptor_is_refused_when_there_are_none),
                 TEST(a_wait_for_room_ends_at_its_deadline_though_nothing_else_happens),
+                TEST(waits_of_sessions_that_end_are_cancelled_in_steps),
                 TEST(who_waits_with_all_its_requests_is_noticed_to_die),
                 TEST(what_a_dead_client_has_in_flight_takes_no_lease),
                 TEST(keys_that_a_dead_client_has_not_started_are_not),
