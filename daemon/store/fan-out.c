@@ -46,7 +46,7 @@ struct fan_out {
         struct store_purge *purge;
         char *text;         /* of an open that is held: its name and fingerprint */
         uint32_t waiting;   /* for the parts of these volumes */
-        uint64_t noting_at; /* sum.missed_at that the purge carries */
+        uint64_t noting_at; /* recorded_at, as the purge carries it */
         bool settling;      /* it waits for a note; has it asked for one; failures as of then */
         bool noting;
         uint64_t note_failures;
@@ -379,7 +379,7 @@ void store_purge(struct store *s, struct store_purge *req)
         }
         s->purges++;
         membership_record_purge(s);
-        x->noting_at = s->sum.missed_at;
+        x->noting_at = s->recorded_at;
         x->purge = req;
         x->left = n;
         for (unsigned i = 0; i < n; i++) {
@@ -430,7 +430,7 @@ void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
         x->namespace = set_namespaces_ref(ns);
         list_append(&s->removals, &x->removal_node);
         set_namespaces_remove(s, ns);
-        x->noting_at = s->sum.missed_at;
+        x->noting_at = s->recorded_at;
         x->left = n;
         for (unsigned i = 0; i < n; i++) {
                 struct part *part = &x->parts[i];

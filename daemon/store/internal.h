@@ -33,10 +33,7 @@
 #include "store/store.h"
 #include "store/volume/volume.h"
 
-enum {
-        VOLUMES_MIN_LIMIT = 4 * 1024 * 1024, /* of each */
-        VOLUMES_SET_MAX = 64,                /* numbers that a set can give out, in its life */
-};
+enum { VOLUMES_MIN_LIMIT = 4 * 1024 * 1024 }; /* of each */
 
 /* A namespace of the store. The list has a reference, each open under way, and each snapshot:
  * memory that is referred to is not freed when the namespace is forgotten or removed. The texts
@@ -146,10 +143,9 @@ struct store {
                 placement;     /* not secret: made of the set's uuid, to be the same each time */
         unsigned set_count;    /* numbers given to its volumes */
         struct volume_set sum; /* what all are to write down */
-        uint64_t
-                noted_at; /* up to this one of sum.missed_at the volumes that are up have it on disk
-                           */
-        uint64_t missed;  /* since this start: volumes by the bit of their number in the set */
+        uint64_t recorded_at;  /* the epoch at which a volume last began to miss something ... */
+        uint64_t noted_at;     /* ... and up to which the volumes that are up have it on disk */
+        uint64_t missed;       /* since this start: volumes by the bit of their number in the set */
         struct membership_record record;
 
         struct set_namespace **namespaces; /* ascending by id */
@@ -240,7 +236,7 @@ void membership_record_removal(struct store *s);
 /* Would a drop that is answered now come back? */
 static inline bool membership_wants_record(const struct store *s)
 {
-        return s->sum.missed_at > s->noted_at;
+        return s->recorded_at > s->noted_at;
 }
 /* What the volume has written down into the sum, at startup or when it has been resumed. */
 void membership_learn(struct store *s, const struct volume *v);

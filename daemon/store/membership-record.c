@@ -50,7 +50,7 @@ static void membership_record_begin(struct store *s)
 {
         struct membership_record *n = &s->record;
 
-        n->epoch = s->sum.missed_at;
+        n->epoch = s->recorded_at;
         n->failed = false;
         n->waiting = s->up;
         for (unsigned i = 0; i < s->n_volumes; i++) {

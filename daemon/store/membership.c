@@ -5,11 +5,11 @@
  * startup they must agree; a store of one volume becomes a set when it gets a second.
  *
  * A volume that is offline misses purges and drops. The set has an *epoch*, and all volumes that
- * are up have one record of it on disk, in their namespaces files: {epoch, which volumes have
- * missed something, by which epoch}. The rules:
+ * are up have one record of it on disk, in their namespaces files: the epoch, and by which epoch
+ * each volume has missed something. The rules:
  *
- *   1. A volume that begins to miss something moves the epoch: it is added to those who have missed
- *      something, by the new epoch. What it misses further moves nothing: it is emptied already.
+ *   1. A volume that begins to miss something moves the epoch: the record says that it has, by the
+ *      new epoch. What it misses further moves nothing: it will be emptied in any case.
  *   2. A purge or a drop that a volume misses is answered when all volumes that are up have the
  *      record on stable storage (membership-record.c).
  *   3. A volume that a record says to have missed something, by an epoch higher than the one that
@@ -21,7 +21,8 @@
  *   5. Volumes that were offline while others were in use, and are started without them, do not
  * know what the epoch is by now. They are emptied, and skip as many as cannot have been given.
  *
- * The record with the highest epoch is the whole truth: it was written with all that was known. For
+ * Of several records the highest epoch counts, of the set and for each volume: what is claimed of a
+ * volume is over once it was emptied at that epoch or above, whichever record still claims it. For
  * the case that a volume comes back alone, its superblock says that it was offline, if that can
  * still be written.
  *
@@ -44,7 +45,12 @@
 
 static uint64_t bit_of(unsigned index)
 {
-        return index < VOLUMES_SET_MAX ? UINT64_C(1) << index : 0;
+        return UINT64_C(1) << index;
+}
+
+static unsigned number_of(struct volume *v)
+{
+        return volume_superblock(v)->volume_index;
 }
 
 /* All numbers that were given out, and those of the volumes that are up. */
@@ -59,7 +65,7 @@ uint64_t membership_bits_up(const struct store *s)
 
         for (unsigned i = 0; i < s->n_volumes; i++)
                 if (member_is_up(s, i))
-                        bits |= bit_of(volume_superblock(s->volumes[i].volume)->volume_index);
+                        bits |= bit_of(number_of(s->volumes[i].volume));
         return bits;
 }
 
@@ -69,10 +75,10 @@ uint64_t membership_bits_of(const struct store *s, const struct member *p)
         uint64_t others = 0;
 
         if (p->volume)
-                return bit_of(volume_superblock(p->volume)->volume_index);
+                return bit_of(number_of(p->volume));
         for (unsigned i = 0; i < s->n_volumes; i++)
                 if (member_has_volume(s, i))
-                        others |= bit_of(volume_superblock(s->volumes[i].volume)->volume_index);
+                        others |= bit_of(number_of(s->volumes[i].volume));
         return membership_bits_all(s) & ~others;
 }
 
@@ -241,14 +247,20 @@ void membership_prepare_superblock(struct member *p, struct volume *v)
         sb->volume_count = (uint16_t)s->set_count;
 }
 
+static void record(struct store *s, uint64_t bits)
+{
+        s->recorded_at = ++s->sum.epoch;
+        for (unsigned i = 0; i < VOLUMES_SET_MAX; i++)
+                if (bits & bit_of(i))
+                        s->sum.missed_at[i] = s->sum.epoch;
+}
+
 void membership_record_missed(struct store *s, uint64_t bits)
 {
         if (!s->in_set || (bits & ~s->missed) == 0)
                 return;
         s->missed |= bits;
-        s->sum.epoch++;
-        s->sum.missed |= bits;
-        s->sum.missed_at = s->sum.epoch;
+        record(s, bits);
 }
 
 void membership_volume_missed(struct store *s, struct member *p)
@@ -273,63 +285,36 @@ void membership_record_purge(struct store *s)
  * misses this as well. */
 void membership_record_removal(struct store *s)
 {
+        uint64_t away = membership_bits_all(s) & ~membership_bits_up(s);
+
         membership_record_purge(s);
         if (!s->in_set)
                 return;
-        if (membership_bits_all(s) & ~membership_bits_up(s)) {
-                s->sum.epoch++;
-                s->sum.missed_at = s->sum.epoch;
-        }
+        if (away)
+                record(s, away);
         s->sum.removed_at = s->sum.epoch;
-}
-
-/* Of two records so far apart none was written with the other known: after a startup that rule 5 is
- * about. The later one says nothing of who missed what before; of a volume that is not here that
- * may be all there is. */
-static void keep_missed(struct store *s, const struct volume_set *earlier)
-{
-        uint64_t bits = earlier->missed & ~membership_bits_up(s);
-
-        if (s->sum.epoch - earlier->epoch < EPOCHS_SKIPPED / 2 || bits == 0)
-                return;
-        s->sum.missed |= bits;
-        s->sum.missed_at = MAX(s->sum.missed_at, earlier->missed_at);
 }
 
 void membership_learn(struct store *s, const struct volume *v)
 {
         const struct volume_set *set = volume_set(v);
-        uint64_t removed_at = MAX(set->removed_at, s->sum.removed_at);
 
-        if (set->epoch > s->sum.epoch) {
-                struct volume_set earlier = s->sum;
-
-                s->sum = *set;
-                keep_missed(s, &earlier);
-        } else if (set->epoch == s->sum.epoch) { /* one of them may have been written before the
-                                                    other had anything to say */
-                s->sum.missed |= set->missed;
-                s->sum.missed_at = MAX(s->sum.missed_at, set->missed_at);
-        } else {
-                keep_missed(s, set);
-        }
-        s->sum.removed_at = removed_at;
+        s->sum.epoch = MAX(s->sum.epoch, set->epoch);
+        s->sum.removed_at = MAX(s->sum.removed_at, set->removed_at);
+        for (unsigned i = 0; i < VOLUMES_SET_MAX; i++)
+                s->sum.missed_at[i] = MAX(s->sum.missed_at[i], set->missed_at[i]);
 }
 
 void membership_is_back(struct store *s, struct member *p)
 {
-        uint64_t bits = membership_bits_of(s, p);
-
         p->missed = p->unsure = false;
-        s->sum.missed &= ~bits;
-        s->missed &= ~bits;
+        s->sum.missed_at[number_of(p->volume)] = 0;
+        s->missed &= ~bit_of(number_of(p->volume));
 }
 
-/* Does `set` say that this volume has missed something? */
 bool membership_has_missed(const struct volume_set *set, struct volume *v)
 {
-        return set->missed & bit_of(volume_superblock(v)->volume_index) &&
-               set->missed_at > volume_emptied_at(v);
+        return set->missed_at[number_of(v)] > volume_emptied_at(v);
 }
 
 /* Of the removal of a namespace: then its list is replaced by that of the others. */
@@ -344,25 +329,6 @@ static bool has_missed_removal(const struct store *s, const struct member *p)
                             volume_set(p->volume)->removed_at)
                         return true;
         return false;
-}
-
-/* Of the volumes that are up it is known by now which have missed something. The record goes on
- * saying so of those, for a startup that is cut off, or leaves one of them out, before it is
- * emptied; and it says so of no other: with what is learned of others that would come to be by a
- * later epoch. */
-static void settle_missed(struct store *s, const uint64_t missed_at[static STORE_MAX_VOLUMES])
-{
-        for (unsigned i = 0; i < s->n_volumes; i++) {
-                const struct member *p = &s->volumes[i];
-
-                if (!member_is_up(s, i))
-                        continue;
-                s->sum.missed &= ~membership_bits_of(s, p);
-                if (!p->missed)
-                        continue;
-                s->sum.missed |= membership_bits_of(s, p);
-                s->sum.missed_at = MAX(s->sum.missed_at, missed_at[i]);
-        }
 }
 
 /* Each takes what all know. *ret_again: nothing but the volumes themselves says that they were
@@ -400,9 +366,18 @@ static int join_each(struct store *s, bool witnessed, bool *ret_again,
         return r;
 }
 
+/* Of the volumes that are up it is known by now which have missed something. The record goes on
+ * saying so of those, for a startup that is cut off, or leaves one of them out, before it is
+ * emptied. What it says of the others is over. */
+static void forget_made_up(struct store *s)
+{
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_is_up(s, i) && !s->volumes[i].missed)
+                        s->sum.missed_at[number_of(s->volumes[i].volume)] = 0;
+}
+
 int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
-        uint64_t missed_at[STORE_MAX_VOLUMES] = { 0 };
         bool witnessed = false, again = true;
         int r = 0;
 
@@ -410,11 +385,8 @@ int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES
                 for (unsigned j = 0; j < s->n_volumes; j++)
                         if (i != j && member_is_up(s, i) && member_is_up(s, j) &&
                             membership_has_missed(volume_set(s->volumes[j].volume),
-                                                  s->volumes[i].volume)) {
+                                                  s->volumes[i].volume))
                                 s->volumes[i].missed = true;
-                                missed_at[i] = MAX(missed_at[i],
-                                                   volume_set(s->volumes[j].volume)->missed_at);
-                        }
         for (unsigned i = 0; i < s->n_volumes && r == 0; i++) {
                 if (!member_is_up(s, i))
                         continue;
@@ -427,7 +399,7 @@ int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES
         /* What was purged while it was offline is not known here: the next start drops it. */
         if (r < 0 || s->params.as_is)
                 return r;
-        settle_missed(s, missed_at);
+        forget_made_up(s);
         if (s->in_set && !witnessed)
                 s->sum.epoch += EPOCHS_SKIPPED;
         while (again) {
@@ -435,7 +407,7 @@ int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES
                 if (r < 0)
                         return r;
         }
-        s->noted_at = s->sum.missed_at;
+        s->noted_at = s->recorded_at;
         /* Once all are joined: the first that says it is not away is a witness for the others. */
         for (unsigned i = 0; i < s->n_volumes; i++) {
                 struct member *p = &s->volumes[i];

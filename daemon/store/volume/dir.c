@@ -34,6 +34,7 @@
 #include "base/clock.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "store/volume/types.h"
 
 #define NAME_LOCK           "LOCK"
 #define NAME_SUPERBLOCK     "superblock"
@@ -322,6 +323,25 @@ static int write_superblock_to(int fd, struct disk_superblock *sb, unsigned *goo
         return 0;
 }
 
+/* A process that was killed before its sync, or whose sync failed, may have left the newest copies
+ * in the page cache alone, and the kernel may not write them any more. Before the others are
+ * written over, these are on the disk: the same bytes, which cannot be torn where they are there
+ * already. */
+static int write_newest_half(struct dir *d)
+{
+        _cleanup_(freep) struct disk_superblock *copies =
+                aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS / 2 * DISK_PAGE);
+        const size_t half = DISK_SUPERBLOCKS / 2 * DISK_PAGE;
+        int r;
+
+        if (!copies)
+                return -ENOMEM;
+        for (unsigned i = 0; i < DISK_SUPERBLOCKS / 2; i++)
+                copies[i] = d->superblock;
+        r = write_all(d->superblock_fd, copies, half, d->superblock_good == 2 ? half : 0);
+        return r == 0 && fdatasync(d->superblock_fd) < 0 ? -errno : r;
+}
+
 int dir_write_superblock(struct dir *d)
 {
         return write_superblock_to(d->superblock_fd, &d->superblock, &d->superblock_good);
@@ -403,7 +423,7 @@ static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
                                    "ro_compat %#llx)",
                                    d->path, (unsigned long long)(best->incompat & ~DISK_INCOMPAT),
                                    (unsigned long long)(best->ro_compat & ~DISK_RO_COMPAT));
-        if (best->volume_index >= best->volume_count)
+        if (best->volume_index >= best->volume_count || best->volume_count > VOLUMES_SET_MAX)
                 return store_error(ret_error, -EPROTO,
                                    "%s/" NAME_SUPERBLOCK
                                    ": says that it is path %u of a store of %u: damaged",
@@ -412,8 +432,6 @@ static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
                 if (memcmp(&copies[i], best, sizeof(*best)) == 0)
                         d->superblock_good |= 1u << i / (DISK_SUPERBLOCKS / 2);
-        if (best->ceiling_generation != best->generation)
-                d->superblock.seq_ceiling = d->superblock.page_ceiling = 0;
         return 0;
 }
 
@@ -471,19 +489,19 @@ static int choose_direct(struct dir *d, bool wanted, char ret_error[static STORE
 
 static int open_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
 {
+        int r;
+
         d->superblock_fd = dir_open_file(d, NAME_SUPERBLOCK, O_RDWR);
         if (d->superblock_fd < 0)
                 return store_error(ret_error, d->superblock_fd,
                                    "%s/" NAME_SUPERBLOCK ": cannot open: %s", d->path,
                                    dir_strerror(d->superblock_fd));
-        /* A process that was killed before its sync may have left the newest copies in the page
-         * cache alone: before the others are written over, they are on the disk. */
-        if (d->superblock_good != 3 && fdatasync(d->superblock_fd) < 0) {
-                int r = -errno;
-
-                return store_error(ret_error, r, "%s/" NAME_SUPERBLOCK ": cannot sync: %s", d->path,
-                                   strerror(-r));
-        }
+        r = d->superblock_good == 3 ? 0 : write_newest_half(d);
+        if (r < 0)
+                return store_error(ret_error, r, "%s/" NAME_SUPERBLOCK ": cannot write: %s",
+                                   d->path, strerror(-r));
+        if (d->superblock.ceiling_generation != d->superblock.generation)
+                d->superblock.seq_ceiling = d->superblock.page_ceiling = 0;
         return 0;
 }
 
@@ -551,18 +569,16 @@ int dir_open(struct dir **ret, const struct dir_params *params,
                         "\" is missing)",
                         d->path);
         d->fresh = content == CONTENT_EMPTY;
-        if (d->fresh) {
-                /* A superblock that was made at startup and removed again must not come back after
-                 * a power loss. */
-                r = dir_sync(d);
-                if (r < 0)
-                        return store_error(ret_error, r, "%s: cannot sync the directory: %s",
-                                           d->path, strerror(-r));
-        } else {
-                r = read_superblock(d, ret_error);
-                if (r < 0)
-                        return r;
-        }
+        /* Where the process that made the superblock, or failed to and removed it, was killed
+         * before its sync, the name may be in memory alone. A power loss must not take it back when
+         * other files have been made beside it, nor bring it back. */
+        r = dir_sync(d);
+        if (r < 0)
+                return store_error(ret_error, r, "%s: cannot sync the directory: %s", d->path,
+                                   strerror(-r));
+        r = d->fresh ? 0 : read_superblock(d, ret_error);
+        if (r < 0)
+                return r;
         r = choose_direct(d, params->direct, ret_error);
         if (r < 0)
                 return r;

@@ -137,7 +137,8 @@ static_assert(sizeof(struct disk_page) == DISK_PAGE, "disk format");
 static_assert(offsetof(struct disk_page, entries) == 128, "disk format");
 #define DISK_PAGE_MAGIC UINT32_C(0x5054564b) /* "KVTP" */
 
-/* A namespaces file: this header, then `count` records, ascending by id. */
+/* A namespaces file: this header, `count` records, ascending by id, and the epochs of what paths
+ * have missed. */
 struct disk_namespaces {
         uint8_t magic[8];              /*  0  DISK_NAMESPACES_MAGIC */
         uint32_t crc;                  /*  8  CRC32C of what follows, up to `bytes` */
@@ -152,17 +153,22 @@ struct disk_namespaces {
         uint64_t set_epoch;  /* 64  of a store of several volumes: moves when a volume that is not
                                 there begins to miss purges or drops */
         uint64_t set_missed; /* 72  paths, by bit, that have missed some ... */
-        uint64_t
-                set_missed_at; /* 80  ... by this epoch: one that knows of a lower one is emptied */
-        uint64_t set_removed_at; /* 88  the last at which a namespace was removed */
-        uint64_t set_emptied_at; /* 96  this path has been emptied for all that it had missed by
-                                    this epoch, plus 1; 0: written by a version that did not say */
-        uint8_t reserved[24];    /* 104 */
+        uint64_t set_missed_at;    /* 80  ... by this epoch at the latest: all that an older version
+                                      knows of them; see set_missed_count */
+        uint64_t set_removed_at;   /* 88  the last at which a namespace was removed */
+        uint64_t set_emptied_at;   /* 96  this path has been emptied for all that it had missed by
+                                      this epoch, plus 1; 0: written by a version that did not say */
+        uint32_t set_missed_count; /* 104  after the records, beyond `bytes`: of so many paths, by
+                                      number, the epoch (64 bits) by which each has missed some; 0:
+                                      it has not. None: set_missed_at holds for each */
+        uint32_t set_missed_crc;   /* 108  CRC32C of those epochs */
+        uint8_t reserved[16];      /* 112 */
 };
 static_assert(sizeof(struct disk_namespaces) == 128, "disk format");
 static_assert(offsetof(struct disk_namespaces, purge_seq) == 48, "disk format");
 static_assert(offsetof(struct disk_namespaces, set_missed_at) == 80, "disk format");
 static_assert(offsetof(struct disk_namespaces, set_removed_at) == 88, "disk format");
+static_assert(offsetof(struct disk_namespaces, set_missed_count) == 104, "disk format");
 #define DISK_NAMESPACES_MAGIC "KVCNAMES"
 
 struct disk_namespace {  /* then name and fingerprint, without NUL, padded with zeros to 8 bytes */

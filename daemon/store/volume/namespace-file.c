@@ -66,9 +66,26 @@ static int grow_pieces(struct namespaces *n)
         return 0;
 }
 
+/* What each path has missed, for the end of the file, and the sum of it in the header for a version
+ * that reads no further. */
+static void gather_missed(struct namespaces *n)
+{
+        struct disk_namespaces *h = &n->header;
+
+        memcpy(n->missed_at, n->set.missed_at, sizeof(n->missed_at));
+        for (unsigned i = 0; i < VOLUMES_SET_MAX; i++) {
+                if (n->missed_at[i] == 0)
+                        continue;
+                h->set_missed |= UINT64_C(1) << i;
+                h->set_missed_at = MAX(h->set_missed_at, n->missed_at[i]);
+                h->set_missed_count = i + 1;
+        }
+        h->set_missed_crc = kio_crc32c(n->missed_at, namespaces_missed_bytes(h));
+}
+
 int namespaces_gather(struct namespaces *n)
 {
-        int r = grow_buffer(n, n->bytes);
+        int r = grow_buffer(n, namespaces_file_bytes(n->bytes));
 
         if (r == 0)
                 r = grow_pieces(n);
@@ -81,12 +98,11 @@ int namespaces_gather(struct namespaces *n)
                 .purge_seq = n->purge_seq,
                 .next_id = n->next_id,
                 .set_epoch = n->set.epoch,
-                .set_missed = n->set.missed,
-                .set_missed_at = n->set.missed_at,
                 .set_removed_at = n->set.removed_at,
                 .set_emptied_at = n->emptied_at,
         };
         memcpy(n->header.uuid, n->uuid, DISK_UUID_BYTES);
+        gather_missed(n);
         n->pieces[0] = (struct iovec){ (char *)&n->header + NAMESPACES_COPY_OFFSET,
                                        sizeof(n->header) - NAMESPACES_COPY_OFFSET };
         for (unsigned i = 0; i < n->count; i++) {
@@ -113,11 +129,12 @@ int namespaces_gather(struct namespaces *n)
 void namespaces_seal(struct namespaces *n, uint32_t crc)
 {
         struct disk_namespaces *header = n->buf;
-        uint64_t bytes = n->header.bytes;
+        uint64_t missed = namespaces_missed_bytes(&n->header), bytes = n->header.bytes + missed;
         struct list_node *i;
 
         memcpy(header->magic, DISK_NAMESPACES_MAGIC, sizeof(header->magic));
         header->crc = crc;
+        memcpy((char *)n->buf + n->header.bytes, n->missed_at, missed);
         memset((char *)n->buf + bytes, 0, round_up(bytes, DISK_PAGE) - bytes);
         while ((i = list_pop(&n->dropped)))
                 namespace_free(container_of(i, struct namespace, dropped));
@@ -139,7 +156,7 @@ static int64_t build_now(struct namespaces *n)
         }
         assert((uint64_t)(p - (char *)n->buf) == n->bytes);
         namespaces_seal(n, crc);
-        return (int64_t)round_up(n->bytes, DISK_PAGE);
+        return (int64_t)round_up(n->bytes + namespaces_missed_bytes(&n->header), DISK_PAGE);
 }
 
 /* Is this a whole copy? The CRC says that we wrote it, the rest that a bug or a collision does no
@@ -154,7 +171,11 @@ static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t byt
             memcmp(h->uuid, n->uuid, DISK_UUID_BYTES) != 0 || h->bytes < sizeof(*h) ||
             h->bytes > bytes ||
             h->crc != kio_crc32c(&h->count, h->bytes - offsetof(struct disk_namespaces, count)) ||
-            h->count > STORE_MAX_NAMESPACES || h->purge_seq >= UINT64_MAX / 2)
+            h->count > STORE_MAX_NAMESPACES || h->purge_seq >= UINT64_MAX / 2 ||
+            h->set_missed_count > VOLUMES_SET_MAX ||
+            !range_within(h->bytes, namespaces_missed_bytes(h), bytes) ||
+            h->set_missed_crc !=
+                    kio_crc32c((const char *)buf + h->bytes, namespaces_missed_bytes(h)))
                 return false;
         for (uint32_t i = 0; i < h->count; i++) {
                 struct disk_namespace record;
@@ -210,10 +231,11 @@ static int load(struct namespaces *n, const void *buf)
         n->generation = n->durable = h->generation;
         n->purge_seq = h->purge_seq;
         n->next_id = h->next_id;
-        n->set = (struct volume_set){ .epoch = h->set_epoch,
-                                      .missed = h->set_missed,
-                                      .missed_at = h->set_missed_at,
-                                      .removed_at = h->set_removed_at };
+        n->set = (struct volume_set){ .epoch = h->set_epoch, .removed_at = h->set_removed_at };
+        memcpy(n->set.missed_at, (const char *)buf + h->bytes, namespaces_missed_bytes(h));
+        for (unsigned i = 0; h->set_missed_count == 0 && i < VOLUMES_SET_MAX; i++)
+                if (h->set_missed >> i & 1)
+                        n->set.missed_at[i] = h->set_missed_at;
         n->emptied_at = h->set_emptied_at;
         n->bytes = h->bytes;
         return 0;
@@ -231,12 +253,13 @@ static int read_once(int fd, void **ret, uint64_t *ret_bytes)
         posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
         /* Nothing that we write is larger than this. */
         bytes = MIN((uint64_t)st.st_size,
-                    sizeof(struct disk_namespaces) +
+                    sizeof(struct disk_namespaces) + VOLUMES_SET_MAX * sizeof(uint64_t) +
                             STORE_MAX_NAMESPACES *
                                     namespace_record_bytes(STORE_MAX_NAME, STORE_MAX_FINGERPRINT));
-        buf = malloc(bytes + 1);
+        buf = aligned_alloc(DISK_PAGE, round_up(bytes + 1, DISK_PAGE));
         if (!buf)
                 return -ENOMEM;
+        memset(buf, 0, round_up(bytes + 1, DISK_PAGE));
         while (done < bytes) {
                 ssize_t k = pread(fd, buf + done, bytes - done, (off_t)done);
 
@@ -300,17 +323,63 @@ int namespaces_write_now(struct namespaces *n)
         return 0;
 }
 
-int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes,
-                    bool *ret_lost, char ret_error[static STORE_ERROR_BYTES])
+/* What a file held at startup. */
+struct copy {
+        struct disk_namespaces *header; /* and all that follows, in whole pages; NULL: not whole */
+        uint64_t bytes;                 /* that were read */
+};
+
+static void copy_fini(struct copy *copy)
 {
-        static const char *const names[DISK_NAMESPACE_FILES] = { "namespaces.0", "namespaces.1" };
-        _cleanup_(namespaces_freep) struct namespaces *n = calloc(1, sizeof(*n));
-        const struct disk_namespaces *best = NULL, *valid[DISK_NAMESPACE_FILES] = { NULL };
-        void *copies[DISK_NAMESPACE_FILES] = { NULL };
-        int r = 0;
+        free(copy->header);
+}
+
+static const char *const file_names[DISK_NAMESPACE_FILES] = { "namespaces.0", "namespaces.1" };
+
+/* An unreadable copy is a damaged one. */
+static int read_copy(struct namespaces *n, const struct dir *dir, const char *name,
+                     struct copy *copy, char ret_error[static STORE_ERROR_BYTES])
+{
+        _cleanup_(closep) int fd = dir_open_buffered(dir, name);
+        _cleanup_(freep) void *buf = NULL;
+
+        if (fd == -ENOENT)
+                return 0;
+        if (fd < 0)
+                return store_error(ret_error, fd, "%s/%s: cannot open: %s", dir->path, name,
+                                   dir_strerror(fd));
+        if (read_file(fd, &buf, &copy->bytes) == -ENOMEM)
+                return store_error(ret_error, -ENOMEM, "out of memory");
+        n->reserve = MAX(n->reserve, round_up(copy->bytes, DISK_PAGE));
+        if (buf && copy_valid(n, buf, copy->bytes))
+                copy->header = TAKE_PTR(buf);
+        return 0;
+}
+
+static bool is_same_list(const struct disk_namespaces *a, const struct disk_namespaces *b)
+{
+        return a && a->bytes == b->bytes && memcmp(a, b, a->bytes) == 0;
+}
+
+/* What was read may be in the page cache alone: of a process that was killed before its sync, or
+ * whose sync failed, after which the kernel may write it never. The next change overwrites one copy
+ * on the strength of the other, so that one is written once more: the same bytes, which no power
+ * loss can tear where they are on the disk already. */
+static int write_again(struct namespaces *n, unsigned i, const struct copy *copy)
+{
+        uint64_t used = copy->header->bytes + namespaces_missed_bytes(copy->header);
+
+        n->good[i] = copy->header->generation;
+        return write_file(n->fds[i], (const char *)copy->header,
+                          (int64_t)round_up(used, DISK_PAGE));
+}
+
+static struct namespaces *namespaces_new(const struct dir *dir, uint64_t reserve_bytes)
+{
+        struct namespaces *n = calloc(1, sizeof(*n));
 
         if (!n)
-                return store_error(ret_error, -ENOMEM, "out of memory");
+                return NULL;
         memcpy(n->uuid, dir->superblock.uuid, DISK_UUID_BYTES);
         n->fds[0] = n->fds[1] = -1;
         n->next_id = 1;
@@ -323,58 +392,48 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
         list_init(&n->purges_flying);
         list_init(&n->purges_done);
         list_init(&n->dropped);
+        return n;
+}
 
+int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes,
+                    bool *ret_lost, char ret_error[static STORE_ERROR_BYTES])
+{
+        _cleanup_(namespaces_freep) struct namespaces *n = namespaces_new(dir, reserve_bytes);
+        _cleanup_(copy_fini) struct copy first = { 0 }, second = { 0 };
+        struct copy *const copies[DISK_NAMESPACE_FILES] = { &first, &second };
+        const struct disk_namespaces *best = NULL;
+        int r = 0;
+
+        if (!n)
+                return store_error(ret_error, -ENOMEM, "out of memory");
         for (unsigned i = 0; i < DISK_NAMESPACE_FILES && r == 0; i++) {
-                _cleanup_(closep) int fd = dir_open_buffered(dir, names[i]);
-                uint64_t bytes = 0;
+                const struct disk_namespaces *h;
 
-                if (fd < 0 && fd != -ENOENT) {
-                        r = store_error(ret_error, fd, "%s/%s: cannot open: %s", dir->path,
-                                        names[i], dir_strerror(fd));
-                        break;
-                } else if (fd >= 0) {
-                        /* An unreadable copy is a damaged one. */
-                        r = read_file(fd, &copies[i], &bytes);
-                        if (r == -ENOMEM)
-                                break;
-                        r = 0;
-                }
-                n->reserve = MAX(n->reserve, round_up(bytes, DISK_PAGE));
-                if (!copies[i] || !copy_valid(n, copies[i], bytes))
-                        continue;
-                valid[i] = copies[i];
-                if (!best || valid[i]->generation > best->generation)
-                        best = valid[i];
+                r = read_copy(n, dir, file_names[i], copies[i], ret_error);
+                h = copies[i]->header;
+                if (h && (!best || h->generation > best->generation))
+                        best = h;
         }
-        if (r == 0 && best)
-                r = load(n, best);
-        for (unsigned i = 0; r == 0 && i < DISK_NAMESPACE_FILES; i++)
-                if (valid[i] && valid[i]->bytes == best->bytes &&
-                    memcmp(valid[i], best, best->bytes) == 0)
-                        n->good[i] = best->generation;
-        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++)
-                free(copies[i]);
-        if (r == -ENOMEM)
-                return store_error(ret_error, r, "out of memory");
         if (r < 0)
                 return r;
-
+        if (best && load(n, best) < 0)
+                return store_error(ret_error, -ENOMEM, "out of memory");
+        *ret_lost = !best && !dir->fresh;
         for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++) {
-                n->fds[i] = dir_open_file(dir, names[i], O_RDWR | O_CREAT);
+                n->fds[i] = dir_open_file(dir, file_names[i], O_RDWR | O_CREAT);
                 r = n->fds[i] < 0 ? n->fds[i] : dir_allocate(n->fds[i], n->reserve);
                 if (r < 0)
                         return store_error(ret_error, r, "%s/%s: cannot make: %s", dir->path,
-                                           names[i], dir_strerror(r));
+                                           file_names[i], dir_strerror(r));
         }
-        *ret_lost = !best && !dir->fresh;
-        /* What was read may be in the page cache alone, and the next change overwrites one copy on
-         * the strength of the other. */
-        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++)
-                if (n->good[i] && fdatasync(n->fds[i]) < 0) {
-                        r = -errno;
-                        return store_error(ret_error, r, "%s/%s: cannot sync: %s", dir->path,
-                                           names[i], strerror(-r));
-                }
+        for (unsigned i = 0; best && i < DISK_NAMESPACE_FILES; i++) {
+                if (!is_same_list(copies[i]->header, best))
+                        continue;
+                r = write_again(n, i, copies[i]);
+                if (r < 0)
+                        return store_error(ret_error, r, "%s/%s: cannot write: %s", dir->path,
+                                           file_names[i], strerror(-r));
+        }
         if (n->durable == 0 || !namespaces_at_rest(n)) {
                 n->generation++;
                 r = namespaces_write_now(n);

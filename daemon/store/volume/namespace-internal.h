@@ -41,6 +41,7 @@ struct namespaces {
         uint64_t buf_bytes;
         /* What goes there, as of when the write began: see namespaces_gather() */
         struct disk_namespaces header;
+        uint64_t missed_at[VOLUMES_SET_MAX];
         struct disk_namespace *records;
         struct iovec *pieces;
         unsigned gather_room;
@@ -61,6 +62,17 @@ static inline uint64_t namespace_record_bytes(size_t name_length, size_t fingerp
 {
         return sizeof(struct disk_namespace) +
                namespace_text_bytes(name_length, fingerprint_length);
+}
+
+/* Of a file with a list of so many bytes, at most. */
+static inline uint64_t namespaces_file_bytes(uint64_t list_bytes)
+{
+        return round_up(list_bytes + sizeof(((struct namespaces *)0)->missed_at), DISK_PAGE);
+}
+
+static inline uint64_t namespaces_missed_bytes(const struct disk_namespaces *header)
+{
+        return header->set_missed_count * sizeof(uint64_t);
 }
 
 /* namespace.c */

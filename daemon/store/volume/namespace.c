@@ -119,7 +119,7 @@ void namespaces_set_io(struct namespaces *n, struct kio *io, unsigned volume,
 
 uint64_t namespaces_charged(const struct namespaces *n)
 {
-        return DISK_NAMESPACE_FILES * MAX(n->reserve, round_up(n->bytes, DISK_PAGE));
+        return DISK_NAMESPACE_FILES * MAX(n->reserve, namespaces_file_bytes(n->bytes));
 }
 
 /* --- lookups --- */
@@ -301,7 +301,7 @@ void namespaces_drop(struct namespaces *n, struct namespace *ns)
         n->count--;
         memmove(&n->list[i], &n->list[i + 1], (n->count - i) * sizeof(n->list[0]));
         names_remove(&n->names, &ns->node);
-        n->reserve = MAX(n->reserve, round_up(n->bytes, DISK_PAGE)); /* a file never shrinks */
+        n->reserve = MAX(n->reserve, namespaces_file_bytes(n->bytes)); /* a file never shrinks */
         n->bytes -= namespace_record_bytes(ns->name_length, ns->fingerprint_length);
         n->generation++;
         if (n->writing == WRITING_COPY)
@@ -548,7 +548,8 @@ static void submit(struct namespaces *n, enum writing step)
         } else if (step == WRITING_BYTES) {
                 n->request.op = KIO_WRITE;
                 n->request.buf = n->buf;
-                n->request.length = round_up(n->header.bytes, DISK_PAGE);
+                n->request.length =
+                        round_up(n->header.bytes + namespaces_missed_bytes(&n->header), DISK_PAGE);
         } else {
                 n->request.op = KIO_SYNC;
         }

@@ -297,12 +297,14 @@ struct store_stats {
         bool bypassed;
 };
 
+enum { VOLUMES_SET_MAX = 64 }; /* numbers that a set can give out, in its life */
+
 /* What the volumes of a set write down of each other, in the namespaces files: see membership.c. */
 struct volume_set {
         uint64_t epoch;      /* of the set, that this volume knows of */
-        uint64_t missed;     /* volumes, by the bit of their number in the set, that have missed
-                                something ... */
-        uint64_t missed_at;  /* ... by this epoch: one that was not emptied for that is emptied */
         uint64_t removed_at; /* the last at which a namespace was removed: the list of one that has
                                 missed something since is replaced */
+        uint64_t missed_at[VOLUMES_SET_MAX]; /* by number in the set: the volume has missed
+                                                something by this epoch, and is emptied unless it
+                                                has been for that; 0: it has missed nothing */
 };

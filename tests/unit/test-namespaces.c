@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store/volume/namespace-file.c and dir.c: what of a volume's namespaces files and superblock is
+ * believed at startup, and what is written before any of it is overwritten. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "checked.h"
+#include "store/volume/namespace.h"
+
+#define RESERVE UINT64_C(65536)
+
+static struct {
+        char path[64];
+        struct dir *dir;
+        struct namespaces *names;
+        bool lost;
+        unsigned writes_at[8]; /* by page: whole writes that began there, while counting */
+        bool counting;
+} t;
+
+ssize_t __real_pwrite64(int fd, const void *buf, size_t bytes, off_t offset);
+ssize_t __wrap_pwrite64(int fd, const void *buf, size_t bytes, off_t offset);
+
+ssize_t __wrap_pwrite64(int fd, const void *buf, size_t bytes, off_t offset)
+{
+        if (t.counting && offset / DISK_PAGE < (off_t)ARRAY_SIZE(t.writes_at))
+                t.writes_at[offset / DISK_PAGE]++;
+        return __real_pwrite64(fd, buf, bytes, offset);
+}
+
+static void open_dir(void)
+{
+        const struct dir_params params = { .path = t.path, .lock_wait_ms = 5000, .lock_fd = -1 };
+        char error[512] = "";
+
+        if (dir_open(&t.dir, &params, error) < 0 ||
+            (t.dir->fresh && dir_make(t.dir, NULL, 0, 1, error) < 0))
+                fail_msg("%s", error);
+}
+
+static void open_names(void)
+{
+        char error[512] = "";
+
+        if (namespaces_open(&t.names, t.dir, RESERVE, &t.lost, error) < 0)
+                fail_msg("%s", error);
+}
+
+static void close_all(void)
+{
+        t.names = namespaces_free(t.names);
+        t.dir = dir_close(t.dir);
+}
+
+static void open_again(void)
+{
+        close_all();
+        open_dir();
+        open_names();
+}
+
+static int set_up(void **state)
+{
+        snprintf(t.path, sizeof(t.path), "/tmp/kvcache-names-XXXXXX");
+        assert_non_null(mkdtemp(t.path));
+        open_dir();
+        open_names();
+        return 0;
+}
+
+static int tear_down(void **state)
+{
+        static const char *const files[] = { "LOCK", "superblock", "namespaces.0", "namespaces.1" };
+
+        close_all();
+        for (unsigned i = 0; i < ARRAY_SIZE(files); i++) {
+                char name[128];
+
+                snprintf(name, sizeof(name), "%s/%s", t.path, files[i]);
+                unlink(name);
+        }
+        return rmdir(t.path);
+}
+
+static int file_of(const char *name)
+{
+        char path[128];
+        int fd;
+
+        snprintf(path, sizeof(path), "%s/%s", t.path, name);
+        fd = open(path, O_RDWR | O_CLOEXEC);
+        assert_true(fd >= 0);
+        return fd;
+}
+
+static const char *const copies[] = { "namespaces.0", "namespaces.1" };
+
+static struct disk_namespaces header_of(unsigned copy)
+{
+        struct disk_namespaces h;
+        int fd = file_of(copies[copy]);
+
+        assert_int_equal(pread(fd, &h, sizeof(h), 0), sizeof(h));
+        close(fd);
+        return h;
+}
+
+static void flip(const char *name, uint64_t offset)
+{
+        int fd = file_of(name);
+        char byte;
+
+        assert_int_equal(pread(fd, &byte, 1, (off_t)offset), 1);
+        byte ^= 1;
+        assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
+        close(fd);
+}
+
+static void note(const struct volume_set *set)
+{
+        namespaces_note_set(t.names, set);
+        assert_int_equal(namespaces_write_now(t.names), 0);
+}
+
+static const struct volume_set two_missed = {
+        .epoch = 40,
+        .removed_at = 7,
+        .missed_at = { 23, 0, 40 },
+};
+
+static void what_each_path_has_missed_is_kept_apart(void **state)
+{
+        struct volume_set last = { .epoch = 9, .missed_at = { [VOLUMES_SET_MAX - 1] = 9 } };
+
+        note(&two_missed);
+        open_again();
+        assert_memory_equal(namespaces_set(t.names), &two_missed, sizeof(two_missed));
+        note(&last);
+        open_again();
+        assert_memory_equal(namespaces_set(t.names), &last, sizeof(last));
+        note(&(struct volume_set){ .epoch = 50 });
+        assert_int_equal(header_of(0).set_missed_count, 0);
+}
+
+/* It empties both by the highest epoch: never less than what is so. */
+static void an_older_version_reads_the_sum(void **state)
+{
+        note(&two_missed);
+        for (unsigned i = 0; i < 2; i++) {
+                struct disk_namespaces h = header_of(i);
+
+                assert_int_equal(h.set_missed, 1u << 0 | 1u << 2);
+                assert_int_equal(h.set_missed_at, 40);
+                assert_int_equal(h.bytes, sizeof(h)); /* what follows is not in its way */
+        }
+}
+
+static void what_an_older_version_wrote_holds_for_each(void **state)
+{
+        note(&two_missed);
+        for (unsigned i = 0; i < 2; i++) {
+                struct disk_namespaces h = header_of(i);
+                int fd = file_of(copies[i]);
+
+                h.set_missed_count = h.set_missed_crc = 0;
+                h.crc = kio_crc32c(&h.count, h.bytes - offsetof(struct disk_namespaces, count));
+                assert_int_equal(pwrite(fd, &h, sizeof(h), 0), sizeof(h));
+                close(fd);
+        }
+        open_again();
+        assert_false(t.lost);
+        assert_int_equal(namespaces_set(t.names)->missed_at[0], 40);
+        assert_int_equal(namespaces_set(t.names)->missed_at[1], 0);
+        assert_int_equal(namespaces_set(t.names)->missed_at[2], 40);
+}
+
+/* The list is whole, and what follows it is not: the copy does not count. */
+static void a_torn_end_is_a_torn_copy(void **state)
+{
+        note(&two_missed);
+        flip(copies[0], sizeof(struct disk_namespaces) + 3);
+        open_again();
+        assert_false(t.lost);
+        assert_memory_equal(namespaces_set(t.names), &two_missed, sizeof(two_missed));
+        for (unsigned i = 0; i < 2; i++)
+                flip(copies[i], sizeof(struct disk_namespaces) + 3);
+        open_again();
+        assert_true(t.lost);
+        for (unsigned i = 0; i < 2; i++)
+                flip(copies[i], offsetof(struct disk_namespaces, set_missed_count));
+        open_again();
+        assert_true(t.lost);
+}
+
+/* It may be in the page cache alone, of a process whose sync has failed: a sync of it now says
+ * nothing. */
+static void what_is_read_is_written_again(void **state)
+{
+        note(&two_missed);
+        close_all();
+        open_dir();
+        t.counting = true;
+        open_names();
+        t.counting = false;
+        assert_int_equal(t.writes_at[0], 2); /* each copy once, and nothing else */
+        for (unsigned i = 1; i < ARRAY_SIZE(t.writes_at); i++)
+                assert_int_equal(t.writes_at[i], 0);
+        open_again();
+        assert_memory_equal(namespaces_set(t.names), &two_missed, sizeof(two_missed));
+}
+
+/* The half that counts, before the other is written over. */
+static void the_half_of_a_superblock_that_counts_is_written_again(void **state)
+{
+        for (unsigned half = 0; half < 2; half++) {
+                for (unsigned i = 0; i < 2; i++)
+                        flip("superblock", (uint64_t)(2 * half + i) * DISK_PAGE + 100);
+                close_all();
+                memset(t.writes_at, 0, sizeof(t.writes_at));
+                t.counting = true;
+                open_dir();
+                t.counting = false;
+                for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
+                        assert_int_equal(t.writes_at[i], i == 2 * (1 - half));
+                assert_int_equal(dir_write_superblock(t.dir), 0);
+        }
+        close_all();
+        memset(t.writes_at, 0, sizeof(t.writes_at));
+        t.counting = true;
+        open_dir();
+        t.counting = false;
+        assert_int_equal(t.writes_at[0] + t.writes_at[2],
+                         0); /* both are the same: nothing is in doubt */
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                TEST(what_each_path_has_missed_is_kept_apart),
+                TEST(an_older_version_reads_the_sum),
+                TEST(what_an_older_version_wrote_holds_for_each),
+                TEST(a_torn_end_is_a_torn_copy),
+                TEST(what_is_read_is_written_again),
+                TEST(the_half_of_a_superblock_that_counts_is_written_again),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
