@@ -282,10 +282,10 @@ void cache_kick(struct cache *c)
 
 /* --- find, touch, evict, purge --- */
 
-unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash,
-                    struct cache_place *ret_place, struct store_chunk *ret_info)
+unsigned cache_find_from(struct cache *c, uint32_t namespace_id, const struct key *key,
+                         uint64_t hash, uint32_t chunk, struct cache_place *ret_place,
+                         struct store_chunk *ret_info)
 {
-        uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
         struct cache_place place = { .chunk = POOL_NONE, .ref = STORE_REF_NONE };
         unsigned tiers = 0;
 
@@ -310,6 +310,22 @@ unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *ke
         if (ret_place)
                 *ret_place = place;
         return tiers;
+}
+
+unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                    struct cache_place *ret_place, struct store_chunk *ret_info)
+{
+        return cache_find_from(c, namespace_id, key, hash,
+                               pool_find(c->params.pool, namespace_id, key, hash), ret_place,
+                               ret_info);
+}
+
+bool cache_has(const struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash)
+{
+        uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
+
+        return (chunk != POOL_NONE && !(pool_chunk(c->params.pool, chunk)->flags & POOL_FILLING)) ||
+               store_find(c->params.store, namespace_id, key, hash, NULL, NULL) == 0;
 }
 
 uint64_t cache_hash(const struct cache *c, uint32_t namespace_id, const struct key *key)

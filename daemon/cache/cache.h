@@ -130,10 +130,12 @@ int cache_new(struct cache **ret, const struct cache_params *params);
 struct cache *cache_free(struct cache *c); /* nothing may be in flight */
 
 void cache_get(struct cache *c, struct cache_request *req);
-/* A get that needs no request: the chunk, not pinned, and where it is. POOL_NONE: it is not in
- * memory, or its bytes are still to come; nothing is counted. */
-uint32_t cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
-                            uint64_t hash, struct cache_place *ret_place);
+/* A get that needs no request: the chunk, not pinned, and where it is. False: it is not in memory,
+ * or its bytes are still to come; nothing is counted. */
+bool cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
+                        uint64_t hash, uint32_t *ret_chunk, struct cache_place *ret_place);
+/* cache_get() right after that was false, of what it found: the pool is not asked twice. */
+void cache_get_rest(struct cache *c, struct cache_request *req, uint32_t chunk);
 /* From disk to the pool, for a get of this user that will come; no request waits for it.
  * CACHE_OK: it is there or on its way; CACHE_MISS; CACHE_BUSY: there is no room without waiting, or
  * a quarter of the pool, 128 MiB or 1,024 chunks are on their way like this, and the user has its
@@ -152,6 +154,8 @@ uint64_t cache_hash(const struct cache *c, uint32_t namespace_id, const struct k
  * unpinned. */
 unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash,
                     struct cache_place *ret_place, struct store_chunk *ret_info);
+/* Is it in either tier? The store is asked only for what is not in memory. */
+bool cache_has(const struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash);
 /* Recency of both tiers. */
 void cache_touch(struct cache *c, const struct cache_place *place);
 /* For many keys in a row, whatever is done with them, and many places to be touched: their memory

@@ -305,6 +305,7 @@ bool cache_get_direct(struct cache *c, struct cache_request *req, struct store_r
                 .namespace_id = req->namespace_id,
                 .key = req->key,
                 .hash = req->hash,
+                .ref = ref,
                 .buf = req->memory,
                 .room = req->room,
                 .tail = d->tail,

@@ -161,6 +161,7 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
                         .namespace_id = w->namespace_id,
                         .key = *w->key,
                         .hash = w->hash,
+                        .ref = w->ref,
                         .buf = pool_at(c->params.pool, chunk),
                         .room = (uint32_t)pool_slot_bytes(c->params.pool, chunk),
                         .complete = on_read,
@@ -200,21 +201,21 @@ static void note_asked(struct cache *c, struct pool_chunk *pc)
         pc->flags &= ~(uint32_t)POOL_PREFETCHED;
 }
 
-uint32_t cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
-                            uint64_t hash, struct cache_place *ret_place)
+bool cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
+                        uint64_t hash, uint32_t *ret_chunk, struct cache_place *ret_place)
 {
-        uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
         struct pool_chunk *pc;
 
-        if (chunk == POOL_NONE)
-                return POOL_NONE;
-        pc = pool_chunk(c->params.pool, chunk);
+        *ret_chunk = pool_find(c->params.pool, namespace_id, key, hash);
+        if (*ret_chunk == POOL_NONE)
+                return false;
+        pc = pool_chunk(c->params.pool, *ret_chunk);
         if (pc->flags & POOL_FILLING)
-                return POOL_NONE;
+                return false;
         note_asked(c, pc);
         c->stats.hits_memory++;
-        *ret_place = cache_place_of(c, chunk);
-        return chunk;
+        *ret_place = cache_place_of(c, *ret_chunk);
+        return true;
 }
 
 /* --- out of the pool --- */
@@ -283,9 +284,9 @@ void cache_get_found(struct cache *c, struct cache_request *req, uint32_t chunk)
 
 /* --- in --- */
 
-bool cache_get_try(struct cache *c, struct cache_request *req)
+/* `chunk`: what the pool has of it now. False: there is no room. */
+static bool get_from(struct cache *c, struct cache_request *req, uint32_t chunk)
 {
-        uint32_t chunk = pool_find(c->params.pool, req->namespace_id, &req->key, req->hash);
         struct store_chunk info;
         bool in_turn = req->waiting == WAITING_TURN;
         enum cache_status status;
@@ -343,11 +344,21 @@ bool cache_get_try(struct cache *c, struct cache_request *req)
         return true;
 }
 
-void cache_get(struct cache *c, struct cache_request *req)
+bool cache_get_try(struct cache *c, struct cache_request *req)
+{
+        return get_from(c, req, pool_find(c->params.pool, req->namespace_id, &req->key, req->hash));
+}
+
+void cache_get_rest(struct cache *c, struct cache_request *req, uint32_t chunk)
 {
         cache_request_init(c, req, KIND_GET);
-        if (!cache_get_try(c, req))
+        if (!get_from(c, req, chunk))
                 cache_wait_for_room(c, req);
+}
+
+void cache_get(struct cache *c, struct cache_request *req)
+{
+        cache_get_rest(c, req, pool_find(c->params.pool, req->namespace_id, &req->key, req->hash));
 }
 
 enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namespace_id,
@@ -356,13 +367,11 @@ enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namesp
 {
         struct store_chunk info;
         enum cache_status status;
-        uint32_t chunk;
-        unsigned tiers = cache_find(c, namespace_id, key, hash, ret_place, &info);
+        uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
+        unsigned tiers = cache_find_from(c, namespace_id, key, hash, chunk, ret_place, &info);
 
-        if (tiers & CACHE_MEMORY)
-                return CACHE_OK;
-        if (pool_find(c->params.pool, namespace_id, key, hash) != POOL_NONE)
-                return CACHE_OK; /* on its way */
+        if (chunk != POOL_NONE)
+                return CACHE_OK; /* there, or on its way */
         if (!tiers)
                 return CACHE_MISS;
         if (c->stopping)

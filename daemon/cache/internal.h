@@ -144,6 +144,10 @@ void cache_complete_finished(struct cache *c);
 /* With the chunk, pinned for the caller. */
 void cache_finish_with(struct cache *c, struct cache_request *req, enum cache_status status,
                        uint32_t chunk);
+/* cache_find(), of a key of which the pool has this chunk. */
+unsigned cache_find_from(struct cache *c, uint32_t namespace_id, const struct key *key,
+                         uint64_t hash, uint32_t chunk, struct cache_place *ret_place,
+                         struct store_chunk *ret_info);
 /* Until cache_settle_waiters() is called with the same `waiting`. */
 void cache_wait_on(struct cache *c, struct cache_request *req, uint32_t chunk,
                    enum waiting waiting);

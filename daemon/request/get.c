@@ -69,18 +69,18 @@ static void get_done(struct cache_request *req)
         get_answer(b, i, status);
 }
 
-/* What is in memory and to be mapped needs no more than this. */
-static bool get_at_once(struct batch *b, uint32_t i, const struct wire_get *entry)
+/* What is in memory and to be mapped needs no more than this. False: what the pool has of it. */
+static bool get_at_once(struct batch *b, uint32_t i, const struct wire_get *entry,
+                        uint32_t *ret_chunk)
 {
         struct wire_get_result *result = batch_result(b, i);
-        uint32_t chunk = cache_get_resident(b->request.client->tenant->cache, b->head.namespace_id,
-                                            &entry->key, batch_hash(b, i), &b->part->places[i]);
 
-        if (chunk == POOL_NONE)
+        if (!cache_get_resident(b->request.client->tenant->cache, b->head.namespace_id, &entry->key,
+                                batch_hash(b, i), ret_chunk, &b->part->places[i]))
                 return false;
         result->tier = CACHE_MEMORY;
         b->keys.found++;
-        get_answer(b, i, get_mapped(b->request.client, entry, chunk, result));
+        get_answer(b, i, get_mapped(b->request.client, entry, *ret_chunk, result));
         return true;
 }
 
@@ -88,13 +88,15 @@ void request_get(struct batch *b, uint32_t i)
 {
         const struct wire_get *entry = batch_entry(b, i);
         bool into = b->head.hdr.flags & WIRE_F_INTO;
+        struct cache *cache = b->request.client->tenant->cache;
         struct cache_request *req;
+        uint32_t chunk;
 
         if (key_is_root(&entry->key)) {
                 get_answer(b, i, WIRE_INVALID);
                 return;
         }
-        if (!into && get_at_once(b, i, entry))
+        if (!into && get_at_once(b, i, entry, &chunk))
                 return;
         if (!b->slots && !batch_add_slots(b)) {
                 get_answer(b, i, WIRE_BUSY);
@@ -111,5 +113,8 @@ void request_get(struct batch *b, uint32_t i)
         req->range_length = entry->range_length;
         req->unwanted = &b->request.client->ended;
         req->may_be_direct = into && entry->range_offset == 0 && entry->range_length == 0;
-        cache_get(b->request.client->tenant->cache, req);
+        if (into)
+                cache_get(cache, req);
+        else
+                cache_get_rest(cache, req, chunk);
 }

@@ -32,7 +32,7 @@ static void look_up(struct batch *b, uint32_t i)
                 b->keys.missing += tiers == 0;
                 break;
         case WIRE_MATCH:
-                if (cache_find(cache, ns, key, hash, NULL, NULL)) {
+                if (cache_has(cache, ns, key, hash)) {
                         b->value = i + 1;
                         status = WIRE_OK;
                         b->keys.found++;

@@ -204,13 +204,6 @@ void placement_put_done(void *userdata, struct store_put *req)
         req->complete(req);
 }
 
-int store_get(struct store *s, struct store_get *req)
-{
-        unsigned volume = find_volume(s, req->namespace_id, &req->key, req->hash, NULL, NULL);
-
-        return volume == UINT32_MAX ? STORE_MISS : volume_get(s->volumes[volume].volume, req);
-}
-
 unsigned store_volume_of(struct store_ref ref)
 {
         return ref.generation >> VOLUME_GENERATION_BITS;
@@ -219,6 +212,16 @@ unsigned store_volume_of(struct store_ref ref)
 bool store_volume_is_up(const struct store *s, unsigned volume)
 {
         return volume < s->n_volumes && member_is_up(s, volume);
+}
+
+int store_get(struct store *s, struct store_get *req)
+{
+        unsigned volume = store_volume_of(req->ref);
+
+        if (!store_volume_is_up(s, volume) ||
+            !volume_is_at(s->volumes[volume].volume, req->ref, req->namespace_id, &req->key))
+                volume = find_volume(s, req->namespace_id, &req->key, req->hash, &req->ref, NULL);
+        return volume == UINT32_MAX ? STORE_MISS : volume_get(s->volumes[volume].volume, req);
 }
 
 bool store_is_reading(const struct store *s, struct store_ref ref)

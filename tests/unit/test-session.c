@@ -1125,6 +1125,101 @@ void *__wrap_calloc(size_t n, size_t bytes)
         return __real_calloc(n, bytes);
 }
 
+/* What is done for one key. */
+struct work {
+        unsigned pool, index, hashes;
+};
+static struct work work;
+
+uint32_t __real_pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
+                          uint64_t hash);
+uint32_t __wrap_pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
+                          uint64_t hash);
+struct index;
+uint32_t __real_index_find(const struct index *ix, uint32_t namespace_id, const struct key *key,
+                           uint64_t hash);
+uint32_t __wrap_index_find(const struct index *ix, uint32_t namespace_id, const struct key *key,
+                           uint64_t hash);
+uint64_t __real_key_hash(const struct key_secret *secret, uint32_t namespace_id,
+                         const struct key *k);
+uint64_t __wrap_key_hash(const struct key_secret *secret, uint32_t namespace_id,
+                         const struct key *k);
+
+uint32_t __wrap_pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
+                          uint64_t hash)
+{
+        work.pool++;
+        return __real_pool_find(p, namespace_id, key, hash);
+}
+
+uint32_t __wrap_index_find(const struct index *ix, uint32_t namespace_id, const struct key *key,
+                           uint64_t hash)
+{
+        work.index++;
+        return __real_index_find(ix, namespace_id, key, hash);
+}
+
+uint64_t __wrap_key_hash(const struct key_secret *secret, uint32_t namespace_id,
+                         const struct key *k)
+{
+        work.hashes++;
+        return __real_key_hash(secret, namespace_id, k);
+}
+
+/* One request of one key; what its answer took. */
+static struct work work_of(struct peer_end *c, enum wire_op op, uint16_t flags, uint32_t n)
+{
+        work = (struct work){ 0 };
+        if (op == WIRE_GET) {
+                submit_gets(c, n, 1, flags, flags & WIRE_F_INTO ? LENGTH : 0);
+        } else {
+                *(struct key *)(batch(c, op, flags, 1) + 1) = key_of(n);
+                send_batch(c);
+        }
+        assert_int_equal(reply(c, op, NULL)->status, WIRE_OK);
+        return work;
+}
+
+static void each_key_is_looked_up_once_in_each_index(void **state)
+{
+        static const struct {
+                enum wire_op op;
+                uint16_t flags;
+                bool in_memory; /* as well as on disk */
+                struct work takes;
+        } what[] = {
+                { WIRE_GET, 0, true, { .pool = 1, .index = 0 } },
+                { WIRE_GET, WIRE_F_INTO, true, { .pool = 1, .index = 0 } },
+                { WIRE_GET, 0, false, { .pool = 1, .index = 1 } },
+                { WIRE_GET, WIRE_F_INTO, false, { .pool = 1, .index = 1 } },
+                { WIRE_PREFETCH, 0, false, { .pool = 1, .index = 1 } },
+                { WIRE_PREFETCH, 0, true, { .pool = 1, .index = 1 } },
+                { WIRE_EXISTS, 0, true, { .pool = 1, .index = 1 } },
+                { WIRE_EXISTS, 0, false, { .pool = 1, .index = 1 } },
+                { WIRE_MATCH, 0, true, { .pool = 1, .index = 0 } },
+                { WIRE_MATCH, 0, false, { .pool = 1, .index = 1 } },
+                { WIRE_TOUCH, 0, true, { .pool = 1, .index = 1 } },
+                { WIRE_STAT, 0, false, { .pool = 1, .index = 1 } },
+        };
+        struct peer_end c;
+
+        greet(&c);
+        for (unsigned i = 0; i < sizeof(what) / sizeof(what[0]); i++) {
+                struct work did;
+
+                assert_int_equal(put(&c, 1 + i, LENGTH, WIRE_WRITTEN, 0).status, WIRE_OK);
+                if (!what[i].in_memory)
+                        evict(&c, 1 + i, WIRE_TIER_MEMORY);
+                did = work_of(&c, what[i].op, what[i].flags, 1 + i);
+                assert_int_equal(did.pool, what[i].takes.pool);
+                assert_int_equal(did.index, what[i].takes.index);
+                assert_int_equal(did.hashes, 1);
+        }
+        assert_int_equal(work_of(&c, WIRE_GET, 0, 1000).index, 1); /* a miss */
+        assert_int_equal(work.pool, 1);
+        hang_up(&c);
+}
+
 static void hits_allocate_nothing(void **state)
 {
         enum { KEYS = 128 };
@@ -1281,6 +1376,7 @@ static void without_memory_for_a_tally_there_is_the_index_alone(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
+                TEST(each_key_is_looked_up_once_in_each_index),
                 TEST(hits_allocate_nothing),
                 TEST(what_clients_count_is_read_until_their_session_ends),
                 TEST(without_memory_for_a_tally_there_is_the_index_alone),

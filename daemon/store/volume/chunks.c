@@ -45,6 +45,16 @@ int volume_find(const struct volume *v, uint32_t namespace_id, const struct key 
         return 0;
 }
 
+bool volume_is_at(const struct volume *v, struct store_ref ref, uint32_t namespace_id,
+                  const struct key *key)
+{
+        const struct chunk *c = volume_chunk_of(v, ref);
+
+        return c && (c->flags & (CHUNK_LINKED | CHUNK_PENDING)) == CHUNK_LINKED &&
+               c->namespace_id == namespace_id && key_equal(&c->key, key) &&
+               !sweep_is_dead(v, ref.index);
+}
+
 bool volume_has(const struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash)
 {
         uint32_t i = index_find(v->index, namespace_id, key, hash);
@@ -78,13 +88,9 @@ void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned st
 
 void volume_touch(struct volume *v, struct store_ref ref)
 {
-        const struct chunk *c;
+        const struct chunk *c = volume_chunk_of(v, ref);
 
-        if (ref.index >= index_high(v->index) ||
-            volume_ref(v, ref.index).generation != ref.generation)
-                return;
-        c = volume_chunk_at(v, ref.index);
-        if (c->flags & CHUNK_LINKED && c->slab != INDEX_NO_SLAB)
+        if (c && c->flags & CHUNK_LINKED && c->slab != INDEX_NO_SLAB)
                 evict_touch(v->evict, ref.index, (uint32_t)slabs_slab_class(v->slabs, c->slab));
 }
 

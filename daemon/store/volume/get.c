@@ -102,18 +102,14 @@ static void get_read(struct volume *v, struct store_get *req)
 
 int volume_get(struct volume *v, struct store_get *req)
 {
-        uint32_t i = index_find(v->index, req->namespace_id, &req->key, req->hash);
-        struct chunk *c;
+        uint32_t i = req->ref.index;
+        struct chunk *c = volume_chunk_at(v, i);
 
-        if (i == INDEX_NONE || v->stopping || v->bypassed || sweep_is_dead(v, i))
-                return STORE_MISS;
-        c = volume_chunk_at(v, i);
         /* More than 2,000 reads of one chunk at once is never needed. */
-        if (c->flags & CHUNK_PENDING || c->pins == CHUNK_PINS_MAX)
+        if (v->stopping || v->bypassed || c->pins == CHUNK_PINS_MAX)
                 return STORE_MISS;
         req->length = c->length;
         req->crc = c->crc;
-        req->ref = volume_ref(v, i);
         if ((req->tail ? c->length : round_up(c->length, DISK_PAGE)) > req->room)
                 return STORE_TOO_LARGE;
         *private(req) = (struct get_private){ .volume = v };
@@ -130,9 +126,9 @@ int volume_get(struct volume *v, struct store_get *req)
  * mark: asked between that and the end of the others, this says no, and one more read is made. */
 bool volume_is_reading(const struct volume *v, struct store_ref ref)
 {
-        return ref.index < index_high(v->index) &&
-               volume_ref(v, ref.index).generation == ref.generation &&
-               volume_chunk_at(v, ref.index)->reading;
+        const struct chunk *c = volume_chunk_of(v, ref);
+
+        return c && c->reading;
 }
 
 void gets_abandon(struct volume *v)

@@ -229,6 +229,15 @@ static inline struct store_ref volume_ref(const struct volume *v, uint32_t i)
         };
 }
 
+/* The chunk that it names; NULL: there is none any more. */
+static inline struct chunk *volume_chunk_of(const struct volume *v, struct store_ref ref)
+{
+        return ref.index < index_high(v->index) &&
+                               volume_ref(v, ref.index).generation == ref.generation
+                       ? volume_chunk_at(v, ref.index)
+                       : NULL;
+}
+
 /* run.c */
 /* A request came after the stop: its completion may not be called from here, and perhaps nothing
  * else will come. */

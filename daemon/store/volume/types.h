@@ -207,9 +207,11 @@ struct store_get {
          * says nothing of the chunk then, which stays. Results -EFAULT, STORE_SUSPECT. */
         bool foreign;
 
+        /* Where store_find() found it, and it is not looked for once more if it is there still.
+         * Out: where it is. */
+        struct store_ref ref;
         uint32_t length; /* of the chunk */
         uint32_t crc;
-        struct store_ref ref;
 
         int result; /* 0: read whole and its CRC compared; STORE_MISS; -EIO etc. counted, also a
                        miss */

@@ -154,6 +154,10 @@ void volume_warm(const struct volume *v, uint64_t hash, unsigned step);
 void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned step);
 int volume_put(struct volume *v, struct store_put *req);
 void volume_sync(struct volume *v, struct store_put *req);
+/* Is it what volume_find() would find now? */
+bool volume_is_at(const struct volume *v, struct store_ref ref, uint32_t namespace_id,
+                  const struct key *key);
+/* Of what volume_find() finds at req->ref. */
 int volume_get(struct volume *v, struct store_get *req);
 bool volume_is_reading(const struct volume *v, struct store_ref ref);
 /* STORE_MISS: it was not found; with `even_if_missing` nothing older of the key comes back all the
