@@ -5,7 +5,7 @@
 Rooms are folders; the top of daemon/ is a room of its own. A room includes itself and what MAY has for it, and of those
 rooms only the headers that SHOWN has. MAY is acyclic, or the test fails.
 
-Within daemon/ and proto/ the same holds file by file. A module is a source with the header of its name; an
+Within daemon/, proto/ and client/ the same holds file by file. A module is a source with the header of its name; an
 internal header belongs to the module it is named for (x-internal.h to x, internal.h to the one with the name of its room).
 There is no circle of modules. What stands in a circle is printed in its order.
 
@@ -75,7 +75,7 @@ OF_PROTO = {
 GENERATED = {"build-config.h"}  # in the build folder
 SOURCE = re.compile(r"\.(c|h|def)$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
-WHOLE = ("daemon/", "proto/")  # where there is no circle of modules
+WHOLE = ("daemon/", "proto/", "client/")  # where there is no circle of modules
 
 
 def room_of(path):
@@ -282,7 +282,9 @@ def self_test():
                 "daemon/io/part.c": "io/internal.h"}),
         (False, {"daemon/io/internal.h": "io/io.h", "daemon/io/io.h": "", "daemon/io/io.c": "io/internal.h",
                  "daemon/io/part.c": "io/internal.h"}),
-        (False, {"client/ctl/a.c": "b.h", "client/ctl/a.h": "", "client/ctl/b.c": "a.h", "client/ctl/b.h": ""}),
+        (True, {"client/ctl/a.c": "b.h", "client/ctl/a.h": "", "client/ctl/b.c": "a.h", "client/ctl/b.h": ""}),
+        (True, {"client/lib/a.h": "lib/b.h", "client/lib/b.c": "lib/a.h", "client/lib/b.h": ""}),
+        (False, {"client/lib/a.h": "lib/b.h", "client/lib/a.c": "lib/b.h", "client/lib/b.h": "", "client/common/a.h": ""}),
     ]
     failures = 0
 

@@ -5,9 +5,12 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <time.h>
 
-#include "replay.h"
+#include "latency.h"
+#include "replay-types.h"
+#include "workload.h"
 
 struct replay_shared {
         const struct replay_options *options;

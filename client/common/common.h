@@ -14,7 +14,6 @@
 #include <stdio.h>
 
 #include "kvcache-admin.h"
-#include "options.h"
 #include "cleanup.h"
 
 enum exit_status {

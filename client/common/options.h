@@ -4,9 +4,7 @@
  * name. In the names of long options '_' and '-' are the same. */
 #pragma once
 
-#include <stdbool.h>
-
-struct ctl;
+#include "common.h"
 
 struct option_row {
         int id;               /* a letter, or OPTION_LONG + n for one without; 0 ends the table */

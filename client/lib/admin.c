@@ -15,31 +15,51 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "lib/abi.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "lib/message.h"
+#include "lib/abi.h"
+#include "lib/connection.h"
+#include "lib/flow.h"
 
 enum { REPORT_MAX = 256 << 20, VERIFY_CHUNKS = 4096, VERIFY_BYTES = 16 << 20 };
 
-/* Sends `m` over a session that was there a moment ago. */
-static int control_call(struct kvcache *kv, struct message *m, struct control *c)
+int admin_begin(struct kvcache *kv)
 {
-        if (!m)
-                return handle_fail(kv, -ENOMEM, "out of memory");
-        return message_call(kv, m, c, handle_deadline(0, kv->request_timeout_ms));
+        int r = handle_enter(kv);
+
+        if (r < 0)
+                return r;
+        flow_check_idle(kv);
+        r = conn_ready(kv);
+        if (r < 0)
+                handle_leave(kv);
+        return r;
 }
 
-/* Connected to a daemon that has not gone away since. */
-static int control_connected(struct kvcache *kv)
+int admin_call(struct kvcache *kv, struct message *m, struct control *c)
 {
-        message_check_idle(kv);
-        return handle_connected(kv);
+        int r = flow_call(kv, m, c, handle_deadline(0, kv->request_timeout_ms));
+
+        handle_leave(kv);
+        return r;
+}
+
+/* As admin_begin(), and the namespace is open in this session. */
+static int begin_in(struct kvcache *kv, uint32_t namespace_handle, uint32_t *ret_id)
+{
+        int r = admin_begin(kv);
+
+        if (r < 0)
+                return r;
+        r = admin_namespace_ready(kv, namespace_handle, ret_id);
+        if (r < 0)
+                handle_leave(kv);
+        return r;
 }
 
 /* --- namespaces --- */
 
-static int control_namespace_call(struct kvcache *kv, struct namespace *ns)
+static int namespace_call(struct kvcache *kv, struct namespace *ns)
 {
         size_t name = strlen(ns->name), fingerprint = ns->fingerprint ? strlen(ns->fingerprint) : 0;
         struct wire_namespace *w;
@@ -49,7 +69,7 @@ static int control_namespace_call(struct kvcache *kv, struct namespace *ns)
 
         m = message_new(WIRE_NAMESPACE, sizeof(*w) + name + fingerprint);
         if (!m)
-                return handle_fail(kv, -ENOMEM, "out of memory");
+                return handle_no_memory(kv);
         w = (struct wire_namespace *)m->data;
         w->hdr.flags = (ns->flags & KVCACHE_ATTACH) ? WIRE_F_ATTACH : 0;
         w->chunk_bytes = ns->chunk_bytes;
@@ -58,7 +78,7 @@ static int control_namespace_call(struct kvcache *kv, struct namespace *ns)
         memcpy(w + 1, ns->name, name);
         if (fingerprint > 0)
                 memcpy((char *)(w + 1) + name, ns->fingerprint, fingerprint);
-        r = control_call(kv, m, &c);
+        r = flow_call(kv, m, &c, handle_deadline(0, kv->request_timeout_ms));
         if (r < 0)
                 return r;
         ns->id = c.value;
@@ -66,7 +86,7 @@ static int control_namespace_call(struct kvcache *kv, struct namespace *ns)
         return 0;
 }
 
-int control_namespace_ready(struct kvcache *kv, uint32_t namespace_handle, uint32_t *ret_id)
+int admin_namespace_ready(struct kvcache *kv, uint32_t namespace_handle, uint32_t *ret_id)
 {
         struct namespace *ns;
         int r;
@@ -76,7 +96,7 @@ int control_namespace_ready(struct kvcache *kv, uint32_t namespace_handle, uint3
                                    namespace_handle);
         ns = &kv->namespaces[namespace_handle - 1];
         if (ns->session != kv->sessions) {
-                r = control_namespace_call(kv, ns);
+                r = namespace_call(kv, ns);
                 if (r < 0)
                         return r;
         }
@@ -84,38 +104,37 @@ int control_namespace_ready(struct kvcache *kv, uint32_t namespace_handle, uint3
         return 0;
 }
 
-static void control_namespace_fini(struct namespace *ns)
+static void namespace_fini(struct namespace *ns)
 {
         free(ns->name);
         free(ns->fingerprint);
 }
 
-void control_namespaces_free(struct kvcache *kv)
+void admin_namespaces_free(struct kvcache *kv)
 {
         for (uint32_t i = 0; i < kv->n_namespaces; i++)
-                control_namespace_fini(&kv->namespaces[i]);
+                namespace_fini(&kv->namespaces[i]);
         free(kv->namespaces);
 }
 
-static bool control_namespace_equal(const struct namespace *ns,
-                                    const struct kvcache_namespace_options *o)
+static bool namespace_equal(const struct namespace *ns, const struct kvcache_namespace_options *o)
 {
         return strcmp(ns->name, o->name) == 0 && !ns->fingerprint == !o->fingerprint &&
                (!ns->fingerprint || strcmp(ns->fingerprint, o->fingerprint) == 0) &&
                ns->flags == o->flags && ns->chunk_bytes == o->chunk_bytes;
 }
 
-static int control_namespace_open(struct kvcache *kv, const struct kvcache_namespace_options *o,
-                                  uint32_t *ret)
+static int namespace_open(struct kvcache *kv, const struct kvcache_namespace_options *o,
+                          uint32_t *ret)
 {
         struct namespace ns = { .chunk_bytes = o->chunk_bytes, .flags = o->flags }, *table;
         uint32_t id = 0;
         int r;
 
         for (uint32_t i = 0; i < kv->n_namespaces; i++) {
-                if (!control_namespace_equal(&kv->namespaces[i], o))
+                if (!namespace_equal(&kv->namespaces[i], o))
                         continue;
-                r = control_namespace_ready(kv, i + 1, &id);
+                r = admin_namespace_ready(kv, i + 1, &id);
                 if (r == 0)
                         *ret = i + 1;
                 return r;
@@ -123,17 +142,17 @@ static int control_namespace_open(struct kvcache *kv, const struct kvcache_names
 
         table = realloc(kv->namespaces, (kv->n_namespaces + 1) * sizeof(*table));
         if (!table)
-                return handle_fail(kv, -ENOMEM, "out of memory");
+                return handle_no_memory(kv);
         kv->namespaces = table;
         ns.name = strdup(o->name);
         if (o->fingerprint)
                 ns.fingerprint = strdup(o->fingerprint);
         if (!ns.name || (o->fingerprint && !ns.fingerprint))
-                r = handle_fail(kv, -ENOMEM, "out of memory");
+                r = handle_no_memory(kv);
         else
-                r = control_namespace_call(kv, &ns);
+                r = namespace_call(kv, &ns);
         if (r < 0) {
-                control_namespace_fini(&ns);
+                namespace_fini(&ns);
                 return r;
         }
         kv->namespaces[kv->n_namespaces++] = ns;
@@ -174,17 +193,18 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
                                    "the fingerprint is not canonical: lines \"key=value\\n\", keys "
                                    "of [a-z0-9_.-] ascending");
 
-        r = control_connected(kv);
-        if (r == 0)
-                r = control_namespace_open(kv, &o, ret_namespace);
+        r = admin_begin(kv);
+        if (r < 0)
+                return r;
+        r = namespace_open(kv, &o, ret_namespace);
         handle_leave(kv);
         return r;
 }
 
 /* --- list, purge, verify, ping, report --- */
 
-static int control_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor, void *ret,
-                        size_t size, size_t max)
+int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
+                       struct kvcache_listed *ret, size_t listed_size, size_t max)
 {
         _cleanup_(freep) struct wire_list_result *listed = NULL;
         struct control c = { 0 };
@@ -194,28 +214,30 @@ static int control_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t 
         uint32_t id = 0;
         int r;
 
-        r = control_connected(kv);
-        if (r == 0)
-                r = control_namespace_ready(kv, namespace_handle, &id);
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (!cursor || !ret || max == 0)
+                return handle_fail(kv, -EINVAL, "no room for what is listed");
+        if (!abi_size_is_valid(listed_size, ABI_LISTED_MIN))
+                return handle_fail(kv, -EINVAL, "%zu bytes are no listed chunk", listed_size);
+        r = begin_in(kv, namespace_handle, &id);
         if (r < 0)
                 return r;
         wanted = (kv->conn->max_message - sizeof(struct wire_reply)) / sizeof(*listed);
-        wanted = MIN(wanted, (size_t)kv->conn->max_keys);
-        wanted = MIN(wanted, max);
+        wanted = MIN(MIN(wanted, (size_t)kv->conn->max_keys), max);
         listed = malloc(wanted * sizeof(*listed));
-        m = message_new(WIRE_LIST, sizeof(*w));
-        if (!listed || !m) {
-                message_free(m);
-                return handle_fail(kv, -ENOMEM, "out of memory");
+        m = listed ? message_new(WIRE_LIST, sizeof(*w)) : NULL;
+        if (m) {
+                w = (struct wire_list *)m->data;
+                w->namespace_id = id;
+                w->max = (uint32_t)wanted;
+                w->cursor = *cursor;
+                m->count = (uint16_t)wanted;
         }
-        w = (struct wire_list *)m->data;
-        w->namespace_id = id;
-        w->max = (uint32_t)wanted;
-        w->cursor = *cursor;
-        m->count = (uint16_t)wanted;
         c.payload = listed;
         c.payload_bytes = wanted * sizeof(*listed);
-        r = control_call(kv, m, &c);
+        r = admin_call(kv, m, &c);
         if (r < 0)
                 return r;
 
@@ -227,41 +249,23 @@ static int control_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t 
                 };
 
                 memcpy(&l.key, &listed[i].key, sizeof(l.key));
-                abi_copy_out(abi_at(ret, size, i), size, &l, sizeof(l));
+                abi_copy_out(abi_at(ret, listed_size, i), listed_size, &l, sizeof(l));
         }
         *cursor = c.value64;
         return c.count;
 }
 
-int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
-                       struct kvcache_listed *ret, size_t listed_size, size_t max)
+static int purge(struct kvcache *kv, uint32_t id, uint16_t flags, uint64_t *ret_dropped)
 {
-        int r;
-
-        r = handle_enter(kv);
-        if (r < 0)
-                return r;
-        if (!cursor || !ret || max == 0)
-                return handle_fail(kv, -EINVAL, "no room for what is listed");
-        if (!abi_size_is_valid(listed_size, ABI_LISTED_MIN))
-                return handle_fail(kv, -EINVAL, "%zu bytes are no listed chunk", listed_size);
-        r = control_list(kv, namespace_handle, cursor, ret, listed_size, max);
-        handle_leave(kv);
-        return r;
-}
-
-static int control_purge(struct kvcache *kv, uint32_t id, uint16_t flags, uint64_t *ret_dropped)
-{
+        struct message *m = message_new(WIRE_PURGE, sizeof(struct wire_purge));
         struct control c = { 0 };
-        struct message *m;
         int r;
 
-        m = message_new(WIRE_PURGE, sizeof(struct wire_purge));
         if (m) {
                 ((struct wire_purge *)m->data)->hdr.flags = flags;
                 ((struct wire_purge *)m->data)->namespace_id = id;
         }
-        r = control_call(kv, m, &c);
+        r = admin_call(kv, m, &c);
         if (r == 0 && ret_dropped)
                 *ret_dropped = c.value64;
         return r;
@@ -270,69 +274,24 @@ static int control_purge(struct kvcache *kv, uint32_t id, uint16_t flags, uint64
 int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped)
 {
         uint32_t id = 0;
-        int r;
+        int r = begin_in(kv, namespace_handle, &id);
 
-        r = handle_enter(kv);
-        if (r < 0)
-                return r;
-        r = control_connected(kv);
-        if (r == 0)
-                r = control_namespace_ready(kv, namespace_handle, &id);
-        if (r == 0)
-                r = control_purge(kv, id, 0, ret_dropped);
-        handle_leave(kv);
-        return r;
+        return r < 0 ? r : purge(kv, id, 0, ret_dropped);
 }
 
 int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped)
 {
-        int r;
+        int r = admin_begin(kv);
 
-        r = handle_enter(kv);
-        if (r < 0)
-                return r;
-        r = control_connected(kv);
-        if (r == 0)
-                r = control_purge(kv, 0, WIRE_F_ALL, ret_dropped);
-        handle_leave(kv);
-        return r;
-}
-
-static int control_verify(struct kvcache *kv, struct kvcache_verify *verify)
-{
-        struct wire_verify_result result = { 0 };
-        struct control c = { .payload = &result, .payload_bytes = sizeof(result) };
-        struct message *m = message_new(WIRE_VERIFY, sizeof(struct wire_verify));
-        int r;
-
-        if (m) {
-                struct wire_verify *w = (struct wire_verify *)m->data;
-
-                w->volume = verify->volume;
-                w->segment = verify->segment;
-                w->slot = verify->slot;
-                w->max_chunks = verify->max_chunks ? verify->max_chunks : VERIFY_CHUNKS;
-                w->max_bytes = verify->max_bytes ? verify->max_bytes : VERIFY_BYTES;
-        }
-        r = control_call(kv, m, &c);
-        if (r < 0)
-                return r;
-        verify->segment = result.next_segment;
-        verify->slot = result.next_slot;
-        verify->volumes = result.volumes;
-        verify->segments = result.segments;
-        verify->chunks = result.chunks;
-        verify->bytes = result.bytes;
-        verify->mismatched = result.mismatched;
-        verify->unreadable = result.unreadable;
-        verify->skipped = result.skipped;
-        verify->gave_up = result.gave_up;
-        return 0;
+        return r < 0 ? r : purge(kv, 0, WIRE_F_ALL, ret_dropped);
 }
 
 int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify)
 {
+        struct wire_verify_result result = { 0 };
+        struct control c = { .payload = &result, .payload_bytes = sizeof(result) };
         struct kvcache_verify v;
+        struct message *m;
         int r;
 
         r = handle_enter(kv);
@@ -345,72 +304,81 @@ int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify)
         if (v.max_chunks > WIRE_MAX_VERIFY_CHUNKS)
                 return handle_fail(kv, -EINVAL, "at most %d chunks are verified at a time",
                                    WIRE_MAX_VERIFY_CHUNKS);
-        r = control_connected(kv);
-        if (r == 0)
-                r = control_verify(kv, &v);
-        handle_leave(kv);
-        if (r == 0)
-                abi_copy_out(verify, verify->size, &v, sizeof(v));
-        return r;
+        r = admin_begin(kv);
+        if (r < 0)
+                return r;
+        m = message_new(WIRE_VERIFY, sizeof(struct wire_verify));
+        if (m) {
+                struct wire_verify *w = (struct wire_verify *)m->data;
+
+                w->volume = v.volume;
+                w->segment = v.segment;
+                w->slot = v.slot;
+                w->max_chunks = v.max_chunks ? v.max_chunks : VERIFY_CHUNKS;
+                w->max_bytes = v.max_bytes ? v.max_bytes : VERIFY_BYTES;
+        }
+        r = admin_call(kv, m, &c);
+        if (r < 0)
+                return r;
+        v.segment = result.next_segment;
+        v.slot = result.next_slot;
+        v.volumes = result.volumes;
+        v.segments = result.segments;
+        v.chunks = result.chunks;
+        v.bytes = result.bytes;
+        v.mismatched = result.mismatched;
+        v.unreadable = result.unreadable;
+        v.skipped = result.skipped;
+        v.gave_up = result.gave_up;
+        abi_copy_out(verify, verify->size, &v, sizeof(v));
+        return 0;
 }
 
-static int control_device(struct kvcache *kv, uint32_t volume, enum wire_device_action action)
+static int set_device(struct kvcache *kv, uint32_t volume, enum wire_device_action action)
 {
         struct control c = { 0 };
         struct message *m;
-        int r;
+        int r = admin_begin(kv);
 
-        r = handle_enter(kv);
         if (r < 0)
                 return r;
-        r = control_connected(kv);
-        if (r == 0) {
-                m = message_new(WIRE_DEVICE, sizeof(struct wire_device));
-                if (m) {
-                        ((struct wire_device *)m->data)->volume = volume;
-                        ((struct wire_device *)m->data)->action = action;
-                }
-                r = control_call(kv, m, &c);
-                if (r == 0)
-                        r = c.value64 == 1;
+        m = message_new(WIRE_DEVICE, sizeof(struct wire_device));
+        if (m) {
+                ((struct wire_device *)m->data)->volume = volume;
+                ((struct wire_device *)m->data)->action = action;
         }
-        handle_leave(kv);
-        return r;
+        r = admin_call(kv, m, &c);
+        return r < 0 ? r : c.value64 == 1;
 }
 
 int kvcache_device_suspend(struct kvcache *kv, uint32_t volume)
 {
-        return control_device(kv, volume, WIRE_DEVICE_SUSPEND);
+        return set_device(kv, volume, WIRE_DEVICE_SUSPEND);
 }
 
 int kvcache_device_resume(struct kvcache *kv, uint32_t volume)
 {
-        return control_device(kv, volume, WIRE_DEVICE_RESUME);
+        return set_device(kv, volume, WIRE_DEVICE_RESUME);
 }
 
 int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns)
 {
         struct control c = { 0 };
         int64_t began;
-        int r;
+        int r = admin_begin(kv);
 
-        r = handle_enter(kv);
         if (r < 0)
                 return r;
-        r = control_connected(kv);
-        if (r == 0) {
-                began = handle_now_ns();
-                r = control_call(kv, message_new(WIRE_PING, sizeof(struct wire_hdr)), &c);
-                if (r == 0 && ret_ns)
-                        *ret_ns = (uint64_t)(handle_now_ns() - began);
-        }
-        handle_leave(kv);
+        began = handle_now_ns();
+        r = admin_call(kv, message_new(WIRE_PING, sizeof(struct wire_hdr)), &c);
+        if (r == 0 && ret_ns)
+                *ret_ns = (uint64_t)(handle_now_ns() - began);
         return r;
 }
 
 /* The descriptor's first `bytes` bytes as a string. The file is read, not mapped: it may shrink
  * meanwhile. */
-static int control_read_text(int fd, uint64_t bytes, char **ret)
+static int read_text(int fd, uint64_t bytes, char **ret)
 {
         _cleanup_(freep) char *text = NULL;
         struct stat st;
@@ -440,28 +408,10 @@ static int control_read_text(int fd, uint64_t bytes, char **ret)
         return 0;
 }
 
-static int control_report(struct kvcache *kv, enum kvcache_report what, char **ret_text)
+int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text)
 {
         struct control c = { .fd = -1 };
         struct message *m;
-        int r;
-
-        r = control_connected(kv);
-        if (r < 0)
-                return r;
-        m = message_new(WIRE_REPORT, sizeof(struct wire_report_request));
-        if (m)
-                ((struct wire_report_request *)m->data)->what = (uint32_t)what;
-        r = control_call(kv, m, &c);
-        if (r < 0)
-                return r;
-        r = control_read_text(c.fd, c.value64, ret_text);
-        closep(&c.fd);
-        return r < 0 ? handle_fail(kv, r, "the daemon's report cannot be read") : 0;
-}
-
-int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text)
-{
         int r;
 
         r = handle_enter(kv);
@@ -469,7 +419,16 @@ int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text
                 return r;
         if (!ret_text || (unsigned)what >= WIRE_REPORT_END)
                 return handle_fail(kv, -EINVAL, "unknown report %d", (int)what);
-        r = control_report(kv, what, ret_text);
-        handle_leave(kv);
-        return r;
+        r = admin_begin(kv);
+        if (r < 0)
+                return r;
+        m = message_new(WIRE_REPORT, sizeof(struct wire_report_request));
+        if (m)
+                ((struct wire_report_request *)m->data)->what = (uint32_t)what;
+        r = admin_call(kv, m, &c);
+        if (r < 0)
+                return r;
+        r = read_text(c.fd, c.value64, ret_text);
+        closep(&c.fd);
+        return r < 0 ? handle_fail(kv, r, "the daemon's report cannot be read") : 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls that wait: a request of any size, and put and get of one key.
  *
- * Runs in the handle's thread. Owns nothing: it is a user of request.c.
+ * Runs in the handle's thread. Owns nothing: it is a user of submit.c.
  *
  * A put whose data is more than the staging area holds goes in rounds, each as much of the chain as
  * fits, one after the other. When the staging area is full of others' places, a round is made
@@ -11,14 +11,14 @@
 #include <errno.h>
 #include <string.h>
 
-#include "lib/encode.h"
-#include "lib/abi.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "lib/admin.h"
-#include "lib/message.h"
-#include "lib/retired.h"
-#include "lib/request.h"
+#include "lib/connection.h"
+#include "lib/flow.h"
+#include "lib/lookup.h"
+#include "lib/memory.h"
+#include "lib/resolve.h"
+#include "lib/submit.h"
 
 /* What becomes of keys that were never sent. */
 static int blocking_status(int error)
@@ -76,16 +76,16 @@ static int blocking_put_ready(struct kvcache *kv, const struct kvcache_request *
         int r = -ECONNRESET;
 
         for (int tries = 0; tries < 2 && r == -ECONNRESET; tries++) {
-                r = handle_connected(kv);
+                r = conn_ready(kv);
                 if (r == 0)
                         r = resolve(kv, u, keys);
                 if (r == 0 && keys->needs_staging)
-                        r = region_staging_ready(kv);
+                        r = memory_staging_ready(kv);
         }
         if (r == -ECONNRESET)
                 return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
         if (r == -ENOMEM)
-                return handle_fail(kv, r, "out of memory");
+                return handle_no_memory(kv);
         if (r < 0)
                 return r;
         for (size_t i = 0; i < keys->count; i++) {
@@ -101,28 +101,33 @@ static int blocking_put_ready(struct kvcache *kv, const struct kvcache_request *
         return 0;
 }
 
+static bool is_answered(struct kvcache *kv, const void *n_inflight)
+{
+        return kv->n_inflight < *(const unsigned *)n_inflight;
+}
+
 /* The entries from `first` on, as many as fit: at most *n, fewer when the staging area has no room
  * for so many. */
 static int blocking_put_round(struct kvcache *kv, const struct kvcache_request *u,
                               struct resolved *keys, size_t first, size_t *n, int64_t deadline)
 {
         struct request *q;
+        unsigned before;
         int r;
 
         for (;;) {
-                r = request_submit(kv, u, keys, first, *n, first + *n < u->count, deadline, true,
-                                   &q);
+                r = submit(kv, u, keys, first, *n, first + *n < u->count, deadline, true, &q);
                 if (r == 0)
-                        return request_finish(kv, q, NULL);
+                        return submit_finish(kv, q, NULL);
                 if (r != -ENOBUFS)
                         break;
                 if (*n > 1) {
                         *n /= 2;
                         continue;
                 }
-                if (kv->n_inflight == 0 || handle_now_ns() >= deadline)
+                before = kv->n_inflight;
+                if (before == 0 || !flow_until(kv, is_answered, &before, deadline))
                         break;
-                (void)message_wait(kv, deadline);
         }
         *n = 0;
         return r;
@@ -135,7 +140,7 @@ static int blocking_put(struct kvcache *kv, const struct kvcache_request *u, str
         int r;
 
         r = blocking_put_ready(kv, u, keys);
-        if (r == -E2BIG && message_has_ended(kv)) {
+        if (r == -E2BIG && flow_has_ended(kv)) {
                 kv->error[0] = '\0';
                 r = blocking_put_ready(kv, u,
                                        keys); /* the next daemon's staging area may be longer */
@@ -173,9 +178,9 @@ static int blocking_call(struct kvcache *kv, const struct kvcache_request *u, ui
         if (u->op == KVCACHE_OP_PUT) {
                 r = blocking_put(kv, u, &keys, deadline, ret_sent);
         } else {
-                r = request_submit(kv, u, &keys, 0, u->count, false, deadline, true, &q);
+                r = submit(kv, u, &keys, 0, u->count, false, deadline, true, &q);
                 if (r == 0) {
-                        r = request_finish(kv, q, &value);
+                        r = submit_finish(kv, q, &value);
                         *ret_sent = u->count;
                 }
         }
@@ -196,7 +201,7 @@ int kvcache_submit_and_wait(struct kvcache *kv, const struct kvcache_request *re
         r = handle_enter(kv);
         if (r < 0)
                 return r;
-        r = request_normalize(kv, request, &u);
+        r = submit_normalize(kv, request, &u);
         if (r == 0)
                 r = blocking_call(kv, &u, ret_value, &sent);
         handle_leave(kv);
@@ -214,7 +219,7 @@ static int blocking_one(struct kvcache *kv, const struct kvcache_request *reques
         r = handle_enter(kv);
         if (r < 0)
                 return r;
-        r = request_normalize(kv, request, &u);
+        r = submit_normalize(kv, request, &u);
         if (r < 0)
                 return r;
         r = blocking_call(kv, &u, NULL, &sent);

@@ -17,7 +17,9 @@
 #include <linux/memfd.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -27,9 +29,9 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "fdpass.h"
-#include "lib/handle.h"
-#include "mapping.h"
+#include "lib/lookup.h"
 #include "lib/message.h"
+#include "mapping.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -303,14 +305,16 @@ static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MA
         return conn_map_pool(kv, c, fds[0], result.pool_bytes);
 }
 
-int conn_open(struct conn **ret, struct kvcache *kv, int64_t deadline)
+int conn_open(struct kvcache *kv)
 {
         _cleanup_(conn_free_unforkedp) struct conn *c = malloc(sizeof(*c));
+        int64_t deadline = handle_deadline(0, kv->connect_timeout_ms);
+        struct epoll_event e = { .events = EPOLLIN };
         int fds[WIRE_MAX_FDS], r;
         unsigned n_fds = 0;
 
         if (!c)
-                return handle_fail(kv, -ENOMEM, "out of memory");
+                return handle_no_memory(kv);
         *c = (struct conn){ .sock = -1, .live_fd = -1 };
         TAILQ_INIT(&c->ghosts);
 
@@ -324,6 +328,15 @@ int conn_open(struct conn **ret, struct kvcache *kv, int64_t deadline)
                 closep(&fds[i]);
         if (r < 0)
                 return r;
-        *ret = TAKE_PTR(c);
+        if (epoll_ctl(kv->epoll_fd, EPOLL_CTL_ADD, c->sock, &e) < 0)
+                return handle_fail(kv, -errno, "cannot watch the socket");
+        kv->conn = TAKE_PTR(c);
+        kv->sessions++;
+        kv->epoll_out = false;
         return 0;
+}
+
+int conn_ready(struct kvcache *kv)
+{
+        return kv->conn || conn_open(kv) == 0 ? 0 : -ENOTCONN;
 }

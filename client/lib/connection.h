@@ -9,53 +9,13 @@
  * named it. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <sys/queue.h>
+#include "lib/handle.h"
 
-#include "lib/staging.h"
-#include "lib/lookup.h"
-#include "lib/tally.h"
-#include "wire.h"
-
-struct kvcache;
-struct message;
-
-TAILQ_HEAD(message_list, message);
-
-/* A registered buffer as this session knows it. */
-struct conn_region {
-        uint32_t id; /* the daemon's number */
-        uint8_t *base;
-        uint64_t bytes;
-};
-
-enum { CONN_WAIT_MS = 20 }; /* that one receive on the socket waits at most */
-
-struct conn {
-        TAILQ_ENTRY(conn) link; /* kvcache.ended */
-        int sock;               /* -1: closed */
-        int live_fd; /* the liveness file: locked by the daemon while its I/O can run; -1: settled
-                      */
-        const uint8_t *pool; /* NULL: unmapped */
-        uint64_t pool_bytes;
-        uint64_t max_chunk, staging_max, features;
-        uint32_t max_keys, max_inflight, max_message;
-        uint16_t version;
-        uint8_t instance[WIRE_INSTANCE_BYTES];
-        struct staging staging;
-        struct lookup_serial lookup; /* of a session that is up */
-        struct tally tally;          /* likewise */
-        struct conn_region regions[WIRE_MAX_REGIONS];
-        unsigned n_regions;
-        uint64_t leases;            /* that the user holds */
-        struct message_list ghosts; /* sent, never answered, and they name the client's memory */
-};
-TAILQ_HEAD(conn_list, conn);
-
-/* Connects and shakes hands, maps the pool. Waits until `deadline` (ns, CLOCK_MONOTONIC) at most;
- * on failure the handle's error text says what was tried. */
-int conn_open(struct conn **ret, struct kvcache *kv, int64_t deadline);
+/* Connects and shakes hands, maps the pool. On failure the handle's error text says what was tried.
+ */
+int conn_open(struct kvcache *kv);
+/* Connected, if need be anew. 0 or -ENOTCONN. */
+int conn_ready(struct kvcache *kv);
 /* Closes the socket and unmaps the pool: no lease is held any more. */
 void conn_close_pool(struct conn *c);
 /* In a child after fork(): the mappings are not there, and the connection stays the parent's. */

@@ -17,8 +17,6 @@
 #include <string.h>
 
 #include "checked.h"
-#include "lib/message.h"
-#include "lib/request.h"
 
 unsigned encode_wire_op(enum kvcache_op op)
 {

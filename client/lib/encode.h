@@ -2,7 +2,6 @@
 /* A request becomes messages. */
 #pragma once
 
-#include "lib/handle.h"
 #include "lib/resolve.h"
 
 struct encode {

@@ -4,16 +4,74 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 #include <sys/types.h>
 
 #include "kvcache.h"
-#include "lib/connection.h"
-#include "lib/buffers.h"
 #include "lib/lease.h"
+#include "lib/staging.h"
+#include "lib/tally.h"
+#include "proto/lookup.h"
 #include "wire.h"
 
+struct message;
 struct request;
+TAILQ_HEAD(message_list, message);
 TAILQ_HEAD(request_list, request);
+
+/* The tenant's lookup index, as a session has it. */
+struct lookup_serial {
+        const void *base; /* NULL: there is none */
+        uint64_t bytes;
+        struct lookup_view view;
+        uint64_t serial;    /* of the handle's maps: which one the namespaces' secrets are of */
+        bool asking;        /* a LOOKUP is in the queue or on its way */
+        int64_t not_before; /* when the next one may be sent, ms */
+        int64_t alive_ns;   /* when the daemon was last seen to live */
+};
+
+/* A registered buffer as a session knows it. */
+struct conn_region {
+        uint32_t id; /* the daemon's number */
+        uint8_t *base;
+        uint64_t bytes;
+};
+
+enum { CONN_WAIT_MS = 20 }; /* that one receive on the socket waits at most */
+
+struct conn {
+        TAILQ_ENTRY(conn) link; /* kvcache.ended */
+        int sock;               /* -1: closed */
+        int live_fd; /* the liveness file: locked by the daemon while its I/O can run; -1: settled
+                      */
+        const uint8_t *pool; /* NULL: unmapped */
+        uint64_t pool_bytes;
+        uint64_t max_chunk, staging_max, features;
+        uint32_t max_keys, max_inflight, max_message;
+        uint16_t version;
+        uint8_t instance[WIRE_INSTANCE_BYTES];
+        struct staging staging;
+        struct lookup_serial lookup; /* of a session that is up */
+        struct tally tally;          /* likewise */
+        struct conn_region regions[WIRE_MAX_REGIONS];
+        unsigned n_regions;
+        uint64_t leases;            /* that the user holds */
+        struct message_list ghosts; /* sent, never answered, and they name the client's memory */
+};
+TAILQ_HEAD(conn_list, conn);
+
+/* A registered buffer: the user knows it by a number of the handle's, the daemon by one of the
+ * session's; a buffer that outlives its session gets another of those when it is next needed. */
+struct buffer {
+        uint32_t number;  /* the handle's; never used twice */
+        uint32_t id;      /* the daemon's, in session `session` */
+        uint64_t session; /* 0: in none */
+        uint8_t *base;
+        uint64_t offset, bytes; /* in the file */
+        int fd;
+        bool mapped;  /* by the library */
+        bool leaving; /* being unregistered: no request names it any more */
+};
 
 struct namespace
 {
@@ -79,21 +137,24 @@ struct kvcache {
         uint64_t out[WIRE_MAX_MESSAGE / sizeof(uint64_t)];
 };
 
+enum { HANDLE_FORK_MARK = 0x6b766331 }; /* what `fork_mark` reads in the process that made it */
+
 int64_t handle_now_ns(void);
 int64_t handle_deadline(int timeout_ms, int default_ms);
 /* Milliseconds until `deadline`, rounded up, for poll(). */
 int handle_poll_ms(int64_t deadline);
 
+/* In a child of the process that made it? */
+bool handle_is_forked(const struct kvcache *kv);
 /* Every public call begins here: -ECHILD after fork(); clears the error text. */
 int handle_enter(struct kvcache *kv);
 /* ... and those that may leave something to wait for end here: the epoll fd then knows it. */
 void handle_leave(struct kvcache *kv);
-/* Connected, if need be anew. 0 or -ENOTCONN. */
-int handle_connected(struct kvcache *kv);
 
 /* Sets the error text, returns `error`. */
 int handle_fail(struct kvcache *kv, int error, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
+int handle_no_memory(struct kvcache *kv);
 /* A structure of the program's has a member set that this library does not know: -E2BIG. */
 int handle_is_newer(struct kvcache *kv, const char *what);
 /* The same as handle_fail() with a text from the daemon, which need not be printable nor end with

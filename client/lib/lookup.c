@@ -25,10 +25,9 @@
 #include <time.h>
 
 #include "checked.h"
-#include "lib/handle.h"
-#include "mapping.h"
 #include "lib/message.h"
 #include "lib/results.h"
+#include "mapping.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010

@@ -3,25 +3,7 @@
  * daemon writes, without a word to it. See lookup.h of proto. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "proto/lookup.h"
-
-struct kvcache;
-struct kvcache_request;
-struct wire_reply;
-
-/* Of a session. */
-struct lookup_serial {
-        const void *base; /* NULL: there is none */
-        uint64_t bytes;
-        struct lookup_view view;
-        uint64_t serial;    /* of the handle's maps: which one the namespaces' secrets are of */
-        bool asking;        /* a LOOKUP is in the queue or on its way */
-        int64_t not_before; /* when the next one may be sent, ms */
-        int64_t alive_ns;   /* when the daemon was last seen to live */
-};
+#include "lib/handle.h"
 
 /* Answers the request if it can be answered here and now: fills in the results, and how long the
  * leading run of a MATCH is. False: ask the daemon. */

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A message on its way: queue, window, socket, and back by its tag.
+/* A message: what goes to the daemon, and what waits for the reply.
  *
  * A message belongs to the queue, then to the window, then to the code that takes its reply. When
  * the session ends without a reply, it becomes a ghost of the session if it names memory that the
  * daemon may still move bytes in. */
 #pragma once
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/queue.h>
 
 #include "lib/handle.h"
 
@@ -58,33 +53,13 @@ struct place {
 unsigned message_places(const struct message *m);
 struct place message_place(const struct message *m, unsigned i);
 
-/* At the queue's end; message_flow() sends it. */
+/* At the queue's end; flow() sends it. */
 void message_queue(struct kvcache *kv, struct message *m);
 /* Has the daemon cancel what waits of `m`, which is in flight, if it can. */
 void message_cancel(struct kvcache *kv, struct message *m);
-/* Sends what may be sent. 0, or -errno as message_flow(). */
-int message_send(struct kvcache *kv);
-/* Sends what may be sent and takes the replies that are there. 0, or -errno: the session has ended
- * with it, and everything in flight with the session. */
-int message_flow(struct kvcache *kv);
-/* With nothing in flight, notices that the session has ended meanwhile. */
-void message_check_idle(struct kvcache *kv);
-/* The same, whatever is in flight. True: there is no session now. */
-bool message_has_ended(struct kvcache *kv);
-/* Waits until the socket has something or `deadline`, then message_flow(), then lets overdue
- * requests go. */
-int message_wait(struct kvcache *kv, int64_t deadline);
-
-/* Sends `m`, which it swallows, and waits for its reply. 0; the refusal as -errno; -ETIMEDOUT. */
-int message_call(struct kvcache *kv, struct message *m, struct control *c, int64_t deadline);
-
-/* The session is over: every request in flight completes with `error`, the session joins the ended
- * ones. */
-void message_session_lost(struct kvcache *kv, int error);
-
 /* To be released with the next message. 0 or -ENOMEM. */
 int message_release(struct kvcache *kv, struct wire_lease lease, uint32_t length);
-/* Sends releases that nothing else took along. */
+/* Queues a message for releases that nothing else takes along. */
 int message_flush_releases(struct kvcache *kv);
 
 /* A daemon's status as an errno. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a reply to a batch says, believed only after it was checked; see reply.h.
+/* What a reply says, believed only after it was checked; see reply.h.
  *
  * Runs in the handle's thread. Owns nothing: results are the user's, leases go to the handle's
  * table.
@@ -8,16 +8,17 @@
  * deadline of the request has passed, the reply's leases are released and the rest is ignored. */
 #include "lib/reply.h"
 
+#include <assert.h>
+#include <errno.h>
 #include <string.h>
 
 #include "checked.h"
-#include "lib/message.h"
+#include "cleanup.h"
+#include "lib/buffers.h"
+#include "lib/lookup.h"
 #include "lib/request.h"
 
-static const void *reply_payload(const struct wire_reply *reply)
-{
-        return reply + 1;
-}
+/* --- checking --- */
 
 static const char *reply_check_get(const struct kvcache *kv, const struct message *m,
                                    const struct wire_get_result *r, unsigned i)
@@ -45,51 +46,88 @@ static const char *reply_check_get(const struct kvcache *kv, const struct messag
         return NULL;
 }
 
-static const char *reply_check_put(const struct kvcache *kv, const struct wire_put_result *r)
+static const char *reply_check_put(const struct kvcache *kv, const struct message *m,
+                                   const struct wire_put_result *r)
 {
         if (r->flags & ~WIRE_RESULT_LEASED)
                 return "unknown result flags";
         if (!(r->flags & WIRE_RESULT_LEASED))
                 return NULL;
+        if (!(((const struct wire_hdr *)m->data)->flags & WIRE_F_LEASE))
+                return "a lease that was not requested";
         if (!range_within(r->offset, r->length, kv->conn->pool_bytes) || r->lease.generation == 0)
                 return "a lease outside of the pool";
         return NULL;
 }
 
-const char *reply_check(const struct kvcache *kv, const struct message *m,
-                        const struct wire_reply *reply)
+static const char *reply_check_result(const struct kvcache *kv, const struct message *m,
+                                      const void *payload, unsigned i)
 {
-        const char *wrong = NULL;
-
         switch (m->op) {
         case WIRE_GET:
-                for (unsigned i = 0; i < m->count && !wrong; i++)
-                        wrong = reply_check_get(
-                                kv, m, (const struct wire_get_result *)reply_payload(reply) + i, i);
-                break;
+                return reply_check_get(kv, m, (const struct wire_get_result *)payload + i, i);
         case WIRE_PUT:
-                for (unsigned i = 0; i < m->count && !wrong; i++)
-                        wrong = reply_check_put(
-                                kv, (const struct wire_put_result *)reply_payload(reply) + i);
-                if (!wrong && !(((const struct wire_hdr *)m->data)->flags & WIRE_F_LEASE))
-                        for (unsigned i = 0; i < m->count && !wrong; i++)
-                                if (((const struct wire_put_result *)reply_payload(reply))[i].flags)
-                                        wrong = "a lease that was not requested";
-                break;
+                return reply_check_put(kv, m, (const struct wire_put_result *)payload + i);
         case WIRE_EXISTS:
-                for (unsigned i = 0; i < m->count && !wrong; i++)
-                        if (((const uint8_t *)reply_payload(reply))[i] & ~WIRE_TIER_ALL)
-                                wrong = "an unknown tier";
-                break;
-        case WIRE_MATCH:
-                if (reply->value > m->count)
-                        wrong = "more keys than were asked for";
-                break;
+                return ((const uint8_t *)payload)[i] & ~WIRE_TIER_ALL ? "an unknown tier" : NULL;
         default:
-                break;
+                return NULL;
         }
+}
+
+/* Is what follows the head of an OK as long as it has to be? */
+static bool reply_is_as_long(const struct message *m, const struct wire_reply *reply)
+{
+        size_t payload = reply->hdr.len - sizeof(*reply);
+
+        switch (m->op) {
+        case WIRE_LIST:
+                return reply->count <= m->count &&
+                       payload == reply->count * sizeof(struct wire_list_result);
+        case WIRE_NAMESPACES:
+                return reply->count <= m->count && payload <= WIRE_MAX_MESSAGE - sizeof(*reply);
+        case WIRE_VERIFY:
+                return reply->count == 1 && payload == sizeof(struct wire_verify_result);
+        case WIRE_PING:
+                return payload == m->bytes - sizeof(struct wire_hdr);
+        default:
+                return payload == wire_result_bytes(m->op) * m->count;
+        }
+}
+
+/* What is wrong with this reply to `m`, or NULL. */
+static const char *reply_check(const struct kvcache *kv, const struct message *m,
+                               const struct wire_reply *reply, unsigned n_fds)
+{
+        unsigned fds = m->op == WIRE_STAGING || m->op == WIRE_REPORT || m->op == WIRE_LOOKUP;
+        bool tally = ((const struct wire_hdr *)m->data)->flags & WIRE_F_TALLY;
+        const char *wrong = NULL;
+
+        if (reply->hdr.op != (m->op | WIRE_REPLY) || reply->hdr.flags != 0)
+                return "it answers another operation";
+        if (reply->status != WIRE_OK)
+                return n_fds != 0          ? "a refusal with descriptors"
+                       : reply->count != 0 ? "a refusal with results"
+                                           : NULL;
+        if (n_fds < fds || n_fds > fds + tally)
+                return "wrong number of descriptors";
+        if (wire_op_is_batch(m->op) && wire_result_bytes(m->op) > 0 && reply->count != m->count)
+                return "wrong number of results";
+        if (!reply_is_as_long(m, reply))
+                return "wrong length";
+        if (m->op == WIRE_MATCH && reply->value > m->count)
+                return "more keys than were asked for";
+        if (m->op == WIRE_PING && memcmp(reply + 1, m->data + sizeof(struct wire_hdr),
+                                         m->bytes - sizeof(struct wire_hdr)) != 0)
+                return "not the bytes that were sent";
+        if (m->op == WIRE_REGISTER)
+                return buffer_check(kv, reply);
+        for (unsigned i = 0; i < m->count && !wrong; i++)
+                wrong = reply_check_result(kv, m, reply + 1, i);
         return wrong;
 }
+
+/* --- the results of a batch --- */
 
 /* A later daemon may know more statuses; to this library they say that it did not work. */
 static int reply_status(unsigned wire_status)
@@ -178,69 +216,147 @@ static void reply_take_get(struct kvcache *kv, struct request *q, size_t key,
         results_set(&q->results, key, &result);
 }
 
-void reply_take(struct kvcache *kv, struct message *m, const struct wire_reply *reply)
+static void reply_take_stat(struct request *q, size_t key, const struct wire_stat_result *stat)
 {
-        const void *payload = reply_payload(reply);
+        results_set(&q->results, key,
+                    &(struct kvcache_result){
+                            .status = reply_status(stat->status),
+                            .tiers = stat->tiers,
+                            .length = stat->length,
+                            .chunk_length = stat->length,
+                            .created_ms = stat->created_ms,
+                            .crc32c = stat->crc32c,
+                            .leases = stat->leases,
+                    });
+}
+
+/* Without a request, `q`, what the results hold is given back. */
+static void reply_take_result(struct kvcache *kv, struct request *q, const struct message *m,
+                              const void *payload, unsigned i)
+{
+        size_t key = m->first + i;
+        unsigned tiers;
+
+        if (m->op == WIRE_PUT) {
+                reply_take_put(kv, q, key, (const struct wire_put_result *)payload + i);
+        } else if (m->op == WIRE_GET) {
+                reply_take_get(kv, q, key, (const struct wire_get_result *)payload + i);
+        } else if (q && m->op == WIRE_EXISTS) {
+                tiers = ((const uint8_t *)payload)[i];
+                results_set(&q->results, key,
+                            &(struct kvcache_result){
+                                    .status = tiers ? KVCACHE_OK : KVCACHE_MISS,
+                                    .tiers = tiers,
+                            });
+        } else if (q && m->op == WIRE_STAT) {
+                reply_take_stat(q, key, (const struct wire_stat_result *)payload + i);
+        } else if (q && m->op != WIRE_MATCH) {
+                request_set(q, key, 1, reply_status(((const uint16_t *)payload)[i]));
+        }
+}
+
+static void reply_take_batch(struct kvcache *kv, const struct message *m,
+                             const struct wire_reply *reply)
+{
         struct request *q = m->request;
 
-        if (reply->status != WIRE_OK) {
-                if (!q)
-                        return;
+        if (reply->status != WIRE_OK && q) {
                 q->error = message_errno(reply->status);
                 handle_fail_text(kv, q->error, kvcache_status_name(reply_status(reply->status)),
-                                 payload, reply->hdr.len - sizeof(*reply));
+                                 (const char *)(reply + 1), reply->hdr.len - sizeof(*reply));
                 request_set(q, m->first, m->count, reply_status(reply->status));
-                request_message_done(kv, q);
-                return;
-        }
-        if (!q && m->op != WIRE_GET && m->op != WIRE_PUT)
-                return;
-
-        if (m->op == WIRE_MATCH) {
-                request_set(q, m->first, reply->value, KVCACHE_OK);
-                request_set(q, m->first + reply->value, m->count - reply->value, KVCACHE_MISS);
-        }
-        for (unsigned i = 0; i < m->count; i++) {
-                size_t key = m->first + i;
-                const struct wire_stat_result *stat;
-                struct kvcache_result result;
-
-                switch (m->op) {
-                case WIRE_PUT:
-                        reply_take_put(kv, q, key, (const struct wire_put_result *)payload + i);
-                        break;
-                case WIRE_GET:
-                        reply_take_get(kv, q, key, (const struct wire_get_result *)payload + i);
-                        break;
-                case WIRE_EXISTS:
-                        result = (struct kvcache_result){
-                                .tiers = ((const uint8_t *)payload)[i],
-                                .status = ((const uint8_t *)payload)[i] ? KVCACHE_OK : KVCACHE_MISS,
-                        };
-                        results_set(&q->results, key, &result);
-                        break;
-                case WIRE_TOUCH:
-                case WIRE_EVICT:
-                case WIRE_PREFETCH:
-                        request_set(q, key, 1, reply_status(((const uint16_t *)payload)[i]));
-                        break;
-                case WIRE_STAT:
-                        stat = (const struct wire_stat_result *)payload + i;
-                        result = (struct kvcache_result){
-                                .status = reply_status(stat->status),
-                                .tiers = stat->tiers,
-                                .length = stat->length,
-                                .chunk_length = stat->length,
-                                .created_ms = stat->created_ms,
-                                .crc32c = stat->crc32c,
-                                .leases = stat->leases,
-                        };
-                        results_set(&q->results, key, &result);
-                        break;
-                default:
-                        break;
+        } else if (reply->status == WIRE_OK) {
+                if (q && m->op == WIRE_MATCH) {
+                        request_set(q, m->first, reply->value, KVCACHE_OK);
+                        request_set(q, m->first + reply->value, m->count - reply->value,
+                                    KVCACHE_MISS);
                 }
+                for (unsigned i = 0; i < m->count; i++)
+                        reply_take_result(kv, q, m, reply + 1, i);
         }
         if (q)
                 request_message_done(kv, q);
+}
+
+/* --- all others --- */
+
+static void reply_take_control(struct kvcache *kv, struct message *m,
+                               const struct wire_reply *reply, int *fd, unsigned n_fds)
+{
+        const char *payload = (const char *)(reply + 1);
+        size_t bytes = reply->hdr.len - sizeof(*reply);
+        struct control *c = m->control;
+        int error = 0;
+
+        if (m->op == WIRE_LOOKUP) {
+                lookup_take(kv, reply, n_fds > 0 ? fd[0] : -1, n_fds > 1 ? fd[1] : -1);
+                return;
+        }
+        if (m->op == WIRE_CANCEL) {
+                kv->n_cancels--;
+                return;
+        }
+        if (m->op == WIRE_UNREGISTER &&
+            (reply->status == WIRE_OK || reply->status == WIRE_INVALID)) {
+                buffer_unregistered(kv, m); /* or the daemon has no such region: as good */
+        } else if (reply->status != WIRE_OK) {
+                error = message_errno(reply->status);
+                if (c)
+                        handle_fail_text(kv, error, kvcache_status_name(reply->status), payload,
+                                         bytes);
+        } else if (m->op == WIRE_STAGING && !kv->conn->staging.base) {
+                /* Whether or not the caller still waits: a session gets its staging area once. */
+                error = staging_map(&kv->conn->staging, *fd, reply->value64);
+                if (error < 0 && c)
+                        handle_fail(kv, error, "the daemon's staging area cannot be used");
+        } else if (m->op == WIRE_REGISTER) {
+                buffer_take(kv, m, reply);
+        }
+        if (!c)
+                return;
+        if (error == 0) {
+                c->value = reply->value;
+                c->value64 = reply->value64;
+                c->count = reply->count;
+                if (m->op == WIRE_REPORT)
+                        c->fd = TAKE_FD(*fd);
+                if (c->payload) {
+                        assert(bytes <= c->payload_bytes);
+                        memcpy(c->payload, payload, bytes);
+                        c->payload_bytes = bytes;
+                }
+        }
+        c->error = error;
+        c->done = true;
+}
+
+int reply_take(struct kvcache *kv, size_t bytes, int fds[static WIRE_MAX_FDS], unsigned n_fds)
+{
+        const struct wire_reply *reply = (const struct wire_reply *)kv->in;
+        const char *wrong = NULL;
+        struct message *m = NULL;
+
+        if (bytes < sizeof(*reply) || reply->hdr.len != bytes)
+                wrong = "wrong length";
+        else
+                m = kv->inflight[reply->hdr.tag % WIRE_MAX_INFLIGHT];
+        if (!wrong)
+                wrong = !m || m->tag != reply->hdr.tag ? "it answers no request"
+                                                       : reply_check(kv, m, reply, n_fds);
+        if (wrong)
+                return handle_fail(kv, -EBADMSG,
+                                   "the daemon sent a reply that is malformed (%s): session closed",
+                                   wrong);
+
+        kv->inflight[m->tag % WIRE_MAX_INFLIGHT] = NULL;
+        kv->n_inflight--;
+        if (wire_op_is_batch(m->op)) {
+                kv->keys_inflight -= m->count;
+                message_unref_staging(m, &kv->conn->staging);
+                reply_take_batch(kv, m, reply);
+        } else {
+                reply_take_control(kv, m, reply, fds, n_fds);
+        }
+        message_free(m);
+        return 0;
 }

@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replies to batches: PUT, GET, EXISTS, MATCH, TOUCH, EVICT, STAT, PREFETCH. */
+/* A reply is checked whole, then taken. */
 #pragma once
 
-#include "lib/handle.h"
+#include "lib/message.h"
 
-struct message;
-struct wire_reply;
-
-/* What is wrong with the results, whose number and length are right, of this reply to `m`. NULL:
- * nothing. */
-const char *reply_check(const struct kvcache *kv, const struct message *m,
-                        const struct wire_reply *reply);
-/* Writes the results of a checked reply, or of a refusal, to the request that waits for it, if any.
- */
-void reply_take(struct kvcache *kv, struct message *m, const struct wire_reply *reply);
+/* The reply of `bytes` bytes in kv->in: what it says goes to the request or the call that waits for
+ * it, if any, and its message is freed. A descriptor that is taken over becomes -1 in `fds`. 0;
+ * -EBADMSG: it is malformed, and had no effect. */
+int reply_take(struct kvcache *kv, size_t bytes, int fds[static WIRE_MAX_FDS], unsigned n_fds);

@@ -20,13 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/abi.h"
-#include "lib/encode.h"
 #include "checked.h"
-#include "cleanup.h"
-#include "lib/admin.h"
-#include "lib/message.h"
-#include "lib/retired.h"
 
 static_assert((int)KVCACHE_NOT_EMPTY == (int)WIRE_NOT_EMPTY &&
                       WIRE_CANCELLED == WIRE_STATUS_END - 1,
@@ -34,16 +28,21 @@ static_assert((int)KVCACHE_NOT_EMPTY == (int)WIRE_NOT_EMPTY &&
 
 /* --- completion --- */
 
-static void request_free(struct request *q)
+void resolved_fini(struct resolved *r)
+{
+        free(r->keys);
+        *r = (struct resolved){ 0 };
+}
+
+void request_free(struct request *q)
 {
         if (!q)
                 return;
         resolved_fini(&q->targets);
         free(q);
 }
-DEFINE_CLEANUP(struct request *, request_free);
 
-static void request_complete(struct kvcache *kv, struct request *q)
+void request_complete(struct kvcache *kv, struct request *q)
 {
         assert(!q->done);
         q->done = true;
@@ -83,6 +82,13 @@ void request_lost(struct kvcache *kv, struct message *m, int error)
         request_message_done(kv, q);
 }
 
+static void take_back(struct kvcache *kv, struct message *m)
+{
+        TAILQ_REMOVE(&kv->queue, m, link);
+        message_unref_staging(m, &kv->conn->staging);
+        message_free(m);
+}
+
 /* Its messages on the way go on without it; those in the queue too, if others of the chain have
  * left. */
 static void request_expire_one(struct kvcache *kv, struct request *q)
@@ -103,11 +109,8 @@ static void request_expire_one(struct kvcache *kv, struct request *q)
                         continue;
                 m->request = NULL;
                 request_set(q, m->first, m->count, q->n_sent > 0 ? KVCACHE_PENDING : KVCACHE_BUSY);
-                if (q->n_sent > 0)
-                        continue;
-                TAILQ_REMOVE(&kv->queue, m, link);
-                message_unref_staging(m, &kv->conn->staging);
-                message_free(m);
+                if (q->n_sent == 0)
+                        take_back(kv, m);
         }
         q->n_messages = 0;
         request_complete(kv, q);
@@ -116,7 +119,7 @@ static void request_expire_one(struct kvcache *kv, struct request *q)
 /* What is queued is taken back: a queue has no gaps, so all that was sent of it came before. When
  * the last message sent says that the chain goes on, the daemon ends that chain with the next
  * message that does not continue it, or after some seconds. */
-static void request_cancel_one(struct kvcache *kv, struct request *q)
+void request_cancel(struct kvcache *kv, struct request *q)
 {
         struct message *m, *next;
 
@@ -127,11 +130,9 @@ static void request_cancel_one(struct kvcache *kv, struct request *q)
                 next = TAILQ_NEXT(m, link);
                 if (m->request != q)
                         continue;
-                TAILQ_REMOVE(&kv->queue, m, link);
                 q->error = -ECANCELED;
                 request_set(q, m->first, m->count, KVCACHE_CANCELLED);
-                message_unref_staging(m, &kv->conn->staging);
-                message_free(m);
+                take_back(kv, m);
                 request_message_done(kv, q);
         }
 }
@@ -174,395 +175,4 @@ bool request_copies_to(const struct kvcache *kv, const void *data, uint64_t byte
                 if (request_target_is_in(q, &q->targets.keys[i], data, bytes))
                         return true;
         return false;
-}
-
-void request_free_all(struct kvcache *kv)
-{
-        struct request *q;
-
-        while ((q = TAILQ_FIRST(&kv->requests))) {
-                TAILQ_REMOVE(&kv->requests, q, link);
-                request_free(q);
-        }
-        while ((q = TAILQ_FIRST(&kv->ready))) {
-                TAILQ_REMOVE(&kv->ready, q, link);
-                request_free(q);
-        }
-}
-
-/* --- submitting --- */
-
-/* One try. -ECONNRESET: the session ended before anything of it was sent. */
-static int request_try(struct kvcache *kv, const struct kvcache_request *user,
-                       struct resolved *keys, size_t first, size_t count, bool more,
-                       int64_t deadline, bool waited, struct request **ret)
-{
-        _cleanup_(request_freep) struct request *q = calloc(1, sizeof(*q));
-        struct encode b = {
-                .kv = kv,
-                .user = user,
-                .keys = keys,
-                .first = first,
-                .count = count,
-                .request = q,
-        };
-        int64_t left_ms;
-        int r;
-
-        if (!q)
-                return -ENOMEM;
-        *q = (struct request){
-                .op = user->op,
-                .count = user->count,
-                .results = { user->results, user->result_size },
-                .user_data = user->user_data,
-                .deadline = deadline,
-                .run = first + count,
-                .waited = waited,
-        };
-        TAILQ_INIT(&b.messages);
-
-        r = handle_connected(kv);
-        if (r < 0)
-                return r;
-        if (user->op == KVCACHE_OP_PREFETCH && !(kv->conn->features & WIRE_FEATURE_PREFETCH))
-                return handle_fail(kv, -EOPNOTSUPP, "this daemon cannot prefetch");
-        r = control_namespace_ready(kv, user->namespace_handle, &b.namespace_id);
-        if (r < 0)
-                return r;
-        r = resolve(kv, user, keys);
-        if (r < 0)
-                return r;
-        q->error = keys->refused;
-        if (keys->needs_staging) {
-                r = region_staging_ready(kv);
-                if (r < 0)
-                        return r;
-        }
-        /* The daemon gives up a little earlier than we do, so that its answer is still in time. */
-        left_ms = MAX((deadline - handle_now_ns()) / 1000000, (int64_t)0);
-        b.wait_ms = (uint32_t)MAX(left_ms - left_ms / 8, (int64_t)1);
-        r = encode_request(&b, more);
-        if (r < 0) {
-                encode_undo(&b);
-                return r;
-        }
-        /* Nothing is sent by which the end of the session would show: what the keys are refused for
-         * may be limits of a daemon that another has followed. */
-        if (count > 0 && q->n_messages == 0 && message_has_ended(kv))
-                return -ECONNRESET;
-
-        if (user->op == KVCACHE_OP_GET_INTO && !b.into)
-                q->targets = resolved_take(keys);
-        TAILQ_CONCAT(&kv->queue, &b.messages, link);
-        TAILQ_INSERT_TAIL(&kv->requests, q, link);
-        kv->next_deadline = MIN(kv->next_deadline, deadline);
-        if (q->n_messages == 0)
-                request_complete(kv, q);
-        if (count > 0 && (user->op == KVCACHE_OP_EXISTS || user->op == KVCACHE_OP_MATCH))
-                lookup_want(kv);
-        /* Who waits for the reply takes it then. */
-        (void)(waited ? message_send(kv) : message_flow(kv));
-
-        if (q->done && q->n_sent == 0 && q->error == -ECONNRESET) {
-                if (!waited)
-                        TAILQ_REMOVE(&kv->ready, q, link);
-                return -ECONNRESET;
-        }
-        *ret = TAKE_PTR(q);
-        return 0;
-}
-
-int request_submit(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys,
-                   size_t first, size_t count, bool more, int64_t deadline, bool waited,
-                   struct request **ret)
-{
-        int r;
-
-        /* A daemon that was restarted while the session was idle is noticed now: it has not seen
-         * the request, so the messages are built anew for the new session. The new daemon may be
-         * able to do what the old one could not. */
-        r = request_try(kv, user, keys, first, count, more, deadline, waited, ret);
-        if (r == -ECONNRESET || ((r == -EOPNOTSUPP || r == -E2BIG) && message_has_ended(kv))) {
-                kv->error[0] = '\0';
-                r = request_try(kv, user, keys, first, count, more, deadline, waited, ret);
-        }
-        if (r == -ECONNRESET)
-                return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
-        if (kv->error[0] != '\0')
-                return r;
-        switch (r) {
-        case -ENOMEM:
-                return handle_fail(kv, r, "out of memory");
-        case -ENOBUFS:
-                return handle_fail(kv, r, "the data does not fit into the staging area now");
-        case -E2BIG:
-                return handle_fail(kv, r, "a chunk is longer than the staging area of %llu bytes",
-                                   kv->conn ? (unsigned long long)kv->conn->staging.bytes : 0ull);
-        default:
-                return r;
-        }
-}
-
-/* Sizes, and members that this library does not know. */
-static int request_check_entries(struct kvcache *kv, const struct kvcache_request *u)
-{
-        struct kvcache_entry e;
-
-        if (!abi_size_is_valid(u->entry_size, ABI_ENTRY_MIN))
-                return handle_fail(kv, -EINVAL, "the request's entry_size is not set");
-        for (size_t i = 0; i < u->count; i++) {
-                const struct kvcache_entry *at = abi_at(u->entries, u->entry_size, i);
-
-                if (at->reserved != 0 || (u->entry_size > sizeof(e) &&
-                                          abi_copy_in(&e, sizeof(e), at, u->entry_size) < 0))
-                        return handle_is_newer(kv, "entry");
-        }
-        return 0;
-}
-
-int request_normalize(struct kvcache *kv, const struct kvcache_request *user,
-                      struct kvcache_request *ret)
-{
-        struct kvcache_request u = { 0 };
-        uint32_t flags = 0;
-
-        if (!user || !abi_size_is_valid(user->size, ABI_REQUEST_MIN))
-                return handle_fail(kv, -EINVAL, "the request's size is not set");
-        if (abi_copy_in(&u, sizeof(u), user, user->size) < 0 || u.reserved != 0)
-                return handle_is_newer(kv, "request");
-
-        if (encode_wire_op(u.op) == 0)
-                return handle_fail(kv, -EINVAL, "unknown operation %d", (int)u.op);
-        if (u.op == KVCACHE_OP_PUT)
-                flags = KVCACHE_NOWAIT | KVCACHE_KEEP_LEASE | KVCACHE_MORE;
-        else if (u.op == KVCACHE_OP_GET || u.op == KVCACHE_OP_GET_INTO)
-                flags = KVCACHE_NOWAIT | KVCACHE_MORE;
-        else if (u.op == KVCACHE_OP_TOUCH || u.op == KVCACHE_OP_PREFETCH)
-                flags = KVCACHE_MORE;
-        if (u.flags & ~flags)
-                return handle_fail(kv, -EINVAL, "flags 0x%x are malformed with this operation",
-                                   u.flags & ~flags);
-        if ((unsigned)u.ack > KVCACHE_DURABLE)
-                return handle_fail(kv, -EINVAL, "unknown acknowledgement %d", (int)u.ack);
-        if (u.tiers != 0 && (u.op != KVCACHE_OP_EVICT ||
-                             (u.tiers != KVCACHE_TIER_MEMORY && u.tiers != KVCACHE_TIER_ALL)))
-                return handle_fail(kv, -EINVAL, "tiers 0x%x are malformed with this operation",
-                                   u.tiers);
-        if (u.timeout_ms < 0)
-                return handle_fail(kv, -EINVAL, "a negative timeout");
-        if (u.count == 0) {
-                *ret = u;
-                return 0;
-        }
-        if (u.count > SIZE_MAX / ABI_MAX)
-                return handle_fail(kv, -EINVAL, "more keys than memory can hold");
-        if (!u.entries == !u.keys)
-                return handle_fail(kv, -EINVAL, "either entries or keys are to be given");
-        if (!u.entries && (u.op == KVCACHE_OP_PUT || u.op == KVCACHE_OP_GET_INTO))
-                return handle_fail(kv, -EINVAL, "this operation needs entries");
-        if (!u.results && u.op != KVCACHE_OP_MATCH && u.op != KVCACHE_OP_TOUCH &&
-            u.op != KVCACHE_OP_PREFETCH)
-                return handle_fail(kv, -EINVAL, "this operation needs room for its results");
-        if (u.results && !abi_size_is_valid(u.result_size, ABI_RESULT_MIN))
-                return handle_fail(kv, -EINVAL, "the request's result_size is not set");
-        if (u.entries) {
-                int r = request_check_entries(kv, &u);
-
-                if (r < 0)
-                        return r;
-        }
-        *ret = u;
-        return 0;
-}
-
-int request_finish(struct kvcache *kv, struct request *q, uint64_t *ret_value)
-{
-        int error;
-
-        while (!q->done)
-                (void)message_wait(kv, q->deadline);
-        error = q->error;
-        if (ret_value)
-                *ret_value = q->run;
-        request_free(q);
-        if (error == -ETIMEDOUT)
-                handle_fail(kv, error, "the daemon did not answer in time");
-        return error;
-}
-
-/* --- the public calls --- */
-
-/* Complete already, if it can be answered here. */
-static bool request_answered(struct kvcache *kv, const struct kvcache_request *user)
-{
-        struct request *q;
-        uint64_t value;
-
-        if (!lookup_answer(kv, user, &value))
-                return false;
-        q = calloc(1, sizeof(*q));
-        if (!q)
-                return false;
-        *q = (struct request){
-                .op = user->op,
-                .count = user->count,
-                .user_data = user->user_data,
-                .run = value,
-                .done = true,
-        };
-        TAILQ_INSERT_TAIL(&kv->ready, q, link);
-        return true;
-}
-
-int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request)
-{
-        _cleanup_(resolved_fini) struct resolved keys = { 0 };
-        struct kvcache_request u;
-        struct request *q;
-        int r;
-
-        r = handle_enter(kv);
-        if (r < 0)
-                return r;
-        r = request_normalize(kv, request, &u);
-        if (r < 0)
-                return r;
-        if (!request_answered(kv, &u))
-                r = request_submit(kv, &u, &keys, 0, u.count, false,
-                                   handle_deadline(u.timeout_ms, kv->request_timeout_ms), false,
-                                   &q);
-        if (r == 0)
-                kv->n_async++;
-        handle_leave(kv);
-        return r;
-}
-
-static int request_take_ready(struct kvcache *kv, void *ret, size_t size, size_t max)
-{
-        struct request *q;
-        size_t n = 0;
-
-        while (n < max && (q = TAILQ_FIRST(&kv->ready))) {
-                struct kvcache_completion c = {
-                        .user_data = q->user_data,
-                        .value = q->op == KVCACHE_OP_MATCH ? q->run : 0,
-                        .error = q->error,
-                        .op = q->op,
-                        .count = q->count,
-                };
-
-                TAILQ_REMOVE(&kv->ready, q, link);
-                kv->n_async--;
-                abi_copy_out(abi_at(ret, size, n++), size, &c, sizeof(c));
-                request_free(q);
-        }
-        return (int)n;
-}
-
-int kvcache_reap_sized(struct kvcache *kv, struct kvcache_completion *ret, size_t completion_size,
-                       size_t max, int timeout_ms)
-{
-        int64_t deadline = INT64_MAX;
-        int r;
-
-        r = handle_enter(kv);
-        if (r < 0)
-                return r;
-        if (!ret || max == 0)
-                return handle_fail(kv, -EINVAL, "no room for completions");
-        if (!abi_size_is_valid(completion_size, ABI_COMPLETION_MIN))
-                return handle_fail(kv, -EINVAL, "%zu bytes are no completion", completion_size);
-        max = MIN(max, (size_t)INT32_MAX);
-        if (timeout_ms >= 0)
-                deadline = timeout_ms == 0 ? 0 : handle_deadline(timeout_ms, 0);
-
-        /* With completions at hand and nothing on its way there is nothing to look for. */
-        if (TAILQ_EMPTY(&kv->ready) || !TAILQ_EMPTY(&kv->requests) || !TAILQ_EMPTY(&kv->queue)) {
-                message_check_idle(kv);
-                (void)message_flow(kv);
-                request_expire(kv, handle_now_ns());
-        }
-        while (TAILQ_EMPTY(&kv->ready) && kv->n_async > 0 && handle_now_ns() < deadline)
-                (void)message_wait(kv, deadline);
-        r = request_take_ready(kv, ret, completion_size, max);
-        handle_leave(kv);
-        return r;
-}
-
-int kvcache_cancel(struct kvcache *kv, uint64_t user_data)
-{
-        struct request *q, *next;
-        int r, n = 0;
-
-        r = handle_enter(kv);
-        if (r < 0)
-                return r;
-        /* What is answered by now is not to be cancelled. */
-        (void)message_flow(kv);
-        for (q = TAILQ_FIRST(&kv->requests); q; q = next) {
-                next = TAILQ_NEXT(q, link);
-                if (q->user_data != user_data)
-                        continue;
-                request_cancel_one(kv, q);
-                n++;
-        }
-        if (n > 0)
-                (void)message_send(kv);
-        handle_leave(kv);
-        return n;
-}
-
-size_t kvcache_inflight(const struct kvcache *kv)
-{
-        return kv ? kv->n_async : 0;
-}
-
-int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size_t n)
-{
-        struct lease_row row;
-        int r;
-
-        r = handle_enter(kv);
-        if (r < 0)
-                return r;
-        if (n > 0 && !leases)
-                return handle_fail(kv, -EINVAL, "no leases given");
-        for (size_t i = 0; i < n; i++) {
-                if (!lease_release(&kv->leases, leases[i], &row))
-                        continue;
-                row.conn->leases--;
-                if (row.conn != kv->conn) {
-                        if (row.conn->leases == 0)
-                                region_collect(kv);
-                        continue;
-                }
-                r = message_release(kv, row.wire, row.length);
-                if (r < 0)
-                        break;
-        }
-        if (r < 0) {
-                /* A lease that cannot be noted ends with its session. */
-                if (kv->conn)
-                        message_session_lost(kv, r);
-                handle_fail(kv, r, "out of memory");
-        } else if (kv->release_queued) {
-                (void)message_flow(kv);
-        }
-        handle_leave(kv);
-        return r;
-}
-
-int kvcache_flush(struct kvcache *kv)
-{
-        int r;
-
-        r = handle_enter(kv);
-        if (r < 0)
-                return r;
-        r = message_flush_releases(kv);
-        if (r == 0)
-                r = message_flow(kv);
-        handle_leave(kv);
-        return r;
 }

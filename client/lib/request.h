@@ -2,16 +2,34 @@
 /* A user's request: cut into messages on the way out, one status per key on the way back. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/queue.h>
-
-#include "lib/handle.h"
-#include "lib/resolve.h"
+#include "lib/message.h"
 #include "lib/results.h"
 
-struct message;
+/* One stretch of a key's bytes, or of the room for them. */
+struct resolved_piece {
+        void *data;
+        uint64_t bytes;
+        struct place place; /* of it, where the key is shared */
+};
+
+struct resolved_key {
+        int status;         /* KVCACHE_OK, or what becomes of a key that the daemon never sees */
+        bool shared;        /* all of its bytes are in memory that the daemon maps, too */
+        uint32_t n_pieces;  /* 1 or more */
+        size_t first_piece; /* in resolved.pieces */
+        uint64_t bytes;     /* of the pieces together */
+};
+
+struct resolved {
+        uint64_t session; /* in which `place` and `status` hold; 0: nothing is resolved */
+        size_t count;
+        struct resolved_key *keys; /* owned, as one allocation with the pieces; NULL: the operation
+                                      moves no bytes */
+        struct resolved_piece *pieces;
+        bool needs_staging; /* some bytes of a put are in no shared memory: they are copied there */
+        bool all_shared;    /* each key that a message will name is */
+        int refused;        /* 0, or -errno: the daemon did not take a region again */
+};
 
 struct request {
         TAILQ_ENTRY(request) link; /* kvcache.requests, then .ready */
@@ -29,20 +47,9 @@ struct request {
         bool waited; /* by a blocking call, which frees it: it is not reaped */
 };
 
-/* Builds, queues and sends `user`'s entries [first, first + count), as part of a chain that goes on
- * if `more`. `keys` is resolved for the session if it is not, and stays the caller's. 0; -ENOBUFS,
- * -E2BIG: data does not fit the staging area now, or ever; -ENOTCONN; -EINVAL; -ENOENT, -EEXIST:
- * the namespace could not be opened again after a reconnect. With `waited`, `*ret` is the caller's,
- * to be given to request_finish(). */
-int request_submit(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys,
-                   size_t first, size_t count, bool more, int64_t deadline, bool waited,
-                   struct request **ret);
-/* Checks what can be checked before anything is sent, and brings the program's struct to this
- * library's form; entries and results stay in the program's. */
-int request_normalize(struct kvcache *kv, const struct kvcache_request *user,
-                      struct kvcache_request *ret);
-/* Waits for it, copies its verdict, frees it. */
-int request_finish(struct kvcache *kv, struct request *q, uint64_t *ret_value);
+void resolved_fini(struct resolved *r);
+/* NULL is fine. */
+void request_free(struct request *q);
 
 /* A message of it went out; is lost. */
 void request_sent(struct request *q);
@@ -52,8 +59,11 @@ void request_set(struct request *q, size_t first, size_t count, int status);
 /* One of its messages needs no more waiting for. */
 void request_message_done(struct kvcache *kv, struct request *q);
 
+/* All of it is done: it is reaped, or its waiting call goes on. */
+void request_complete(struct kvcache *kv, struct request *q);
 /* Completes what is due by `now` with KVCACHE_PENDING. */
 void request_expire(struct kvcache *kv, int64_t now);
+/* Takes what is queued of it back, and has the daemon cancel what is in flight. */
+void request_cancel(struct kvcache *kv, struct request *q);
 /* Will the library copy to [data, data + bytes) when a reply comes? */
 bool request_copies_to(const struct kvcache *kv, const void *data, uint64_t bytes);
-void request_free_all(struct kvcache *kv);

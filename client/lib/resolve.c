@@ -15,17 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/abi.h"
 #include "checked.h"
-#include "lib/handle.h"
+#include "lib/buffers.h"
+#include "lib/memory.h"
 
 static_assert(sizeof(struct kvcache_key) == sizeof(struct key), "keys are the same bytes");
-
-void resolved_fini(struct resolved *r)
-{
-        free(r->keys);
-        *r = (struct resolved){ 0 };
-}
 
 static bool op_moves(enum kvcache_op op)
 {
@@ -100,7 +94,7 @@ static int locate(struct kvcache *kv, struct resolved_piece *p, struct resolved 
         d = buffer_find(kv, p->data, p->bytes);
         if (!d)
                 return HOME_ELSEWHERE;
-        error = buffer_ready(kv, d, tried, &r->refused);
+        error = memory_buffer_ready(kv, d, tried, &r->refused);
         if (error < 0)
                 return error;
         if (d->session != kv->sessions)

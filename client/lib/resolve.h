@@ -5,47 +5,14 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "key.h"
-#include "kvcache.h"
-#include "lib/abi.h"
-#include "lib/message.h"
-
-/* One stretch of a key's bytes, or of the room for them. */
-struct resolved_piece {
-        void *data;
-        uint64_t bytes;
-        struct place place; /* of it, where the key is shared */
-};
-
-struct resolved_key {
-        int status;         /* KVCACHE_OK, or what becomes of a key that the daemon never sees */
-        bool shared;        /* all of its bytes are in memory that the daemon maps, too */
-        uint32_t n_pieces;  /* 1 or more */
-        size_t first_piece; /* in resolved.pieces */
-        uint64_t bytes;     /* of the pieces together */
-};
-
-struct resolved {
-        uint64_t session; /* in which `place` and `status` hold; 0: nothing is resolved */
-        size_t count;
-        struct resolved_key *keys; /* owned, as one allocation with the pieces; NULL: the operation
-                                      moves no bytes */
-        struct resolved_piece *pieces;
-        bool needs_staging; /* some bytes of a put are in no shared memory: they are copied there */
-        bool all_shared;    /* each key that a message will name is */
-        int refused;        /* 0, or -errno: the daemon did not take a region again */
-};
+#include "lib/request.h"
 
 /* Resolves all keys of `user` for the session that is up, unless they are. Regions that it names
  * and this session does not have are registered again. 0; -ENOMEM; -errno: the request cannot go
  * out.
  */
 int resolve(struct kvcache *kv, const struct kvcache_request *user, struct resolved *r);
-void resolved_fini(struct resolved *r);
 /* Entry `i`, as far as the first version has it, and key `i` of a request, in the program's arrays:
  * during the call only. */
 static inline const struct kvcache_entry *resolved_entry(const struct kvcache_request *user,

@@ -5,13 +5,9 @@
 #include "lib/handle.h"
 
 /* kv->conn becomes one of the ended sessions. */
-void region_end_session(struct kvcache *kv);
+void retired_add(struct kvcache *kv);
 /* Frees the parts of ended sessions that are not needed any more. */
-void region_collect(struct kvcache *kv);
+void retired_collect(struct kvcache *kv);
 /* Does a request that is not answered, of this session or of one that has ended, name memory in
  * [data, data + bytes)? */
-bool region_is_used(struct kvcache *kv, const void *data, uint64_t bytes);
-/* Makes the staging area if this session has none: a round trip. 0 or -errno; the session may be
- * over then.
- */
-int region_staging_ready(struct kvcache *kv);
+bool retired_uses(struct kvcache *kv, const void *data, uint64_t bytes);

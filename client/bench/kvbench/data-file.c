@@ -12,7 +12,6 @@
 #include "cleanup.h"
 #include "common.h"
 #include "suggest.h"
-#include "workload.h"
 #include "yaml-file.h"
 
 #include "build-config.h"

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+enum { KVBENCH_FAILED = 1 }; /* the exit status of everything but wrong usage (2) */
+enum { KVBENCH_SHOWN_BYTES = 256 };
 enum { DATA_FILE_BYTES = 1024, DATA_FILE_DIRECTORIES = 3 };
 
 /* `folder`: "models" or "deployments". False: there is none, or its path is too long. */

@@ -6,7 +6,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "model.h"
+struct kvbench_family;
+
+/* What a model file says; model.h reads it. */
+struct kvbench_model {
+        char *name;
+        const struct kvbench_family *family;
+
+        /* 0: not in the file. */
+        uint64_t num_layers;
+        uint64_t num_query_heads;
+        uint64_t query_head_dimension;
+        uint64_t embedding_dimension;
+        uint64_t rope_mla_dimension;
+        uint64_t mla_latent_vector_dimension;
+        uint64_t num_query_heads_with_mha;
+        uint64_t gqa_num_queries_in_group;
+        uint64_t num_kv_heads;
+        uint64_t head_dimension;
+        uint64_t latent_dimension;
+        uint64_t rope_dimension;
+        uint64_t num_model_params;
+};
 
 /* A key of a model file, by what it stands for in struct kvbench_model. */
 struct kvbench_key {

@@ -12,14 +12,12 @@
 #include <stdint.h>
 
 #include "cleanup.h"
-#include "common.h"
+#include "data-file.h"
 #include "deployment.h"
 #include "formula.h"
 #include "model.h"
+#include "options.h"
 #include "parameters.h"
-
-enum { KVBENCH_FAILED = 1 }; /* the exit status of everything but wrong usage (2) */
-enum { KVBENCH_SHOWN_BYTES = 256 };
 
 /* Where bytes come from and go to. */
 enum kvbench_place {

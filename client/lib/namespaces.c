@@ -5,30 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/abi.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "lib/abi.h"
 #include "lib/admin.h"
-#include "lib/message.h"
 
-static int call(struct kvcache *kv, struct message *m, struct control *c)
+/* Begins a call to a daemon that knows these messages. */
+static int begin(struct kvcache *kv)
 {
-        return message_call(kv, m, c, handle_deadline(0, kv->request_timeout_ms));
-}
+        int r = admin_begin(kv);
 
-/* Connected to a daemon that knows these messages. */
-static int connected(struct kvcache *kv)
-{
-        int r;
-
-        message_check_idle(kv);
-        r = handle_connected(kv);
-        if (r < 0)
+        if (r < 0 || (kv->conn->features & WIRE_FEATURE_NAMESPACES))
                 return r;
-        if (!(kv->conn->features & WIRE_FEATURE_NAMESPACES))
-                return handle_fail(kv, -EOPNOTSUPP,
-                                   "this daemon is too old to list or remove namespaces");
-        return 0;
+        handle_leave(kv);
+        return handle_fail(kv, -EOPNOTSUPP, "this daemon is too old to list or remove namespaces");
 }
 
 static int check_names(struct kvcache *kv, const char *name, const char *tenant)
@@ -98,19 +88,21 @@ static int ask(struct kvcache *kv, const char *name, const char *tenant, uint64_
         struct wire_namespaces *w;
         int r;
 
-        if (!m || !payload) {
+        if (!payload) {
                 message_free(m);
-                return handle_fail(kv, -ENOMEM, "out of memory");
+                m = NULL;
         }
-        w = (struct wire_namespaces *)m->data;
-        w->cursor = *cursor;
-        w->max = (uint16_t)MIN(max, (size_t)WIRE_MAX_NAMESPACES);
-        w->name_length = (uint8_t)name_length;
-        w->tenant_length = (uint8_t)tenant_length;
-        memcpy(w + 1, name ? name : "", name_length);
-        memcpy((char *)(w + 1) + name_length, tenant ? tenant : "", tenant_length);
-        m->count = w->max;
-        r = call(kv, m, &c);
+        if (m) {
+                w = (struct wire_namespaces *)m->data;
+                w->cursor = *cursor;
+                w->max = (uint16_t)MIN(max, (size_t)WIRE_MAX_NAMESPACES);
+                w->name_length = (uint8_t)name_length;
+                w->tenant_length = (uint8_t)tenant_length;
+                memcpy(w + 1, name ? name : "", name_length);
+                memcpy((char *)(w + 1) + name_length, tenant ? tenant : "", tenant_length);
+                m->count = w->max;
+        }
+        r = admin_call(kv, m, &c);
         if (r < 0)
                 return r;
         for (unsigned i = 0; i < c.count; i++) {
@@ -125,7 +117,7 @@ static int ask(struct kvcache *kv, const char *name, const char *tenant, uint64_
         if (ret_fingerprint) {
                 *ret_fingerprint = strndup(fingerprint, fingerprint_length);
                 if (!*ret_fingerprint)
-                        return handle_fail(kv, -ENOMEM, "out of memory");
+                        return handle_no_memory(kv);
         }
         *cursor = c.value64;
         return c.count;
@@ -145,11 +137,8 @@ int kvcache_namespace_list_sized(struct kvcache *kv, const char *tenant, uint64_
         r = check_names(kv, NULL, tenant);
         if (r < 0)
                 return r;
-        r = connected(kv);
-        if (r == 0)
-                r = ask(kv, NULL, tenant, cursor, ret, info_size, max, NULL);
-        handle_leave(kv);
-        return r;
+        r = begin(kv);
+        return r < 0 ? r : ask(kv, NULL, tenant, cursor, ret, info_size, max, NULL);
 }
 
 int kvcache_namespace_stat_sized(struct kvcache *kv, const char *name, const char *tenant,
@@ -168,10 +157,9 @@ int kvcache_namespace_stat_sized(struct kvcache *kv, const char *name, const cha
         r = check_names(kv, name, tenant);
         if (r < 0)
                 return r;
-        r = connected(kv);
+        r = begin(kv);
         if (r == 0)
                 r = ask(kv, name, tenant, &cursor, ret, info_size, 1, ret_fingerprint);
-        handle_leave(kv);
         return r < 0 ? r : 0;
 }
 
@@ -186,20 +174,18 @@ static int remove_one(struct kvcache *kv, const char *name, const char *tenant, 
         struct control c = { 0 };
         int r;
 
-        if (!m)
-                return handle_fail(kv, -ENOMEM, "out of memory");
-        w = (struct wire_namespace_remove *)m->data;
-        w->hdr.flags = flags & KVCACHE_PURGE ? WIRE_F_PURGE : 0;
-        w->name_length = (uint8_t)name_length;
-        w->tenant_length = (uint8_t)tenant_length;
-        memcpy(w + 1, name, name_length);
-        memcpy((char *)(w + 1) + name_length, tenant ? tenant : "", tenant_length);
-        r = call(kv, m, &c);
-        if (r < 0)
-                return r;
-        if (ret_dropped)
+        if (m) {
+                w = (struct wire_namespace_remove *)m->data;
+                w->hdr.flags = flags & KVCACHE_PURGE ? WIRE_F_PURGE : 0;
+                w->name_length = (uint8_t)name_length;
+                w->tenant_length = (uint8_t)tenant_length;
+                memcpy(w + 1, name, name_length);
+                memcpy((char *)(w + 1) + name_length, tenant ? tenant : "", tenant_length);
+        }
+        r = admin_call(kv, m, &c);
+        if (r == 0 && ret_dropped)
                 *ret_dropped = c.value64;
-        return 0;
+        return r;
 }
 
 int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *tenant,
@@ -216,13 +202,12 @@ int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *t
         r = check_names(kv, name, tenant);
         if (r < 0)
                 return r;
-        r = connected(kv);
+        r = begin(kv);
         if (r == 0)
                 r = remove_one(kv, name, tenant, flags, ret_dropped);
         /* Whatever the answer: an open that is repeated gives the number that it has. */
         for (uint32_t i = 0; i < kv->n_namespaces; i++)
                 if (strcmp(kv->namespaces[i].name, name) == 0)
                         kv->namespaces[i].session = 0;
-        handle_leave(kv);
         return r;
 }

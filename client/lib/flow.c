@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages on their way: queue, window, socket, and back by their tags.
+ *
+ * Runs in the handle's thread, inside of the user's calls. Owns the queue and the window
+ * (kvcache.inflight).
+ *
+ * Messages leave in order while fewer than max_inflight are unanswered and the socket takes them;
+ * pending releases ride on every batch. A tag is a running number with the window's slot in its low
+ * bits, so a reply finds its message without a search. A reply is checked whole before anything of
+ * it is used.
+ *
+ * Failures: when the socket ends, or when the daemon says something that it may not, the session
+ * ends: what was in flight is lost, and sent messages that name the client's memory stay as ghosts
+ * of the session (rule R17). */
+#include "lib/flow.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "fdpass.h"
+#include "lib/reply.h"
+#include "lib/request.h"
+#include "lib/retired.h"
+
+static_assert((WIRE_MAX_INFLIGHT & (WIRE_MAX_INFLIGHT - 1)) == 0, "a tag's low bits are a slot");
+
+/* --- the end --- */
+
+static void lost(struct kvcache *kv, struct message *m, struct conn *c, bool sent, int error)
+{
+        if (m->control) {
+                m->control->error = error;
+                m->control->done = true;
+        }
+        if (m->request)
+                request_lost(kv, m, error);
+        m->control = NULL;
+        m->request = NULL;
+        if (sent && m->moves) {
+                TAILQ_INSERT_TAIL(&c->ghosts, m, link);
+                return;
+        }
+        message_unref_staging(m, &c->staging);
+        message_free(m);
+}
+
+void flow_session_lost(struct kvcache *kv, int error)
+{
+        struct conn *c = kv->conn;
+        struct message *m;
+
+        assert(c);
+        for (unsigned i = 0; i < WIRE_MAX_INFLIGHT; i++) {
+                m = kv->inflight[i];
+                kv->inflight[i] = NULL;
+                if (m)
+                        lost(kv, m, c, true, error);
+        }
+        while ((m = TAILQ_FIRST(&kv->queue))) {
+                TAILQ_REMOVE(&kv->queue, m, link);
+                lost(kv, m, c, false, error);
+        }
+        kv->n_inflight = kv->n_cancels = 0;
+        kv->keys_inflight = 0;
+        kv->want_out = false;
+        kv->n_releases = 0; /* they end with the session */
+        kv->release_bytes = 0;
+        kv->release_queued = false;
+        retired_add(kv);
+}
+
+/* --- out --- */
+
+/* Appends what fits of the pending releases to `m`, in kv->out. How many. */
+static size_t take_releases(struct kvcache *kv, const struct message *m)
+{
+        size_t room = (kv->conn->max_message - MIN(m->bytes, kv->conn->max_message)) /
+                      sizeof(struct wire_lease);
+        struct wire_batch *b = (struct wire_batch *)kv->out;
+        size_t n = MIN(kv->n_releases, room);
+
+        n = MIN(n, (size_t)WIRE_MAX_RELEASES);
+        memcpy(kv->out, m->data, m->bytes);
+        memcpy((uint8_t *)kv->out + m->bytes, kv->releases, n * sizeof(struct wire_lease));
+        b->hdr.len = (uint32_t)(m->bytes + n * sizeof(struct wire_lease));
+        b->releases = (uint16_t)n;
+        return n;
+}
+
+/* They are on their way. */
+static void drop_releases(struct kvcache *kv, size_t n)
+{
+        if (n == 0)
+                return;
+        kv->n_releases -= n;
+        memmove(kv->releases, kv->releases + n, kv->n_releases * sizeof(*kv->releases));
+        if (kv->n_releases == 0)
+                kv->release_bytes = 0;
+}
+
+/* May this one be sent now? Where the daemon can cancel, a CANCEL has to get through whatever
+ * waits: it finds a place in the window, and a daemon that reads. */
+static bool may_go(const struct kvcache *kv, const struct message *m)
+{
+        const struct conn *c = kv->conn;
+        bool spare = (c->features & WIRE_FEATURE_CANCEL) && c->max_inflight > 1;
+
+        if (!spare || m->op == WIRE_CANCEL)
+                return kv->n_inflight < c->max_inflight;
+        return kv->n_inflight < c->max_inflight - 1 &&
+               (kv->keys_inflight == 0 || kv->keys_inflight + m->count < WIRE_MAX_KEYS_INFLIGHT);
+}
+
+int flow_send(struct kvcache *kv)
+{
+        struct message *m;
+        int r;
+
+        kv->want_out = false;
+        while (kv->conn && (m = TAILQ_FIRST(&kv->queue)) && may_go(kv, m)) {
+                const void *data = m->data;
+                size_t n_releases = 0, bytes = m->bytes;
+                unsigned slot = 0;
+
+                if (m->op == WIRE_RELEASE && kv->n_releases == 0) {
+                        /* All of them rode on messages that were queued before. */
+                        TAILQ_REMOVE(&kv->queue, m, link);
+                        kv->release_queued = false;
+                        message_free(m);
+                        continue;
+                }
+                while (kv->inflight[slot])
+                        slot++;
+                m->tag = ((kv->sent + 1) * WIRE_MAX_INFLIGHT) | slot;
+                ((struct wire_hdr *)m->data)->tag = m->tag;
+                if (kv->n_releases > 0 && wire_op_is_batch(m->op)) {
+                        n_releases = take_releases(kv, m);
+                        data = kv->out;
+                        bytes += n_releases * sizeof(struct wire_lease);
+                }
+                r = fdpass_send(kv->conn->sock, data, bytes, &m->fd, m->fd >= 0 ? 1 : 0);
+                if (r == -EAGAIN) {
+                        kv->want_out = true;
+                        return 0;
+                }
+                if (r == -EINTR)
+                        continue;
+                if (r < 0) {
+                        handle_fail(kv, r, "the daemon closed the connection");
+                        flow_session_lost(kv, -ECONNRESET);
+                        return -ECONNRESET;
+                }
+                kv->sent++;
+                kv->inflight[slot] = m;
+                kv->n_inflight++;
+                kv->keys_inflight += wire_op_is_batch(m->op) ? m->count : 0;
+                TAILQ_REMOVE(&kv->queue, m, link);
+                if (m->op == WIRE_RELEASE)
+                        kv->release_queued = false;
+                if (m->request)
+                        request_sent(m->request);
+                drop_releases(kv, n_releases);
+        }
+        return 0;
+}
+
+/* --- in --- */
+
+/* What a receive has brought, `n` bytes or an error. */
+static int take(struct kvcache *kv, ssize_t n, int fds[static WIRE_MAX_FDS], unsigned n_fds)
+{
+        int r;
+
+        if (n > 0) {
+                r = reply_take(kv, (size_t)n, fds, n_fds);
+                for (unsigned i = 0; i < n_fds; i++)
+                        closep(&fds[i]);
+                return r;
+        }
+        if (n == 0)
+                return handle_fail(kv, -ECONNRESET, "the daemon closed the connection");
+        if (n == -EBADMSG || n == -EMSGSIZE)
+                return handle_fail(kv, -EBADMSG,
+                                   "the daemon sent more than a message may hold: session closed");
+        return handle_fail(kv, -ECONNRESET, "the connection to the daemon broke");
+}
+
+int flow(struct kvcache *kv)
+{
+        int r;
+
+        r = flow_send(kv);
+        while (r == 0 && kv->conn && kv->n_inflight > 0) {
+                int fds[WIRE_MAX_FDS];
+                unsigned n_fds = 0;
+                ssize_t n = fdpass_recv(kv->conn->sock, kv->in, sizeof(kv->in), fds, &n_fds);
+
+                if (n == -EAGAIN)
+                        break;
+                r = take(kv, n, fds, n_fds);
+                if (r < 0) {
+                        flow_session_lost(kv, r);
+                        break;
+                }
+                r = flow_send(kv);
+        }
+        return r;
+}
+
+void flow_check_idle(struct kvcache *kv)
+{
+        int fds[WIRE_MAX_FDS];
+        unsigned n_fds = 0;
+        ssize_t n;
+
+        if (!kv->conn || kv->n_inflight > 1)
+                return;
+        if (kv->n_inflight > 0) {
+                /* No call waits for a LOOKUP or a CANCEL. */
+                if (kv->conn->lookup.asking || kv->n_cancels > 0)
+                        (void)flow(kv);
+                return;
+        }
+        /* No reply is due: what is readable can only be the end. */
+        n = fdpass_recv(kv->conn->sock, kv->in, sizeof(kv->in), fds, &n_fds);
+        for (unsigned i = 0; i < n_fds; i++)
+                closep(&fds[i]);
+        if (n != -EAGAIN && n != -EINTR)
+                flow_session_lost(kv, n > 0 ? -EBADMSG : -ECONNRESET);
+}
+
+bool flow_has_ended(struct kvcache *kv)
+{
+        if (kv->n_inflight > 0)
+                (void)flow(kv);
+        else
+                flow_check_idle(kv);
+        return !kv->conn;
+}
+
+/* --- waiting --- */
+
+/* The common wait: nothing to send, something to come, and the receive's own timeout is short
+ * enough. One system call instead of a poll() and a receive. */
+static void wait_reply(struct kvcache *kv)
+{
+        int fds[WIRE_MAX_FDS], r;
+        unsigned n_fds = 0;
+        ssize_t n = fdpass_wait(kv->conn->sock, kv->in, sizeof(kv->in), fds, &n_fds);
+
+        if (n == -EAGAIN || n == -EINTR)
+                return;
+        r = take(kv, n, fds, n_fds);
+        if (r < 0)
+                flow_session_lost(kv, r);
+        else
+                (void)flow(kv);
+}
+
+/* Until the socket has something, or `until`. */
+static void wait_once(struct kvcache *kv, int64_t until)
+{
+        struct pollfd p = { .fd = kv->conn ? kv->conn->sock : -1,
+                            .events = POLLIN | (kv->want_out ? POLLOUT : 0) };
+
+        if (kv->conn && kv->n_inflight > 0 && !kv->want_out &&
+            until - handle_now_ns() > CONN_WAIT_MS * INT64_C(1000000)) {
+                wait_reply(kv);
+        } else if (poll(&p, 1, handle_poll_ms(until)) > 0) {
+                if (p.revents & ~POLLOUT)
+                        flow_check_idle(kv);
+                (void)flow(kv);
+        }
+}
+
+bool flow_until(struct kvcache *kv, bool (*done)(struct kvcache *kv, const void *what),
+                const void *what, int64_t deadline)
+{
+        while (!done(kv, what)) {
+                if (handle_now_ns() >= deadline)
+                        return false;
+                wait_once(kv, MIN(deadline, kv->next_deadline));
+                request_expire(kv, handle_now_ns());
+        }
+        return true;
+}
+
+static bool call_is_done(struct kvcache *kv, const void *control)
+{
+        (void)kv;
+        return ((const struct control *)control)->done;
+}
+
+int flow_call(struct kvcache *kv, struct message *m, struct control *c, int64_t deadline)
+{
+        if (!m)
+                return handle_no_memory(kv);
+        c->done = false;
+        c->fd = -1;
+        m->control = c;
+        message_queue(kv, m);
+        (void)flow_send(kv);
+        if (flow_until(kv, call_is_done, c, deadline))
+                return c->error;
+
+        /* Its reply will be ignored. If it was not even sent, it need not be. */
+        TAILQ_FOREACH(m, &kv->queue, link)
+        if (m->control == c)
+                break;
+        if (m) {
+                TAILQ_REMOVE(&kv->queue, m, link);
+                message_free(m);
+        }
+        for (unsigned i = 0; i < WIRE_MAX_INFLIGHT; i++)
+                if (kv->inflight[i] && kv->inflight[i]->control == c)
+                        kv->inflight[i]->control = NULL;
+        return handle_fail(kv, -ETIMEDOUT, "the daemon did not answer in time");
+}

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls about memory that the daemon shares: places in the staging area, registered buffers,
+ * and when either may be used again.
+ *
+ * Runs in the handle's thread. Owns nothing: the staging area is the session's, buffers.c has the
+ * table of registered buffers.
+ *
+ * Happy path: one REGISTER, which carries the descriptor, gives the region its number in the
+ * session. In a new session the first request that names the region registers it again. UNREGISTER
+ * is answered when nothing moves bytes there any more.
+ *
+ * Failures: a refusal leaves the region without a session, and the next request that names it tries
+ * again. An unregistration whose wait ends early goes on: the region is `leaving` until the user
+ * has called again and gets its result. */
+#include "lib/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "lib/abi.h"
+#include "lib/buffers.h"
+#include "lib/connection.h"
+#include "lib/flow.h"
+#include "lib/request.h"
+#include "lib/retired.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+enum { BUFFER_POLL_MS = 2 }; /* between two attempts to take a lock that cannot be waited for */
+
+/* --- staging --- */
+
+int memory_staging_ready(struct kvcache *kv)
+{
+        struct control c = { 0 };
+        struct message *m;
+
+        if (kv->conn->staging.base)
+                return 0;
+        m = message_new(WIRE_STAGING, sizeof(struct wire_staging));
+        if (m)
+                ((struct wire_staging *)m->data)->bytes =
+                        MIN(kv->staging_bytes, kv->conn->staging_max);
+        return flow_call(kv, m, &c, handle_deadline(0, kv->request_timeout_ms));
+}
+
+static int acquire(struct kvcache *kv, size_t bytes, uint64_t *ret)
+{
+        int r = staging_acquire(&kv->conn->staging, bytes, true, ret);
+
+        if (r == -ENOBUFS) {
+                /* Completions that are here already may make room. */
+                if (flow(kv) < 0)
+                        return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
+                r = staging_acquire(&kv->conn->staging, bytes, true, ret);
+        }
+        if (r == -ENOBUFS)
+                return handle_fail(kv, r, "the staging area has no %zu bytes free now", bytes);
+        if (r == -E2BIG)
+                return handle_fail(kv, r, "the staging area has %llu bytes in all",
+                                   (unsigned long long)kv->conn->staging.bytes);
+        return r < 0 ? handle_no_memory(kv) : 0;
+}
+
+int kvcache_staging_acquire(struct kvcache *kv, size_t bytes, void **ret_place)
+{
+        uint64_t offset = 0;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (bytes == 0 || !ret_place)
+                return handle_fail(kv, -EINVAL, "a place of no bytes");
+        flow_check_idle(kv);
+        r = conn_ready(kv);
+        if (r == 0)
+                r = memory_staging_ready(kv);
+        if (r == 0)
+                r = acquire(kv, bytes, &offset);
+        if (r == 0)
+                *ret_place = kv->conn->staging.base + offset;
+        handle_leave(kv);
+        return r;
+}
+
+void kvcache_staging_release(struct kvcache *kv, void *place)
+{
+        struct conn *c;
+
+        if (!place || handle_enter(kv) < 0)
+                return;
+        if (kv->conn && staging_contains(&kv->conn->staging, place, 1)) {
+                (void)staging_release(&kv->conn->staging,
+                                      (uint64_t)((uint8_t *)place - kv->conn->staging.base));
+                return;
+        }
+        TAILQ_FOREACH(c, &kv->ended, link)
+        if (staging_contains(&c->staging, place, 1)) {
+                (void)staging_release(&c->staging, (uint64_t)((uint8_t *)place - c->staging.base));
+                break;
+        }
+        retired_collect(kv);
+}
+
+/* --- registered buffers --- */
+
+static int buffer_call(struct kvcache *kv, const struct buffer *d)
+{
+        struct message *m = message_new(WIRE_REGISTER, sizeof(struct wire_register));
+        struct control c = { 0 };
+
+        if (!m)
+                return handle_no_memory(kv);
+        m->fd = d->fd;
+        m->region = d->number;
+        ((struct wire_register *)m->data)->offset = d->offset;
+        ((struct wire_register *)m->data)->bytes = d->bytes;
+        return flow_call(kv, m, &c, handle_deadline(0, kv->request_timeout_ms));
+}
+
+int memory_buffer_ready(struct kvcache *kv, const struct buffer *d, uint64_t *tried,
+                        int *ret_refused)
+{
+        uint64_t bit = UINT64_C(1) << (d - kv->buffers);
+        int r;
+
+        if (buffer_in_session(kv, d) || (*tried & bit))
+                return 0;
+        *tried |= bit;
+        r = buffer_call(kv, d);
+        if (r == 0 || r == -ECONNRESET || r == -ETIMEDOUT || r == -ENOMEM)
+                return r;
+        *ret_refused = r;
+        return 0;
+}
+static_assert(WIRE_MAX_REGIONS <= 64, "a bit for each region");
+
+/* Where it is mapped: there already, or now. Pages that were never touched would be a hole to the
+ * daemon, even where they are allocated: they are touched here, by the kernel, which gives an error
+ * instead of a signal where the file is too short. The daemon has the last word on what it takes.
+ */
+static int buffer_map(struct kvcache *kv, struct buffer *d, void *base)
+{
+        char reason[128];
+        void *p;
+        int r;
+
+        if (base) {
+                d->base = base;
+                (void)madvise(base, d->bytes, MADV_POPULATE_WRITE);
+                return 0;
+        }
+        p = mmap(NULL, d->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, d->fd, (off_t)d->offset);
+        if (p == MAP_FAILED) {
+                r = errno == EACCES || errno == ENODEV || errno == EOVERFLOW ? -EINVAL : -errno;
+                return handle_fail(kv, r, "the region cannot be mapped: %s",
+                                   handle_strerror(errno, reason, sizeof(reason)));
+        }
+        d->base = p;
+        d->mapped = true;
+        (void)madvise(p, d->bytes, MADV_DONTFORK);
+        (void)madvise(p, d->bytes, MADV_DONTDUMP);
+        (void)madvise(p, d->bytes, MADV_POPULATE_WRITE);
+        return 0;
+}
+
+static int buffer_new(struct kvcache *kv, const struct kvcache_buffer_options *o,
+                      uint32_t *ret_region, void **ret_base)
+{
+        struct buffer *d = &kv->buffers[kv->n_buffers];
+        int r;
+
+        *d = (struct buffer){ .offset = o->offset, .bytes = o->bytes };
+        d->fd = fcntl(o->fd, F_DUPFD_CLOEXEC, 3);
+        if (d->fd < 0)
+                return handle_fail(kv, errno == EBADF ? -EINVAL : -errno,
+                                   "the region's descriptor cannot be duplicated");
+        r = buffer_map(kv, d, o->base);
+        if (r < 0) {
+                closep(&d->fd);
+                return r;
+        }
+        d->number = ++kv->buffers_ever;
+        kv->n_buffers++;
+        r = buffer_call(kv, d);
+        if (r < 0) {
+                buffer_remove(kv, d, false);
+                return r;
+        }
+        *ret_region = d->number;
+        if (ret_base)
+                *ret_base = d->base;
+        return 0;
+}
+
+/* In numbers that fit everywhere, and clear of the other regions. */
+static int buffer_check_options(struct kvcache *kv, const struct kvcache_buffer_options *o)
+{
+        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end;
+        uintptr_t base = (uintptr_t)o->base, base_end;
+
+        if (o->flags != 0)
+                return handle_fail(kv, -EINVAL, "unknown flags 0x%x", o->flags);
+        if (o->fd < 0)
+                return handle_fail(kv, -EINVAL, "a region needs a descriptor");
+        if (o->bytes == 0 || o->bytes % page != 0 || o->offset % page != 0 ||
+            !checked_add(o->offset, o->bytes, &end) || end > INT64_MAX || o->bytes > SIZE_MAX / 2)
+                return handle_fail(kv, -EINVAL, "a region is one or more whole pages of a file");
+        if (o->base && (base % page != 0 || !checked_add(base, o->bytes, &base_end)))
+                return handle_fail(kv, -EINVAL, "a region is mapped at the start of a page");
+        if (kv->n_buffers == ARRAY_SIZE(kv->buffers))
+                return handle_fail(kv, -EINVAL, "a handle has at most %d regions",
+                                   WIRE_MAX_REGIONS);
+        for (unsigned i = 0; o->base && i < kv->n_buffers; i++) {
+                const struct buffer *d = &kv->buffers[i];
+
+                if (base < (uintptr_t)d->base + d->bytes && (uintptr_t)d->base < base + o->bytes)
+                        return handle_fail(kv, -EINVAL, "this memory is in region %u already%s",
+                                           d->number,
+                                           d->leaving ? ", which is still being unregistered" : "");
+        }
+        return 0;
+}
+
+int kvcache_buffer_register(struct kvcache *kv, const struct kvcache_buffer_options *options,
+                            uint32_t *ret_buffer, void **ret_base)
+{
+        struct kvcache_buffer_options o;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (!options || !ret_buffer || !abi_size_is_valid(options->size, ABI_BUFFER_OPTIONS_MIN))
+                return handle_fail(kv, -EINVAL, "the options' size is not set");
+        if (abi_copy_in(&o, sizeof(o), options, options->size) < 0)
+                return handle_is_newer(kv, "options");
+        if (!o.base && !ret_base)
+                return handle_fail(kv, -EINVAL,
+                                   "neither a mapping nor room for its address is given");
+        r = buffer_check_options(kv, &o);
+        if (r < 0)
+                return r;
+        flow_check_idle(kv);
+        r = conn_ready(kv);
+        if (r == 0)
+                r = buffer_new(kv, &o, ret_buffer, ret_base);
+        handle_leave(kv);
+        return r;
+}
+
+/* --- unregistering --- */
+
+/* None that an earlier call has sent and did not wait for to the end. */
+static bool no_unregister(struct kvcache *kv, const void *buffer)
+{
+        for (unsigned i = 0; i < WIRE_MAX_INFLIGHT; i++)
+                if (kv->inflight[i] && kv->inflight[i]->op == WIRE_UNREGISTER &&
+                    kv->inflight[i]->region == ((const struct buffer *)buffer)->number)
+                        return false;
+        return true;
+}
+
+/* What this session has sent is answered, or the session is over: its requests, those of the ones
+ * before, and the library's own copies. */
+static bool is_unused(struct kvcache *kv, const void *buffer)
+{
+        const struct buffer *d = buffer;
+
+        return !retired_uses(kv, d->base, d->bytes) && !request_copies_to(kv, d->base, d->bytes);
+}
+
+static int buffer_call_back(struct kvcache *kv, const struct buffer *d, int64_t deadline)
+{
+        struct message *m = message_new(WIRE_UNREGISTER, sizeof(struct wire_unregister));
+        struct control c = { 0 };
+
+        if (!m)
+                return handle_no_memory(kv);
+        m->region = d->number;
+        ((struct wire_unregister *)m->data)->region = d->id;
+        return flow_call(kv, m, &c, deadline);
+}
+
+static int buffer_unregister(struct kvcache *kv, struct buffer *d)
+{
+        int64_t deadline = handle_deadline(0, kv->request_timeout_ms);
+        int r = 0;
+
+        d->leaving = true;
+        while (buffer_in_session(kv, d)) {
+                if (no_unregister(kv, d))
+                        r = buffer_call_back(kv, d, deadline);
+                else if (!flow_until(kv, no_unregister, d, deadline))
+                        r = -ETIMEDOUT;
+                if (r == -ETIMEDOUT)
+                        return handle_fail(kv, r, "the daemon has not released the region yet");
+                if (r < 0 && r != -ECONNRESET)
+                        return r;
+        }
+        /* When an ended daemon drops its lock, no descriptor says so. */
+        while (!flow_until(kv, is_unused, d,
+                           MIN(deadline, handle_now_ns() + BUFFER_POLL_MS * INT64_C(1000000))))
+                if (handle_now_ns() >= deadline)
+                        return handle_fail(
+                                kv, -ETIMEDOUT,
+                                "I/O of a daemon that has ended still uses the region's memory");
+        buffer_remove(kv, d, false);
+        return 0;
+}
+
+int kvcache_buffer_unregister(struct kvcache *kv, uint32_t buffer)
+{
+        struct buffer *d;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        d = buffer_by_number(kv, buffer);
+        if (!d)
+                return handle_fail(kv, -EINVAL, "%u is no buffer of this handle", buffer);
+        flow_check_idle(kv);
+        r = buffer_unregister(kv, d);
+        handle_leave(kv);
+        return r;
+}
+
+int kvcache_memory_settled(struct kvcache *kv, const void *data, size_t bytes)
+{
+        uintptr_t end;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (!data || bytes == 0 || !checked_add((uintptr_t)data, bytes, &end))
+                return handle_fail(kv, -EINVAL, "no memory given");
+
+        (void)flow(kv);
+        r = !retired_uses(kv, data, bytes);
+        handle_leave(kv);
+        return r;
+}
