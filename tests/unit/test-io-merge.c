@@ -3,27 +3,15 @@
  * on tmpfs without. */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-#include "build-config.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "fault.h"
-#include "io/backend.h"
-#include "io/io.h"
+#include "io-fixture.h"
 
 enum {
         BLOCK = 4096,
@@ -31,22 +19,14 @@ enum {
         BLOCKS = 320, /* of each file */
         FILE_BYTES = BLOCKS * BLOCK,
         ITEMS = FILES * BLOCKS,
-        PIECE = 2 << 20,
-        POOL = 3 * PIECE,
         CANARY = 0xa5,
         N = 16, /* neighbours, where it does not matter how many */
-        WAIT_MS = 60000,
 };
 
 static struct {
-        const char *backend; /* what the group runs on */
-        bool direct;
-        const char *skip; /* why the group cannot run */
-        char dir[PATH_MAX];
-        uint64_t size[FILES];
-        int fds[FILES];
-        struct kio *io;
-} t;
+        uint64_t size;
+        int fd;
+} files[FILES] = { { .fd = -1 }, { .fd = -1 } };
 
 /* What a test submits together, and what it is about. Static: a failed assertion leaves the test
  * while a worker may still have them. */
@@ -57,7 +37,7 @@ static struct item {
         uint64_t guard; /* so many behind them are not its own */
 } items[ITEMS];
 static unsigned n_items;
-static _Alignas(BLOCK) char pool[POOL], tails[ITEMS][BLOCK], model[FILES][FILE_BYTES];
+static _Alignas(BLOCK) char tails[ITEMS][BLOCK], model[FILES][FILE_BYTES];
 static bool together; /* does their memory lie side by side? */
 static uint64_t pool_used, pattern;
 static struct kio_stats before;
@@ -66,85 +46,19 @@ static struct kio_stats before;
 
 static const enum kio_op both[] = { KIO_WRITE, KIO_READ };
 
-static unsigned completed;
-
-static void count_complete(struct kio_request *req)
+static void start_merging(const struct kio_backend *backend, unsigned depth, unsigned hang_ms)
 {
-        completed++;
+        struct kio_params p = params_of(t.backend);
+
+        skip_unless_possible();
+        p.depth = depth;
+        p.hang_ns = hang_ms * UINT64_C(1000000);
+        start_on(&p, fault_wrap(backend));
 }
 
-static bool is_uring(void)
+static void start_with_depth(unsigned depth)
 {
-        return strcmp(t.backend, "io_uring") == 0;
-}
-
-static const struct kio_backend *backend_of_group(void)
-{
-#if HAVE_LIBURING
-        if (is_uring())
-                return &kio_backend_uring;
-#endif
-        return &kio_backend_posix;
-}
-
-static void start_on(const struct kio_backend *backend, unsigned depth, unsigned hang_ms)
-{
-        struct kio_params p = {
-                .backend = t.backend,
-                .workers = 1,
-                .depth = depth,
-                .posix_threads = 4,
-                .hang_ns = hang_ms * UINT64_C(1000000),
-                .pool = pool,
-                .pool_bytes = POOL,
-                .piece_bytes = PIECE,
-                .probe_fd = -1,
-        };
-        char error[256] = "";
-
-        if (t.skip) {
-                print_message("%s: skipped\n", t.skip);
-                skip();
-        }
-        if (kio_start_with(&t.io, &p, fault_wrap(backend), error) < 0)
-                fail_msg("kio_start_with: %s", error);
-}
-
-static void start(unsigned depth)
-{
-        start_on(backend_of_group(), depth, 0);
-}
-
-/* Waits until `n` requests have completed since `completed` was set to 0. */
-static void wait_completed(unsigned n)
-{
-        kio_flush(t.io);
-        while (completed < n) {
-                struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
-
-                if (poll(&p, 1, WAIT_MS) != 1)
-                        fail_msg("%u of %u requests came back", completed, n);
-                kio_reap(t.io);
-        }
-        assert_int_equal(completed, n);
-}
-
-static struct kio_stats stats(void)
-{
-        struct kio_stats s;
-
-        kio_get_stats(t.io, &s);
-        return s;
-}
-
-static void fill(void *buf, size_t bytes, uint64_t seed)
-{
-        unsigned char *p = buf;
-
-        for (size_t i = 0; i < bytes; i++) {
-                seed = seed * 6364136223846793005u + 1442695040888963407u;
-                p[i] = (unsigned char)(seed >> 56);
-        }
+        start_merging(backend_of_group(), depth, 0);
 }
 
 static const char *volume_of(unsigned file)
@@ -156,27 +70,27 @@ static const char *volume_of(unsigned file)
 }
 
 /* Opens it anew, not through O_DIRECT if `plain`. */
-static void open_file(unsigned file, int more_flags, bool plain)
+static void reopen(unsigned file, int more_flags, bool plain)
 {
-        closep(&t.fds[file]);
+        closep(&files[file].fd);
         more_flags |= t.direct && !plain ? O_DIRECT : 0;
-        t.fds[file] = open(volume_of(file), O_CREAT | O_RDWR | O_CLOEXEC | more_flags, 0600);
-        assert_true(t.fds[file] >= 0);
+        files[file].fd = open(volume_of(file), O_CREAT | O_RDWR | O_CLOEXEC | more_flags, 0600);
+        assert_true(files[file].fd >= 0);
 }
 
-static void make_file(unsigned file)
+static void remake(unsigned file)
 {
-        t.size[file] = FILE_BYTES;
+        files[file].size = FILE_BYTES;
         fill(model[file], FILE_BYTES, ++pattern);
-        open_file(file, O_TRUNC, true);
-        assert_int_equal(write(t.fds[file], model[file], FILE_BYTES), FILE_BYTES);
-        open_file(file, 0, false);
+        reopen(file, O_TRUNC, true);
+        assert_int_equal(write(files[file].fd, model[file], FILE_BYTES), FILE_BYTES);
+        reopen(file, 0, false);
 }
 
-static void cut(unsigned file, uint64_t bytes)
+static void cut_file(unsigned file, uint64_t bytes)
 {
-        assert_int_equal(ftruncate(t.fds[file], (off_t)bytes), 0);
-        t.size[file] = bytes;
+        assert_int_equal(ftruncate(files[file].fd, (off_t)bytes), 0);
+        files[file].size = bytes;
 }
 
 static void clear(void)
@@ -204,9 +118,9 @@ static struct kio_request *add(enum kio_op op, unsigned file, uint64_t offset, u
         assert_true(n_items < ITEMS && pool_used + length + gap <= POOL);
         *item = (struct item){ .file = file, .bytes = bytes, .guard = length - bytes + gap };
         item->req = (struct kio_request){ .op = op,
-                                          .fd = t.fds[file],
+                                          .fd = files[file].fd,
                                           .offset = offset,
-                                          .buf = pool + pool_used,
+                                          .buf = t.pool + pool_used,
                                           .length = length,
                                           .crc_bytes = op == KIO_READ ? bytes : 0,
                                           .complete = count_complete };
@@ -285,10 +199,10 @@ static void expect_right_data(void)
                 if (i->req.op == KIO_READ && i->req.result == 0)
                         expect_read(i);
         for (unsigned i = 0; i < FILES; i++) {
-                open_file(i, 0, true);
-                assert_int_equal(pread(t.fds[i], whole, FILE_BYTES, 0), t.size[i]);
-                assert_memory_equal(whole, model[i], t.size[i]);
-                open_file(i, 0, false);
+                reopen(i, 0, true);
+                assert_int_equal(pread(files[i].fd, whole, FILE_BYTES, 0), files[i].size);
+                assert_memory_equal(whole, model[i], files[i].size);
+                reopen(i, 0, false);
         }
 }
 
@@ -339,31 +253,20 @@ static uint64_t resubmitted(void)
         return stats().resubmitted - before.resubmitted;
 }
 
-static void on_registered(void *userdata, int r)
+static int setup(void **state)
 {
-        assert_int_equal(r, 0);
-        completed++;
-}
-
-static void count_region(struct kio_region *region)
-{
-        completed++;
-}
-
-static int test_setup(void **state)
-{
+        test_setup(state);
         together = false;
         for (unsigned i = 0; i < FILES && !t.skip; i++)
-                make_file(i);
+                remake(i);
         return 0;
 }
 
-static int test_teardown(void **state)
+static int teardown(void **state)
 {
-        fault_set(NULL);
-        fault_release();
-        fault_gate_open();
-        t.io = kio_stop(t.io);
+        test_teardown(state);
+        for (unsigned i = 0; i < FILES && !t.skip; i++)
+                closep(&files[i].fd);
         return 0;
 }
 
@@ -372,7 +275,7 @@ static int test_teardown(void **state)
 /* With one place in flight: what makes one of them is used again and again. */
 static void neighbours_go_as_one_in_any_order(void **state)
 {
-        start(1);
+        start_with_depth(1);
         for (unsigned round = 0; round < 36; round++) {
                 enum kio_op op = both[round % 2];
 
@@ -415,7 +318,7 @@ static void what_differs_in_anything_goes_alone(void **state)
                 { .block = 4, .is_other = true },
         };
 
-        start(8);
+        start_with_depth(8);
         for (unsigned i = 0; i < 2 * ARRAY_SIZE(cases); i++) {
                 enum kio_op op = both[i % 2];
                 struct kio_request *next;
@@ -435,7 +338,7 @@ static void what_differs_in_anything_goes_alone(void **state)
 
 static void syncs_go_alone(void **state)
 {
-        start(8);
+        start_with_depth(8);
         clear();
         add(KIO_SYNC, 0, 0, 0);
         add(KIO_WRITE, 0, 0, BLOCK);
@@ -463,7 +366,7 @@ static void one_operation_has_its_limits(void **state)
                 { KIO_READ, 128, 2, 2 },  { KIO_READ, 256, 2, 2 },
         };
 
-        start(8);
+        start_with_depth(8);
         for (unsigned i = 0; i < ARRAY_SIZE(cases); i++) {
                 clear();
                 for (unsigned k = 0; k < cases[i].n; k++)
@@ -476,7 +379,7 @@ static void one_operation_has_its_limits(void **state)
 
 static void neighbours_are_looked_for_among_those_that_come_first(void **state)
 {
-        start(64);
+        start_with_depth(64);
         for (unsigned between = 31; between <= 32; between++) {
                 clear();
                 add(KIO_WRITE, 0, 0, BLOCK);
@@ -491,16 +394,15 @@ static void neighbours_are_looked_for_among_those_that_come_first(void **state)
 /* With parts in memory side by side, and inside one piece, it is as good as one of its size. */
 static void memory_side_by_side_is_registered_memory(void **state)
 {
-        start(8);
-        completed = 0;
-        kio_register_piece(t.io, 0, on_registered, NULL);
-        wait_completed(1);
+        start_with_depth(8);
+        assert_int_equal(register_piece(0), 0);
         for (unsigned i = 0; i < 6; i++) {
                 enum kio_op op = both[i % 2];
 
                 clear();
                 together = i < 4;
-                pool_used = i / 2 == 1 ? PIECE - 2 * BLOCK : 0; /* across the end of the piece */
+                pool_used =
+                        i / 2 == 1 ? POOL_PIECE - 2 * BLOCK : 0; /* across the end of the piece */
                 for (unsigned k = 0; k < N; k++)
                         add(op, 0, k * BLOCK, BLOCK);
                 for (unsigned k = 0; k < N / 2; k += 3) /* they come in another order */
@@ -514,33 +416,26 @@ static void memory_side_by_side_is_registered_memory(void **state)
 
 static void memory_of_a_region_is_registered_memory_as_well(void **state)
 {
-        static struct kio_region region;
-        enum { BYTES = N * BLOCK };
-        char *map = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        static struct registered d;
 
-        assert_ptr_not_equal(map, MAP_FAILED);
-        start(8);
-        region = (struct kio_region){ .base = map, .bytes = BYTES, .complete = count_region };
-        completed = 0;
-        kio_region_register(t.io, &region);
-        wait_completed(1);
+        start_with_depth(8);
+        register_buffer(&d, N * BLOCK);
+        assert_int_equal(register_region(&d), is_uring() ? 0 : -EOPNOTSUPP);
         for (unsigned i = 0; i < 2; i++) {
                 clear();
                 for (unsigned k = 0; k < N; k++) {
                         struct kio_request *req = add(both[i], 0, k * BLOCK, BLOCK);
 
-                        req->buf = memcpy(map + k * BLOCK, req->buf, BLOCK);
-                        req->region = &region;
+                        req->buf = memcpy(d.at + k * BLOCK, req->buf, BLOCK);
+                        req->region = &d.region;
                         items[k].guard = 0;
                 }
                 go(&no_fault);
                 assert_int_equal(stats().registered_ops - before.registered_ops, is_uring());
                 expect_ops(both[i], 1);
         }
-        completed = 0;
-        kio_region_unregister(t.io, &region);
-        wait_completed(1);
-        munmap(map, BYTES);
+        assert_int_equal(unregister_region(&d), 0);
+        give_back(&d);
 }
 
 static void odd_lengths_go_along_with_their_tails(void **state)
@@ -556,7 +451,7 @@ static void odd_lengths_go_along_with_their_tails(void **state)
         };
         enum { M = ARRAY_SIZE(lengths) };
 
-        start(8);
+        start_with_depth(8);
         for (unsigned i = 0; i < 4 * ARRAY_SIZE(plans); i++) {
                 uint64_t offsets[M], offset = 0;
 
@@ -589,7 +484,7 @@ static void an_error_is_that_of_those_that_have_it_alone(void **state)
 {
         static const int errors[] = { EIO, ENOSPC, EINVAL, EINTR, EAGAIN };
 
-        start(8);
+        start_with_depth(8);
         for (unsigned i = 0; i < 12 * ARRAY_SIZE(errors); i++) {
                 struct fault_plan plan = { .kind = FAULT_ERROR, .first = 1, .count = 1 };
                 bool passes = i / 12 >= 3;
@@ -626,7 +521,7 @@ static void memory_that_is_not_there_costs_only_its_own_part(void **state)
         enum { PARTS = 8, PART = 2 * BLOCK };
         char *map;
 
-        start(8);
+        start_with_depth(8);
         for (unsigned i = 0; i < 4 * PARTS; i++) {
                 unsigned missing = i / 4;
                 bool alone = i & 2; /* is only that one in the mapping? */
@@ -662,7 +557,7 @@ static void short_transfers_of_all_are_made_up_by_each(void **state)
         };
         struct fault_plan plan = { .kind = FAULT_SHORT, .first = 1 };
 
-        start(8);
+        start_with_depth(8);
         for (unsigned i = 0; i < 2 * ARRAY_SIZE(lengths); i++) {
                 plan.short_bytes = lengths[i / 2];
                 clear();
@@ -690,10 +585,10 @@ static void of_a_read_beyond_the_end_those_within_succeed(void **state)
         enum { PARTS = 8 };
         static const uint64_t sizes[] = { 0, 1, 2 * BLOCK, 5 * BLOCK + 1000, 15 * BLOCK + 4095 };
 
-        start(8);
+        start_with_depth(8);
         for (unsigned i = 0; i < ARRAY_SIZE(sizes); i++) {
-                make_file(0);
-                cut(0, sizes[i]);
+                remake(0);
+                cut_file(0, sizes[i]);
                 clear();
                 for (unsigned k = 0; k < PARTS; k++)
                         add(KIO_READ, 0, k * 2 * BLOCK, 2 * BLOCK);
@@ -713,7 +608,7 @@ static void many_neighbours_stay_within_the_depth(void **state)
 {
         struct fault_plan never = { .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER };
 
-        start(4);
+        start_with_depth(4);
         for (unsigned i = 0; i < 2; i++) {
                 clear();
                 for (unsigned k = 0; k < BLOCKS; k++)
@@ -760,7 +655,7 @@ static void what_finds_no_room_waits_as_it_was(void **state)
         narrow.backend = *backend_of_group();
         narrow.backend.open = narrow_open;
         narrow.backend.push = narrow_push;
-        start_on(&narrow.backend, 8, 0);
+        start_merging(&narrow.backend, 8, 0);
         for (unsigned i = 0; i < 6; i++) {
                 clear();
                 add_neighbours(both[i % 2], i / 2);
@@ -794,7 +689,7 @@ static void test_R15_neighbours_that_hang_cost_their_path_only(void **state)
         enum { HANG_MS = 500, LATE = N, OTHER = N + 4 };
         struct fault_plan never = { .kind = FAULT_NEVER, .volume = 1, .first = 1 };
 
-        start_on(backend_of_group(), 1, HANG_MS);
+        start_merging(backend_of_group(), 1, HANG_MS);
         for (unsigned i = 0; i < 3; i++) {
                 bool too_short = i == 2;
 
@@ -818,7 +713,7 @@ static void test_R15_neighbours_that_hang_cost_their_path_only(void **state)
                 assert_int_equal(stats().inflight, 1);
                 assert_int_equal(stats().queued, 0);
                 if (too_short)
-                        cut(0, 9 * BLOCK);
+                        cut_file(0, 9 * BLOCK);
 
                 completed = 0;
                 fault_set(NULL);
@@ -834,7 +729,7 @@ static void test_R15_neighbours_that_hang_cost_their_path_only(void **state)
         clear();
         add_neighbours(KIO_WRITE, 0);
         go(&no_fault);
-        t.size[0] = 34 * BLOCK;
+        files[0].size = 34 * BLOCK;
         expect_ops(KIO_WRITE, 1);
 }
 
@@ -847,7 +742,7 @@ static void stop_waits_for_neighbours(void **state)
         };
 
         for (unsigned i = 0; i < 2 * ARRAY_SIZE(plans); i++) {
-                start(2);
+                start_with_depth(2);
                 clear();
                 add_neighbours(both[i % 2], i % 3);
                 submit(&plans[i / 2]);
@@ -921,7 +816,7 @@ static void whatever_is_mixed_comes_out_right(void **state)
         static const uint64_t lengths[] = { BLOCK, 1, 5000, 3 * BLOCK, 0 };
         uint64_t total[] = { 0, 0 }, joined = 0;
 
-        start(4);
+        start_with_depth(4);
         random_state = 26;
         for (unsigned round = 0; round < 60; round++) {
                 enum kio_op op = both[round % 2];
@@ -953,49 +848,7 @@ static void whatever_is_mixed_comes_out_right(void **state)
         assert_int_equal(stats().queued, 0);
 }
 
-/* ---- groups ---- */
-
-static int group_setup(void **state)
-{
-        const char *tmp = getenv("TMPDIR");
-        struct kio_params p = { .backend = "io_uring", .workers = 1, .depth = 4, .probe_fd = -1 };
-        char error[256];
-        int fd;
-
-        t.skip = NULL;
-        t.io = NULL;
-        snprintf(t.dir, sizeof(t.dir), "%s/test-io-joint-XXXXXX",
-                 t.direct ? (tmp ? tmp : "/var/tmp") : "/dev/shm");
-        if (!mkdtemp(t.dir)) {
-                t.skip = "no place for files";
-                t.dir[0] = '\0';
-        }
-        for (unsigned i = 0; i < FILES; i++)
-                t.fds[i] = -1;
-        if (is_uring() && kio_start(&t.io, &p, error) < 0)
-                t.skip = "io_uring cannot be had here";
-        t.io = kio_stop(t.io);
-        if (t.direct && !t.skip) {
-                fd = open(volume_of(0), O_CREAT | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
-                if (fd < 0 || pwrite(fd, pool, BLOCK, 0) != BLOCK)
-                        t.skip = "no O_DIRECT here";
-                closep(&fd);
-        }
-        return 0;
-}
-
-static int group_teardown(void **state)
-{
-        for (unsigned i = 0; i < FILES && t.dir[0]; i++) {
-                closep(&t.fds[i]);
-                unlink(volume_of(i));
-        }
-        if (t.dir[0])
-                rmdir(t.dir);
-        return 0;
-}
-
-#define MERGE_TEST(f) cmocka_unit_test_setup_teardown(f, test_setup, test_teardown)
+#define MERGE_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
 {
@@ -1018,22 +871,6 @@ int main(void)
                 MERGE_TEST(stop_waits_for_neighbours),
                 MERGE_TEST(whatever_is_mixed_comes_out_right),
         };
-        static const struct {
-                const char *name, *backend;
-                bool direct;
-        } groups[] = {
-                { "io_uring, O_DIRECT", "io_uring", true },
-                { "io_uring, tmpfs", "io_uring", false },
-                { "posix, O_DIRECT", "posix", true },
-                { "posix, tmpfs", "posix", false },
-        };
-        int failed = 0;
 
-        for (unsigned i = 0; i < ARRAY_SIZE(groups); i++) {
-                t.backend = groups[i].backend;
-                t.direct = groups[i].direct;
-                failed += cmocka_run_group_tests_name(groups[i].name, everywhere, group_setup,
-                                                      group_teardown);
-        }
-        return failed > 0;
+        return run_everywhere(everywhere) > 0;
 }

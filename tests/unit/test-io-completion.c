@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* io/completion-queue.c: the way back to the loop, through the workers and alone. */
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "io-fixture.h"
+#include "io/completion-queue.h"
+
+static bool is_readable(int fd)
+{
+        struct pollfd p = { .fd = fd, .events = POLLIN };
+
+        return poll(&p, 1, 0) == 1;
+}
+
+static void what_is_done_makes_the_descriptor_readable_until_it_is_reaped(void **state)
+{
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request reqs[8];
+
+        skip_unless_possible();
+        start(&p);
+        assert_int_equal(kio_reap(t.io), 0);
+        assert_false(is_readable(kio_fd(t.io)));
+        for (unsigned round = 0; round < 3; round++) {
+                unsigned n = 0;
+
+                for (unsigned i = 0; i < 8; i++) {
+                        reqs[i] = transfer(KIO_COPY, -1, t.pool + i * 4096, 4096, 0);
+                        reqs[i].src = t.pool + POOL_PIECE;
+                        kio_submit(t.io, &reqs[i], 0);
+                }
+                kio_flush(t.io);
+                while (n < 8) {
+                        struct pollfd fd = { .fd = kio_fd(t.io), .events = POLLIN };
+
+                        assert_int_equal(poll(&fd, 1, WAIT_MS), 1);
+                        n += kio_reap(t.io);
+                }
+                assert_int_equal(n, 8);
+                /* The last one's notification may come after it: then it is readable for nothing,
+                 * once. */
+                kio_reap(t.io);
+                assert_int_equal(kio_pending(t.io), 0);
+        }
+}
+
+static void submit_in_complete(struct kio_request *req)
+{
+        completed++;
+        if (completed < 2000) {
+                kio_submit(t.io, req, completed);
+                if (completed % 3)
+                        kio_flush(t.io);
+        }
+}
+
+/* Workers and the blocking-call thread notify while the loop reaps, sometimes unasked: whatever the
+ * timing, the loop that sleeps is woken, and not for ever. */
+static void no_wake_up_is_lost_and_none_is_left_over(void **state)
+{
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request reqs[12];
+        unsigned idle = 0;
+
+        skip_unless_possible();
+        p.workers = 3;
+        start(&p);
+        for (unsigned i = 0; i < 12; i++) {
+                reqs[i] = transfer(KIO_COPY, -1, t.pool + i * 8192, 64 + i * 600, 0);
+                reqs[i].src = t.pool + POOL_PIECE;
+                if (i % 4 == 3) {
+                        reqs[i].op = KIO_CALL;
+                        reqs[i].call = note_nothing;
+                }
+                reqs[i].complete = submit_in_complete;
+                kio_submit(t.io, &reqs[i], i);
+        }
+        while (kio_pending(t.io) > 0) {
+                struct pollfd fd = { .fd = kio_fd(t.io), .events = POLLIN };
+
+                kio_flush(t.io);
+                if (poll(&fd, 1, WAIT_MS) != 1)
+                        fail_msg("%u came back, %u did not", completed,
+                                 (unsigned)kio_pending(t.io));
+                idle += kio_reap(t.io) == 0;
+                if (completed % 5 == 0)
+                        kio_reap(t.io);
+        }
+        assert_true(completed >= 2000);
+        /* A notification can arrive when its request has been taken already; a descriptor that
+         * stays readable would show up here without end. */
+        assert_true(idle <= completed);
+        kio_reap(t.io);
+        for (unsigned i = 0; i < 1000 && is_readable(kio_fd(t.io)); i++) {
+                kio_reap(t.io);
+                assert_in_range(i, 0, 100);
+        }
+        assert_false(is_readable(kio_fd(t.io)));
+}
+
+/* ---- the completion queue alone ---- */
+
+enum { COMPLETION_QUEUE_ROUNDS = 20000 };
+
+static struct {
+        struct completion_queue completion_queue;
+        struct list_node node;
+        _Atomic unsigned asked, published;
+} o;
+
+static void *publish_when_asked(void *userdata)
+{
+        for (unsigned round = 1; round <= COMPLETION_QUEUE_ROUNDS; round++) {
+                struct list_node done = LIST_INIT(done);
+
+                while (atomic_load(&o.asked) < round)
+                        sched_yield();
+                list_append(&done, &o.node);
+                completion_queue_publish(&o.completion_queue, &done);
+                atomic_store(&o.published, round);
+        }
+        return NULL;
+}
+
+static unsigned completion_queue_reap(void)
+{
+        struct list_node got = LIST_INIT(got);
+        unsigned n = 0;
+
+        completion_queue_begin(&o.completion_queue);
+        completion_queue_take(&o.completion_queue, &got);
+        completion_queue_end(&o.completion_queue, &got);
+        while (list_pop(&got))
+                n++;
+        return n;
+}
+
+/* The loop that looks unasked often takes a node before its notification is written. */
+static void a_notification_that_comes_late_is_taken_back(void **state)
+{
+        pthread_t thread;
+
+        assert_int_equal(completion_queue_init(&o.completion_queue), 0);
+        list_init(&o.node);
+        atomic_store(&o.asked, 0);
+        atomic_store(&o.published, 0);
+        assert_int_equal(pthread_create(&thread, NULL, publish_when_asked, NULL), 0);
+        for (unsigned round = 1; round <= COMPLETION_QUEUE_ROUNDS; round++) {
+                unsigned n = 0;
+
+                atomic_store(&o.asked, round);
+                if (round % 2)
+                        while ((n += completion_queue_reap()) == 0)
+                                ;
+                while (atomic_load(&o.published) < round)
+                        sched_yield();
+                if (n == 0 && !is_readable(o.completion_queue.fd))
+                        fail_msg("round %u: a lost wake-up", round);
+                n += completion_queue_reap();
+                assert_int_equal(n, 1);
+                if (is_readable(o.completion_queue.fd))
+                        fail_msg("round %u: readable for nothing, for ever", round);
+        }
+        pthread_join(thread, NULL);
+        completion_queue_fini(&o.completion_queue);
+}
+
+enum { COMPLETION_QUEUE_PRODUCERS = 2, COMPLETION_QUEUE_NODES = 16, COMPLETION_QUEUE_LAPS = 1500 };
+
+static struct producer {
+        struct list_node nodes[COMPLETION_QUEUE_NODES];
+        _Atomic unsigned busy[COMPLETION_QUEUE_NODES]; /* with the completion queue or the loop */
+} producers[COMPLETION_QUEUE_PRODUCERS];
+
+static void *publish_for_ever(void *userdata)
+{
+        struct producer *me = userdata;
+
+        for (unsigned i = 0; i < COMPLETION_QUEUE_LAPS * COMPLETION_QUEUE_NODES; i++) {
+                struct list_node done = LIST_INIT(done);
+                unsigned k = i % COMPLETION_QUEUE_NODES;
+
+                while (atomic_load(&me->busy[k]))
+                        sched_yield();
+                atomic_store(&me->busy[k], 1);
+                list_append(&done, &me->nodes[k]);
+                completion_queue_publish(&o.completion_queue, &done);
+        }
+        return NULL;
+}
+
+/* Producers that stand still until their nodes come back, a loop that sleeps when the descriptor
+ * says so: one lost wake-up, and all stop for ever. */
+static void two_producers_and_a_loop_that_sleeps_never_stand_still(void **state)
+{
+        enum { ALL = COMPLETION_QUEUE_PRODUCERS * COMPLETION_QUEUE_LAPS * COMPLETION_QUEUE_NODES };
+        pthread_t threads[COMPLETION_QUEUE_PRODUCERS];
+        unsigned n = 0;
+
+        assert_int_equal(completion_queue_init(&o.completion_queue), 0);
+        for (unsigned i = 0; i < COMPLETION_QUEUE_PRODUCERS; i++) {
+                for (unsigned k = 0; k < COMPLETION_QUEUE_NODES; k++) {
+                        list_init(&producers[i].nodes[k]);
+                        atomic_store(&producers[i].busy[k], 0);
+                }
+                assert_int_equal(pthread_create(&threads[i], NULL, publish_for_ever, &producers[i]),
+                                 0);
+        }
+        while (n < ALL) {
+                struct pollfd fd = { .fd = o.completion_queue.fd, .events = POLLIN };
+
+                if (poll(&fd, 1, WAIT_MS) != 1)
+                        fail_msg("a lost wake-up: %u of %u came", n, (unsigned)ALL);
+                completion_queue_begin(&o.completion_queue);
+                for (unsigned round = 0; round < 3; round++) {
+                        struct list_node got = LIST_INIT(got);
+
+                        if (round < 2)
+                                completion_queue_take(&o.completion_queue, &got);
+                        else
+                                completion_queue_end(&o.completion_queue, &got);
+                        for (struct list_node *i; (i = list_pop(&got)); n++)
+                                for (unsigned k = 0; k < COMPLETION_QUEUE_PRODUCERS; k++)
+                                        if (i >= producers[k].nodes &&
+                                            i < producers[k].nodes + COMPLETION_QUEUE_NODES)
+                                                atomic_store(
+                                                        &producers[k].busy[i - producers[k].nodes],
+                                                        0);
+                }
+        }
+        for (unsigned i = 0; i < COMPLETION_QUEUE_PRODUCERS; i++)
+                pthread_join(threads[i], NULL);
+        completion_queue_fini(&o.completion_queue);
+}
+
+/* One write for all that comes until the loop has been there, and none while it is. */
+static void one_notification_covers_all(void **state)
+{
+        struct list_node nodes[4], done = LIST_INIT(done), got = LIST_INIT(got);
+        uint64_t count;
+
+        assert_int_equal(completion_queue_init(&o.completion_queue), 0);
+        completion_queue_publish(&o.completion_queue, &done);
+        assert_false(is_readable(o.completion_queue.fd));
+        for (unsigned i = 0; i < 4; i++) {
+                list_init(&nodes[i]);
+                list_append(&done, &nodes[i]);
+                completion_queue_publish(&o.completion_queue, &done);
+                assert_true(list_empty(&done));
+        }
+        assert_int_equal(read(o.completion_queue.fd, &count, sizeof(count)), sizeof(count));
+        assert_int_equal(count, 1);
+        count = 1;
+        assert_int_equal(write(o.completion_queue.fd, &count, sizeof(count)), sizeof(count));
+
+        completion_queue_begin(&o.completion_queue);
+        completion_queue_take(&o.completion_queue, &got);
+        for (unsigned i = 0; i < 4; i++)
+                assert_ptr_equal(list_pop(&got), &nodes[i]);
+        list_append(&done, &nodes[0]);
+        completion_queue_publish(&o.completion_queue, &done);
+        assert_false(is_readable(o.completion_queue.fd));
+        completion_queue_end(&o.completion_queue, &got);
+        assert_ptr_equal(list_pop(&got), &nodes[0]);
+
+        list_append(&done, &nodes[1]);
+        completion_queue_publish(&o.completion_queue, &done);
+        assert_true(is_readable(o.completion_queue.fd));
+        assert_int_equal(completion_queue_reap(), 1);
+        assert_false(is_readable(o.completion_queue.fd));
+        completion_queue_fini(&o.completion_queue);
+}
+
+int main(void)
+{
+        const struct CMUnitTest everywhere[] = {
+                IO_TEST(what_is_done_makes_the_descriptor_readable_until_it_is_reaped),
+                IO_TEST(no_wake_up_is_lost_and_none_is_left_over),
+        };
+        const struct CMUnitTest once[] = {
+                IO_TEST(a_notification_that_comes_late_is_taken_back),
+                IO_TEST(two_producers_and_a_loop_that_sleeps_never_stand_still),
+                IO_TEST(one_notification_covers_all),
+        };
+        int failed = run_everywhere(everywhere);
+
+        failed += run_once("the completion queue", once);
+        return failed > 0;
+}

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* io/: what runs before what, and how much at once: blocking calls, the depth, classes, puts and
+ * gets. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "io-fixture.h"
+
+struct call {
+        struct kio_request req;
+        pthread_t thread;
+        char name[16];
+        sigset_t blocked;
+};
+
+static int note_thread(struct kio_request *req)
+{
+        struct call *c = container_of(req, struct call, req);
+
+        c->thread = pthread_self();
+        pthread_getname_np(c->thread, c->name, sizeof(c->name));
+        pthread_sigmask(SIG_SETMASK, NULL, &c->blocked);
+        return -ENOTTY;
+}
+
+static void calls_run_one_by_one_on_a_thread_of_their_own(void **state)
+{
+        struct kio_params p = params_of(t.backend);
+        static struct call calls[4];
+
+        skip_unless_possible();
+        p.workers = 2;
+        start(&p);
+        for (unsigned i = 0; i < 4; i++) {
+                calls[i].req = (struct kio_request){ .op = KIO_CALL,
+                                                     .class = i % KIO_CLASS_END,
+                                                     .call = note_thread,
+                                                     .complete = count_complete };
+                kio_submit(t.io, &calls[i].req, i);
+        }
+        wait_completed(4);
+        for (unsigned i = 0; i < 4; i++) {
+                assert_int_equal(calls[i].req.result, -ENOTTY);
+                assert_true(calls[i].req.done_ns >= calls[i].req.submitted_ns);
+                assert_string_equal(calls[i].name, "kio-call-0");
+                assert_true(pthread_equal(calls[i].thread, calls[0].thread));
+                assert_false(pthread_equal(calls[i].thread, pthread_self()));
+                assert_true(sigismember(&calls[i].blocked, SIGTERM));
+                assert_true(sigismember(&calls[i].blocked, SIGCHLD));
+                assert_false(sigismember(&calls[i].blocked, SIGBUS));
+        }
+        assert_int_equal(stats().errors[KIO_CALL], 4);
+        assert_int_equal(stats().ops[KIO_CALL], 0);
+        assert_int_equal(stats().queued, 0);
+}
+
+/* Of the calls that wait, gets' go first, and each class in the order in which it came. */
+static void calls_go_in_the_order_of_their_classes(void **state)
+{
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request gate;
+        static struct call calls[9];
+        static const unsigned expected[] = { 6, 7, 8, 3, 4, 5, 0, 1, 2 };
+        unsigned turn_of_put = 0;
+
+        skip_unless_possible();
+        start(&p);
+        gate = gate_request();
+        kio_submit(t.io, &gate, 0);
+        wait_for_gate();
+        for (unsigned i = 0; i < 9; i++) {
+                calls[i].req = (struct kio_request){ .op = KIO_CALL,
+                                                     .class = KIO_CLASS_END - 1 - i / 3,
+                                                     .call = note_thread,
+                                                     .complete = count_complete };
+                kio_submit(t.io, &calls[i].req, 0);
+        }
+        assert_int_equal(stats().queued, 9);
+        sem_post(&gate_open);
+        wait_completed(10);
+        for (unsigned i = 1; i < 9; i++)
+                turn_of_put += calls[expected[i - 1]].req.done_ns > calls[expected[i]].req.done_ns;
+        /* The eighth turn is a put's where there is one; none is left by then. */
+        assert_int_equal(turn_of_put, 0);
+        assert_int_equal(stats().ops[KIO_CALL], 1);
+        assert_int_equal(stats().errors[KIO_CALL], 9);
+}
+
+static void what_holds_up_calls_holds_up_nothing_else(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request gate, call, req;
+
+        skip_unless_possible();
+        fd = make_file("data", 65536, 25);
+        start(&p);
+        gate = gate_request();
+        kio_submit(t.io, &gate, 0);
+        call = gate_request();
+        kio_submit(t.io, &call, 0);
+        wait_for_gate();
+        for (unsigned i = 0; i < 10; i++) {
+                req = transfer(KIO_READ, fd, t.pool, 65536, 0);
+                req.crc_bytes = 65536;
+                completed = 0;
+                kio_submit(t.io, &req, 0);
+                wait_completed(1);
+                assert_int_equal(req.result, 0);
+        }
+        /* A ring registers its memory itself. */
+        completed = 0;
+        assert_int_equal(register_piece(0), 0);
+        assert_int_equal(completed, 0);
+        assert_int_equal(kio_pending(t.io), 2);
+        sem_post(&gate_open);
+        sem_post(&gate_open);
+        wait_completed(2);
+}
+
+static void many_requests_stay_within_the_depth(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        enum { N = 600 };
+        struct kio_request *reqs = calloc(N, sizeof(*reqs));
+
+        assert_non_null(reqs);
+        if (t.skip)
+                free(reqs);
+        skip_unless_possible();
+        fd = make_file("data", POOL_PIECE, 8);
+        start_with_faults(2, 4);
+        for (unsigned i = 0; i < N; i++) {
+                reqs[i] = transfer(KIO_READ, fd, t.pool + i * 4096, 4096, (i % 512) * 4096);
+                reqs[i].crc_bytes = 4096;
+                reqs[i].class = i % KIO_CLASS_END;
+                kio_submit(t.io, &reqs[i], i);
+                if (i % 50 == 0)
+                        kio_flush(t.io);
+        }
+        wait_completed(N);
+        for (unsigned i = 0; i < N; i++) {
+                assert_int_equal(reqs[i].result, 0);
+                assert_int_equal(reqs[i].crc, reqs[i % 512].crc);
+                assert_int_equal(reqs[i].crc, kio_crc32c(t.pool + i * 4096, 4096));
+        }
+        assert_in_range(fault_most_in_flight(), 1, 5);
+        assert_int_equal(stats().ops[KIO_READ], N);
+        free(reqs);
+}
+
+/* How many operations of these classes are at the device together, if it answers none of them. */
+static void expect_in_flight(const unsigned submitted[static KIO_CLASS_END],
+                             const unsigned expected[static KIO_CLASS_END])
+{
+        static struct kio_request reqs[3 * 64], last;
+        struct fault_plan never = { .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER };
+        unsigned n = 0, most = 0;
+        int fd = make_file("data", 65536, 24);
+
+        start_with_faults(1, 16);
+        fault_set(&never);
+        fault_gate_close();
+        for (unsigned c = 0; c < KIO_CLASS_END; c++)
+                for (unsigned i = 0; i < submitted[c]; i++) {
+                        reqs[n] = transfer(KIO_READ, fd, t.pool + n * 4096, 4096, 0);
+                        reqs[n].class = c;
+                        kio_submit(t.io, &reqs[n++], 0);
+                }
+        last = transfer(KIO_COPY, -1, t.pool + POOL_PIECE, 4096, 0);
+        last.src = t.pool + 2 * POOL_PIECE;
+        kio_submit(t.io, &last, 0);
+        completed = 0;
+        fault_gate_open();
+        wait_completed(1); /* the copy: by then the worker has pushed what it may */
+        for (unsigned c = 0; c < KIO_CLASS_END; c++) {
+                assert_int_equal(fault_most_in_flight_of(c), expected[c]);
+                most += expected[c];
+        }
+        assert_int_equal(fault_most_in_flight(), most);
+        assert_int_equal(stats().inflight, most);
+        assert_int_equal(stats().queued, n - most);
+        fault_set(NULL);
+        fault_release();
+        wait_completed(n + 1);
+        for (unsigned i = 0; i < n; i++)
+                assert_int_equal(reqs[i].result, 0);
+        t.io = kio_stop(t.io);
+        close(fd);
+}
+
+static void either_kind_gets_its_depth_and_the_other_a_place(void **state)
+{
+        skip_unless_possible();
+        expect_in_flight((unsigned[]){ 64, 0, 0 }, (unsigned[]){ 16, 0, 0 });
+        expect_in_flight((unsigned[]){ 0, 64, 0 }, (unsigned[]){ 0, 16, 0 });
+        expect_in_flight((unsigned[]){ 0, 0, 64 }, (unsigned[]){ 0, 0, 2 });
+        /* Two more places than the depth: neither kind can take all. */
+        expect_in_flight((unsigned[]){ 64, 64, 64 }, (unsigned[]){ 16, 2, 0 });
+        expect_in_flight((unsigned[]){ 2, 64, 64 }, (unsigned[]){ 2, 16, 0 });
+        expect_in_flight((unsigned[]){ 0, 15, 64 }, (unsigned[]){ 0, 15, 1 });
+}
+
+/* Gets that come late find a place, though all that came before fill the device. */
+static void gets_find_a_place_when_puts_fill_the_device(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        static struct kio_request puts[64], get;
+        struct fault_plan never = {
+                .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER
+        };
+
+        skip_unless_possible();
+        fd = make_file("data", 65536, 26);
+        start_with_faults(1, 8);
+        fault_set(&never);
+        for (unsigned i = 0; i < 64; i++) {
+                puts[i] = transfer(KIO_WRITE, fd, t.pool, 4096, 0);
+                puts[i].class = i % 2 ? KIO_CLASS_PUT : KIO_CLASS_BACKGROUND;
+                kio_submit(t.io, &puts[i], 0);
+        }
+        kio_flush(t.io);
+        for (unsigned i = 0; i < 10; i++) {
+                get = transfer(KIO_READ, fd, t.pool + 4096, 4096, 0);
+                completed = 0;
+                kio_submit(t.io, &get, 0);
+                wait_completed(1);
+                assert_int_equal(get.result, 0);
+        }
+        assert_int_equal(stats().inflight, 8);
+        completed = 0;
+        fault_set(NULL);
+        fault_release();
+        wait_completed(64);
+}
+
+static enum kio_class order[256];
+
+static unsigned n_order;
+
+static void note_order(struct kio_request *req)
+{
+        order[n_order++] = req->class;
+        completed++;
+}
+
+/* One operation in flight at a time shows the order in which they went. */
+static void gets_overtake_puts_but_do_not_starve_them(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        static struct kio_request reqs[3 * 30];
+        unsigned n = 0, puts = 0;
+
+        skip_unless_possible();
+        fd = make_file("data", 65536, 9);
+        start_with_faults(1, 1);
+        fault_gate_close();
+        for (unsigned i = 0; i < 90; i++) {
+                reqs[i] = transfer(KIO_READ, fd, t.pool, 4096, 0);
+                reqs[i].class = i < 30   ? KIO_CLASS_BACKGROUND
+                                : i < 60 ? KIO_CLASS_PUT
+                                         : KIO_CLASS_GET;
+                reqs[i].complete = note_order;
+                kio_submit(t.io, &reqs[i], 0);
+        }
+        n_order = 0;
+        fault_gate_open();
+        wait_completed(90);
+        assert_int_equal(n_order, 90);
+        /* Of the first eight one is a put, though all puts came before all gets. */
+        for (n = 0; n < 8; n++)
+                puts += order[n] == KIO_CLASS_PUT;
+        assert_int_equal(order[0], KIO_CLASS_GET);
+        assert_int_equal(puts, 1);
+        /* All gets are through by the time 30 of them and their share of others went. */
+        for (n = 0; n < 36; n++)
+                puts += order[n] == KIO_CLASS_BACKGROUND;
+        assert_int_equal(puts, 2); /* one put counted above, one background in 64 */
+        for (n = 36; n < 90; n++)
+                assert_int_not_equal(order[n], KIO_CLASS_GET);
+        for (n = 62; n < 90; n++)
+                assert_int_equal(order[n], KIO_CLASS_BACKGROUND);
+}
+
+/* The put's one turn in eight is a slice, not the whole copy. */
+static void gets_do_not_wait_for_a_long_copy(void **state)
+{
+        static struct kio_request copy, gets[20];
+
+        skip_unless_possible();
+        start_with_faults(1, 8);
+        fill(t.pool, POOL_PIECE, 23);
+        fault_gate_close();
+        copy = transfer(KIO_COPY, -1, t.pool + 2 * POOL_PIECE, 2 * POOL_PIECE, 0);
+        copy.src = t.pool;
+        copy.class = KIO_CLASS_PUT;
+        copy.complete = note_order;
+        kio_submit(t.io, &copy, 0);
+        for (unsigned i = 0; i < 20; i++) {
+                gets[i] = transfer(KIO_COPY, -1, t.pool + POOL_PIECE + i * 4096, 4096, 0);
+                gets[i].src = t.pool;
+                gets[i].complete = note_order;
+                kio_submit(t.io, &gets[i], 0);
+        }
+        n_order = 0;
+        fault_gate_open();
+        wait_completed(21);
+        assert_int_equal(n_order, 21);
+        assert_int_equal(order[20], KIO_CLASS_PUT);
+        assert_memory_equal(t.pool, t.pool + 2 * POOL_PIECE, POOL_PIECE);
+        assert_int_equal(gets[19].crc, kio_crc32c(t.pool, 4096));
+}
+
+static void stop_waits_for_what_was_submitted(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request reqs[100], calls[2];
+
+        skip_unless_possible();
+        fd = open_file("data", O_RDWR | O_TRUNC);
+        p.depth = 4;
+        p.workers = 2;
+        start(&p);
+        fill(t.pool, POOL_PIECE, 10);
+        for (unsigned i = 0; i < 100; i++) {
+                reqs[i] = transfer(i % 5 == 4 ? KIO_COPY : KIO_WRITE, fd, t.pool + (i % 100) * 4096,
+                                   4096, i * 4096);
+                reqs[i].src = t.pool + (i % 100) * 4096;
+                if (reqs[i].op == KIO_COPY)
+                        reqs[i].buf = t.pool + POOL_PIECE + i * 4096;
+                kio_submit(t.io, &reqs[i], i);
+        }
+        for (unsigned i = 0; i < 2; i++) {
+                calls[i] = gate_request();
+                kio_submit(t.io, &calls[i], 0);
+        }
+        sem_post(&gate_open);
+        sem_post(&gate_open);
+        /* Not even flushed. */
+        t.io = kio_stop(t.io);
+        assert_int_equal(completed, 0);
+        assert_int_equal(calls[0].state, KIO_DONE);
+        assert_int_equal(calls[1].state, KIO_DONE);
+        for (unsigned i = 0; i < 100; i++) {
+                assert_int_equal(reqs[i].state, KIO_DONE);
+                assert_int_equal(reqs[i].result, 0);
+        }
+        assert_int_equal(kio_crc32c(t.pool + POOL_PIECE + 4 * 4096, 4096),
+                         kio_crc32c(t.pool + 4 * 4096, 4096));
+}
+
+/* complete() may use the request again. */
+static unsigned hops;
+
+static void hop(struct kio_request *req)
+{
+        assert_int_equal(req->result, 0);
+        if (++hops < 50) {
+                kio_submit(t.io, req, hops);
+                kio_flush(t.io);
+        } else
+                completed++;
+}
+
+static void a_request_can_be_submitted_again_from_complete(void **state)
+{
+        _cleanup_(closep) int fd = -1;
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request req;
+
+        skip_unless_possible();
+        fd = make_file("data", 4096, 11);
+        p.workers = 3;
+        start(&p);
+        hops = 0;
+        req = transfer(KIO_READ, fd, t.pool, 4096, 0);
+        req.complete = hop;
+        kio_submit(t.io, &req, 0);
+        wait_completed(1);
+        assert_int_equal(hops, 50);
+        assert_int_equal(stats().ops[KIO_READ], 50);
+}
+
+static void idle_workers_cost_nothing(void **state)
+{
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request req;
+        struct pollfd fd;
+        uint64_t before;
+
+        skip_unless_possible();
+        p.workers = 4;
+        start(&p);
+        for (unsigned i = 0; i < 4; i++) {
+                req = transfer(KIO_COPY, -1, t.pool, 4096, 0);
+                req.src = t.pool + 4096;
+                assert_int_equal(run(&req), 0);
+        }
+        assert_true(kio_is_alive(t.io));
+        before = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+        fd = (struct pollfd){ .fd = kio_fd(t.io), .events = POLLIN };
+        assert_int_equal(poll(&fd, 1, 200), 0);
+        assert_true(clock_ns(CLOCK_PROCESS_CPUTIME_ID) - before < 50 * 1000000u);
+        assert_true(kio_is_alive(t.io));
+        assert_true(kio_is_alive(t.io));
+        assert_int_equal(kio_oldest_ns(t.io), 0);
+}
+
+int main(void)
+{
+        const struct CMUnitTest everywhere[] = {
+                IO_TEST(calls_run_one_by_one_on_a_thread_of_their_own),
+                IO_TEST(calls_go_in_the_order_of_their_classes),
+                IO_TEST(what_holds_up_calls_holds_up_nothing_else),
+                IO_TEST(many_requests_stay_within_the_depth),
+                IO_TEST(either_kind_gets_its_depth_and_the_other_a_place),
+                IO_TEST(gets_find_a_place_when_puts_fill_the_device),
+                IO_TEST(gets_overtake_puts_but_do_not_starve_them),
+                IO_TEST(gets_do_not_wait_for_a_long_copy),
+                IO_TEST(stop_waits_for_what_was_submitted),
+                IO_TEST(a_request_can_be_submitted_again_from_complete),
+                IO_TEST(idle_workers_cost_nothing),
+        };
+        int failed = run_everywhere(everywhere);
+
+        return failed > 0;
+}
