@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cache over a real store and a real pool. Each test holds the requests in the state it is
+ * about: a copy is not reaped, a device's operation is held by the fault backend. After each,
+ * nothing is pinned, unwritten or pending. */
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "cache/internal.h"
+#include "tiers.h"
+
+enum { KIB = 1024, MIB = 1024 * KIB, LENGTH = 20000, SMALL = 64 * KIB, SLABS = 8 };
+
+extern struct tiers t;
+/* Of all requests that name no other owner. */
+extern struct list_node waits;
+/* Lookups of the store: each try of a put makes one. The linker has the cache come here. */
+extern uint64_t looks;
+
+struct req {
+        struct cache_request req;
+        bool done;
+        uint64_t nth;    /* to be done, of all */
+        uint32_t length; /* of what a get got */
+        uint8_t version; /* whose bytes they are */
+        char *src;
+};
+
+extern uint64_t completions;
+struct key key_of(uint32_t n);
+/* Says of which key and version it is, in each byte: a mixture of two is found out. */
+void fill(char *buf, uint32_t n, uint8_t version, uint32_t length);
+uint8_t version_of(const char *buf, uint32_t n, uint32_t length);
+void start(struct req *r, uint32_t n);
+void put_bytes(struct req *r, uint32_t n, enum cache_ack ack, uint8_t version, uint32_t length);
+void put(struct req *r, uint32_t n, enum cache_ack ack);
+void get(struct req *r, uint32_t n);
+void expect(struct req *r, enum cache_status status);
+void expect_put(uint32_t n, enum cache_ack ack, enum cache_status status);
+void expect_get(uint32_t n, enum cache_status status, uint8_t version);
+unsigned tiers_of(uint32_t n);
+enum cache_status evict(uint32_t n, bool memory_only);
+enum cache_status prefetch_as(uint32_t user, uint32_t n);
+enum cache_status prefetch(uint32_t n);
+
+struct purge {
+        struct cache_purge req;
+        bool done;
+};
+
+void purge(struct purge *p);
+struct cache_stats stats(void);
+void hold(unsigned op, uint64_t first);
+void refuse(unsigned op, uint64_t first, uint64_t count);
+void release(void);
+/* Until its bytes are in the pool. The turn does not end. */
+void reap_copies(uint64_t puts);
+/* Its bytes are in the pool; its write is with the device, which holds it. */
+void put_writing(struct req *r, uint32_t n, enum cache_ack ack);
+/* On disk only. */
+void put_cold(uint32_t n);
+void get_reading(struct req *r, uint32_t n);
+/* Until the request is answered, with a check for hung devices now and then. */
+void expect_ticking(struct req *r, enum cache_status status);
+/* A chunk in each slab is pinned: there is room for what is as small as these, none for what needs
+ * a slab of its own. */
+void pin_every_slab(uint32_t *pinned, unsigned n);
+void unpin_all(const uint32_t *pinned, unsigned n);
+/* As put_bytes(), by this user. */
+void put_as(uint32_t user, struct req *r, uint32_t n, enum cache_ack ack, uint32_t length,
+            bool nowait);
+void get_as(uint32_t user, struct req *r, uint32_t n);
+
+enum { WINDOW = 1024, READS = WINDOW + 200 }; /* reads that a device is asked for at once */
+
+extern struct req reads[READS];
+void put_cold_of_one_page(uint32_t n);
+void expect_reads(unsigned from, enum cache_status status);
+/* The first turn in which the device has room for more has ended. */
+void wait_for_more_reads(void);
+
+int setup(void **state);
+int teardown(void **state);
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cache: evictions and purges, in every state that a chunk can be in. */
+#include <stdlib.h>
+
+#include "cache-fixture.h"
+#include "checked.h"
+
+struct settle {
+        struct cache_settle req;
+        bool done;
+};
+
+static void settled(struct cache_settle *req)
+{
+        container_of(req, struct settle, req)->done = true;
+}
+
+/* Until no kill can bring back what was evicted. */
+static void settle(struct settle *s)
+{
+        *s = (struct settle){ .req = { .complete = settled } };
+        cache_settle_evictions(t.cache, &s->req);
+}
+
+/* The write is held, and goes on with fault_release(). */
+static void evict_and_purge_under_a_write(struct req *a, struct settle *s, struct purge *p)
+{
+        hold(KIO_WRITE, 1);
+        put(a, 1, CACHE_ACCEPTED);
+        expect(a, CACHE_OK);
+        tiers_wait_hits(&t, 1);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        settle(s);
+        purge(p);
+}
+
+/* The purge takes the put out of the index, but what the put has written of itself stays on disk,
+ * and a kill would find it there, until the purge is written. */
+static void an_evict_is_settled_after_a_purge_that_overtook_it(void **state)
+{
+        struct req a;
+        struct settle s;
+        struct purge p;
+
+        evict_and_purge_under_a_write(&a, &s, &p);
+        hold(KIO_SYNC, 1);
+        fault_release();
+        tiers_wait_hits(&t, 1);
+        while (stats().unwritten_chunks > 0) {
+                tiers_wait_io(&t);
+                kio_reap(t.io);
+                tiers_iterate(&t);
+        }
+        tiers_iterate(&t);
+        assert_false(s.done);
+        assert_false(p.done);
+        release();
+        tiers_wait(&t, &s.done);
+        assert_int_equal(s.req.result, 0);
+        tiers_settle(&t);
+        assert_true(p.done);
+}
+
+static void an_evict_fails_with_the_purge_that_overtook_it(void **state)
+{
+        struct req a;
+        struct settle s;
+        struct purge p;
+
+        evict_and_purge_under_a_write(&a, &s, &p);
+        refuse(KIO_SYNC, 1, FAULT_FOR_EVER);
+        fault_release();
+        tiers_settle(&t);
+        assert_true(p.done);
+        assert_true(p.req.store.result < 0);
+        assert_true(s.done);
+        assert_int_equal(s.req.result, STORE_BYPASSED);
+}
+
+static void evict_takes_a_key_out_in_every_state(void **state)
+{
+        struct req r;
+
+        assert_int_equal(evict(1, false), CACHE_MISS);
+        assert_int_equal(evict(1, true), CACHE_MISS);
+
+        /* being copied */
+        put(&r, 1, CACHE_WRITTEN);
+        assert_int_equal(evict(1, true), CACHE_BUSY);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        assert_int_equal(evict(1, false), CACHE_MISS);
+        expect(&r, CACHE_OK);
+        assert_int_equal(tiers_of(1), 0);
+
+        /* being written */
+        put_writing(&r, 2, CACHE_WRITTEN);
+        assert_int_equal(evict(2, true), CACHE_BUSY);
+        assert_int_equal(evict(2, false), CACHE_OK);
+        assert_int_equal(tiers_of(2), 0);
+        release();
+        expect(&r, CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(tiers_of(2), 0);
+        expect_get(2, CACHE_MISS, 0);
+
+        /* being read */
+        put_cold(3);
+        get_reading(&r, 3);
+        assert_int_equal(evict(3, true), CACHE_BUSY);
+        assert_int_equal(evict(3, false), CACHE_OK);
+        assert_int_equal(tiers_of(3), 0);
+        release();
+        expect(&r, CACHE_MISS);
+
+        /* in both, on disk only */
+        expect_put(4, CACHE_WRITTEN, CACHE_OK);
+        assert_int_equal(evict(4, true), CACHE_OK);
+        assert_int_equal(evict(4, true), CACHE_OK);
+        assert_int_equal(tiers_of(4), CACHE_DISK);
+        assert_int_equal(evict(4, false), CACHE_OK);
+        assert_int_equal(tiers_of(4), 0);
+
+        tiers_close(&t);
+        tiers_open(&t);
+        for (uint32_t n = 1; n <= 4; n++)
+                assert_int_equal(tiers_of(n), 0);
+}
+
+static void what_was_evicted_while_written_can_be_put_again_at_once(void **state)
+{
+        struct req first, second;
+
+        put_writing(&first, 1, CACHE_WRITTEN);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        put_bytes(&second, 1, CACHE_WRITTEN, 2, LENGTH);
+        reap_copies(2);
+        tiers_iterate(&t);
+        assert_false(second.done);
+        release();
+        expect(&first, CACHE_OK);
+        expect(&second, CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+        tiers_close(&t);
+        tiers_open(&t);
+        expect_get(1, CACHE_OK, 2);
+}
+
+/* The first put's entry is in the table, the store has not said so yet: its bytes can be found, and
+ * are about to be dropped. */
+static void a_put_is_not_taken_for_written_because_an_evicted_one_was(void **state)
+{
+        struct req first, second;
+
+        hold(KIO_WRITE, 2); /* the table's */
+        put(&first, 1, CACHE_WRITTEN);
+        tiers_wait_hits(&t, 1);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        release();
+        tiers_wait_io(&t);
+        put_bytes(&second, 1, CACHE_WRITTEN, 2, LENGTH);
+        reap_copies(2);
+        expect(&second, CACHE_OK);
+        expect(&first, CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(tiers_of(1), CACHE_MEMORY | CACHE_DISK);
+        tiers_close(&t);
+        tiers_open(&t);
+        expect_get(1, CACHE_OK, 2);
+}
+
+static void a_purge_takes_out_every_state_and_nothing_comes_back(void **state)
+{
+        struct req copying, joined, writing, reading, g;
+        uint32_t other = tiers_namespace(&t, "b");
+        struct purge p;
+
+        put_cold(3);
+        expect_put(4, CACHE_WRITTEN, CACHE_OK);
+        start(&g, 4);
+        g.req.namespace_id = other;
+        g.req.hash = cache_hash(t.cache, other, &g.req.key);
+        g.src = malloc(LENGTH);
+        fill(g.src, 4, 7, LENGTH);
+        g.req.memory = g.src;
+        g.req.length = LENGTH;
+        g.req.ack = CACHE_WRITTEN;
+        cache_put(t.cache, &g.req);
+        expect(&g, CACHE_OK);
+
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE | 1u << KIO_READ,
+                                        .kind = FAULT_NEVER,
+                                        .first = 1,
+                                        .count = FAULT_FOR_EVER });
+        put(&writing, 2, CACHE_WRITTEN);
+        get(&reading, 3);
+        tiers_wait_hits(&t, 2);
+        put(&copying, 1, CACHE_WRITTEN);
+        put(&joined, 1, CACHE_WRITTEN);
+        purge(&p);
+        for (uint32_t n = 1; n <= 4; n++)
+                assert_int_equal(tiers_of(n), 0);
+        release();
+        tiers_wait(&t, &p.done);
+        assert_int_equal(p.req.store.result, 0);
+        expect(&copying, CACHE_OK);
+        expect(&joined, CACHE_EXISTS);
+        expect(&writing, CACHE_OK);
+        expect(&reading, CACHE_MISS);
+        tiers_settle(&t);
+        for (uint32_t n = 1; n <= 4; n++)
+                expect_get(n, CACHE_MISS, 0);
+        expect_put(2, CACHE_WRITTEN, CACHE_OK);
+        tiers_close(&t);
+        tiers_open(&t);
+        assert_int_equal(tiers_of(1) | tiers_of(3) | tiers_of(4), 0);
+        expect_get(2, CACHE_OK, 1);
+        start(&g, 4);
+        g.req.namespace_id = other;
+        g.req.hash = cache_hash(t.cache, other, &g.req.key);
+        cache_get(t.cache, &g.req);
+        expect(&g, CACHE_OK);
+        assert_int_equal(g.version, 7);
+}
+
+int main(int argc, char **argv)
+{
+        const struct CMUnitTest tests[] = {
+                TEST(an_evict_is_settled_after_a_purge_that_overtook_it),
+                TEST(an_evict_fails_with_the_purge_that_overtook_it),
+                TEST(evict_takes_a_key_out_in_every_state),
+                TEST(what_was_evicted_while_written_can_be_put_again_at_once),
+                TEST(a_put_is_not_taken_for_written_because_an_evicted_one_was),
+                TEST(a_purge_takes_out_every_state_and_nothing_comes_back),
+        };
+
+        if (argc > 1)
+                cmocka_set_test_filter(argv[1]);
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

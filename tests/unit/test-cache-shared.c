@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cache: puts from and gets into the memory of clients, which may be cut while I/O runs. */
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cache-fixture.h"
+#include "checked.h"
+
+enum { SHARED_BYTES = 8 * MIB };
+
+static struct shared {
+        int fd;
+        char *at;
+        struct kio_region region;
+        bool over;
+} good, cut_off;
+
+static void region_is_over(struct kio_region *region)
+{
+        container_of(region, struct shared, region)->over = true;
+}
+
+static void share(struct shared *m)
+{
+        *m = (struct shared){ .fd = memfd_create("registered", MFD_CLOEXEC) };
+        assert_true(m->fd >= 0);
+        assert_int_equal(ftruncate(m->fd, SHARED_BYTES), 0);
+        m->at = mmap(NULL, SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+        assert_ptr_not_equal(m->at, MAP_FAILED);
+        m->region = (struct kio_region){ .base = m->at,
+                                         .bytes = SHARED_BYTES,
+                                         .complete = region_is_over };
+        kio_region_register(t.io, &m->region);
+        tiers_wait(&t, &m->over);
+}
+
+static void share_both(uint64_t hang_ms)
+{
+        /* Opened anew, since cmocka takes SIGBUS for itself before each test. */
+        tiers_close(&t);
+        t.hang_ms = hang_ms;
+        tiers_open(&t);
+        share(&good);
+        share(&cut_off);
+        fill(good.at, 1, 1, LENGTH);
+        assert_int_equal(ftruncate(cut_off.fd, 0), 0);
+}
+
+/* Under key 1. */
+static void put_shared(struct req *r, const struct shared *m, enum cache_ack ack, bool direct)
+{
+        start(r, 1);
+        r->req.memory = m->at;
+        r->req.region = (struct kio_region *)&m->region;
+        r->req.may_be_direct = direct;
+        r->req.length = LENGTH;
+        r->req.ack = ack;
+        cache_put(t.cache, &r->req);
+        kio_flush(t.io);
+}
+
+enum { MANY = 600 };
+
+static struct req many[MANY];
+
+static enum cache_ack all_written(unsigned i)
+{
+        return CACHE_WRITTEN;
+}
+
+/* An accepted put goes by way of the pool, others do not. */
+static enum cache_ack in_turns(unsigned i)
+{
+        return i % 2 == 0 ? CACHE_ACCEPTED : CACHE_WRITTEN;
+}
+
+/* Puts of one key at once, all from memory that was cut off, but for number `right` of them. */
+static void put_many(unsigned right, enum cache_ack (*ack)(unsigned i), bool direct)
+{
+        looks = 0;
+        for (unsigned i = 0; i < MANY; i++)
+                put_shared(&many[i], i == right ? &good : &cut_off, ack(i), direct);
+        for (unsigned i = 0; i < MANY; i++)
+                expect(&many[i], i < right ? CACHE_FAULT : i == right ? CACHE_OK : CACHE_EXISTS);
+        /* Each comes, and looks for itself once, or finds that another has it in hand. */
+        assert_true(looks < UINT64_C(4) * MANY);
+        assert_int_equal(tiers_of(1) & CACHE_DISK, right < MANY ? CACHE_DISK : 0);
+        expect_get(1, right < MANY ? CACHE_OK : CACHE_MISS, 1);
+}
+
+static void many_puts_from_memory_that_is_gone_cost_one_try_each(void **state)
+{
+        share_both(0);
+        put_many(MANY, all_written, true);
+        assert_int_equal(stats().puts, 0);
+        put_many(MANY, all_written, false);
+        put_many(MANY, in_turns, true);
+        assert_int_equal(stats().puts, 0);
+        assert_int_equal(stats().waited, 0);
+}
+
+static void test_R16_puts_from_shared_memory_are_in_the_same_budget(void **state)
+{
+        enum { LONG = 100 };
+        struct req direct[LONG], pooled;
+        unsigned under_way = 0;
+
+        share_both(0);
+        hold(KIO_WRITE, 1);
+        for (unsigned i = 0; i < LONG; i++) {
+                struct req *r = &direct[i];
+
+                start(r, 1000 + i);
+                r->req.memory = good.at;
+                r->req.region = (struct kio_region *)&good.region;
+                r->req.may_be_direct = true;
+                r->req.length = SMALL;
+                r->req.ack = CACHE_WRITTEN;
+                cache_put(t.cache, &r->req);
+                under_way += stats().direct_bytes == (i + 1ull) * SMALL;
+        }
+        assert_int_equal(under_way, pool_bytes(t.pool) / 4 / SMALL);
+        assert_int_equal(stats().waited, LONG - under_way);
+        put_as(2, &pooled, 1, CACHE_ACCEPTED, LENGTH, true);
+        expect(&pooled, CACHE_OK);
+        release();
+        for (unsigned i = 0; i < LONG; i++)
+                expect(&direct[i], CACHE_OK);
+        assert_int_equal(stats().direct_bytes, 0);
+}
+
+/* Under key 1, into memory, by way of the pool. */
+static void copy_to(struct req *r, char *to, uint32_t room, uint32_t offset, uint32_t length)
+{
+        start(r, 1);
+        r->req.memory = to;
+        r->req.room = room;
+        r->req.range_offset = offset;
+        r->req.range_length = length;
+        cache_get(t.cache, &r->req);
+        kio_flush(t.io);
+}
+
+/* Of a chunk in the pool: a worker copies them before the get completes, and no pin is left. */
+static void a_get_into_memory_completes_when_the_bytes_are_there(void **state)
+{
+        struct pool_stats pool;
+        bool unwanted = true;
+        struct req r;
+
+        share_both(0);
+        expect_put(1, CACHE_WRITTEN, CACHE_OK);
+        for (unsigned cold = 0; cold < 2; cold++) {
+                if (cold)
+                        assert_int_equal(evict(1, true), CACHE_OK);
+                memset(good.at, 0, LENGTH);
+                copy_to(&r, good.at, LENGTH, 0, 0);
+                expect(&r, CACHE_OK);
+                assert_int_equal(r.req.chunk, POOL_NONE);
+                assert_int_equal(r.req.tier, cold ? CACHE_DISK : CACHE_MEMORY);
+                assert_int_equal(r.req.chunk_length, LENGTH);
+                assert_int_equal(r.req.copied, LENGTH);
+                assert_int_equal(version_of(good.at, 1, LENGTH), 1);
+        }
+        good.at[7] = 'x';
+        copy_to(&r, good.at, 7, 100, 7);
+        expect(&r, CACHE_OK);
+        assert_int_equal(r.req.copied, 7);
+        assert_int_equal(good.at[7], 'x'); /* nothing beyond them is written */
+        copy_to(&r, good.at, 6, LENGTH - 7, 0);
+        expect(&r, CACHE_TOO_LARGE);
+        assert_int_equal(r.req.copied, 7);
+        copy_to(&r, good.at, LENGTH, LENGTH, 0);
+        expect(&r, CACHE_NO_RANGE);
+        assert_int_equal(r.req.chunk_length, LENGTH);
+        copy_to(&r, good.at, LENGTH, 1, LENGTH);
+        expect(&r, CACHE_NO_RANGE);
+        copy_to(&r, cut_off.at, LENGTH, 0, 0);
+        expect(&r, CACHE_FAULT);
+        start(&r, 1);
+        r.req.memory = good.at;
+        r.req.room = LENGTH;
+        r.req.unwanted = &unwanted;
+        cache_get(t.cache, &r.req);
+        assert_true(r.done); /* no copy is begun */
+        assert_int_equal(r.req.status, CACHE_CANCELLED);
+        assert_int_equal(stats().hits_disk, 1);
+        pool_get_stats(t.pool, &pool);
+        assert_int_equal(pool.pinned_bytes, 0);
+}
+
+/* To a place of its own in the shared memory. */
+static void get_into(uint32_t user, struct req *r, uint32_t n, struct list_node *owner)
+{
+        start(r, n);
+        r->req.user = user;
+        r->req.owner = owner;
+        r->req.memory = good.at + n * 4096;
+        r->req.room = 4096;
+        r->req.region = &good.region;
+        r->req.may_be_direct = true;
+        cache_get(t.cache, &r->req);
+        kio_flush(t.io);
+}
+
+static void get_all_into(struct list_node *owner)
+{
+        hold(KIO_READ, 1);
+        for (unsigned i = 0; i < READS; i++)
+                get_into(1, &reads[i], i, owner);
+        assert_int_equal(stats().queued_reads, READS - WINDOW);
+}
+
+static void put_reads_shared(uint64_t hang_ms)
+{
+        t.pool_bytes = 32 * MIB;
+        share_both(hang_ms);
+        for (uint32_t n = 0; n < READS + 2; n++)
+                put_cold_of_one_page(n);
+}
+
+static void test_R16_another_users_read_to_its_memory_stands_behind_a_window_at_most(void **state)
+{
+        struct req other, pooled;
+
+        put_reads_shared(0);
+        get_all_into(&waits);
+        get_into(2, &other, READS, &waits);
+        get_as(3, &pooled, READS + 1);
+        assert_int_equal(stats().queued_reads, READS - WINDOW + 2);
+        release();
+        wait_for_more_reads();
+        assert_true(other.req.read.in_store);
+        expect(&other, CACHE_OK);
+        expect(&pooled, CACHE_OK);
+        assert_true(other.req.direct);
+        assert_int_equal(version_of(good.at + READS * 4096, READS, 4096), 1);
+        expect_reads(0, CACHE_OK);
+        assert_int_equal(stats().get_bytes_direct, (READS + 1) * UINT64_C(4096));
+        assert_int_equal(stats().queued_reads, 0);
+}
+
+/* Those of an owner that is no more end at once, but for what the device has the memory of. */
+static void reads_that_wait_for_their_turn_are_cancelled(void **state)
+{
+        struct list_node owner = LIST_INIT(owner);
+        uint32_t most = UINT32_MAX;
+
+        put_reads_shared(0);
+        get_all_into(&owner);
+        assert_false(cache_cancel(t.cache, &owner, &most));
+        assert_true(list_empty(&owner));
+        expect_reads(WINDOW, CACHE_CANCELLED);
+        assert_int_equal(stats().queued_reads, 0);
+        for (unsigned i = 0; i < WINDOW; i++)
+                assert_false(reads[i].done);
+        release();
+        for (unsigned i = 0; i < WINDOW; i++)
+                expect(&reads[i], CACHE_OK);
+}
+
+static void test_R15_reads_that_wait_for_a_device_that_hangs_are_misses(void **state)
+{
+        struct req pooled, ahead;
+
+        put_reads_shared(200);
+        get_all_into(&waits);
+        get_as(2, &pooled, READS);
+        assert_int_equal(prefetch_as(2, READS + 1), CACHE_OK);
+        expect_ticking(&reads[READS - 1], CACHE_MISS);
+        expect_reads(WINDOW, CACHE_MISS);
+        expect(&pooled, CACHE_MISS);
+        assert_int_equal(stats().queued_reads, 0);
+        assert_int_equal(stats().prefetch_inflight_bytes, 0);
+        get_as(2, &ahead, READS + 1);
+        assert_true(ahead.done);
+        /* The device has their memory. */
+        for (unsigned i = 0; i < WINDOW; i++)
+                assert_false(reads[i].done);
+        release();
+        for (unsigned i = 0; i < WINDOW; i++)
+                tiers_wait(&t, &reads[i].done);
+}
+
+/* Many gets of one key, which wait, cost one read to memory and one to the pool. */
+static void gets_of_one_key_that_wait_share_a_read(void **state)
+{
+        enum { SAME = 50 };
+        struct req same[SAME];
+
+        put_reads_shared(0);
+        get_all_into(&waits);
+        for (unsigned i = 0; i < SAME; i++) {
+                start(&same[i], READS);
+                same[i].req.user = 2;
+                same[i].req.memory = good.at + (READS + i) * UINT64_C(4096);
+                same[i].req.room = 4096;
+                same[i].req.region = &good.region;
+                same[i].req.may_be_direct = true;
+                cache_get(t.cache, &same[i].req);
+        }
+        release();
+        for (unsigned i = 0; i < SAME; i++)
+                expect(&same[i], CACHE_OK);
+        expect_reads(0, CACHE_OK);
+        assert_in_range(stats().get_bytes_direct, READS * UINT64_C(4096),
+                        (READS + 10) * UINT64_C(4096));
+}
+
+static void of_many_puts_the_first_that_can_succeeds(void **state)
+{
+        static const unsigned right[] = { 0, 1, MANY / 2, MANY - 1 };
+
+        share_both(0);
+        for (unsigned i = 0; i < ARRAY_SIZE(right); i++) {
+                put_many(right[i], all_written, true);
+                assert_int_equal(evict(1, false), CACHE_OK);
+                tiers_settle(&t);
+                put_many(right[i], all_written, false);
+                assert_int_equal(evict(1, false), CACHE_OK);
+                tiers_settle(&t);
+        }
+        assert_int_equal(stats().puts, 2 * ARRAY_SIZE(right));
+        assert_int_equal(stats().put_bytes_direct, LENGTH * ARRAY_SIZE(right));
+        /* By way of the pool, after one that was not, and the other way about. */
+        put_many(MANY / 2, in_turns, true);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        tiers_settle(&t);
+        put_many(MANY / 2 + 1, in_turns, true);
+}
+
+static void gets_among_many_puts_are_answered_with_the_put_they_met(void **state)
+{
+        static struct req gets[MANY];
+
+        share_both(0);
+        for (unsigned i = 0; i < MANY; i++) {
+                put_shared(&many[i], i == MANY - 1 ? &good : &cut_off, CACHE_ACCEPTED, false);
+                get(&gets[i], 1);
+        }
+        expect(&many[0], CACHE_FAULT);
+        /* All of them met the first: none waits for the others. */
+        for (unsigned i = 0; i < MANY; i++) {
+                assert_true(gets[i].done);
+                assert_int_equal(gets[i].req.status, CACHE_MISS);
+        }
+        assert_false(many[MANY - 1].done);
+        for (unsigned i = 1; i < MANY; i++)
+                expect(&many[i], i < MANY - 1 ? CACHE_FAULT : CACHE_OK);
+        expect_get(1, CACHE_OK, 1);
+}
+
+static void unshare_it(struct shared *m)
+{
+        m->over = false;
+        kio_region_unregister(t.io, &m->region);
+        tiers_wait(&t, &m->over);
+        munmap(m->at, SHARED_BYTES);
+        close(m->fd);
+}
+
+static void a_drain_does_not_go_through_puts_that_wait_for_one_that_fails(void **state)
+{
+        for (unsigned direct = 0; direct < 2; direct++) {
+                share_both(0);
+                for (unsigned i = 0; i < MANY; i++)
+                        put_shared(&many[i], &cut_off, CACHE_WRITTEN, direct);
+                cache_stop(t.cache);
+                expect(&many[0], CACHE_FAULT);
+                for (unsigned i = 1; i < MANY; i++) {
+                        assert_true(many[i].done);
+                        assert_int_equal(many[i].req.status, CACHE_CANCELLED);
+                }
+                unshare_it(&good);
+                unshare_it(&cut_off);
+        }
+        share_both(0);
+        /* Of one that succeeds they get the result. */
+        put_shared(&many[0], &good, CACHE_WRITTEN, true);
+        put_shared(&many[1], &good, CACHE_WRITTEN, true);
+        cache_stop(t.cache);
+        expect(&many[0], CACHE_OK);
+        expect(&many[1], CACHE_EXISTS);
+}
+
+static void test_R15_who_joined_a_put_from_memory_is_answered_when_its_device_hangs(void **state)
+{
+        static struct req owner, joined, accepted, late;
+
+        share_both(200);
+        hold(KIO_WRITE, 1);
+        put_shared(&owner, &good, CACHE_WRITTEN, true);
+        put_shared(&joined, &good, CACHE_DURABLE, true);
+        put(&accepted, 1, CACHE_ACCEPTED);
+        tiers_wait_hits(&t, 1);
+        assert_false(joined.done || accepted.done);
+        expect_ticking(&joined, CACHE_FAILED);
+        expect_ticking(&accepted, CACHE_FAILED);
+        /* No request joins it any more. */
+        put_shared(&late, &good, CACHE_WRITTEN, true);
+        expect_ticking(&late, CACHE_FAILED);
+        expect_put(1, CACHE_ACCEPTED, CACHE_OK);
+        expect_get(1, CACHE_OK, 1);
+        tiers_iterate(&t);
+        /* The device may still read its memory (rule R17). */
+        assert_false(owner.done);
+        assert_true(cache_pending(t.cache) > 0);
+        release();
+        expect(&owner, CACHE_FAILED);
+        tiers_settle(&t);
+        assert_int_equal(cache_pending(t.cache), 0);
+}
+
+static int teardown_shared(void **state)
+{
+        release();
+        tiers_settle(&t);
+        unshare_it(&good);
+        unshare_it(&cut_off);
+        return teardown(state);
+}
+
+#define SHARED(name) cmocka_unit_test_setup_teardown(name, setup, teardown_shared)
+
+int main(int argc, char **argv)
+{
+        const struct CMUnitTest tests[] = {
+                SHARED(test_R16_puts_from_shared_memory_are_in_the_same_budget),
+                SHARED(many_puts_from_memory_that_is_gone_cost_one_try_each),
+                SHARED(of_many_puts_the_first_that_can_succeeds),
+                SHARED(a_get_into_memory_completes_when_the_bytes_are_there),
+                SHARED(test_R16_another_users_read_to_its_memory_stands_behind_a_window_at_most),
+                SHARED(reads_that_wait_for_their_turn_are_cancelled),
+                SHARED(test_R15_reads_that_wait_for_a_device_that_hangs_are_misses),
+                SHARED(gets_of_one_key_that_wait_share_a_read),
+                SHARED(gets_among_many_puts_are_answered_with_the_put_they_met),
+                SHARED(a_drain_does_not_go_through_puts_that_wait_for_one_that_fails),
+                SHARED(test_R15_who_joined_a_put_from_memory_is_answered_when_its_device_hangs),
+        };
+
+        if (argc > 1)
+                cmocka_set_test_filter(argv[1]);
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
