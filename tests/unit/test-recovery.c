@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/volume/recovery/ against the rules in store/README.md. Tables are written here as a store
- * would have left them, after puts, drops, evictions, cuts, restarts and a crash that lost, tore or
- * kept each page that was not synced; what lives is computed from the bytes, by the rules, by
- * sorting; and recovery must find that and nothing else, in blocks of any size, with threads and
+/* store/volume/recovery/ against the rules in store/volume/README.md. Tables are written here as a
+ * store would have left them, after puts, drops, evictions, cuts, restarts and a crash that lost,
+ * tore or kept each page that was not synced; what lives is computed from the bytes, by the rules,
+ * by sorting; and recovery must find that and nothing else, in blocks of any size, with threads and
  * without. What a failed test prints has the seed. */
 #include <errno.h>
 #include <fcntl.h>

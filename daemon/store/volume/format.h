@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store's bytes on disk; store/README.md beside this tells how they are used. Little-endian, as
+/* The store's bytes on disk; volume/README.md says how they are used. Little-endian, as
  * every host this builds for. Whatever is read is checked with the functions at the end before a
  * field of it is believed. */
 #pragma once
