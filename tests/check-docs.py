@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the pages of this tree name exists: the target of each link, files, functions, metrics, and keys of the configuration.
+
+    check-docs.py [ROOT]        prints PAGE:LINE: what it names that does not exist
+    check-docs.py --self-test
+
+Pages are README.md and all other *.md files, and for keys of the configuration the man pages, too. Names are those in code
+style: `function()`, `folder/file.c`, `kvcache_metric`; a key of the configuration is recognized wherever it stands.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+FILE = r"[\w./*-]+\.(?:c|h|def|py|sh|md|yaml|map)"
+
+
+def slug(heading):
+    """As GitHub names a heading's anchor."""
+    return re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", heading).lower()).replace(" ", "-")
+
+
+class Tree:
+    def __init__(self, root):
+        self.root = root
+        try:
+            listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=root, capture_output=True, text=True,
+                                    check=True).stdout.split("\n")
+            self.files = [pathlib.Path(f) for f in listed if f and (root / f).is_file()]
+        except (OSError, subprocess.CalledProcessError):  # a tarball
+            self.files = [f.relative_to(root) for f in root.rglob("*") if f.is_file() and not f.match("build*/*")]
+        self.names = {f.name for f in self.files}
+        product = [f for f in self.files if f.parts[0] in ("daemon", "client", "proto") and f.suffix in (".c", ".h")]
+        self.code = "\n".join((root / f).read_text() for f in product)
+        self.functions = set(re.findall(r"\b(\w+)\(", self.code))
+        self.words = set(re.findall(r"\bkvcache_\w+", self.code)) | {"kvcache_test"}
+        metrics = root / "daemon/report/metrics.def"
+        self.metrics = set(re.findall(r'^METRICS_\w+\(\w+, "(\w+)"', metrics.read_text(), re.M)) if metrics.exists() else set()
+        rows = [root / "daemon/config" / name for name in ("config.def", "tenant.def")]
+        self.keys = {f"{a}.{b}" for row in rows if row.exists()
+                     for a, b in re.findall(r"^ROW\(\w+, (\w+), (\w+),", row.read_text(), re.M)}
+        self.sections = {key.split(".")[0] for key in self.keys}
+
+    def is_file(self, page, name):
+        """Beside the page, or from the root, daemon/ or tests/; NAME stands for any."""
+        name = name.replace("NAME", "*")
+        if "/" not in name:
+            return name in self.names
+        places = [page.parent / name, pathlib.Path(name), pathlib.Path("daemon") / name, pathlib.Path("tests") / name]
+        return any(list(self.root.glob(str(p))) if "*" in name else (self.root / p).exists() for p in places if not p.is_absolute())
+
+    def is_metric(self, name):
+        name = name[len("kvcache_"):]
+        return any(name in (m, f"{m}_total", f"{m}_bucket", f"{m}_count", f"{m}_sum") for m in self.metrics)
+
+
+def wrong_links(tree, page, text):
+    for m in re.finditer(r"\]\(([^)\s]+)\)", text):
+        target, _, anchor = m[1].partition("#")
+        if re.match(r"\w+:", target):
+            continue
+        file = tree.root / page.parent / target if target else tree.root / page
+        if not file.exists():
+            yield m.start(), f"no file {target}"
+        elif anchor and anchor not in {slug(h) for h in re.findall(r"^#+ (.*)$", file.read_text(), re.M)}:
+            yield m.start(), f"no heading #{anchor} in {target or page}"
+
+
+def wrong_names(tree, page, text):
+    for m in re.finditer(r"`([^`\n]+)`", text):
+        name = m[1]
+        if re.fullmatch(r"\w+\(\)", name):
+            if name[:-2] not in tree.functions and not re.search(rf"\b{name[:-2]}\b", LIBC):
+                yield m.start(), f"no function {name}"
+        elif re.fullmatch(FILE, name) and page.parts[0] in ("daemon", "proto", "tests", "README.md"):
+            if not tree.is_file(page, name) and not name.startswith("/"):
+                yield m.start(), f"no file {name}"
+        elif re.fullmatch(r"kvcache_\w+", name):
+            if not tree.is_metric(name) and name not in tree.words:
+                yield m.start(), f"no metric and no name {name}"
+
+
+LIBC = "recv mmap epoll_create1 recvmsg sendmsg poll fallocate memfd_create flock fdatasync"
+
+
+def wrong_keys(tree, page, text):
+    sections = "|".join(sorted(tree.sections))
+    for m in re.finditer(rf"(?<![\w./$-])({sections})\.([a-z]\w+)\b(?![./(])", text) if sections else ():
+        if m[0] not in tree.keys and not re.fullmatch(FILE, m[0]):
+            yield m.start(), f"no key {m[0]} of the configuration"
+
+
+def check(root):
+    tree = Tree(root)
+    wrong = []
+    pages = [f for f in tree.files if f.suffix == ".md" and "corpus" not in f.parts]
+    manual = [f for f in tree.files if re.fullmatch(r"\.[1-8]", f.suffix)]
+    for page in pages + manual:
+        text = (root / page).read_text()
+        found = list(wrong_keys(tree, page, text.replace("\\-", "-")))
+        if page in pages:
+            found += list(wrong_links(tree, page, text)) + list(wrong_names(tree, page, text))
+        wrong += [f"{page}:{text[:at].count(chr(10)) + 1}: {what}" for at, what in found]
+    return len(pages) + len(manual), wrong
+
+
+def self_test():
+    page = ("# A page\n[good](#a-page) [good](daemon/a.c) [bad](b.md) [bad](#nothing)\n`run()` `walk()` `daemon/a.c` `daemon/b.c`\n"
+            "`kvcache_hits_total` `kvcache_misses` store.limit store.limits\n")
+    expected = ["no file b.md", "no heading #nothing", "no function walk()", "no file daemon/b.c", "no metric", "no key store.limits"]
+    with tempfile.TemporaryDirectory() as at:
+        root = pathlib.Path(at)
+        for name, text in (("README.md", page), ("daemon/a.c", "int run(void)\n{\n}\n"),
+                           ("daemon/report/metrics.def", 'METRICS_COUNTER(A, "hits", "x")\n'),
+                           ("daemon/config/config.def", "ROW(SIZE, store, limit, 1)\n")):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        _, wrong = check(root)
+    missing = [e for e in expected if not any(e in w for w in wrong)]
+    for w in wrong if len(wrong) != len(expected) else ():
+        print(f"self-test: {w}")
+    for e in missing:
+        print(f"self-test: not found: {e}")
+    return 1 if missing or len(wrong) != len(expected) else 0
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
+    n, wrong = check(root)
+    print("\n".join(wrong + [f"{n} pages, {len(wrong)} wrong"]))
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
