@@ -199,8 +199,8 @@ void kvcache_staging_release(struct kvcache *kv, void *place);
 struct kvcache_buffer_options {
         uint32_t size;  /* sizeof(struct kvcache_buffer_options) */
         uint32_t flags; /* 0 */
-        int fd; /* a memfd with F_SEAL_SHRINK, or a file on tmpfs or hugetlbfs, open for reading and
-                   writing. Stays the caller's: the library keeps a duplicate */
+        int fd; /* a memfd, sealed against shrinking or not, or a file on tmpfs or hugetlbfs, open
+                   for reading and writing. Stays the caller's: the library keeps a duplicate */
         uint64_t offset, bytes; /* of the part of the file: multiples of its page size, and not
                                    beyond its end. Its pages that are not there yet are made; those
                                    of the rest of the file must be there (before Linux 5.14 all

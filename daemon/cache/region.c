@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "checked.h"
-#include "cleanup.h"
 
 enum { PAGE = 4096 };
 
@@ -18,38 +17,6 @@ bool region_is_memory(int fd)
 {
         /* The kernel answers this by itself, for files on tmpfs and hugetlbfs alone. */
         return fcntl(fd, F_GET_SEALS) >= 0;
-}
-
-/* Every memfd that is not of huge pages lies on one mount, the kernel's own. */
-static int memfd_device(dev_t *ret)
-{
-        _cleanup_(closep) int fd = memfd_create("kvcache-region-probe", MFD_CLOEXEC);
-        struct stat st;
-
-        if (fd < 0 || fstat(fd, &st) < 0)
-                return -errno;
-        *ret = st.st_dev;
-        return 0;
-}
-
-/* What was sealed cannot be cut any more. That is asked of whatever can be sealed: of other files
- * the guard takes care. */
-static int check_seals(int fd, const struct stat *st, const char **ret_wrong)
-{
-        int seals = fcntl(fd, F_GET_SEALS);
-        dev_t memfds = 0;
-        int r = memfd_device(&memfds);
-
-        if (r < 0)
-                return r;
-        *ret_wrong = "it is neither a memfd nor a file on tmpfs or hugetlbfs";
-        if (seals < 0)
-                return -EINVAL;
-        *ret_wrong = "it is a memfd that is not sealed F_SEAL_SHRINK";
-        if ((st->st_dev == memfds || !(seals & F_SEAL_SEAL)) && !(seals & F_SEAL_SHRINK))
-                return -EINVAL;
-        *ret_wrong = "it is sealed against writing";
-        return seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE) ? -EINVAL : 0;
 }
 
 int region_open(struct region *ret, int fd, uint64_t offset, uint64_t bytes, const char **ret_wrong)
@@ -60,7 +27,7 @@ int region_open(struct region *ret, int fd, uint64_t offset, uint64_t bytes, con
         uint64_t page;
         void *base;
         bool huge;
-        int r;
+        int seals;
 
         *ret_wrong = "it is neither a memfd nor a file on tmpfs or hugetlbfs";
         if (flags < 0 || !region_is_memory(fd) || fstatfs(fd, &fs) < 0 || fstat(fd, &st) < 0)
@@ -71,9 +38,10 @@ int region_open(struct region *ret, int fd, uint64_t offset, uint64_t bytes, con
         *ret_wrong = "it is not open for reading and writing";
         if ((flags & O_ACCMODE) != O_RDWR)
                 return -EINVAL;
-        r = check_seals(fd, &st, ret_wrong);
-        if (r < 0)
-                return r;
+        *ret_wrong = "it is sealed against writing";
+        seals = fcntl(fd, F_GET_SEALS);
+        if (seals < 0 || (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)))
+                return -EINVAL;
         page = huge ? (uint64_t)fs.f_bsize : PAGE;
         *ret_wrong = "offset and bytes are not multiples of its page size";
         if (offset % page != 0 || bytes % page != 0 || bytes == 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registered memory: a stretch of a client's file, mapped here so that bytes move between it and
- * the disks (rule R2). It is hostile: the client may change it at any time, and what is not a
- * sealed memfd may be cut as well, so the CPU touches it under io's guard only and nothing that was
- * read there is believed before its checksum.
+ * the disks (rule R2). It is hostile: the client may change it at any time and, where it is not
+ * sealed F_SEAL_SHRINK, cut it as well, so the CPU touches it under io's guard only and nothing
+ * that was read there is believed before its checksum.
  *
  * region_is_memory() comes first and may run on the loop thread: it never asks the file system,
  * which could be one in user space that does not answer. The others may take as long as the stretch

@@ -100,6 +100,8 @@ def memory(kind, size):
     path = None
     if kind == "memfd":
         fd = sealed_memfd(size)
+    elif kind == "unsealed":
+        fd = sealed_memfd(size, seals=0)
     elif kind == "hugetlbfs":
         with huge_pages(size // (2 * MIB)):
             fd = sealed_memfd(size, flags=MFD_HUGETLB)
@@ -201,7 +203,7 @@ def test_a_region_that_is_not_registered_is_logged_and_counted(make_daemon):
 
 # --- what is got is what was put ---
 
-@pytest.mark.parametrize("kind", ["memfd", "shm", "unlinked", "hugetlbfs"])
+@pytest.mark.parametrize("kind", ["memfd", "unsealed", "shm", "unlinked", "hugetlbfs"])
 def test_bytes_go_and_come_back_whatever_the_size_and_the_place(both, kind):
     ns = both.namespace("n")
     with region_of(both, kind, size=6 * MIB if kind == "hugetlbfs" else 5 * MIB) as region:
@@ -455,12 +457,16 @@ def test_R2_a_file_with_a_hole_is_refused(client):
     os.close(fd)
 
 
-def test_R2_a_memfd_that_may_shrink_is_refused(client):
-    fd = sealed_memfd(MIB, seals=0)
-    assert "F_SEAL_SHRINK" in refused(client, fd)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_GROW)
-    refused(client, fd)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)
+@pytest.mark.parametrize("flags", [os.MFD_ALLOW_SEALING, 0])
+def test_R2_a_memfd_need_not_be_sealed_and_is_judged_by_its_size_when_it_is_registered(client, flags):
+    fd = os.memfd_create("unsealed", os.MFD_CLOEXEC | flags)
+    touch(fd, MIB)
+    client.unregister(client.register(fd, MIB))  # as long as it is registered the daemon may touch it
+    os.ftruncate(fd, MIB - PAGE)
+    assert "ends before" in refused(client, fd)
+    os.ftruncate(fd, MIB)
+    assert "hole" in refused(client, fd)
+    touch(fd, MIB)
     assert client.register(fd, MIB) > 0
     os.close(fd)
 
@@ -652,12 +658,12 @@ def assert_well(c, ns, pairs):
     assert [c.value(ns, k) for k, _ in pairs] == [v for _, v in pairs]
 
 
-def test_R2_a_file_that_was_cut_costs_its_owner_alone(backend, make_daemon):
+@pytest.mark.parametrize("kind", ["unsealed", "unlinked"])
+def test_R2_a_file_that_was_cut_costs_its_owner_alone(backend, make_daemon, kind):
     daemon = make_daemon(backend).start()
     other, other_ns, pairs = bystander(daemon)
-    with other, daemon.client() as c:
+    with other, daemon.client() as c, memory(kind, 4 * MIB) as fd:
         ns = c.namespace("n")
-        fd, _ = shm_file(4 * MIB)
         number = c.register(fd, 4 * MIB)
         key = key_of("before")
         ok(c.put_from(ns, [(key, (0, 100000, number))], ack=Ack.WRITTEN))
@@ -683,7 +689,6 @@ def test_R2_a_file_that_was_cut_costs_its_owner_alone(backend, make_daemon):
         assert_well(other, other_ns, pairs)
         c.unregister(number)
         c.ping()
-        os.close(fd)
 
 
 def test_R2_huge_pages_that_cannot_be_had_again_cost_their_owner_alone(backend, make_daemon):
@@ -796,13 +801,13 @@ def assert_sound(c, ns, keys):
     return hits
 
 
-def test_R2_cutting_the_file_amid_it_ends_nobody(backend, make_daemon):
+@pytest.mark.parametrize("kind", ["unsealed", "unlinked"])
+def test_R2_cutting_the_file_amid_it_ends_nobody(backend, make_daemon, kind):
     daemon = make_daemon(backend, settings={"limits.wait": "10s"}).start()
     other, other_ns, pairs = bystander(daemon)
     size = 4 * MIB
-    with other, daemon.client() as c:
+    with other, daemon.client() as c, memory(kind, size) as fd:
         ns = c.namespace("n")
-        fd, _ = shm_file(size)
         number = c.register(fd, size)
 
         def harm(rng):
@@ -815,7 +820,6 @@ def test_R2_cutting_the_file_amid_it_ends_nobody(backend, make_daemon):
         assert_well(other, other_ns, pairs)
         assert_sound(c, ns, [key_of("torn", i, n) for i in range(60) for n in (3000, 64 * KIB)])
         c.unregister(number)
-        os.close(fd)
 
 
 def test_R2_holes_amid_it_harm_their_maker_alone(backend, make_daemon):
