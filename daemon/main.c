@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/units.h"
+#include "units.h"
 #include "build-config.h"
 #include "config/config.h"
 #include "server.h"

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/units.h"
+#include "units.h"
 #include "build-config.h"
 #include "report/sums.h"
 #include "checked.h"

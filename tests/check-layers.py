@@ -66,7 +66,7 @@ SHOWN = {
 }
 
 # Of proto: the daemon's lower rooms know keys and helpers, not the wire.
-HELPERS = {"proto/cleanup.h", "proto/checked.h", "proto/warm.h"}
+HELPERS = {"proto/cleanup.h", "proto/checked.h", "proto/text.h", "proto/warm.h"}
 OF_PROTO = {
     **{room: HELPERS for room in ("base", "slab", "evict", "io")},
     **{room: HELPERS | {"proto/key.h"} for room in ("store", "store/volume", "store/volume/recovery")},

@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "common.h"
 #include "human.h"
+#include "units.h"
 #include "progress.h"
 #include "checked.h"
 #include "replay.h"
@@ -284,7 +285,7 @@ static void report(const struct arguments *a, struct replay_result *result)
              result->seconds > 0 ? (double)n->requests / result->seconds : 0, a->clients,
              a->clients == 1 ? "" : "s");
         human_count(n->blocks_asked, x);
-        human_bytes(a->block_bytes, y);
+        units_bytes(a->block_bytes, y);
         line("blocks asked", "%s of %s", x, y);
         human_count(n->blocks_hit, x);
         human_percent(n->blocks_hit, n->blocks_asked, y);
@@ -302,8 +303,8 @@ static void report(const struct arguments *a, struct replay_result *result)
                 human_things(n->blocks_vanished, "block", x);
                 line("vanished", "%s between match and get, put again", x);
         }
-        human_bytes(n->bytes_got, x);
-        human_bytes(n->bytes_put, y);
+        units_bytes(n->bytes_got, x);
+        units_bytes(n->bytes_put, y);
         line("bytes", "%s got, %s put: %.2f GB/s", x, y,
              result->seconds > 0 ? (double)(n->bytes_got + n->bytes_put) / result->seconds / 1e9
                                  : 0);
@@ -367,7 +368,7 @@ static int announce(const struct arguments *a, const struct workload *w)
         human_things(w->n_requests, "request", requests);
         human_things(w->n_ids, "block", blocks);
         human_count(distinct, distinct_text);
-        human_bytes((uint64_t)distinct * a->block_bytes, bytes);
+        units_bytes((uint64_t)distinct * a->block_bytes, bytes);
         printf("Replaying ");
         print_safe(a->trace ? a->trace : "synthetic chat sessions", stdout);
         printf(": %s for %s, %s of them distinct (%s)\n\n", requests, blocks, distinct_text, bytes);

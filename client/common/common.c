@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "checked.h"
+#include "text.h"
 #include "human.h"
 #include "key.h"
 #include "sha256.h"
@@ -218,7 +219,7 @@ static void list_namespaces(struct ctl *ctl, char *ret, size_t room)
         for (int i = 0; i < n; i++) {
                 size_t used = strlen(ret);
 
-                human_clean(list[i].name);
+                text_clean(list[i].name);
                 snprintf(ret + used, room - used, "%s%s", i == 0 ? "\nThere are: " : ", ",
                          list[i].name);
         }
@@ -367,6 +368,12 @@ int print_json(const cJSON *object)
 
 void print_safe(const char *text, FILE *out)
 {
-        for (; *text; text++)
-                fputc(human_clean_character(*text), out);
+        while (*text) {
+                size_t control = text_control(text);
+
+                if (control == 0)
+                        fputc(*text++, out);
+                for (; control > 0; control--, text++)
+                        fputc('?', out);
+        }
 }

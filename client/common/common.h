@@ -104,5 +104,5 @@ cJSON *tiers_json(uint32_t tiers);
 
 /* One object on stdout, in one line. */
 int print_json(const cJSON *object);
-/* Text on one line of a terminal: as human_clean() does. */
+/* Text on one line of a terminal: as text_clean() does. */
 void print_safe(const char *text, FILE *out);

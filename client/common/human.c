@@ -12,40 +12,9 @@
 #include <time.h>
 
 #include "checked.h"
+#include "units.h"
 
-/* Three digits of `value`, without zeros at the end of a fraction. */
-static void print_short(double value, const char *unit, char ret[static HUMAN_BYTES])
-{
-        char digits[32];
-        int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
-
-        snprintf(digits, sizeof(digits), "%.*f", decimals, value);
-        if (strchr(digits, '.')) {
-                size_t n = strlen(digits);
-
-                while (digits[n - 1] == '0')
-                        digits[--n] = '\0';
-                if (digits[n - 1] == '.')
-                        digits[n - 1] = '\0';
-        }
-        snprintf(ret, HUMAN_BYTES, "%s %s", digits, unit);
-}
-
-void human_bytes(uint64_t bytes, char ret[static HUMAN_BYTES])
-{
-        static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
-        double value = (double)bytes;
-        size_t unit = 0;
-
-        /* 1023.6 KiB would be printed as 1024: that is a MiB. */
-        while (unit + 1 < ARRAY_SIZE(units) && value >= 1023.5) {
-                value /= 1024;
-                unit++;
-        }
-        print_short(value, units[unit], ret);
-}
-
-void human_count(uint64_t n, char ret[static HUMAN_BYTES])
+const char *human_count(uint64_t n, char ret[static HUMAN_BYTES])
 {
         char digits[24];
         size_t length, out = 0;
@@ -58,6 +27,7 @@ void human_count(uint64_t n, char ret[static HUMAN_BYTES])
                 ret[out++] = digits[i];
         }
         ret[out] = '\0';
+        return ret;
 }
 
 void human_things(uint64_t n, const char *noun, char ret[static HUMAN_BYTES])
@@ -79,7 +49,7 @@ void human_ns(uint64_t ns, char ret[static HUMAN_BYTES])
                 value /= 1000;
                 unit++;
         }
-        print_short(value, units[unit], ret);
+        units_short(value, units[unit], ret);
 }
 
 void human_seconds(double seconds, char ret[static HUMAN_BYTES])
@@ -124,22 +94,6 @@ void human_time(uint64_t unix_ms, char ret[static HUMAN_BYTES])
                 snprintf(ret, HUMAN_BYTES, "%" PRIu64 " ms", unix_ms);
 }
 
-int human_parse_count(const char *text, uint64_t *ret)
-{
-        uint64_t n = 0;
-
-        if (*text == '\0')
-                return -EINVAL;
-        for (const char *p = text; *p; p++)
-                if (!isdigit((unsigned char)*p))
-                        return -EINVAL;
-        for (const char *p = text; *p; p++)
-                if (!checked_mul(n, (uint64_t)10, &n) || !checked_add(n, (uint64_t)(*p - '0'), &n))
-                        return -ERANGE;
-        *ret = n;
-        return 0;
-}
-
 int human_parse_number(const char *text, double *ret)
 {
         char *end;
@@ -155,7 +109,7 @@ int human_parse_number(const char *text, double *ret)
         return 0;
 }
 
-int human_parse_bytes(const char *text, uint64_t *ret)
+static uint64_t bytes_in(const char *unit)
 {
         static const struct {
                 const char *name;
@@ -176,47 +130,16 @@ int human_parse_bytes(const char *text, uint64_t *ret)
                 { "TiB", 1ull << 40 },
                 { "TB", 1000ull * 1000 * 1000 * 1000 },
         };
-        size_t digits = strspn(text, "0123456789."), whole = strspn(text, "0123456789");
-        const char *unit = text + digits + strspn(text + digits, " ");
-        char number[32];
-        uint64_t n;
-        double value;
-        int r;
 
-        if (digits == 0 || digits >= sizeof(number))
-                return -EINVAL;
-        memcpy(number, text, digits);
-        number[digits] = '\0';
-
-        for (size_t i = 0; i < ARRAY_SIZE(units); i++) {
-                if (strcasecmp(unit, units[i].name) != 0)
-                        continue;
-                if (whole == digits) {
-                        r = human_parse_count(number, &n);
-                        if (r < 0)
-                                return r;
-                        if (!checked_mul(n, units[i].factor, &n))
-                                return -ERANGE;
-                        *ret = n;
-                        return 0;
-                }
-                r = human_parse_number(number, &value);
-                if (r < 0)
-                        return r;
-                value = floor(value * (double)units[i].factor);
-                if (value >= 18446744073709551616.0)
-                        return -ERANGE;
-                *ret = (uint64_t)value;
-                return 0;
-        }
-        return -EINVAL;
+        for (size_t i = 0; i < ARRAY_SIZE(units); i++)
+                if (strcasecmp(unit, units[i].name) == 0)
+                        return units[i].factor;
+        return 0;
 }
 
-char *human_clean(char *text)
+int human_parse_bytes(const char *text, uint64_t *ret)
 {
-        for (char *p = text; *p; p++)
-                *p = human_clean_character(*p);
-        return text;
+        return units_parse(text, bytes_in, ret, NULL);
 }
 
 size_t human_width(const char *text)

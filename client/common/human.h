@@ -8,10 +8,8 @@
 
 enum { HUMAN_BYTES = 40 };
 
-/* Three digits at most and no trailing zeros: "0 B", "16 KiB", "1.5 GiB". */
-void human_bytes(uint64_t bytes, char ret[static HUMAN_BYTES]);
-/* "182,790" */
-void human_count(uint64_t n, char ret[static HUMAN_BYTES]);
+/* "182,790". Returns `ret`. */
+const char *human_count(uint64_t n, char ret[static HUMAN_BYTES]);
 /* "1 chunk", "182,790 chunks"; `noun` takes an s, and is at most 11 letters. */
 void human_things(uint64_t n, const char *noun, char ret[static HUMAN_BYTES]);
 /* "850 ns", "3.21 µs", "14 ms", "2.5 s" */
@@ -26,17 +24,8 @@ void human_time(uint64_t unix_ms, char ret[static HUMAN_BYTES]);
 /* "4096", "16KiB", "16K", "1.5 GiB", "1MB" (a million). 0; -EINVAL: not a size; -ERANGE: beyond 64
  * bits. */
 int human_parse_bytes(const char *text, uint64_t *ret);
-/* Decimal digits only. 0, -EINVAL, -ERANGE. */
-int human_parse_count(const char *text, uint64_t *ret);
 /* A number that is finite and not negative. 0, -EINVAL. */
 int human_parse_number(const char *text, double *ret);
-
-/* Text from others on one line of a terminal: '?' for control characters. Returns `text`. */
-static inline char human_clean_character(char c)
-{
-        return (unsigned char)c < 0x20 || c == 0x7f ? '?' : c;
-}
-char *human_clean(char *text);
 
 /* Columns that UTF-8 text takes on a terminal, as far as one code point is one column. */
 size_t human_width(const char *text);

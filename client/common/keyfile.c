@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "human.h"
+#include "units.h"
 #include "cleanup.h"
 #include "key.h"
 
@@ -63,7 +64,7 @@ static int parse_line(char *line, struct keyfile_entry *ret)
                 namespace = strchr(length, ' ');
                 if (namespace)
                         *namespace ++ = '\0';
-                if (human_parse_count(length, &entry.length) < 0)
+                if (units_parse_count(length, &entry.length) < 0)
                         return -EBADMSG;
         }
         if (namespace && (!*namespace || strlen(namespace) >= KEYFILE_NAMESPACE_BYTES))

@@ -10,6 +10,7 @@
 
 #include "common.h"
 #include "human.h"
+#include "units.h"
 #include "checked.h"
 #include "suggest.h"
 
@@ -182,7 +183,7 @@ bool option_count(struct ctl *ctl, const char *name, const char *text, unsigned 
 {
         uint64_t n;
 
-        if (human_parse_count(text, &n) < 0 || n < least || n > most) {
+        if (units_parse_count(text, &n) < 0 || n < least || n > most) {
                 ctl->exit_status = complain(EXIT_WRONG_USAGE,
                                             "%s: '%s' is not a whole number from %llu to %llu",
                                             name, text, least, most);

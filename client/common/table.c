@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "human.h"
+#include "text.h"
 #include "checked.h"
 
 struct text_table {
@@ -43,7 +44,7 @@ static char *printable(const char *text)
 {
         char *copy = strdup(text ? text : "");
 
-        return copy ? human_clean(copy) : NULL;
+        return copy ? text_clean(copy) : NULL;
 }
 
 void text_table_add(struct text_table *t, const char *const *cells)

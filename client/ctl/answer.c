@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "human.h"
+#include "text.h"
+#include "units.h"
 
 int answer_no_operands(const struct command *self, int argc, char **argv, int first)
 {
@@ -59,7 +61,7 @@ int answer_volume_number(const cJSON *volumes, const char *wanted)
         for (int i = 0; i < n && *wanted; i++)
                 if (strcmp(answer_text(cJSON_GetArrayItem(volumes, i), "path"), wanted) == 0)
                         return i;
-        return human_parse_count(wanted, &number) == 0 && number < (uint64_t)n ? (int)number : -1;
+        return units_parse_count(wanted, &number) == 0 && number < (uint64_t)n ? (int)number : -1;
 }
 
 const char *answer_text(const cJSON *object, const char *name)
@@ -91,7 +93,7 @@ static bool ends_with(const char *text, const char *end)
 void answer_format_number(const char *name, double value, char ret[static HUMAN_BYTES])
 {
         if (ends_with(name, "bytes") || ends_with(name, "bytes_total"))
-                human_bytes(answer_count(value), ret);
+                units_bytes(answer_count(value), ret);
         else if (ends_with(name, "timestamp_seconds") && value <= 0)
                 snprintf(ret, HUMAN_BYTES, "never");
         else if (ends_with(name, "start_time_seconds") || ends_with(name, "timestamp_seconds"))
@@ -124,5 +126,5 @@ void answer_format(const cJSON *item, char *ret, size_t room)
         } else {
                 snprintf(ret, room, "-");
         }
-        human_clean(ret);
+        text_clean(ret);
 }

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "common.h"
 #include "human.h"
+#include "units.h"
 #include "checked.h"
 
 /* --- put --- */
@@ -55,7 +56,7 @@ static int read_input(const char *path, uint64_t most, uint8_t **ret, size_t *re
                 if (n > most) {
                         char text[HUMAN_BYTES];
 
-                        human_bytes(most, text);
+                        units_bytes(most, text);
                         return complain(
                                 EXIT_REFUSED,
                                 "%s: larger than %s, the most that this daemon takes as one "
@@ -165,7 +166,7 @@ static int run_put(struct ctl *ctl, const struct command *self, int argc, char *
                         return r;
         }
         key_print(&key, hex);
-        human_bytes(bytes, text);
+        units_bytes(bytes, text);
         if (ctl->json) {
                 _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
 

@@ -15,6 +15,7 @@
 #include "commands.h"
 #include "common.h"
 #include "human.h"
+#include "units.h"
 #include "table.h"
 
 /* Connects. EXIT_OK, or it has been said what is wrong. */
@@ -56,10 +57,10 @@ static int device_ls(struct ctl *ctl)
                 char live[HUMAN_BYTES], reserved[HUMAN_BYTES], limit[HUMAN_BYTES],
                         chunks[HUMAN_BYTES], failed[HUMAN_BYTES], since[HUMAN_BYTES];
 
-                human_bytes(answer_count_of(volume, "payload_bytes"), live);
-                human_bytes(answer_count_of(volume, "used_bytes"), reserved);
+                units_bytes(answer_count_of(volume, "payload_bytes"), live);
+                units_bytes(answer_count_of(volume, "used_bytes"), reserved);
                 human_time(answer_count_of(volume, "since_unix_ms"), since);
-                human_bytes(answer_count_of(volume, "limit_bytes"), limit);
+                units_bytes(answer_count_of(volume, "limit_bytes"), limit);
                 human_count(answer_count_of(volume, "chunks"), chunks);
                 human_count(answer_count_of(errors, "read") + answer_count_of(errors, "write") +
                                     answer_count_of(errors, "sync"),

@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "common.h"
 #include "human.h"
+#include "units.h"
 #include "namespaces.h"
 #include "keys.h"
 #include "checked.h"
@@ -179,7 +180,7 @@ static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *user
                         cJSON_AddItemToArray(out->array, object);
                         continue;
                 }
-                human_bytes(results[i].length, length);
+                units_bytes(results[i].length, length);
                 human_time(results[i].created_ms, created);
                 snprintf(leases, sizeof(leases), "%u", results[i].leases);
                 text_table_row(out->table, hex, length, tiers_text(results[i].tiers), created, crc,
@@ -268,7 +269,7 @@ static int list_chunks(struct ctl *ctl, uint32_t namespace, uint64_t limit)
                                 cJSON_AddItemToArray(array, chunk);
                                 continue;
                         }
-                        human_bytes(listed[i].length, text);
+                        units_bytes(listed[i].length, text);
                         human_time(listed[i].created_ms, created);
                         printf("%s  %9s  %s  %s\n", hex, text, created,
                                tiers_text(listed[i].tiers));
@@ -283,7 +284,7 @@ static int list_chunks(struct ctl *ctl, uint32_t namespace, uint64_t limit)
                 return print_json(object);
         }
         human_count(shown, count);
-        human_bytes(bytes, text);
+        units_bytes(bytes, text);
         fflush(stdout);
         fprintf(stderr, "%s chunk%s, %s%s\n", count, shown == 1 ? "" : "s", text,
                 cursor != 0 ? "; there are more" : "");

@@ -9,6 +9,7 @@
 #include "common.h"
 #include "checked.h"
 #include "human.h"
+#include "units.h"
 #include "namespaces.h"
 #include "table.h"
 
@@ -146,9 +147,9 @@ int namespaces_list(struct ctl *ctl, const char *what, const char *tenant, uint6
                 snprintf(name, sizeof(name), "%s%s%s", several ? ns->tenant : "",
                          several ? ":" : "", ns->name);
                 human_count(ns->chunks, chunks);
-                human_bytes(ns->stored_bytes, bytes);
+                units_bytes(ns->stored_bytes, bytes);
                 if (ns->chunk_bytes)
-                        human_bytes(ns->chunk_bytes, each);
+                        units_bytes(ns->chunk_bytes, each);
                 format_owner(ns->owner, owner);
                 human_count(ns->sessions, sessions);
                 human_time(ns->created_ms, made);
@@ -207,10 +208,10 @@ static int stat_one(struct ctl *ctl, const struct arguments *a)
         print_line("tenant", ns.tenant);
         human_count(ns.chunks, text);
         print_line("chunks", text);
-        human_bytes(ns.stored_bytes, text);
+        units_bytes(ns.stored_bytes, text);
         print_line("bytes", text);
         if (ns.chunk_bytes)
-                human_bytes(ns.chunk_bytes, text);
+                units_bytes(ns.chunk_bytes, text);
         print_line("chunk size", ns.chunk_bytes ? text : "not declared");
         format_owner(ns.owner, owner);
         print_line("owner", ns.owner == UINT32_MAX ? "not known: an admin may remove it" : owner);

@@ -13,6 +13,8 @@
 #include "commands.h"
 #include "common.h"
 #include "human.h"
+#include "text.h"
+#include "units.h"
 #include "checked.h"
 #include "table.h"
 
@@ -46,7 +48,7 @@ static bool take_text(cJSON *object, const char *name, char *ret, size_t room)
         snprintf(ret, room, "%s", item->valuestring);
         for (size_t n = strlen(ret); n > 0 && ret[n - 1] == '\n'; n--)
                 ret[n - 1] = '\0';
-        human_clean(ret);
+        text_clean(ret);
         cJSON_DeleteItemFromObjectCaseSensitive(object, name);
         return *ret != '\0';
 }
@@ -105,8 +107,8 @@ static void print_use(const char *label, uint64_t used, uint64_t all)
         unsigned filled =
                 all ? (unsigned)((double)WIDTH * (double)MIN(used, all) / (double)all + 0.5) : 0;
 
-        human_bytes(used, used_text);
-        human_bytes(all, all_text);
+        units_bytes(used, used_text);
+        units_bytes(all, all_text);
         for (unsigned i = 0; i < WIDTH; i++)
                 bar[i] = i < filled ? '#' : '.';
         bar[WIDTH] = '\0';
@@ -218,21 +220,21 @@ static void print_pool(cJSON *status)
         bytes = take_count(pool, "bytes");
         print_use("used", take_count(pool, "used_bytes"), bytes);
         if (take_number(pool, "live_bytes", &live)) {
-                human_bytes(answer_count(live), populated);
+                units_bytes(answer_count(live), populated);
                 line("live", "%s: the payload of its chunks, which take whole slots", populated);
         }
         if (take_number(pool, "populated_bytes", &populated_bytes) &&
             answer_count(populated_bytes) < bytes) {
-                human_bytes(answer_count(populated_bytes), populated);
+                units_bytes(answer_count(populated_bytes), populated);
                 line("populated", "%s so far", populated);
         }
         n = take_count(pool, "chunks");
         human_count(n, chunks);
-        human_bytes(take_count(pool, "leased_bytes"), leased);
-        human_bytes(take_count(pool, "unwritten_bytes"), unwritten);
+        units_bytes(take_count(pool, "leased_bytes"), leased);
+        units_bytes(take_count(pool, "unwritten_bytes"), unwritten);
         line("chunks", "%s; %s leased, %s not yet on disk", chunks, leased, unwritten);
         n = take_count(pool, "huge_bytes");
-        human_bytes(n, populated);
+        units_bytes(n, populated);
         if (take_text(pool, "huge_pages", huge, sizeof(huge)))
                 line("huge pages", "%s",
                      strcmp(huge, "some") == 0   ? populated
@@ -254,7 +256,7 @@ static void print_lookups(cJSON *status)
         (void)take_bool(index, "enabled", &enabled);
         tables = take_count(index, "tables");
         building = take_count(index, "building");
-        human_bytes(take_count(index, "bytes"), bytes);
+        units_bytes(take_count(index, "bytes"), bytes);
         human_count(take_count(index, "entries"), entries);
         asked_for = take_count(index, "unplaced");
         human_count(asked_for, unplaced);
@@ -295,7 +297,7 @@ static void print_scrub(cJSON *store)
         all = take_count(scrub, "segments");
         ended = take_count(scrub, "last_pass_ms");
         failures = take_count(scrub, "failures");
-        human_bytes(bytes, rate);
+        units_bytes(bytes, rate);
         human_seconds(seconds, interval);
         human_percent(done, all, part);
         if (ended)
@@ -330,9 +332,9 @@ static bool print_volumes(cJSON *states, uint64_t *ret_offline)
                         return false;
                 if (!take_text(one, "reason", reason, sizeof(reason)))
                         reason[0] = '\0';
-                human_bytes(take_count(one, "payload_bytes"), live);
-                human_bytes(take_count(one, "used_bytes"), reserved);
-                human_bytes(take_count(one, "limit_bytes"), limit);
+                units_bytes(take_count(one, "payload_bytes"), live);
+                units_bytes(take_count(one, "used_bytes"), reserved);
+                units_bytes(take_count(one, "limit_bytes"), limit);
                 human_time(take_count(one, "since_unix_ms"), since);
                 if (strcmp(state, "up") != 0)
                         *ret_offline += take_count(one, "chunks");
@@ -377,8 +379,8 @@ static void print_store(cJSON *status)
         limit = take_count(store, "limit_bytes");
         used = take_count(store, "used_bytes");
         print_use("live", take_count(store, "payload_bytes"), limit);
-        human_bytes(used, reserved);
-        human_bytes(limit, all);
+        units_bytes(used, reserved);
+        units_bytes(limit, all);
         line("reserved", "%s of %s: chunks, room ahead of them, tables", reserved, all);
         cJSON_DeleteItemFromObjectCaseSensitive(store, "reserved_bytes");
         cJSON_DeleteItemFromObjectCaseSensitive(store, "live_bytes");
@@ -393,7 +395,7 @@ static void print_store(cJSON *status)
         }
         segments = take_count(store, "segments");
         segments_max = take_count(store, "segments_max");
-        human_bytes(take_count(store, "segment_bytes"), segment);
+        units_bytes(take_count(store, "segment_bytes"), segment);
         line("segments", "%llu of at most %llu, %s each or less", (unsigned long long)segments,
              (unsigned long long)segments_max, segment);
         if (take_bool(store, "bypassed", &is_bypassed))
@@ -419,12 +421,12 @@ static void print_sessions(cJSON *status)
         puts("\nSessions");
         human_count(take_count(sessions, "connections"), connections);
         human_things(take_count(sessions, "leases"), "lease", leases);
-        human_bytes(take_count(sessions, "staging_bytes"), stagings);
+        units_bytes(take_count(sessions, "staging_bytes"), stagings);
         line("now", "%s connected, with %s and %s of staging areas", connections, leases, stagings);
         n_regions = take_count(sessions, "registered_buffers");
         human_things(n_regions, "region", regions);
-        human_bytes(take_count(sessions, "registered_bytes"), registered);
-        human_bytes(take_count(sessions, "registered_in_rings_bytes"), in_rings);
+        units_bytes(take_count(sessions, "registered_bytes"), registered);
+        units_bytes(take_count(sessions, "registered_in_rings_bytes"), in_rings);
         if (n_regions > 0)
                 line("registered", "%s in %s, %s of it registered with the rings", registered,
                      regions, in_rings);
@@ -433,7 +435,7 @@ static void print_sessions(cJSON *status)
 
 /* "12 of 64", or "12". */
 static void format_limited(cJSON *tenant, const char *name,
-                           void (*format)(uint64_t value, char ret[static HUMAN_BYTES]),
+                           const char *(*format)(uint64_t value, char ret[static HUMAN_BYTES]),
                            char ret[static 2 * HUMAN_BYTES + 8])
 {
         cJSON *pair = cJSON_GetObjectItemCaseSensitive(tenant, name);
@@ -477,7 +479,7 @@ static void print_tenants(cJSON *status)
                 take_text(tenant, "name", name, sizeof(name));
                 for (unsigned i = 0; i < ARRAY_SIZE(columns); i++)
                         format_limited(tenant, columns[i].name,
-                                       columns[i].bytes ? human_bytes : human_count, cells[i]);
+                                       columns[i].bytes ? units_bytes : human_count, cells[i]);
                 human_count(take_count(tenant, "refused"), refused);
                 text_table_row(table, name, cells[0], cells[1], cells[2], cells[3], cells[4],
                                cells[5], cells[6], refused);
@@ -512,7 +514,7 @@ static void print_resources(cJSON *status)
                         if (!isfinite(values[i]))
                                 strcpy(cells[i], "-");
                         else if (i != REFUSED && strstr(resource->string, "bytes"))
-                                human_bytes(answer_count(values[i]), cells[i]);
+                                units_bytes(answer_count(values[i]), cells[i]);
                         else
                                 human_count(answer_count(values[i]), cells[i]);
                 }
@@ -570,9 +572,9 @@ static void print_namespaces(cJSON *status)
                         memcpy(name, both, sizeof(name));
                 }
                 human_count(take_count(namespace, "chunks"), chunks);
-                human_bytes(take_count(namespace, "bytes"), bytes);
+                units_bytes(take_count(namespace, "bytes"), bytes);
                 if (take_number(namespace, "chunk_bytes", &chunk_bytes) && chunk_bytes > 0)
-                        human_bytes(answer_count(chunk_bytes), each);
+                        units_bytes(answer_count(chunk_bytes), each);
                 else
                         strcpy(each, "-");
                 take_text(namespace, "fingerprint", fingerprint, sizeof(fingerprint));
@@ -618,14 +620,14 @@ static void print_totals(cJSON *status)
                 return;
         puts("\nSince it started");
         human_things(take_count(totals, "puts"), "chunk", a);
-        human_bytes(take_count(totals, "bytes_put"), b);
+        units_bytes(take_count(totals, "bytes_put"), b);
         line("put", "%s, %s", a, b);
         memory = take_count(totals, "hits_memory");
         disk = take_count(totals, "hits_disk");
         misses = take_count(totals, "misses");
         cJSON_DeleteItemFromObjectCaseSensitive(totals, "gets"); /* the sum of these */
         human_things(memory + disk, "chunk", a);
-        human_bytes(take_count(totals, "bytes_got"), b);
+        units_bytes(take_count(totals, "bytes_got"), b);
         line("got", "%s, %s", a, b);
         human_count(memory, a);
         human_count(disk, b);

@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "common.h"
 #include "human.h"
+#include "units.h"
 #include "offline.h"
 #include "progress.h"
 #include "table.h"
@@ -99,7 +100,7 @@ static void show_progress(struct run *run, const struct counts *volume, double p
         uint64_t all_bytes = run->sum.bytes + volume->bytes;
 
         human_count(run->sum.chunks + volume->chunks, chunks);
-        human_bytes(all_bytes, bytes);
+        units_bytes(all_bytes, bytes);
         snprintf(tail, sizeof(tail), " %3.0f %%  %s chunks  %s  %.2f GB/s  %" PRIu64 " bad",
                  part * 100, chunks, bytes, seconds > 0 ? (double)all_bytes / seconds / 1e9 : 0,
                  dropped(&run->sum) + dropped(volume));
@@ -138,7 +139,7 @@ static void report_segment(struct run *run, uint32_t segment, const struct count
         run->table_used = true;
         snprintf(name, sizeof(name), "%04" PRIx32, segment);
         human_count(c->chunks, chunks);
-        human_bytes(c->bytes, bytes);
+        units_bytes(c->bytes, bytes);
         human_count(c->mismatched, mismatched);
         human_count(c->unreadable, unreadable);
         human_count(c->skipped, skipped);
@@ -395,7 +396,7 @@ static void print_sum(const struct run *run, bool complete)
         double took = now_seconds() - run->began;
 
         human_count(run->sum.chunks, chunks);
-        human_bytes(run->sum.bytes, bytes);
+        units_bytes(run->sum.bytes, bytes);
         human_count(run->segments, segments);
         human_seconds(took, seconds);
         printf("%s chunk%s in %s segment%s, %s, in %s", chunks, run->sum.chunks == 1 ? "" : "s",

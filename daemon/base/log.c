@@ -31,6 +31,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "checked.h"
+#include "text.h"
 
 enum { LOG_MAX_LINE = 2048, LOG_MAX_CLIENT = 64 };
 
@@ -102,16 +103,6 @@ int log_level_from_name(const char *name, enum log_level *ret)
         return -EINVAL;
 }
 
-/* In place: one line that a terminal shows as it is. */
-static void make_printable(char *text)
-{
-        for (unsigned char *p = (unsigned char *)text; *p; p++)
-                if (*p < 0x20 || *p == 0x7f)
-                        *p = *p == '\n' || *p == '\t' ? ' ' : '?';
-                else if (*p == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f) /* C1 controls in UTF-8 */
-                        p[0] = p[1] = '?';
-}
-
 void log_set_context(const struct log_context *c)
 {
         context.set = c != NULL;
@@ -121,7 +112,7 @@ void log_set_context(const struct log_context *c)
         context.pid = c->pid;
         context.uid = c->uid;
         snprintf(context.client, sizeof(context.client), "%s", c->client ? c->client : "");
-        make_printable(context.client);
+        text_clean(context.client);
 }
 
 __attribute__((format(printf, 4, 5))) static size_t append(char *line, size_t size, size_t used,
@@ -212,7 +203,7 @@ void log_write(enum log_level level, const char *file, int line, const char *fun
                 snprintf(message, sizeof(message), "(a message that cannot be shown)");
         if (n >= (int)sizeof(message))
                 strcpy(message + sizeof(message) - 4, "...");
-        make_printable(message);
+        text_clean(message);
 
 #if HAVE_LIBSYSTEMD
         if (log_to_journal && write_journal(level, file, line, func, message) >= 0) {

@@ -21,7 +21,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "base/units.h"
+#include "units.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "config/internal.h"

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/units.h"
+#include "units.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "config/internal.h"

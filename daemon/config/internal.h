@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the configuration share: config.c (table, environment, reload), value.c
- * (text to a value), yaml.c (YAML), print.c (values to text) and auto.c
- * (what "auto" means). Private to these files. */
+ * (text to a value), text.c (values that are text), yaml.c (YAML), print.c (values to text) and
+ * auto.c (what "auto" means). Private to these files. */
 #pragma once
 
 #include <errno.h>
@@ -68,6 +68,11 @@ int config_assign_list_to(void *object, const struct config_row *row, char *cons
                           unsigned n, char why[static CONFIG_WHY]);
 /* It was given a value by config_assign_list_to(). */
 void config_note_given(struct config *c, unsigned row);
+/* UTF-8 that YAML can carry on one line: no control characters, no line or paragraph separators, no
+ * surrogates. */
+bool config_text_is_clean(const char *text);
+/* Is it what the row takes, or a list of it has? 0, -EINVAL and one sentence. */
+int config_check_text(const struct config_row *row, const char *text, char why[static CONFIG_WHY]);
 /* Frees the text of the object's members. */
 void config_rows_fini(void *object, const struct config_row *rows, unsigned n);
 

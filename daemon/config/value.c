@@ -3,21 +3,20 @@
  *
  * Text is parsed whole before the member changes. Every refusal is one sentence that names what is
  * wrong, and where it can what was meant: words and units are compared by edit distance. Text that
- * comes in is never trusted: it must be UTF-8 without control characters, and is quoted and cut
- * before it goes into a message. */
-#include <arpa/inet.h>
+ * comes in is never trusted: it must be UTF-8 without control characters (text.c), and is quoted
+ * and cut before it goes into a message. */
 #include <assert.h>
 #include <ctype.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/un.h>
 
 #include "checked.h"
 #include "suggest.h"
 #include "cleanup.h"
 #include "config/internal.h"
+#include "text.h"
+#include "units.h"
 
 int config_refuse(char why[static CONFIG_WHY], const char *fmt, ...)
 {
@@ -32,21 +31,12 @@ int config_refuse(char why[static CONFIG_WHY], const char *fmt, ...)
 const char *config_quote(const char *text, char ret[static CONFIG_QUOTED])
 {
         enum { SHOWN = 80 };
-        size_t n = 0, length = strlen(text), shown = MIN(length, (size_t)SHOWN);
+        size_t length = strlen(text), shown = MIN(length, (size_t)SHOWN);
 
         while (shown < length && shown > 0 && ((unsigned char)text[shown] & 0xc0) == 0x80)
                 shown--; /* not in the middle of a character */
-        ret[n++] = '"';
-        for (size_t i = 0; i < shown; i++) {
-                unsigned char ch = (unsigned char)text[i];
-
-                ret[n++] = ch < 0x20 || ch == 0x7f ? '?' : (char)ch;
-        }
-        if (shown < length)
-                n += (size_t)sprintf(ret + n, "...");
-        ret[n++] = '"';
-        ret[n] = '\0';
-        return ret;
+        sprintf(ret, "\"%.*s%s\"", (int)shown, text, shown < length ? "..." : "");
+        return text_clean(ret);
 }
 
 /* --- numbers with units --- */
@@ -68,40 +58,6 @@ static const struct unit time_units[] = {
         { "h", HOUR }, { "d", 24 * HOUR }, { NULL, 0 },
 };
 
-/* "1.5": digits, and perhaps a point with more of them. Exact: no floating point. More than nine
- * digits after the point do not count; `whole` stops growing once it is beyond 64 bits. */
-struct decimal {
-        unsigned __int128 whole;
-        uint64_t fraction, scale; /* the fraction is `fraction` / `scale` */
-};
-
-static bool is_digit(char c)
-{
-        return c >= '0' && c <= '9';
-}
-
-/* Returns what follows the number; NULL: it is malformed. */
-static const char *read_decimal(const char *p, struct decimal *ret)
-{
-        *ret = (struct decimal){ .scale = 1 };
-        if (!is_digit(*p))
-                return NULL;
-        for (; is_digit(*p); p++)
-                if (ret->whole <= UINT64_MAX)
-                        ret->whole = ret->whole * 10 + (unsigned)(*p - '0');
-        if (*p != '.')
-                return p;
-        p++;
-        if (!is_digit(*p))
-                return NULL;
-        for (; is_digit(*p); p++)
-                if (ret->scale < 1000000000) {
-                        ret->fraction = ret->fraction * 10 + (unsigned)(*p - '0');
-                        ret->scale *= 10;
-                }
-        return p;
-}
-
 /* 0: there is no such unit. */
 static uint64_t unit_factor(const struct unit *units, const char *name)
 {
@@ -111,49 +67,24 @@ static uint64_t unit_factor(const struct unit *units, const char *name)
         return 0;
 }
 
-/* A number and its unit. Without a unit it counts in `bare`; 0: then it must be zero. `ret_unit`,
- * if not NULL, gets the unit as written, also on -EINVAL, or NULL if there is no number. */
-static int parse_scaled(const char *text, const struct unit *units, uint64_t bare, uint64_t *ret,
-                        const char **ret_unit)
+static uint64_t bytes_in(const char *unit)
 {
-        struct decimal n;
-        const char *end = read_decimal(text, &n), *unit;
-        unsigned __int128 value;
-        uint64_t factor;
+        return *unit ? unit_factor(byte_units, unit) : 1;
+}
 
-        if (ret_unit)
-                *ret_unit = NULL;
-        if (!end)
-                return -EINVAL;
-        unit = end + strspn(end, " ");
-        if (unit > end && *unit == '\0')
-                return -EINVAL;
-        if (ret_unit)
-                *ret_unit = unit;
-
-        if (*unit)
-                factor = unit_factor(units, unit);
-        else
-                factor = n.whole == 0 && n.fraction == 0 ? 1 : bare;
-        if (factor == 0 || (factor == 1 && n.fraction > 0))
-                return -EINVAL;
-        if (n.whole > UINT64_MAX)
-                return -ERANGE;
-        value = n.whole * factor + (unsigned __int128)n.fraction * factor / n.scale;
-        if (value > UINT64_MAX)
-                return -ERANGE;
-        *ret = (uint64_t)value;
-        return 0;
+static uint64_t ms_in(const char *unit)
+{
+        return unit_factor(time_units, unit);
 }
 
 int config_parse_bytes(const char *text, uint64_t *ret)
 {
-        return parse_scaled(text, byte_units, 1, ret, NULL);
+        return units_parse(text, bytes_in, ret, NULL);
 }
 
 int config_parse_ms(const char *text, uint64_t *ret)
 {
-        return parse_scaled(text, time_units, 0, ret, NULL);
+        return units_parse(text, ms_in, ret, NULL);
 }
 
 static const char *unit_meant(const char *unit, const struct unit *units)
@@ -225,56 +156,7 @@ static int refuse_number(const struct config_row *row, const char *text, const c
                              quoted, known);
 }
 
-static int parse_count(const char *text, uint64_t *ret)
-{
-        uint64_t value = 0;
-
-        if (*text == '\0')
-                return -EINVAL;
-        for (const char *p = text; *p; p++) {
-                if (*p < '0' || *p > '9')
-                        return -EINVAL;
-                if (!checked_mul(value, (uint64_t)10, &value) ||
-                    !checked_add(value, (uint64_t)(*p - '0'), &value))
-                        value = UINT64_MAX /
-                                10; /* too large whatever follows: no row's `most` comes near */
-        }
-        *ret = value;
-        return 0;
-}
-
-/* --- text --- */
-
-/* UTF-8 that YAML can carry on one line: no control characters, no line or paragraph separators, no
- * surrogates. */
-static bool text_is_clean(const char *text)
-{
-        const unsigned char *p = (const unsigned char *)text;
-
-        while (*p) {
-                unsigned n = *p < 0x80                 ? 1
-                             : *p >= 0xc2 && *p < 0xe0 ? 2
-                             : (*p & 0xf0) == 0xe0     ? 3
-                             : *p >= 0xf0 && *p < 0xf5 ? 4
-                                                       : 0;
-                uint32_t ch;
-
-                if (n == 0)
-                        return false;
-                ch = n == 1 ? *p : *p & (0x7fu >> n);
-                for (unsigned i = 1; i < n; i++) {
-                        if ((p[i] & 0xc0) != 0x80)
-                                return false;
-                        ch = ch << 6 | (p[i] & 0x3f);
-                }
-                if (ch < 0x20 || (ch >= 0x7f && ch < 0xa0) || ch == 0x2028 || ch == 0x2029 ||
-                    ch == 0xfeff || (ch >= 0xd800 && ch <= 0xdfff) || (ch & 0xfffe) == 0xfffe ||
-                    ch > 0x10ffff || (n == 3 && ch < 0x800) || (n == 4 && ch < 0x10000))
-                        return false;
-                p += n;
-        }
-        return true;
-}
+/* --- words --- */
 
 /* "a|b|c" */
 static bool word_at(const char *words, unsigned i, char ret[static 24])
@@ -318,155 +200,6 @@ static int refuse_word(const struct config_row *row, const char *text, char why[
                 return config_refuse(why, "%s: %s is not known; this version has %s", row->name,
                                      quoted, all);
         return config_refuse(why, "%s: %s is not one of %s", row->name, quoted, all);
-}
-
-static int check_path(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
-{
-        char quoted[CONFIG_QUOTED];
-
-        config_quote(text, quoted);
-        if (*text == '\0')
-                return config_refuse(why, "%s: a path cannot be empty", row->name);
-        if (text[0] == '~')
-                return config_refuse(why,
-                                     "%s: \"~\" in %s is not replaced here; write the whole path",
-                                     row->name, quoted);
-        if (strlen(text) >= PATH_MAX - 64) /* file names are put behind it */
-                return config_refuse(why, "%s: %s is longer than a path can be", row->name, quoted);
-        return 0;
-}
-
-static int check_socket(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
-{
-        enum { LONGEST = sizeof(((struct sockaddr_un *)0)->sun_path) - 1 };
-        char quoted[CONFIG_QUOTED];
-        int r;
-
-        r = check_path(row, text, why);
-        if (r < 0)
-                return r;
-        config_quote(text, quoted);
-        if (strlen(text) > LONGEST)
-                return config_refuse(why, "%s: %s is too long for a socket: %zu bytes, at most %d",
-                                     row->name, quoted, strlen(text), (int)LONGEST);
-        if (text[strlen(text) - 1] == '/')
-                return config_refuse(why, "%s: %s is a directory; the socket needs a name in it",
-                                     row->name, quoted);
-        return 0;
-}
-
-enum where { NOWHERE, LOOPBACK, ELSEWHERE };
-
-/* "127.0.0.1", "[::1]" and "localhost" are LOOPBACK; NOWHERE: a name, or no address at all. */
-static enum where where_is(const char *text, size_t n)
-{
-        char host[64];
-        struct in6_addr in6;
-        struct in_addr in;
-
-        if (n >= sizeof(host))
-                return NOWHERE;
-        memcpy(host, text, n);
-        host[n] = '\0';
-        if (host[0] == '[') {
-                host[n - 1] = '\0';
-                if (inet_pton(AF_INET6, host + 1, &in6) != 1)
-                        return NOWHERE;
-                return IN6_IS_ADDR_LOOPBACK(&in6) ? LOOPBACK : ELSEWHERE;
-        }
-        if (strcmp(host, "localhost") == 0)
-                return LOOPBACK;
-        if (inet_pton(AF_INET, host, &in) != 1)
-                return NOWHERE;
-        return ntohl(in.s_addr) >> 24 == IN_LOOPBACKNET ? LOOPBACK : ELSEWHERE;
-}
-
-/* Refuses all that http.c refuses before it asks the system. */
-static int check_http(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
-{
-        const char *colon = strrchr(text, ':'), *port = colon ? colon + 1 : text;
-        size_t host = colon ? (size_t)(colon - text) : 0;
-        bool bracketed = text[0] == '[';
-        char quoted[CONFIG_QUOTED];
-        uint64_t number;
-
-        if (strcmp(text, "off") == 0)
-                return 0;
-        config_quote(text, quoted);
-        if (strncmp(text, "unix:", 5) == 0)
-                return text[5] == '/' ? check_socket(row, text + 5, why)
-                                      : config_refuse(why, "%s: the path in %s must begin with /",
-                                                      row->name, quoted);
-        if (text[0] == '/')
-                return config_refuse(why, "%s: did you mean \"unix:%.80s\"?", row->name, text);
-        if (host == 0) {
-                if (parse_count(port, &number) == 0 && number <= 65535)
-                        return config_refuse(
-                                why, "%s: %s names no address; did you mean \"127.0.0.1:%s\"?",
-                                row->name, quoted, port);
-                return config_refuse(why, "%s: %s is not ADDRESS:PORT, unix:/PATH or off",
-                                     row->name, quoted);
-        }
-        if (bracketed ? text[host - 1] != ']' || host < 4 : memchr(text, ':', host) != NULL)
-                return config_refuse(
-                        why, "%s: %s: an IPv6 address is written in brackets, as in \"[::1]:9750\"",
-                        row->name, quoted);
-        for (size_t i = 0; i < host; i++)
-                if (!isalnum((unsigned char)text[i]) &&
-                    !strchr(bracketed ? "[]:.%-_" : ".-_", text[i]))
-                        return config_refuse(why, "%s: %s is not ADDRESS:PORT, unix:/PATH or off",
-                                             row->name, quoted);
-        if (host > 255)
-                return config_refuse(why, "%s: the address in %s is too long", row->name, quoted);
-        if (parse_count(port, &number) < 0 || number > 65535 || strlen(port) > 5)
-                return config_refuse(why, "%s: the port in %s is not a number from 0 to 65535",
-                                     row->name, quoted);
-        switch (where_is(text, host)) {
-        case LOOPBACK:
-                return 0;
-        case ELSEWHERE:
-                return config_refuse(why,
-                                     "%s: %s would be seen from other hosts; write a loopback "
-                                     "address, as in \"127.0.0.1:%s\", and put a proxy in front",
-                                     row->name, quoted, port);
-        default:
-                return config_refuse(why,
-                                     "%s: %s has no address in front of the port; 127.0.0.1, [::1] "
-                                     "and localhost are",
-                                     row->name, quoted);
-        }
-}
-
-static int check_name(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
-{
-        char quoted[CONFIG_QUOTED];
-
-        config_quote(text, quoted);
-        if (*text == '\0')
-                return config_refuse(why, "%s: a name cannot be empty", row->name);
-        if (strlen(text) > 255)
-                return config_refuse(why, "%s: %s is too long for a name", row->name, quoted);
-        if (strpbrk(text, ", :/"))
-                return config_refuse(
-                        why, "%s: %s is not a name; several are written as a list: [alice, bob]",
-                        row->name, quoted);
-        return 0;
-}
-
-/* It stands in metrics and in the store. */
-static int check_tenant(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
-{
-        static const char allowed[] =
-                "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-        char quoted[CONFIG_QUOTED];
-        size_t n = strlen(text);
-
-        if (n > 0 && n <= CONFIG_TENANT_NAME && strspn(text, allowed) == n)
-                return 0;
-        return config_refuse(why,
-                             "%s: %s is not a tenant's name: 1 to %u letters, digits, \".\", \"_\" "
-                             "and \"-\"",
-                             row->name, config_quote(text, quoted), (unsigned)CONFIG_TENANT_NAME);
 }
 
 /* --- values --- */
@@ -519,11 +252,10 @@ int config_assign_list_to(void *object, const struct config_row *row, char *cons
         if (n > row->most)
                 return config_refuse(why, "%s: at most %u entries", row->name, (unsigned)row->most);
         for (unsigned i = 0; i < n; i++) {
-                if (!text_is_clean(items[i]))
+                if (!config_text_is_clean(items[i]))
                         return config_refuse(why, "%s: %s is not one line of UTF-8 text", row->name,
                                              config_quote(items[i], quoted));
-                r = row->type == CONFIG_PATHS ? check_path(row, items[i], why)
-                                              : check_name(row, items[i], why);
+                r = config_check_text(row, items[i], why);
                 if (r < 0)
                         return r;
                 if (row->type == CONFIG_PATHS && strcmp(items[i], "auto") == 0)
@@ -592,15 +324,13 @@ static int assign_number(uint64_t *member, const struct config_row *row, const c
         int r;
 
         if (row->type == CONFIG_COUNT) {
-                r = parse_count(text, &value);
-                if (r < 0)
+                r = units_parse_count(text, &value);
+                if (r == -EINVAL)
                         return config_refuse(why, "%s: %s is not a whole number%s", row->name,
                                              config_quote(text, quoted),
                                              row->flags & CONFIG_AUTO ? ", nor auto" : "");
         } else {
-                bool bytes = row->type == CONFIG_BYTES;
-
-                r = parse_scaled(text, bytes ? byte_units : time_units, bytes, &value, &unit);
+                r = units_parse(text, row->type == CONFIG_BYTES ? bytes_in : ms_in, &value, &unit);
                 if (r == -EINVAL)
                         return refuse_number(row, text, unit, why);
         }
@@ -647,67 +377,79 @@ static int assign_switch(bool *member, const struct config_row *row, const char 
         return refuse_word(row, text, why);
 }
 
-int config_assign_to(void *object, const struct config_row *row, const char *text, bool commas,
-                     char why[static CONFIG_WHY])
+static int assign_choice(char **member, const struct config_row *row, const char *text,
+                         char why[static CONFIG_WHY])
+{
+        char word[24];
+
+        for (unsigned i = 0; word_at(row->words, i, word); i++)
+                if (strcmp(word, text) == 0)
+                        return assign_text(member, text);
+        return refuse_word(row, text, why);
+}
+
+/* Of the types that rows with CONFIG_AUTO have. */
+static int assign_auto(void *member, enum config_type type)
+{
+        switch (type) {
+        case CONFIG_SOCKET:
+                return assign_text(member, "");
+        case CONFIG_PATHS:
+        case CONFIG_NAMES:
+                config_strings_fini(member);
+                return 0;
+        default:
+                assert(type == CONFIG_BYTES || type == CONFIG_COUNT || type == CONFIG_TIME);
+                *(uint64_t *)member = 0;
+                return 0;
+        }
+}
+
+static int assign_value(void *object, const struct config_row *row, const char *text, bool commas,
+                        char why[static CONFIG_WHY])
 {
         void *member = config_member(object, row);
-        bool is_auto = (row->flags & CONFIG_AUTO) && strcmp(text, "auto") == 0;
-        char quoted[CONFIG_QUOTED], word[24];
         char *one[] = { (char *)text };
-        int r = -EINVAL;
-
-        if (!text_is_clean(text))
-                return config_refuse(why, "%s: %s is not one line of UTF-8 text", row->name,
-                                     config_quote(text, quoted));
+        int r;
 
         switch (row->type) {
         case CONFIG_SOCKET:
-                is_auto |= *text == '\0';
-                r = is_auto ? 0 : check_socket(row, text, why);
-                if (r == 0)
-                        r = assign_text(member, is_auto ? "" : text);
-                break;
         case CONFIG_HTTP:
-                r = check_http(row, text, why);
-                if (r == 0)
-                        r = assign_text(member, text);
-                break;
         case CONFIG_TENANT:
-                r = check_tenant(row, text, why);
-                if (r == 0)
-                        r = assign_text(member, text);
-                break;
+                r = config_check_text(row, text, why);
+                return r < 0 ? r : assign_text(member, text);
         case CONFIG_MODE:
-                r = assign_mode(member, row, text, why);
-                break;
+                return assign_mode(member, row, text, why);
         case CONFIG_PATHS:
         case CONFIG_NAMES:
-                if (is_auto) {
-                        config_strings_fini(member);
-                        r = 0;
-                } else
-                        r = commas ? assign_commas(object, row, text, why)
-                                   : config_assign_list_to(object, row, one, 1, why);
-                break;
+                return commas ? assign_commas(object, row, text, why)
+                              : config_assign_list_to(object, row, one, 1, why);
         case CONFIG_BYTES:
         case CONFIG_COUNT:
         case CONFIG_TIME:
-                r = 0;
-                if (is_auto)
-                        *(uint64_t *)member = 0;
-                else
-                        r = assign_number(member, row, text, why);
-                break;
+                return assign_number(member, row, text, why);
         case CONFIG_SWITCH:
-                r = assign_switch(member, row, text, why);
-                break;
+                return assign_switch(member, row, text, why);
         case CONFIG_CHOICE:
-                for (unsigned i = 0; r < 0 && word_at(row->words, i, word); i++)
-                        if (strcmp(word, text) == 0)
-                                r = 0;
-                r = r == 0 ? assign_text(member, text) : refuse_word(row, text, why);
-                break;
+                return assign_choice(member, row, text, why);
         }
+        return -EINVAL;
+}
+
+int config_assign_to(void *object, const struct config_row *row, const char *text, bool commas,
+                     char why[static CONFIG_WHY])
+{
+        bool is_auto = (row->flags & CONFIG_AUTO) && strcmp(text, "auto") == 0;
+        char quoted[CONFIG_QUOTED];
+        int r;
+
+        if (!config_text_is_clean(text))
+                return config_refuse(why, "%s: %s is not one line of UTF-8 text", row->name,
+                                     config_quote(text, quoted));
+        if (is_auto || (row->type == CONFIG_SOCKET && *text == '\0'))
+                r = assign_auto(config_member(object, row), row->type);
+        else
+                r = assign_value(object, row, text, commas, why);
         if (r == -ENOMEM)
                 config_refuse(why, "out of memory");
         return r;

@@ -11,7 +11,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "base/units.h"
+#include "units.h"
 #include "checked.h"
 #include "config/config.h"
 #include "request/request.h"

@@ -8,7 +8,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "base/units.h"
+#include "units.h"
 #include "checked.h"
 
 enum { PAGE_DEPTH = 8 };

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/units.h"
+#include "units.h"
 #include "build-config.h"
 #include "checked.h"
 #include "config/config.h"

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/units.h"
+#include "units.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "request/client.h"

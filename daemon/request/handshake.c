@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/units.h"
+#include "units.h"
 #include "checked.h"
 #include "cleanup.h"
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/units.h"
+#include "units.h"
 #include "checked.h"
 #include "tenant/ids.h"
 

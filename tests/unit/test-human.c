@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "human.h"
+#include "units.h"
 #include "latency.h"
 #include "table.h"
 
@@ -24,18 +25,18 @@
 
 static void bytes_have_the_unit_that_fits(void **state)
 {
-        assert_text(human_bytes(0, text_), "0 B");
-        assert_text(human_bytes(1, text_), "1 B");
-        assert_text(human_bytes(1023, text_), "1023 B");
-        assert_text(human_bytes(1024, text_), "1 KiB");
-        assert_text(human_bytes(1536, text_), "1.5 KiB");
-        assert_text(human_bytes(16 * 1024, text_), "16 KiB");
-        assert_text(human_bytes(100 * 1024, text_), "100 KiB");
-        assert_text(human_bytes(1024 * 1024 - 1, text_), "1 MiB");
-        assert_text(human_bytes(28 << 20, text_), "28 MiB");
-        assert_text(human_bytes(1288490188, text_), "1.2 GiB");
-        assert_text(human_bytes(64ull << 40, text_), "64 TiB");
-        assert_text(human_bytes(UINT64_MAX, text_), "16 EiB");
+        assert_text(units_bytes(0, text_), "0 B");
+        assert_text(units_bytes(1, text_), "1 B");
+        assert_text(units_bytes(1023, text_), "1023 B");
+        assert_text(units_bytes(1024, text_), "1 KiB");
+        assert_text(units_bytes(1536, text_), "1.5 KiB");
+        assert_text(units_bytes(16 * 1024, text_), "16 KiB");
+        assert_text(units_bytes(100 * 1024, text_), "100 KiB");
+        assert_text(units_bytes(1024 * 1024 - 1, text_), "1 MiB");
+        assert_text(units_bytes(28 << 20, text_), "28 MiB");
+        assert_text(units_bytes(1288490188, text_), "1.2 GiB");
+        assert_text(units_bytes(64ull << 40, text_), "64 TiB");
+        assert_text(units_bytes(UINT64_MAX, text_), "16 EiB");
 }
 
 static void counts_are_grouped_by_three(void **state)
@@ -94,9 +95,8 @@ static void sizes_are_read_as_people_write_them(void **state)
                 { "18446744073709551615", UINT64_MAX },
         };
         static const char *const bad[] = {
-                "",      " ",   "KiB",   "-1",      "+1",
-                "1.2.3", ".",   "1KiBs", "1 0",     "0x10",
-                "1e3",   "nan", "inf",   "16 KiB ", "11111111111111111111111111111111111111111",
+                "",      " ",   "KiB",  "-1",  "+1",  "1.2.3", ".",
+                "1KiBs", "1 0", "0x10", "1e3", "nan", "inf",   "16 KiB ",
         };
         uint64_t n;
 
@@ -112,6 +112,8 @@ static void sizes_are_read_as_people_write_them(void **state)
         assert_int_equal(human_parse_bytes("18446744073709551616", &n), -ERANGE);
         assert_int_equal(human_parse_bytes("18014398509481984KiB", &n), -ERANGE);
         assert_int_equal(human_parse_bytes("99999999.5TiB", &n), -ERANGE);
+        assert_int_equal(human_parse_bytes("11111111111111111111111111111111111111111", &n),
+                         -ERANGE);
 }
 
 static void every_round_size_survives_a_round_trip(void **state)
@@ -120,24 +122,16 @@ static void every_round_size_survives_a_round_trip(void **state)
                 char text[HUMAN_BYTES];
                 uint64_t n;
 
-                human_bytes(1ull << shift, text);
+                units_bytes(1ull << shift, text);
                 assert_int_equal(human_parse_bytes(text, &n), 0);
                 assert_int_equal(n, 1ull << shift);
         }
 }
 
-static void counts_and_numbers_refuse_what_is_not_one(void **state)
+static void numbers_refuse_what_is_not_one(void **state)
 {
-        uint64_t n;
         double x;
 
-        assert_int_equal(human_parse_count("12031", &n), 0);
-        assert_int_equal(n, 12031);
-        assert_int_equal(human_parse_count("18446744073709551615", &n), 0);
-        assert_int_equal(human_parse_count("18446744073709551616", &n), -ERANGE);
-        assert_int_equal(human_parse_count("", &n), -EINVAL);
-        assert_int_equal(human_parse_count("-1", &n), -EINVAL);
-        assert_int_equal(human_parse_count("1 ", &n), -EINVAL);
         assert_int_equal(human_parse_number("0.5", &x), 0);
         assert_true(x == 0.5);
         assert_int_equal(human_parse_number("-1", &x), -EINVAL);
@@ -182,7 +176,7 @@ static void tables_align_and_names_cannot_steer_a_terminal(void **state)
         text_table_print(table, "> ", out);
         fclose(out);
         assert_string_equal(text, "> name     size\n"
-                                  "> a?[2Jb?  1 µs\n"
+                                  "> a?[2Jb   1 µs\n"
                                   "> x\n");
         free(text);
         text_table_free(table);
@@ -196,7 +190,7 @@ int main(void)
                 cmocka_unit_test(times_have_the_unit_that_fits),
                 cmocka_unit_test(sizes_are_read_as_people_write_them),
                 cmocka_unit_test(every_round_size_survives_a_round_trip),
-                cmocka_unit_test(counts_and_numbers_refuse_what_is_not_one),
+                cmocka_unit_test(numbers_refuse_what_is_not_one),
                 cmocka_unit_test(percentiles_are_exact),
                 cmocka_unit_test(tables_align_and_names_cannot_steer_a_terminal),
         };

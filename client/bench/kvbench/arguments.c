@@ -10,6 +10,7 @@
 
 #include "checked.h"
 #include "human.h"
+#include "units.h"
 #include "workload.h"
 #include "yaml-file.h"
 
@@ -130,7 +131,7 @@ static bool parse_count(struct ctl *ctl, const struct command *self, int id, con
                 }
         digits[used] = '\0';
         p += strspn(p, " \t");
-        if (*p != '\0' || human_parse_count(digits, &n) < 0 || n < least || n > YAML_FILE_MOST) {
+        if (*p != '\0' || units_parse_count(digits, &n) < 0 || n < least || n > YAML_FILE_MOST) {
                 ctl->exit_status =
                         usage_error(self, "--%s: '%s' is not a whole number from %llu to 2^53",
                                     option_name(self, id), text, (unsigned long long)least);

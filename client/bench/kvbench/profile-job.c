@@ -19,6 +19,7 @@
 #include "common.h"
 #include "embedded.h"
 #include "human.h"
+#include "units.h"
 #include "profile.h"
 #include "progress.h"
 #include "raw.h"
@@ -162,8 +163,8 @@ static int start_embedded(struct run *run)
         pool = MAX(MIN(pool, available_memory() / 4), 8 * block);
         room = directory_bytes(parent);
         if (room < limit) {
-                human_bytes(limit, need_text);
-                human_bytes(room, room_text);
+                units_bytes(limit, need_text);
+                units_bytes(room, room_text);
                 return complain(KVBENCH_FAILED,
                                 "%s: an embedded store needs %s, and %s has %s: --filepath names "
                                 "another place; --isl and --num_requests make the workload smaller",
@@ -247,8 +248,8 @@ static int check_daemon(struct run *run)
         if (!checked_mul(run->job.n_blocks, stride(run), &need))
                 need = UINT64_MAX;
         if (need > run->facts.limit_bytes - run->facts.limit_bytes / 32) {
-                human_bytes(need, need_text);
-                human_bytes(run->facts.limit_bytes, limit_text);
+                units_bytes(need, need_text);
+                units_bytes(run->facts.limit_bytes, limit_text);
                 return complain(KVBENCH_FAILED,
                                 "%s: the workload is %s, and the daemon's store may take %s "
                                 "(store.limit): it would evict what it is to read",

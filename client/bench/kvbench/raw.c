@@ -17,6 +17,7 @@
 
 #include "checked.h"
 #include "human.h"
+#include "units.h"
 
 enum { ALIGN = 4096 };
 
@@ -127,8 +128,8 @@ static int check_room(struct raw *raw, struct profile *p, uint64_t bytes)
         have = (uint64_t)fs.f_bavail * fs.f_frsize + (uint64_t)st.st_blocks * 512;
         if (have >= bytes)
                 return 0;
-        human_bytes(bytes, need_text);
-        human_bytes(have, have_text);
+        units_bytes(bytes, need_text);
+        units_bytes(have, have_text);
         return profile_fail(p, "%s: RAW needs %s, and there are %s: --filepath names another place",
                             raw->path, need_text, have_text);
 }

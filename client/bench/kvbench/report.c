@@ -7,6 +7,7 @@
 
 #include "checked.h"
 #include "human.h"
+#include "units.h"
 
 enum { RULE_COLUMNS = 80, SPLITS = 4 };
 
@@ -118,8 +119,8 @@ static void print_summary(const struct report_entry *e, const struct profile_res
         const struct profile_tally *t = &result->tally;
         char moved[HUMAN_BYTES], verified[HUMAN_BYTES], memory[HUMAN_BYTES], disk[HUMAN_BYTES];
 
-        human_bytes(t->bytes, moved);
-        human_bytes(t->bytes_verified, verified);
+        units_bytes(t->bytes, moved);
+        units_bytes(t->bytes_verified, verified);
         printf("%s: %s %s in %.3f s, %s; %s %s: 0 wrong bytes\n", result->name, moved,
                e->job->write ? "written" : "read", result->seconds, e->io[result - e->results],
                verified, e->job->write ? "read back and compared" : "compared");

@@ -14,6 +14,7 @@
 #include "common.h"
 #include "checked.h"
 #include "human.h"
+#include "units.h"
 
 enum {
         CALL_KEYS = 1024,
@@ -279,7 +280,7 @@ int through_open(struct through *t, struct profile *p, const struct through_opti
         if (job->io_size > info.max_chunk_bytes) {
                 char size[HUMAN_BYTES];
 
-                human_bytes(info.max_chunk_bytes, size);
+                units_bytes(info.max_chunk_bytes, size);
                 return profile_fail(p,
                                     "blocks of %" PRIu64 " bytes: the daemon stores %s at most "
                                     "(64 MiB, an eighth of memory.pool, a data file)",

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "checked.h"
+#include "text.h"
 #include "cleanup.h"
 #include "common.h"
 
@@ -21,20 +22,6 @@ enum {
         SHOWN_BYTES = 48, /* of a foreign text in a message */
         MOST_KEYS = 64,   /* of one mapping */
 };
-
-/* Bytes at `p` of a character that a terminal acts on, or that turns the direction of text: C0,
- * DEL, C1, line and paragraph separators, bidirectional controls. 0: it is none. */
-static size_t control_bytes(const unsigned char *p)
-{
-        if (p[0] < 0x20 || p[0] == 0x7f)
-                return p[0] != '\0';
-        if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f)
-                return 2;
-        if (p[0] == 0xe2 && ((p[1] == 0x80 && p[2] >= 0xa8 && p[2] <= 0xae) ||
-                             (p[1] == 0x81 && p[2] >= 0xa6 && p[2] <= 0xa9)))
-                return 3;
-        return 0;
-}
 
 /* Bytes of a character that is shown as it is: a whole sequence of UTF-8. 0: it is not whole. */
 static size_t plain_bytes(const unsigned char *p)
@@ -60,7 +47,7 @@ const char *yaml_file_shown(const char *text, char *buffer, size_t room)
 
         while (*p != '\0') {
                 char piece[16];
-                size_t taken = control_bytes(p), length;
+                size_t taken = text_control((const char *)p), length;
 
                 if (taken == 0 && (length = plain_bytes(p)) > 0) {
                         memcpy(piece, p, length);
@@ -325,7 +312,7 @@ int yaml_file_text(const struct yaml_file *f, const char *key, const yaml_node_t
         if (strlen(text) >= room)
                 return yaml_file_error(f, value, "%s: is longer than %zu bytes", key, room - 1);
         for (const char *p = text; *p; p++)
-                if (control_bytes((const unsigned char *)p) > 0)
+                if (text_control(p) > 0)
                         return yaml_file_error(f, value, "%s: has a control character in it", key);
         strcpy(ret, text);
         return 0;

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Values that are text: paths, sockets, addresses, names. Whether one is what its row takes, and
+ * one sentence if not. */
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/un.h>
+
+#include "config/internal.h"
+#include "units.h"
+
+bool config_text_is_clean(const char *text)
+{
+        const unsigned char *p = (const unsigned char *)text;
+
+        while (*p) {
+                unsigned n = *p < 0x80                 ? 1
+                             : *p >= 0xc2 && *p < 0xe0 ? 2
+                             : (*p & 0xf0) == 0xe0     ? 3
+                             : *p >= 0xf0 && *p < 0xf5 ? 4
+                                                       : 0;
+                uint32_t ch;
+
+                if (n == 0)
+                        return false;
+                ch = n == 1 ? *p : *p & (0x7fu >> n);
+                for (unsigned i = 1; i < n; i++) {
+                        if ((p[i] & 0xc0) != 0x80)
+                                return false;
+                        ch = ch << 6 | (p[i] & 0x3f);
+                }
+                if (ch < 0x20 || (ch >= 0x7f && ch < 0xa0) || ch == 0x2028 || ch == 0x2029 ||
+                    ch == 0xfeff || (ch >= 0xd800 && ch <= 0xdfff) || (ch & 0xfffe) == 0xfffe ||
+                    ch > 0x10ffff || (n == 3 && ch < 0x800) || (n == 4 && ch < 0x10000))
+                        return false;
+                p += n;
+        }
+        return true;
+}
+
+static int check_path(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
+{
+        char quoted[CONFIG_QUOTED];
+
+        config_quote(text, quoted);
+        if (*text == '\0')
+                return config_refuse(why, "%s: a path cannot be empty", row->name);
+        if (text[0] == '~')
+                return config_refuse(why,
+                                     "%s: \"~\" in %s is not replaced here; write the whole path",
+                                     row->name, quoted);
+        if (strlen(text) >= PATH_MAX - 64) /* file names are put behind it */
+                return config_refuse(why, "%s: %s is longer than a path can be", row->name, quoted);
+        return 0;
+}
+
+static int check_socket(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
+{
+        enum { LONGEST = sizeof(((struct sockaddr_un *)0)->sun_path) - 1 };
+        char quoted[CONFIG_QUOTED];
+        int r;
+
+        r = check_path(row, text, why);
+        if (r < 0)
+                return r;
+        config_quote(text, quoted);
+        if (strlen(text) > LONGEST)
+                return config_refuse(why, "%s: %s is too long for a socket: %zu bytes, at most %d",
+                                     row->name, quoted, strlen(text), (int)LONGEST);
+        if (text[strlen(text) - 1] == '/')
+                return config_refuse(why, "%s: %s is a directory; the socket needs a name in it",
+                                     row->name, quoted);
+        return 0;
+}
+
+enum where { NOWHERE, LOOPBACK, ELSEWHERE };
+
+/* "127.0.0.1", "[::1]" and "localhost" are LOOPBACK; NOWHERE: a name, or no address at all. */
+static enum where where_is(const char *text, size_t n)
+{
+        char host[64];
+        struct in6_addr in6;
+        struct in_addr in;
+
+        if (n >= sizeof(host))
+                return NOWHERE;
+        memcpy(host, text, n);
+        host[n] = '\0';
+        if (host[0] == '[') {
+                host[n - 1] = '\0';
+                if (inet_pton(AF_INET6, host + 1, &in6) != 1)
+                        return NOWHERE;
+                return IN6_IS_ADDR_LOOPBACK(&in6) ? LOOPBACK : ELSEWHERE;
+        }
+        if (strcmp(host, "localhost") == 0)
+                return LOOPBACK;
+        if (inet_pton(AF_INET, host, &in) != 1)
+                return NOWHERE;
+        return ntohl(in.s_addr) >> 24 == IN_LOOPBACKNET ? LOOPBACK : ELSEWHERE;
+}
+
+/* Refuses all that http.c refuses before it asks the system. */
+static int check_http(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
+{
+        const char *colon = strrchr(text, ':'), *port = colon ? colon + 1 : text;
+        size_t host = colon ? (size_t)(colon - text) : 0;
+        bool bracketed = text[0] == '[';
+        char quoted[CONFIG_QUOTED];
+        uint64_t number;
+
+        if (strcmp(text, "off") == 0)
+                return 0;
+        config_quote(text, quoted);
+        if (strncmp(text, "unix:", 5) == 0)
+                return text[5] == '/' ? check_socket(row, text + 5, why)
+                                      : config_refuse(why, "%s: the path in %s must begin with /",
+                                                      row->name, quoted);
+        if (text[0] == '/')
+                return config_refuse(why, "%s: did you mean \"unix:%.80s\"?", row->name, text);
+        if (host == 0) {
+                if (units_parse_count(port, &number) == 0 && number <= 65535)
+                        return config_refuse(
+                                why, "%s: %s names no address; did you mean \"127.0.0.1:%s\"?",
+                                row->name, quoted, port);
+                return config_refuse(why, "%s: %s is not ADDRESS:PORT, unix:/PATH or off",
+                                     row->name, quoted);
+        }
+        if (bracketed ? text[host - 1] != ']' || host < 4 : memchr(text, ':', host) != NULL)
+                return config_refuse(
+                        why, "%s: %s: an IPv6 address is written in brackets, as in \"[::1]:9750\"",
+                        row->name, quoted);
+        for (size_t i = 0; i < host; i++)
+                if (!isalnum((unsigned char)text[i]) &&
+                    !strchr(bracketed ? "[]:.%-_" : ".-_", text[i]))
+                        return config_refuse(why, "%s: %s is not ADDRESS:PORT, unix:/PATH or off",
+                                             row->name, quoted);
+        if (host > 255)
+                return config_refuse(why, "%s: the address in %s is too long", row->name, quoted);
+        if (units_parse_count(port, &number) < 0 || number > 65535 || strlen(port) > 5)
+                return config_refuse(why, "%s: the port in %s is not a number from 0 to 65535",
+                                     row->name, quoted);
+        switch (where_is(text, host)) {
+        case LOOPBACK:
+                return 0;
+        case ELSEWHERE:
+                return config_refuse(why,
+                                     "%s: %s would be seen from other hosts; write a loopback "
+                                     "address, as in \"127.0.0.1:%s\", and put a proxy in front",
+                                     row->name, quoted, port);
+        default:
+                return config_refuse(why,
+                                     "%s: %s has no address in front of the port; 127.0.0.1, [::1] "
+                                     "and localhost are",
+                                     row->name, quoted);
+        }
+}
+
+static int check_name(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
+{
+        char quoted[CONFIG_QUOTED];
+
+        config_quote(text, quoted);
+        if (*text == '\0')
+                return config_refuse(why, "%s: a name cannot be empty", row->name);
+        if (strlen(text) > 255)
+                return config_refuse(why, "%s: %s is too long for a name", row->name, quoted);
+        if (strpbrk(text, ", :/"))
+                return config_refuse(
+                        why, "%s: %s is not a name; several are written as a list: [alice, bob]",
+                        row->name, quoted);
+        return 0;
+}
+
+/* It stands in metrics and in the store. */
+static int check_tenant(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
+{
+        static const char allowed[] =
+                "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+        char quoted[CONFIG_QUOTED];
+        size_t n = strlen(text);
+
+        if (n > 0 && n <= CONFIG_TENANT_NAME && strspn(text, allowed) == n)
+                return 0;
+        return config_refuse(why,
+                             "%s: %s is not a tenant's name: 1 to %u letters, digits, \".\", \"_\" "
+                             "and \"-\"",
+                             row->name, config_quote(text, quoted), (unsigned)CONFIG_TENANT_NAME);
+}
+
+int config_check_text(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
+{
+        switch (row->type) {
+        case CONFIG_SOCKET:
+                return check_socket(row, text, why);
+        case CONFIG_HTTP:
+                return check_http(row, text, why);
+        case CONFIG_TENANT:
+                return check_tenant(row, text, why);
+        case CONFIG_PATHS:
+                return check_path(row, text, why);
+        case CONFIG_NAMES:
+                return check_name(row, text, why);
+        default:
+                return 0;
+        }
+}

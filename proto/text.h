@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Text from others, before it is shown on one line of a terminal, a log or a message. */
+#pragma once
+
+#include <stddef.h>
+
+/* Bytes at `p` of a character that a terminal acts on, or that turns the direction of text: C0,
+ * DEL, C1, line and paragraph separators, bidirectional controls. 0: it is none. */
+size_t text_control(const char *p);
+/* In place: '?' for each byte of such a character, a blank for a tab or the end of a line. Returns
+ * `text`. */
+char *text_clean(char *text);
