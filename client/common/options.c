@@ -138,6 +138,34 @@ static int unknown_option(const struct command *command, const struct parser *p,
         return usage_error(command, "unknown option '%s'", option);
 }
 
+int action_index(struct ctl *ctl, const struct command *command, const char *const *names,
+                 const char *wanted)
+{
+        struct suggestion meant = suggest_init(wanted);
+        char all[128] = "";
+        size_t used = 0;
+
+        for (int i = 0; names[i]; i++) {
+                if (strcmp(names[i], wanted) == 0)
+                        return i;
+                suggest_try(&meant, wanted, names[i]);
+                used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s",
+                                         i == 0         ? ""
+                                         : names[i + 1] ? ", "
+                                                        : " and ",
+                                         names[i]);
+                assert(used < sizeof(all));
+        }
+        if (meant.text)
+                ctl->exit_status =
+                        usage_error(command, "unknown action '%s'; did you mean \"%s %s\"?", wanted,
+                                    command->name, meant.text);
+        else
+                ctl->exit_status = usage_error(command, "unknown action '%s'; the actions are %s",
+                                               wanted, all);
+        return -1;
+}
+
 int option_next(struct ctl *ctl, const struct command *command, int argc, char **argv,
                 const char **ret_argument, int *ret_first)
 {

@@ -34,6 +34,11 @@ bool option_count(struct ctl *ctl, const char *name, const char *text, unsigned 
                   unsigned long long most, unsigned long long *ret);
 bool option_bytes(struct ctl *ctl, const char *name, const char *text, unsigned long long *ret);
 
+/* Which of the command's actions `wanted` is: its place in `names`, which NULL ends. -1: none of
+ * them; said so, with the one that was meant if it can be seen, and ctl->exit_status is set. */
+int action_index(struct ctl *ctl, const struct command *command, const char *const *names,
+                 const char *wanted);
+
 /* "See: kvcachectl put --help". Returns the status of wrong usage. */
 int usage_error(const struct command *command, const char *format, ...)
         __attribute__((format(printf, 2, 3)));

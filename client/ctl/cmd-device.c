@@ -120,6 +120,7 @@ static const struct option_row device_options[] = { { 0 } };
 
 static int run_device(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
+        static const char *const actions[] = { "ls", "suspend", "resume", NULL };
         const char *argument, *action;
         int r, first;
 
@@ -128,11 +129,12 @@ static int run_device(struct ctl *ctl, const struct command *self, int argc, cha
         if (r < 0)
                 return ctl->exit_status;
         action = first < argc ? argv[first] : "ls";
-        if (strcmp(action, "ls") == 0)
+        r = action_index(ctl, self, actions, action);
+        if (r < 0)
+                return ctl->exit_status;
+        if (r == 0)
                 return argc - first > 1 ? usage_error(self, "'device ls' takes no argument")
                                         : device_ls(ctl);
-        if (strcmp(action, "suspend") != 0 && strcmp(action, "resume") != 0)
-                return usage_error(self, "'%s': there are ls, suspend and resume", action);
         if (argc - first != 2)
                 return usage_error(self, "'device %s' needs one path", action);
         return device_act(ctl, action, argv[first + 1]);

@@ -254,20 +254,20 @@ static int remove_one(struct ctl *ctl, const struct arguments *a)
         return EXIT_OK;
 }
 
+static const char *const action_names[] = { "ls", "stat", "rm", NULL };
 static const struct action {
-        const char *name;
         bool named;
         int (*run)(struct ctl *ctl, const struct arguments *a);
 } actions[] = {
-        { "ls", false, list_all },
-        { "stat", true, stat_one },
-        { "rm", true, remove_one },
+        { false, list_all },
+        { true, stat_one },
+        { true, remove_one },
 };
 
 static int run_namespace(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
         struct arguments a = { .limit = UINT64_MAX };
-        const struct action *action = NULL;
+        const struct action *action;
         const char *argument, *wanted;
         unsigned long long limit;
         bool limited = false;
@@ -291,16 +291,15 @@ static int run_namespace(struct ctl *ctl, const struct command *self, int argc, 
         if (r < 0)
                 return ctl->exit_status;
         wanted = first < argc ? argv[first] : "ls";
-        for (size_t i = 0; i < ARRAY_SIZE(actions); i++)
-                if (strcmp(actions[i].name, wanted) == 0)
-                        action = &actions[i];
-        if (!action)
-                return usage_error(self, "'%s': there are ls, stat and rm", wanted);
+        r = action_index(ctl, self, action_names, wanted);
+        if (r < 0)
+                return ctl->exit_status;
+        action = &actions[r];
         if (argc - first != (action->named ? 2 : first < argc))
                 return usage_error(self,
                                    action->named ? "'namespace %s' needs one namespace"
                                                  : "'namespace %s' takes no argument",
-                                   action->name);
+                                   wanted);
         if (a.purge && action->run != remove_one)
                 return usage_error(self, "--purge is for 'namespace rm'");
         if (limited && action->run != list_all)

@@ -194,7 +194,7 @@ def measure_cpu(bench, report):
             daemon.settle()
             with daemon.load("get", "--steps", "--size", size, "--batch", GET_BATCH, "--outstanding", OUTSTANDING[name],
                              "--count", count) as get, \
-                    Process([bench.build / "tests/bench/kvcache-bench", "crc", "--steps", "--size", size, "--working-set",
+                    Process([bench.build / "tests/bench/measure", "crc", "--steps", "--size", size, "--working-set",
                              256 * MIB], bench.work / "load.log") as crc:
                 get.ask("evict")
                 our_slice(daemon, get, Tally(), 0.1)

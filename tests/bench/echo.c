@@ -3,7 +3,7 @@
  * round trip costs, no server on this machine can undercut. A message begins with the length that
  * its answer is to have.
  *
- *   kvcache-bench-echo SOCKET [--blocking]
+ *   measure-echo SOCKET [--blocking]
  *
  * By default it runs on libevent, as the daemon does: a loop that wakes for a readable socket, one
  * recv() and one send(). With --blocking it serves one connection with recv() and send() alone. It
@@ -24,7 +24,7 @@ enum { MESSAGE_MAX = 65536 };
 
 static int fail(const char *what)
 {
-        fprintf(stderr, "kvcache-bench-echo: %s: %s\n", what, strerror(errno));
+        fprintf(stderr, "measure-echo: %s: %s\n", what, strerror(errno));
         return 1;
 }
 
@@ -100,7 +100,7 @@ int main(int argc, char *argv[])
         int fd;
 
         if ((argc != 2 && !blocking) || strlen(argv[1]) >= sizeof(address.sun_path)) {
-                fputs("usage: kvcache-bench-echo SOCKET [--blocking]\n", stderr);
+                fputs("usage: measure-echo SOCKET [--blocking]\n", stderr);
                 return 2;
         }
         prctl(PR_SET_PDEATHSIG, SIGTERM);

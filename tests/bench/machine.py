@@ -217,7 +217,7 @@ class Daemon:
             time.sleep(0.01)
 
     def load(self, mode, *arguments):
-        return Process([self.bench.build / "tests/bench/kvcache-bench", mode, "--socket", self.socket, *arguments],
+        return Process([self.bench.build / "tests/bench/measure", mode, "--socket", self.socket, *arguments],
                        self.bench.work / "load.log")
 
     def status(self):

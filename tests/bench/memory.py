@@ -25,7 +25,7 @@ class Memcpy(Process):
     """One core's memcpy() over a working set."""
 
     def __init__(self, bench, piece, source, working_set):
-        super().__init__([bench.build / "tests/bench/kvcache-bench", "memcpy", "--steps", "--size", piece, "--source", source,
+        super().__init__([bench.build / "tests/bench/measure", "memcpy", "--steps", "--size", piece, "--source", source,
                           "--working-set", working_set], bench.work / "load.log")
 
     def rate(self, count):
@@ -87,8 +87,8 @@ def measure_into(bench, report, daemon, pool):
 def echo_company(bench, name, arguments, measure):
     """measure(socket, pid) beside an echo server and one spinner per core."""
     path = bench.sockets / (name + ".sock")
-    echo = Process([bench.build / "tests/bench/kvcache-bench-echo", path, *arguments], bench.work / "load.log")
-    spin = Process([bench.build / "tests/bench/kvcache-bench", "spin"], bench.work / "load.log")
+    echo = Process([bench.build / "tests/bench/measure-echo", path, *arguments], bench.work / "load.log")
+    spin = Process([bench.build / "tests/bench/measure", "spin"], bench.work / "load.log")
     try:
         spin.answer()
         while not listens(path):

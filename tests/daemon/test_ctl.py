@@ -49,6 +49,8 @@ def test_a_command_of_the_other_tool_is_named():
     (["stauts"], "status"), (["evct", "k"], "evict"), (["name-space"], "namespace"), (["reply", "x"], "kvcache-bench replay"),
     (["bench", "replay"], "kvcache-bench"),
     (["get", "--ofset", "1", "k"], "--offset"), (["--sokcet", "x", "ping"], "--socket"), (["ping", "--jsn"], "--json"),
+    (["namespace", "lsx"], "namespace ls"), (["namespace", "sta", "n"], "namespace stat"), (["device", "resum", "0"], "device resume"),
+    (["device", "supsend", "0"], "device suspend"), (["device", "xx"], None), (["namespace", "\x1b[31m"], None),
     (["put", "--finger", "k"], None), (["xyzzy"], None), (["get", "--xyzzy", "k"], None), (["get", "-Z", "k"], None)])
 def test_did_you_mean(words, meant):
     result = ctl(*words, check=USAGE)

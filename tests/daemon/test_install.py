@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What "meson install" and "ninja uninstall" do to a configuration that an administrator has edited: nothing."""
+"""What "meson install" and "ninja uninstall" do to a configuration that an administrator has edited: nothing. What is
+installed is found by what is installed."""
 
 import os
+import re
 import shutil
 import subprocess
 
@@ -73,3 +75,35 @@ def test_a_link_in_the_configurations_place_is_kept(root):
 def test_a_dry_run_installs_nothing(root):
     assert "kvcache.yaml" in install(root, "--dry-run")
     assert configuration(root) is None
+
+
+def data_directory():
+    """The compiled-in one, under the prefix."""
+    header = (harness.BUILD / "build-config.h").read_text()
+    return re.search(r'^#define KVCACHE_DATADIR "/(.*)"$', header, re.M)[1]
+
+
+def test_kvcache_bench_finds_the_models_that_are_installed_with_it(root, directory):
+    """Where the installation lies under another root as well, and from whatever directory it runs."""
+    install(root)
+    data, [program] = root / data_directory(), root.rglob("bin/kvcache-bench")
+    for folder in ("models", "deployments"):
+        shipped = sorted(path.name for path in (harness.SOURCE / "conf" / folder).iterdir())
+        assert shipped and sorted(path.name for path in (data / folder).iterdir()) == shipped
+    (data / "models/only_here.yaml").write_text((data / "models/qwen3_8b.yaml").read_text())
+    [library] = {path.parent for path in root.rglob("libkvcache.so*")}
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(library)}
+    environment.pop("KVCACHE_DATA_DIR", None)
+
+    def iosize(model, status=0):
+        result = subprocess.run([program, "iosize", "--model", model, "--model_config", "block-tp1-pp1"], cwd=directory,
+                                env=environment, capture_output=True, text=True, timeout=60 * harness.slow())
+        assert result.returncode == status, result.stderr
+        return result
+
+    assert iosize("only_here").stdout == iosize("qwen3_8b").stdout
+    assert str((data / "models").resolve()) in iosize("nowhere", status=1).stderr
+    shutil.rmtree(data)
+    error = iosize("only_here", status=1).stderr
+    assert f"/{data_directory()}/models" in error, "where it is expected"
+    assert str(harness.SOURCE) not in error, "the source tree is for what lies in a build"

@@ -34,28 +34,39 @@ static bool program_directory(char ret[static DATA_FILE_BYTES])
         return true;
 }
 
+/* One more, unless it is the one before, or lies beside the program and is not there: a message
+ * that lists the places has every directory that was named. Returns how many there are. */
+static size_t add_directory(const char *base, const char *data, const char *folder,
+                            char ret[static DATA_FILE_DIRECTORIES][DATA_FILE_BYTES], size_t n)
+{
+        char path[2 * DATA_FILE_BYTES];
+        _cleanup_(freep) char *real = NULL;
+
+        snprintf(path, sizeof(path), "%s%s/%s", base, data, folder);
+        real = realpath(path, NULL);
+        if (real)
+                snprintf(path, sizeof(path), "%s", real);
+        if ((!real && *base) || strlen(path) >= DATA_FILE_BYTES ||
+            (n > 0 && strcmp(path, ret[n - 1]) == 0))
+                return n;
+        strcpy(ret[n], path);
+        return n + 1;
+}
+
 size_t data_file_directories(const char *folder,
                              char ret[static DATA_FILE_DIRECTORIES][DATA_FILE_BYTES])
 {
         const char *override = getenv("KVCACHE_DATA_DIR");
-        char self[DATA_FILE_BYTES], path[DATA_FILE_BYTES];
+        char self[DATA_FILE_BYTES];
         size_t n = 0;
 
-        if (override && *override) {
-                if (snprintf(ret[0], DATA_FILE_BYTES, "%s/%s", override, folder) < DATA_FILE_BYTES)
-                        n = 1;
-                return n;
-        }
-        if (snprintf(ret[n], DATA_FILE_BYTES, KVCACHE_DATADIR "/%s", folder) < DATA_FILE_BYTES)
-                n++;
-        /* BUILD/client/bench/ in the source tree */
-        if (program_directory(self) &&
-            snprintf(path, sizeof(path), "%s/../../../conf/%s", self, folder) < (int)sizeof(path)) {
-                _cleanup_(freep) char *real = realpath(path, NULL);
-
-                if (real && snprintf(ret[n], DATA_FILE_BYTES, "%s", real) < DATA_FILE_BYTES)
-                        n++;
-        }
+        if (override && *override)
+                return add_directory("", override, folder, ret, 0);
+        if (program_directory(self))
+                n = add_directory(self, "/" KVCACHE_DATADIR_FROM_BIN, folder, ret, n);
+        n = add_directory("", KVCACHE_DATADIR, folder, ret, n);
+        if (program_directory(self)) /* BUILD/client/bench/ in the source tree */
+                n = add_directory(self, "/../../../conf", folder, ret, n);
         return n;
 }
 

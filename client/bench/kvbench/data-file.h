@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Models and deployments by name. A name is first taken as the path that it is; one without '/' is
  * then searched, as it is and with ".yaml", in $KVCACHE_DATA_DIR, or, where that is not set, in the
- * installed data directory and in conf/ of the source tree that holds the build. */
+ * data directory beside the program, in that which it was built for, and in conf/ of the source
+ * tree that holds the build. */
 #pragma once
 
 #include <stdbool.h>
