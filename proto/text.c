@@ -22,7 +22,7 @@ char *text_clean(char *text)
         for (char *p = text; *p;) {
                 size_t n = text_control(p);
 
-                memset(p, *p == '\n' || *p == '\t' ? ' ' : '?', n);
+                memset(p, '?', n);
                 p += n > 0 ? n : 1;
         }
         return text;

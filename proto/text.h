@@ -7,6 +7,5 @@
 /* Bytes at `p` of a character that a terminal acts on, or that turns the direction of text: C0,
  * DEL, C1, line and paragraph separators, bidirectional controls. 0: it is none. */
 size_t text_control(const char *p);
-/* In place: '?' for each byte of such a character, a blank for a tab or the end of a line. Returns
- * `text`. */
+/* In place: '?' for each byte of such a character. Returns `text`. */
 char *text_clean(char *text);

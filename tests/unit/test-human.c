@@ -176,7 +176,7 @@ static void tables_align_and_names_cannot_steer_a_terminal(void **state)
         text_table_print(table, "> ", out);
         fclose(out);
         assert_string_equal(text, "> name     size\n"
-                                  "> a?[2Jb   1 µs\n"
+                                  "> a?[2Jb?  1 µs\n"
                                   "> x\n");
         free(text);
         text_table_free(table);
