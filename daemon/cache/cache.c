@@ -462,10 +462,15 @@ static void on_settled(struct store_put *store)
 {
         struct cache_settle *settle = container_of(store, struct cache_settle, store);
 
-        settle->result = settle->cache->lost_eviction ? STORE_BYPASSED : store->result;
-        settle->cache->lost_eviction = false;
+        settle->result = settle->cache->lost_evictions != settle->lost_before ? STORE_BYPASSED
+                                                                              : store->result;
         settle->cache->pending--;
         settle->complete(settle);
+}
+
+uint64_t cache_lost_evictions(const struct cache *c)
+{
+        return c->lost_evictions;
 }
 
 void cache_settle_evictions(struct cache *c, struct cache_settle *settle)

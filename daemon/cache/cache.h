@@ -171,9 +171,11 @@ enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const stru
 
 /* Completes once no kill of the daemon can bring back what was evicted from both tiers before this
  * call, what was on its way to the store then included. result: 0, or STORE_BYPASSED: it may come
- * back. */
+ * back. The caller sets `lost_before`, before its first eviction, to cache_lost_evictions(): what
+ * is lost since then may be its own, or that of another caller, who is answered the same. */
 struct cache_settle {
-        struct list_node node; /* the cache's, as all but complete and result */
+        struct list_node node; /* the cache's, as all but complete, lost_before and result */
+        uint64_t lost_before;
         struct store_put store;
         struct cache *cache;
         uint64_t evictions;
@@ -181,6 +183,7 @@ struct cache_settle {
         void (*complete)(struct cache_settle *settle);
 };
 void cache_settle_evictions(struct cache *c, struct cache_settle *settle);
+uint64_t cache_lost_evictions(const struct cache *c);
 
 /* Found in neither tier from the call on. Completes when that is on stable storage and the chunks
  * are dropped, which cache_sweep() does in the pool. */

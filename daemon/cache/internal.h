@@ -95,8 +95,8 @@ struct cache {
         uint64_t n_prefetches; /* slots being filled by cache_prefetch() */
         uint64_t ahead_users;
         bool kicked, retry_now, stopping;
-        bool lost_eviction;     /* of a chunk whose write hangs, since the last who asked */
-        uint64_t retry_pending; /* of the store, when it was tried last */
+        uint64_t lost_evictions; /* that a kill may take back: see cache_settle_evictions() */
+        uint64_t retry_pending;  /* of the store, when it was tried last */
         struct cache_stats stats;
 };
 

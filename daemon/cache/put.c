@@ -65,7 +65,7 @@ static void write_dropped(struct write *w)
         const struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
 
         if (store_drop(c->params.store, pc->namespace_id, &pc->key, pc->hash) < 0)
-                c->lost_eviction = true;
+                c->lost_evictions++;
 }
 
 /* The store has it, or never will. */
@@ -135,7 +135,7 @@ static void on_write_abandoned(struct store_put *store)
         pc->flags &= ~(uint32_t)POOL_WRITING;
         pc->tag = pack_ref(STORE_REF_NONE);
         if (w->drop)
-                c->lost_eviction = true;
+                c->lost_evictions++;
         list_unlink(&w->dropping);
         cache_pass_evictions(c);
         if (!dropped && w->told)

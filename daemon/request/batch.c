@@ -80,6 +80,7 @@ enum wire_status batch_new(struct request req, const struct wire_batch *msg, str
         };
         list_init(&b->waits);
         list_append(&client->batches, &b->inflight);
+        b->settle.lost_before = cache_lost_evictions(client->tenant->cache);
         *ret = b;
         return WIRE_OK;
 }

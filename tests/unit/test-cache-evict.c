@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache: evictions and purges, in every state that a chunk can be in. */
+#include <poll.h>
 #include <stdlib.h>
 
 #include "cache-fixture.h"
@@ -18,7 +19,8 @@ static void settled(struct cache_settle *req)
 /* Until no kill can bring back what was evicted. */
 static void settle(struct settle *s)
 {
-        *s = (struct settle){ .req = { .complete = settled } };
+        *s = (struct settle){ .req = { .complete = settled,
+                                       .lost_before = cache_lost_evictions(t.cache) } };
         cache_settle_evictions(t.cache, &s->req);
 }
 
@@ -75,6 +77,52 @@ static void an_evict_fails_with_the_purge_that_overtook_it(void **state)
         assert_true(p.req.store.result < 0);
         assert_true(s.done);
         assert_int_equal(s.req.result, STORE_BYPASSED);
+        /* The next caller is answered the same, until the purge is written after all. */
+        settle(&s);
+        tiers_wait(&t, &s.done);
+        assert_int_equal(s.req.result, STORE_BYPASSED);
+        fault_set(NULL);
+        do {
+                struct pollfd readable = { .fd = kio_fd(t.io), .events = POLLIN };
+
+                poll(&readable, 1, 5);
+                kio_reap(t.io);
+                tiers_iterate(&t);
+                settle(&s);
+                tiers_wait(&t, &s.done);
+        } while (s.req.result != 0);
+}
+
+/* Its write may be done, and found after a kill: each waiter is answered so. */
+static void an_eviction_that_a_hung_write_may_undo_fails_for_all_waiters(void **state)
+{
+        struct req a;
+        struct settle first, second;
+
+        tiers_close(&t);
+        t.hang_ms = 200;
+        tiers_open(&t);
+        hold(KIO_WRITE, 1);
+        put(&a, 1, CACHE_ACCEPTED);
+        expect(&a, CACHE_OK);
+        tiers_wait_hits(&t, 1);
+        assert_int_equal(evict(1, false), CACHE_OK);
+        settle(&first);
+        settle(&second);
+        while (!first.done || !second.done) {
+                struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
+
+                poll(&p, 1, 5);
+                kio_reap(t.io);
+                store_tick(t.store);
+                tiers_iterate(&t);
+        }
+        assert_int_equal(first.req.result, STORE_BYPASSED);
+        assert_int_equal(second.req.result, STORE_BYPASSED);
+        assert_int_equal(cache_lost_evictions(t.cache), 1);
+        release();
+        tiers_settle(&t);
+        t.hang_ms = 0;
 }
 
 static void evict_takes_a_key_out_in_every_state(void **state)
@@ -228,6 +276,7 @@ int main(int argc, char **argv)
         const struct CMUnitTest tests[] = {
                 TEST(an_evict_is_settled_after_a_purge_that_overtook_it),
                 TEST(an_evict_fails_with_the_purge_that_overtook_it),
+                TEST(an_eviction_that_a_hung_write_may_undo_fails_for_all_waiters),
                 TEST(evict_takes_a_key_out_in_every_state),
                 TEST(what_was_evicted_while_written_can_be_put_again_at_once),
                 TEST(a_put_is_not_taken_for_written_because_an_evicted_one_was),

@@ -2092,6 +2092,22 @@ static void starts_with_a_damaged_table_do_not_use_up_sequences(void **state)
         assert_true(superblock().seq_ceiling <= sb.seq_ceiling + 10);
 }
 
+static off_t newest_page(void)
+{
+        struct disk_page page;
+        uint64_t sequence = 0;
+        off_t newest = 0;
+        int fd = file_of("table", O_RDONLY);
+
+        for (off_t i = 0; pread(fd, &page, sizeof(page), i * DISK_PAGE) == sizeof(page); i++)
+                if (page.magic == DISK_PAGE_MAGIC && page.sequence > sequence) {
+                        sequence = page.sequence;
+                        newest = i;
+                }
+        close(fd);
+        return newest;
+}
+
 /* What an unreadable page may say is below what is given from then on: a purge covers it. */
 static void what_could_not_be_read_is_older_than_a_later_purge(void **state)
 {
@@ -2101,7 +2117,7 @@ static void what_could_not_be_read_is_older_than_a_later_purge(void **state)
         put_range(0, 300, 5000);
         sb = superblock();
         stop_as_killed(&sb);
-        table_is_bad_at(DISK_PAGE);
+        table_is_bad_at(newest_page() * DISK_PAGE);
         start_limit(64 * MIB);
         assert_true(reads_of.failed > 0);
         assert_true(purge(true) <= 300);
@@ -2161,6 +2177,22 @@ static void start_with_reserve(uint64_t sequences)
         params.prewrite = false;
         params.sequence_reserve = sequences;
         start(&params);
+}
+
+static void a_put_that_is_refused_takes_no_sequence(void **state)
+{
+        uint64_t before;
+
+        start_limit(64 * MIB);
+        put_range(0, 10, 5000);
+        stop();
+        before = superblock().seq_ceiling; /* exact after a clean stop */
+        start_limit(64 * MIB);
+        store_set_tenant_limit(t.s, 0, 1);
+        for (uint64_t i = 0; i < 100; i++)
+                assert_int_equal(submit_put(100 + i, 5000, false), STORE_TOO_LARGE);
+        stop();
+        assert_int_equal(superblock().seq_ceiling, before);
 }
 
 /* Each put takes a sequence: without new ceilings the volume would be bypassed on the way. */
@@ -3718,6 +3750,7 @@ static const struct CMUnitTest tests[] = {
         TEST(a_drop_counts_wherever_the_ring_has_it),
         TEST(a_sequence_has_52_bits_and_no_more_are_given),
         TEST(starts_with_a_damaged_table_do_not_use_up_sequences),
+        TEST(a_put_that_is_refused_takes_no_sequence),
         TEST(ceilings_of_sequences_are_raised_while_it_runs),
         TEST(a_volume_that_cannot_raise_its_ceilings_is_bypassed_before_them),
         TEST(what_could_not_be_read_is_older_than_a_later_purge),

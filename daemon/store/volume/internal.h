@@ -189,8 +189,6 @@ struct volume {
         uint64_t drops_begun,
                 drops_over;      /* asked for, and their tombstones, in the table's order */
         bool drops_lost;         /* one of them could not be written: only after a bypass */
-        bool purge_lost;         /* a purge could not, since the last who asked */
-        uint64_t purges_failed;  /* that purge_lost knows of */
         struct list_node sweeps; /* struct store_purge, in order: purge.c */
         uint32_t n_sweeps, sweep_at;
         struct store_purge *sweep_all; /* that counts what no purge of one namespace does */

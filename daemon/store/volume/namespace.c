@@ -430,6 +430,11 @@ const struct namespaces_purges *namespaces_purges(const struct namespaces *n)
         return &n->purges;
 }
 
+bool namespaces_purge_is_lost(const struct namespaces *n)
+{
+        return n->purges.lost > n->durable;
+}
+
 void namespaces_purge_all(struct namespaces *n, uint64_t seq)
 {
         n->purge_seq = MAX(n->purge_seq, seq);
@@ -446,7 +451,8 @@ static void finish_flying(struct namespaces *n, int result)
                 struct store_purge *req = container_of(i, struct store_purge, node);
 
                 n->purges.over++;
-                n->purges.failed += result != 0 && (req->all || req->namespace_id != 0);
+                if (result != 0 && (req->all || req->namespace_id != 0))
+                        n->purges.lost = n->writing_generation;
                 req->result = result;
                 list_append(&n->purges_done, i);
         }

@@ -79,11 +79,13 @@ void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t se
                       const struct volume_set *set);
 /* The same for taking it off the list; req->namespace_id says which. */
 void namespaces_remove(struct namespaces *n, struct store_purge *req, const struct volume_set *set);
-/* Purges asked for; of these, from the first on, those that are over; of these, those of something
- * that could not be written. */
+/* Purges asked for; of these, from the first on, those that are over. */
 struct namespaces_purges {
-        uint64_t begun, over, failed;
+        uint64_t begun, over;
+        uint64_t lost; /* generation of the last one of something that could not be written */
 };
+/* Could one not be written, nor has it been since? Then a kill takes it back. */
+bool namespaces_purge_is_lost(const struct namespaces *n);
 const struct namespaces_purges *namespaces_purges(const struct namespaces *n);
 /* Everything up to `seq` is dead; written with the next change. */
 void namespaces_purge_all(struct namespaces *n, uint64_t seq);

@@ -268,7 +268,6 @@ int volume_put(struct volume *v, struct store_put *req)
         struct chunk *c = volume_chunk_at(v, i);
 
         c->key = req->key;
-        c->seq = ++v->seq;
         c->created_ms = clock_unix_ms();
         memcpy(c->parent, req->parent.bytes, sizeof(c->parent));
         c->namespace_id = req->namespace_id;
@@ -280,23 +279,22 @@ int volume_put(struct volume *v, struct store_put *req)
         evict_insert(v->evict, i, (uint32_t) class, req->length);
         chunk_pin(v, i);
 
+        r = list_empty(&v->slot_waiting) ? room_acquire(v, i, (unsigned)class) : ROOM_WAIT;
+        if (r != 0 && r != ROOM_WAIT) {
+                chunk_remove(v, i);
+                chunk_unpin(v, i);
+                return r;
+        }
+        c->seq = ++v->seq; /* what is refused takes none */
         req->ref = volume_ref(v, i);
         *private(req) = (struct put_private){ .volume = v, .class = (uint32_t) class };
         list_init(&private(req)->work.item.node);
         list_init(&req->node);
-
-        r = list_empty(&v->slot_waiting) ? room_acquire(v, i, (unsigned)class) : ROOM_WAIT;
-        if (r == ROOM_WAIT) {
-                wait_for_slot(v, req);
-        } else if (r == 0) {
-                put_write(v, req);
-        } else {
-                chunk_remove(v, i);
-                chunk_unpin(v, i);
-                req->ref = STORE_REF_NONE;
-                return r;
-        }
         v->requests++;
+        if (r == ROOM_WAIT)
+                wait_for_slot(v, req);
+        else
+                put_write(v, req);
         return 0;
 }
 
@@ -390,15 +388,13 @@ void chunk_condemn(struct volume *v, uint32_t i, int error)
 
 /* Tombstones are written in the order of the drops, and purges in theirs, so who asked first is
  * settled first. Purges count, since one takes a put out of the index whose entry may be on disk
- * already. If it cannot be written, the next settle reports it. */
+ * already. If one of either cannot be written, all that settle from then on fail: a purge is tried
+ * again, until it is written. */
 void drops_settle(struct volume *v)
 {
         const struct namespaces_purges *purges = namespaces_purges(v->namespaces);
+        bool lost = v->drops_lost || namespaces_purge_is_lost(v->namespaces);
 
-        if (purges->failed != v->purges_failed) {
-                v->purges_failed = purges->failed;
-                v->purge_lost = true;
-        }
         while (!list_empty(&v->drops_waiting)) {
                 struct store_put *req = container_of(v->drops_waiting.next, struct store_put, node);
                 const struct put_private *asked = private(req);
@@ -406,9 +402,7 @@ void drops_settle(struct volume *v)
                 if (asked->drops > v->drops_over || asked->purges > purges->over)
                         return;
                 list_unlink(&req->node);
-                put_finish(v, req, v->drops_lost || v->purge_lost ? STORE_BYPASSED : 0);
-                if (list_empty(&v->drops_waiting))
-                        v->purge_lost = false;
+                put_finish(v, req, lost ? STORE_BYPASSED : 0);
         }
 }
 
