@@ -307,6 +307,8 @@ static void finish_existing(struct cache *c, struct cache_request *req, uint32_t
         if (chunk != POOL_NONE)
                 pool_pin(c->params.pool, chunk);
         s->store.complete = on_synced;
+        s->store.ref = ref;
+        s->store.of_one = true;
         req->place.ref = ref;
         req->waiting = WAITING_SYNC;
         store_sync(c->params.store, &s->store);

@@ -334,7 +334,7 @@ static int run_resume(struct kio_request *req)
                                         p->name, s->volumes[i].name);
                 membership_prepare_superblock(p, v);
                 if (p->volume)
-                        volume_take_void(v, p->volume);
+                        volume_take_marks(v, p->volume);
                 r = volume_open(v, s->io, p->error);
                 if (r < 0)
                         return r;

@@ -126,7 +126,9 @@ void store_warm_touch(const struct store *s, struct store_ref ref, unsigned step
 int store_put(struct store *s, struct store_put *req);
 
 /* Makes what was written before this call durable (one sync serves all that wait). Completes as a
- * put does, with result 0, STORE_NOT_DURABLE or -errno; of `req` only complete() is read. */
+ * put does, with result 0, STORE_NOT_DURABLE or -errno; of `req` only complete() is read, and with
+ * of_one, ref: the one chunk that is meant. What startup found after an earlier process had a sync
+ * of data fail does not become durable any more. */
 void store_sync(struct store *s, struct store_put *req);
 
 /* 0: complete() will follow. STORE_MISS, STORE_TOO_LARGE (room): it will not. The slot is pinned

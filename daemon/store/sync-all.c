@@ -118,6 +118,16 @@ static int sync_all_result(struct sync_all *p)
         return r < 0 ? STORE_BYPASSED : p->result;
 }
 
+/* Startup found it, and what it found no sync can make durable. */
+static bool is_in_doubt(const struct store *s, const struct store_put *req)
+{
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_is_up(s, i) && (!req->of_one || i == store_volume_of(req->ref)) &&
+                    volume_is_in_doubt(s->volumes[i].volume, req->of_one ? &req->ref : NULL))
+                        return true;
+        return false;
+}
+
 static void sync_all_step(struct sync_all *p)
 {
         struct list_node done = LIST_INIT(done), *n;
@@ -136,7 +146,9 @@ static void sync_all_step(struct sync_all *p)
                 struct store_put *req = container_of(n, struct store_put, node);
 
                 p->store->waiting--;
-                req->result = r;
+                req->result = r == 0 && p->kind == SYNC_ALL_SYNC && is_in_doubt(p->store, req)
+                                      ? STORE_NOT_DURABLE
+                                      : r;
                 req->complete(req);
         }
         store_nudge(p->store);

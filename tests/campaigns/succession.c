@@ -129,9 +129,7 @@ static void work(void)
                 } else if (x < 340) {
                         world_purge(-1);
                 } else if (x < 380) {
-                        /* Nor of what a volume that was resumed finds in the page cache. */
-                        if (!sim_has_dropped())
-                                world_sync();
+                        world_sync();
                 } else if (x < 420) {
                         sim_advance_ms(draw(chance(2) ? 100 : 12000));
                 } else if (x < 440) {

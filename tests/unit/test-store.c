@@ -2775,6 +2775,63 @@ static void watch_syncs(bool of_table, unsigned from, bool never)
         fault_set(&(struct fault_plan){ .ops = 1u << KIO_SYNC, .choose = choose_sync });
 }
 
+static int sync_of(bool of_one, struct store_ref ref)
+{
+        static struct put p;
+
+        p.req = (struct store_put){ .complete = put_complete, .of_one = of_one, .ref = ref };
+        p.busy = true;
+        puts_busy++;
+        store_sync(t.s, &p.req);
+        turn(puts_none, NULL);
+        return last_result;
+}
+
+static int sync_of_chunk(uint64_t i)
+{
+        struct key k = key_of(i);
+        struct store_ref ref;
+
+        assert_int_equal(store_find(t.s, t.ns, &k, store_hash(t.s, t.ns, &k), &ref, NULL), 0);
+        return sync_of(true, ref);
+}
+
+/* The kernel may have dropped what was to be synced, and says so once. */
+static void what_a_failed_sync_left_behind_never_becomes_durable(void **state)
+{
+        if (strcmp(t.root, "/dev/shm") == 0)
+                skip();
+        t.faults = true;
+        start_limit(64 * MIB);
+        assert_int_equal(put(1, 5000), 0);
+        watch_syncs(false, 1, false);
+        assert_int_equal(put_durable(2, 5000), STORE_NOT_DURABLE);
+        fault_set(NULL);
+        assert_int_equal(put(3, 5000), 0);
+        settle();
+        stop();
+        for (unsigned i = 0; i < 3; i++) {
+                start_limit(64 * MIB);
+                assert_int_equal(sync_of(false, STORE_REF_NONE), STORE_NOT_DURABLE);
+                for (uint64_t k = 1; k <= 3; k++)
+                        assert_int_equal(sync_of_chunk(k), STORE_NOT_DURABLE);
+                assert_int_equal(put(10 + i, 5000), 0);
+                assert_int_equal(sync_of_chunk(10), 0);
+                assert_int_equal(sync_of_chunk(10 + i), 0);
+                assert_int_equal(put_durable(20 + i, 5000), 0);
+                stop();
+        }
+        start_limit(64 * MIB);
+        for (uint64_t k = 1; k <= 3; k++)
+                assert_int_equal(drop(k), 0);
+        stop();
+        assert_true(superblock_of_store().doubt_seq > 0);
+        start_limit(64 * MIB);
+        assert_int_equal(superblock_of_store().doubt_seq, 0);
+        assert_int_equal(sync_of(false, STORE_REF_NONE), 0);
+        stop();
+}
+
 static void a_failed_sync_is_never_believed_again(void **state)
 {
         if (strcmp(t.root, "/dev/shm") == 0)
@@ -3774,6 +3831,7 @@ static const struct CMUnitTest tests[] = {
         TEST(nothing_is_written_ahead_beside_a_put),
         TEST(a_durable_put_says_what_the_file_system_can_promise),
         TEST(a_failed_sync_is_never_believed_again),
+        TEST(what_a_failed_sync_left_behind_never_becomes_durable),
         TEST(a_failed_sync_of_the_table_bypasses_the_path),
         TEST(a_failed_sync_of_a_growing_ring_is_one_as_well),
         TEST(a_failed_payload_write_stores_nothing),

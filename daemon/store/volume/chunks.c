@@ -138,6 +138,16 @@ void volume_sync(struct volume *v, struct store_put *req)
         volume_nudge(v);
 }
 
+bool volume_is_in_doubt(const struct volume *v, const struct store_ref *ref)
+{
+        uint64_t doubt = v->dir->superblock.doubt_seq;
+
+        if (!ref || doubt == 0 || ref->index >= index_high(v->index) ||
+            volume_ref(v, ref->index).generation != ref->generation)
+                return doubt > 0;
+        return volume_chunk_at(v, ref->index)->seq <= doubt;
+}
+
 unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cursor,
                      struct store_chunk *ret, unsigned max)
 {

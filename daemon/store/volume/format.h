@@ -62,7 +62,10 @@ struct disk_superblock {
         uint32_t void_position; /* 132  a write of the table failed, and may have been done all the
                                    same: from this page on ... */
         uint32_t void_pages;    /* 136  ... so many are to be erased before the table is read */
-        uint8_t reserved0[116]; /* 140 */
+        uint32_t reserved0;     /* 140 */
+        uint64_t doubt_seq; /* 144  a sync of data has failed: of chunks of sequences up to this one
+                               the bytes may be in the page cache alone; 0: of none */
+        uint8_t reserved1[104]; /* 152 */
         uint64_t seq_ceiling;   /* 256  no sequence has been given that is higher, nor is one before
                                    this   has been raised; 0: not kept */
         uint64_t page_ceiling;  /* 264  the same of the sequences of table pages */
@@ -76,6 +79,7 @@ static_assert(offsetof(struct disk_superblock, clean) == 92, "disk format");
 static_assert(offsetof(struct disk_superblock, away) == 124, "disk format");
 static_assert(offsetof(struct disk_superblock, unsynced) == 128, "disk format");
 static_assert(offsetof(struct disk_superblock, void_position) == 132, "disk format");
+static_assert(offsetof(struct disk_superblock, doubt_seq) == 144, "disk format");
 static_assert(offsetof(struct disk_superblock, seq_ceiling) == 256, "disk format");
 static_assert(offsetof(struct disk_superblock, ceiling_generation) == 272, "disk format");
 #define DISK_SUPERBLOCK_MAGIC "KVCSTORE"

@@ -167,7 +167,8 @@ struct volume {
         struct list_node sync_waiting, sync_flying;       /* struct store_put */
         struct list_node records_waiting, records_flying; /* struct segment: of hand-overs */
         unsigned sync_outstanding;
-        bool sync_failed; /* once: nothing is believed any more */
+        bool sync_failed;    /* once: nothing is believed any more */
+        unsigned sync_marks; /* that were wanted for that */
         struct kio_request table_sync_io, names_sync_io;
         bool names_dirty; /* files were made since the directory was synced */
 
@@ -257,6 +258,7 @@ enum volume_mark {
         MARK_COUNT = 4,     /* mark_count: numbers that the set has given out */
         MARK_VOID = 8,      /* void_position and void_pages */
         MARK_CEILINGS = 16, /* sequence.c */
+        MARK_DOUBT = 32,    /* a sync of data has failed */
 };
 void mark_want(struct volume *v, unsigned marks);
 

@@ -41,6 +41,7 @@ static void forget_all(struct volume *v)
                 if (volume_chunk_at(v, i)->flags & CHUNK_LINKED)
                         chunk_remove(v, i);
         namespaces_purge_all(v->namespaces, ++v->seq);
+        v->dir->superblock.doubt_seq = 0;
 }
 
 static bool is_same(const struct namespace *ns, const struct store_namespace *other)
@@ -125,12 +126,14 @@ int volume_is_back(struct volume *v, char ret_error[static 512])
                            strerror(-r));
 }
 
-void volume_take_void(struct volume *v, const struct volume *earlier)
+void volume_take_marks(struct volume *v, const struct volume *earlier)
 {
         struct disk_superblock *sb = &v->dir->superblock;
 
-        if (earlier->void_pages == 0 ||
-            memcmp(earlier->dir->superblock.uuid, sb->uuid, DISK_UUID_BYTES) != 0)
+        if (memcmp(earlier->dir->superblock.uuid, sb->uuid, DISK_UUID_BYTES) != 0)
+                return;
+        sb->doubt_seq = MAX(sb->doubt_seq, earlier->dir->superblock.doubt_seq);
+        if (earlier->void_pages == 0)
                 return;
         sb->void_position = earlier->void_position;
         sb->void_pages = earlier->void_pages;

@@ -188,6 +188,20 @@ static uint64_t hash_chunk(const void *userdata, const struct chunk *c)
         return key_hash(userdata, c->namespace_id, &c->key);
 }
 
+/* Of chunks that were found: what is put from now on gets a higher sequence. Once none of those is
+ * there any more there is no doubt. */
+static void settle_doubt(struct volume *v)
+{
+        uint64_t *doubt = &v->dir->superblock.doubt_seq, oldest = UINT64_MAX;
+
+        if (*doubt == 0)
+                return;
+        for (uint32_t i = 0; i < index_high(v->index); i++)
+                if (volume_chunk_at(v, i)->flags & CHUNK_LINKED)
+                        oldest = MIN(oldest, (uint64_t)volume_chunk_at(v, i)->seq);
+        *doubt = oldest <= *doubt ? MIN(*doubt, v->seq) : 0;
+}
+
 int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
 {
         int r;
@@ -220,6 +234,7 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
         v->dir->superblock.segment_bytes = v->segment_bytes;
         v->dir->superblock.clean = 0;
         v->dir->superblock.unsynced = 0;
+        settle_doubt(v);
         sequence_reserve(v, false);
         r = dir_write_superblock(v->dir);
         if (r == 0)

@@ -45,6 +45,8 @@ static void submit_marks(struct volume *v)
         v->marks_wanted = 0;
         if (v->marks_flying & MARK_UNSYNCED)
                 sb->unsynced = 1;
+        if (v->marks_flying & MARK_DOUBT)
+                sb->doubt_seq = CHUNK_SEQ_MAX; /* what comes later in this run as well */
         if (v->marks_flying & MARK_AWAY)
                 sb->away = 1;
         if (v->marks_flying & MARK_COUNT)

@@ -8,7 +8,8 @@
  * side, as the kernel reports a failure to one of them only.
  *
  * A failed sync is never repeated and believed: the kernel may have dropped what it could not
- * write. After a failed sync of a segment or of the directory the volume answers NOT_DURABLE.
+ * write. After a failed sync of a segment or of the directory the volume answers NOT_DURABLE; the
+ * superblock says so, and of what the next startup finds no later sync makes it durable.
  * After one of the table the volume is bypassed: the pages that the sync was to cover may be the
  * newest copies of durable entries, and the older copies must not be overwritten. NOT_DURABLE is
  * the answer as well where the file system keeps nothing over a power loss. */
@@ -37,17 +38,17 @@ void sync_want_all(struct volume *v)
                 sync_want(container_of(n, struct segment, dirty_node));
 }
 
-static void sync_note_failed(struct volume *v, int64_t r)
+static void sync_note_failed(struct volume *v, int64_t r, unsigned marks)
 {
         v->stats.sync_errors++;
-        if (!v->sync_failed) {
-                v->sync_failed = true;
-                mark_want(v, MARK_UNSYNCED);
-        }
+        v->sync_failed = true;
+        if (marks & ~v->sync_marks)
+                mark_want(v, marks);
+        v->sync_marks |= marks;
         volume_note_error(v, "a sync", r);
 }
 
-static void sync_one_done(struct volume *v, int64_t result)
+static void sync_one_done(struct volume *v, int64_t result, unsigned marks)
 {
         struct list_node *n;
         int r;
@@ -55,7 +56,7 @@ static void sync_one_done(struct volume *v, int64_t result)
         v->operations--;
         v->stats.syncs++;
         if (result < 0)
-                sync_note_failed(v, result);
+                sync_note_failed(v, result, marks);
         assert(v->sync_outstanding > 0);
         if (--v->sync_outstanding > 0)
                 return;
@@ -70,7 +71,7 @@ static void segment_synced(struct kio_request *req)
         struct volume *v = seg->volume;
 
         seg->syncing = false;
-        sync_one_done(v, req->result);
+        sync_one_done(v, req->result, MARK_UNSYNCED | MARK_DOUBT);
         volume_progress(v);
 }
 
@@ -93,7 +94,7 @@ static void table_synced(struct kio_request *req)
                 v->growth_flying = false;
                 ring_growth_synced(v, r);
         }
-        sync_one_done(v, req->result);
+        sync_one_done(v, req->result, MARK_UNSYNCED);
         volume_progress(v);
 }
 
@@ -101,7 +102,7 @@ static void names_synced(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, names_sync_io);
 
-        sync_one_done(v, req->result);
+        sync_one_done(v, req->result, MARK_UNSYNCED | MARK_DOUBT);
         volume_progress(v);
 }
 

@@ -172,6 +172,7 @@ struct store_put {
         uint32_t length;
         uint32_t crc;
         bool durable;    /* complete only after a sync */
+        bool of_one;     /* store_sync(): of the chunk `ref`; else of all there are */
         uint32_t tried;  /* the store's: volumes, by bit */
         uint64_t purges; /* the store's */
 

@@ -73,8 +73,9 @@ void volume_mark_count(struct volume *v, unsigned count);
 /* 0: it is on stable storage; VOLUME_MARK_WAITS; -errno. */
 enum { VOLUME_MARK_WAITS = 1 };
 int volume_count_is_marked(const struct volume *v);
-/* Before volume_open(): what an earlier volume of the volume could not write of its table. */
-void volume_take_void(struct volume *v, const struct volume *earlier);
+/* Before volume_open(): what an earlier volume of the volume could not write of its table, or not
+ * sync of its data. */
+void volume_take_marks(struct volume *v, const struct volume *earlier);
 /* Size of the file system it lies in; which one that is. */
 int volume_space(const struct volume *v, uint64_t *ret_bytes, uint64_t *ret_device);
 void volume_set_limit(struct volume *v, uint64_t limit, uint64_t entries);
@@ -154,6 +155,8 @@ void volume_warm(const struct volume *v, uint64_t hash, unsigned step);
 void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned step);
 int volume_put(struct volume *v, struct store_put *req);
 void volume_sync(struct volume *v, struct store_put *req);
+/* Was it found at startup, after a process whose sync of data had failed? NULL: was anything? */
+bool volume_is_in_doubt(const struct volume *v, const struct store_ref *ref);
 /* Is it what volume_find() would find now? */
 bool volume_is_at(const struct volume *v, struct store_ref ref, uint32_t namespace_id,
                   const struct key *key);
