@@ -67,8 +67,8 @@ struct store_read {
 
 struct cache_request {
         struct list_node node;   /* the cache's: waiting for room, for a fill or for a write */
-        struct list_node *owner; /* its list of those that wait for room, for cache_cancel(); NULL:
-                                    none */
+        struct list_node *owner; /* its list of those that wait for room, or for their turn at the
+                                    store, for cache_cancel(); NULL: none */
         uint32_t namespace_id;
         uint16_t tenant;
         uint32_t user; /* its uid: users are served in turn, and each has its share */
@@ -214,7 +214,7 @@ void cache_kick(struct cache *c);
 /* Pins that complete() left with the caller end here. */
 void cache_unpin(struct cache *c, uint32_t chunk);
 /* Completes with CACHE_CANCELLED what this owner has waiting for room, or for its turn to be read
- * to its memory; the rest completes as it would. *most is how many, and becomes what is left of
+ * from the store; the rest completes as it would. *most is how many, and becomes what is left of
  * that. True: more of them wait, and the list is still there. */
 bool cache_cancel(struct cache *c, struct list_node *owner, uint32_t *most);
 /* End of a loop turn, after everything that may make a request: lets waiters in, and out whose

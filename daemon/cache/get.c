@@ -128,10 +128,38 @@ void cache_fill_start(struct cache *c, struct store_read *read)
 {
         struct fill *f = container_of(read, struct fill, read);
         bool dropped = pool_is_dropped(c->params.pool, f->chunk);
-        int r = dropped ? STORE_MISS : fill_read(f);
+        int r;
 
+        list_for_each (&pool_chunk(c->params.pool, f->chunk)->waiters, n)
+                list_unlink(&container_of(n, struct cache_request, node)->owned);
+        r = dropped ? STORE_MISS : fill_read(f);
         if (r != 0)
                 fill_end(f, r);
+}
+
+/* Until its bytes are there. It can be cancelled as long as its read waits for its turn. */
+static void wait_for_fill(struct cache *c, struct cache_request *req, uint32_t chunk)
+{
+        const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
+        const struct fill *f = (struct fill *)(uintptr_t)pc->tag;
+
+        cache_wait_on(c, req, chunk, WAITING_FILL);
+        if ((pc->flags & POOL_READING) && req->owner && !list_empty(&f->read.node))
+                list_append(req->owner, &req->owned);
+}
+
+void cache_fill_leave(struct cache *c, struct cache_request *req)
+{
+        uint32_t chunk = pool_find(c->params.pool, req->namespace_id, &req->key, req->hash);
+        struct pool_chunk *pc = chunk == POOL_NONE ? NULL : pool_chunk(c->params.pool, chunk);
+        struct fill *f =
+                pc && (pc->flags & POOL_READING) ? (struct fill *)(uintptr_t)pc->tag : NULL;
+
+        list_unlink(&req->node);
+        list_unlink(&req->owned);
+        /* One that was dropped is not found, and ends when its turn comes. */
+        if (f && !f->ahead_of && !list_empty(&f->read.node) && list_empty(&pc->waiters))
+                fill_end(f, STORE_MISS);
 }
 
 struct wanted {
@@ -309,7 +337,7 @@ static bool get_from(struct cache *c, struct cache_request *req, uint32_t chunk)
                         cache_read_join(c, &f->read, req->user);
                 }
                 req->tier = pc->flags & POOL_READING ? CACHE_DISK : CACHE_MEMORY;
-                cache_wait_on(c, req, chunk, WAITING_FILL);
+                wait_for_fill(c, req, chunk);
                 return true;
         }
         if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, &ref, &info) !=
@@ -340,7 +368,7 @@ static bool get_from(struct cache *c, struct cache_request *req, uint32_t chunk)
                 return true;
         }
         req->tier = CACHE_DISK;
-        cache_wait_on(c, req, chunk, WAITING_FILL);
+        wait_for_fill(c, req, chunk);
         return true;
 }
 

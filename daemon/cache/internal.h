@@ -177,6 +177,9 @@ void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chun
 bool cache_write_store(struct store_write *queued);
 /* Its turn has come. */
 void cache_fill_start(struct cache *c, struct store_read *read);
+/* A get that waits for a read that waits for its turn does so no more. The read is not made if it
+ * was for this one only. */
+void cache_fill_leave(struct cache *c, struct cache_request *req);
 
 /* --- direct.c: false: by way of the pool, then --- */
 

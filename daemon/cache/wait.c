@@ -152,6 +152,8 @@ bool cache_cancel(struct cache *c, struct list_node *owner, uint32_t *most)
 
                 if (req->waiting == WAITING_TURN)
                         cache_direct_leave(c, req);
+                else if (req->waiting == WAITING_FILL)
+                        cache_fill_leave(c, req);
                 else
                         stop_waiting(c, req);
                 list_append(&cancelled, &req->node);

@@ -515,6 +515,11 @@ class Client:
             raise Refused(reply.op, reply.status, reply.body.decode("utf-8", "replace"))
         return reply
 
+    def answered(self, tag):
+        """Has its reply come before that to a PING sent now?"""
+        self.ping()
+        return tag in self._replies
+
     def call(self, op, body=b"", flags=0, check=True, n_fds=0, fds=()):
         reply = self.wait(self.submit(op, body, flags, fds=fds), check)
         if reply.status == Status.OK and len(reply.fds) != n_fds:

@@ -3,9 +3,13 @@
 
 import struct
 
+import pytest
+
 import kvwire
-from harness import items, key_of, value_of, wait_until
+from harness import KIB, MIB, items, key_of, put_all, value_of, wait_until
 from kvwire import Ack, Op, Status, Tier
+from test_buffers import region_of
+from test_disk_error import disk, disks  # noqa: F401 (fixtures)
 from test_leases import pin_every_slab
 
 
@@ -122,3 +126,119 @@ def test_R16_a_flood_of_cancels_costs_what_a_flood_of_pings_does(daemon):
         assert cancel(c, many) == 1000
         assert {r.status for r in c.put_results(c.wait(many), 1000)} == {Status.CANCELLED}
     pins.close()
+
+
+# --- reads that run, and gets that wait for their turn to be read ---
+
+WINDOW, QUEUED = 1024, 200  # reads that a device is asked for at once; gets that wait behind them
+
+
+@pytest.fixture
+def slow_store(make_daemon, disk):  # noqa: F811
+    """A daemon whose store lies on a disk that does not answer while it is told so."""
+    daemon = make_daemon(settings={"store.path": str(disk.mount / "store"), "store.limit": "128MiB", "memory.pool": "32MiB",
+                                   "store.prewrite": "off"})
+    yield daemon
+    disk.heal()
+    if daemon.process is not None:
+        daemon.stop()
+
+
+def cold(client, ns, name, count, length):
+    """As many chunks, on disk only."""
+    pairs = items(name, count, length)
+    assert {r.status for r in put_all(client, ns, pairs, ack=Ack.DURABLE).values()} == {Status.OK}
+    for i in range(0, count, client.max_keys):
+        client.evict(ns, [k for k, _ in pairs[i:i + client.max_keys]], Tier.MEMORY)
+    return pairs
+
+
+@pytest.mark.parametrize("length", [4 * KIB, 5000], ids=["direct", "by way of the pool"])
+def test_a_get_into_memory_that_is_cancelled_while_its_reads_run(slow_store, disk, length):  # noqa: F811
+    daemon, stride = slow_store.start(), 8 * KIB
+    with daemon.client() as c:
+        ns = c.namespace("cancel")
+        pairs = cold(c, ns, "into", WINDOW + QUEUED, length)
+        with region_of(c, size=16 * MIB) as region:
+            rest = daemon.holdings_at_rest()
+            places = [region.room(i * stride, length) for i in range(len(pairs))]
+            wanted = [(k, place) for (k, _), place in zip(pairs, places)]
+            disk.fail("hang")
+            # A request of 1,024 keys at most: of the second one some are read, and some wait.
+            first, second = c.submit_get_to(ns, wanted[:WINDOW // 2]), c.submit_get_to(ns, wanted[WINDOW // 2:])
+            wait_until(lambda: daemon.metric("kvcache_queued_reads") == QUEUED, "all others are with the device")
+            assert cancel(c, first) == 0, "what is read is not cancelled"
+            assert cancel(c, second) == QUEUED
+            assert cancel(c, second) == 0
+            assert daemon.metric("kvcache_queued_reads") == 0
+            assert not c.answered(first) and not c.answered(second), "reads run into the memory of both"
+            disk.heal()
+            results = c.get_results(c.wait(first), WINDOW // 2, [0] * len(pairs))
+            results += c.get_results(c.wait(second), len(pairs) - WINDOW // 2, [0] * len(pairs))
+            statuses = [r.status for r in results]
+            assert statuses.count(Status.CANCELLED) == QUEUED and statuses.count(Status.OK) == WINDOW
+            for result, (_, value), (at, _, _) in zip(results, pairs, places):
+                untouched = b"\xdd" * length
+                assert region.map[at:at + length] == (value if result.status == Status.OK else untouched)
+            region.assert_guarded(*places)
+            # After the answer the memory is the client's: nothing writes to it any more, and nothing is held.
+            region.clear()
+            daemon.wait_for_holdings(rest)
+            region.assert_guarded()
+            # What was cancelled can be had as if nothing had been.
+            wanted = [(k, region.room(*place[:2])) for (k, _), place in zip(pairs, places)]
+            again = c.get_to(ns, wanted[:WINDOW]) + c.get_to(ns, wanted[WINDOW:])
+            assert {r.status for r in again} == {Status.OK}
+            assert all(region.map[i * stride:i * stride + length] == v for i, (_, v) in enumerate(pairs))
+
+
+def test_a_get_that_waits_for_its_turn_at_the_disk_ends_at_once(slow_store, disk):  # noqa: F811
+    """Keys that are all with the disk, of one session; those of another, which wait behind them, are cancelled whole."""
+    daemon = slow_store.start()
+    with daemon.client() as c, daemon.client() as behind:
+        ns, others = c.namespace("cancel"), behind.namespace("behind")
+        pairs = cold(c, ns, "lease", WINDOW, 4 * KIB)
+        waiting = cold(behind, others, "behind", QUEUED, 4 * KIB)
+        rest = daemon.holdings_at_rest()
+        entries = [kvwire.GET_ENTRY.pack(k, 0, 0, 0, 0, 0) for k, _ in pairs]
+        disk.fail("hang")
+        tag = c.submit_batch(Op.GET, ns, entries)
+        assert not c.answered(tag), "and begun: requests are started in their order"
+        later = behind.submit_batch(Op.GET, others, [kvwire.GET_ENTRY.pack(k, 0, 0, 0, 0, 0) for k, _ in waiting])
+        wait_until(lambda: daemon.metric("kvcache_queued_reads") == QUEUED, "the others wait")
+        assert cancel(c, tag) == 0 and cancel(c, later) == 0, "all of the one is read; the other is not this session's"
+        assert cancel(behind, later) == QUEUED
+        # Answered while the disk still hangs.
+        assert {r.status for r in behind.get_results(behind.wait(later), QUEUED)} == {Status.CANCELLED}
+        assert not c.answered(tag)
+        disk.heal()
+        results = c.get_results(c.wait(tag), WINDOW)
+        assert all(r.status == Status.OK and r.data == v for r, (_, v) in zip(results, pairs))
+        assert c.release([r.lease for r in results]) == 0
+        daemon.wait_for_holdings(rest)
+        found = behind.get(others, [k for k, _ in waiting])
+        assert all(r.status == Status.OK and r.data == v for r, (_, v) in zip(found, waiting))
+
+
+def test_R15_memory_of_a_get_that_was_cancelled_on_a_disk_that_hangs_is_not_written_after_the_answer(make_daemon, disk):  # noqa: F811
+    daemon = make_daemon(settings={"store.path": str(disk.mount / "store"), "store.limit": "128MiB", "memory.pool": "16MiB",
+                                   "store.prewrite": "off", "io.hang": "1s"}).start()
+    with daemon.client() as c:
+        ns = c.namespace("cancel")
+        pairs = cold(c, ns, "hung", 64, 4 * KIB)
+        with region_of(c, size=1 * MIB) as region:
+            disk.fail("hang")
+            tag = c.submit_get_to(ns, [(k, region.room(i * 8 * KIB, 4 * KIB)) for i, (k, _) in enumerate(pairs)])
+            wait_until(lambda: daemon.status()["store"]["paths"][0]["pending"] > 0, "its reads run")
+            assert cancel(c, tag) == 0
+            wait_until(lambda: daemon.status()["store"]["paths"][0]["state"] == "hung", "the volume is given up")
+            answered = c.answered(tag)
+            if not answered:  # its memory is still the device's
+                disk.heal()
+            statuses = [r.status for r in c.get_results(c.wait(tag), len(pairs), [0] * len(pairs))]
+            region.clear()
+            disk.heal()
+            wait_until(lambda: daemon.status()["store"]["paths"][0]["pending"] == 0, "what was at the device is back")
+            region.assert_guarded()
+            assert set(statuses) <= {Status.MISS, Status.OK}
+    daemon.stop()

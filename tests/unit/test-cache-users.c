@@ -146,6 +146,53 @@ static void test_R16_a_read_that_is_shared_comes_when_the_first_of_its_users_is_
         expect_reads(0, CACHE_OK);
 }
 
+/* Reads into the pool that wait for their turn are not made if all that wait for them are
+ * cancelled. */
+static void reads_into_the_pool_that_wait_for_their_turn_are_cancelled(void **state)
+{
+        struct list_node others = LIST_INIT(others), owner = LIST_INIT(owner);
+        struct req shared, prefetched;
+        uint32_t most = 50;
+
+        put_reads();
+        hold(KIO_READ, 1);
+        for (unsigned i = 0; i < READS; i++) {
+                start(&reads[i], i);
+                reads[i].req.user = 1;
+                reads[i].req.owner = i < WINDOW ? &others : &owner;
+                cache_get(t.cache, &reads[i].req);
+        }
+        get_as(2, &shared, READS - 1);
+        assert_int_equal(prefetch_as(1, READS + 1), CACHE_OK);
+        get_as(1, &prefetched, READS + 1);
+        list_unlink(&prefetched.req.owned);
+        list_append(&owner, &prefetched.req.owned);
+        assert_int_equal(stats().queued_reads, READS - WINDOW + 1);
+
+        assert_true(cache_cancel(t.cache, &owner, &most));
+        assert_int_equal(stats().queued_reads, READS - WINDOW + 1 - 50);
+        most = UINT32_MAX;
+        assert_false(cache_cancel(t.cache, &owner, &most));
+        assert_true(list_empty(&owner));
+        assert_int_equal(stats().queued_reads, 2); /* what another waits for, and the prefetch */
+        expect_reads(WINDOW, CACHE_CANCELLED);
+        expect(&prefetched, CACHE_CANCELLED);
+        most = UINT32_MAX;
+        assert_false(cache_cancel(t.cache, &others, &most)); /* with the device */
+        assert_int_equal(most, UINT32_MAX);
+        assert_false(reads[0].done || shared.done);
+
+        /* And can be asked for again while the others are read. */
+        get_as(1, &reads[WINDOW], WINDOW);
+        release();
+        for (unsigned i = 0; i <= WINDOW; i++)
+                expect(&reads[i], CACHE_OK);
+        expect(&shared, CACHE_OK);
+        tiers_settle(&t);
+        assert_int_equal(tiers_of(READS + 1), CACHE_DISK | CACHE_MEMORY);
+        assert_int_equal(tiers_of(WINDOW + 1), CACHE_DISK);
+}
+
 /* What was purged while it waited is a miss. */
 static void a_read_that_waits_may_be_purged(void **state)
 {
@@ -215,6 +262,7 @@ int main(int argc, char **argv)
                 TEST(test_R16_another_users_write_stands_behind_a_window_at_most),
                 TEST(test_R16_another_users_read_stands_behind_a_window_at_most),
                 TEST(test_R16_a_read_that_is_shared_comes_when_the_first_of_its_users_is_served),
+                TEST(reads_into_the_pool_that_wait_for_their_turn_are_cancelled),
                 TEST(a_read_that_waits_may_be_purged),
                 TEST(test_R16_reads_ahead_leave_other_users_their_share),
                 TEST(test_R16_reads_ahead_stand_behind_the_users_own_gets),
