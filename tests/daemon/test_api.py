@@ -154,6 +154,20 @@ def test_each_man_page_has_an_example():
 
 
 @needs_cc
+def test_the_program_of_the_tutorial_runs(daemon, tmp_path):
+    if slow() > 1:
+        pytest.skip("a library with a sanitizer needs a program with it")
+    (program,) = re.findall(r"^```c\n(.*?)^```$", (ROOT / "client/TUTORIAL.md").read_text(), re.M | re.S)
+    (tmp_path / "prompt.c").write_text(program)
+    done = run(CC, "-std=c11", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "client", "-o", tmp_path / "prompt", tmp_path / "prompt.c",
+               "-L", LIBRARY, "-lkvcache", f"-Wl,-rpath,{LIBRARY}")
+    assert done.returncode == 0, done.stderr
+    for says in ("0 blocks loaded, 8 stored\n", "8 blocks loaded, 0 stored\n"):
+        done = run(tmp_path / "prompt", env={**os.environ, "KVCACHE_SOCKET": str(daemon.socket)}, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (0, says, ""), done
+
+
+@needs_cc
 @pytest.mark.parametrize("page,n,text", [pytest.param(*e, id=f"{e[0]}-{e[1]}") for e in man_examples()])
 def test_examples_of_man_pages_compile_and_link(daemon, tmp_path, page, n, text):
     if slow() > 1:
