@@ -148,7 +148,7 @@ static void context_is_a_prefix_until_it_ends(void **state)
         log_notice("anonymous");
         log_set_context(NULL);
         log_notice("bye");
-        assert_logged("notice: session 12 [(]vllm , pid 345, uid 1000[)]: hello\n"
+        assert_logged("notice: session 12 [(]vllm[?], pid 345, uid 1000[)]: hello\n"
                       "[^\n]*notice: session 12 [(]pid 345, uid 1000[)]: anonymous\n"
                       "[^\n]*notice: bye\n$");
 }
