@@ -33,7 +33,7 @@ class Tree:
         except (OSError, subprocess.CalledProcessError):  # a tarball
             self.files = [f.relative_to(root) for f in root.rglob("*") if f.is_file() and not f.match("build*/*")]
         self.names = {f.name for f in self.files}
-        product = [f for f in self.files if f.parts[0] in ("daemon", "client", "proto") and f.suffix in (".c", ".h")]
+        product = [f for f in self.files if f.parts[0] in ("daemon", "client", "proto") and f.suffix in (".c", ".h", ".py")]
         self.code = "\n".join((root / f).read_text() for f in product)
         self.functions = set(re.findall(r"\b(\w+)\(", self.code))
         self.words = set(re.findall(r"\bkvcache_\w+", self.code)) | {"kvcache_test"}

@@ -52,6 +52,7 @@ MAY = {
     "bench": {"common", "api", "proto"},
     "ctl": {"common", "api", "proto", "store", "io", "evict"},  # of its offline commands, the last three
     "examples": {"api"},
+    "python": set(),  # loads the library, and is compiled against nothing
     "tests": None,  # anything
 }
 
@@ -86,7 +87,7 @@ def room_of(path):
         return top
     if top == "client":
         room = rest.split("/")[0] if rest else "api" if path.endswith(".h") else None
-        return room if room in ("api", "lib", "common", "ctl", "bench", "gpu", "examples") else None
+        return room if room in ("api", "lib", "common", "ctl", "bench", "gpu", "examples", "python") else None
     if top == "daemon":
         return rest if rest in MAY else "daemon" if not rest and re.match(r"daemon/(main|server|notify)\b", path) else None
     return None

@@ -136,7 +136,7 @@ if [ -n "$python" ]; then
         limit_s=1800
         [ $long = 1 ] && limit_s=86400
         (cd "$root" && timeout -s INT -k 60 $limit_s "$python" -m pytest -qq --tb=short --no-header --no-summary -p no:cacheprovider -o junit_logging=out-err \
-                --junitxml="$build/pytest.xml" tests/daemon tests/kvbench) </dev/null
+                --junitxml="$build/pytest.xml" tests/daemon tests/kvbench tests/python) </dev/null
         daemon_status=$?
         echo
 fi

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the package: libkvcache.so with the C compiler ($CC, else cc), and a wheel around it. A build backend as pip calls
+one (PEP 517, PEP 660), on the standard library alone.
+
+The C sources are those of the tree that this folder is in; a source distribution has a copy of them in csrc/. The wheel's tag
+names the glibc that the library's symbols need, so that pip refuses it where it would not load.
+"""
+
+import base64
+import gzip
+import hashlib
+import io
+import os
+import pathlib
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+CSRC = HERE / "csrc"
+TREE = CSRC if CSRC.is_dir() else HERE.parents[1]
+GLIBC_AT_LEAST = (2, 34)  # so that the tag does not depend on which of two old machines built it
+FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffunction-sections",
+         "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-Wl,--gc-sections", "-Wl,--strip-all", "-Wl,-soname,libkvcache.so.1"]
+
+
+def version():
+    return re.search(r"version : '([^']+)'", (TREE / "meson.build").read_text())[1]
+
+
+def sources():
+    """Relative to the tree: all that the library is compiled from, its headers included."""
+    found = [p for folder in ("client/lib", "proto") for p in sorted((TREE / folder).glob("*.[ch]"))]
+    found += sorted((TREE / "client").glob("*.h"))
+    others = ("client/lib/libkvcache.map", "meson.build", "LICENSE")
+    return [p.relative_to(TREE) for p in found] + [pathlib.Path(p) for p in others]
+
+
+def compile_library(output):
+    with tempfile.TemporaryDirectory() as scratch:
+        pathlib.Path(scratch, "build-config.h").write_text(f'#define KVCACHE_BUILD_VERSION "{version()}"\n')
+        compiled = [str(TREE / p) for p in sources() if p.suffix == ".c"]
+        command = shlex.split(os.environ.get("CC", "cc")) + FLAGS + shlex.split(os.environ.get("CFLAGS", ""))
+        for folder in (scratch, TREE, TREE / "proto", TREE / "client"):
+            command += ["-I", str(folder)]
+        command += [f"-Wl,--version-script={TREE / 'client/lib/libkvcache.map'}", "-o", str(output), *compiled]
+        try:
+            subprocess.run(command, check=True)
+        except FileNotFoundError:
+            sys.exit(f"kvcache: there is no C compiler ({command[0]}): apt-get install gcc libc6-dev")
+        except subprocess.CalledProcessError as e:
+            sys.exit(f"kvcache: {command[0]} ended with {e.returncode}; its headers are in the packages gcc and libc6-dev")
+
+
+def glibc_needed(library):
+    """The newest version of glibc that a symbol of this library is from; None: none is, it is another libc's."""
+    names = re.findall(rb"GLIBC_(\d+)\.(\d+)", pathlib.Path(library).read_bytes())
+    return max((int(a), int(b)) for a, b in names) if names else None
+
+
+def tag(library):
+    """What pip compares with the machine: py3-none-manylinux_2_34_x86_64, or a later glibc where the library needs it."""
+    machine, needed = platform.machine(), glibc_needed(library)
+    if needed is None:
+        return f"py3-none-linux_{machine}"
+    here = tuple(int(x) for x in os.confstr("CS_GNU_LIBC_VERSION").split()[1].split(".")[:2])
+    major, minor = max(needed, min(GLIBC_AT_LEAST, here))
+    return f"py3-none-manylinux_{major}_{minor}_{machine}"
+
+
+def metadata():
+    return (HERE / "metadata.in").read_text().replace("@VERSION@", version()) + (HERE / "README.md").read_text()
+
+
+def write_wheel(folder, files, library):
+    """`files`: (name in the wheel, bytes)."""
+    name, wheel_tag = f"kvcache-{version()}", tag(library)
+    info = f"{name}.dist-info"
+    files = files + [
+        (f"{info}/METADATA", metadata().encode()),
+        (f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: kvcache\nRoot-Is-Purelib: false\nTag: {wheel_tag}\n".encode()),
+        (f"{info}/LICENSE", (TREE / "LICENSE").read_bytes()),
+    ]
+    record = "".join(f"{n},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}\n"
+                     for n, data in files) + f"{info}/RECORD,,\n"
+    filename = f"{name}-{wheel_tag}.whl"
+    with zipfile.ZipFile(pathlib.Path(folder, filename), "w", zipfile.ZIP_DEFLATED) as wheel:
+        for n, data in [*files, (f"{info}/RECORD", record.encode())]:
+            entry = zipfile.ZipInfo(n)  # 1980: the same sources give the same wheel
+            entry.external_attr = (0o755 if n.endswith(".so") else 0o644) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            wheel.writestr(entry, data)
+    return filename
+
+
+# --- what pip calls ---
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    with tempfile.TemporaryDirectory() as scratch:
+        library = pathlib.Path(scratch, "libkvcache.so")
+        compile_library(library)
+        files = [(str(p.relative_to(HERE)), p.read_bytes()) for p in sorted((HERE / "kvcache").rglob("*"))
+                 if p.is_file() and p.suffix in (".py", ".typed", ".c") and "__pycache__" not in p.parts]
+        return write_wheel(wheel_directory, [*files, ("kvcache/libkvcache.so", library.read_bytes())], library)
+
+
+def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    """The package is used where it lies, with the library beside it."""
+    library = HERE / "kvcache" / "libkvcache.so"
+    compile_library(library)
+    return write_wheel(wheel_directory, [("kvcache.pth", f"{HERE}\n".encode())], library)
+
+
+def build_sdist(sdist_directory, config_settings=None):
+    name = f"kvcache-{version()}"
+    own = [p for p in sorted(HERE.rglob("*")) if p.is_file() and p.suffix in (".py", ".typed", ".c", ".toml", ".in", ".md")
+           and not {"__pycache__", "csrc"} & set(p.relative_to(HERE).parts)]
+    files = [(str(p.relative_to(HERE)), p.read_bytes()) for p in own]
+    files += [("PKG-INFO", metadata().encode())] + [(f"csrc/{p}", (TREE / p).read_bytes()) for p in sources()]
+    with open(pathlib.Path(sdist_directory, name + ".tar.gz"), "wb") as raw, \
+            gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        for path, data in files:
+            entry = tarfile.TarInfo(f"{name}/{path}")
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return name + ".tar.gz"

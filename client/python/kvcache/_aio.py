@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client for asyncio: requests are submitted, and the event loop watches the client's descriptor. No thread but the
+loop's touches it; AsyncClient.open() borrows one for the first attempt to connect, which may take the connect timeout."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import _library as c
+from ._arguments import ack_number, batch_of
+from ._client import Client
+from ._leases import Leased
+from ._namespace import Namespace
+from ._region import Region
+from ._results import Done
+from ._errors import ClosedError
+from ._memory import Batch, Keys
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+    from ._memory import KeysLike, PlacesLike
+
+
+class AsyncClient:
+    """A Client (`.client`) whose requests are awaited, in one event loop. Made with the arguments of Client, or by
+    `await AsyncClient.open(...)`, during which the loop goes on. A task that is cancelled has its request cancelled, and ends
+    when the daemon has answered that, or its time is up: until then the memory that it names is in use."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.client = Client(*args, **options)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: set[asyncio.Future[Done]] = set()
+
+    @classmethod
+    async def open(cls, *args: Any, **options: Any) -> Self:
+        self = cls.__new__(cls)
+        self.client = await asyncio.to_thread(Client, *args, **options)
+        self._loop, self._waiting = None, set()
+        return self
+
+    def namespace(self, name: str, fingerprint: Mapping[str, object], chunk_bytes: int = 0) -> AsyncNamespace:
+        """As Client.namespace(): one round trip to the daemon, in which the loop waits."""
+        return AsyncNamespace(self, self.client.namespace(name, fingerprint, chunk_bytes))
+
+    def register(self, memory: Buffer, fd: int | None = None, *, copy: bool = False) -> Region:
+        """As Client.register()."""
+        return self.client.register(memory, fd, copy=copy)
+
+    def allocate(self, nbytes: int) -> Region:
+        """As Client.allocate()."""
+        return self.client.allocate(nbytes)
+
+    def close(self) -> None:
+        """As Client.close(); requests that are awaited end, with the keys LOST."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self.client.fileno())
+        self._loop = None
+        self.client.close()
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(ClosedError())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
+
+    def _watch(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.remove_reader(self.client.fileno())
+            loop.add_reader(self.client.fileno(), self._readable)
+            self._loop = loop
+        return loop
+
+    def _readable(self) -> None:
+        for done in self.client.reap():
+            future = done.tag
+            if not future.done():
+                future.set_result(done)
+
+    async def _await(self, namespace: Namespace, op: int, batch: Batch | Keys, ack: int = 0,
+                     parent: Buffer | None = None, timeout: float | None = None, tiers: int = 0) -> Done:
+        future: asyncio.Future[Done] = self._watch().create_future()
+        entries, keys = (batch.address(), 0) if isinstance(batch, Batch) else (0, batch.address())
+        self.client._submit(namespace, op, batch.count, entries, keys, batch, future, ack, parent, timeout, tiers)
+        self._readable()  # what the lookup index answers is there already
+        self._waiting.add(future)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if not future.done():
+                self.client.cancel(future)
+                await asyncio.wait([future])
+            if not future.exception() and (leased := future.result().leased):
+                leased.release()
+            raise
+        finally:
+            self._waiting.discard(future)
+
+
+class AsyncNamespace:
+    """A Namespace whose calls are awaited; arguments, results and errors are the same."""
+
+    def __init__(self, client: AsyncClient, namespace: Namespace) -> None:
+        self._client, self.namespace, self.name = client, namespace, namespace.name
+
+    async def put(self, keys: Batch | KeysLike, places: PlacesLike | None = None, ack: str = "written",
+                  parent: Buffer | None = None, timeout: float | None = None) -> Done:
+        batch = batch_of(keys, places, False)
+        return await self._client._await(self.namespace, c.OP_PUT, batch, ack_number(ack), parent, timeout)
+
+    async def get(self, keys: Batch | KeysLike, places: PlacesLike | None = None, parent: Buffer | None = None,
+                  timeout: float | None = None) -> Done:
+        return await self._client._await(self.namespace, c.OP_GET_INTO, batch_of(keys, places, True), 0, parent, timeout)
+
+    async def get_map(self, keys: KeysLike, timeout: float | None = None) -> Leased:
+        leased = (await self._client._await(self.namespace, c.OP_GET, Keys(keys), timeout=timeout)).leased
+        assert leased is not None
+        return leased
+
+    async def match(self, keys: KeysLike, timeout: float | None = None) -> int:
+        return (await self._client._await(self.namespace, c.OP_MATCH, Keys(keys), timeout=timeout)).value
+
+    async def exists(self, keys: KeysLike, timeout: float | None = None) -> bytes:
+        return (await self._client._await(self.namespace, c.OP_EXISTS, Keys(keys), timeout=timeout)).status
+
+    async def touch(self, keys: KeysLike, timeout: float | None = None) -> bytes:
+        return (await self._client._await(self.namespace, c.OP_TOUCH, Keys(keys), timeout=timeout)).status
+
+    async def prefetch(self, keys: KeysLike, timeout: float | None = None) -> bytes:
+        return (await self._client._await(self.namespace, c.OP_PREFETCH, Keys(keys), timeout=timeout)).status
+
+    async def evict(self, keys: KeysLike, memory_only: bool = False, timeout: float | None = None) -> bytes:
+        tiers = c.TIER_MEMORY if memory_only else c.TIER_ALL
+        return (await self._client._await(self.namespace, c.OP_EVICT, Keys(keys), timeout=timeout, tiers=tiers)).status

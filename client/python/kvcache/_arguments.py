@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of calls, checked and in the form that libkvcache takes."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from array import array
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from . import _library as c
+from ._errors import ArgumentError
+from ._memory import Batch, Keys
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ._memory import KeysLike, PlacesLike
+
+MOST_MS = 2**31 - 1
+
+
+def milliseconds(seconds: float | None) -> int:
+    """0 for None, which means the client's own."""
+    if seconds is None:
+        return 0
+    if not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise ArgumentError(f"a timeout is a number of seconds above 0, not {seconds!r}")
+    return min(math.ceil(seconds * 1000), MOST_MS) if math.isfinite(seconds) else MOST_MS
+
+
+def text(what: str, value: str | os.PathLike[str], most: int) -> bytes:
+    """For C: with a NUL at its end, and no other."""
+    try:
+        encoded = os.fsencode(value)
+    except UnicodeEncodeError as e:
+        raise ArgumentError(f"{what}: {e}") from None
+    if not 1 <= len(encoded) <= most or b"\0" in encoded:
+        raise ArgumentError(f"{what} has 1 to {most} bytes, none of them NUL, not {value!r}")
+    return encoded + b"\0"
+
+
+def fingerprint_text(fields: Mapping[str, object]) -> bytes:
+    """Lines "key=value", sorted by key."""
+    lines = []
+    for key, value in fields.items():
+        if not isinstance(key, str) or not re.fullmatch(r"[a-z0-9_.-]+", key) or not re.fullmatch(r"[ -~]*", str(value)):
+            raise ArgumentError("a fingerprint has keys of a-z, 0-9, '_', '.' and '-', and values of printable ASCII, not "
+                                f"{key!r}: {value!r}")
+        lines.append((key, f"{key}={value}\n"))
+    encoded = "".join(line for _, line in sorted(lines)).encode()
+    if len(encoded) > 4096:
+        raise ArgumentError(f"a fingerprint has 4096 bytes at most, not {len(encoded)}")
+    return encoded + b"\0"
+
+
+def batch_of(keys: Batch | KeysLike, places: PlacesLike | None, is_get: bool) -> Batch:
+    if isinstance(keys, Batch):
+        if places is not None:
+            raise ArgumentError("a batch has places already")
+        batch = keys
+    elif places is None:
+        raise ArgumentError("places are needed, one a key")
+    else:
+        batch = Batch(keys, places)
+    if is_get and batch.readonly:
+        raise ArgumentError("a place to get to is read-only memory")
+    return batch
+
+
+def ack_number(name: str) -> int:
+    try:
+        return c.ACKS[name]
+    except (KeyError, TypeError):
+        raise ArgumentError(f"ack is one of {', '.join(c.ACKS)}, not {name!r}") from None
+
+
+def parent_words(key: Buffer) -> array[int]:
+    return Keys([key]).words

@@ -1,0 +1,439 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection to the daemon.
+
+A Client owns one libkvcache handle, made when a daemon first answers; libkvcache connects again by itself from then on. It
+has one lock: calls of several threads run one after the other, and a blocking call holds the client until it is answered.
+
+While the daemon is unreachable each call answers as if nothing was stored (statuses LOST, a match of 0), and connecting is
+tried again after a pause that grows to a second, so that a caller in a hurry pays for one attempt now and then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import itertools
+import logging
+import mmap
+import os
+import select
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import _leases
+from . import _library as c
+from ._arguments import MOST_MS, milliseconds, parent_words, text
+from ._errors import ArgumentError, ClosedError, Error, ForkedError, MismatchError, RegionError
+from ._leases import Handle, Leased
+from ._namespace import Namespace
+from ._region import Region
+from ._results import LOST_RESULT, Done, Flight, Info, refuse
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+log = logging.getLogger("kvcache")
+
+REAP_AT_ONCE = 64
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+
+
+class _Entered:
+    """In the client's lock; `with` gives the handle, or None while no daemon has ever answered."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __enter__(self) -> Handle | None:
+        client = self._client
+        client._check_fork()
+        client._lock.acquire()
+        if client._closed:
+            client._lock.release()
+            raise ClosedError()
+        return client._handle
+
+    def __exit__(self, *exc: object) -> None:
+        self._client._lock.release()
+
+
+class Client:
+    """A connection to the daemon of this host. It need not be there: until it is, nothing is found, and nothing is stored.
+
+    socket           its path; None: $KVCACHE_SOCKET, else the usual places
+    name             for the daemon's log, 31 bytes at most; None: the program's
+    staging_bytes    of the memory through which unregistered memory is put; 0: as much as the daemon allows
+    timeout          in seconds, of each request that has none of its own; its keys are PENDING or BUSY then
+    connect_timeout  in seconds: how long a call may take longer while a daemon is there and does not answer
+    populate         fault the daemon's memory in at connect rather than at the first touch
+    lookup           answer match() and exists() from the lookup index; False: ask the daemon
+    required         raise Error where no daemon answers now
+
+    Calls of several threads run one after the other; a blocking call holds the client until it is answered, reap() does not.
+    After fork() every call but close() raises ForkedError in the child."""
+
+    def __init__(self, socket: str | os.PathLike[str] | None = None, name: str | None = None, staging_bytes: int = 0,
+                 *, timeout: float = 30.0, connect_timeout: float = 1.0, populate: bool = False, lookup: bool = True,
+                 required: bool = False) -> None:
+        self._closed = True
+        self._handle: Handle | None = None
+        self._epoll: select.epoll | None = None
+        if not isinstance(staging_bytes, int) or not 0 <= staging_bytes < 2**64:
+            raise ArgumentError(f"staging_bytes is a number of bytes, not {staging_bytes!r}")
+        texts = (text("the socket's path", socket, 4096) if socket is not None else b"",
+                 text("the client's name", name, 4096)[:31] + b"\0" if name is not None else b"")
+        self._texts = texts  # the options point to them
+        flags = (c.POPULATE if populate else 0) | (0 if lookup else c.NO_LOOKUP)
+        self._options = c.OPTIONS.pack(c.OPTIONS.size, flags, *(c.address_of(t) if t else 0 for t in texts),
+                                       milliseconds(connect_timeout), milliseconds(timeout), staging_bytes)
+        self._lock = threading.RLock()
+        self._fork = _leases.forks
+        self._regions: set[Region] = set()
+        self._flights: dict[int, Flight] = {}
+        self._flight_numbers = itertools.count(1)
+        self._answered: deque[Done] = deque()  # requests that were never sent
+        self._unreachable = ""  # why no daemon answers; empty: it does
+        self._retry_at, self._pause_s = 0.0, FIRST_PAUSE_S
+        self._epoll = select.epoll()
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._event, select.EPOLLIN)
+        self._closed = False
+        error = self._connect()
+        if error and required:
+            self.close()
+            raise Error(-error, self._unreachable)
+
+    # --- its life ---
+
+    def close(self) -> None:
+        """Ends what is in flight, whose Done will not come; regions are unregistered without waiting. A second time, nothing.
+        Leased memory that is still in use keeps the connection until it is not."""
+        if self._closed:
+            return
+        mine = self._fork == _leases.forks
+        if not self._lock.acquire(blocking=mine):  # another thread of the parent was in a call as it forked
+            return
+        try:
+            if self._closed:
+                return
+            self._closed = True
+            for leased in [x for x in _leases.in_use if x._client is self]:
+                leased._invalidate()
+            handle, self._handle = self._handle, None
+            self._flights.clear()
+            for region in self._regions:
+                region._forget("the client is closed")
+            self._regions.clear()
+            assert self._epoll is not None
+            self._epoll.close()
+            os.close(self._event)
+            if handle is not None:
+                handle.closing = True
+                handle.close_if_unused()
+        finally:
+            self._lock.release()
+
+    def __del__(self) -> None:
+        if not self._closed:
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def connected(self) -> bool:
+        """Was the daemon there at the last call? If not, `error` says why."""
+        return not self._unreachable
+
+    @property
+    def error(self) -> str:
+        """Why the daemon is unreachable, or empty."""
+        return self._unreachable
+
+    @property
+    def inflight(self) -> int:
+        """Requests that were submitted and not yet reaped."""
+        return len(self._flights) + len(self._answered)
+
+    def info(self) -> Info | None:
+        """None: no daemon answers."""
+        room = ctypes.create_string_buffer(c.INFO.pack(c.INFO.size, 0, 0, 0, 0, 0, b"", 0, 0), c.INFO.size)
+        with self._entered():
+            r = self._usable(None)
+            if r == 0 and self._handle is not None:
+                r = self._note(c.get_info(self._handle.kv, room))[0]
+        return Info(*c.INFO.unpack(room.raw)[1:]) if r == 0 else None
+
+    # --- namespaces, memory ---
+
+    def namespace(self, name: str, fingerprint: Mapping[str, object], chunk_bytes: int = 0) -> Namespace:
+        """Opens it, or makes it. `name`: 1 to 255 characters of printable ASCII. `fingerprint`: all that the bytes depend
+        on: model, revision, dtype, layout, block tokens, ranks. `chunk_bytes`: of most chunks, which are stored without
+        rounding loss then; 0: not declared. MismatchError: it exists with another fingerprint. While the daemon is unreachable
+        nothing is compared; where it turns out to differ later, all statuses are MISMATCH."""
+        namespace = Namespace(self, name, fingerprint, chunk_bytes)
+        with self._entered():
+            r = self._usable(namespace)
+            if r == -errno.EEXIST:
+                raise MismatchError(-r, self._words())
+            if r == -errno.EINVAL:
+                raise ArgumentError(self._words())
+        return namespace
+
+    def register(self, memory: Buffer, fd: int | None = None, *, copy: bool = False) -> Region:
+        """Shares memory with the daemon, which then moves bytes there by itself: a shared mapping of a memfd, or of a file
+        in /dev/shm or on hugetlbfs, as a buffer. Its file is found by itself; `fd` where that fails. Of a buffer that is not
+        whole pages the pages inside are registered.
+
+        RegionError: it is no such memory; with `copy` it is then used as it is, and copied. While the daemon is unreachable, or
+        refuses for want of room, the region is not `registered`, its `reason` says why, and it is copied, too."""
+        region = Region(self, memory, fd, copy)
+        with self._entered():
+            r = self._usable(None)
+            if r == 0 and self._handle is not None:
+                r = region._register(self._handle.kv)
+            if r == -errno.EINVAL and not copy:
+                raise RegionError(-r, region.reason)
+            if r and not region.reason:
+                region.reason = self._unreachable
+            self._regions.add(region)
+        return region
+
+    def allocate(self, nbytes: int) -> Region:
+        """New memory of so many bytes (rounded up to pages), zeros, registered."""
+        if not isinstance(nbytes, int) or nbytes <= 0:
+            raise ArgumentError(f"memory has a number of bytes, 1 or more, not {nbytes!r}")
+        nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        fd = os.memfd_create("kvcache-python", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, nbytes)
+            return self.register(mmap.mmap(fd, nbytes), fd)
+        finally:
+            os.close(fd)
+
+    # --- submitted requests ---
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when reap() has something to do; the same for the client's life, borrowed."""
+        if self._closed or self._epoll is None:
+            raise ClosedError()
+        return self._epoll.fileno()
+
+    def reap(self, timeout: float = 0.0) -> list[Done]:
+        """What has come of submitted requests, each once. Waits for the first at most `timeout` seconds; not where nothing is
+        in flight. Other threads may call the client meanwhile."""
+        deadline = None
+        while True:
+            with self._entered() as handle:
+                done = self._reap(handle)
+                if done or not self.inflight or timeout <= 0:
+                    return done
+                fd = self.fileno()
+            now = time.monotonic()
+            deadline = now + timeout if deadline is None else deadline
+            if now >= deadline:
+                return done
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            poll.poll(min((deadline - now) * 1000 + 1, MOST_MS))
+
+    def cancel(self, tag: Hashable) -> int:
+        """Cancels the requests with this tag that wait: their keys are CANCELLED. Each still has its Done, and what it names is
+        its own until then. How many requests were found."""
+        found = 0
+        with self._entered() as handle:
+            for number in [n for n, flight in self._flights.items() if flight.tag == tag]:
+                if handle is not None:
+                    found += max(c.cancel(handle.kv, number), 0)
+        return found
+
+    def flush(self) -> None:
+        """Sends what was released to the daemon now, rather than with the next request."""
+        with self._entered() as handle:
+            if handle is not None:
+                self._give_back(handle)
+                c.flush(handle.kv)
+
+    # --- inside ---
+
+    def _entered(self) -> _Entered:
+        return _Entered(self)
+
+    def _check_fork(self) -> None:
+        if self._fork != _leases.forks:
+            raise ForkedError()
+
+    def _words(self) -> str:
+        """Why the last call of libkvcache failed."""
+        text: bytes = c.error(self._handle.kv) if self._handle else b""
+        return text.decode(errors="replace")
+
+    def _raised(self, r: int) -> Error:
+        if r == -errno.ECHILD:
+            return ForkedError()
+        return ArgumentError(self._words()) if r == -errno.EINVAL else Error(-r, self._words())
+
+    def _connect(self) -> int:
+        """0, or why not, negated. In the lock."""
+        kv, why = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
+        started = time.monotonic()
+        r: int = c.connect(ctypes.byref(kv), self._options, why, len(why))
+        if r < 0:
+            self._lose(why.value.decode(errors="replace"), time.monotonic() - started)
+            return r
+        assert kv.value is not None and self._epoll is not None
+        self._handle = Handle(kv.value)
+        self._epoll.register(c.descriptor(kv), select.EPOLLIN)
+        self._regain()
+        return 0
+
+    def _lose(self, why: str, took_s: float) -> None:
+        """No daemon. The next attempt is some time off: longer each time, and four times as long as this one took."""
+        if not self._unreachable:
+            log.warning("no kvcache-daemon, so nothing is found and nothing stored until it is there: %s", why)
+        self._unreachable = why or "no daemon"
+        self._retry_at = time.monotonic() + max(self._pause_s, 4 * took_s)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def _regain(self) -> None:
+        if self._unreachable:
+            log.warning("kvcache-daemon is there")
+        self._unreachable, self._retry_at, self._pause_s = "", 0.0, FIRST_PAUSE_S
+        assert self._handle is not None
+        for region in self._regions:
+            region._register(self._handle.kv)
+
+    def _usable(self, namespace: Namespace | None) -> int:
+        """0: a handle, and the namespace open. Else why not, negated. In the lock."""
+        if self._closed:
+            raise ClosedError()
+        handle = self._handle
+        if self._retry_at and time.monotonic() < self._retry_at:
+            return -errno.ENOTCONN
+        if handle is None:
+            if self._connect():
+                return -errno.ENOTCONN
+            handle = self._handle
+            assert handle is not None
+        if handle.returned:
+            self._give_back(handle)
+        if namespace is not None and not namespace._id:
+            if namespace._client is not self:
+                raise ArgumentError("the namespace is another client's")
+            return self._note(namespace._open(handle.kv), quiet=True)[0]
+        return 0
+
+    def _note(self, r: int, quiet: bool = False) -> tuple[int, str]:
+        """Looks at what libkvcache returned: raises for a mistake of the caller's, notices a daemon that went or came. In the
+        lock. `quiet`: the caller looks at the rest."""
+        if r >= 0:
+            if self._unreachable:
+                self._regain()
+            return r, ""
+        why = self._words()
+        if r == -errno.ENOTCONN:
+            self._lose(why, 0.0)
+        elif r == -errno.ECHILD or (r == -errno.EINVAL and not quiet):
+            raise self._raised(r)
+        return r, why
+
+    def _request(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, words: array[int] | None,
+                 user_data: int, ack: int, tiers: int, parent: int, ms: int) -> bytes:
+        return c.REQUEST.pack(c.REQUEST.size, 8 * c.ENTRY_WORDS, 8 * c.RESULT_WORDS, op, namespace._id, 0, ack, tiers, entries,
+                              keys if count else 0, count, parent, words.buffer_info()[0] if words else 0, user_data, ms, 0)
+
+    def _call(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, words: array[int] | None, *,
+              value: Any = None, ack: int = 0, tiers: int = 0, parent: Buffer | None = None,
+              timeout: float | None = None) -> tuple[int, str]:
+        """A blocking request: 0 or the errno negated, and why. `words` has a status for each key in any case."""
+        if self._fork != _leases.forks:
+            raise ForkedError()
+        ms = milliseconds(timeout) if timeout is not None else 0
+        above = parent_words(parent) if parent is not None else None
+        with self._lock:
+            r = self._usable(namespace)
+            if r:
+                refuse(words, r)
+                return r, self._unreachable or self._words()
+            assert self._handle is not None
+            request = self._request(namespace, op, count, entries, keys, words, 0, ack, tiers,
+                                    above.buffer_info()[0] if above else 0, ms)
+            r = c.submit_and_wait(self._handle.kv, request, value)
+            if r or self._unreachable:
+                return self._note(r)
+        return 0, ""
+
+    def _submit(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, keep: Any, tag: Any, ack: int,
+                parent: Buffer | None, timeout: float | None, tiers: int = 0) -> int:
+        """The number of the flight; its Done is reaped in any case."""
+        if self._fork != _leases.forks:
+            raise ForkedError()
+        ms = milliseconds(timeout)
+        above = parent_words(parent) if parent is not None else None
+        words = LOST_RESULT * count
+        number = next(self._flight_numbers)
+        with self._lock:
+            r = self._usable(namespace)
+            why = self._unreachable or (self._words() if r else "")
+            if r == 0:
+                assert self._handle is not None
+                request = self._request(namespace, op, count, entries, keys, words, number, ack, tiers,
+                                        above.buffer_info()[0] if above else 0, ms)
+                self._flights[number] = Flight(tag, op, words, keep)
+                r = c.submit(self._handle.kv, request)
+                if r == 0 and not self._unreachable:
+                    return number
+                if r < 0:
+                    del self._flights[number]
+                r, why = self._note(r)
+            if r:
+                refuse(words, r)
+                self._answered.append(self._done(Flight(tag, op, words, None), -r, why, 0))
+                os.eventfd_write(self._event, 1)
+        return number
+
+    def _done(self, flight: Flight, error: int, why: str, value: int) -> Done:
+        done = Done(flight.tag, error, why, flight.words, value)
+        if flight.op == c.OP_GET:
+            done.leased = Leased(self, flight.words)
+        return done
+
+    def _reap(self, handle: Handle | None) -> list[Done]:
+        done: list[Done] = []
+        if self._answered:
+            os.eventfd_read(self._event)
+            while self._answered:
+                done.append(self._answered.popleft())
+        n = REAP_AT_ONCE
+        while handle is not None and self._flights and n == REAP_AT_ONCE:
+            room = ctypes.create_string_buffer(n * c.COMPLETION.size)
+            n = c.reap(handle.kv, room, c.COMPLETION.size, n, 0)
+            if n < 0:
+                raise self._raised(n)
+            for number, value, error, _, _ in itertools.islice(c.COMPLETION.iter_unpack(room.raw), n):
+                flight = self._flights.pop(number)
+                done.append(self._done(flight, -error, os.strerror(-error) if error else "", value))
+        return done
+
+    def _give_back(self, handle: Handle) -> None:
+        leases = b""
+        while handle.returned:
+            leases += handle.returned.popleft()
+        if leases:
+            c.release(handle.kv, leases, len(leases) // 8)
+
+    def _give_back_if_free(self) -> None:
+        """Unless another thread is in a call: its next one does it."""
+        if self._fork == _leases.forks and self._lock.acquire(blocking=False):
+            try:
+                if self._handle is not None and self._handle.returned:
+                    self._give_back(self._handle)
+            finally:
+                self._lock.release()

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libkvcache's handle, and memory that is leased from the daemon.
+
+Views of a Leased, and whatever was derived from them (slices, NumPy arrays), keep one object alive, the span, and the leases
+are given back when it dies. The handle, whose closing unmaps the daemon's memory, is closed after the last of them. Finalizers
+run in any thread, whatever lock it holds: they take none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import weakref
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from . import _library as c
+from ._errors import ClosedError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ._client import Client
+
+forks = 0  # that this process has come out of
+in_use: weakref.WeakSet[Leased] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """Clients refuse from here on, and views of the pool, which a child does not have, are invalid."""
+    global forks
+    forks += 1
+    for one in list(in_use):
+        one._invalidate()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class Handle:
+    """libkvcache's handle, with the leases to be given back. Closed when the client is, and no leased memory is in use."""
+
+    def __init__(self, kv: int) -> None:
+        self.kv = kv
+        self.closing = False
+        self.spans: set[int] = set()
+        self.returned: deque[bytes] = deque()  # written by finalizers, in any thread, whatever lock is held
+        self._open = {"kv": kv}
+
+    def close_if_unused(self) -> None:
+        if self.closing and not self.spans:
+            kv = self._open.pop("kv", None)
+            if kv is not None:
+                c.close(kv)
+
+
+def _span_died(span: Any) -> None:
+    handle = span.handle
+    handle.returned.append(span.leases)
+    handle.spans.discard(span.number)
+    handle.close_if_unused()
+
+
+_span_numbers = itertools.count()
+_span_types: dict[int, Any] = {}
+
+
+def span_over(handle: Handle, address: int, nbytes: int, leases: bytes) -> Any:
+    """Memory from `address` on, at least so long: a type for each power of two, so that there are few types."""
+    bits = nbytes.bit_length()
+    kind: Any = _span_types.get(bits)
+    if kind is None:
+        kind = _span_types[bits] = type(f"_Span{bits}", (ctypes.c_char * (1 << bits),), {"__del__": _span_died})
+    span = kind.from_address(address)
+    span.handle, span.leases, span.number = handle, leases, next(_span_numbers)
+    handle.spans.add(span.number)
+    return span
+
+
+def statuses(words: array[int]) -> tuple[bytes, bytes]:
+    column = words[::c.RESULT_WORDS].tobytes()
+    return column[::8], column[4::8]
+
+
+class Leased:
+    """Chunks in place, in the daemon's memory: `leased[i]` is a read-only memoryview of key `i`, or None where `status[i]`
+    is not OK. `lengths[i]` is in bytes.
+
+    A context manager: at its end, or with release(), the views become invalid (ValueError on use), and the daemon may use the
+    memory again. A slice or a NumPy array made from a view stays valid, and keeps all chunks of this request leased until
+    it dies."""
+
+    __slots__ = ("status", "tiers", "lengths", "_addresses", "_first", "_all", "_views", "_client", "__weakref__")
+
+    def __init__(self, client: Client, words: array[int]) -> None:
+        self.status, self.tiers = statuses(words)
+        self.lengths = words[1::c.RESULT_WORDS]
+        self._addresses = words[3::c.RESULT_WORDS].tolist()
+        self._client = client
+        self._views: dict[int, memoryview] = {}
+        self._all: memoryview | None = None
+        self._first = 0
+        there = [a for a in self._addresses if a]
+        if there and client._handle is not None:
+            self._first = min(there)
+            end = max(map(int.__add__, self._addresses, self.lengths))
+            span = span_over(client._handle, self._first, end - self._first, words[4::c.RESULT_WORDS].tobytes())
+            self._all = memoryview(span).cast("B").toreadonly()
+            in_use.add(self)
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    def __getitem__(self, i: int) -> memoryview | None:
+        address = self._addresses[i]
+        if not address:
+            return None
+        i %= len(self._addresses)
+        view = self._views.get(i)
+        if view is None:
+            if self._all is None:
+                raise ClosedError("the leased chunks were released")
+            at = address - self._first
+            view = self._views[i] = self._all[at:at + self.lengths[i]]
+        return view
+
+    def __iter__(self) -> Iterator[memoryview | None]:
+        return (self[i] for i in range(len(self)))
+
+    def _invalidate(self) -> None:
+        for view in [*self._views.values(), self._all]:
+            try:
+                if view is not None:
+                    view.release()
+            except BufferError:  # an array over it: it keeps the memory
+                pass
+        self._all = None
+
+    def release(self) -> None:
+        """Ends the leases; a second time, nothing. The daemon learns of it with the client's next request, or flush()."""
+        if self._all is None:
+            return
+        self._invalidate()
+        self._views = {}
+        self._client._give_back_if_free()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()

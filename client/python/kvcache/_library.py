@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libkvcache through ctypes: finding it, its functions, the layout of its structures, what its numbers mean.
+
+Structures are packed with `struct` or lie in `array`s of 64-bit words, column by column, so that no call handles the keys
+of a request one by one. The layout is that of 64-bit little-endian Linux, the only one that libkvcache runs on here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import pathlib
+import struct
+import sys
+
+if sys.byteorder != "little" or struct.calcsize("P") != 8 or not sys.platform.startswith("linux"):
+    raise ImportError("kvcache runs on 64-bit little-endian Linux only")
+
+
+def _load() -> ctypes.CDLL:
+    """$KVCACHE_LIBRARY, else the library that the package brings along, else the one that is installed."""
+    asked = os.environ.get("KVCACHE_LIBRARY")
+    bundled = pathlib.Path(__file__).with_name("libkvcache.so")
+    name = asked or (str(bundled) if bundled.exists() else "libkvcache.so.1")
+    try:
+        return ctypes.CDLL(name)
+    except OSError as e:
+        raise ImportError(f"libkvcache cannot be loaded: {e}. Install the package (pip install ./client/python), install "
+                          "libkvcache, or set KVCACHE_LIBRARY to its file") from e
+
+
+lib = _load()
+
+KEY_BYTES = 32
+
+# enum kvcache_status
+OK, MISS, EXISTS, BUSY, TOO_LARGE, NOT_DURABLE, FAILED, INVALID, STALE, DENIED, QUOTA = range(11)
+MISMATCH, NO_NAMESPACE, VERSION, SHUTDOWN, NO_SPACE, NOT_EMPTY = range(11, 17)
+LOST, PENDING, CANCELLED = 100, 101, 102
+
+# enum kvcache_op
+OP_PUT, OP_GET, OP_GET_INTO, OP_EXISTS, OP_MATCH, OP_TOUCH, OP_EVICT, OP_STAT, OP_PREFETCH = range(1, 10)
+
+ACKS = {"accepted": 0, "written": 1, "durable": 2}
+TIER_MEMORY, TIER_DISK, TIER_ALL = 1, 2, 3
+
+POPULATE, NO_LOOKUP = 1, 2
+
+# struct kvcache_options, _namespace_options, _buffer_options, _request, _completion; those with a size begin with it.
+OPTIONS = struct.Struct("<IIQQiiQ")
+NAMESPACE_OPTIONS = struct.Struct("<IIQQQ")
+BUFFER_OPTIONS = struct.Struct("<IIi4xQQQ")
+REQUEST = struct.Struct("<IIIiIIiIQQQQQQiI")
+COMPLETION = struct.Struct("<QQiiQ")
+INFO = struct.Struct("<IIQQQQ16sQQ")
+
+# struct kvcache_entry in words of 8 bytes: key (4), data, length, range_offset, range_length, pieces, n_pieces | reserved.
+ENTRY_WORDS = 10
+# struct kvcache_result: status | tiers, length, chunk_length, data, lease, created_ms, crc32c | leases.
+RESULT_WORDS = 7
+
+_i, _z, _p, _s = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
+
+
+def _function(name: str, result: object, *arguments: object) -> ctypes._NamedFuncPointer:
+    function = lib[name]
+    function.restype = result  # type: ignore[assignment]
+    function.argtypes = arguments  # type: ignore[assignment]
+    return function
+
+
+# bytes are passed where the library only reads (_s takes their address), addresses where it writes.
+version = _function("kvcache_version", _s)
+status_text = _function("kvcache_status_name", _s, _i)
+connect = _function("kvcache_connect", _i, _p, _s, _p, _z)
+close = _function("kvcache_close", None, _p)
+error = _function("kvcache_error", _s, _p)
+get_info = _function("kvcache_get_info", _i, _p, _p)
+namespace_open = _function("kvcache_namespace_open", _i, _p, _s, _p)
+buffer_register = _function("kvcache_buffer_register", _i, _p, _s, _p, _p)
+buffer_unregister = _function("kvcache_buffer_unregister", _i, _p, ctypes.c_uint32)
+memory_settled = _function("kvcache_memory_settled", _i, _p, _p, _z)
+submit = _function("kvcache_submit", _i, _p, _s)
+submit_and_wait = _function("kvcache_submit_and_wait", _i, _p, _s, _p)
+descriptor = _function("kvcache_fd", _i, _p)
+reap = _function("kvcache_reap_sized", _i, _p, _p, _z, _z, _i)
+cancel = _function("kvcache_cancel", _i, _p, ctypes.c_uint64)
+release = _function("kvcache_release", _i, _p, _p, _z)
+flush = _function("kvcache_flush", _i, _p)
+
+
+def address_of(data: bytes) -> int:
+    """Where the bytes lie; the caller keeps them. 0 for none."""
+    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
+
+
+def status_name(status: int) -> str:
+    """The status in words, as "miss" or "no such namespace"."""
+    text: bytes = status_text(status)
+    return text.decode()
+
+
+def status_ok(status: int) -> bool:
+    """Is the chunk there? True for OK, EXISTS and NOT_DURABLE."""
+    return status in (OK, EXISTS, NOT_DURABLE)
+
+
+# What becomes of the keys of a request that libkvcache did not take.
+_STATUS_OF = {
+    errno.ENOBUFS: BUSY, errno.ETIMEDOUT: BUSY, errno.ENOMEM: BUSY, errno.EBUSY: BUSY, errno.E2BIG: TOO_LARGE,
+    errno.EACCES: DENIED, errno.EDQUOT: QUOTA, errno.EEXIST: MISMATCH, errno.ENOENT: NO_NAMESPACE,
+    errno.ESHUTDOWN: SHUTDOWN, errno.ENOSPC: NO_SPACE, errno.ECANCELED: CANCELLED,
+}
+
+
+def status_of(number: int) -> int:
+    return _STATUS_OF.get(number, LOST)

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of the caller's: where a buffer lies, which file it is a mapping of, keys and places packed for requests.
+
+Owns nothing but pins: a pinned buffer is exported, so that its owner can neither resize nor close it meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import stat
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Tuple
+
+from . import _library as c
+from ._errors import ArgumentError, RegionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, TypeAlias
+
+    from ._region import Region
+
+    KeysLike: TypeAlias = "Keys" | Buffer | Iterable[Buffer]
+    Offsets: TypeAlias = Iterable[int]
+    PlacesLike: TypeAlias = "Places" | Tuple[Region, Offsets, int] | Sequence[Any]
+
+
+# --- buffers ---
+
+class _PyBuffer(ctypes.Structure):
+    """CPython's Py_buffer, part of its stable interface."""
+
+    _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.c_void_p), ("len", ctypes.c_ssize_t),
+                ("itemsize", ctypes.c_ssize_t), ("readonly", ctypes.c_int), ("ndim", ctypes.c_int),
+                ("format", ctypes.c_void_p), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+                ("suboffsets", ctypes.c_void_p), ("internal", ctypes.c_void_p)]
+
+
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int]
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.argtypes = [ctypes.POINTER(_PyBuffer)]
+_release_buffer.restype = None
+
+
+class Pin:
+    """One buffer, held where it is: `address`, `nbytes`, `readonly`. Until the pin dies the buffer cannot be resized."""
+
+    __slots__ = ("address", "nbytes", "readonly", "_buffer", "_owner")
+
+    def __init__(self, owner: Any) -> None:
+        self._buffer: _PyBuffer | None = None
+        self._owner = owner
+        try:
+            buffer = _PyBuffer()
+            _get_buffer(owner, buffer, 0)
+        except TypeError:
+            self._from_array_interface(owner)
+            return
+        except (BufferError, ValueError) as e:
+            raise ArgumentError(f"a buffer that cannot be used: {e} (contiguous memory is needed)") from e
+        self._buffer = buffer
+        self.address: int = buffer.buf or 0
+        self.nbytes: int = buffer.len
+        self.readonly = bool(buffer.readonly)
+
+    def _from_array_interface(self, owner: Any) -> None:
+        interface = getattr(owner, "__array_interface__", None)
+        if not isinstance(interface, dict):
+            raise TypeError(f"memory is a buffer (bytes, bytearray, memoryview, mmap, NumPy array), not {type(owner).__name__}")
+        if interface.get("strides") is not None or not interface.get("data"):
+            raise ArgumentError("an array that is not contiguous")
+        self.address, self.readonly = interface["data"]
+        self.nbytes = math.prod(interface["shape"]) * int(interface["typestr"][2:])
+
+    def __del__(self) -> None:
+        if self._buffer is not None:
+            _release_buffer(self._buffer)
+
+
+def pin(owner: Any) -> tuple[int, int, bool, Any]:
+    """(address, bytes, read-only, what holds it): a Pin, or for a writable buffer what is made in a fifth of the time."""
+    try:
+        first = ctypes.c_char.from_buffer(owner)
+        return ctypes.addressof(first), memoryview(owner).nbytes, False, first
+    except (TypeError, ValueError):
+        held = Pin(owner)
+        return held.address, held.nbytes, held.readonly, held
+
+
+# --- files behind memory ---
+
+def _mapping_at(address: int, nbytes: int) -> tuple[int, int, int, str, str]:
+    """(offset in the file of `address`, device, inode, path, range as map_files names it) of the shared mapping."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as f:
+        for line in f:
+            fields = line.split(None, 5)
+            start, end = (int(x, 16) for x in fields[0].split("-"))
+            if not start <= address < end:
+                continue
+            path = fields[5].rstrip("\n") if len(fields) > 5 else ""
+            if fields[1][3] != "s" or fields[4] == "0":
+                raise RegionError(22, "the memory is private to this process, so that the daemon cannot map it")
+            if address + nbytes > end:
+                raise RegionError(22, "the memory is in more than one mapping")
+            major, minor = (int(x, 16) for x in fields[3].split(":"))
+            return int(fields[2], 16) + address - start, os.makedev(major, minor), int(fields[4]), path, fields[0]
+    raise RegionError(22, "the memory is not mapped")
+
+
+def _is_file(fd: int, device: int, inode: int) -> bool:
+    st = os.fstat(fd)
+    return (st.st_dev, st.st_ino) == (device, inode) and stat.S_ISREG(st.st_mode)
+
+
+def open_file_of(address: int, nbytes: int, fd: int | None) -> tuple[int, int]:
+    """A new descriptor (of the caller's to close), open for reading and writing, of the file that is mapped at `address`,
+    and the offset there. Looked for among the descriptors of this process, by the mapping's path, and in map_files (which
+    root may read). `fd`: the file's, where the caller has it."""
+    offset, device, inode, path, name = _mapping_at(address, nbytes)
+    if fd is not None:
+        if not _is_file(fd, device, inode):
+            raise RegionError(22, f"descriptor {fd} is of another file than the one that is mapped there")
+        ways = [f"/proc/self/fd/{fd}"]
+    else:
+        ways = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")] + [path, f"/proc/self/map_files/{name}"]
+    for way in ways:
+        try:
+            st = os.stat(way)
+            if (st.st_dev, st.st_ino) != (device, inode):
+                continue
+            found = os.open(way, os.O_RDWR | os.O_CLOEXEC)
+        except (OSError, ValueError):
+            continue
+        if _is_file(found, device, inode):
+            return found, offset
+        os.close(found)
+    raise RegionError(22, f"the file behind the memory ({path or 'without a name'}) cannot be opened for writing; pass its fd")
+
+
+# --- keys and places ---
+
+class Keys:
+    """Keys, packed once for any number of requests: a buffer of 32 * n bytes, or n objects of 32 bytes."""
+
+    __slots__ = ("words", "count")
+
+    def __init__(self, keys: KeysLike) -> None:
+        self.words: array[int] = array("Q")
+        self.count: int
+        if isinstance(keys, Keys):
+            self.words, self.count = keys.words, keys.count
+            return
+        try:
+            self.words.frombytes(keys)  # type: ignore[arg-type]
+        except TypeError:
+            if isinstance(keys, str) or not hasattr(keys, "__iter__"):
+                raise TypeError("keys are a buffer of 32 bytes each, or a sequence of such, not "
+                                f"{type(keys).__name__}") from None
+            many: Any = keys
+            listed = list(many)
+            try:
+                joined = b"".join(listed)
+            except TypeError as e:
+                raise TypeError(f"a key is a bytes-like object of 32 bytes: {e}") from None
+            if set(map(len, listed)) - {c.KEY_BYTES} or len(joined) != c.KEY_BYTES * len(listed):
+                wrong = next(i for i, k in enumerate(listed) if memoryview(k).nbytes != c.KEY_BYTES or len(k) != c.KEY_BYTES)
+                raise ArgumentError(f"key {wrong} has {memoryview(listed[wrong]).nbytes} bytes, not 32") from None
+            self.words.frombytes(joined)
+        except (ValueError, BufferError) as e:
+            raise ArgumentError(f"a buffer of keys has 32 bytes for each, in one piece: {e}") from None
+        self.count, rest = divmod(len(self.words), 4)
+        if rest:
+            raise ArgumentError(f"{len(self.words) * 8} bytes are no whole number of keys of 32 bytes")
+
+    def __len__(self) -> int:
+        return self.count
+
+    def address(self) -> int:
+        return self.words.buffer_info()[0]
+
+
+class Places:
+    """Where the bytes of keys lie, or are to go, packed once: `addresses` and `lengths`, one a key, or `pieces` of them."""
+
+    __slots__ = ("addresses", "lengths", "pieces", "count", "readonly", "_keep")
+
+    def __init__(self, places: PlacesLike, pieces: int = 1) -> None:
+        self._keep: Any
+        self.addresses: array[int]
+        self.lengths: array[int]
+        self.count: int
+        self.readonly = False
+        self.pieces = pieces
+        if isinstance(places, Places):
+            self.addresses, self.lengths, self.pieces = places.addresses, places.lengths, places.pieces
+            self.count, self.readonly, self._keep = places.count, places.readonly, places
+            return
+        if isinstance(places, tuple) and len(places) == 3 and hasattr(places[0], "_pin"):
+            self._in_region(*places)
+        else:
+            self._of_buffers(places)
+        if pieces < 1 or len(self.addresses) % pieces:
+            raise ArgumentError(f"{len(self.addresses)} places are no whole number of keys with {pieces} pieces each")
+        self.count = len(self.addresses) // pieces
+
+    def _in_region(self, region: Region, offsets: Offsets, length: int) -> None:
+        held = region._pin
+        listed = offsets.tolist() if hasattr(offsets, "tolist") else list(offsets)
+        if not isinstance(length, int) or length <= 0:
+            raise ArgumentError(f"places have a length in bytes, 1 or more, not {length!r}")
+        try:
+            if listed and (min(listed) < 0 or max(listed) + length > held.nbytes):
+                raise ArgumentError(f"a place of {length} bytes is outside of its region of {held.nbytes}")
+            base = held.address
+            self.addresses = array("Q", [base + o for o in listed])
+        except TypeError as e:
+            raise ArgumentError(f"offsets are whole numbers, one a place: {e}") from None
+        self.lengths = array("Q", [length]) * len(listed)
+        self.readonly = held.readonly
+        self._keep = held
+
+    def _of_buffers(self, places: Any) -> None:
+        if isinstance(places, (str, bytes, bytearray, memoryview)):
+            raise TypeError("places are a sequence of buffers, one a key, not one buffer")
+        pins = [pin(p) for p in places]
+        self.addresses = array("Q", [p[0] for p in pins])
+        self.lengths = array("Q", [p[1] for p in pins])
+        self.readonly = any([p[2] for p in pins])
+        self._keep = pins
+
+    def __len__(self) -> int:
+        return self.count
+
+
+class Batch:
+    """Keys with their places, packed once for any number of puts and gets. The keys and places of a batch do not change; the
+    bytes there may, whenever no request with it is in flight."""
+
+    __slots__ = ("entries", "count", "readonly", "_keep")
+
+    def __init__(self, keys: KeysLike, places: PlacesLike) -> None:
+        keys = keys if type(keys) is Keys else Keys(keys)
+        places = places if type(places) is Places else Places(places)
+        n = self.count = keys.count
+        if places.count != n:
+            raise ArgumentError(f"{n} keys, and {places.count} places")
+        entries = array("Q", bytes(8)) * (n * c.ENTRY_WORDS)
+        for i in range(4):
+            entries[i::c.ENTRY_WORDS] = keys.words[i::4]
+        pieces: array[int] | None = None
+        if places.pieces == 1:
+            entries[4::c.ENTRY_WORDS] = places.addresses
+            entries[5::c.ENTRY_WORDS] = places.lengths
+        else:
+            pieces = array("Q", bytes(16)) * len(places.addresses)
+            pieces[0::2] = places.addresses
+            pieces[1::2] = places.lengths
+            first, step = pieces.buffer_info()[0], 16 * places.pieces
+            entries[8::c.ENTRY_WORDS] = array("Q", range(first, first + n * step, step))
+            entries[9::c.ENTRY_WORDS] = array("Q", [places.pieces]) * n
+        self.entries = entries
+        self.readonly = places.readonly
+        self._keep = (places, pieces)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def address(self) -> int:
+        return self.entries.buffer_info()[0]

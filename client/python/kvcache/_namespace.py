@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Namespaces: everything that is asked of keys."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from array import array
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING
+
+from . import _library as c
+from ._arguments import ack_number, batch_of, fingerprint_text
+from ._errors import ArgumentError
+from ._leases import Leased, statuses
+from ._memory import Batch, Keys
+from ._results import LOST_RESULT, Done
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ._client import Client
+    from ._memory import KeysLike, PlacesLike
+
+
+class Namespace:
+    """A name, and what its bytes depend on. Keys: a Keys, a buffer of 32 bytes a key, or a sequence of 32-byte objects. Places:
+    a Places, (region, offsets, length), or a sequence of buffers; or a Batch in place of both. Keys of a request are a chain,
+    root first, `parent` the key before them; keys that are none are served the same. `timeout` in seconds; None: the client's.
+
+    What a submitted request names (places, a batch) belongs to it until its Done was reaped; after a status of PENDING or LOST,
+    registered memory until Region.settled()."""
+
+    def __init__(self, client: Client, name: str, fingerprint: Mapping[str, object], chunk_bytes: int) -> None:
+        if not isinstance(name, str) or not re.fullmatch(r"[ -~]{1,255}", name):
+            raise ArgumentError(f"a namespace's name is 1 to 255 characters of printable ASCII, not {name!r}")
+        if not isinstance(chunk_bytes, int) or not 0 <= chunk_bytes < 2**64:
+            raise ArgumentError(f"chunk_bytes is a number of bytes, not {chunk_bytes!r}")
+        self.name = name
+        self._client = client
+        self._id = 0
+        self._name = name.encode() + b"\0"
+        self._fingerprint = fingerprint_text(fingerprint)
+        self._options = c.NAMESPACE_OPTIONS.pack(c.NAMESPACE_OPTIONS.size, 0, c.address_of(self._name),
+                                                 c.address_of(self._fingerprint), chunk_bytes)
+
+    def _open(self, kv: int) -> int:
+        number = ctypes.c_uint32()
+        r: int = c.namespace_open(kv, self._options, ctypes.byref(number))
+        if r == 0:
+            self._id = number.value
+        return r
+
+    # --- what is there ---
+
+    def match(self, keys: KeysLike, timeout: float | None = None) -> int:
+        """How many keys, from the first on, are there. From the lookup index: no message, a few microseconds."""
+        keys = keys if type(keys) is Keys else Keys(keys)
+        value = ctypes.c_uint64()
+        self._client._call(self, c.OP_MATCH, keys.count, 0, keys.address(), None, value=ctypes.byref(value), timeout=timeout)
+        return value.value
+
+    def exists(self, keys: KeysLike, timeout: float | None = None) -> bytes:
+        """One status a key: OK or MISS. From the lookup index, as match()."""
+        return statuses(self._ask(c.OP_EXISTS, keys, timeout))[0]
+
+    def tiers(self, keys: KeysLike, timeout: float | None = None) -> bytes:
+        """One number a key: TIER_MEMORY, TIER_DISK, both (3), or 0. From the lookup index, as match()."""
+        return statuses(self._ask(c.OP_EXISTS, keys, timeout))[1]
+
+    def _ask(self, op: int, keys: KeysLike, timeout: float | None, tiers: int = 0) -> array[int]:
+        keys = keys if type(keys) is Keys else Keys(keys)
+        words = LOST_RESULT * keys.count
+        self._client._call(self, op, keys.count, 0, keys.address(), words, tiers=tiers, timeout=timeout)
+        return words
+
+    def touch(self, keys: KeysLike, timeout: float | None = None) -> bytes:
+        """Marks them as used just now; one status a key."""
+        return statuses(self._ask(c.OP_TOUCH, keys, timeout))[0]
+
+    def prefetch(self, keys: KeysLike, timeout: float | None = None) -> bytes:
+        """Has them read from disk to memory, for a get that will come, and does not wait for that; one status a key."""
+        return statuses(self._ask(c.OP_PREFETCH, keys, timeout))[0]
+
+    def evict(self, keys: KeysLike, memory_only: bool = False, timeout: float | None = None) -> bytes:
+        """Forgets them, or only their copies in memory; one status a key."""
+        return statuses(self._ask(c.OP_EVICT, keys, timeout, c.TIER_MEMORY if memory_only else c.TIER_ALL))[0]
+
+    # --- blocking ---
+
+    def put(self, keys: Batch | KeysLike, places: PlacesLike | None = None, ack: str = "written",
+            parent: Buffer | None = None, timeout: float | None = None) -> Done:
+        """Stores the bytes at each place. `ack`: "accepted" (visible; may be lost with the daemon), "written" (survives kill
+        -9 of the daemon), "durable" (survives power loss)."""
+        return self._move(c.OP_PUT, batch_of(keys, places, False), ack_number(ack), parent, timeout)
+
+    def get(self, keys: Batch | KeysLike, places: PlacesLike | None = None, parent: Buffer | None = None,
+            timeout: float | None = None) -> Done:
+        """Copies each chunk to its place. TOO_LARGE: the chunk is longer than the place. Where the status is not OK, the place
+        may hold anything."""
+        return self._move(c.OP_GET_INTO, batch_of(keys, places, True), 0, parent, timeout)
+
+    def _move(self, op: int, batch: Batch, ack: int, parent: Buffer | None, timeout: float | None) -> Done:
+        words = LOST_RESULT * batch.count
+        r, why = self._client._call(self, op, batch.count, batch.address(), 0, words, ack=ack, parent=parent, timeout=timeout)
+        return Done(None, -r, why, words)
+
+    def get_map(self, keys: KeysLike, timeout: float | None = None) -> Leased:
+        """The chunks in place, in the daemon's memory: no copy."""
+        with self._client._lock:  # so that no other thread closes the handle before the leases hold it
+            return Leased(self._client, self._ask(c.OP_GET, keys, timeout))
+
+    # --- submitted: Client.reap() returns their Done, each with its `tag` ---
+
+    def submit_put(self, keys: Batch | KeysLike, places: PlacesLike | None = None, ack: str = "written",
+                   parent: Buffer | None = None, tag: Hashable = 0, timeout: float | None = None) -> None:
+        batch = batch_of(keys, places, False)
+        self._client._submit(self, c.OP_PUT, batch.count, batch.address(), 0, batch, tag, ack_number(ack), parent, timeout)
+
+    def submit_get(self, keys: Batch | KeysLike, places: PlacesLike | None = None, parent: Buffer | None = None,
+                   tag: Hashable = 0, timeout: float | None = None) -> None:
+        batch = batch_of(keys, places, True)
+        self._client._submit(self, c.OP_GET_INTO, batch.count, batch.address(), 0, batch, tag, 0, parent, timeout)
+
+    def submit_get_map(self, keys: KeysLike, tag: Hashable = 0, timeout: float | None = None) -> None:
+        """Done.leased has the chunks."""
+        self._submit_keys(c.OP_GET, keys, tag, timeout)
+
+    def submit_prefetch(self, keys: KeysLike, tag: Hashable = 0, timeout: float | None = None) -> None:
+        self._submit_keys(c.OP_PREFETCH, keys, tag, timeout)
+
+    def submit_touch(self, keys: KeysLike, tag: Hashable = 0, timeout: float | None = None) -> None:
+        self._submit_keys(c.OP_TOUCH, keys, tag, timeout)
+
+    def _submit_keys(self, op: int, keys: KeysLike, tag: Hashable, timeout: float | None, tiers: int = 0) -> None:
+        keys = keys if type(keys) is Keys else Keys(keys)
+        self._client._submit(self, op, keys.count, 0, keys.address(), keys, tag, 0, None, timeout, tiers)

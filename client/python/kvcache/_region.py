@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registered memory: what the daemon moves bytes to and from by itself."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from typing import TYPE_CHECKING, Any
+
+from . import _library as c
+from ._errors import ArgumentError, RegionError
+from ._memory import Pin, Places, open_file_of
+
+if TYPE_CHECKING:
+    from ._client import Client
+    from ._memory import Offsets
+
+
+class Region:
+    """Memory that the daemon moves bytes to and from by itself. Made by Client.register() and Client.allocate(); it pins the
+    memory until unregister().
+
+    memory      the memory, as a writable memoryview of bytes
+    registered  does the daemon map it? If not, `reason` says why, and what is put from there is copied by the library"""
+
+    def __init__(self, client: Client, memory: Any, fd: int | None, copy: bool) -> None:
+        self._client = client
+        self._pin = Pin(memory)
+        if self._pin.readonly or not self._pin.nbytes:
+            raise ArgumentError("a region is writable memory, one byte or more")
+        self._owner = memory
+        self._number: int | None = None
+        self._fd: int | None = None
+        self.reason = ""
+        try:
+            self._fd, offset = open_file_of(self._pin.address, self._pin.nbytes, fd)
+            page = max(mmap.PAGESIZE, os.fstatvfs(self._fd).f_bsize)
+            skip = -offset % page
+            self._offset, self._base = offset + skip, self._pin.address + skip
+            self._bytes = (self._pin.nbytes - skip) // page * page
+            if self._bytes <= 0:
+                raise RegionError(errno.EINVAL, f"the memory holds no whole page of {page} bytes")
+        except RegionError as e:
+            self._close_fd()
+            if not copy:
+                raise
+            self.reason = e.strerror or ""
+
+    def __del__(self) -> None:
+        self._close_fd()
+
+    def __len__(self) -> int:
+        return self._pin.nbytes
+
+    @property
+    def registered(self) -> bool:
+        return self._number is not None
+
+    @property
+    def memory(self) -> memoryview:
+        return memoryview(self._owner).cast("B")
+
+    def places(self, offsets: Offsets, length: int, pieces: int = 1) -> Places:
+        """Places of `length` bytes at these offsets, packed once; `pieces` of them make a key's."""
+        return Places((self, offsets, length), pieces)
+
+    def settled(self, offset: int = 0, length: int | None = None) -> bool:
+        """May these bytes be used again? False: a request that timed out, or was lost with its daemon, may move them still."""
+        length = len(self) - offset if length is None else length
+        if not isinstance(offset, int) or not isinstance(length, int) or offset < 0 or not 0 < length <= len(self) - offset:
+            raise ArgumentError("outside of the region")
+        with self._client._entered() as handle:
+            r = c.memory_settled(handle.kv, self._pin.address + offset, length) if handle else 1
+            if r < 0:
+                raise self._client._raised(r)
+            return bool(r)
+
+    def unregister(self) -> None:
+        """Ends the sharing; waits for requests in flight that name the memory, at most the client's timeout. Error with
+        errno ETIMEDOUT: bytes may still move; call again. A second time, nothing."""
+        with self._client._entered() as handle:
+            if handle and self._number is not None:
+                r = c.buffer_unregister(handle.kv, self._number)
+                if r < 0:
+                    raise self._client._raised(r)
+            self._forget("it is unregistered")
+            self._client._regions.discard(self)
+
+    def _forget(self, reason: str) -> None:
+        self._number = None
+        self.reason = reason
+        self._close_fd()
+
+    def _close_fd(self) -> None:
+        fd, self._fd = getattr(self, "_fd", None), None
+        if fd is not None:
+            os.close(fd)
+
+    def _register(self, kv: int) -> int:
+        """0, or the errno negated, with the reason kept. In the client's lock."""
+        if self._fd is None or self._number is not None:
+            return 0
+        number = ctypes.c_uint32()
+        options = c.BUFFER_OPTIONS.pack(c.BUFFER_OPTIONS.size, 0, self._fd, self._offset, self._bytes, self._base)
+        r: int = c.buffer_register(kv, options, ctypes.byref(number), None)
+        if r == 0:
+            self._number, self.reason = number.value, ""
+        else:
+            self.reason = self._client._words()
+        return r

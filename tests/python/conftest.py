@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package in the tree, over the library of the build folder, against real daemons: `daemon`, `make_daemon` and
+`directory` are those of tests/daemon. With a sanitizer in the build folder's library, which Python cannot load, the package
+compiles its own."""
+
+import importlib.util
+import os
+import pathlib
+import re
+import sys
+import tempfile
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = SOURCE / "client" / "python"
+sys.path[:0] = [str(SOURCE / "tests" / "daemon"), str(PACKAGE)]
+
+import harness  # noqa: E402
+import pytest  # noqa: E402
+
+_spec = importlib.util.spec_from_file_location("daemon_fixtures", SOURCE / "tests" / "daemon" / "conftest.py")
+_fixtures = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_fixtures)
+pytest_configure = _fixtures.pytest_configure
+base_directory, directory, make_daemon, daemon = (
+    _fixtures.base_directory, _fixtures.directory, _fixtures.make_daemon, _fixtures.daemon)
+
+_scratch = tempfile.TemporaryDirectory()
+
+
+def _library():
+    built = harness.BUILD / "client" / "lib" / "libkvcache.so"
+    if built.exists() and not re.search(rb"__asan_init|__tsan_init", built.read_bytes()):
+        return built
+    import build_backend
+    own = pathlib.Path(_scratch.name, "libkvcache.so")
+    build_backend.compile_library(own)
+    return own
+
+
+os.environ["KVCACHE_LIBRARY"] = str(_library())
+os.environ.pop("KVCACHE_SOCKET", None)
+
+import kvcache  # noqa: E402
+
+
+@pytest.fixture
+def client(daemon):
+    with kvcache.Client(daemon.socket, timeout=30 * harness.slow(), connect_timeout=5 * harness.slow(), required=True) as c:
+        yield c
+
+
+@pytest.fixture
+def blocks(client):
+    return client.namespace("test", {"model": "m", "dtype": "bf16"})
+
+
+@pytest.fixture
+def source():
+    return SOURCE

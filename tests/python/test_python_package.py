@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package as it is installed: its wheel, what the wheel's tag promises, the README's examples, types, figures."""
+
+import ctypes
+import functools
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import build_backend
+import harness
+import kvcache
+import pytest
+from kvcache import _library, bench
+
+PACKAGE = pathlib.Path(build_backend.__file__).parent
+README = (PACKAGE / "README.md").read_text()
+
+needs_compiler = pytest.mark.skipif(not shutil.which(os.environ.get("CC", "cc").split()[0]), reason="there is no C compiler")
+
+
+@functools.lru_cache(None)
+def why_no_venv():
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError:
+        return "python3-venv is not installed"
+    return None
+
+
+needs_venv = pytest.mark.skipif(bool(why_no_venv()), reason=str(why_no_venv()))
+
+
+def run(*command, cwd=None, **environment):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("KVCACHE_", "PYTHON"))}
+    clean.update(PIP_NO_INDEX="1", PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_CACHE_DIR="1", **environment)
+    ran = subprocess.run([str(c) for c in command], cwd=cwd, env=clean, stdin=subprocess.DEVNULL, capture_output=True,
+                         text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    return folder / build_backend.build_wheel(folder)
+
+
+@needs_compiler
+def test_the_tag_holds(wheel, tmp_path):
+    """No symbol is newer than the glibc that the tag names, and no other library is needed than glibc's."""
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.testzip() is None
+        path = archive.extract("kvcache/libkvcache.so", tmp_path)
+        said = archive.read(f"kvcache-{build_backend.version()}.dist-info/WHEEL").decode()
+    tag = wheel.stem.split("-", 2)[2]
+    assert f"Tag: {tag}\n" in said and "Root-Is-Purelib: false" in said
+    major, minor = map(int, re.fullmatch(rf"py3-none-manylinux_(\d+)_(\d+)_{platform.machine()}", tag).groups())
+    listed = run("objdump", "-p", path)
+    needed = [tuple(map(int, v)) for v in re.findall(r"GLIBC_(\d+)\.(\d+)", listed)]
+    assert needed and max(needed) <= (major, minor)
+    if max(needed) <= (2, 34):
+        assert tag == f"py3-none-manylinux_2_34_{platform.machine()}"
+    libraries = set(re.findall(r"NEEDED\s+(\S+)", listed))
+    assert libraries <= {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+
+
+def test_a_newer_symbol_makes_another_tag(tmp_path):
+    library = tmp_path / "library"
+    for names, tag in ((b"GLIBC_2.2.5\0GLIBC_2.33\0", "manylinux_2_34"), (b"GLIBC_2.38\0GLIBC_2.4\0", "manylinux_2_38"),
+                       (b"GLIBC_3.1\0", "manylinux_3_1"), (b"musl", "linux")):
+        library.write_bytes(names)
+        assert build_backend.tag(library) == f"py3-none-{tag}_{platform.machine()}"
+
+
+@needs_compiler
+def test_the_library_exports_what_the_installed_one_does(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        path = archive.extract("kvcache/libkvcache.so", tmp_path)
+    symbols = set(re.findall(r" T (kvcache_\w+)", run("nm", "-D", path)))
+    listed = set(re.findall(r"^\s+(kvcache_\w+);", (build_backend.TREE / "client/lib/libkvcache.map").read_text(), re.M))
+    assert {name for name in listed if "gpu" not in name and "layout" not in name} <= symbols
+    assert ctypes.CDLL(path).kvcache_version and kvcache.__version__ == build_backend.version()
+
+
+@needs_compiler
+def test_the_same_sources_give_the_same_wheel(wheel, tmp_path):
+    assert (tmp_path / build_backend.build_wheel(tmp_path)).read_bytes() == wheel.read_bytes()
+
+
+def check_installed(python, daemon):
+    """It is not the tree's, and it works."""
+    said = run(python, "-c", """
+import kvcache, sys
+assert "venv" in kvcache.__file__, kvcache.__file__
+with kvcache.Client(required=True) as client:
+    blocks = client.namespace("installed", {"python": sys.version_info[0]})
+    assert blocks.put([b"k" * 32], [b"value"]).ok
+    room = bytearray(5)
+    assert blocks.get([b"k" * 32], [room]).ok
+    print(room.decode())
+""", cwd="/", KVCACHE_SOCKET=daemon.socket)
+    assert said == "value\n"
+
+
+@needs_compiler
+@needs_venv
+def test_installing_it(wheel, tmp_path, daemon):
+    """From a wheel, a source distribution, and editable; the README's commands do it from the checkout. Nothing is
+    downloaded."""
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    python = tmp_path / "venv/bin/python"
+    sdist = tmp_path / build_backend.build_sdist(tmp_path)
+    for what in (wheel, sdist):
+        run(python, "-m", "pip", "install", "-q", what)
+        check_installed(python, daemon)
+        run(python, "-m", "pip", "uninstall", "-q", "-y", "kvcache")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "unpacked", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    unpacked, = (tmp_path / "unpacked").iterdir()
+    run(python, "-m", "pip", "install", "-q", "-e", unpacked)
+    assert run(python, "-c", "import kvcache; print(kvcache.__file__)", cwd="/").startswith(str(unpacked))
+
+
+def test_layouts_are_those_of_the_header(tmp_path):
+    """The C compiler has the last word on sizes and offsets."""
+    compiler = shutil.which("cc")
+    if not compiler:
+        pytest.skip("there is no C compiler")
+    structs = {"options": _library.OPTIONS.size, "namespace_options": _library.NAMESPACE_OPTIONS.size,
+               "buffer_options": _library.BUFFER_OPTIONS.size, "request": _library.REQUEST.size,
+               "completion": _library.COMPLETION.size, "info": _library.INFO.size, "entry": 8 * _library.ENTRY_WORDS,
+               "result": 8 * _library.RESULT_WORDS, "key": _library.KEY_BYTES, "lease": 8}
+    offsets = {("entry", "data"): 32, ("entry", "length"): 40, ("entry", "pieces"): 64, ("entry", "n_pieces"): 72,
+               ("result", "tiers"): 4, ("result", "length"): 8, ("result", "data"): 24, ("result", "lease"): 32,
+               ("request", "op"): 12, ("request", "entries"): 32, ("request", "parent"): 56, ("request", "user_data"): 72,
+               ("request", "timeout_ms"): 80, ("buffer_options", "offset"): 16, ("buffer_options", "base"): 32,
+               ("options", "connect_timeout_ms"): 24, ("options", "staging_bytes"): 32, ("info", "instance"): 40,
+               ("completion", "error"): 16, ("completion", "count"): 24, ("namespace_options", "chunk_bytes"): 24}
+    checks = [f"_Static_assert(sizeof(struct kvcache_{s}) == {n}, \"{s}\");" for s, n in structs.items()]
+    checks += [f"_Static_assert(offsetof(struct kvcache_{s}, {m}) == {n}, \"{s}.{m}\");" for (s, m), n in offsets.items()]
+    program = tmp_path / "layout.c"
+    program.write_text("#include <kvcache.h>\n" + "\n".join(checks) + "\n")
+    run(compiler, "-I", build_backend.TREE / "client", "-fsyntax-only", program)
+
+
+def test_numbers_are_those_of_the_header():
+    header = (build_backend.TREE / "client/kvcache.h").read_text()
+    numbers = dict(re.findall(r"KVCACHE_(\w+) = (\d+)", header))
+    statuses = re.search(r"enum kvcache_status \{(.*?)\n\};", header, re.S)[1]
+    for name in re.findall(r"KVCACHE_(\w+) = \d+", statuses):
+        assert getattr(kvcache, name) == int(numbers[name])
+    for name in re.findall(r"KVCACHE_(OP_\w+) = \d+", header):
+        assert getattr(_library, name) == int(numbers[name])
+    assert all(str(number) == numbers[name.upper()] for name, number in _library.ACKS.items())
+
+
+# --- the README ---
+
+def blocks_of(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+
+
+def test_every_example_of_the_readme_runs(daemon, monkeypatch, capsys):
+    monkeypatch.setenv("KVCACHE_SOCKET", daemon.socket)
+    examples = blocks_of("python")
+    assert len(examples) > 8 and len(examples) + len(blocks_of("sh")) == README.count("```") / 2
+    scope = {"__name__": "readme"}
+    for number, code in enumerate(examples):
+        exec(compile(code, f"README.md, example {number + 1}", "exec"), scope)
+    assert "miss" in capsys.readouterr().out
+
+
+@needs_compiler
+@needs_venv
+def test_every_command_of_the_readme_runs(daemon, tmp_path):
+    (tmp_path / "client").symlink_to(build_backend.TREE / "client")
+    said = [run("sh", "-euc", commands, cwd=tmp_path, KVCACHE_SOCKET=daemon.socket) for commands in blocks_of("sh")]
+    assert said[0].endswith(f"{kvcache.__version__}\n") and "match 128 keys" in said[-1]
+
+
+def test_the_readme_names_every_call():
+    for kind in (kvcache.Client, kvcache.Namespace):
+        for name in vars(kind):
+            assert name.startswith("_") or re.search(rf"\b{name}\b", README), name
+
+
+# --- types, figures ---
+
+def test_mypy_has_no_complaint():
+    for python in (sys.executable, "python3"):
+        if shutil.which(python) and subprocess.run([python, "-c", "import mypy"], capture_output=True).returncode == 0:
+            run(python, "-m", "mypy", "--strict", "--cache-dir", os.devnull, PACKAGE / "kvcache")
+            return
+    pytest.skip("mypy is not installed")
+
+
+@needs_compiler
+@pytest.mark.skipif(harness.slow() > 1, reason="figures of a daemon with a sanitizer say nothing")
+def test_python_adds_little(daemon):
+    """The goals. Other work on the machine may spoil a run, not five."""
+    for _ in range(5):
+        with kvcache.Client(daemon.socket, required=True) as client:
+            figures = bench.measure(client, 25, 10)
+        looks = [figures[f"{op} 128 keys, packed"].python for op in ("match", "exists")]
+        quotients = [figures[name].quotient for name in ("get 32 x 64 KiB, a batch", "  into registered memory")]
+        if max(looks) <= 25 and max(quotients) <= 1.15:
+            return
+    raise AssertionError(f"lookups took {looks} microseconds, gets {quotients} times as long as from C")
