@@ -135,7 +135,7 @@ WINDOW, QUEUED = 1024, 200  # reads that a device is asked for at once; gets tha
 
 @pytest.fixture
 def slow_store(make_daemon, disk):  # noqa: F811
-    """A daemon whose store lies on a disk that does not answer until it is let go."""
+    """A daemon whose store lies on a disk that does not answer until the test releases it."""
     daemon = make_daemon(settings={"store.path": str(disk.mount / "store"), "store.limit": "128MiB", "memory.pool": "32MiB",
                                    "store.prewrite": "off"})
     yield daemon
