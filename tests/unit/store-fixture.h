@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tests of store/ share: a store in a directory of its own, on each backend with O_DIRECT,
+ * and on tmpfs without; keys and payloads made from numbers; every byte that is got is compared. */
+#pragma once
+
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "store/volume/format.h"
+#include "store/store.h"
+
+#define KIB UINT64_C(1024)
+#define MIB (1024 * KIB)
+
+enum { DEPTH = 32, ROOM = 4 << 20, WAIT_MS = 60000 };
+
+struct store_test {
+        const char *backend; /* of the group */
+        const char *root;
+        bool direct, faults;
+
+        char dir[PATH_MAX];
+        struct kio *io;
+        struct store *s;
+        uint32_t ns;     /* where keys go */
+        uint16_t tenant; /* whose that is */
+        char *bufs[DEPTH];
+        uint64_t most_used;
+};
+extern struct store_test t;
+struct store_params params_of(uint64_t limit);
+int try_open(const struct store_params *params, char error[static 512]);
+bool ns_done(const void *arg);
+void ns_complete(struct store_namespace_open *req);
+int open_namespace(const char *name, const char *fingerprint, bool attach, uint32_t *ret_id);
+
+/* The answer's namespace is read while it may be. */
+void refusal_complete(struct store_namespace_open *req);
+void start(const struct store_params *params);
+void start_limit(uint64_t limit);
+uint64_t du(void);
+struct store_stats stats(void);
+
+/* One turn of a loop, without waiting: is there something left to wait for? */
+void turn_once(void);
+void wait_io(void);
+void turn(bool (*until)(const void *arg), const void *arg);
+void settle(void);
+void stop(void);
+struct key key_of(uint64_t n);
+void payload_of(uint64_t n, void *buf, uint32_t length);
+
+struct put {
+        struct store_put req;
+        unsigned buf;
+        bool busy;
+};
+extern struct put slots[DEPTH];
+extern unsigned puts_busy;
+extern int last_result;
+void put_complete(struct store_put *req);
+bool puts_none(const void *arg);
+int submit_put(uint64_t n, uint32_t length, bool durable);
+int put(uint64_t n, uint32_t length);
+int put_durable(uint64_t n, uint32_t length);
+
+/* Many at once. FULL passes when something completes. */
+void put_range(uint64_t first, uint64_t n, uint32_t length);
+
+extern bool got;
+void get_complete(struct store_get *req);
+bool get_done(const void *arg);
+int get_into(struct store_get *req, uint64_t n, char *buf);
+
+/* 0: there, and every byte is right. */
+int get(uint64_t n, uint32_t length);
+bool present(uint64_t n);
+void touch(uint64_t n);
+int drop(uint64_t n);
+void purge_complete(struct store_purge *req);
+bool purge_done(const void *arg);
+uint64_t purge(bool all);
+uint64_t count_present(uint64_t first, uint64_t n);
+
+/* Runs `f` in a process that is then killed: the store is neither stopped nor closed. */
+void in_killed_process(void (*f)(void));
+int file_of(const char *name, int flags);
+void flip_byte(const char *name, off_t offset);
+void remove_files(void);
+void remove_dir(void);
+void put_some(void);
+
+/* Where in which file lies the payload of this number? */
+bool find_payload(uint64_t n, uint32_t length, char *ret_name, off_t *ret_offset);
+void expect_refused(int expected, const char *text);
+struct disk_superblock superblock(void);
+
+/* The syncs of the table, or of other files. */
+struct watched_syncs {
+        bool of_table;
+        unsigned from; /* the first one that fails; 0: none does */
+        bool never;    /* it is held, rather than failing */
+        atomic_uint seen;
+};
+extern struct watched_syncs watched_syncs;
+void watch_syncs(bool of_table, unsigned from, bool never);
+int setup(void **state);
+int teardown(void **state);
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+/* On each backend and on tmpfs; the long ones once. An argument is a filter by name. */
+int run_store_tests(int argc, char **argv, const struct CMUnitTest *tests, size_t n,
+                    const struct CMUnitTest *long_tests, size_t n_long);

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store/: which directories are opened, and which are refused. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "store-fixture.h"
+
+static void a_foreign_directory_is_refused_and_untouched(void **state)
+{
+        char path[PATH_MAX + 64];
+
+        close(file_of("holiday.jpg", O_CREAT | O_WRONLY));
+        expect_refused(-EPROTO, "not a kvcache store and not empty");
+        snprintf(path, sizeof(path), "%s/LOCK", t.dir);
+        assert_int_equal(access(path, F_OK), -1);
+        snprintf(path, sizeof(path), "%s/holiday.jpg", t.dir);
+        unlink(path);
+        close(file_of("segment-0000", O_CREAT | O_WRONLY));
+        expect_refused(-EPROTO, "superblock");
+        snprintf(path, sizeof(path), "%s/segment-0000", t.dir);
+        unlink(path);
+        /* What a crash leaves of a store that was being made is no hindrance. */
+        close(file_of("superblock.new", O_CREAT | O_WRONLY));
+        start_limit(64 * MIB);
+        stop();
+}
+
+static void a_directory_is_made_with_its_parents(void **state)
+{
+        char root[PATH_MAX];
+        struct stat st;
+
+        strcpy(root, t.dir);
+        strcat(t.dir, "/a/b");
+        start_limit(64 * MIB);
+        assert_int_equal(stat(t.dir, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0700);
+        stop();
+        remove_dir();
+        t.dir[strlen(t.dir) - 2] = '\0';
+        remove_dir();
+        strcpy(t.dir, root);
+}
+
+static void a_second_opener_is_refused(void **state)
+{
+        struct store_params params = params_of(64 * MIB);
+        struct store *second;
+        char error[512] = "";
+
+        start_limit(64 * MIB);
+        params.lock_wait_ms = 1;
+        assert_int_equal(store_prepare(&second, &params, error), -EBUSY);
+        assert_non_null(strstr(error, "another kvcache-daemon"));
+        stop();
+}
+
+static void an_opener_waits_for_the_lock(void **state)
+{
+        struct store_params params = params_of(64 * MIB);
+        char error[512] = "";
+        int pipes[2], back[2], status;
+        char c = 0;
+        pid_t pid;
+
+        start_limit(64 * MIB);
+        stop();
+        assert_int_equal(pipe2(pipes, O_CLOEXEC) | pipe2(back, O_CLOEXEC), 0);
+        pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+                struct store *s;
+
+                if (store_prepare(&s, &params, error) < 0)
+                        _exit(1);
+                /* "x": it has the lock; then it waits until the parent has been refused once. */
+                if (write(pipes[1], "x", 1) != 1 || read(back[0], &c, 1) != 1)
+                        _exit(2);
+                /* What follows is a race that either outcome of is right: the parent finds the lock
+                 * free, or waits. */
+                _exit(0);
+        }
+        assert_int_equal(read(pipes[0], &c, 1), 1);
+        params.lock_wait_ms = 1;
+        assert_int_equal(store_prepare(&t.s, &params, error), -EBUSY);
+        assert_int_equal(write(back[1], "x", 1), 1);
+        params.lock_wait_ms = 30000;
+        start(&params);
+        stop();
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        for (unsigned i = 0; i < 2; i++) {
+                close(pipes[i]);
+                close(back[i]);
+        }
+}
+
+static void bad_parameters_are_refused(void **state)
+{
+        const char *two[] = { t.dir, t.dir };
+        struct store_params params = params_of(1 * MIB);
+        char error[512] = "";
+        struct store *s;
+
+        assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
+        assert_non_null(strstr(error, "store.limit"));
+        params = params_of(64 * MIB);
+        params.paths = two;
+        params.n_paths = 2;
+        assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
+        assert_non_null(strstr(error, "the same directory"));
+        params.n_paths = STORE_MAX_VOLUMES + 1;
+        assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
+        assert_non_null(strstr(error, "at most"));
+        params = params_of(64 * MIB);
+        params.policy = "belady";
+        assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
+}
+
+int main(int argc, char **argv)
+{
+        static const struct CMUnitTest tests[] = {
+                TEST(a_foreign_directory_is_refused_and_untouched),
+                TEST(a_directory_is_made_with_its_parents),
+                TEST(a_second_opener_is_refused),
+                TEST(an_opener_waits_for_the_lock),
+                TEST(bad_parameters_are_refused),
+        };
+
+        return run_store_tests(argc, argv, tests, ARRAY_SIZE(tests), NULL, 0);
+}

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store/: the limit, eviction, sizes of slots, data files, writing ahead. */
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "fault.h"
+#include "store-fixture.h"
+
+static void the_limit_holds_while_filling_over_and_over(void **state)
+{
+        static const uint32_t lengths[] = { 4096, 12000, 16384, 65536, 200000 };
+        const uint64_t limit = 24 * MIB;
+        uint64_t bytes = 0, n = 0;
+
+        start_limit(limit);
+        while (bytes < 4 * limit) {
+                uint32_t length = lengths[(n / 100) % ARRAY_SIZE(lengths)];
+
+                put_range(n, 20, length);
+                assert_true(du() <= limit);
+                n += 20;
+                bytes += 20 * length;
+        }
+        assert_true(stats().evictions > 0);
+        assert_true(stats().used_bytes <= limit);
+        assert_true(du() <= stats().used_bytes);
+        assert_true(t.most_used <= limit);
+        /* The last ones are there, and what is said to be there is. */
+        for (uint64_t i = 0; i < n; i++) {
+                uint32_t length = lengths[(i / 100) % ARRAY_SIZE(lengths)];
+
+                if (i + 20 >= n)
+                        assert_true(present(i));
+                if (present(i))
+                        assert_int_equal(get(i, length), 0);
+        }
+        stop();
+        assert_true(du() <= limit);
+        start_limit(limit);
+        for (uint64_t i = 0; i < n; i++)
+                if (present(i))
+                        assert_int_equal(get(i, lengths[(i / 100) % ARRAY_SIZE(lengths)]), 0);
+        assert_int_equal(stats().crc_failures, 0);
+        stop();
+}
+
+static void small_limits_lose_little_to_tables(void **state)
+{
+        const uint64_t all = 18279, limit = all * 16 * KIB;
+        const uint32_t length = 16384;
+        uint64_t least = all * 973 / 1000;
+
+        start_limit(limit);
+        for (uint64_t i = 0; i < all + all / 4; i += 500) {
+                put_range(i, 500, length);
+                assert_true(du() <= limit);
+        }
+        if (stats().chunks < least)
+                fail_msg("%llu of %llu slots", (unsigned long long)stats().chunks,
+                         (unsigned long long)all);
+        assert_true(stats().evictions > 0);
+        stop();
+        assert_true(du() <= limit);
+        start_limit(limit);
+        assert_true(stats().chunks >= least);
+        stop();
+}
+
+static void the_coldest_leaves_first(void **state)
+{
+        uint64_t n;
+
+        start_limit(16 * MIB);
+        /* Fill, then touch every second of the first hundred. */
+        for (n = 0; stats().evictions == 0; n++)
+                assert_int_equal(put(n, 65536), 0);
+        assert_false(present(0));
+        for (uint64_t i = 1; i < 100; i += 2)
+                touch(i);
+        for (unsigned i = 0; i < 49; i++)
+                assert_int_equal(put(n + i, 65536), 0);
+        for (uint64_t i = 1; i < 100; i++)
+                assert_int_equal(present(i), i % 2 == 1);
+        stop();
+}
+
+static void after_a_restart_the_later_of_a_second_leave_first(void **state)
+{
+        uint64_t n, last;
+
+        start_limit(16 * MIB);
+        put_range(0, 10, 65536);
+        stop();
+        start_limit(16 * MIB);
+        for (n = 100; stats().evictions == 0; n++)
+                assert_int_equal(put(n, 65536), 0);
+        /* Ten puts in a row are within a second, or in two: the first evicted is not the root of
+         * them all. */
+        for (last = 0; last < 10 && present(last); last++)
+                ;
+        assert_int_equal(count_present(0, 10), 9);
+        assert_true(last > 0);
+        stop();
+}
+
+static void a_class_takes_the_segment_of_another(void **state)
+{
+        uint64_t n;
+
+        start_limit(16 * MIB);
+        for (n = 0; stats().evictions == 0; n++)
+                assert_int_equal(put(n, 16384), 0);
+        put_range(100000, 60, 200000);
+        assert_true(stats().slab_moves > 0);
+        for (uint64_t i = 100050; i < 100060; i++)
+                assert_int_equal(get(i, 200000), 0);
+        for (uint64_t i = 0; i < n; i++)
+                if (present(i))
+                        assert_int_equal(get(i, 16384), 0);
+        stop();
+        start_limit(16 * MIB);
+        for (uint64_t i = 100050; i < 100060; i++)
+                assert_int_equal(get(i, 200000), 0);
+        for (uint64_t i = 0; i < n; i++)
+                if (present(i))
+                        assert_int_equal(get(i, 16384), 0);
+        stop();
+}
+
+static void small_chunks_may_fill_a_store_of_large_ones(void **state)
+{
+        const uint64_t limit = 32 * MIB;
+
+        start_limit(limit);
+        put_range(0, 60, 1000000);
+        for (uint64_t i = 0; i < 16000; i += 1000) {
+                put_range(1000000 + i, 1000, 4096);
+                assert_true(du() <= limit);
+        }
+        /* 4 KiB chunks need a ring of a tenth of the store: it found room for that. */
+        assert_true(stats().chunks > 6000);
+        assert_int_equal(get(1015999, 4096), 0);
+        stop();
+        start_limit(limit);
+        assert_true(stats().chunks > 6000);
+        for (uint64_t i = 1010000; i < 1016000; i++)
+                if (present(i))
+                        assert_int_equal(get(i, 4096), 0);
+        stop();
+}
+
+static void a_bound_on_entries_evicts(void **state)
+{
+        struct store_params params = params_of(64 * MIB);
+
+        params.entries = 100;
+        start(&params);
+        put_range(0, 300, 4096);
+        assert_int_equal(stats().chunks, 100);
+        assert_int_equal(count_present(200, 100), 100);
+        stop();
+        params.entries = 50;
+        start(&params);
+        assert_int_equal(stats().chunks, 50);
+        put_range(1000, 10, 4096);
+        assert_int_equal(stats().chunks, 50);
+        assert_int_equal(count_present(1000, 10), 10);
+        stop();
+}
+
+static void when_everything_is_read_nothing_is_evicted(void **state)
+{
+        static struct store_get gets[DEPTH];
+        uint64_t n;
+        unsigned reads = 0;
+        int r = 0;
+
+        t.faults = true;
+        start_limit(8 * MIB);
+        for (n = 0; stats().evictions == 0; n++)
+                assert_int_equal(put(n, (uint32_t)MIB - 5000), 0);
+        settle();
+        /* Hold all reads in the device, so that every slot is pinned. */
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_READ, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        for (uint64_t i = 0; i < n; i++)
+                if (present(i)) {
+                        assert_int_equal(get_into(&gets[reads], i, t.bufs[reads]), 0);
+                        reads++;
+                }
+        kio_flush(t.io);
+        assert_true(reads > 3);
+        r = submit_put(1000, (uint32_t)MIB - 5000, false);
+        assert_int_equal(r, STORE_FULL);
+        fault_set(NULL);
+        fault_release();
+        settle();
+        for (unsigned i = 0; i < reads; i++)
+                assert_int_equal(gets[i].result, 0);
+        assert_int_equal(put(1000, (uint32_t)MIB - 5000), 0);
+        assert_int_equal(get(1000, (uint32_t)MIB - 5000), 0);
+        stop();
+}
+
+static void a_lowered_limit_is_enforced_at_start_and_a_raised_one_used(void **state)
+{
+        uint64_t all, few;
+
+        start_limit(64 * MIB);
+        put_range(0, 3500, 16384);
+        all = stats().chunks;
+        assert_int_equal(all, 3500);
+        assert_int_equal(get(3499, 16384), 0);
+        stop();
+
+        start_limit(20 * MIB);
+        assert_true(du() <= 20 * MIB);
+        few = stats().chunks;
+        assert_true(few < 1250 && few > 900);
+        for (uint64_t i = 0; i < 3500; i++)
+                if (present(i))
+                        assert_int_equal(get(i, 16384), 0);
+        put_range(10000, 500, 16384);
+        assert_true(du() <= 20 * MIB);
+        assert_int_equal(count_present(10000, 500), 500);
+        stop();
+
+        start_limit(96 * MIB);
+        put_range(20000, 4500, 16384);
+        assert_int_equal(count_present(20000, 4500), 4500);
+        assert_true(stats().chunks > 4500 + 900);
+        assert_true(du() <= 96 * MIB);
+        stop();
+        start_limit(96 * MIB);
+        assert_int_equal(count_present(20000, 4500), 4500);
+        for (uint64_t i = 20000; i < 24500; i += 50)
+                assert_int_equal(get(i, 16384), 0);
+        stop();
+}
+
+static void check_segments_max(void)
+{
+        struct store_stats s = stats();
+
+        assert_true(s.segments <= s.segments_max);
+        assert_true(s.segments_max <= s.limit / s.segment_bytes + s.segments);
+}
+
+/* The last data file takes what a limit leaves, and stays as small when the limit is raised: there
+ * are more of them than the limit has whole ones. */
+static void there_are_never_more_data_files_than_there_may_be(void **state)
+{
+        bool more_than_whole_ones = false;
+        struct store_stats s;
+
+        start_limit(64 * MIB);
+        check_segments_max();
+        put_range(0, 4000, 16384);
+        check_segments_max();
+        for (uint64_t i = 1; i <= 6; i++) {
+                stop();
+                start_limit(64 * MIB + i * MIB / 3);
+                check_segments_max();
+                put_range(10000 * i, 4000, 16384);
+                check_segments_max();
+                s = stats();
+                more_than_whole_ones =
+                        more_than_whole_ones || s.segments > s.limit / s.segment_bytes + 1;
+        }
+        /* What is full has all that it can have, but for a rest that is too small for a slot. */
+        assert_in_range(s.segments_max - s.segments, 0, 1);
+        assert_true(more_than_whole_ones);
+        stop();
+}
+
+static void a_lowered_limit_makes_a_large_ring_smaller(void **state)
+{
+        uint64_t pages;
+
+        start_limit(64 * MIB);
+        put_range(0, 12000, 4096);
+        settle(); /* the ring grows behind the puts */
+        pages = stats().table_pages;
+        assert_true(pages > 1000);
+        stop();
+        start_limit(8 * MIB);
+        assert_true(stats().table_pages < pages / 4);
+        assert_true(du() <= 8 * MIB);
+        assert_true(stats().chunks > 800);
+        for (uint64_t i = 0; i < 12000; i++)
+                if (present(i))
+                        assert_int_equal(get(i, 4096), 0);
+        put_range(20000, 3000, 4096);
+        assert_int_equal(get(22999, 4096), 0);
+        stop();
+        start_limit(8 * MIB);
+        assert_int_equal(get(22999, 4096), 0);
+        stop();
+}
+
+static void a_little_too_much_costs_a_little(void **state)
+{
+        uint64_t all;
+
+        start_limit(16 * MIB);
+        put_range(0, 1200, 16384); /* it is full */
+        all = stats().chunks;
+        assert_true(all > 850 && all < 1200);
+        stop();
+        start_limit(16 * MIB - 32 * 1024);
+        assert_true(du() <= 16 * MIB - 32 * 1024);
+        assert_true(stats().chunks < all && stats().chunks >= all - 4);
+        for (uint64_t i = 0; i < 1200; i++)
+                if (present(i))
+                        assert_int_equal(get(i, 16384), 0);
+        put_range(2000, 1200, 16384);
+        assert_true(du() <= 16 * MIB - 32 * 1024);
+        stop();
+}
+
+static void a_part_of_a_page_at_the_end_of_a_data_file_costs_nothing(void **state)
+{
+        char path[PATH_MAX + 64];
+        struct stat st;
+        uint64_t all;
+
+        start_limit(16 * MIB);
+        put_range(0, 1200, 16384);
+        all = stats().chunks;
+        stop();
+        /* As a power loss may leave it: of the size that was not synced, a part. */
+        snprintf(path, sizeof(path), "%s/segment-0000", t.dir);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(truncate(path, st.st_size + 512), 0);
+        start_limit(16 * MIB);
+        assert_int_equal(stats().chunks, all);
+        assert_true(du() <= 16 * MIB);
+        stop();
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_size % 4096, 0);
+}
+
+/* Lets it, until it has nothing left to do. */
+static void prewrite_all(void)
+{
+        for (;;) {
+                uint64_t deadline, now;
+
+                turn_once();
+                deadline = store_deadline_ns(t.s);
+                now = clock_mono_ns();
+                if (kio_pending(t.io) > 0)
+                        wait_io();
+                else if (deadline > now)
+                        poll(NULL, 0, (int)((deadline - now) / 1000000) + 1);
+                else if (deadline == 0)
+                        return;
+        }
+}
+
+static void a_store_that_is_left_alone_writes_a_third_of_its_limit_ahead(void **state)
+{
+        start_limit(48 * MIB);
+        prewrite_all();
+        assert_in_range(stats().prewrite_bytes_written, 16 * MIB, 17 * MIB);
+        for (unsigned i = 0; i < 8; i++)
+                assert_int_equal(put(i, (uint32_t)MIB), 0);
+        prewrite_all();
+        assert_in_range(stats().prewrite_bytes_written, 24 * MIB, 25 * MIB);
+        stop();
+}
+
+static void nothing_is_written_ahead_beside_a_put(void **state)
+{
+        uint64_t before, until;
+
+        t.faults = true;
+        start_limit(48 * MIB);
+        prewrite_all();
+        before = stats().prewrite_bytes_written;
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = 1 });
+        assert_int_equal(submit_put(1, (uint32_t)MIB, false), 0);
+        until = clock_mono_ns() + 50 * 1000000;
+        while (clock_mono_ns() < until) {
+                turn_once();
+                assert_int_equal(store_deadline_ns(t.s), 0);
+                poll(NULL, 0, 1);
+        }
+        assert_int_equal(fault_hits(), 1);
+        assert_int_equal(stats().prewrite_bytes_written, before);
+        fault_set(NULL);
+        fault_release();
+        turn(puts_none, NULL);
+        assert_int_equal(last_result, 0);
+        prewrite_all();
+        assert_int_equal(stats().prewrite_bytes_written, before + MIB);
+        stop();
+        t.faults = false;
+}
+
+int main(int argc, char **argv)
+{
+        static const struct CMUnitTest tests[] = {
+                TEST(the_limit_holds_while_filling_over_and_over),
+                TEST(the_coldest_leaves_first),
+                TEST(after_a_restart_the_later_of_a_second_leave_first),
+                TEST(a_class_takes_the_segment_of_another),
+                TEST(small_chunks_may_fill_a_store_of_large_ones),
+                TEST(a_bound_on_entries_evicts),
+                TEST(when_everything_is_read_nothing_is_evicted),
+                TEST(a_lowered_limit_is_enforced_at_start_and_a_raised_one_used),
+                TEST(there_are_never_more_data_files_than_there_may_be),
+                TEST(a_lowered_limit_makes_a_large_ring_smaller),
+                TEST(a_little_too_much_costs_a_little),
+                TEST(a_part_of_a_page_at_the_end_of_a_data_file_costs_nothing),
+                TEST(a_store_that_is_left_alone_writes_a_third_of_its_limit_ahead),
+                TEST(nothing_is_written_ahead_beside_a_put),
+        };
+        /* Long ones, once. */
+        static const struct CMUnitTest long_tests[] = {
+                TEST(small_limits_lose_little_to_tables),
+        };
+
+        return run_store_tests(argc, argv, tests, ARRAY_SIZE(tests), long_tests,
+                               ARRAY_SIZE(long_tests));
+}
