@@ -12,8 +12,9 @@
  *   stats.c       numbers
  *   put.c get.c   a chunk on its way in, on its way out
  *   alloc.c       slots: acquire, evict, move slabs between classes; removing chunks
- *   segment.c     data files: format ahead, prewrite, retire; what the limit allows; ring
- *                 growth
+ *   segment.c     data files: format ahead, prewrite, retire; what the limit allows
+ *   handover.c    data files that pass from tenant to tenant
+ *   ring.c        the ring's file: growth
  *   sequence.c    how far sequences may go before the superblock says so
  *   sync.c        durability: one pass of fdatasync for all waiters
  *   scrub.c       reading back: the background pass, and on request
@@ -53,6 +54,9 @@ enum {
 };
 
 #define STORE_PREFORMATTED_MAX (UINT64_C(4) << 30)
+/* What a full file system takes, or refuses, says something again after this time only: space comes
+ * free in drops. */
+#define STORE_FULL_PAUSE_NS (UINT64_C(30) * 1000000000)
 
 /* An entry on its way to the table. */
 struct table_work {
@@ -332,10 +336,6 @@ uint32_t ring_pages_for(uint64_t slots);
  * tenant's is handed over before anything is written to it: recorded in the table, filled with
  * zeros, both synced. */
 void segment_note_cut(struct volume *v, uint32_t slab);
-/* The record of the hand-over, and what came of its write and of its sync. */
-void handover_entry(const struct segment *seg, struct disk_entry *ret);
-void handover_written(struct segment *seg, int r);
-void handover_synced(struct segment *seg, int r);
 /* When prewriting goes on if the volume stays quiet; 0: never by itself. */
 uint64_t segments_deadline_ns(const struct volume *v);
 /* Lets puts use the next segment, though it is not prewritten yet. */
@@ -345,14 +345,24 @@ bool segments_format_next(struct volume *v, uint64_t slot_bytes);
 /* The same, now: for opening. */
 int segments_format_now(struct volume *v);
 void segments_iterate(struct volume *v);
+/* Its slab is empty: takes it out of use for good. */
+void segment_retire(struct volume *v, uint32_t slab);
+
+/* handover.c */
+/* The segment is cut for this tenant from now on: it may have been another's. */
+void handover_begin(struct volume *v, struct segment *seg, int tenant);
+/* The record of the hand-over, and what came of its write and of its sync. */
+void handover_entry(const struct segment *seg, struct disk_entry *ret);
+void handover_written(struct segment *seg, int r);
+void handover_synced(struct segment *seg, int r);
+
+/* ring.c */
 bool ring_is_growing(const struct volume *v);
 void ring_iterate(struct volume *v);
 /* A sync of the table has covered what was grown, or has failed. */
 void ring_growth_synced(struct volume *v, int r);
 /* The table has no write in flight: what has been grown can be used. */
 void ring_use_growth(struct volume *v);
-/* Its slab is empty: takes it out of use for good. */
-void segment_retire(struct volume *v, uint32_t slab);
 
 /* sequence.c */
 /* Reserves sequences in the superblock that is about to be written; `done`: or none, as no more are

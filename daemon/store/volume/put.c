@@ -27,10 +27,6 @@
 #include "checked.h"
 #include "store/volume/internal.h"
 
-/* A write that a full file system takes says something after this time only: freed space comes in
- * drops. */
-#define FULL_QUIET_NS (UINT64_C(30) * 1000000000)
-
 struct put_private {
         union {
                 struct { /* volume_put() */
@@ -108,7 +104,7 @@ static void payload_written(struct kio_request *io)
         } else {
                 v->stats.payload_writes++;
                 v->stats.payload_bytes_written += io->length;
-                if (v->full && clock_mono_ns() - v->full_ns > FULL_QUIET_NS)
+                if (v->full && clock_mono_ns() - v->full_ns > STORE_FULL_PAUSE_NS)
                         volume_note_full(v, false);
                 queue_entry(v, req);
         }

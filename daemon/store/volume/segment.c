@@ -31,7 +31,6 @@
 #include "store/volume/internal.h"
 
 enum { GUESSED_SLOT_BYTES = 64 * 1024, MIN_CUT_SEGMENT = 64 * 1024 };
-static const uint64_t full_pause_ns = UINT64_C(30) * 1000000000;
 static const uint64_t quiet_ns = UINT64_C(5) * 1000000;
 
 struct segment *segment_new(struct volume *v, uint32_t number)
@@ -222,7 +221,7 @@ static void format_end(struct volume *v, uint64_t charged_before, int r)
 
         v->segments_charged -= charged_before;
         if (r < 0) {
-                v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
+                v->no_room_until_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
                 segment_free(seg);
                 if (v->open)
                         volume_note_error(v, "making a data file", r);
@@ -394,137 +393,6 @@ void segments_iterate(struct volume *v)
         prewrite_iterate(v);
 }
 
-/* --- from tenant to tenant --- */
-
-/* May the store have had chunks of another tenant than this one? Of an id that no namespace has (it
- * was removed, or the list was lost) the tenant is not known. */
-static bool has_other_tenants(const struct volume *v, int tenant)
-{
-        const struct namespace *ns;
-
-        if (namespaces_next_id(v->namespaces) != namespaces_count(v->namespaces) + 1)
-                return true;
-        for (unsigned i = 0; (ns = namespaces_at(v->namespaces, i)); i++)
-                if (ns->seen.tenant != tenant)
-                        return true;
-        return false;
-}
-
-/* Worker. The file reads as zeros, also after a crash, before anybody's entry refers to it. */
-static int zero_file(struct kio_request *req)
-{
-        struct segment *seg = container_of(req, struct segment, handover_io);
-        off_t bytes = (off_t)seg->bytes;
-        bool sparse = !seg->volume->params.prewrite;
-        int r = -EOPNOTSUPP;
-
-        if (!sparse)
-                r = fallocate(seg->fd, FALLOC_FL_ZERO_RANGE, 0, bytes) < 0 ? -errno : 0;
-        if (r == -EOPNOTSUPP)
-                r = fallocate(seg->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes) < 0
-                            ? -errno
-                            : 0;
-        if (r == -EOPNOTSUPP)
-                r = ftruncate(seg->fd, 0) < 0 || ftruncate(seg->fd, bytes) < 0 ? -errno : 0;
-        if (r == 0 && !sparse)
-                r = dir_allocate(seg->fd, seg->bytes);
-        if (r == 0 && fdatasync(seg->fd) < 0)
-                r = -errno;
-        return r;
-}
-
-/* What waits for it goes on, or ends. */
-static void handover_end(struct segment *seg, int r)
-{
-        struct volume *v = seg->volume;
-
-        v->operations--;
-        seg->handing_over = false;
-        seg->handover = r;
-        if (r < 0) {
-                v->stats.handover_failures++;
-                seg->tenant = SEGMENT_UNKNOWN; /* it is handed over anew to who takes a slot next */
-        } else {
-                v->stats.handovers++;
-        }
-        put_resume(v, seg);
-}
-
-static void wiped(struct kio_request *req)
-{
-        struct segment *seg = container_of(req, struct segment, handover_io);
-        struct volume *v = seg->volume;
-
-        if (req->result < 0) {
-                v->stats.write_errors++;
-                volume_note_error(v, "wiping a data file for another tenant", req->result);
-        }
-        handover_end(seg, (int)req->result);
-        volume_progress(v);
-}
-
-void handover_synced(struct segment *seg, int r)
-{
-        struct volume *v = seg->volume;
-
-        if (r < 0 || !seg->to_wipe) {
-                handover_end(seg, r);
-                return;
-        }
-        seg->handover_io = (struct kio_request){
-                .op = KIO_CALL,
-                .class = KIO_CLASS_PUT,
-                .volume = v->kio_volume,
-                .call = zero_file,
-                .complete = wiped,
-        };
-        list_init(&seg->handover_io.node);
-        kio_submit(v->io, &seg->handover_io, seg->number);
-}
-
-void handover_entry(const struct segment *seg, struct disk_entry *ret)
-{
-        *ret = (struct disk_entry){
-                .seq = DISK_HANDOVER_SEQ,
-                .segment = seg->number,
-                .slot_pages = (uint32_t)(seg->slot_bytes / DISK_PAGE),
-                .length = DISK_PAGE,
-                .tenant = (uint16_t)seg->tenant,
-                .namespace_id = DISK_HANDOVER_NAMESPACE,
-                .created_ms = clock_unix_ms(),
-                .segment_epoch = seg->epoch,
-        };
-}
-
-void handover_written(struct segment *seg, int r)
-{
-        if (r < 0)
-                handover_end(seg, r);
-        else
-                list_append(&seg->volume->records_waiting, &seg->record_node);
-}
-
-/* Until the first entry of the new cut is in the table, those of the old one count at startup, and
- * what they refer to would be the new tenant's bytes: so a record that voids them is on the disk
- * first. Nothing in the table need be voided where there has never been another tenant. Also a
- * file that has just been made gets a record: one of its number may have been there before. Of
- * several tenants' store each first cut costs a table page and a sync, which only the puts of this
- * segment wait for. */
-static void segment_pass_on(struct volume *v, struct segment *seg, int tenant)
-{
-        int from = seg->tenant;
-
-        seg->tenant = tenant;
-        seg->handover = 0;
-        if (from < 0 && !has_other_tenants(v, tenant))
-                return;
-        seg->handing_over = true;
-        seg->to_wipe = from != SEGMENT_ZERO;
-        seg->record.kind = WORK_HANDOVER;
-        v->operations++;
-        table_queue(v->table, &seg->record.item);
-}
-
 /* --- cutting and giving up --- */
 
 void segment_note_cut(struct volume *v, uint32_t slab)
@@ -537,7 +405,7 @@ void segment_note_cut(struct volume *v, uint32_t slab)
         if (seg->slot_bytes == slot_bytes && seg->tenant == tenant)
                 return;
         if (seg->tenant != tenant)
-                segment_pass_on(v, seg, tenant);
+                handover_begin(v, seg, tenant);
         /* Entries of the old cut are void from the first one of this on. */
         v->no_room_for = UINT64_MAX;
         if (seg->slot_bytes)
@@ -582,144 +450,4 @@ void segment_retire(struct volume *v, uint32_t slab)
                 unlinkat(v->dir->fd, name, 0);
         }
         v->n_retired++;
-}
-
-/* --- the ring's file --- */
-
-bool ring_is_growing(const struct volume *v)
-{
-        return v->growing_pages > 0;
-}
-
-/* Worker. */
-static int grow_file(struct kio_request *req)
-{
-        struct volume *v = container_of(req, struct volume, grow_io);
-
-        uint64_t bytes = (uint64_t)v->growing_pages * DISK_PAGE;
-        /* A file that made room for this must not be there again after a power loss: both are more
-         * than the limit, and the start would have to drop one that is needed. */
-        int r = dir_sync(v->dir);
-
-        if (r == 0)
-                r = volume_check_space(v, bytes - v->growth_zeroed);
-        return r < 0 ? r : dir_allocate(v->table_fd, bytes);
-}
-
-static void growth_submit(struct volume *v, enum kio_op op);
-
-/* What has been allocated stays charged: the file may have it. */
-static void growth_failed(struct volume *v)
-{
-        v->growing_pages = 0;
-        v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
-        put_serve_waiting(v);
-}
-
-/* It counts as an operation until the sync has ended: the volume is not closed before. */
-static void growth_want_sync(struct volume *v)
-{
-        v->operations++;
-        v->growth_waiting = true;
-}
-
-void ring_growth_synced(struct volume *v, int r)
-{
-        v->operations--;
-        if (r < 0) {
-                growth_failed(v);
-                return;
-        }
-        v->growth_done = true;
-        if (!table_in_flight(v->table))
-                ring_use_growth(v);
-}
-
-/* Allocated, and written with zeros as segments are, so that publishing never waits for the file
- * system. */
-static void growth_complete(struct kio_request *req)
-{
-        struct volume *v = container_of(req, struct volume, grow_io);
-        uint64_t end = (uint64_t)v->growing_pages * DISK_PAGE;
-
-        v->operations--;
-        if (req->result < 0) {
-                volume_note_error(v, "growing the table", req->result);
-                growth_failed(v);
-        } else {
-                if (req->op == KIO_WRITE) {
-                        v->growth_zeroed += req->length;
-                        v->stats.prewrite_bytes_written += req->length;
-                }
-                if (v->growth_zeroed < end && v->params.prewrite)
-                        growth_submit(v, KIO_WRITE);
-                else
-                        growth_want_sync(v);
-        }
-        volume_progress(v);
-}
-
-static void growth_submit(struct volume *v, enum kio_op op)
-{
-        uint64_t end = (uint64_t)v->growing_pages * DISK_PAGE;
-
-        v->grow_io = (struct kio_request){
-                .op = op,
-                .class = KIO_CLASS_PUT,
-                .volume = v->kio_volume,
-                .fd = v->table_fd,
-                .call = op == KIO_CALL ? grow_file : NULL,
-                .complete = growth_complete,
-        };
-        if (op == KIO_WRITE) {
-                v->grow_io.offset = v->growth_zeroed;
-                v->grow_io.buf = v->zeros;
-                v->grow_io.length = MIN((uint64_t)STORE_PREWRITE_BYTES, end - v->growth_zeroed);
-        }
-        list_init(&v->grow_io.node);
-        v->operations++;
-        kio_submit(v->io, &v->grow_io, 0);
-}
-
-void ring_use_growth(struct volume *v)
-{
-        int r;
-
-        if (!v->growth_done)
-                return;
-        v->growth_done = false;
-        r = table_grow(v->table, v->growing_pages);
-        if (r == -EAGAIN) {
-                growth_want_sync(v);
-                return;
-        }
-        if (r < 0)
-                v->no_room_until_ns = clock_mono_ns() + full_pause_ns;
-        v->growing_pages = 0;
-        put_serve_waiting(v);
-}
-
-void ring_iterate(struct volume *v)
-{
-        uint32_t pages = table_pages(v->table), want = ring_pages_for(v->cut_slots);
-        uint64_t charged = charged_but_ring(v), room;
-
-        if (ring_is_growing(v) || want <= pages || v->stopping || v->bypassed ||
-            clock_mono_ns() < v->no_room_until_ns)
-                return;
-        room = v->params.limit > charged ? (v->params.limit - charged) / DISK_PAGE : 0;
-        want = (uint32_t)MIN((uint64_t)want, round_down(room, STORE_RING_STEP_PAGES));
-        if (want <= pages) {
-                if ((uint64_t)pages * DISK_PAGE_ENTRIES < 2 * v->cut_slots) {
-                        uint32_t slab = room_take_slab(v, -1, 0, UINT64_MAX);
-
-                        if (slab != UINT32_MAX)
-                                segment_retire(v, slab);
-                }
-                return;
-        }
-        v->growing_pages = want;
-        v->growth_zeroed = (uint64_t)pages * DISK_PAGE;
-        v->table_charged = (uint64_t)want * DISK_PAGE;
-        growth_submit(v, KIO_CALL);
 }

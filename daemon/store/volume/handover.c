@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A data file that passes from one tenant to another: a record in the table that voids the entries
+ * of the old one, synced, then zeros over the whole file, synced. Puts into the file wait
+ * meanwhile.
+ *
+ * Loop thread; the zeros are written on the blocking-call thread. Failures: the file is not used
+ * for the new tenant; its puts fail with the error. */
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "store/volume/internal.h"
+
+/* May the store have had chunks of another tenant than this one? Of an id that no namespace has (it
+ * was removed, or the list was lost) the tenant is not known. */
+static bool has_other_tenants(const struct volume *v, int tenant)
+{
+        const struct namespace *ns;
+
+        if (namespaces_next_id(v->namespaces) != namespaces_count(v->namespaces) + 1)
+                return true;
+        for (unsigned i = 0; (ns = namespaces_at(v->namespaces, i)); i++)
+                if (ns->seen.tenant != tenant)
+                        return true;
+        return false;
+}
+
+/* Worker. The file reads as zeros, also after a crash, before anybody's entry refers to it. */
+static int zero_file(struct kio_request *req)
+{
+        struct segment *seg = container_of(req, struct segment, handover_io);
+        off_t bytes = (off_t)seg->bytes;
+        bool sparse = !seg->volume->params.prewrite;
+        int r = -EOPNOTSUPP;
+
+        if (!sparse)
+                r = fallocate(seg->fd, FALLOC_FL_ZERO_RANGE, 0, bytes) < 0 ? -errno : 0;
+        if (r == -EOPNOTSUPP)
+                r = fallocate(seg->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes) < 0
+                            ? -errno
+                            : 0;
+        if (r == -EOPNOTSUPP)
+                r = ftruncate(seg->fd, 0) < 0 || ftruncate(seg->fd, bytes) < 0 ? -errno : 0;
+        if (r == 0 && !sparse)
+                r = dir_allocate(seg->fd, seg->bytes);
+        if (r == 0 && fdatasync(seg->fd) < 0)
+                r = -errno;
+        return r;
+}
+
+/* What waits for it goes on, or ends. */
+static void handover_end(struct segment *seg, int r)
+{
+        struct volume *v = seg->volume;
+
+        v->operations--;
+        seg->handing_over = false;
+        seg->handover = r;
+        if (r < 0) {
+                v->stats.handover_failures++;
+                seg->tenant = SEGMENT_UNKNOWN; /* it is handed over anew to who takes a slot next */
+        } else {
+                v->stats.handovers++;
+        }
+        put_resume(v, seg);
+}
+
+static void wiped(struct kio_request *req)
+{
+        struct segment *seg = container_of(req, struct segment, handover_io);
+        struct volume *v = seg->volume;
+
+        if (req->result < 0) {
+                v->stats.write_errors++;
+                volume_note_error(v, "wiping a data file for another tenant", req->result);
+        }
+        handover_end(seg, (int)req->result);
+        volume_progress(v);
+}
+
+void handover_synced(struct segment *seg, int r)
+{
+        struct volume *v = seg->volume;
+
+        if (r < 0 || !seg->to_wipe) {
+                handover_end(seg, r);
+                return;
+        }
+        seg->handover_io = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_PUT,
+                .volume = v->kio_volume,
+                .call = zero_file,
+                .complete = wiped,
+        };
+        list_init(&seg->handover_io.node);
+        kio_submit(v->io, &seg->handover_io, seg->number);
+}
+
+void handover_entry(const struct segment *seg, struct disk_entry *ret)
+{
+        *ret = (struct disk_entry){
+                .seq = DISK_HANDOVER_SEQ,
+                .segment = seg->number,
+                .slot_pages = (uint32_t)(seg->slot_bytes / DISK_PAGE),
+                .length = DISK_PAGE,
+                .tenant = (uint16_t)seg->tenant,
+                .namespace_id = DISK_HANDOVER_NAMESPACE,
+                .created_ms = clock_unix_ms(),
+                .segment_epoch = seg->epoch,
+        };
+}
+
+void handover_written(struct segment *seg, int r)
+{
+        if (r < 0)
+                handover_end(seg, r);
+        else
+                list_append(&seg->volume->records_waiting, &seg->record_node);
+}
+
+/* Until the first entry of the new cut is in the table, those of the old one count at startup, and
+ * what they refer to would be the new tenant's bytes: so a record that voids them is on the disk
+ * first. Nothing in the table need be voided where there has never been another tenant. Also a
+ * file that has just been made gets a record: one of its number may have been there before. Of
+ * several tenants' store each first cut costs a table page and a sync, which only the puts of this
+ * segment wait for. */
+void handover_begin(struct volume *v, struct segment *seg, int tenant)
+{
+        int from = seg->tenant;
+
+        seg->tenant = tenant;
+        seg->handover = 0;
+        if (from < 0 && !has_other_tenants(v, tenant))
+                return;
+        seg->handing_over = true;
+        seg->to_wipe = from != SEGMENT_ZERO;
+        seg->record.kind = WORK_HANDOVER;
+        v->operations++;
+        table_queue(v->table, &seg->record.item);
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ring's file grows as segments are cut, so that it keeps room for STORE_RING_ENTRIES a slot:
+ * the file is allocated and filled with zeros, synced with the table, and used once the table has
+ * no write in flight. Where the limit has no room for that, the coldest segment is given up.
+ *
+ * Loop thread; the file is made longer on the blocking-call thread. Failures: the ring stays as it
+ * is, and is tried again a while later. */
+#include <errno.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "store/volume/internal.h"
+
+bool ring_is_growing(const struct volume *v)
+{
+        return v->growing_pages > 0;
+}
+
+/* Worker. */
+static int grow_file(struct kio_request *req)
+{
+        struct volume *v = container_of(req, struct volume, grow_io);
+
+        uint64_t bytes = (uint64_t)v->growing_pages * DISK_PAGE;
+        /* A file that made room for this must not be there again after a power loss: both are more
+         * than the limit, and the start would have to drop one that is needed. */
+        int r = dir_sync(v->dir);
+
+        if (r == 0)
+                r = volume_check_space(v, bytes - v->growth_zeroed);
+        return r < 0 ? r : dir_allocate(v->table_fd, bytes);
+}
+
+static void growth_submit(struct volume *v, enum kio_op op);
+
+/* What has been allocated stays charged: the file may have it. */
+static void growth_failed(struct volume *v)
+{
+        v->growing_pages = 0;
+        v->no_room_until_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
+        put_serve_waiting(v);
+}
+
+/* It counts as an operation until the sync has ended: the volume is not closed before. */
+static void growth_want_sync(struct volume *v)
+{
+        v->operations++;
+        v->growth_waiting = true;
+}
+
+void ring_growth_synced(struct volume *v, int r)
+{
+        v->operations--;
+        if (r < 0) {
+                growth_failed(v);
+                return;
+        }
+        v->growth_done = true;
+        if (!table_in_flight(v->table))
+                ring_use_growth(v);
+}
+
+/* Allocated, and written with zeros as segments are, so that publishing never waits for the file
+ * system. */
+static void growth_complete(struct kio_request *req)
+{
+        struct volume *v = container_of(req, struct volume, grow_io);
+        uint64_t end = (uint64_t)v->growing_pages * DISK_PAGE;
+
+        v->operations--;
+        if (req->result < 0) {
+                volume_note_error(v, "growing the table", req->result);
+                growth_failed(v);
+        } else {
+                if (req->op == KIO_WRITE) {
+                        v->growth_zeroed += req->length;
+                        v->stats.prewrite_bytes_written += req->length;
+                }
+                if (v->growth_zeroed < end && v->params.prewrite)
+                        growth_submit(v, KIO_WRITE);
+                else
+                        growth_want_sync(v);
+        }
+        volume_progress(v);
+}
+
+static void growth_submit(struct volume *v, enum kio_op op)
+{
+        uint64_t end = (uint64_t)v->growing_pages * DISK_PAGE;
+
+        v->grow_io = (struct kio_request){
+                .op = op,
+                .class = KIO_CLASS_PUT,
+                .volume = v->kio_volume,
+                .fd = v->table_fd,
+                .call = op == KIO_CALL ? grow_file : NULL,
+                .complete = growth_complete,
+        };
+        if (op == KIO_WRITE) {
+                v->grow_io.offset = v->growth_zeroed;
+                v->grow_io.buf = v->zeros;
+                v->grow_io.length = MIN((uint64_t)STORE_PREWRITE_BYTES, end - v->growth_zeroed);
+        }
+        list_init(&v->grow_io.node);
+        v->operations++;
+        kio_submit(v->io, &v->grow_io, 0);
+}
+
+void ring_use_growth(struct volume *v)
+{
+        int r;
+
+        if (!v->growth_done)
+                return;
+        v->growth_done = false;
+        r = table_grow(v->table, v->growing_pages);
+        if (r == -EAGAIN) {
+                growth_want_sync(v);
+                return;
+        }
+        if (r < 0)
+                v->no_room_until_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
+        v->growing_pages = 0;
+        put_serve_waiting(v);
+}
+
+void ring_iterate(struct volume *v)
+{
+        uint32_t pages = table_pages(v->table), want = ring_pages_for(v->cut_slots);
+        uint64_t charged = volume_charged(v) - v->table_charged, room;
+
+        if (ring_is_growing(v) || want <= pages || v->stopping || v->bypassed ||
+            clock_mono_ns() < v->no_room_until_ns)
+                return;
+        room = v->params.limit > charged ? (v->params.limit - charged) / DISK_PAGE : 0;
+        want = (uint32_t)MIN((uint64_t)want, round_down(room, STORE_RING_STEP_PAGES));
+        if (want <= pages) {
+                if ((uint64_t)pages * DISK_PAGE_ENTRIES < 2 * v->cut_slots) {
+                        uint32_t slab = room_take_slab(v, -1, 0, UINT64_MAX);
+
+                        if (slab != UINT32_MAX)
+                                segment_retire(v, slab);
+                }
+                return;
+        }
+        v->growing_pages = want;
+        v->growth_zeroed = (uint64_t)pages * DISK_PAGE;
+        v->table_charged = (uint64_t)want * DISK_PAGE;
+        growth_submit(v, KIO_CALL);
+}
