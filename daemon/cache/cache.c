@@ -22,6 +22,8 @@
 #include "checked.h"
 #include "cleanup.h"
 
+enum { COUNT_SLICE = 4096 }; /* records of the pool, of an iteration */
+
 DEFINE_CLEANUP(struct cache *, cache_free);
 
 int cache_new(struct cache **ret, const struct cache_params *params)
@@ -45,6 +47,7 @@ int cache_new(struct cache **ret, const struct cache_params *params)
                 list_init(&c->reads[i].readers);
         list_init(&c->dropping);
         list_init(&c->settling);
+        list_init(&c->counting);
         for (unsigned i = 0; i < ARRAY_SIZE(c->direct_puts); i++)
                 list_init(&c->direct_puts[i]);
         c->unwritten_limit = pool_bytes(params->pool) / 4;
@@ -432,12 +435,44 @@ void cache_purge(struct cache *c, struct cache_purge *purge)
         store_purge(c->params.store, &purge->store);
 }
 
+void cache_count(struct cache *c, struct cache_count *count)
+{
+        c->pending++;
+        count->found = 0;
+        count->chunk = 0;
+        list_init(&count->node);
+        list_append(&c->counting, &count->node);
+}
+
+static void count_chunk(void *userdata, uint32_t namespace_id, const struct key *key)
+{
+        struct cache_count *count = userdata;
+
+        count->found += namespace_id == count->namespace_id;
+}
+
+static void count_slice(struct cache *c)
+{
+        struct cache_count *count = container_of(c->counting.next, struct cache_count, node);
+
+        if (pool_walk(c->params.pool, &count->chunk, COUNT_SLICE, count_chunk, count))
+                return;
+        list_unlink(&count->node);
+        c->pending--;
+        count->complete(count);
+}
+
+/* Nothing is counted while there is something to drop: pool_walk() comes by that, too. */
 bool cache_sweep(struct cache *c)
 {
-        if (!pool_is_sweeping(c->params.pool))
+        if (pool_is_sweeping(c->params.pool)) {
+                (void)pool_sweep(c->params.pool);
+                cache_kick(c);
+                return true;
+        }
+        if (list_empty(&c->counting))
                 return false;
-        (void)pool_sweep(c->params.pool);
-        cache_kick(c);
+        count_slice(c);
         return true;
 }
 

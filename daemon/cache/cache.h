@@ -200,8 +200,19 @@ void cache_purge(struct cache *c, struct cache_purge *purge);
 /* Where several caches share a store: nothing is found in this one's pool from the call on, as of
  * pool_purge(). The purge of everything, through another cache, follows at once. */
 void cache_forget(struct cache *c, struct pool_purge *purge);
-/* Once an iteration, before cache_iterate(): drops some of what was purged, in less than half a
- * millisecond. False: there was nothing to drop. */
+/* How many chunks of a namespace are in memory. cache_sweep() counts them, a slice at a time. */
+struct cache_count {
+        uint32_t namespace_id;
+        uint64_t found;
+        void (*complete)(struct cache_count *count);
+
+        /* The cache's. */
+        struct list_node node;
+        uint32_t chunk; /* where the walk goes on */
+};
+void cache_count(struct cache *c, struct cache_count *count);
+/* Once an iteration, before cache_iterate(): drops some of what was purged, or goes on counting, in
+ * less than half a millisecond. False: there was neither. */
 bool cache_sweep(struct cache *c);
 
 /* A namespace was made whose number another one had: nothing of that is found any more. */

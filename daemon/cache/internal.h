@@ -75,6 +75,7 @@ struct cache {
         struct path_reads reads[STORE_MAX_VOLUMES];
         struct list_node dropping; /* writes whose chunk was evicted meanwhile, in that order */
         struct list_node settling; /* waiters for those, in order */
+        struct list_node counting; /* struct cache_count */
         struct list_node direct_puts[256]; /* from clients' memory, by their key's hash */
         uint64_t n_direct_puts;
         uint64_t evictions; /* of chunks being written, so far */

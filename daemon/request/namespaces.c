@@ -3,8 +3,7 @@
  *
  * A namespace is removed by the user that made it or by an admin, while no other session has it
  * open, and when it is known to hold nothing: no chunk on any volume, none in memory that is still
- * to be written. The pool is searched for these a slice at a time, between which the loop does
- * other work. With WIRE_F_PURGE what it holds is purged first.
+ * to be written. With WIRE_F_PURGE what it holds is purged first.
  *
  * Failures: what cannot be known to be empty, because a volume is offline, is removed only with a
  * purge. Without memory nothing is done. */
@@ -17,8 +16,6 @@
 #include "units.h"
 #include "checked.h"
 #include "tenant/ids.h"
-
-enum { SLICE = 4096 }; /* chunks of the pool that are looked at before other work goes on */
 
 /* Those of a tenant that the client may see; TENANT_IDS: of none. */
 static uint16_t tenant_by_name(const struct client *client, const char *text, size_t length)
@@ -173,12 +170,11 @@ void admin_namespaces(struct request req, const struct wire_namespaces *msg)
 struct removal {
         struct cache_purge purge;
         struct store_namespace_remove store;
-        struct kio_request next_slice;
+        struct cache_count count;
         struct request request;
         struct tenant *of; /* of the namespace's tenant; NULL: it is not configured */
         uint32_t id;
-        uint32_t chunk; /* of the pool, where the search goes on */
-        uint64_t dropped, found;
+        uint64_t dropped;
 };
 
 /* With what the store keeps for its purge, and then for the removal itself. */
@@ -302,43 +298,13 @@ static void on_store_purged(struct store_purge *purge)
         removal_purged(container_of(purge, struct removal, purge.store));
 }
 
-static void count_chunk(void *userdata, uint32_t namespace_id, const struct key *key)
+/* What is in memory alone: accepted, and still to be written, or never written. */
+static void on_counted(struct cache_count *count)
 {
-        struct removal *op = userdata;
+        struct removal *op = container_of(count, struct removal, count);
 
-        if (namespace_id == op->id &&
-            pool_find(op->of->pool, namespace_id, key,
-                      store_hash(op->request.client->tenant->service->store, namespace_id, key)) !=
-                    POOL_NONE)
-                op->found++;
-}
-
-static int do_nothing(struct kio_request *req)
-{
-        return 0;
-}
-
-static void search_pool(struct removal *op);
-
-static void on_slice(struct kio_request *req)
-{
-        search_pool(container_of(req, struct removal, next_slice));
-}
-
-/* For chunks that are in memory alone: accepted, and still to be written, or never written. */
-static void search_pool(struct removal *op)
-{
-        if (op->of && pool_walk(op->of->pool, &op->chunk, SLICE, count_chunk, op)) {
-                op->next_slice = (struct kio_request){ .op = KIO_CALL,
-                                                       .class = KIO_CLASS_GET,
-                                                       .call = do_nothing,
-                                                       .complete = on_slice };
-                list_init(&op->next_slice.node);
-                kio_submit(op->request.client->tenant->service->io, &op->next_slice, 0);
-                return;
-        }
-        if (op->found > 0)
-                refuse_not_empty(op, op->found);
+        if (count->found > 0)
+                refuse_not_empty(op, count->found);
         else
                 remove_now(op);
 }
@@ -402,6 +368,9 @@ void admin_namespace_remove(struct request req, const struct wire_namespace_remo
                 refuse(op, WIRE_BUSY, 0, 0,
                        "a volume of the store is suspended or bypassed, and may hold chunks of the "
                        "namespace: resume it, or purge the namespace as well (--purge)");
-        else
-                search_pool(op);
+        else if (op->of) {
+                op->count = (struct cache_count){ .namespace_id = op->id, .complete = on_counted };
+                cache_count(op->of->cache, &op->count);
+        } else
+                remove_now(op);
 }

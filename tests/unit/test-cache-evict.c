@@ -217,6 +217,50 @@ static void a_put_is_not_taken_for_written_because_an_evicted_one_was(void **sta
         expect_get(1, CACHE_OK, 2);
 }
 
+static void counted(struct cache_count *count)
+{
+        count->chunk = UINT32_MAX;
+}
+
+static uint64_t chunks_in_memory(uint32_t namespace_id)
+{
+        struct cache_count count = { .namespace_id = namespace_id, .complete = counted };
+
+        cache_count(t.cache, &count);
+        assert_int_equal(cache_pending(t.cache), 1);
+        assert_true(cache_has_work(t.cache));
+        while (count.chunk != UINT32_MAX)
+                tiers_iterate(&t);
+        assert_int_equal(cache_pending(t.cache), 0);
+        return count.found;
+}
+
+static void chunks_in_memory_are_counted_once_what_was_purged_is_dropped(void **state)
+{
+        struct req r[3];
+        struct purge all;
+
+        assert_int_equal(chunks_in_memory(t.ns), 0);
+        for (unsigned i = 0; i < 3; i++) {
+                put(&r[i], 1 + i, CACHE_WRITTEN);
+                expect(&r[i], CACHE_OK);
+        }
+        tiers_settle(&t);
+        assert_int_equal(chunks_in_memory(t.ns), 3);
+        assert_int_equal(chunks_in_memory(t.ns + 1), 0);
+        purge(&all);
+        while (store_pending(t.store) > 0 || cache_pending(t.cache) > 0) {
+                struct cache_count count = { .namespace_id = t.ns, .complete = counted };
+
+                cache_count(t.cache, &count);
+                while (count.chunk != UINT32_MAX) {
+                        kio_reap(t.io);
+                        tiers_iterate(&t);
+                }
+                assert_int_equal(count.found, 0); /* none that is still to be dropped */
+        }
+}
+
 static void a_purge_takes_out_every_state_and_nothing_comes_back(void **state)
 {
         struct req copying, joined, writing, reading, g;
@@ -280,6 +324,7 @@ int main(int argc, char **argv)
                 TEST(evict_takes_a_key_out_in_every_state),
                 TEST(what_was_evicted_while_written_can_be_put_again_at_once),
                 TEST(a_put_is_not_taken_for_written_because_an_evicted_one_was),
+                TEST(chunks_in_memory_are_counted_once_what_was_purged_is_dropped),
                 TEST(a_purge_takes_out_every_state_and_nothing_comes_back),
         };
 
