@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cache/region.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -9,9 +10,17 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/list.h"
 #include "checked.h"
+#include "cleanup.h"
+#include "store/store.h"
 
-enum { PAGE = 4096 };
+enum {
+        PAGE = 4096,
+        REGISTERED_MIN = 1 << 20, /* a smaller one is not worth a ring's buffer */
+};
+static_assert((int)REGION_THREAD > (int)STORE_MAX_VOLUMES,
+              "the store numbers its volumes from 1 on");
 
 bool region_is_memory(int fd)
 {
@@ -19,7 +28,7 @@ bool region_is_memory(int fd)
         return fcntl(fd, F_GET_SEALS) >= 0;
 }
 
-int region_open(struct region *ret, int fd, uint64_t offset, uint64_t bytes, const char **ret_wrong)
+int region_map(struct region *ret, int fd, uint64_t offset, uint64_t bytes, const char **ret_wrong)
 {
         int flags = fcntl(fd, F_GETFL);
         struct statfs fs;
@@ -61,15 +70,16 @@ int region_open(struct region *ret, int fd, uint64_t offset, uint64_t bytes, con
                 return -errno;
         (void)madvise(base, bytes, MADV_DONTDUMP);
         (void)madvise(base, bytes, MADV_DONTFORK);
-        *ret = (struct region){ .base = base, .bytes = bytes };
+        ret->base = base;
+        ret->bytes = bytes;
         return 0;
 }
 
-void region_close(struct region *r)
+void region_unmap(struct region *r)
 {
         if (r->base)
                 munmap(r->base, r->bytes);
-        *r = (struct region){ 0 };
+        r->base = NULL;
 }
 
 void *region_at(const struct region *r, uint64_t offset, uint64_t length)
@@ -77,4 +87,89 @@ void *region_at(const struct region *r, uint64_t offset, uint64_t length)
         if (!r->base || !range_within(offset, length, r->bytes))
                 return NULL;
         return (char *)r->base + offset;
+}
+
+/* --- on the thread, and what follows --- */
+
+static void call(struct region *r, int (*run)(struct kio_request *),
+                 void (*complete)(struct kio_request *))
+{
+        r->call = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_BACKGROUND,
+                .volume = REGION_THREAD,
+                .call = run,
+                .complete = complete,
+        };
+        kio_submit(r->io, &r->call, 0);
+}
+
+static int run_map(struct kio_request *req)
+{
+        struct region *r = container_of(req, struct region, call);
+        int result = region_map(r, r->fd, r->offset, r->bytes, &r->wrong);
+
+        close(TAKE_FD(r->fd)); /* if it is the last one, that frees the memory */
+        return result;
+}
+
+static void on_registered(struct kio_region *in_rings)
+{
+        struct region *r = container_of(in_rings, struct region, in_rings);
+
+        r->registered(r);
+}
+
+static void on_mapped(struct kio_request *req)
+{
+        struct region *r = container_of(req, struct region, call);
+
+        if (req->result == 0) {
+                r->in_rings = (struct kio_region){
+                        .base = r->base,
+                        .bytes = r->bytes,
+                        .volume = REGION_THREAD,
+                        .complete = on_registered,
+                };
+                r->registers = r->bytes >= REGISTERED_MIN;
+                if (r->registers)
+                        kio_region_register(r->io, &r->in_rings);
+        }
+        r->opened(r, (int)req->result, r->wrong);
+}
+
+void region_open(struct region *r, int fd, uint64_t offset, uint64_t bytes)
+{
+        r->fd = fd;
+        r->offset = offset;
+        r->bytes = bytes;
+        call(r, run_map, on_mapped);
+}
+
+static int run_unmap(struct kio_request *req)
+{
+        region_unmap(container_of(req, struct region, call));
+        return 0;
+}
+
+static void on_unmapped(struct kio_request *req)
+{
+        struct region *r = container_of(req, struct region, call);
+
+        r->closed(r);
+}
+
+static void on_unregistered(struct kio_region *in_rings)
+{
+        call(container_of(in_rings, struct region, in_rings), run_unmap, on_unmapped);
+}
+
+void region_close(struct region *r)
+{
+        if (!r->registers) {
+                call(r, run_unmap, on_unmapped);
+                return;
+        }
+        r->in_rings.complete = on_unregistered;
+        kio_region_unregister(r->io, &r->in_rings);
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A registration's life: REGISTER charges for it and has it checked and mapped by a blocking-call
- * thread -> it has its number, the reply goes out, and the rings register it behind that ->
- * UNREGISTER or the client's end makes it unusable -> with its last use the rings unregister it ->
- * it is unmapped, by a blocking-call thread -> uncharged, freed, and the reply to UNREGISTER goes
- * out. */
+/* A registration's life: REGISTER charges for it and has it checked and mapped -> it has its
+ * number, the reply goes out, and the rings register it behind that -> UNREGISTER or the client's
+ * end makes it unusable -> with its last use it is unregistered and unmapped -> uncharged, freed,
+ * and the reply to UNREGISTER goes out. */
 #include "request/buffers.h"
 
 #include <assert.h>
@@ -18,12 +17,6 @@
 #include "request/client.h"
 #include "cache/region.h"
 
-enum {
-        BUFFER_PATH = KIO_VOLUMES_MAX - 3, /* io's: no device of the store has it */
-        REGISTERED_MIN = 1 << 20,          /* a smaller one is not worth a ring's buffer */
-};
-static_assert((int)BUFFER_PATH > (int)STORE_MAX_VOLUMES, "the store numbers its volumes from 1 on");
-
 enum buffer_state {
         BUFFER_OPENING,
         BUFFER_OPEN,
@@ -36,16 +29,9 @@ struct buffer {
         enum buffer_state state;
         unsigned place; /* in client->buffers */
         struct region memory;
-        struct kio_region io;
+        uint64_t bytes;
+        uint64_t ring_bytes; /* counted in the tenant's */
         uint32_t uses;
-        bool registers;            /* with the rings: now, or already */
-        uint64_t registered_bytes; /* counted in the client's environment */
-        struct kio_request call;
-
-        /* REGISTER */
-        int fd;
-        uint64_t offset, bytes;
-        const char *wrong;
 
         /* Whose reply is due: REGISTER's, later UNREGISTER's, if it is not the client's end. */
         struct request request;
@@ -55,19 +41,6 @@ struct buffer {
 static uint64_t bit_of(unsigned place)
 {
         return UINT64_C(1) << place;
-}
-
-static void call(struct buffer *d, int (*run)(struct kio_request *),
-                 void (*complete)(struct kio_request *))
-{
-        d->call = (struct kio_request){
-                .op = KIO_CALL,
-                .class = KIO_CLASS_BACKGROUND,
-                .volume = BUFFER_PATH,
-                .call = run,
-                .complete = complete,
-        };
-        kio_submit(d->client->tenant->service->io, &d->call, 0);
 }
 
 /* --- the end --- */
@@ -82,20 +55,15 @@ static void buffer_free(struct buffer *d)
         free(d);
 }
 
-static int run_close(struct kio_request *req)
+static void on_closed(struct region *memory)
 {
-        region_close(&container_of(req, struct buffer, call)->memory);
-        return 0;
-}
-
-static void on_closed(struct kio_request *req)
-{
-        struct buffer *d = container_of(req, struct buffer, call);
+        struct buffer *d = container_of(memory, struct buffer, memory);
         struct client *client = d->client;
         struct request request = d->request;
         bool replies = d->replies;
 
         client->tenant->registered.regions--;
+        client->tenant->registered.ring_bytes -= d->ring_bytes;
         buffer_free(d);
         if (replies) {
                 request_ok(request);
@@ -105,25 +73,12 @@ static void on_closed(struct kio_request *req)
         }
 }
 
-static void on_unregistered(struct kio_region *io)
-{
-        struct buffer *d = container_of(io, struct buffer, io);
-
-        d->client->tenant->registered.ring_bytes -= d->registered_bytes;
-        call(d, run_close, on_closed);
-}
-
 static void let_go(struct buffer *d)
 {
         if (d->state != BUFFER_LEAVING || d->uses > 0)
                 return;
         d->state = BUFFER_CLOSING;
-        if (!d->registers) {
-                call(d, run_close, on_closed);
-                return;
-        }
-        d->io.complete = on_unregistered;
-        kio_region_unregister(d->client->tenant->service->io, &d->io);
+        region_close(&d->memory);
 }
 
 static void leave(struct buffer *d)
@@ -165,14 +120,15 @@ void buffers_end(struct client *client)
 
 /* --- the beginning --- */
 
-static void on_registered(struct kio_region *io)
+static void on_registered(struct region *memory)
 {
-        struct buffer *d = container_of(io, struct buffer, io);
+        struct buffer *d = container_of(memory, struct buffer, memory);
+        const struct kio_region *io = &memory->in_rings;
         char registered[UNITS_TEXT], all[UNITS_TEXT];
         uint32_t held_back;
 
-        d->registered_bytes = io->registered_bytes;
-        d->client->tenant->registered.ring_bytes += d->registered_bytes;
+        d->ring_bytes = io->registered_bytes;
+        d->client->tenant->registered.ring_bytes += d->ring_bytes;
         if (io->result >= 0 || io->result == -EOPNOTSUPP)
                 return;
         d->client->tenant->registered.refused++;
@@ -189,45 +145,25 @@ static void on_registered(struct kio_region *io)
                                                     : strerror(-io->result));
 }
 
-static int run_open(struct kio_request *req)
+static void on_opened(struct region *memory, int result, const char *wrong)
 {
-        struct buffer *d = container_of(req, struct buffer, call);
-
-        int r = region_open(&d->memory, d->fd, d->offset, d->bytes, &d->wrong);
-
-        close(TAKE_FD(d->fd)); /* if it is the last one, that frees the memory */
-        return r;
-}
-
-static void on_opened(struct kio_request *req)
-{
-        struct buffer *d = container_of(req, struct buffer, call);
+        struct buffer *d = container_of(memory, struct buffer, memory);
         struct client *client = d->client;
         struct request request = d->request;
-        const char *wrong = d->wrong;
 
         client->tenant->registered.opening--;
-        if (req->result < 0) {
+        if (result < 0) {
                 char text[160];
 
                 buffer_free(d);
                 snprintf(text, sizeof(text), "this cannot be registered: %s",
-                         wrong ?: strerror((int)-req->result));
+                         wrong ?: strerror(-result));
                 request_fail(request, wrong ? WIRE_INVALID : WIRE_FAILED, text);
                 return;
         }
         client->tenant->registered.regions++;
         d->state = BUFFER_OPEN;
         client->buffers.usable |= bit_of(d->place);
-        d->io = (struct kio_region){
-                .base = d->memory.base,
-                .bytes = d->memory.bytes,
-                .volume = BUFFER_PATH,
-                .complete = on_registered,
-        };
-        d->registers = d->bytes >= REGISTERED_MIN;
-        if (d->registers)
-                kio_region_register(client->tenant->service->io, &d->io);
         request_ok_value(request, d->place + 1, d->bytes);
         if (client->ended)
                 buffers_end(client);
@@ -286,16 +222,18 @@ void buffer_open(struct request req, const struct wire_register *msg, int *fd)
         *d = (struct buffer){
                 .client = client,
                 .place = place,
-                .fd = TAKE_FD(*fd),
-                .offset = msg->offset,
                 .bytes = msg->bytes,
+                .memory = { .io = client->tenant->service->io,
+                            .opened = on_opened,
+                            .registered = on_registered,
+                            .closed = on_closed },
                 .request = req,
         };
         client->buffers.all[place] = d;
         client->tenant->registered.opening++;
         /* Of memory it takes what QUOTA_REGIONS bounds. */
         quota_charge_anyway(&client->holds, QUOTA_REQUESTS, 1);
-        call(d, run_open, on_opened);
+        region_open(&d->memory, TAKE_FD(*fd), msg->offset, msg->bytes);
 }
 
 /* --- use --- */
@@ -329,6 +267,6 @@ void *buffer_at(const struct client *client, uint32_t number, uint64_t offset, u
 {
         struct buffer *d = client->buffers.all[number - 1];
 
-        *ret_region = &d->io;
+        *ret_region = &d->memory.in_rings;
         return region_at(&d->memory, offset, length);
 }

@@ -62,7 +62,7 @@ static void assert_refused(int fd, uint64_t offset, uint64_t bytes, const char *
         struct region r = { 0 };
         const char *wrong = NULL;
 
-        assert_int_equal(region_open(&r, fd, offset, bytes, &wrong), -EINVAL);
+        assert_int_equal(region_map(&r, fd, offset, bytes, &wrong), -EINVAL);
         assert_non_null(wrong);
         assert_non_null(strstr(wrong, why));
         assert_null(r.base);
@@ -75,7 +75,7 @@ static void assert_taken(int fd, uint64_t offset, uint64_t bytes)
         char *theirs = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
 
         assert_true(theirs != MAP_FAILED);
-        assert_int_equal(region_open(&r, fd, offset, bytes, &wrong), 0);
+        assert_int_equal(region_map(&r, fd, offset, bytes, &wrong), 0);
         assert_null(wrong);
         assert_int_equal(r.bytes, bytes);
         /* The same memory, both ways. */
@@ -88,7 +88,7 @@ static void assert_taken(int fd, uint64_t offset, uint64_t bytes)
         assert_null(region_at(&r, 1, bytes));
         assert_null(region_at(&r, UINT64_MAX, 2));
         assert_null(region_at(&r, bytes + 1, 0));
-        region_close(&r);
+        region_unmap(&r);
         assert_null(region_at(&r, 0, 1));
 }
 
