@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool's table and its slots.
+/* The pool's table and its slots; pool-purge.c drops what is purged.
  *
  * Owns the mapping, the slab allocator over it, the eviction order and the records. A record's
  * number is its slot's owner and its item in the policy. Records are as many as 4 KiB slots fit;
@@ -7,14 +7,8 @@
  *
  * Acquire: a free slot of the class; else the class's coldest unpinned chunk leaves; else,
  * and when another class has a slab that was not touched for longer than that, a whole slab changes
- * its class. Failure: POOL_FULL, and the caller waits or says "busy".
- *
- * A purge takes effect at once: it has a number, and a chunk knows the number of the last purge
- * before it, so what is older than a purge of its namespace is dead, and found no more. The records
- * themselves are walked a step at a time, in a circle that all purges share: each ends where it
- * began. What else reaches a dead chunk before that drops it: a commit, the eviction, or a new
- * chunk of its key, so that the table never has two of one key. */
-#include "cache/pool.h"
+ * its class. Failure: POOL_FULL, and the caller waits or says "busy". */
+#include "cache/pool-internal.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -24,53 +18,12 @@
 #include "base/pages.h"
 #include "checked.h"
 #include "cleanup.h"
-#include "evict/evict.h"
-#include "cache/backing.h"
 #include "warm.h"
-#include "slab/slab.h"
 
 enum {
         SLAB_STEP = 2 << 20,
         SLAB_MAX = 64 << 20,
         BORROW_FACTOR = 8, /* a chunk may lie in a slot that is so much larger than it needs */
-        MAX_PASSED = 4096, /* pinned chunks passed over at a stretch */
-        NAMESPACE_COUNTS = 8192, /* twice as many as there may be namespaces, whose ids ascend */
-        PURGE_BUCKETS = 1024,
-        /* Of pool_sweep(): what a step costs at most, and a purge that ends; in visits. */
-        STEP_COST = 4096,
-        DROP_COST = 4,
-        END_COST = 64,
-};
-
-struct pool {
-        struct backing backing;
-        bool huge_pages; /* are wished */
-        uint64_t slab_bytes;
-        uint32_t n_slabs;
-        uint32_t open_slabs;
-
-        struct slabs *slabs;
-        struct evict *evict;
-
-        struct pool_chunk *chunks; /* mmap: only what is used is there */
-        uint32_t max_chunks, high_water, free_chunk;
-        uint32_t *buckets; /* mmap too */
-        uint32_t bucket_mask;
-
-        /* Chunks in the table, of the namespaces that share a count. */
-        uint32_t namespace_chunks[NAMESPACE_COUNTS];
-        uint32_t evicted_since_look[SLAB_MAX_CLASSES];
-        uint32_t n_passed,
-                passed[MAX_PASSED + 1]; /* pinned ones that a search for a victim came by */
-        struct pool_stats stats;
-        const struct pool_watch *watch; /* NULL: none */
-
-        struct list_node purges; /* struct pool_purge, in order */
-        /* Of these, the last of each namespace, by its id. */
-        struct list_node marks[PURGE_BUCKETS];
-        uint64_t n_purges; /* so far */
-        uint64_t all_dead; /* the number of the last purge of everything */
-        uint32_t sweep_at; /* the record that the walk visits next */
 };
 
 DEFINE_CLEANUP(struct pool *, pool_free);
@@ -85,7 +38,7 @@ int pool_new(struct pool **ret, uint64_t bytes, const char *policy)
                 return -ENOMEM;
         p->backing.fd = -1;
         list_init(&p->purges);
-        for (unsigned i = 0; i < PURGE_BUCKETS; i++)
+        for (unsigned i = 0; i < POOL_PURGE_BUCKETS; i++)
                 list_init(&p->marks[i]);
         p->slab_bytes = MIN(round_down(bytes / 8, SLAB_STEP), (uint64_t)SLAB_MAX);
         p->slab_bytes = MAX(p->slab_bytes, (uint64_t)SLAB_STEP);
@@ -240,49 +193,12 @@ static uint32_t table_find(const struct pool *p, uint32_t namespace_id, const st
         return POOL_NONE;
 }
 
-/* The purge that decides whether a chunk of this namespace is dead; NULL: none is under way. */
-static struct pool_purge *mark_of(const struct pool *p, uint32_t namespace_id)
-{
-        list_for_each (&p->marks[namespace_id % PURGE_BUCKETS], n) {
-                struct pool_purge *purge = container_of(n, struct pool_purge, mark);
-
-                if (purge->namespace_id == namespace_id)
-                        return purge;
-        }
-        return NULL;
-}
-
-/* In the table, but older than a purge that is under way. */
-static bool is_dead(const struct pool *p, const struct pool_chunk *c)
-{
-        const struct pool_purge *mark;
-
-        if (list_empty(&p->purges))
-                return false;
-        if (c->born < p->all_dead)
-                return true;
-        mark = mark_of(p, c->namespace_id);
-        return mark && c->born < mark->number;
-}
-
-bool pool_is_dropped(const struct pool *p, uint32_t chunk)
-{
-        const struct pool_chunk *c = pool_chunk(p, chunk);
-
-        return c->flags & POOL_DROPPED || is_dead(p, c);
-}
-
 uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
                    uint64_t hash)
 {
         uint32_t chunk = table_find(p, namespace_id, key, hash);
 
-        return chunk != POOL_NONE && !is_dead(p, &p->chunks[chunk]) ? chunk : POOL_NONE;
-}
-
-static uint32_t *namespace_chunks(struct pool *p, uint32_t namespace_id)
-{
-        return &p->namespace_chunks[namespace_id % NAMESPACE_COUNTS];
+        return chunk != POOL_NONE && !pool_is_dead(p, &p->chunks[chunk]) ? chunk : POOL_NONE;
 }
 
 static void table_insert(struct pool *p, uint32_t chunk)
@@ -291,7 +207,7 @@ static void table_insert(struct pool *p, uint32_t chunk)
 
         p->chunks[chunk].next = *bucket;
         *bucket = chunk + 1;
-        ++*namespace_chunks(p, p->chunks[chunk].namespace_id);
+        ++*pool_namespace_chunks(p, p->chunks[chunk].namespace_id);
         p->stats.chunks++;
         p->stats.payload_bytes += p->chunks[chunk].length;
 }
@@ -305,7 +221,7 @@ static void table_remove(struct pool *p, uint32_t chunk)
                 at = &p->chunks[*at - 1].next;
         }
         *at = p->chunks[chunk].next;
-        --*namespace_chunks(p, p->chunks[chunk].namespace_id);
+        --*pool_namespace_chunks(p, p->chunks[chunk].namespace_id);
         p->stats.chunks--;
         p->stats.payload_bytes -= p->chunks[chunk].length;
 }
@@ -328,12 +244,13 @@ static bool may_evict(void *userdata, uint32_t chunk)
  * find it in its way. */
 static uint32_t find_victim(struct pool *p, unsigned class)
 {
-        for (uint64_t stretches = p->stats.chunks / MAX_PASSED + 1; stretches > 0; stretches--) {
+        for (uint64_t stretches = p->stats.chunks / POOL_MAX_PASSED + 1; stretches > 0;
+             stretches--) {
                 uint32_t victim;
 
                 p->n_passed = 0;
-                victim = evict_victim(p->evict, class, may_evict, p, MAX_PASSED);
-                if (victim != EVICT_NONE || p->n_passed <= MAX_PASSED)
+                victim = evict_victim(p->evict, class, may_evict, p, POOL_MAX_PASSED);
+                if (victim != EVICT_NONE || p->n_passed <= POOL_MAX_PASSED)
                         return victim;
                 for (uint32_t i = 0; i < p->n_passed; i++)
                         evict_touch(p->evict, p->passed[i], class);
@@ -489,7 +406,7 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
                 return POOL_TOO_LARGE;
         chunk = list_empty(&p->purges) ? POOL_NONE : table_find(p, namespace_id, key, hash);
         if (chunk != POOL_NONE) {
-                assert(is_dead(p, &p->chunks[chunk]));
+                assert(pool_is_dead(p, &p->chunks[chunk]));
                 pool_drop(p, chunk);
         }
         if (!acquire_slot(p, (unsigned)class, &slot))
@@ -532,7 +449,7 @@ void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
         struct pool_chunk *c = pool_chunk(p, chunk);
 
         assert(c->flags & POOL_FILLING);
-        if (is_dead(p, c))
+        if (pool_is_dead(p, c))
                 pool_drop(p, chunk);
         c->flags &= ~(uint32_t)(POOL_FILLING | POOL_READING);
         c->crc = crc;
@@ -628,92 +545,13 @@ void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation)
 
 uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id)
 {
-        const uint32_t *left = namespace_chunks(p, namespace_id);
+        const uint32_t *left = pool_namespace_chunks(p, namespace_id);
         uint32_t i = 0;
 
         for (; *left > 0 && i < p->high_water; i++)
                 if (p->chunks[i].namespace_id == namespace_id)
                         pool_drop(p, i);
         return i;
-}
-
-/* --- purges --- */
-
-/* Nothing is left in the table that it might have to drop. */
-static bool has_nothing(struct pool *p, const struct pool_purge *purge)
-{
-        return purge->all ? p->stats.chunks == 0 : *namespace_chunks(p, purge->namespace_id) == 0;
-}
-
-void pool_purge(struct pool *p, struct pool_purge *purge)
-{
-        struct pool_purge *before = purge->all ? NULL : mark_of(p, purge->namespace_id);
-
-        if (has_nothing(p, purge)) {
-                purge->complete(purge);
-                return;
-        }
-        purge->number = ++p->n_purges;
-        purge->stop = p->sweep_at;
-        purge->wrapped = false;
-        list_init(&purge->mark);
-        if (before)
-                list_unlink(&before->mark); /* whatever that makes dead, this does as well */
-        if (purge->all)
-                p->all_dead = purge->number;
-        else
-                list_append(&p->marks[purge->namespace_id % PURGE_BUCKETS], &purge->mark);
-        list_init(&purge->node);
-        list_append(&p->purges, &purge->node);
-}
-
-/* Around once more: those that began at the first record are over. How many it has marked. */
-static uint32_t sweep_wrap(struct pool *p)
-{
-        uint32_t marked = 0;
-
-        p->sweep_at = 0;
-        list_for_each (&p->purges, n) {
-                container_of(n, struct pool_purge, node)->wrapped = true;
-                marked++;
-        }
-        return marked;
-}
-
-uint32_t pool_sweep(struct pool *p)
-{
-        uint32_t visits = 0, cost = 0;
-
-        while (cost < STEP_COST && !list_empty(&p->purges)) {
-                struct pool_purge *first = container_of(p->purges.next, struct pool_purge, node);
-                struct pool_chunk *c;
-
-                if ((first->wrapped && p->sweep_at >= first->stop) || has_nothing(p, first)) {
-                        list_unlink(&first->node);
-                        list_unlink(&first->mark);
-                        first->complete(first);
-                        cost += END_COST;
-                        continue;
-                }
-                if (p->sweep_at >= p->high_water) {
-                        cost += sweep_wrap(p);
-                        continue;
-                }
-                c = &p->chunks[p->sweep_at];
-                visits++;
-                cost++;
-                if (!(c->flags & POOL_DROPPED) && is_dead(p, c)) {
-                        pool_drop(p, p->sweep_at);
-                        cost += DROP_COST;
-                }
-                p->sweep_at++;
-        }
-        return visits;
-}
-
-bool pool_is_sweeping(const struct pool *p)
-{
-        return !list_empty(&p->purges);
 }
 
 void pool_set_watch(struct pool *p, const struct pool_watch *watch)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What session.c and sessions.c share. Private to these files. */
+/* What session.c, send.c and sessions.c share. Private to these files. */
 #pragma once
 
 #include "session/session.h"
@@ -102,6 +102,22 @@ void session_settle_fds(struct session *s);
 void session_wait_for_fds(struct session *s);
 /* What it waited for may have come: a reply is sent again, or it goes on to read or to end. */
 void session_retry(struct session *s);
+/* --- send.c --- */
+
+/* The client's send() and takes_fds(). */
+void session_send(struct client *client, const void *msg, size_t bytes, const int *fds,
+                  unsigned n_fds);
+bool session_takes_fds(struct client *client, unsigned n);
+/* Room for a reply with descriptors is charged before the reply is made. True if there is. */
+bool session_reserve_fds(struct session *s, unsigned n, uint64_t beyond);
+/* A reply with descriptors waits until some are read. */
+void session_hold_reply(struct session *s);
+void session_on_writable(evutil_socket_t fd, short what, void *userdata);
+/* Nothing more is sent. */
+void session_drop_replies(struct session *s);
+
+/* --- session.c, sessions.c --- */
+
 /* Some session has a chain that its next message may continue. */
 void sessions_chain_opened(struct sessions *all);
 /* Looks at some of those that have been sent descriptors. */

@@ -1,26 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One session: what it receives, what it sends, and its end; sessions.c has all of them.
+/* One session: what it receives, and its end; send.c has what it sends, sessions.c all of them.
  *
  * A session reads while it has fewer than WIRE_MAX_INFLIGHT messages and CLIENT_MAX_KEYS keys
  * unanswered, nothing that waits to be sent, and nothing half started; else it leaves its messages
  * in the socket, and the peer waits there. It calls recvmsg() itself, since bufferevents would drop
- * descriptors.
- *
- * Descriptors in replies count against the daemon's user in the kernel until the peer reads them,
- * whatever becomes of the session. The daemon learns from the socket's unread bytes when that was,
- * and charges the peer's user until then: a session with unread descriptors is kept, closed for
- * both sides, until they are read or the peer's end is closed. */
+ * descriptors. */
 #include "session/internal.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/sockios.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "base/clock.h"
@@ -32,22 +24,8 @@
 
 enum {
         MESSAGES_PER_ITERATION = 16,
-        UNREAD_FDS_MAX = 32, /* replies with descriptors */
         HELLO_FDS = 2,
 };
-
-struct outgoing {
-        struct list_node node;
-        int fds[WIRE_MAX_FDS];
-        unsigned n_fds;
-        size_t bytes;
-        uint8_t msg[];
-};
-
-static uint64_t outgoing_bytes(const struct outgoing *o)
-{
-        return sizeof(*o) + o->bytes;
-}
 
 void session_say(struct session *s, enum log_level level, const char *what)
 {
@@ -91,41 +69,11 @@ static bool may_take_fds(const struct session *s)
         return fd_closer_may_add(s->sessions->fd_closer, s->peer.uid);
 }
 
-/* --- descriptors that go --- */
-
-void session_settle_fds(struct session *s)
-{
-        int unread;
-
-        if (s->unread_fds == 0 || !list_empty(&s->out) || ioctl(s->fd, SIOCOUTQ, &unread) < 0 ||
-            unread > 0)
-                return;
-        quota_uncharge(&s->client.holds, QUOTA_UNREAD_FDS, s->unread_fds);
-        s->unread_fds = s->fd_replies = 0;
-        list_unlink(&s->unread);
-}
-
 /* --- the end --- */
-
-static void outgoing_free(struct session *s, struct outgoing *o)
-{
-        for (unsigned i = 0; i < o->n_fds; i++)
-                close(o->fds[i]);
-        s->sessions->stats.unsent_fds -= o->n_fds;
-        quota_uncharge(&s->client.holds, QUOTA_REQUEST_BYTES, outgoing_bytes(o));
-        list_unlink(&o->node);
-        free(o);
-}
-
-static void drop_outgoing(struct session *s)
-{
-        while (!list_empty(&s->out))
-                outgoing_free(s, container_of(s->out.next, struct outgoing, node));
-}
 
 static void session_free(struct session *s)
 {
-        drop_outgoing(s);
+        session_drop_replies(s);
         if (s->user)
                 sessions_user_put(s->user);
         client_fini(&s->client);
@@ -172,7 +120,7 @@ static void stop_events(struct session *s)
         event_del(s->deadline);
         s->reading = false;
         drop_deferred(s);
-        drop_outgoing(s);
+        session_drop_replies(s);
 }
 
 void session_gone(struct session *s)
@@ -248,163 +196,6 @@ static void on_deadline(evutil_socket_t fd, short what, void *userdata)
         struct session *s = userdata;
 
         session_end(s, &s->sessions->stats.ended_timeout, "no HELLO in time: session ended");
-}
-
-/* --- out --- */
-
-/* What became of a reply, other than -EAGAIN. */
-static void sent(struct session *s, int r)
-{
-        char text[128];
-
-        /* on_closed() handles a peer that has closed. */
-        if (r == 0 || r == -EPIPE || r == -ECONNRESET)
-                return;
-        snprintf(text, sizeof(text), "a reply could not be sent: %s: session ended", strerror(-r));
-        session_end(s, &s->sessions->stats.ended_bad_frame, text);
-}
-
-static void hold_reply(struct session *s)
-{
-        s->sessions->stats.replies_held += !s->held;
-        s->held = true;
-        session_wait_for_fds(s);
-}
-
-/* What could not be sent stays, and is tried again: once the socket takes more, or, where the
- * kernel lets the daemon's user have no more descriptors on their way, in a while. */
-static void wait_to_send(struct session *s, int r)
-{
-        if (r == -ETOOMANYREFS) {
-                hold_reply(s);
-        } else {
-                event_add(s->writable, NULL);
-        }
-}
-
-static void flush_outgoing(struct session *s)
-{
-        while (!list_empty(&s->out)) {
-                struct outgoing *o = container_of(s->out.next, struct outgoing, node);
-                int r = fdpass_send(s->fd, o->msg, o->bytes, o->fds, o->n_fds);
-
-                if (r == -EAGAIN || r == -ETOOMANYREFS) {
-                        wait_to_send(s, r);
-                        return;
-                }
-                s->held = false;
-                outgoing_free(s, o);
-                sent(s, r);
-        }
-        session_activate(s);
-}
-
-static void on_writable(evutil_socket_t fd, short what, void *userdata)
-{
-        flush_outgoing(userdata);
-}
-
-/* What was charged for a reply that has gone out without descriptors. */
-static void release_fds(struct session *s)
-{
-        quota_uncharge(&s->client.holds, QUOTA_UNREAD_FDS, s->reserved_fds);
-        s->reserved_fds = 0;
-}
-
-static void session_send(struct client *client, const void *msg, size_t bytes, const int *fds,
-                         unsigned n_fds)
-{
-        struct session *s = container_of(client, struct session, client);
-        struct outgoing *o;
-        int r;
-
-        if (s->state != SESSION_OPEN && s->state != SESSION_HANDSHAKE)
-                return;
-        if (n_fds == 0) {
-                release_fds(s);
-        } else {
-                assert(s->reserved_fds >= n_fds);
-                s->reserved_fds -= n_fds;
-                release_fds(s);
-                s->unread_fds += n_fds;
-                s->fd_replies++;
-                if (list_empty(&s->unread))
-                        list_append(&s->sessions->unread, &s->unread);
-        }
-        r = list_empty(&s->out) ? fdpass_send(s->fd, msg, bytes, fds, n_fds) : -EAGAIN;
-        if (r != -EAGAIN && r != -ETOOMANYREFS) {
-                sent(s, r);
-                return;
-        }
-        /* Bounded: no more than WIRE_MAX_INFLIGHT replies can be owed. */
-        o = calloc(1, sizeof(*o) + bytes);
-        if (!o) {
-                session_end(s, &s->sessions->stats.ended_bad_frame,
-                            "out of memory for a reply: session ended");
-                return;
-        }
-        o->bytes = bytes;
-        memcpy(o->msg, msg, bytes);
-        /* Its request was charged for as much; a session that has one of these reads no more. */
-        quota_charge_anyway(&s->client.holds, QUOTA_REQUEST_BYTES, outgoing_bytes(o));
-        for (unsigned i = 0; i < n_fds; i++) {
-                o->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
-                if (o->fds[i] < 0)
-                        break;
-                o->n_fds++;
-        }
-        s->sessions->stats.unsent_fds += o->n_fds;
-        list_append(&s->out, &o->node);
-        if (o->n_fds < n_fds)
-                session_end(s, &s->sessions->stats.ended_bad_frame,
-                            "out of descriptors for a reply: session ended");
-        else if (s->out.next == &o->node)
-                wait_to_send(s, r);
-}
-
-/* Room for a reply with descriptors is charged before the reply is made. True if there is. */
-static bool reserve_fds(struct session *s, unsigned n, uint64_t beyond)
-{
-        struct quota_holder *h = &s->client.holds;
-
-        if (s->reserved_fds >= n)
-                return true;
-        /* Some of those that are charged may have been read, by clients that have not said anything
-         * since. */
-        if (quota_charge(h, QUOTA_UNREAD_FDS, n + beyond) != 0) {
-                sessions_settle_fds(s->sessions);
-                if (quota_charge(h, QUOTA_UNREAD_FDS, n + beyond) != 0)
-                        return false;
-        }
-        quota_uncharge(h, QUOTA_UNREAD_FDS, beyond);
-        s->reserved_fds += n;
-        return true;
-}
-
-/* A quarter of what the user may have is kept for greeting its further connections. */
-static bool session_takes_fds(struct client *client, unsigned n)
-{
-        struct session *s = container_of(client, struct session, client);
-        struct quota_limits limits;
-
-        if (s->fd_replies >= UNREAD_FDS_MAX)
-                session_settle_fds(s);
-        if (s->fd_replies >= UNREAD_FDS_MAX)
-                return false;
-        quotas_get_user_limits(client->tenant->service->quotas, &limits);
-        return reserve_fds(s, n,
-                           limits.most[QUOTA_UNREAD_FDS] == QUOTA_NO_LIMIT
-                                   ? 0
-                                   : limits.most[QUOTA_UNREAD_FDS] / 4);
-}
-
-void session_retry(struct session *s)
-{
-        list_unlink(&s->waits);
-        if (!list_empty(&s->out) && (s->state == SESSION_OPEN || s->state == SESSION_HANDSHAKE))
-                flush_outgoing(s);
-        else
-                session_activate(s);
 }
 
 static void session_chain_opened(struct client *client)
@@ -579,8 +370,8 @@ static void read_messages(struct session *s)
                         return;
                 }
                 /* The greeting has two. */
-                if (s->state == SESSION_HANDSHAKE && !reserve_fds(s, HELLO_FDS, 0)) {
-                        hold_reply(s);
+                if (s->state == SESSION_HANDSHAKE && !session_reserve_fds(s, HELLO_FDS, 0)) {
+                        session_hold_reply(s);
                         return;
                 }
                 s->held = false;
@@ -674,7 +465,7 @@ void session_begin(struct session *s, struct tenant *tenant, const struct quota_
         list_append(&all->all, &s->node);
         all->stats.open++;
         s->readable = event_new(base, s->fd, EV_READ | EV_PERSIST, on_readable, s);
-        s->writable = event_new(base, s->fd, EV_WRITE, on_writable, s);
+        s->writable = event_new(base, s->fd, EV_WRITE, session_on_writable, s);
         s->deadline = evtimer_new(base, on_deadline, s);
         if (r < 0 || !s->user || !s->readable || !s->writable || !s->deadline ||
             epoll_ctl(all->closed_fd, EPOLL_CTL_ADD, s->fd,

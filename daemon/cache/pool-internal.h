@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the pool share. Only they include this. */
+#pragma once
+
+#include "cache/backing.h"
+#include "cache/pool.h"
+#include "evict/evict.h"
+#include "slab/slab.h"
+
+enum {
+        POOL_MAX_PASSED = 4096, /* pinned chunks passed over at a stretch */
+        /* Twice as many as there may be namespaces, whose ids ascend. */
+        POOL_NAMESPACE_COUNTS = 8192,
+        POOL_PURGE_BUCKETS = 1024,
+};
+
+struct pool {
+        struct backing backing;
+        bool huge_pages; /* are wished */
+        uint64_t slab_bytes;
+        uint32_t n_slabs;
+        uint32_t open_slabs;
+
+        struct slabs *slabs;
+        struct evict *evict;
+
+        struct pool_chunk *chunks; /* mmap: only what is used is there */
+        uint32_t max_chunks, high_water, free_chunk;
+        uint32_t *buckets; /* mmap too */
+        uint32_t bucket_mask;
+
+        /* Chunks in the table, of the namespaces that share a count. */
+        uint32_t namespace_chunks[POOL_NAMESPACE_COUNTS];
+        uint32_t evicted_since_look[SLAB_MAX_CLASSES];
+        uint32_t n_passed,
+                passed[POOL_MAX_PASSED + 1]; /* pinned ones that a search for a victim came by */
+        struct pool_stats stats;
+        const struct pool_watch *watch; /* NULL: none */
+
+        struct list_node purges; /* struct pool_purge, in order */
+        /* Of these, the last of each namespace, by its id. */
+        struct list_node marks[POOL_PURGE_BUCKETS];
+        uint64_t n_purges; /* so far */
+        uint64_t all_dead; /* the number of the last purge of everything */
+        uint32_t sweep_at; /* the record that the walk visits next */
+};
+
+static inline uint32_t *pool_namespace_chunks(struct pool *p, uint32_t namespace_id)
+{
+        return &p->namespace_chunks[namespace_id % POOL_NAMESPACE_COUNTS];
+}
+
+/* Is it older than a purge of it that is under way? */
+bool pool_is_purged(const struct pool *p, const struct pool_chunk *c);
+
+/* In the table, but to be dropped. */
+static inline bool pool_is_dead(const struct pool *p, const struct pool_chunk *c)
+{
+        return !list_empty(&p->purges) && pool_is_purged(p, c);
+}
