@@ -44,7 +44,7 @@ static void collect_traffic(const struct service *service, struct metrics *s)
                             &service->tenants[k].tally.all[TALLY_LOOKUPS]);
                 add_lookups(s, METRICS_LOOKUPS_CLIENT,
                             &service->tenants[k].tally.all[TALLY_OWN_LOOKUPS]);
-                s->lookup_impossible += (double)service->tenants[k].impossible_tallies;
+                s->impossible_tallies += (double)service->tenants[k].impossible_tallies;
                 s->get_bytes[METRICS_FORM_MAP] += (double)t->get_bytes_map;
                 s->get_bytes[METRICS_FORM_INTO] += (double)t->get_bytes_into;
                 s->registered_buffers += (double)service->tenants[k].registered.regions;
@@ -103,7 +103,7 @@ static void collect_resources(const struct quotas *tenants, struct metrics *s)
                 s->resource_limit[i] = limit_of(all.most[i]);
                 s->resource_user_limit[i] = limit_of(user.most[i]);
                 s->resource_largest_user[i] = (double)largest[i];
-                s->resource_refusals[i] = (double)all.refused[i];
+                s->resource_refused[i] = (double)all.refused[i];
         }
 }
 
@@ -121,8 +121,8 @@ static void collect_sessions(const struct status_sources *from, struct metrics *
         struct quota_usage usage;
 
         sessions_get_stats(from->sessions, &sessions);
-        s->lookup_counted = (double)sessions.counted;
-        s->lookup_uncounted = (double)sessions.uncounted;
+        s->counted_sessions = (double)sessions.counted;
+        s->uncounted_sessions = (double)sessions.uncounted;
         s->sessions = (double)sessions.open;
         s->deferred_requests = (double)sessions.deferred;
         for (unsigned i = 0; i < METRICS_LOOP; i++)
@@ -176,8 +176,8 @@ static void collect_tenants(const struct service *service, const struct tenant *
                 s->tenant_connections_limit[i] = limit_of(usage.most[QUOTA_CONNECTIONS]);
                 s->tenant_leases[i] = (double)usage.used[QUOTA_LEASES];
                 s->tenant_leases_limit[i] = limit_of(usage.most[QUOTA_LEASES]);
-                s->tenant_lease_bytes[i] = (double)usage.used[QUOTA_LEASED_BYTES];
-                s->tenant_lease_bytes_limit[i] = limit_of(usage.most[QUOTA_LEASED_BYTES]);
+                s->tenant_leased_bytes[i] = (double)usage.used[QUOTA_LEASED_BYTES];
+                s->tenant_leased_bytes_limit[i] = limit_of(usage.most[QUOTA_LEASED_BYTES]);
                 s->tenant_staging_bytes[i] = (double)usage.used[QUOTA_STAGING_BYTES];
                 s->tenant_staging_bytes_limit[i] = limit_of(usage.most[QUOTA_STAGING_BYTES]);
                 s->tenant_registered_bytes[i] = (double)usage.used[QUOTA_REGISTERED_BYTES];
@@ -190,14 +190,14 @@ static void collect_tenants(const struct service *service, const struct tenant *
                 s->chains_split += (double)of->traffic.chains_split;
                 s->tenant_stored_bytes[i] = (double)stored.bytes;
                 s->tenant_stored_bytes_limit[i] = limit_of(stored.limit);
-                s->tenant_pool_bytes[i] = (double)pool.bytes;
-                s->tenant_pool_used_bytes[i] = (double)pool.used_bytes;
+                s->tenant_pool_bytes_limit[i] = (double)pool.bytes;
+                s->tenant_pool_bytes[i] = (double)pool.used_bytes;
                 lookups = status_lookups(of->tally.all);
                 s->tenant_lookup_keys[i] = (double)(lookups.found + lookups.missing);
-                s->tenant_lookup_found[i] = (double)lookups.found;
+                s->tenant_lookup_found_keys[i] = (double)lookups.found;
                 cache_get_stats(of->cache, &cache);
-                s->tenant_get_found[i] = (double)(cache.hits_memory + cache.hits_disk);
-                s->tenant_get_keys[i] = s->tenant_get_found[i] + (double)cache.misses;
+                s->tenant_get_found_keys[i] = (double)(cache.hits_memory + cache.hits_disk);
+                s->tenant_get_keys[i] = s->tenant_get_found_keys[i] + (double)cache.misses;
                 for (unsigned k = 0; k < QUOTA_THINGS; k++)
                         s->tenant_refused[i] += (double)usage.refused[k];
         }
@@ -215,7 +215,7 @@ static void collect_pool(const struct service *service, struct metrics *s)
         s->pool_live_bytes = (double)p.payload_bytes;
         s->pool_leased_bytes = (double)p.leased_bytes;
         s->pool_chunks = (double)p.chunks;
-        s->pool_evictions = (double)p.evictions;
+        s->evicted_from_pool = (double)p.evictions;
 }
 
 static void collect_lookups(const struct lookups *lookups, struct metrics *s)
@@ -233,7 +233,7 @@ static void collect_lookups(const struct lookups *lookups, struct metrics *s)
         s->lookup_buckets = (double)l.buckets;
         s->lookup_overflowed = (double)l.overflowed;
         s->lookup_builds = (double)l.builds;
-        s->lookup_failed = (double)l.failed;
+        s->lookup_failed_builds = (double)l.failed;
 }
 
 static void collect_store(const struct store *store, struct metrics *s)
@@ -249,7 +249,7 @@ static void collect_store(const struct store *store, struct metrics *s)
         s->store_chunks = (double)st.chunks;
         s->store_entries_max = (double)st.entries_max;
         s->store_segments = (double)st.segments;
-        s->store_index_bytes = (double)st.index_bytes;
+        s->index_bytes = (double)st.index_bytes;
         s->store_bypassed = st.bypassed;
         s->evictions = (double)st.evictions;
         s->evicted_bytes = (double)st.evicted_bytes;
@@ -263,17 +263,17 @@ static void collect_store(const struct store *store, struct metrics *s)
         s->store_written_bytes[METRICS_WRITTEN_PREWRITE] = (double)st.prewrite_bytes_written;
         s->store_writes[METRICS_WRITTEN_PAYLOAD] = (double)st.payload_writes;
         s->store_writes[METRICS_WRITTEN_TABLE] = (double)st.table_writes;
-        s->store_reads = (double)st.reads;
-        s->store_read_bytes = (double)st.bytes_read;
-        s->store_syncs = (double)st.syncs;
+        s->chunk_reads = (double)st.reads;
+        s->chunk_read_bytes = (double)st.bytes_read;
+        s->chunk_syncs = (double)st.syncs;
         s->crc_failures = (double)st.crc_failures;
         s->crc_rereads = (double)st.crc_rereads;
         s->scrub_bytes = (double)st.scrub_bytes;
         s->scrub_chunks = (double)st.scrub_chunks;
         s->scrub_failures = (double)st.scrub_failures;
         s->scrub_passes = (double)st.scrub_passes;
-        s->scrub_last_pass = (double)st.scrub_last_pass_ms / 1e3;
-        s->scrub_progress =
+        s->last_scrub_pass = (double)st.scrub_last_pass_ms / 1e3;
+        s->pass_progress =
                 st.scrub_segments ? (double)st.scrub_segments_done / (double)st.scrub_segments : 0;
         s->store_errors[METRICS_ERROR_READ] = (double)st.read_errors;
         s->store_errors[METRICS_ERROR_WRITE] = (double)st.write_errors;

@@ -7,7 +7,7 @@
 #include <sys/un.h>
 
 struct http_socket {
-        char address[160]; /* as it is told to people */
+        char address[160]; /* for messages and the status */
 
         /* The Unix socket's file, if it is this one's to remove; else "". */
         char path[sizeof(((struct sockaddr_un *)NULL)->sun_path) + 1];

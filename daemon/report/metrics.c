@@ -101,6 +101,7 @@ enum kind { GAUGE, COUNTER, HISTOGRAM, INFO };
 
 struct row {
         enum kind kind;
+        const char *member;
         const char *name;
         const char *unit;
         const char *help;
@@ -112,6 +113,7 @@ struct row {
 
 #define ROW(k, m, nm, u, l, v, count, h)                                                           \
         { .kind = k,                                                                               \
+          .member = #m,                                                                            \
           .name = nm,                                                                              \
           .unit = u,                                                                               \
           .help = h,                                                                               \
@@ -434,6 +436,18 @@ void metrics_print_documentation(FILE *out)
                 }
                 fprintf(out, " | %s |\n", row->help);
         }
+}
+
+void metrics_walk(const struct metrics *s, const char *section, unsigned i,
+                  void (*each)(void *userdata, const char *key, double value), void *userdata)
+{
+        size_t n = strlen(section);
+
+        for (const struct row *row = rows; row < rows + ARRAY_SIZE(rows); row++)
+                if ((row->kind == GAUGE || row->kind == COUNTER) &&
+                    strncmp(row->member, section, n) == 0 && row->member[n] == '_' &&
+                    (!row->label || strcmp(row->label, section) == 0))
+                        each(userdata, row->member + n + 1, row_number(row, s, i));
 }
 
 void metrics_info_add(char *info, size_t room, const char *key, const char *value)

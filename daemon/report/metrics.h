@@ -114,6 +114,10 @@ void metrics_print_openmetrics(const struct metrics *s, FILE *out);
  * {"count": n, "sum": x, "p50": x, "p90": x, "p99": x}, in the metric's unit; an info as {"label":
  * "value", ...}. */
 void metrics_print_json(const struct metrics *s, FILE *out);
+/* The numbers whose members are called SECTION_KEY: those without a label, or, where the label is
+ * the section, number `i` of them. In the order of the table. */
+void metrics_walk(const struct metrics *s, const char *section, unsigned i,
+                  void (*each)(void *userdata, const char *key, double value), void *userdata);
 /* A Markdown table of all metrics, for the documentation. */
 void metrics_print_documentation(FILE *out);
 /* "volume_suspended": the label of kvcache_degraded. */

@@ -25,13 +25,24 @@
 
 /* --- JSON --- */
 
-static void add_limited(cJSON *o, const char *name, double used, double limit)
+/* A limit that there is not is left out, and so is what stands there already. */
+static void add_number(void *userdata, const char *key, double value)
 {
-        cJSON *pair = cJSON_AddObjectToObject(o, name);
+        size_t length = strlen(key), base = length - MIN(length, strlen("_limit"));
+        cJSON *o = userdata, *used, *pair;
+        char name[64];
 
-        cJSON_AddNumberToObject(pair, "used", used);
-        if (isfinite(limit))
-                cJSON_AddNumberToObject(pair, "limit", limit);
+        snprintf(name, sizeof(name), "%.*s", (int)base, key);
+        used = strcmp(key + base, "_limit") == 0 ? cJSON_GetObjectItem(o, name) : NULL;
+        if (used) {
+                pair = cJSON_CreateObject();
+                cJSON_AddNumberToObject(pair, "used", used->valuedouble);
+                if (isfinite(value))
+                        cJSON_AddNumberToObject(pair, "limit", value);
+                cJSON_ReplaceItemInObject(o, name, pair);
+        } else if (isfinite(value) && !cJSON_GetObjectItem(o, key)) {
+                cJSON_AddNumberToObject(o, key, value);
+        }
 }
 
 static void add_tenants(cJSON *root, const struct metrics *s)
@@ -45,49 +56,19 @@ static void add_tenants(cJSON *root, const struct metrics *s)
                         continue;
                 o = cJSON_CreateObject();
                 cJSON_AddStringToObject(o, "name", s->tenant_names[i]);
-                add_limited(o, "connections", s->tenant_connections[i],
-                            s->tenant_connections_limit[i]);
-                add_limited(o, "leases", s->tenant_leases[i], s->tenant_leases_limit[i]);
-                add_limited(o, "leased_bytes", s->tenant_lease_bytes[i],
-                            s->tenant_lease_bytes_limit[i]);
-                add_limited(o, "staging_bytes", s->tenant_staging_bytes[i],
-                            s->tenant_staging_bytes_limit[i]);
-                add_limited(o, "registered_bytes", s->tenant_registered_bytes[i],
-                            s->tenant_registered_bytes_limit[i]);
-                add_limited(o, "keys", s->tenant_keys[i], s->tenant_keys_limit[i]);
-                cJSON_AddNumberToObject(o, "requests", s->tenant_requests[i]);
-                cJSON_AddNumberToObject(o, "request_bytes", s->tenant_request_bytes[i]);
-                cJSON_AddNumberToObject(o, "unread_fds", s->tenant_unread_fds[i]);
-                add_limited(o, "stored_bytes", s->tenant_stored_bytes[i],
-                            s->tenant_stored_bytes_limit[i]);
-                add_limited(o, "namespaces", s->tenant_namespaces[i],
-                            s->tenant_namespaces_limit[i]);
-                add_limited(o, "pool_bytes", s->tenant_pool_used_bytes[i], s->tenant_pool_bytes[i]);
-                cJSON_AddNumberToObject(o, "lookup_keys", s->tenant_lookup_keys[i]);
-                cJSON_AddNumberToObject(o, "lookup_found_keys", s->tenant_lookup_found[i]);
-                cJSON_AddNumberToObject(o, "get_keys", s->tenant_get_keys[i]);
-                cJSON_AddNumberToObject(o, "get_found_keys", s->tenant_get_found[i]);
-                cJSON_AddNumberToObject(o, "refused", s->tenant_refused[i]);
+                metrics_walk(s, "tenant", i, add_number, o);
                 cJSON_AddItemToArray(list, o);
         }
 }
 
-/* What clients hold of what there is to hold; limits that are not there are left out. */
+/* What clients hold of what there is to hold. */
 static void add_resources(cJSON *root, const struct metrics *s)
 {
         cJSON *list = cJSON_AddObjectToObject(root, "resources");
 
-        for (unsigned i = 0; i < METRICS_RESOURCES; i++) {
-                cJSON *o = cJSON_AddObjectToObject(list, metrics_resource_name(i));
-
-                cJSON_AddNumberToObject(o, "used", s->resource_used[i]);
-                if (isfinite(s->resource_limit[i]))
-                        cJSON_AddNumberToObject(o, "limit", s->resource_limit[i]);
-                if (isfinite(s->resource_user_limit[i]))
-                        cJSON_AddNumberToObject(o, "user_limit", s->resource_user_limit[i]);
-                cJSON_AddNumberToObject(o, "largest_user", s->resource_largest_user[i]);
-                cJSON_AddNumberToObject(o, "refused", s->resource_refusals[i]);
-        }
+        for (unsigned i = 0; i < METRICS_RESOURCES; i++)
+                metrics_walk(s, "resource", i, add_number,
+                             cJSON_AddObjectToObject(list, metrics_resource_name(i)));
 }
 
 static void add_io(cJSON *root, const struct kio *io, const struct store_stats *store)
@@ -111,15 +92,8 @@ static void add_pool(cJSON *root, const struct service *service, const struct me
 {
         cJSON *o = cJSON_AddObjectToObject(root, "pool");
 
-        cJSON_AddNumberToObject(o, "bytes", s->pool_bytes);
-        cJSON_AddNumberToObject(o, "populated_bytes", s->pool_populated_bytes);
-        cJSON_AddNumberToObject(o, "used_bytes", s->pool_used_bytes);
-        cJSON_AddNumberToObject(o, "live_bytes", s->pool_live_bytes);
-        cJSON_AddNumberToObject(o, "chunks", s->pool_chunks);
-        cJSON_AddNumberToObject(o, "leased_bytes", s->pool_leased_bytes);
-        cJSON_AddNumberToObject(o, "unwritten_bytes", s->pool_unwritten_bytes);
+        metrics_walk(s, "pool", 0, add_number, o);
         cJSON_AddNumberToObject(o, "slab_bytes", (double)pool_slab_bytes(service->tenants[0].pool));
-        cJSON_AddNumberToObject(o, "huge_bytes", s->pool_huge_bytes);
         cJSON_AddStringToObject(o, "huge_pages",
                                 !pool_uses_huge_pages(service->tenants[0].pool) ? "off"
                                 : s->pool_huge_bytes == s->pool_populated_bytes ? "all"
@@ -132,15 +106,7 @@ static void add_lookups(cJSON *root, const struct status_sources *from, const st
         cJSON *o = cJSON_AddObjectToObject(root, "lookup_index");
 
         cJSON_AddBoolToObject(o, "enabled", from->service->lookups != NULL);
-        cJSON_AddNumberToObject(o, "tables", s->lookup_tables);
-        cJSON_AddNumberToObject(o, "building", s->lookup_building);
-        cJSON_AddNumberToObject(o, "entries", s->lookup_entries);
-        cJSON_AddNumberToObject(o, "unplaced", s->lookup_unplaced);
-        cJSON_AddNumberToObject(o, "bytes", s->lookup_bytes);
-        cJSON_AddNumberToObject(o, "buckets", s->lookup_buckets);
-        cJSON_AddNumberToObject(o, "overflowed", s->lookup_overflowed);
-        cJSON_AddNumberToObject(o, "builds", s->lookup_builds);
-        cJSON_AddNumberToObject(o, "failed_builds", s->lookup_failed);
+        metrics_walk(s, "lookup", 0, add_number, o);
 }
 
 static void add_volumes(cJSON *o, const struct status_sources *from)
@@ -177,7 +143,8 @@ static void add_volumes(cJSON *o, const struct status_sources *from)
         }
 }
 
-static void add_store(cJSON *root, const struct status_sources *from, const struct store_stats *st)
+static void add_store(cJSON *root, const struct status_sources *from, const struct store_stats *st,
+                      const struct metrics *s)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "store");
         cJSON *paths = cJSON_AddArrayToObject(o, "path");
@@ -185,24 +152,18 @@ static void add_store(cJSON *root, const struct status_sources *from, const stru
 
         for (unsigned i = 0; (path = store_volume_path(from->service->store, i)); i++)
                 cJSON_AddItemToArray(paths, cJSON_CreateString(path));
-        cJSON_AddNumberToObject(o, "limit_bytes", (double)st->limit);
-        cJSON_AddNumberToObject(o, "used_bytes", (double)st->used_bytes);
-        cJSON_AddNumberToObject(o, "reserved_bytes", (double)st->used_bytes);
-        cJSON_AddNumberToObject(o, "payload_bytes", (double)st->payload_bytes);
-        cJSON_AddNumberToObject(o, "live_bytes", (double)st->payload_bytes);
-        cJSON_AddNumberToObject(o, "chunks", (double)st->chunks);
         cJSON_AddNumberToObject(o, "slots", (double)st->slots);
-        cJSON_AddNumberToObject(o, "entries_max", (double)st->entries_max);
-        cJSON_AddNumberToObject(o, "segments", (double)st->segments);
         cJSON_AddNumberToObject(o, "segments_max", (double)st->segments_max);
         cJSON_AddNumberToObject(o, "segment_bytes", (double)st->segment_bytes);
         cJSON_AddNumberToObject(o, "recovered_chunks", (double)st->recovered_chunks);
         cJSON_AddBoolToObject(o, "clean_start", st->clean_start);
         cJSON_AddBoolToObject(o, "bypassed", st->bypassed);
+        metrics_walk(s, "store", 0, add_number, o);
         add_volumes(o, from);
 }
 
-static void add_scrub(cJSON *root, const struct config *config, const struct store_stats *st)
+static void add_scrub(cJSON *root, const struct config *config, const struct store_stats *st,
+                      const struct metrics *s)
 {
         cJSON *o = cJSON_AddObjectToObject(cJSON_GetObjectItem(root, "store"), "scrub");
 
@@ -212,11 +173,8 @@ static void add_scrub(cJSON *root, const struct config *config, const struct sto
         cJSON_AddBoolToObject(o, "running", st->scrub_segments > 0);
         cJSON_AddNumberToObject(o, "segments_done", (double)st->scrub_segments_done);
         cJSON_AddNumberToObject(o, "segments", (double)st->scrub_segments);
-        cJSON_AddNumberToObject(o, "passes", (double)st->scrub_passes);
         cJSON_AddNumberToObject(o, "last_pass_ms", (double)st->scrub_last_pass_ms);
-        cJSON_AddNumberToObject(o, "bytes", (double)st->scrub_bytes);
-        cJSON_AddNumberToObject(o, "chunks", (double)st->scrub_chunks);
-        cJSON_AddNumberToObject(o, "failures", (double)st->scrub_failures);
+        metrics_walk(s, "scrub", 0, add_number, o);
 }
 
 static void add_totals(cJSON *root, const struct service *service, const struct metrics *s)
@@ -294,8 +252,8 @@ static void print_status(const struct status_sources *from, const struct tenant 
         add_io(root, from->service->io, &store);
         add_pool(root, from->service, &s);
         add_lookups(root, from, &s);
-        add_store(root, from, &store);
-        add_scrub(root, from->config, &store);
+        add_store(root, from, &store, &s);
+        add_scrub(root, from->config, &store, &s);
         sessions = cJSON_AddObjectToObject(root, "sessions");
         cJSON_AddNumberToObject(sessions, "connections", s.sessions);
         cJSON_AddNumberToObject(sessions, "leases", s.leases);

@@ -464,6 +464,42 @@ static void promtool_has_nothing_to_say(void **state)
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+struct wanted {
+        const char *key;
+        double value;
+        unsigned n, found;
+};
+
+static void look_for(void *userdata, const char *key, double value)
+{
+        struct wanted *wanted = userdata;
+
+        wanted->n++;
+        if (strcmp(key, wanted->key) == 0) {
+                wanted->found++;
+                assert_int_equal((int)value, (int)wanted->value);
+        }
+}
+
+static void a_section_of_the_status_is_walked(void **state)
+{
+        struct wanted pool = { "live_bytes", 17 }, tenant = { "keys_limit", 4 }, none = { "x", 0 };
+
+        fill();
+        snapshot.pool_live_bytes = 17;
+        snapshot.tenant_keys_limit[1] = 4;
+        metrics_walk(&snapshot, "pool", 0, look_for, &pool);
+        assert_int_equal(pool.found, 1);
+        assert_int_equal(pool.n, 8);
+        metrics_walk(&snapshot, "tenant", 1, look_for, &tenant);
+        assert_int_equal(tenant.found, 1);
+        metrics_walk(&snapshot, "poo", 0, look_for, &none);
+        /* Those by another label are not of the section. */
+        none.key = "written_bytes";
+        metrics_walk(&snapshot, "store", 0, look_for, &none);
+        assert_int_equal(none.found, 0);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -478,6 +514,7 @@ int main(void)
                 cmocka_unit_test(numbers_have_a_point_in_every_locale),
                 cmocka_unit_test(numbers_come_back_exactly),
                 cmocka_unit_test(the_documentation_has_a_row_for_every_family),
+                cmocka_unit_test(a_section_of_the_status_is_walked),
                 cmocka_unit_test(promtool_has_nothing_to_say),
         };
 
