@@ -1,11 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# One command: install what the build needs, build, start a daemon of its own, and play a workload against it, every byte
-# compared. Everything lies in build-quickstart/: the programs, the store, the log. What the store holds is there again
-# at the next start.
+# One command: install what the build needs, build, start a daemon of its own, and replay a workload against it, with every byte
+# compared. Everything is in build-quickstart/: the programs, the store, the log. The next quickstart finds what the store holds.
 #
-#   sh daemon/quickstart.sh             play synthetic chat sessions, then keep serving until Ctrl-C
-#   sh daemon/quickstart.sh TRACE       play a trace (JSON lines with "hash_ids") instead
+#   sh daemon/quickstart.sh             replay synthetic chat sessions, then serve until Ctrl-C
+#   sh daemon/quickstart.sh TRACE       replay a trace (JSON lines with "hash_ids") instead
 #   sh daemon/quickstart.sh --once      stop the daemon after the replay; its last line is the replay's result
 set -u
 
@@ -103,7 +102,7 @@ tries=300
 until "$ctl" --socket "$socket" ping >/dev/null 2>&1; do
         kill -0 "$daemon" 2>/dev/null || { wait "$daemon"; status=$?; daemon=''; die "the daemon ended with status $status" "$log"; }
         tries=$((tries - 1))
-        [ $tries -gt 0 ] || die "the daemon did not get ready in 30 s" "$log"
+        [ $tries -gt 0 ] || die "the daemon was not ready within 30 s" "$log"
         sleep 0.1
 done
 note "2 GiB of disk in build-quickstart/store, 64 MiB of memory, log in build-quickstart/daemon.log"
@@ -139,20 +138,20 @@ if [ $once = 1 ]; then
         exit 0
 fi
 
-step "It serves. Try"
+step "The daemon is serving. Try"
 cat <<END
   export PATH=$build/client/ctl:$build/client/bench:\$PATH KVCACHE_SOCKET=$socket
   kvcachectl ls replay | head              what is stored
-  kvcache-bench replay --synthetic chat    again: now everything is there
+  kvcache-bench replay --synthetic chat    again: now every block is a hit
   kvcachectl stats | grep hits             every metric
-  kvcachectl purge replay                  forget it all, for good
+  kvcachectl purge replay                  delete the chunks, for good
 END
 if [ -n "$http" ]; then
         echo "  $http/                   a page for people; $http/metrics for Prometheus"
 else
         note "  (no HTTP: $(grep -i 'listen.http' "$log" | tail -n 1 | sed 's/^[^ ]* //'))"
 fi
-note "Ctrl-C stops the daemon. What it stored is there again at the next start."
+note "Ctrl-C stops the daemon. The next quickstart finds what it has stored."
 trap 'echo; step Stopping; finish; exit 0' INT TERM HUP
 wait "$daemon"
 status=$?

@@ -220,7 +220,7 @@ static void list_namespaces(struct ctl *ctl, char *ret, size_t room)
                 size_t used = strlen(ret);
 
                 text_clean(list[i].name);
-                snprintf(ret + used, room - used, "%s%s", i == 0 ? "\nThere are: " : ", ",
+                snprintf(ret + used, room - used, "%s%s", i == 0 ? "\nThe daemon has: " : ", ",
                          list[i].name);
         }
         if (n > 0 && cursor) {

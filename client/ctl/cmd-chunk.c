@@ -177,7 +177,7 @@ static int run_put(struct ctl *ctl, const struct command *self, int argc, char *
                 cJSON_AddBoolToObject(object, "existed", status == KVCACHE_EXISTS);
                 r = print_json(object);
         } else if (status == KVCACHE_EXISTS) {
-                printf("%s  was there already: the first put of a key stays\n", hex);
+                printf("%s  is stored already: the first put of a key wins\n", hex);
         } else {
                 printf("%s  %s put\n", hex, text);
         }

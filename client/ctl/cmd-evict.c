@@ -148,7 +148,7 @@ static int run_evict(struct ctl *ctl, const struct command *self, int argc, char
                 human_count(e.evicted, evicted);
                 human_count(e.missing, missing);
                 human_count(e.unwritten, unwritten);
-                printf("%s evicted%s, %s not there", evicted,
+                printf("%s evicted%s, %s missing", evicted,
                        e.tiers == KVCACHE_TIER_MEMORY ? " from memory" : "", missing);
                 if (e.unwritten)
                         printf(", %s not on disk yet and kept", unwritten);
@@ -234,7 +234,7 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
                 return print_json(object);
         }
         human_count(dropped, text);
-        printf("%s chunk%s forgotten\n", text, dropped == 1 ? "" : "s");
+        printf("%s chunk%s purged\n", text, dropped == 1 ? "" : "s");
         return EXIT_OK;
 }
 

@@ -75,7 +75,7 @@ static int run_prefetch(struct ctl *ctl, const struct command *self, int argc, c
                 human_count(p.begun, begun);
                 human_count(p.missing, missing);
                 human_count(p.no_room, no_room);
-                printf("%s in memory or on the way there, %s not there", begun, missing);
+                printf("%s in memory or being read, %s missing", begun, missing);
                 if (p.no_room)
                         printf(", %s left out: no room now", no_room);
                 putchar('\n');

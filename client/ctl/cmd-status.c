@@ -305,11 +305,11 @@ static void print_scrub(cJSON *store)
         if (bytes == 0)
                 line("scrub", "off");
         else
-                line("scrub", "%s/s, every %s; %s%s; last pass ended %s", rate, interval,
-                     running ? "now at " : "waits", running ? part : "", ended ? last : "never");
+                line("scrub", "%s/s, every %s; %s%s; last pass ended: %s", rate, interval,
+                     running ? "now at " : "idle", running ? part : "", ended ? last : "not yet");
         human_count(failures, found);
         human_things(take_count(scrub, "chunks"), "chunk", checked);
-        line("read back", "%s, %s dropped", checked, found);
+        line("scrubbed", "%s, %s dropped", checked, found);
         cJSON_DeleteItemFromObjectCaseSensitive(scrub, "passes");
         cJSON_DeleteItemFromObjectCaseSensitive(scrub, "bytes");
         print_rest(scrub);
@@ -381,7 +381,7 @@ static void print_store(cJSON *status)
         print_use("live", take_count(store, "payload_bytes"), limit);
         units_bytes(used, reserved);
         units_bytes(limit, all);
-        line("reserved", "%s of %s: chunks, room ahead of them, tables", reserved, all);
+        line("reserved", "%s of %s: chunks, preformatted space, tables", reserved, all);
         cJSON_DeleteItemFromObjectCaseSensitive(store, "reserved_bytes");
         cJSON_DeleteItemFromObjectCaseSensitive(store, "live_bytes");
         human_count(take_count(store, "chunks"), chunks);

@@ -184,7 +184,7 @@ def test_prefetch(daemon, directory):
         ns = c.namespace("default")
         c.put(ns, pairs, ack=Ack.WRITTEN)
         ctl("evict", "--tier", "memory", *keys, daemon=daemon, check=OK)
-        assert "3 in memory or on the way" in ctl("prefetch", *keys[:3], daemon=daemon, check=OK).stdout
+        assert "3 in memory or being read" in ctl("prefetch", *keys[:3], daemon=daemon, check=OK).stdout
         harness.wait_until(lambda: [bool(t & Tier.MEMORY) for t in c.exists(ns, [k for k, _ in pairs])] ==
                            [True] * 3 + [False] * 2, "three are in memory")
         said = ctl("prefetch", "--json", keys[4], "other", daemon=daemon, check=NOT_FOUND).stdout
@@ -192,7 +192,7 @@ def test_prefetch(daemon, directory):
     listed = directory / "keys"
     listed.write_text("".join(f"{k}\n" for k in keys))
     assert "5 in memory" in ctl("prefetch", "--from", listed, daemon=daemon, check=OK).stdout
-    assert "1 not there" in ctl("prefetch", "-n", "nowhere", "k", daemon=daemon, check=NOT_FOUND).stdout
+    assert "1 missing" in ctl("prefetch", "-n", "nowhere", "k", daemon=daemon, check=NOT_FOUND).stdout
     ctl("prefetch", daemon=daemon, check=USAGE)
 
 
