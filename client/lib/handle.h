@@ -56,6 +56,7 @@ struct conn {
         struct conn_region regions[WIRE_MAX_REGIONS];
         unsigned n_regions;
         uint64_t leases;            /* that the user holds */
+        unsigned holds;             /* on the pool's mapping: lib/parts.h */
         struct message_list ghosts; /* sent, never answered, and they name the client's memory */
 };
 TAILQ_HEAD(conn_list, conn);

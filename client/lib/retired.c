@@ -47,9 +47,9 @@ void retired_collect(struct kvcache *kv)
                 bool settled = settle(c);
 
                 next = TAILQ_NEXT(c, link);
-                if (c->leases == 0)
+                if (c->leases == 0 && c->holds == 0)
                         conn_close_pool(c);
-                if (c->leases > 0 || !settled || c->staging.n_places > 0)
+                if (c->leases > 0 || c->holds > 0 || !settled || c->staging.n_places > 0)
                         continue;
                 TAILQ_REMOVE(&kv->ended, c, link);
                 conn_free(c, false);
