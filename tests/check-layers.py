@@ -62,7 +62,7 @@ SHOWN = {
     "io": {"daemon/io/io.h", "daemon/io/liveness.h"},
     "slab": {"daemon/slab/slab.h"},
     "evict": {"daemon/evict/evict.h"},
-    "lib": set(),
+    "lib": {"client/lib/parts.h", "client/lib/abi.h"},  # to gpu
     "gpu": {"client/gpu/gpu.h"},
 }
 
@@ -73,7 +73,7 @@ OF_PROTO = {
     **{room: HELPERS | {"proto/key.h"} for room in ("store", "store/volume", "store/volume/recovery")},
 }
 
-GENERATED = {"build-config.h"}  # in the build folder
+GENERATED = {"build-config.h", "copy-ptx.h"}  # in the build folder
 SOURCE = re.compile(r"\.(c|h|def)$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 WHOLE = ("daemon/", "proto/", "client/")  # where there is no circle of modules

@@ -12,6 +12,7 @@ usage: tests/run.sh [OPTIONS]
   --long                 the long form of tests that have one, then every campaign with its long count: days
   --campaign NAME        run a campaign instead (tests/campaigns/run.sh lists them); its last line is
                          "campaign NAME: N runs, 0 wrong, 0 lost, 0 hung", or it says what failed
+  --gpu                  instead, what only a GPU can show (tests/gpu/on-gpu.sh); skipped where there is none
   --count N              so many runs of it; with --long: of every campaign
   --seed S               from this seed on
   --werror               a warning of the compiler is an error
@@ -36,12 +37,13 @@ wrong_usage() {
 }
 
 root=$(cd "$(dirname "$0")/.." && pwd) || exit 1
-sanitize='' long=0 install=1 build='' setup='' campaign='' count='' seed=''
+sanitize='' long=0 install=1 gpu=0 build='' setup='' campaign='' count='' seed=''
 while [ $# -gt 0 ]; do
         case $1 in
         --sanitize) [ $# -gt 1 ] || wrong_usage "--sanitize needs asan or tsan"; sanitize=$2; shift ;;
         --sanitize=*) sanitize=${1#*=} ;;
         --long) long=1 ;;
+        --gpu) gpu=1 ;;
         --campaign) [ $# -gt 1 ] || wrong_usage "--campaign needs a name"; campaign=$2; shift ;;
         --campaign=*) campaign=${1#*=} ;;
         --count) [ $# -gt 1 ] || wrong_usage "--count needs a number"; count=$2; shift ;;
@@ -87,6 +89,16 @@ fi
 echo "Building in ${build#"$root"/}"
 ninja -C "$build" >"$log" 2>&1 || { grep -v '^\[' "$log" | tail -n 60; die "the build failed: $log"; }
 grep -A 8 'warning:' "$log"
+
+if [ $gpu = 1 ]; then
+        sh "$root/tests/gpu/on-gpu.sh" "$build"
+        case $? in
+        0) echo "1 passed, 0 failed, 0 skipped" ;;
+        77) echo "0 passed, 0 failed, 1 skipped" ;;
+        *) die "the tests on the GPU failed" ;;
+        esac
+        exit 0
+fi
 
 if [ -n "$campaign" ]; then
         longer=''

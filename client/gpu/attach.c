@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attaching a GPU and detaching it.
+ *
+ * Runs in the handle's thread. Owns the driver, the context's reference, streams, events and what
+ * is registered. The order is that of dependence: context, streams, engine, staging, pool;
+ * detaching goes backwards once nothing is under way, for memory that the device may still read or
+ * write must stay registered, and what is registered must stay mapped.
+ *
+ * Failures: without a driver, a device or staging there is no attachment. A pool or staging that
+ * the driver does not register costs speed only. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "gpu/gpu.h"
+#include "lib/abi.h"
+
+enum {
+        OPTIONS_MIN = ABI_BYTES_TO(struct kvcache_gpu_options, staging_bytes),
+        INFO_MIN = ABI_BYTES_TO(struct kvcache_gpu_info, counts),
+        DEFAULT_SMS = 2, /* measured: one saturates the bus nearly */
+        DEFAULT_STAGING_BYTES = 128 * 1024 * 1024,
+        LEAST_STAGING_BYTES = 64 * 1024,
+};
+
+int gpu_fail(struct kvcache_gpu *gpu, int error, const char *format, ...)
+{
+        va_list args;
+
+        va_start(args, format);
+        vsnprintf(gpu->error, sizeof(gpu->error), format, args);
+        va_end(args);
+        return error;
+}
+
+int gpu_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c)
+{
+        return gpu_fail(gpu, driver_errno(c), "%s: %s", what, driver_error_name(&gpu->driver, c));
+}
+
+int gpu_enter(struct kvcache_gpu *gpu)
+{
+        if (!gpu)
+                return -EINVAL;
+        if (gpu->pid != getpid())
+                return -ECHILD;
+        gpu->is_current = gpu->driver.ctx_push(gpu->context) == CU_OK;
+        return 0;
+}
+
+void gpu_leave(struct kvcache_gpu *gpu)
+{
+        cu_context context;
+
+        if (gpu->is_current)
+                (void)gpu->driver.ctx_pop(&context);
+        gpu->is_current = false;
+}
+
+/* --- the pool --- */
+
+int gpu_pool_open(struct kvcache_gpu *gpu)
+{
+        static const unsigned flags[] = {
+                CU_HOST_REGISTER_PORTABLE | CU_HOST_REGISTER_MAPPED | CU_HOST_REGISTER_READ_ONLY,
+                CU_HOST_REGISTER_PORTABLE | CU_HOST_REGISTER_MAPPED,
+        };
+        const struct driver *d = &gpu->driver;
+        cu_result c = CU_ERROR_NOT_SUPPORTED;
+        void *base;
+        int r;
+
+        r = parts_pool_hold(gpu->kv, &gpu->pool);
+        if (r < 0)
+                return gpu_fail(gpu, r, "%s", kvcache_error(gpu->kv));
+        base = (void *)gpu->pool.base;
+        if (gpu->flags & KVCACHE_GPU_NO_POOL)
+                return 0;
+        for (unsigned i = 0; i < ARRAY_SIZE(flags) && c != CU_OK; i++)
+                c = d->host_register(base, gpu->pool.bytes, flags[i]);
+        if (c == CU_OK) {
+                c = d->host_address(&gpu->pool_device, base, 0);
+                if (c != CU_OK) {
+                        (void)d->host_unregister(base);
+                        gpu->pool_device = 0;
+                }
+        }
+        if (c != CU_OK)
+                gpu_fail_driver(gpu, "the pool cannot be registered with the driver", c);
+        return 0;
+}
+
+void gpu_pool_close(struct kvcache_gpu *gpu)
+{
+        if (gpu->pool_device)
+                (void)gpu->driver.host_unregister((void *)gpu->pool.base);
+        gpu->pool_device = 0;
+        parts_pool_release(gpu->kv, &gpu->pool);
+}
+
+/* --- attaching --- */
+
+static int gpu_open_context(struct kvcache_gpu *gpu, const struct kvcache_gpu_options *o)
+{
+        const struct driver *d = &gpu->driver;
+        int unified = 0;
+        cu_result c;
+
+        if (o->flags & KVCACHE_GPU_CURRENT_CONTEXT) {
+                c = d->ctx_get_current(&gpu->context);
+                if (c == CU_OK && !gpu->context)
+                        return gpu_fail(gpu, -EINVAL, "this thread has no current context");
+                if (c == CU_OK)
+                        c = d->ctx_get_device(&gpu->device);
+        } else {
+                c = d->device_get(&gpu->device, o->device);
+                if (c == CU_OK)
+                        c = d->primary_retain(&gpu->context, gpu->device);
+                gpu->is_primary = c == CU_OK;
+        }
+        if (c != CU_OK)
+                return gpu_fail_driver(gpu, "no context of the device", c);
+        c = d->device_get_attribute(&unified, CU_ATTRIBUTE_UNIFIED_ADDRESSING, gpu->device);
+        if (c == CU_OK)
+                c = d->device_get_attribute(&gpu->multiprocessors,
+                                            CU_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu->device);
+        if (c != CU_OK)
+                return gpu_fail_driver(gpu, "the device cannot be asked", c);
+        if (!unified)
+                return gpu_fail(gpu, -EOPNOTSUPP, "the device has no unified addresses");
+        c = d->ctx_push(gpu->context);
+        if (c != CU_OK)
+                return gpu_fail_driver(gpu, "the context cannot be used", c);
+        gpu->is_current = true;
+        return 0;
+}
+
+static int gpu_open_streams(struct kvcache_gpu *gpu)
+{
+        const struct driver *d = &gpu->driver;
+        int least, greatest, priority;
+        cu_result c;
+
+        c = d->stream_priorities(&least, &greatest);
+        if (c != CU_OK)
+                return gpu_fail_driver(gpu, "no stream", c);
+        priority = gpu->flags & KVCACHE_GPU_URGENT ? greatest : least;
+        c = d->stream_create_at(&gpu->put_stream, CU_STREAM_IS_NON_BLOCKING, priority);
+        for (unsigned i = 0; i < 2 && c == CU_OK; i++) {
+                c = d->stream_create_at(&gpu->get_streams[i], CU_STREAM_IS_NON_BLOCKING, priority);
+                if (c == CU_OK)
+                        c = d->stream_create(&gpu->order_streams[i], CU_STREAM_IS_NON_BLOCKING);
+        }
+        if (c == CU_OK)
+                c = d->event_create(&gpu->after, CU_EVENT_IS_UNTIMED);
+        if (c != CU_OK)
+                return gpu_fail_driver(gpu, "no stream", c);
+        gpu->batches = calloc(GPU_BATCHES, sizeof(*gpu->batches));
+        gpu->copies = calloc(ENGINE_MAX_COPIES, sizeof(*gpu->copies));
+        if (!gpu->batches || !gpu->copies)
+                return gpu_fail(gpu, -ENOMEM, "out of memory");
+        for (unsigned i = 0; i < GPU_BATCHES; i++) {
+                struct batch *b = &gpu->batches[i];
+
+                b->slot = i;
+                b->part = -1;
+                c = d->event_create(&b->done, CU_EVENT_IS_UNTIMED);
+                if (c != CU_OK)
+                        return gpu_fail_driver(gpu, "no event", c);
+                TAILQ_INSERT_TAIL(&gpu->idle, b, link);
+        }
+        return 0;
+}
+
+static int gpu_open_descriptors(struct kvcache_gpu *gpu)
+{
+        struct epoll_event e = { .events = EPOLLIN };
+
+        gpu->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        gpu->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+        if (gpu->event_fd < 0 || gpu->epoll_fd < 0 ||
+            epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, gpu->event_fd, &e) < 0)
+                return gpu_fail(gpu, -errno, "cannot make the descriptors");
+        return 0;
+}
+
+static int gpu_open(struct kvcache_gpu *gpu, const struct kvcache_gpu_options *o)
+{
+        uint32_t sms = o->max_sms ? o->max_sms : DEFAULT_SMS;
+        char why[DRIVER_TEXT];
+        int r;
+
+        r = driver_open(&gpu->driver, why);
+        if (r < 0)
+                return gpu_fail(gpu, r, "%s", why);
+        r = gpu_open_context(gpu, o);
+        if (r == 0)
+                r = gpu_open_descriptors(gpu);
+        if (r == 0)
+                r = gpu_open_streams(gpu);
+        if (r < 0)
+                return r;
+        r = engine_init(&gpu->engine, &gpu->driver, (enum kvcache_gpu_engine)o->engine,
+                        (uint32_t)MIN(sms, (uint32_t)MAX(gpu->multiprocessors, 1)), GPU_BATCHES);
+        if (r < 0)
+                return gpu_fail(gpu, r, "out of memory");
+        gpu->has_engine = true;
+        gpu->staging_bytes = o->staging_bytes ? o->staging_bytes : DEFAULT_STAGING_BYTES;
+        r = staging_memory_open(&gpu->staging, gpu->kv, &gpu->driver, gpu->staging_bytes);
+        if (r < 0)
+                return gpu_fail(gpu, r, "no staging memory: %s", kvcache_error(gpu->kv));
+        return gpu_pool_open(gpu);
+}
+
+/* Nothing is under way. */
+static void gpu_free(struct kvcache_gpu *gpu)
+{
+        const cu_stream copying[] = { gpu->put_stream, gpu->get_streams[0], gpu->get_streams[1] };
+        const struct driver *d = &gpu->driver;
+        struct operation *op;
+
+        while ((op = TAILQ_FIRST(&gpu->operations))) {
+                TAILQ_REMOVE(&gpu->operations, op, link);
+                operation_free(gpu, op);
+        }
+        for (unsigned i = 0; i < ARRAY_SIZE(copying); i++)
+                if (copying[i])
+                        (void)d->stream_synchronize(copying[i]);
+        gpu_pool_close(gpu);
+        staging_memory_close(&gpu->staging, gpu->kv, d);
+        if (gpu->has_engine)
+                engine_fini(&gpu->engine);
+        for (unsigned i = 0; gpu->batches && i < GPU_BATCHES; i++)
+                if (gpu->batches[i].done)
+                        (void)d->event_destroy(gpu->batches[i].done);
+        if (gpu->after)
+                (void)d->event_destroy(gpu->after);
+        for (unsigned i = 0; i < ARRAY_SIZE(copying); i++)
+                if (copying[i])
+                        (void)d->stream_destroy(copying[i]);
+        for (unsigned i = 0; i < 2; i++)
+                if (gpu->order_streams[i])
+                        (void)d->stream_destroy(gpu->order_streams[i]);
+        gpu_leave(gpu);
+        if (gpu->is_primary)
+                (void)d->primary_release(gpu->device);
+        driver_close(&gpu->driver);
+        closep(&gpu->event_fd);
+        closep(&gpu->epoll_fd);
+        free(gpu->batches);
+        free(gpu->copies);
+        free(gpu);
+}
+
+static int options_check(const struct kvcache_gpu_options *user, struct kvcache_gpu_options *ret,
+                         const char **ret_why)
+{
+        struct kvcache_gpu_options o = { .size = sizeof(o) };
+
+        if (user) {
+                *ret_why = "the options' size is not set";
+                if (!abi_size_is_valid(user->size, OPTIONS_MIN))
+                        return -EINVAL;
+                *ret_why = "the options are of a newer library";
+                if (abi_copy_in(&o, sizeof(o), user, user->size) < 0 || o.reserved != 0)
+                        return -E2BIG;
+        }
+        *ret_why = "unknown flags, or an unknown engine";
+        if ((o.flags &
+             ~(uint32_t)(KVCACHE_GPU_CURRENT_CONTEXT | KVCACHE_GPU_NO_POOL | KVCACHE_GPU_URGENT)) ||
+            o.engine > KVCACHE_GPU_ENGINE_PLAIN)
+                return -EINVAL;
+        *ret_why = "staging_bytes is less than 64 KiB, or no multiple of 4,096";
+        if (o.staging_bytes != 0 && (o.staging_bytes < LEAST_STAGING_BYTES ||
+                                     o.staging_bytes % 4096 != 0 || o.staging_bytes > INT64_MAX))
+                return -EINVAL;
+        *ret = o;
+        return 0;
+}
+
+int kvcache_gpu_attach(struct kvcache_gpu **ret, struct kvcache *kv,
+                       const struct kvcache_gpu_options *options, char *ret_error,
+                       size_t error_bytes)
+{
+        struct kvcache_gpu_options o;
+        struct kvcache_gpu *gpu = NULL;
+        const char *why = "no handle given";
+        int r = -EINVAL;
+
+        if (ret && kv)
+                r = options_check(options, &o, &why);
+        if (r == 0) {
+                gpu = calloc(1, sizeof(*gpu));
+                why = "out of memory";
+                r = gpu ? 0 : -ENOMEM;
+        }
+        if (r < 0) {
+                if (ret_error && error_bytes > 0)
+                        snprintf(ret_error, error_bytes, "%s", why);
+                return r;
+        }
+        gpu->kv = kv;
+        gpu->pid = getpid();
+        gpu->flags = o.flags;
+        gpu->event_fd = gpu->epoll_fd = gpu->staging.fd = -1;
+        TAILQ_INIT(&gpu->operations);
+        TAILQ_INIT(&gpu->active);
+        TAILQ_INIT(&gpu->idle);
+        r = gpu_open(gpu, &o);
+        if (r < 0) {
+                if (ret_error && error_bytes > 0)
+                        snprintf(ret_error, error_bytes, "%s", gpu->error);
+                gpu_free(gpu);
+                return r;
+        }
+        gpu_leave(gpu);
+        *ret = gpu;
+        return 0;
+}
+
+int kvcache_gpu_detach(struct kvcache_gpu *gpu, int timeout_ms)
+{
+        int64_t deadline;
+        int r;
+
+        if (!gpu)
+                return 0;
+        r = gpu_enter(gpu);
+        if (r < 0)
+                return r;
+        deadline = blocks_deadline(timeout_ms);
+        while (!blocks_progress(gpu))
+                if (!blocks_wait(gpu, deadline)) {
+                        r = gpu_fail(gpu, -ETIMEDOUT, "requests are still under way");
+                        gpu_leave(gpu);
+                        return r;
+                }
+        gpu_free(gpu);
+        return 0;
+}
+
+const char *kvcache_gpu_error(const struct kvcache_gpu *gpu)
+{
+        return gpu ? gpu->error : "no GPU is attached";
+}
+
+int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret)
+{
+        struct kvcache_gpu_info info;
+        int r;
+
+        r = gpu_enter(gpu);
+        if (r < 0)
+                return r;
+        if (!ret || !abi_size_is_valid(ret->size, INFO_MIN)) {
+                gpu_leave(gpu);
+                return gpu_fail(gpu, -EINVAL, "the info's size is not set");
+        }
+        info = (struct kvcache_gpu_info){
+                .size = ret->size,
+                .device = gpu->device,
+                .driver_version = gpu->driver.version,
+                .multiprocessors = (uint32_t)gpu->multiprocessors,
+                .max_sms = gpu->engine.max_sms,
+                .staging_bytes = gpu->staging.device ? gpu->staging.bytes : 0,
+                .pool_bytes = gpu->pool_device ? gpu->pool.bytes : 0,
+                .counts = gpu->engine.counts,
+        };
+        info.flags = (gpu->engine.kernel ? KVCACHE_GPU_HAS_KERNEL : 0) |
+                     (gpu->driver.copy_batch_13 || gpu->driver.copy_batch_12 ? KVCACHE_GPU_HAS_BATCH
+                                                                             : 0) |
+                     (gpu->pool_device ? KVCACHE_GPU_HAS_POOL : 0) |
+                     (gpu->staging.is_buffer ? KVCACHE_GPU_HAS_BUFFER : 0);
+        abi_copy_out(ret, ret->size, &info, sizeof(info));
+        gpu_leave(gpu);
+        return 0;
+}
+
+int kvcache_gpu_fd(struct kvcache_gpu *gpu)
+{
+        struct epoll_event e = { .events = EPOLLIN };
+        int fd;
+
+        if (!gpu)
+                return -EINVAL;
+        if (gpu->pid != getpid())
+                return -ECHILD;
+        fd = kvcache_fd(gpu->kv);
+        if (fd < 0)
+                return fd;
+        if (epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, fd, &e) < 0 && errno != EEXIST)
+                return gpu_fail(gpu, -errno, "cannot watch the handle");
+        return gpu->epoll_fd;
+}

@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Batches: consecutive blocks of an operation, on their way out of GPU memory or into it.
+ *
+ * Runs in the handle's thread. Owns the batches.
+ *
+ * A put's batch is gathered into a part of the staging memory, then put from there. A get's batch
+ * is asked for, then scattered straight from the pool, whose leases last until the copies are done;
+ * where the pool is not registered it is read into a part of the staging memory and scattered from
+ * there.
+ *
+ * Order: operations of one direction share streams, and what their copies wait for holds up all
+ * that follows there. So they put their copies into them strictly in the order in which they were
+ * made, even when the daemon answers in another: an earlier request never waits for what a later
+ * one waits for.
+ *
+ * Failures: a driver call that fails costs the blocks of its batch, KVCACHE_FAILED, once what was
+ * put into the stream before it is done. Staging that a lost request may still reach stays taken
+ * until the library says that it is settled. */
+#include "gpu/batch.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "checked.h"
+
+enum {
+        DIRECT_PAGE = 4096, /* of staging: where blocks begin, for the daemon's direct I/O */
+        POOL_SHARE = 16,    /* of the pool that a batch leases, one part of so many */
+};
+
+/* --- verdicts --- */
+
+void block_judge(struct operation *op, size_t i, int status)
+{
+        op->statuses[i] = status;
+        op->judged++;
+}
+
+static void batch_judge_all(struct batch *b, int status, int error)
+{
+        for (uint32_t i = 0; i < b->n; i++)
+                block_judge(b->op, b->first + i, status);
+        if (b->op->error == 0)
+                b->op->error = error;
+}
+
+static int status_of_error(int error)
+{
+        switch (error) {
+        case -ENOTCONN:
+                return KVCACHE_LOST;
+        case -ENOMEM:
+        case -ENOBUFS:
+                return KVCACHE_BUSY;
+        case -E2BIG:
+                return KVCACHE_TOO_LARGE;
+        case -EEXIST:
+                return KVCACHE_MISMATCH;
+        case -ENOENT:
+                return KVCACHE_NO_NAMESPACE;
+        default:
+                return KVCACHE_INVALID;
+        }
+}
+
+/* --- batches --- */
+
+static uint64_t block_bytes(const struct operation *op, size_t i)
+{
+        return layout_chunk_bytes(&op->layout, op->blocks[i].tokens);
+}
+
+/* Of the chunk, what the operation moves. */
+static void block_range(const struct operation *op, size_t i, uint64_t *ret_offset,
+                        uint64_t *ret_bytes)
+{
+        uint64_t layer = block_bytes(op, i) / op->layout.layers;
+
+        *ret_offset = layer * op->layers.first_layer;
+        *ret_bytes = layer * op->layers.n_layers;
+}
+
+static uint32_t block_most_pieces(const struct operation *op)
+{
+        return op->layers.n_layers * op->layout.outer;
+}
+
+/* How many blocks of what remains make a batch, if each batch holds `room` bytes. At least one. */
+static uint32_t batch_size(const struct operation *op, uint64_t room)
+{
+        uint64_t bytes = 0, pieces = 0, offset, one;
+        uint32_t n = 0;
+
+        while (n < GPU_BATCH_BLOCKS && op->next + n < op->count) {
+                block_range(op, op->next + n, &offset, &one);
+                bytes += round_up(one, DIRECT_PAGE);
+                pieces += block_most_pieces(op);
+                if (n > 0 && (bytes > room || pieces > ENGINE_MAX_COPIES))
+                        break;
+                n++;
+        }
+        return n;
+}
+
+static void batch_free(struct kvcache_gpu *gpu, struct batch *b)
+{
+        if (b->part >= 0)
+                staging_part_release(&gpu->staging, b->part);
+        b->part = -1;
+        b->op = NULL;
+        b->state = BATCH_FREE;
+        TAILQ_REMOVE(&gpu->active, b, link);
+        TAILQ_INSERT_TAIL(&gpu->idle, b, link);
+}
+
+/* Its operation is done with it. */
+static void batch_end(struct kvcache_gpu *gpu, struct batch *b, bool may_be_used)
+{
+        struct kvcache_lease leases[GPU_BATCH_BLOCKS];
+        size_t n = 0;
+
+        for (uint32_t i = 0; i < b->n; i++)
+                if (b->results[i].lease.generation != 0)
+                        leases[n++] = b->results[i].lease;
+        if (n > 0)
+                (void)kvcache_release(gpu->kv, leases, n);
+        if (may_be_used && b->part >= 0) {
+                b->op = NULL;
+                b->state = BATCH_SETTLING;
+        } else {
+                batch_free(gpu, b);
+        }
+}
+
+/* Copies of block `i` of the batch, to or from `host` in memory that the device sees at `device`.
+ */
+static size_t batch_add(struct kvcache_gpu *gpu, const struct batch *b, uint32_t i, cu_address host,
+                        size_t n)
+{
+        const struct operation *op = b->op;
+        const struct kvcache_gpu_block *block = &op->blocks[b->first + i];
+        struct layout_part part = op->layers;
+        uint64_t offset, bytes;
+        uint32_t k;
+
+        block_range(op, b->first + i, &offset, &bytes);
+        part.tokens = block->tokens;
+        k = layout_pieces(&op->layout, block->block, &part, gpu->pieces);
+        for (uint32_t p = 0; p < k; p++) {
+                const struct kvcache_piece *piece = &gpu->pieces[p];
+                cu_address there = host + piece->offset - offset;
+
+                gpu->copies[n++] = op->is_put
+                                           ? (struct copy){ there, piece->address, piece->bytes }
+                                           : (struct copy){ piece->address, there, piece->bytes };
+        }
+        return n;
+}
+
+/* In a thread of the driver's. */
+static void batch_notice(void *user)
+{
+        const struct kvcache_gpu *gpu = user;
+        uint64_t one = 1;
+
+        (void)!write(gpu->event_fd, &one, sizeof(one));
+}
+
+static void batch_fail(struct kvcache_gpu *gpu, struct batch *b, const char *what, cu_result c)
+{
+        gpu->engine.counts.driver_errors++;
+        b->is_failed = true;
+        b->op->error = gpu_fail_driver(gpu, what, c);
+}
+
+/* One kernel's list and launch overlap with another's copies; batch calls of two streams would be
+ * in each other's way. */
+static cu_stream get_stream(const struct kvcache_gpu *gpu, const struct batch *b)
+{
+        return gpu->get_streams[engine_has_kernel(&gpu->engine) ? b->slot % 2 : 0];
+}
+
+/* Puts `n` copies into the stream, and an event and a notice behind them. */
+static void batch_copy(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapped)
+{
+        const struct driver *d = &gpu->driver;
+        cu_stream stream = b->op->is_put ? gpu->put_stream : get_stream(gpu, b);
+        cu_result c = CU_OK;
+
+        if (b->op->before)
+                c = d->stream_wait_event(stream, b->op->before, 0);
+        if (c == CU_OK)
+                c = engine_copy(&gpu->engine, b->slot, stream, gpu->copies, n, is_mapped);
+        if (c != CU_OK)
+                batch_fail(gpu, b, "blocks cannot be copied", c);
+        c = d->event_record(b->done, stream);
+        if (c == CU_OK) {
+                (void)d->launch_host(stream, batch_notice, gpu);
+        } else {
+                /* With no mark behind the copies, only an empty stream says that they are done. */
+                batch_fail(gpu, b, "an event cannot be recorded", c);
+                (void)d->stream_synchronize(stream);
+        }
+        b->state = BATCH_COPYING;
+        b->op->unissued--;
+}
+
+static bool batch_ask(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_request *request)
+{
+        struct operation *op = b->op;
+        int r;
+
+        request->flags |= op->flags & KVCACHE_NOWAIT;
+        if (b->first + b->n < op->count)
+                request->flags |= KVCACHE_MORE;
+        if (b->first > 0)
+                request->parent = &op->blocks[b->first - 1].key;
+        else if (op->has_parent)
+                request->parent = &op->parent;
+        request->timeout_ms = op->timeout_ms;
+        r = parts_submit(gpu->kv, request, &b->request);
+        if (r < 0) {
+                gpu_fail(gpu, r, "%s", kvcache_error(gpu->kv));
+                batch_judge_all(b, status_of_error(r), r);
+                return false;
+        }
+        b->state = BATCH_ASKING;
+        return true;
+}
+
+/* Its answer has come. True: the daemon may still use the staging that it named. */
+static bool batch_take_answer(struct kvcache_gpu *gpu, struct batch *b)
+{
+        int r = parts_request_take(gpu->kv, b->request);
+        bool may_be_used = false;
+
+        b->request = NULL;
+        if (r < 0) {
+                gpu_fail(gpu, r, "%s", kvcache_error(gpu->kv));
+                if (b->op->error == 0)
+                        b->op->error = r;
+        }
+        for (uint32_t i = 0; i < b->n; i++)
+                may_be_used |= b->results[i].status == KVCACHE_PENDING ||
+                               b->results[i].status == KVCACHE_LOST;
+        return may_be_used;
+}
+
+static struct batch *batch_new(struct kvcache_gpu *gpu, struct operation *op, int part,
+                               uint64_t room)
+{
+        struct batch *b = TAILQ_FIRST(&gpu->idle);
+
+        TAILQ_REMOVE(&gpu->idle, b, link);
+        TAILQ_INSERT_TAIL(&gpu->active, b, link);
+        b->op = op;
+        b->part = part;
+        b->first = op->next;
+        b->n = batch_size(op, room);
+        b->is_failed = false;
+        memset(b->entries, 0, b->n * sizeof(b->entries[0]));
+        memset(b->results, 0, b->n * sizeof(b->results[0]));
+        for (uint32_t i = 0; i < b->n; i++)
+                b->entries[i].key = op->blocks[b->first + i].key;
+        op->next += b->n;
+        op->unissued++;
+        return b;
+}
+
+/* Gives each entry its place in the batch's part of the staging memory. */
+static void batch_place(struct kvcache_gpu *gpu, struct batch *b)
+{
+        uint8_t *at = staging_part(&gpu->staging, b->part);
+
+        for (uint32_t i = 0; i < b->n; i++) {
+                uint64_t offset, bytes;
+
+                block_range(b->op, b->first + i, &offset, &bytes);
+                b->entries[i].data = at;
+                b->entries[i].length = bytes;
+                at += round_up(bytes, DIRECT_PAGE);
+        }
+}
+
+/* Where the device sees an address of the staging memory. */
+static cu_address staging_address(const struct kvcache_gpu *gpu, const void *data)
+{
+        if (!gpu->staging.device)
+                return (cu_address)(uintptr_t)data;
+        return gpu->staging.device + (uint64_t)((const uint8_t *)data - gpu->staging.base);
+}
+
+/* --- puts --- */
+
+bool batch_begin_put(struct kvcache_gpu *gpu, struct operation *op)
+{
+        int part = staging_part_acquire(&gpu->staging);
+        struct batch *b;
+        size_t n = 0;
+
+        if (part < 0)
+                return false;
+        b = batch_new(gpu, op, part, gpu->staging.part_bytes);
+        batch_place(gpu, b);
+        for (uint32_t i = 0; i < b->n; i++)
+                n = batch_add(gpu, b, i, staging_address(gpu, b->entries[i].data), n);
+        batch_copy(gpu, b, n, gpu->staging.device != 0);
+        return true;
+}
+
+static void put_gathered(struct kvcache_gpu *gpu, struct batch *b)
+{
+        struct kvcache_request request;
+
+        if (b->is_failed) {
+                batch_judge_all(b, KVCACHE_FAILED, -EIO);
+                batch_end(gpu, b, false);
+                return;
+        }
+        kvcache_prep_put(&request, b->op->namespace_handle, b->entries, b->n, b->op->ack,
+                         b->results);
+        if (!batch_ask(gpu, b, &request))
+                batch_end(gpu, b, false);
+}
+
+static void put_answered(struct kvcache_gpu *gpu, struct batch *b)
+{
+        bool may_be_used = batch_take_answer(gpu, b);
+
+        for (uint32_t i = 0; i < b->n; i++)
+                block_judge(b->op, b->first + i, b->results[i].status);
+        batch_end(gpu, b, may_be_used);
+}
+
+/* --- gets --- */
+
+static void get_unasked(struct kvcache_gpu *gpu, struct batch *b)
+{
+        b->op->unissued--;
+        batch_end(gpu, b, false);
+}
+
+static void get_ask_in_pool(struct kvcache_gpu *gpu, struct operation *op)
+{
+        struct kvcache_request request;
+        struct batch *b;
+
+        b = batch_new(gpu, op, -1, MIN((uint64_t)GPU_BATCH_BYTES, gpu->pool.bytes / POOL_SHARE));
+        kvcache_prep(&request, KVCACHE_OP_GET, op->namespace_handle, b->n, b->results);
+        request.entries = b->entries;
+        if (!batch_ask(gpu, b, &request))
+                get_unasked(gpu, b);
+}
+
+static bool get_ask_into_staging(struct kvcache_gpu *gpu, struct operation *op)
+{
+        int part = staging_part_acquire(&gpu->staging);
+        struct kvcache_request request;
+        struct batch *b;
+        uint64_t offset, bytes;
+
+        if (part < 0)
+                return false;
+        b = batch_new(gpu, op, part, gpu->staging.part_bytes);
+        block_range(op, b->first, &offset, &bytes);
+        if (bytes > gpu->staging.part_bytes) { /* it is alone in its batch then */
+                gpu_fail(gpu, -E2BIG,
+                         "a block of %llu bytes is longer than an eighth of the "
+                         "staging memory",
+                         (unsigned long long)bytes);
+                batch_judge_all(b, KVCACHE_TOO_LARGE, -E2BIG);
+                get_unasked(gpu, b);
+                return true;
+        }
+        batch_place(gpu, b);
+        for (uint32_t i = 0; i < b->n; i++)
+                block_range(op, b->first + i, &b->entries[i].range_offset,
+                            &b->entries[i].range_length);
+        kvcache_prep_get_into(&request, op->namespace_handle, b->entries, b->n, b->results);
+        if (!batch_ask(gpu, b, &request))
+                get_unasked(gpu, b);
+        return true;
+}
+
+bool batch_begin_get(struct kvcache_gpu *gpu, struct operation *op)
+{
+        if (!gpu->pool_device)
+                return get_ask_into_staging(gpu, op);
+        get_ask_in_pool(gpu, op);
+        return true;
+}
+
+/* What became of a block, and where its range is for the device. */
+static int get_locate(const struct kvcache_gpu *gpu, const struct batch *b, uint32_t i,
+                      cu_address *ret)
+{
+        const struct kvcache_result *result = &b->results[i];
+        uint64_t offset, bytes, at;
+
+        if (!kvcache_status_ok(result->status))
+                return result->status;
+        if (result->chunk_length != block_bytes(b->op, b->first + i))
+                return KVCACHE_MISMATCH;
+        if (b->part >= 0) {
+                *ret = staging_address(gpu, b->entries[i].data);
+                return KVCACHE_OK;
+        }
+        /* The session may have ended and another come in between, with a pool of its own. */
+        at = (uint64_t)((uintptr_t)result->data - (uintptr_t)gpu->pool.base);
+        if (!range_within(at, result->chunk_length, gpu->pool.bytes))
+                return KVCACHE_LOST;
+        block_range(b->op, b->first + i, &offset, &bytes);
+        *ret = gpu->pool_device + at + offset;
+        return KVCACHE_OK;
+}
+
+static void get_answered(struct kvcache_gpu *gpu, struct batch *b)
+{
+        bool may_be_used = batch_take_answer(gpu, b) && b->part >= 0;
+        size_t n = 0;
+
+        for (uint32_t i = 0; i < b->n; i++) {
+                cu_address host;
+                int status = get_locate(gpu, b, i, &host);
+
+                if (status == KVCACHE_OK)
+                        n = batch_add(gpu, b, i, host, n);
+                else
+                        block_judge(b->op, b->first + i, status);
+                b->results[i].status = status;
+        }
+        b->is_settling = may_be_used;
+        if (n > 0) {
+                batch_copy(gpu, b, n, b->part < 0 || gpu->staging.device != 0);
+        } else {
+                b->op->unissued--;
+                batch_end(gpu, b, may_be_used);
+        }
+}
+
+static void get_scattered(struct kvcache_gpu *gpu, struct batch *b)
+{
+        struct kvcache_gpu_counts *counts = &gpu->engine.counts;
+        uint64_t *way = b->part < 0 ? &counts->blocks_from_pool : &counts->blocks_through_staging;
+
+        for (uint32_t i = 0; i < b->n; i++) {
+                if (b->results[i].status != KVCACHE_OK)
+                        continue;
+                block_judge(b->op, b->first + i, b->is_failed ? KVCACHE_FAILED : KVCACHE_OK);
+                *way += !b->is_failed;
+        }
+        batch_end(gpu, b, b->is_settling);
+}
+
+/* --- going on --- */
+
+/* No earlier operation of its direction has copies to put into the stream. */
+static bool operation_may_issue(const struct kvcache_gpu *gpu, const struct operation *op)
+{
+        const struct operation *o;
+
+        TAILQ_FOREACH(o, &gpu->operations, link)
+        if (o->is_put == op->is_put && !o->is_issued)
+                break;
+        return o == op;
+}
+
+bool batch_step(struct kvcache_gpu *gpu, struct batch *b)
+{
+        cu_result c;
+
+        switch (b->state) {
+        case BATCH_ASKING:
+                if (!parts_request_is_done(b->request))
+                        return false;
+                if (b->op->is_put) {
+                        put_answered(gpu, b);
+                        return true;
+                }
+                if (!operation_may_issue(gpu, b->op))
+                        return false;
+                get_answered(gpu, b);
+                return true;
+        case BATCH_COPYING:
+                c = gpu->driver.event_query(b->done);
+                if (c == CU_ERROR_NOT_READY)
+                        return false;
+                if (c != CU_OK && !b->is_failed)
+                        batch_fail(gpu, b, "blocks were not copied", c);
+                if (b->op->is_put)
+                        put_gathered(gpu, b);
+                else
+                        get_scattered(gpu, b);
+                return true;
+        case BATCH_SETTLING:
+                if (kvcache_memory_settled(gpu->kv, staging_part(&gpu->staging, b->part),
+                                           gpu->staging.part_bytes) == 0)
+                        return false;
+                batch_free(gpu, b);
+                return true;
+        default:
+                return false;
+        }
+}

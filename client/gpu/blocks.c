@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests for blocks: what they may be, and going on with them.
+ *
+ * Runs in the handle's thread, inside of the program's calls. Owns the operations.
+ *
+ * An operation is cut into batches (batch.c), several of which are under way, so that the copies of
+ * one overlap with the daemon's work on another. It is issued when the last of its copies is in a
+ * stream, and done when every block has its status.
+ *
+ * Failures: a session that ends costs what was asked of it; the pool of the next one is registered
+ * when no batch is active. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "gpu/batch.h"
+#include "lib/abi.h"
+
+enum {
+        REQUEST_MIN = ABI_BYTES_TO(struct kvcache_gpu_request, user_data),
+        BLOCK_MIN = ABI_BYTES_TO(struct kvcache_gpu_block, reserved),
+        COMPLETION_MIN = ABI_BYTES_TO(struct kvcache_gpu_completion, count),
+        /* What gives no notice is asked after so often: a stream that has failed does not run its
+         * notice, and settling has none. */
+        NOTICE_MS = 100,
+        SETTLE_MS = 10,
+};
+
+static int64_t blocks_now(void)
+{
+        struct timespec t;
+
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int64_t blocks_deadline(int timeout_ms)
+{
+        return timeout_ms < 0 ? INT64_MAX : blocks_now() + (int64_t)timeout_ms * 1000000;
+}
+
+void operation_free(struct kvcache_gpu *gpu, struct operation *op)
+{
+        if (op->before)
+                (void)gpu->driver.event_destroy(op->before);
+        layout_fini(&op->layout);
+        free(op->blocks);
+        free(op);
+}
+
+/* The last copy of the operation is in a stream: those that follow it come after both. */
+static void operation_issue(struct kvcache_gpu *gpu, struct operation *op)
+{
+        cu_stream stream = op->is_put ? gpu->put_stream : gpu->get_streams[0];
+        const struct driver *d = &gpu->driver;
+        cu_result c = CU_OK;
+
+        op->is_issued = true;
+        if (!op->after_event && !op->after_stream)
+                return;
+        if (!op->is_put) {
+                c = d->event_record(gpu->after, gpu->get_streams[1]);
+                if (c == CU_OK)
+                        c = d->stream_wait_event(stream, gpu->after, 0);
+        }
+        if (c == CU_OK && op->after_event)
+                c = d->event_record(op->after_event, stream);
+        if (c == CU_OK && op->after_stream)
+                c = d->event_record(gpu->after, stream);
+        if (c == CU_OK && op->after_stream)
+                c = d->stream_wait_event(op->after_stream, gpu->after, 0);
+        if (c != CU_OK) {
+                gpu->engine.counts.driver_errors++;
+                op->error = gpu_fail_driver(gpu, "what follows cannot be made to wait", c);
+        }
+}
+
+/* What is in no batch yet cannot be asked for. */
+static void operations_lose(struct kvcache_gpu *gpu, int error)
+{
+        struct operation *op;
+
+        TAILQ_FOREACH(op, &gpu->operations, link)
+        for (; op->next < op->count; op->next++) {
+                block_judge(op, op->next, KVCACHE_LOST);
+                op->error = error;
+        }
+}
+
+/* The pool of the session that there is is known to the driver. False: not now. */
+static bool blocks_are_connected(struct kvcache_gpu *gpu)
+{
+        int r = 0;
+
+        if (parts_pool_is_current(gpu->kv, &gpu->pool))
+                return true;
+        if (!TAILQ_EMPTY(&gpu->active))
+                return false;
+        gpu_pool_close(gpu);
+        r = gpu_pool_open(gpu);
+        if (r == 0 && !gpu->staging.is_buffer) {
+                staging_memory_close(&gpu->staging, gpu->kv, &gpu->driver);
+                r = staging_memory_open(&gpu->staging, gpu->kv, &gpu->driver, gpu->staging_bytes);
+                if (r < 0)
+                        gpu_fail(gpu, r, "%s", kvcache_error(gpu->kv));
+        }
+        if (r < 0)
+                operations_lose(gpu, r);
+        return r == 0;
+}
+
+/* Cuts batches off the operations, in their order, while there is room for them. */
+static void blocks_schedule(struct kvcache_gpu *gpu)
+{
+        bool full[2] = { false, false };
+        struct operation *op;
+
+        TAILQ_FOREACH(op, &gpu->operations, link)
+        while (op->next < op->count && !full[op->is_put]) {
+                if (!blocks_are_connected(gpu) || TAILQ_EMPTY(&gpu->idle))
+                        return;
+                full[op->is_put] =
+                        !(op->is_put ? batch_begin_put(gpu, op) : batch_begin_get(gpu, op));
+        }
+}
+
+bool blocks_progress(struct kvcache_gpu *gpu)
+{
+        struct operation *op;
+        struct batch *b, *next;
+        uint64_t notices;
+        bool changed, idle;
+
+        (void)!read(gpu->event_fd, &notices, sizeof(notices));
+        parts_flow(gpu->kv);
+        do {
+                changed = false;
+                for (b = TAILQ_FIRST(&gpu->active); b; b = next) {
+                        next = TAILQ_NEXT(b, link);
+                        changed |= batch_step(gpu, b);
+                }
+                blocks_schedule(gpu);
+                TAILQ_FOREACH(op, &gpu->operations, link)
+                if (!op->is_issued && op->next == op->count && op->unissued == 0) {
+                        operation_issue(gpu, op);
+                        changed = true;
+                }
+        } while (changed);
+        idle = TAILQ_EMPTY(&gpu->active);
+        TAILQ_FOREACH(op, &gpu->operations, link)
+        idle = idle && op->judged == op->count;
+        return idle;
+}
+
+bool blocks_wait(struct kvcache_gpu *gpu, int64_t deadline)
+{
+        int64_t now = blocks_now(), until = deadline;
+        const struct batch *b;
+
+        if (now >= deadline)
+                return false;
+        TAILQ_FOREACH(b, &gpu->active, link)
+        if (b->state == BATCH_COPYING)
+                until = MIN(until, now + NOTICE_MS * INT64_C(1000000));
+        else if (b->state == BATCH_SETTLING)
+                until = MIN(until, now + SETTLE_MS * INT64_C(1000000));
+        parts_wait(gpu->kv, gpu->event_fd, until);
+        return true;
+}
+
+/* --- the public calls --- */
+
+static int request_check(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *user,
+                         bool is_put, struct kvcache_gpu_request *ret)
+{
+        struct kvcache_gpu_request q = { 0 };
+
+        if (!user || !abi_size_is_valid(user->size, REQUEST_MIN))
+                return gpu_fail(gpu, -EINVAL, "the request's size is not set");
+        if (abi_copy_in(&q, sizeof(q), user, user->size) < 0)
+                return gpu_fail(gpu, -E2BIG, "the request is of a newer library");
+        if (q.flags & ~(uint32_t)(KVCACHE_NOWAIT | KVCACHE_GPU_NOTIFY_ISSUED))
+                return gpu_fail(gpu, -EINVAL, "unknown flags 0x%x", q.flags);
+        if ((unsigned)q.ack > KVCACHE_DURABLE || q.timeout_ms < 0)
+                return gpu_fail(gpu, -EINVAL, "an unknown acknowledgement or a negative timeout");
+        if (q.count > 0 && (!q.blocks || !q.statuses))
+                return gpu_fail(gpu, -EINVAL, "no blocks or no room for their statuses given");
+        if (q.count > 0 && !abi_size_is_valid(q.block_size, BLOCK_MIN))
+                return gpu_fail(gpu, -EINVAL, "the request's block_size is not set");
+        if (is_put && (q.first_layer != 0 || q.n_layers != 0))
+                return gpu_fail(gpu, -EINVAL, "a put takes whole blocks, not layers of them");
+        *ret = q;
+        return 0;
+}
+
+static int operation_take_blocks(struct kvcache_gpu *gpu, struct operation *op,
+                                 const struct kvcache_gpu_request *q)
+{
+        op->blocks = calloc(MAX(q->count, (size_t)1), sizeof(*op->blocks));
+        if (!op->blocks)
+                return gpu_fail(gpu, -ENOMEM, "out of memory");
+        for (size_t i = 0; i < q->count; i++) {
+                struct kvcache_gpu_block *b = &op->blocks[i];
+                struct layout_part part = op->layers;
+
+                if (abi_copy_in(b, sizeof(*b), abi_at(q->blocks, q->block_size, i), q->block_size) <
+                            0 ||
+                    b->reserved != 0)
+                        return gpu_fail(gpu, -E2BIG, "block %zu is of a newer library", i);
+                part.tokens = b->tokens;
+                if (b->block >= op->layout.blocks || layout_part_check(&op->layout, &part) < 0)
+                        return gpu_fail(gpu, -EINVAL, "the layout has no block as number %zu", i);
+                b->tokens = part.tokens;
+                if (op->is_put &&
+                    layout_chunk_bytes(&op->layout, b->tokens) > gpu->staging.part_bytes)
+                        return gpu_fail(
+                                gpu, -E2BIG,
+                                "a block of %llu bytes is longer than an eighth of the "
+                                "staging memory",
+                                (unsigned long long)layout_chunk_bytes(&op->layout, b->tokens));
+                q->statuses[i] = KVCACHE_PENDING;
+        }
+        return 0;
+}
+
+/* One event behind everything that the request is to follow, as it stands now. */
+static int operation_take_order(struct kvcache_gpu *gpu, struct operation *op,
+                                const struct kvcache_gpu_request *q)
+{
+        const struct driver *d = &gpu->driver;
+        cu_stream order = gpu->order_streams[op->is_put];
+        cu_result c;
+
+        op->after_stream = q->after_stream;
+        op->after_event = q->after_event;
+        if (!q->before_stream && !q->before_event)
+                return 0;
+        c = d->event_create(&op->before, CU_EVENT_IS_UNTIMED);
+        if (c == CU_OK && q->before_event)
+                c = d->stream_wait_event(order, q->before_event, 0);
+        if (c == CU_OK && q->before_stream)
+                c = d->event_record(op->before, q->before_stream);
+        if (c == CU_OK && q->before_stream)
+                c = d->stream_wait_event(order, op->before, 0);
+        if (c == CU_OK)
+                c = d->event_record(op->before, order);
+        return c == CU_OK ? 0 : gpu_fail_driver(gpu, "the request's order cannot be kept", c);
+}
+
+static int operation_init(struct kvcache_gpu *gpu, struct operation *op,
+                          const struct kvcache_gpu_request *q)
+{
+        const char *why;
+        int r;
+
+        r = layout_init(&op->layout, q->layout, &why);
+        if (r < 0)
+                return gpu_fail(gpu, r, "%s", why);
+        op->layers = (struct layout_part){ .first_layer = q->first_layer, .n_layers = q->n_layers };
+        r = layout_part_check(&op->layout, &op->layers);
+        if (r < 0)
+                return gpu_fail(gpu, r, "the layout has no such layers");
+        r = operation_take_blocks(gpu, op, q);
+        if (r < 0)
+                return r;
+        return operation_take_order(gpu, op, q);
+}
+
+static int blocks_begin(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *user,
+                        bool is_put)
+{
+        struct kvcache_gpu_request q = { 0 };
+        struct operation *op;
+        int r;
+
+        r = request_check(gpu, user, is_put, &q);
+        if (r < 0)
+                return r;
+        op = calloc(1, sizeof(*op));
+        if (!op)
+                return gpu_fail(gpu, -ENOMEM, "out of memory");
+        *op = (struct operation){
+                .is_put = is_put,
+                .has_parent = q.parent,
+                .namespace_handle = q.namespace_handle,
+                .flags = q.flags,
+                .ack = q.ack,
+                .timeout_ms = q.timeout_ms,
+                .count = q.count,
+                .statuses = q.statuses,
+                .user_data = q.user_data,
+        };
+        if (q.parent)
+                op->parent = *q.parent;
+        r = operation_init(gpu, op, &q);
+        if (r < 0) {
+                operation_free(gpu, op);
+                return r;
+        }
+        TAILQ_INSERT_TAIL(&gpu->operations, op, link);
+        (void)blocks_progress(gpu);
+        return 0;
+}
+
+int kvcache_gpu_put_blocks(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *request)
+{
+        int r;
+
+        r = gpu_enter(gpu);
+        if (r < 0)
+                return r;
+        r = blocks_begin(gpu, request, true);
+        gpu_leave(gpu);
+        return r;
+}
+
+int kvcache_gpu_get_blocks(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *request)
+{
+        int r;
+
+        r = gpu_enter(gpu);
+        if (r < 0)
+                return r;
+        r = blocks_begin(gpu, request, false);
+        gpu_leave(gpu);
+        return r;
+}
+
+static int blocks_take_completions(struct kvcache_gpu *gpu, void *ret, size_t size, size_t max)
+{
+        struct operation *op, *next;
+        size_t n = 0;
+
+        for (op = TAILQ_FIRST(&gpu->operations); op && n < max; op = next) {
+                struct kvcache_gpu_completion c = { .user_data = op->user_data,
+                                                    .error = op->error,
+                                                    .count = op->count };
+
+                next = TAILQ_NEXT(op, link);
+                if (op->is_issued && !op->issued_is_known &&
+                    (op->flags & KVCACHE_GPU_NOTIFY_ISSUED)) {
+                        op->issued_is_known = true;
+                        c.kind = KVCACHE_GPU_ISSUED;
+                        abi_copy_out(abi_at(ret, size, n++), size, &c, sizeof(c));
+                }
+                if (n == max || !op->is_issued || op->judged < op->count)
+                        continue;
+                c.kind = KVCACHE_GPU_DONE;
+                abi_copy_out(abi_at(ret, size, n++), size, &c, sizeof(c));
+                TAILQ_REMOVE(&gpu->operations, op, link);
+                operation_free(gpu, op);
+        }
+        return (int)n;
+}
+
+int kvcache_gpu_reap_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_completion *ret,
+                           size_t completion_size, size_t max, int timeout_ms)
+{
+        int64_t deadline;
+        int r;
+
+        r = gpu_enter(gpu);
+        if (r < 0)
+                return r;
+        if (!ret || max == 0 || !abi_size_is_valid(completion_size, COMPLETION_MIN)) {
+                gpu_leave(gpu);
+                return gpu_fail(gpu, -EINVAL, "no room for completions");
+        }
+        deadline = blocks_deadline(timeout_ms);
+        max = MIN(max, (size_t)INT32_MAX);
+        do {
+                (void)blocks_progress(gpu);
+                r = blocks_take_completions(gpu, ret, completion_size, max);
+        } while (r == 0 && !TAILQ_EMPTY(&gpu->operations) && blocks_wait(gpu, deadline));
+        gpu_leave(gpu);
+        return r;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CUDA driver, loaded at run time: a table of its functions. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "gpu/cuda-api.h"
+
+struct driver {
+        void *library;
+        int version; /* 13000: CUDA 13.0 */
+#define X(member, name, suffix, since, is_needed, parameters) cu_result(*member) parameters;
+        CU_FUNCTIONS(X)
+#undef X
+};
+
+enum { DRIVER_TEXT = 256 };
+
+/* Loads and initializes it. -ENODEV: there is no driver, or no device; -ENOSYS: it lacks a function
+ * that is needed; -EIO and others: it refuses. `ret_why` has DRIVER_TEXT bytes. */
+int driver_open(struct driver *ret, char *ret_why);
+/* The library stays in memory: the driver has threads of its own. */
+void driver_close(struct driver *d);
+/* A result as -errno; 0 if it is CU_OK. */
+int driver_errno(cu_result result);
+/* "CUDA_ERROR_OUT_OF_MEMORY". */
+const char *driver_error_name(const struct driver *d, cu_result result);

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An attached GPU: what attach.c makes and blocks.c moves blocks with. */
+#pragma once
+
+#include <sys/queue.h>
+#include <sys/types.h>
+
+#include "gpu/driver.h"
+#include "gpu/engine.h"
+#include "gpu/layout.h"
+#include "gpu/staging.h"
+#include "lib/parts.h"
+
+enum {
+        GPU_BATCHES = 16,
+        GPU_BATCH_BLOCKS = 256,
+        GPU_BATCH_BYTES = 32 * 1024 * 1024,
+        GPU_TEXT = 512,
+};
+
+/* One request of the program's. */
+struct operation {
+        TAILQ_ENTRY(operation) link;
+        bool is_put, has_parent, is_issued, issued_is_known;
+        uint32_t namespace_handle, flags;
+        enum kvcache_ack ack;
+        struct layout_part layers; /* but for its tokens */
+        int timeout_ms;
+        struct layout layout;
+        struct kvcache_gpu_block *blocks; /* tokens of each are set */
+        size_t count;
+        size_t next;     /* the first that is in no batch yet */
+        size_t unissued; /* batches that are not in a stream yet */
+        size_t judged;   /* blocks that have their status */
+        struct kvcache_key parent;
+        int *statuses;
+        cu_event before; /* the request's own, recorded when it was made; NULL: none */
+        cu_stream after_stream;
+        cu_event after_event;
+        uint64_t user_data;
+        int error;
+};
+TAILQ_HEAD(operation_list, operation);
+
+enum batch_state {
+        BATCH_FREE,
+        BATCH_ASKING,   /* a request to the daemon is under way */
+        BATCH_COPYING,  /* its copies are in a stream */
+        BATCH_SETTLING, /* of no operation any more: the daemon may still use its staging */
+};
+
+/* Consecutive blocks of an operation, under way together. */
+struct batch {
+        TAILQ_ENTRY(batch) link; /* kvcache_gpu.active */
+        enum batch_state state;
+        struct operation *op;
+        unsigned slot; /* its number */
+        size_t first;
+        uint32_t n;
+        int part;         /* of the staging memory; -1: none */
+        bool is_failed;   /* a driver call was refused */
+        bool is_settling; /* the daemon may still use its staging */
+        struct request *request;
+        cu_event done;
+        struct kvcache_entry entries[GPU_BATCH_BLOCKS];
+        struct kvcache_result results[GPU_BATCH_BLOCKS];
+};
+TAILQ_HEAD(batch_list, batch);
+
+struct kvcache_gpu {
+        struct kvcache *kv;
+        pid_t pid;
+        struct driver driver;
+        cu_device device;
+        cu_context context;
+        bool is_primary, is_current; /* the context is ours to release; pushed */
+        int multiprocessors;
+        uint32_t flags;
+        cu_stream put_stream;
+        cu_stream get_streams[2];   /* of batches in turn: one's list and launch overlap with the
+                                       other's copies */
+        cu_stream order_streams[2]; /* in which what a request follows is brought together */
+        cu_event after;
+        struct engine engine;
+        bool has_engine;
+
+        struct parts_pool pool;
+        cu_address pool_device; /* 0: not registered */
+        struct staging_memory staging;
+        uint64_t staging_bytes; /* asked for */
+
+        struct operation_list operations;
+        struct batch_list active, idle;
+        struct batch *batches;
+        struct copy *copies;                            /* scratch: a batch's */
+        struct kvcache_piece pieces[LAYOUT_MAX_PIECES]; /* a block's */
+
+        int event_fd; /* written by the driver when a batch is copied */
+        int epoll_fd;
+        char error[GPU_TEXT];
+};
+
+int gpu_fail(struct kvcache_gpu *gpu, int error, const char *format, ...)
+        __attribute__((format(printf, 3, 4)));
+/* The same for a call of the driver's. */
+int gpu_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c);
+/* Every public call is between these: -ECHILD after fork(); the context is current. */
+int gpu_enter(struct kvcache_gpu *gpu);
+void gpu_leave(struct kvcache_gpu *gpu);
+/* Holds the pool of the session that there is and registers it. With no batch active. */
+int gpu_pool_open(struct kvcache_gpu *gpu);
+void gpu_pool_close(struct kvcache_gpu *gpu);
+
+/* Goes on with all operations. True: nothing is under way. */
+bool blocks_progress(struct kvcache_gpu *gpu);
+/* Waits for the socket, the driver or `deadline`, then goes on. */
+bool blocks_wait(struct kvcache_gpu *gpu, int64_t deadline);
+int64_t blocks_deadline(int timeout_ms);
+void operation_free(struct kvcache_gpu *gpu, struct operation *op);

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libkvcache: blocks between GPU memory and the daemon. An engine describes how its blocks lie in
+ * memory; the library gathers them into chunks and scatters chunks into them.
+ *
+ * The driver, libcuda.so.1, is loaded by kvcache_gpu_attach(). Nothing here needs CUDA when a
+ * program is built: a CUstream, a CUevent and a CUdeviceptr cross as what they are, a pointer, a
+ * pointer and a 64-bit number.
+ *
+ * What <kvcache.h> says of threads, fork(), return values and structures applies. */
+#ifndef KVCACHE_GPU_H
+#define KVCACHE_GPU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kvcache.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+/* --- layouts: where blocks lie in an engine's memory, on the GPU or on the host ---
+ * A region is page_tokens × inner × dtype_bytes: what one layer, and one of keys and values, has in
+ * a block. A stored chunk is always [layers, outer, tokens, inner] without padding. */
+
+enum kvcache_layout_kind {
+        KVCACHE_LAYOUT_CONTIGUOUS = 1,  /* one buffer: [blocks, layers, outer, page, inner] */
+        KVCACHE_LAYOUT_BLOCK_FIRST = 2, /* a buffer a layer: [blocks, outer, page, inner] */
+        KVCACHE_LAYOUT_OUTER_FIRST = 3, /* a buffer a layer: [outer, blocks, page, inner] */
+};
+
+struct kvcache_layout {
+        uint32_t size;        /* sizeof(struct kvcache_layout) */
+        uint32_t kind;        /* enum kvcache_layout_kind */
+        uint32_t layers;      /* 1 to 4,096 */
+        uint32_t outer;       /* 2: keys and values; 1: one tensor, as of MLA */
+        uint32_t page_tokens; /* of a block */
+        uint32_t dtype_bytes; /* 1, 2, 4 or 8 */
+        uint64_t inner;       /* elements of one token: heads × head size */
+        uint64_t alignment; /* of where blocks begin, and of the bases, which are rounded up to it:
+                               a power of two; 0: none */
+        uint64_t blocks;    /* that each buffer holds */
+        const uint64_t *bases; /* addresses: one, or one for each layer */
+        uint64_t base_bytes;   /* of each buffer, to be checked against; 0: unchecked */
+};
+
+struct kvcache_layout_info {
+        uint32_t size; /* in: sizeof(struct kvcache_layout_info) */
+        uint32_t reserved;
+        uint64_t region_bytes;
+        uint64_t block_bytes; /* of the chunk of a whole block */
+        uint64_t block_stride, layer_stride, outer_stride;
+        uint64_t buffer_bytes; /* of each buffer, from its aligned base */
+};
+
+/* Checks a layout and measures it. -EINVAL, -E2BIG: it is not what it must be; -EOVERFLOW: a sum
+ * exceeds 64 bits. `ret_error` (may be NULL) gets a sentence. */
+int kvcache_layout_measure(const struct kvcache_layout *layout, struct kvcache_layout_info *ret,
+                           char *ret_error, size_t error_bytes);
+
+/* What of a block. A partial block has the first `tokens` of each region, and so has its chunk,
+ * which is shorter. */
+struct kvcache_layout_part {
+        uint32_t tokens;                /* 0: all of them */
+        uint32_t first_layer, n_layers; /* 0, 0: all of them */
+        uint32_t reserved;              /* 0 */
+};
+
+struct kvcache_piece {
+        uint64_t address; /* in the engine's memory */
+        uint64_t offset;  /* in the chunk, which has all layers */
+        uint64_t bytes;
+};
+
+/* The pieces of one block, by offset; what is contiguous in memory and in the chunk is one piece.
+ * `part` may be NULL. Returns how many, at most layers × outer; -ENOBUFS: more than `max`; -EINVAL:
+ * no such block, layers or tokens. */
+int kvcache_layout_pieces(const struct kvcache_layout *layout, uint64_t block,
+                          const struct kvcache_layout_part *part, struct kvcache_piece *ret,
+                          size_t max);
+
+/* --- blocks of a GPU ---
+ * A handle that a GPU is attached to is used as before; what the GPU's requests need of it goes
+ * along with kvcache_gpu_reap(), and its own completions are still reaped by kvcache_reap(). */
+
+struct kvcache_gpu;
+
+/* How pieces are copied. AUTO chooses for each group of blocks: the kernel for many small pieces,
+ * which it reads from or writes to host memory in one launch; the driver's batch copy for larger
+ * ones; a plain asynchronous copy each where neither can be had. What fails is tried in the next
+ * way, in this order. */
+enum kvcache_gpu_engine {
+        KVCACHE_GPU_ENGINE_AUTO = 0,
+        KVCACHE_GPU_ENGINE_KERNEL = 1,
+        KVCACHE_GPU_ENGINE_BATCH = 2,
+        KVCACHE_GPU_ENGINE_PLAIN = 3,
+};
+
+enum {
+        KVCACHE_GPU_CURRENT_CONTEXT = 1 << 0, /* the calling thread's, which must outlive the
+                                                 attachment; else the device's primary one */
+        KVCACHE_GPU_NO_POOL = 1 << 1, /* does not register the pool with the driver: that takes
+                                         time, and the pool's memory is then populated and pinned */
+        KVCACHE_GPU_URGENT = 1 << 2,  /* the kernel goes before the model's work of lower priority:
+                                         faster beside it, and slows it more */
+};
+
+struct kvcache_gpu_options {
+        uint32_t size;          /* sizeof(struct kvcache_gpu_options) */
+        uint32_t flags;         /* KVCACHE_GPU_CURRENT_CONTEXT, KVCACHE_GPU_NO_POOL */
+        int32_t device;         /* ordinal; ignored with KVCACHE_GPU_CURRENT_CONTEXT */
+        uint32_t engine;        /* enum kvcache_gpu_engine; not AUTO: for measurements */
+        uint32_t max_sms;       /* multiprocessors that the kernel may take at a time; 0: 2 */
+        uint32_t reserved;      /* 0 */
+        uint64_t staging_bytes; /* memory that puts pass through, in eight parts, each to hold a
+                                   block; 0: 128 MiB */
+};
+
+/* Loads the driver and prepares for one GPU of this process: streams, the kernel, staging memory,
+ * the pool registered for reading. The handle must outlive it: detach before kvcache_close().
+ *
+ * The staging memory is a registered buffer, from which the daemon writes to disk itself; where the
+ * daemon refuses one it is a place of the handle's staging. Where the driver does not register the
+ * pool, gets pass through the staging memory, too: kvcache_gpu_get_info().
+ *
+ * -ENODEV: no driver, or no such device; -ENOSYS: it is too old; -EINVAL: no current context, or
+ * options that are not what they must be; -EOPNOTSUPP: no unified addresses; -ENOBUFS, -ENOMEM: no
+ * memory; -EIO: the driver refuses; -ENOTCONN: no daemon. `ret_error` (may be NULL) gets a
+ * sentence. Without a driver the rest of the library works as ever. */
+int kvcache_gpu_attach(struct kvcache_gpu **ret, struct kvcache *kv,
+                       const struct kvcache_gpu_options *options, char *ret_error,
+                       size_t error_bytes);
+/* Waits until no request is under way, at most timeout_ms (< 0: as long as it takes), unregisters
+ * everything, frees. NULL is fine. -ETIMEDOUT: it is still attached; call again to go on waiting.
+ */
+int kvcache_gpu_detach(struct kvcache_gpu *gpu, int timeout_ms);
+/* Why the last call failed, or the last driver call of a request. Never NULL; valid until the next
+ * call. */
+const char *kvcache_gpu_error(const struct kvcache_gpu *gpu);
+
+/* What has been done, by way. */
+struct kvcache_gpu_counts {
+        uint64_t bytes;  /* between the device and the host */
+        uint64_t pieces; /* of blocks, before neighbours were coalesced */
+        uint64_t kernel_launches, kernel_copies, kernel_failures;
+        uint64_t batch_calls, batch_copies, batch_failures;
+        uint64_t plain_copies;
+        uint64_t blocks_from_pool;       /* straight, under a lease */
+        uint64_t blocks_through_staging; /* of gets */
+        uint64_t driver_errors;          /* by which blocks failed */
+};
+
+struct kvcache_gpu_info {
+        uint32_t size; /* in: sizeof(struct kvcache_gpu_info) */
+        uint32_t flags;
+        int32_t device;
+        int32_t driver_version; /* 13000: CUDA 13.0 */
+        uint32_t multiprocessors, max_sms;
+        uint64_t staging_bytes, pool_bytes; /* registered with the driver */
+        struct kvcache_gpu_counts counts;
+};
+enum {
+        KVCACHE_GPU_HAS_KERNEL = 1 << 0,
+        KVCACHE_GPU_HAS_BATCH = 1 << 1,
+        KVCACHE_GPU_HAS_POOL = 1 << 2,   /* gets go straight from the pool */
+        KVCACHE_GPU_HAS_BUFFER = 1 << 3, /* the staging memory is a registered buffer */
+};
+int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret);
+
+struct kvcache_gpu_block {
+        struct kvcache_key key;
+        uint64_t block;    /* of the layout */
+        uint32_t tokens;   /* 0: all of a page */
+        uint32_t reserved; /* 0 */
+};
+
+enum {
+        KVCACHE_GPU_NOTIFY_ISSUED = 1 << 8, /* a completion of kind KVCACHE_GPU_ISSUED, too */
+};
+
+/* CUDA orders a request with the caller's own work, on both sides. Requests of one kind, puts or
+ * gets, begin in the order of their calls; two under way at a time that write the same block are
+ * the caller's to order.
+ *
+ * Before: no block is read or written before what `before_stream` holds at the time of the call, or
+ * what `before_event` has been recorded after by then, is done.
+ * After: when the last copy of the request has been put into a stream of the library's, it is
+ * issued. Then `after_event` is recorded behind it and `after_stream` made to wait for it. Waiting
+ * for `after_event` has a meaning from then on: KVCACHE_GPU_NOTIFY_ISSUED says when that is. After
+ * a put, the blocks' memory may be overwritten in that order; after a get, blocks whose status is
+ * good by then may be read. */
+struct kvcache_gpu_request {
+        uint32_t size;       /* sizeof(struct kvcache_gpu_request) */
+        uint32_t block_size; /* sizeof(struct kvcache_gpu_block) */
+        uint32_t namespace_handle;
+        uint32_t flags;                 /* KVCACHE_NOWAIT, KVCACHE_GPU_NOTIFY_ISSUED */
+        enum kvcache_ack ack;           /* put */
+        uint32_t first_layer, n_layers; /* get: these only; 0, 0: all. A put takes whole blocks */
+        int timeout_ms; /* of the daemon's share of each group of blocks; 0: the handle's */
+        const struct kvcache_layout *layout; /* this and `blocks` are read during the call only */
+        const struct kvcache_gpu_block *blocks; /* a chain, root first, as in <kvcache.h> */
+        size_t count;
+        const struct kvcache_key *parent; /* the key before the first; NULL: the first is a root */
+        int *statuses; /* `count` of them, enum kvcache_status; written until the completion is
+                          reaped. KVCACHE_MISMATCH: the chunk's length is not that of the block;
+                          KVCACHE_FAILED: the GPU's driver refused, or the device */
+        void *before_stream, *after_stream; /* CUstream; NULL: none; the default stream is
+                                               CU_STREAM_LEGACY or CU_STREAM_PER_THREAD */
+        void *before_event, *after_event;   /* CUevent; NULL: none */
+        uint64_t user_data;
+};
+
+/* Begins to take blocks out of GPU memory, or to bring them there, and returns. -EINVAL: the
+ * request is not what it must be; -E2BIG: a block is longer than an eighth of the staging memory;
+ * -ENOMEM; -EIO: the driver refuses. */
+int kvcache_gpu_put_blocks(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *request);
+int kvcache_gpu_get_blocks(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *request);
+
+enum kvcache_gpu_completion_kind {
+        KVCACHE_GPU_ISSUED = 1,
+        KVCACHE_GPU_DONE = 2, /* the last one of a request */
+};
+
+struct kvcache_gpu_completion {
+        uint64_t user_data;
+        enum kvcache_gpu_completion_kind kind;
+        int error; /* 0, or -errno of what some of the blocks have failed by */
+        size_t count;
+};
+
+/* Readable when kvcache_gpu_reap() has something to do. Call that after kvcache_reap() of the same
+ * handle, too, which takes replies for both. */
+int kvcache_gpu_fd(struct kvcache_gpu *gpu);
+/* Goes on with the requests and takes up to `max` completions, waiting for the first at most
+ * timeout_ms (0: not at all; < 0: until there is one or nothing is under way). Returns how many. */
+int kvcache_gpu_reap_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_completion *ret,
+                           size_t completion_size, size_t max, int timeout_ms);
+static inline int kvcache_gpu_reap(struct kvcache_gpu *gpu, struct kvcache_gpu_completion *ret,
+                                   size_t max, int timeout_ms)
+{
+        return kvcache_gpu_reap_sized(gpu, ret, sizeof(*ret), max, timeout_ms);
+}
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How much does a model's work slow down while blocks come from the pool beside it?
+
+    interference.py BUILD SOCKET
+
+A loop of matrix products, in this process and on its GPU, is timed alone and beside gets in a loop. Needs PyTorch."""
+
+import ctypes
+import pathlib
+import statistics
+import sys
+import threading
+import time
+
+import torch
+
+SIZE, LOOPS, ROUNDS = 8192, 20, 25
+
+
+def products(a, b, c):
+    """Seconds of a round, the median."""
+    times = []
+    for _ in range(ROUNDS):
+        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        first.record()
+        for _ in range(LOOPS):
+            torch.matmul(a, b, out=c)
+        last.record()
+        last.synchronize()
+        times.append(first.elapsed_time(last) / 1000)
+    return statistics.median(times)
+
+
+def main():
+    build, socket = sys.argv[1:]
+    library = ctypes.CDLL(str(pathlib.Path(build) / "tests/gpu/libgpu-check.so"))
+    library.gpu_check_loop.restype = ctypes.c_double
+    library.gpu_check_loop.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint, ctypes.c_uint] + 2 * [ctypes.POINTER(ctypes.c_int)]
+    torch.manual_seed(1)
+    a, b = (torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    c = torch.empty_like(a)
+    products(a, b, c)
+    print(f"{'matrix products beside gets':<28}{'GEMM alone':>12}{'beside':>12}{'slower':>9}{'GB/s':>8}")
+    for piece, sms, urgent in ((4096, 1, 0), (4096, 2, 0), (4096, 4, 0), (4096, 1, 4), (4096, 2, 4), (16384, 2, 0), (65536, 2, 0),
+                               (2 << 20, 2, 0)):
+        alone, ready, stop, rate = products(a, b, c), ctypes.c_int(0), ctypes.c_int(0), []
+        thread = threading.Thread(
+            target=lambda: rate.append(library.gpu_check_loop(socket.encode(), piece, sms, urgent, ctypes.byref(ready),
+                                                              ctypes.byref(stop))))
+        thread.start()
+        while not ready.value and thread.is_alive():  # it attaches and puts its blocks
+            time.sleep(0.01)
+        beside = products(a, b, c)
+        stop.value = 1
+        thread.join()
+        print(f"{f'{piece >> 10} KiB, {sms} SMs' + (', urgent' if urgent else ''):<28}{alone * 1000:>9.2f} ms{beside * 1000:>9.2f} ms"
+              f"{(beside / alone - 1) * 100:>7.1f} %{rate[0]:>8.1f}", flush=True)
+
+
+main()

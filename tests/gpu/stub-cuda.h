@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A CUDA driver without a GPU: libcuda.so.1 for tests. Device memory is host memory behind
+ * addresses that the CPU cannot use; what is put into a stream is carried out later, so that what
+ * is read or reused too early shows as wrong bytes.
+ *
+ * A test finds these functions in the library by dlsym(). */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct stub_live {
+        unsigned contexts, streams, events, allocations, registrations, modules, pushed;
+};
+
+struct stub_cuda {
+        /* True: a thread carries streams out, in any order that they allow. False: stub_step()
+         * does.
+         */
+        void (*run)(bool automatic);
+        /* Carries one thing out, of a stream that `seed` chooses. False: nothing can be. */
+        bool (*step)(unsigned seed);
+        /* The calls of this function after the next `after` ones fail with `result`, `times` of
+         * them. */
+        void (*fault)(const char *function, unsigned after, unsigned times, int result);
+        unsigned (*calls)(const char *function);
+        void (*live)(struct stub_live *ret);
+        /* Device memory, as the CPU may use it. NULL: no such memory. */
+        void *(*memory)(uint64_t address);
+        /* Forgets all faults, errors and counts. */
+        void (*reset)(void);
+};
+
+/* Loads the library as the product does; false: it is another one, or none. */
+bool stub_cuda_load(struct stub_cuda *ret);
