@@ -578,7 +578,6 @@ static bool get_in_order(struct fixture *f, unsigned how, unsigned seed)
         assert_int_equal(c.kind, KVCACHE_GPU_ISSUED);
         if (how == 1)
                 assert_int_equal(cuda.stream_wait_event(f->stream, done, 0), CU_OK);
-        memset(host, 0, 0);
         static uint8_t after[BLOCK];
 
         memset(after, 0, sizeof(after));
@@ -648,6 +647,40 @@ static void an_event_that_is_recorded_again_does_not_hold_up_what_is_under_way(v
         assert_int_equal(cuda.event_destroy(e), CU_OK);
         assert_int_equal(cuda.event_destroy(never), CU_OK);
         assert_int_equal(cuda.stream_destroy(stuck), CU_OK);
+}
+
+/* What a later request waits for may depend on an earlier one: it does not get ahead of it in their
+ * streams, though the daemon answers it first. */
+static void requests_are_issued_in_the_order_of_their_calls(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_gpu_completion c;
+        struct fake_daemon *d;
+        struct job *j;
+
+        begin(f);
+        put_keys(f, 2, 1);
+        d = f->rig->d;
+        fake_daemon_hold(d, 1u << WIRE_GET);
+        for (unsigned i = 0; i < 2; i++) {
+                j = job_of(f, 1, 1 + i, i);
+                j->q.flags = KVCACHE_GPU_NOTIFY_ISSUED;
+                j->q.user_data = i;
+                assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), 0);
+                assert_true(fake_daemon_wait(d, &d->requests[WIRE_GET], i + 1));
+                fake_daemon_lock(d); /* the first one stays held, the second is answered */
+                d->hold_ops = 0;
+                fake_daemon_unlock(d);
+        }
+        assert_true(fake_daemon_wait(d, &d->leases_held, 1));
+        assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 50), 0);
+        fake_daemon_hold(d, 0);
+        for (unsigned i = 0, issued = 0; i < 4; i++) {
+                assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 5000), 1);
+                if (c.kind == KVCACHE_GPU_ISSUED)
+                        assert_int_equal(c.user_data, issued++);
+        }
+        assert_statuses(j, KVCACHE_OK);
 }
 
 static void detaching_waits_for_what_is_under_way(void **state)
@@ -997,8 +1030,6 @@ static void a_put_that_the_daemon_holds_keeps_its_staging(void **state)
         begin(f);
         for (unsigned i = 0; i < BLOCKS; i++)
                 set_block(f, i, 1 + i);
-        fake_daemon_lock(f->rig->d);
-        fake_daemon_unlock(f->rig->d);
         fake_daemon_hold(f->rig->d, 1u << WIRE_PUT);
         j = job_of(f, 5, 1, 0);
         j->q.timeout_ms = 50;
@@ -1136,6 +1167,7 @@ int main(void)
                 TEST(a_put_waits_for_its_producer),
                 TEST(a_get_is_between_what_comes_before_and_after_it),
                 TEST(an_event_that_is_recorded_again_does_not_hold_up_what_is_under_way),
+                TEST(requests_are_issued_in_the_order_of_their_calls),
                 TEST(detaching_waits_for_what_is_under_way),
                 TEST(a_way_that_fails_is_followed_by_the_next),
                 TEST(without_a_kernel_the_driver_copies),
