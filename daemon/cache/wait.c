@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for room: which request is let in when, which gives up; and what the cache does each
- * turn. Each user has a queue; see cache.h for what users have of each other, and cache.c. */
+/* Waiting for room: when a waiting request is admitted, and when its wait ends; and what the cache
+ * does each iteration. Each user has a queue; cache.h says how users share the cache. */
 #include "cache/internal.h"
 
 #include "base/clock.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merges adjacent requests: reads or writes of neighbouring places in a file that wait together go
- * to the device in one operation, a request made up of the others. Private to io/.
+/* Merges adjacent requests: if reads, or writes, of adjacent places in a file wait together, the
+ * worker submits one merged operation. Private to io/.
  *
  * It saves the file system's work for each of them; most of all for a first write, since the extent
  * is converted once. If the merged operation fails or is short, its parts are separated and
- * submitted one by one, so that each gets its own result. So a bad block delays its neighbours by
- * one failed operation, and itself by two. */
+ * submitted one by one, so that each gets its own result. So a bad block delays the adjacent
+ * requests by one failed operation, and its own by two. */
 #pragma once
 
 #include "io/request.h"

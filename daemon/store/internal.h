@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the store share that make one store of several volumes: the store itself, a
- * volume of it, and what each file offers the others. Private to these files. They see of a volume
- * its volume (volume.h); the files of a volume know nothing of them. All of it runs on the loop
+ * volume of it, and what each file offers the others. Private to these files. They use a
+ * volume through volume.h; the files of a volume know nothing of them. All of it runs on the loop
  * thread, but for what is marked.
  *
- *   store.c              the door: prepare, open, turn, close; numbers
- *   membership.c         which directories are one store, and who of them has missed a purge
+ *   store.c              the door: prepare, open, iterate, close; numbers
+ *   membership.c         which directories are one store, and which of them have missed a purge
  *   capacity.c           what each volume may hold of the limit, and of a tenant's
  *   placement.c          which volume a chunk goes to and is looked for: put, find, get, drop, list
  *   fan-out.c            namespaces and purges: a part for each volume, one answer
@@ -14,9 +14,9 @@
  *   namespaces.c         one list of namespaces, with the same ids on all volumes
  *   health.c             which volumes are used: bypass, hang, suspend, resume
  *
- * Lifetime: struct store is made by store_prepare() and freed by store_close(). A volume's volume
- * is NULL as long as its directory could not be opened; once there, it is replaced only when the
- * volume is resumed. `up` says which volumes may be asked for anything. */
+ * Lifetime: struct store is made by store_prepare() and freed by store_close(). The volume of a
+ * member is NULL as long as its directory could not be opened; once there, it is replaced only when
+ * the volume is resumed. `up` says which volumes may be asked for anything. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is at the other end, and what may it hold (rules R9, R10). A peer's credentials are taken
- * once, at accept (SO_PEERCRED), and pinned: a process that changes its uid later keeps what it
- * had.
+/* Which user is at the other end of a connection, and what that user may hold (rules R9, R10). A
+ * peer's credentials are taken once, at accept (SO_PEERCRED), and pinned: a process that changes
+ * its uid later keeps what it had.
  *
  * A tenant is a set of users and groups that share a pool, a scope of namespace names and limits.
  * Tenants are numbered here by their place in the configuration: 0 is `default`, which comes last

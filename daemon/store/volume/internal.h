@@ -2,9 +2,9 @@
 /* What the files of a volume share: the volume itself, and what each file offers the others.
  * Private to these files. Everything runs on the loop thread.
  *
- *   run.c         turn, stop, rest, close
+ *   run.c         iterate, stop, rest, close
  *   open.c        prepare, make, open
- *   join.c        what it must know of the other volumes before it is used
+ *   join.c        what a volume must know of the others before it is used
  *   errors.c      errors and their budget; a full file system; a device that hangs
  *   superblock.c  what the superblock of a volume in use says of it
  *   namespaces.c  namespaces, as the store sees them; purges
@@ -19,7 +19,7 @@
  *   sync.c        durability: one pass of fdatasync for all waiters
  *   scrub.c       reading back: the background pass, and on request
  *   namespace.c   the list of namespaces; namespace-file.c: what of it is on disk
- *   recovery.c    start */
+ *   recovery/     reads a volume at startup */
 #pragma once
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One volume of the store: see volume.h, and store/volume/README.md for the format. Here is its
- * life once it is open: it runs what is due at the end of each loop turn, stops, rests, closes.
- * Owns nothing that another file here does not know better.
+/* One volume of the store: see volume.h, and store/volume/README.md for the format. An open
+ * volume's life: this file runs what is due at the end of each iteration of the loop, stops the
+ * volume, lets it rest, and closes it.
  *
  * Completions never run where they come about: they are listed, and volume_iterate() calls them.
  * Once the volume stops that is not called any more, so from then on every completed operation
