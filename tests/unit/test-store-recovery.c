@@ -602,6 +602,47 @@ static off_t newest_page(void)
         return newest;
 }
 
+/* Writes of the file that cover this place are counted; 0: no file's. */
+static struct {
+        ino_t file;
+        off_t at;
+        unsigned met;
+} writes_of;
+
+ssize_t __real_pwrite64(int fd, const void *buf, size_t bytes, off_t offset);
+ssize_t __wrap_pwrite64(int fd, const void *buf, size_t bytes, off_t offset);
+
+ssize_t __wrap_pwrite64(int fd, const void *buf, size_t bytes, off_t offset)
+{
+        ino_t file = __atomic_load_n(&writes_of.file, __ATOMIC_RELAXED);
+        struct stat st;
+
+        if (file != 0 && fstat(fd, &st) == 0 && st.st_ino == file && offset <= writes_of.at &&
+            writes_of.at < offset + (off_t)bytes)
+                __atomic_add_fetch(&writes_of.met, 1, __ATOMIC_RELAXED);
+        return __real_pwrite64(fd, buf, bytes, offset);
+}
+
+/* It may be in the page cache alone, of a process whose sync of it had failed. */
+static void the_newest_pages_are_written_again_after_a_kill(void **state)
+{
+        struct stat st;
+        int fd;
+
+        in_killed_process(put_some);
+        fd = file_of("table", O_RDONLY);
+        assert_int_equal(fstat(fd, &st), 0);
+        close(fd);
+        writes_of.at = newest_page() * DISK_PAGE;
+        writes_of.met = 0;
+        __atomic_store_n(&writes_of.file, st.st_ino, __ATOMIC_RELAXED);
+        start_limit(64 * MIB);
+        __atomic_store_n(&writes_of.file, 0, __ATOMIC_RELAXED);
+        assert_int_equal(writes_of.met, 1);
+        assert_int_equal(count_present(0, 300), 300);
+        stop();
+}
+
 /* What an unreadable page may say is below what is given from then on: a purge covers it. */
 static void what_could_not_be_read_is_older_than_a_later_purge(void **state)
 {
@@ -890,6 +931,7 @@ int main(int argc, char **argv)
                 TEST(ceilings_of_sequences_are_raised_while_it_runs),
                 TEST(a_volume_that_cannot_raise_its_ceilings_is_bypassed_before_them),
                 TEST(what_could_not_be_read_is_older_than_a_later_purge),
+                TEST(the_newest_pages_are_written_again_after_a_kill),
                 TEST(what_an_older_daemon_left_in_the_superblock_is_not_believed),
                 TEST(a_table_that_is_too_large_is_cut_and_not_allocated),
                 TEST(an_unknown_format_is_refused),
