@@ -162,10 +162,11 @@ static void on_volume(void *userdata, unsigned i, enum store_volume_event event,
         }
 }
 
-int server_start_store(struct server *s)
+static struct store_params store_params_of(struct server *s)
 {
         const struct config *c = s->config;
-        struct store_params params = {
+
+        return (struct store_params){
                 .paths = (const char *const *)c->store.path.items,
                 .n_paths = c->store.path.n,
                 .limit = c->store.limit,
@@ -182,6 +183,12 @@ int server_start_store(struct server *s)
                 .on_finding = on_finding,
                 .userdata = s,
         };
+}
+
+int server_start_store(struct server *s)
+{
+        const struct config *c = s->config;
+        struct store_params params = store_params_of(s);
         struct kio_pool more_pools[CONFIG_MAX_TENANTS];
         const char *names[CONFIG_MAX_TENANTS];
         uint16_t numbers[CONFIG_MAX_TENANTS];

@@ -81,68 +81,73 @@ static void catch_signals(void)
         sigaction(SIGTERM, &action, NULL);
 }
 
+/* False: end with ctl->exit_status. */
+static bool replay_option(struct ctl *ctl, const struct command *self, int option,
+                          const char *argument, struct arguments *a)
+{
+        double seconds;
+
+        switch (option) {
+        case OPTION_SYNTHETIC:
+                a->synthetic = argument;
+                if (strcmp(argument, "chat") == 0)
+                        return true;
+                ctl->exit_status = usage_error(
+                        self, "--synthetic: '%s' is not known; there is: chat", argument);
+                return false;
+        case OPTION_SEED:
+                return option_count(ctl, "--seed", argument, 0, UINT64_MAX, &a->seed);
+        case 'b':
+                if (!option_bytes(ctl, "--block-bytes", argument, &a->block_bytes))
+                        return false;
+                if (a->block_bytes == 0)
+                        ctl->exit_status = usage_error(self, "--block-bytes: a byte at least");
+                return a->block_bytes > 0;
+        case 'r':
+                return option_count(ctl, "--requests", argument, 1, 1000000000, &a->requests);
+        case OPTION_SPEED:
+                if (human_parse_number(argument, &a->replay.speed) == 0)
+                        return true;
+                ctl->exit_status =
+                        usage_error(self, "--speed: '%s' is not a number of 0 or more", argument);
+                return false;
+        case 'c':
+                return option_count(ctl, "--clients", argument, 1, MOST_CLIENTS, &a->clients);
+        case OPTION_ACK:
+                if (ack_parse(argument, &a->replay.ack))
+                        return true;
+                ctl->exit_status = usage_error(
+                        self, "--ack: '%s' is not accepted, written or durable", argument);
+                return false;
+        case OPTION_ACKS:
+                a->acks = argument;
+                return true;
+        case 'n':
+                a->replay.namespace_name = argument;
+                return true;
+        case OPTION_RECONNECT:
+                if (human_parse_number(argument, &seconds) < 0 || seconds > 1e6) {
+                        ctl->exit_status = usage_error(
+                                self, "--reconnect: '%s' is not a number of seconds", argument);
+                        return false;
+                }
+                a->replay.reconnect_ms = (int)(seconds * 1000);
+                return true;
+        }
+        return true;
+}
+
 /* EXIT_OK, or the status to end with; *ret_end says that this is it (help). */
 static int read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
                           struct arguments *a, bool *ret_end)
 {
         const char *argument;
-        double seconds;
         int r, first;
 
         *ret_end = true;
         while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
-                switch (r) {
-                case OPTION_SYNTHETIC:
-                        if (strcmp(argument, "chat") != 0)
-                                return usage_error(self,
-                                                   "--synthetic: '%s' is not known; there is: chat",
-                                                   argument);
-                        a->synthetic = argument;
-                        break;
-                case OPTION_SEED:
-                        if (!option_count(ctl, "--seed", argument, 0, UINT64_MAX, &a->seed))
-                                return ctl->exit_status;
-                        break;
-                case 'b':
-                        if (!option_bytes(ctl, "--block-bytes", argument, &a->block_bytes))
-                                return ctl->exit_status;
-                        if (a->block_bytes == 0)
-                                return usage_error(self, "--block-bytes: a byte at least");
-                        break;
-                case 'r':
-                        if (!option_count(ctl, "--requests", argument, 1, 1000000000, &a->requests))
-                                return ctl->exit_status;
-                        break;
-                case OPTION_SPEED:
-                        if (human_parse_number(argument, &a->replay.speed) < 0)
-                                return usage_error(self,
-                                                   "--speed: '%s' is not a number of 0 or more",
-                                                   argument);
-                        break;
-                case 'c':
-                        if (!option_count(ctl, "--clients", argument, 1, MOST_CLIENTS, &a->clients))
-                                return ctl->exit_status;
-                        break;
-                case OPTION_ACK:
-                        if (!ack_parse(argument, &a->replay.ack))
-                                return usage_error(
-                                        self, "--ack: '%s' is not accepted, written or durable",
-                                        argument);
-                        break;
-                case OPTION_ACKS:
-                        a->acks = argument;
-                        break;
-                case 'n':
-                        a->replay.namespace_name = argument;
-                        break;
-                case OPTION_RECONNECT:
-                        if (human_parse_number(argument, &seconds) < 0 || seconds > 1e6)
-                                return usage_error(self,
-                                                   "--reconnect: '%s' is not a number of seconds",
-                                                   argument);
-                        a->replay.reconnect_ms = (int)(seconds * 1000);
-                        break;
-                }
+                if (!replay_option(ctl, self, r, argument, a))
+                        return ctl->exit_status;
         if (r < 0)
                 return ctl->exit_status;
         *ret_end = false;
@@ -273,17 +278,10 @@ static void add_latency_row(struct text_table *table, const char *name, struct l
                 text_table_row(table, name, p50, p90, p99, calls);
 }
 
-static void report(const struct arguments *a, struct replay_result *result)
+static void report_blocks(const struct arguments *a, const struct replay_counts *n)
 {
-        _cleanup_(text_table_freep) struct text_table *table = text_table_new("lrrrr");
-        const struct replay_counts *n = &result->counts;
-        char x[HUMAN_BYTES], y[HUMAN_BYTES], z[HUMAN_BYTES];
+        char x[HUMAN_BYTES], y[HUMAN_BYTES];
 
-        human_count(n->requests, x);
-        human_seconds(result->seconds, y);
-        line("requests", "%s in %s (%.0f a second), %llu client%s", x, y,
-             result->seconds > 0 ? (double)n->requests / result->seconds : 0, a->clients,
-             a->clients == 1 ? "" : "s");
         human_count(n->blocks_asked, x);
         units_bytes(a->block_bytes, y);
         line("blocks asked", "%s of %s", x, y);
@@ -303,22 +301,14 @@ static void report(const struct arguments *a, struct replay_result *result)
                 human_things(n->blocks_vanished, "block", x);
                 line("vanished", "%s between match and get, put again", x);
         }
-        units_bytes(n->bytes_got, x);
-        units_bytes(n->bytes_put, y);
-        line("bytes", "%s got, %s put: %.2f GB/s", x, y,
-             result->seconds > 0 ? (double)(n->bytes_got + n->bytes_put) / result->seconds / 1e9
-                                 : 0);
-        if (result->evictions_known) {
-                human_count(result->evictions, x);
-                line("evictions", "%s", x);
-        } else {
-                line("evictions", "not known");
-        }
-        human_count(n->tokens_saved, x);
-        human_count(n->tokens_asked, y);
-        human_percent(n->tokens_saved, n->tokens_asked, z);
-        line("prefill saved", "about %s of %s tokens (%s), at %d tokens a block", x, y, z,
-             WORKLOAD_BLOCK_TOKENS);
+}
+
+/* What did not go as asked. */
+static void report_failures(const struct replay_result *result)
+{
+        const struct replay_counts *n = &result->counts;
+        char x[HUMAN_BYTES], y[HUMAN_BYTES];
+
         if (n->busy) {
                 human_things(n->busy, "block", x);
                 line("busy", "%s found no room", x);
@@ -343,6 +333,37 @@ static void report(const struct arguments *a, struct replay_result *result)
                             : "");
         if (*result->first_wrong)
                 line("", "%s", result->first_wrong);
+}
+
+static void report(const struct arguments *a, struct replay_result *result)
+{
+        _cleanup_(text_table_freep) struct text_table *table = text_table_new("lrrrr");
+        const struct replay_counts *n = &result->counts;
+        char x[HUMAN_BYTES], y[HUMAN_BYTES], z[HUMAN_BYTES];
+
+        human_count(n->requests, x);
+        human_seconds(result->seconds, y);
+        line("requests", "%s in %s (%.0f a second), %llu client%s", x, y,
+             result->seconds > 0 ? (double)n->requests / result->seconds : 0, a->clients,
+             a->clients == 1 ? "" : "s");
+        report_blocks(a, n);
+        units_bytes(n->bytes_got, x);
+        units_bytes(n->bytes_put, y);
+        line("bytes", "%s got, %s put: %.2f GB/s", x, y,
+             result->seconds > 0 ? (double)(n->bytes_got + n->bytes_put) / result->seconds / 1e9
+                                 : 0);
+        if (result->evictions_known) {
+                human_count(result->evictions, x);
+                line("evictions", "%s", x);
+        } else {
+                line("evictions", "not known");
+        }
+        human_count(n->tokens_saved, x);
+        human_count(n->tokens_asked, y);
+        human_percent(n->tokens_saved, n->tokens_asked, z);
+        line("prefill saved", "about %s of %s tokens (%s), at %d tokens a block", x, y, z,
+             WORKLOAD_BLOCK_TOKENS);
+        report_failures(result);
 
         putchar('\n');
         text_table_row(table, "a call of", "p50", "p90", "p99", "calls");

@@ -274,21 +274,18 @@ int config_available_space(const char *path, uint64_t *ret_bytes, uint64_t *ret_
         return 0;
 }
 
-static int resolve_limit(struct config *c, void (*say)(const char *text),
-                         void (*warn)(const char *text), struct config_error *ret_error)
+/* What the volumes could have, each file system once. */
+static int add_free_space(struct config *c, uint64_t *ret_bytes, unsigned *ret_devices,
+                          struct config_error *ret_error)
 {
-        uint64_t devices[CONFIG_MAX_VOLUMES], free_bytes = 0, bytes,
-                                              least = limit_least * c->store.path.n;
-        char chosen[UNITS_TEXT], all[UNITS_TEXT], where[320], at[CONFIG_WHERE];
-        unsigned n_devices = 0, missing = 0;
-        bool automatic = take_auto(c, "store.limit");
+        uint64_t devices[CONFIG_MAX_VOLUMES], free_bytes = 0, bytes;
+        unsigned n_devices = 0, missing = 0, j;
+        char at[CONFIG_WHERE];
 
-        assert(c->store.path.n > 0 && c->store.path.n <= CONFIG_MAX_VOLUMES);
         for (unsigned i = 0; i < c->store.path.n; i++) {
-                unsigned j;
-                int r;
+                const char *path = c->store.path.items[i];
+                int r = config_available_space(path, &bytes, &devices[n_devices]);
 
-                r = config_available_space(c->store.path.items[i], &bytes, &devices[n_devices]);
                 if (r < 0 && missing + 1 < c->store.path.n) {
                         missing++; /* the store says so, and starts without it */
                         continue;
@@ -296,8 +293,7 @@ static int resolve_limit(struct config *c, void (*say)(const char *text),
                 if (r < 0) {
                         c->place[config_row_find("store.path")].broken = true;
                         return config_fail(ret_error, r, "%sstore.path: %.240s: %s%s",
-                                           config_where(c, "store.path", at),
-                                           c->store.path.items[i], strerror(-r),
+                                           config_where(c, "store.path", at), path, strerror(-r),
                                            r == -EACCES || r == -EPERM
                                                    ? "; the daemon's user must own the directory"
                                                    : "");
@@ -314,6 +310,24 @@ static int resolve_limit(struct config *c, void (*say)(const char *text),
         if (missing > 0 && (!checked_mul(free_bytes / n_devices, (uint64_t)missing, &bytes) ||
                             !checked_add(free_bytes, bytes, &free_bytes)))
                 free_bytes = UINT64_MAX;
+        *ret_bytes = free_bytes;
+        *ret_devices = n_devices;
+        return 0;
+}
+
+static int resolve_limit(struct config *c, void (*say)(const char *text),
+                         void (*warn)(const char *text), struct config_error *ret_error)
+{
+        uint64_t free_bytes = 0, least = limit_least * c->store.path.n;
+        char chosen[UNITS_TEXT], all[UNITS_TEXT], where[320], at[UNITS_TEXT];
+        bool automatic = take_auto(c, "store.limit");
+        unsigned n_devices = 0;
+        int r;
+
+        assert(c->store.path.n > 0 && c->store.path.n <= CONFIG_MAX_VOLUMES);
+        r = add_free_space(c, &free_bytes, &n_devices, ret_error);
+        if (r < 0)
+                return r;
         if (c->store.path.n == 1)
                 snprintf(where, sizeof(where), "at %.240s", c->store.path.items[0]);
         else

@@ -263,7 +263,7 @@ void config_init(struct config *c)
         memset(c->given, 0, sizeof(c->given));
 }
 
-void config_rows_fini(void *object, const struct config_row *rows, unsigned n)
+static void rows_fini(void *object, const struct config_row *rows, unsigned n)
 {
         for (unsigned i = 0; i < n; i++)
                 switch (rows[i].type) {
@@ -284,9 +284,9 @@ void config_rows_fini(void *object, const struct config_row *rows, unsigned n)
 
 void config_fini(struct config *c)
 {
-        config_rows_fini(c, config_rows, config_n_rows);
+        rows_fini(c, config_rows, config_n_rows);
         for (unsigned i = 0; i < c->n_tenants; i++)
-                config_rows_fini(&c->tenants[i], config_tenant_rows, config_n_tenant_rows);
+                rows_fini(&c->tenants[i], config_tenant_rows, config_n_tenant_rows);
         free(c->tenants);
         *c = (struct config){};
 }
@@ -307,7 +307,7 @@ int config_tenant_add(struct config *c, struct config_tenant **ret)
 
 void config_tenant_drop(struct config *c)
 {
-        config_rows_fini(&c->tenants[--c->n_tenants], config_tenant_rows, config_n_tenant_rows);
+        rows_fini(&c->tenants[--c->n_tenants], config_tenant_rows, config_n_tenant_rows);
 }
 
 int config_tenant_check(const struct config *c, const struct config_tenant *t,

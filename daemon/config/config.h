@@ -220,10 +220,6 @@ void config_print_keys(FILE *out);
  * many took effect. */
 unsigned config_reload(struct config *c, const struct config *next, void (*say)(const char *text));
 
-/* "64GiB", "1.5MiB", "4096", "10GB" (decimal); "5s", "250ms", "1min", "2h". 0, -EINVAL, -ERANGE. */
-int config_parse_bytes(const char *text, uint64_t *ret);
-int config_parse_ms(const char *text, uint64_t *ret);
-
 /* How much memory this process may still come to use: MemAvailable, and the limits of its control
  * groups (v1 and v2, with all that are above them). `root` is "" or, in tests, a folder that holds
  * proc/ and sys/. *ret_limited: a control group says so. Always an answer. */

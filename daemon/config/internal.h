@@ -73,8 +73,6 @@ void config_note_given(struct config *c, unsigned row);
 bool config_text_is_clean(const char *text);
 /* Is it what the row takes, or a list of it has? 0, -EINVAL and one sentence. */
 int config_check_text(const struct config_row *row, const char *text, char why[static CONFIG_WHY]);
-/* Frees the text of the object's members. */
-void config_rows_fini(void *object, const struct config_row *rows, unsigned n);
 
 /* One more tenant, all "auto" and without a name. -ENOMEM. */
 int config_tenant_add(struct config *c, struct config_tenant **ret);
@@ -132,7 +130,6 @@ static inline bool config_bit(const uint64_t bits[static 2], unsigned i)
 
 /* "64GiB", "4097": exact. */
 void config_exact_bytes(uint64_t bytes, char ret[static 32]);
-void config_exact_ms(uint64_t ms, char ret[static 32]);
 /* Bytes that the store at `path` could have: what is free to this user, and what its files take
  * already. `path` need not exist yet. *ret_device tells file systems apart. 0, -errno. */
 int config_available_space(const char *path, uint64_t *ret_bytes, uint64_t *ret_device);

@@ -23,7 +23,7 @@ void config_exact_bytes(uint64_t bytes, char ret[static 32])
         snprintf(ret, 32, "%llu%s", (unsigned long long)bytes, units[i]);
 }
 
-void config_exact_ms(uint64_t ms, char ret[static 32])
+static void exact_ms(uint64_t ms, char ret[static 32])
 {
         const char *unit = "ms";
 
@@ -125,7 +125,7 @@ static void print_value(const void *object, const struct config_row *row, FILE *
                 fprintf(out, "%llu", (unsigned long long)*(const uint64_t *)member);
                 break;
         case CONFIG_TIME:
-                config_exact_ms(*(const uint64_t *)member, text);
+                exact_ms(*(const uint64_t *)member, text);
                 fputs(text, out);
                 break;
         case CONFIG_SWITCH:
@@ -203,8 +203,8 @@ void config_format_range(const struct config_row *row, char *ret, size_t size)
                          (unsigned long long)row->most, or_auto);
                 break;
         case CONFIG_TIME:
-                config_exact_ms(row->least, least);
-                config_exact_ms(row->most, most);
+                exact_ms(row->least, least);
+                exact_ms(row->most, most);
                 snprintf(ret, size, "%s to %s%s", least, most, or_auto);
                 break;
         case CONFIG_SWITCH:

@@ -77,16 +77,6 @@ static uint64_t ms_in(const char *unit)
         return unit_factor(time_units, unit);
 }
 
-int config_parse_bytes(const char *text, uint64_t *ret)
-{
-        return units_parse(text, bytes_in, ret, NULL);
-}
-
-int config_parse_ms(const char *text, uint64_t *ret)
-{
-        return units_parse(text, ms_in, ret, NULL);
-}
-
 static const char *unit_meant(const char *unit, const struct unit *units)
 {
         struct suggestion meant = { .distance = 2 };

@@ -526,12 +526,3 @@ uint64_t kio_oldest(const struct kio *io, unsigned volume)
         }
         return now - oldest;
 }
-
-uint64_t kio_oldest_ns(const struct kio *io)
-{
-        uint64_t oldest = 0;
-
-        for (unsigned volume = 0; volume < KIO_VOLUMES_MAX; volume++)
-                oldest = MAX(oldest, kio_oldest(io, volume));
-        return oldest;
-}

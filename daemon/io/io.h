@@ -114,8 +114,7 @@ void kio_get_stats(const struct kio *io, struct kio_stats *ret);
 /* Has every worker either advanced since the last call, or nothing to do, or is inside a device
  * call? For the watchdog. */
 bool kio_is_alive(struct kio *io);
-/* How long the oldest operation has stood at the device, in ns; 0: none does. A CALL stands there
- * from when it begins to run. Of one volume, or of all. Cheap: the loop may ask every iteration, a
- * timer of a second will do. */
+/* How long the oldest operation of a volume has stood at the device, in ns; 0: none does. A CALL
+ * stands there from when it begins to run. Cheap: the loop may ask every iteration, a timer of a
+ * second will do. */
 uint64_t kio_oldest(const struct kio *io, unsigned volume);
-uint64_t kio_oldest_ns(const struct kio *io);

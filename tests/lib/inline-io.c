@@ -408,8 +408,3 @@ uint64_t kio_oldest(const struct kio *io, unsigned volume)
 {
         return 0;
 }
-
-uint64_t kio_oldest_ns(const struct kio *io)
-{
-        return 0;
-}

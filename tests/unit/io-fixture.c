@@ -135,6 +135,15 @@ struct kio_stats stats(void)
         return s;
 }
 
+uint64_t oldest_ns(void)
+{
+        uint64_t oldest = 0;
+
+        for (unsigned volume = 0; volume < KIO_VOLUMES_MAX; volume++)
+                oldest = MAX(oldest, kio_oldest(t.io, volume));
+        return oldest;
+}
+
 struct kio_request transfer(enum kio_op op, int fd, void *buf, uint64_t length, uint64_t offset)
 {
         return (struct kio_request){ .op = op,

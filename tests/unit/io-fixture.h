@@ -57,6 +57,8 @@ int poll_and_reap(const unsigned *until, unsigned n);
 void wait_completed(unsigned n);
 int64_t run(struct kio_request *req);
 struct kio_stats stats(void);
+/* Of all volumes: how long the oldest operation has stood at the device. */
+uint64_t oldest_ns(void);
 struct kio_request transfer(enum kio_op op, int fd, void *buf, uint64_t length, uint64_t offset);
 /* Returns the answer, -ETIMEDOUT if none comes. */
 int register_piece(unsigned piece);

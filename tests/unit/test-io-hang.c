@@ -36,10 +36,10 @@ static void a_call_that_lasts_is_alive_and_its_age_shows(void **state)
         assert_true(kio_is_alive(t.io));
         assert_true(kio_is_alive(t.io));
         assert_int_equal(stats().queued, 1);
-        assert_in_range(kio_oldest_ns(t.io), 1, clock_mono_ns() - since);
+        assert_in_range(oldest_ns(), 1, clock_mono_ns() - since);
         sem_post(&gate_open);
         wait_completed(2);
-        assert_int_equal(kio_oldest_ns(t.io), 0);
+        assert_int_equal(oldest_ns(), 0);
         assert_true(kio_is_alive(t.io));
         assert_true(kio_is_alive(t.io));
 }
@@ -72,14 +72,14 @@ static void what_hangs_shows_its_age_and_stops_nobody_else(void **state)
         assert_int_equal(poll(&p, 1, 50), 0);
         assert_true(kio_is_alive(t.io));
         assert_true(kio_is_alive(t.io));
-        age = kio_oldest_ns(t.io);
+        age = oldest_ns();
         assert_in_range(age, 1, clock_mono_ns() - since);
-        assert_true(kio_oldest_ns(t.io) >= age);
+        assert_true(oldest_ns() >= age);
         completed = 0;
         fault_release();
         wait_completed(1);
         assert_int_equal(hanging.result, 0);
-        assert_int_equal(kio_oldest_ns(t.io), 0);
+        assert_int_equal(oldest_ns(), 0);
 }
 
 static void a_late_operation_comes_back_by_itself(void **state)
@@ -166,7 +166,7 @@ static void test_R15_a_path_that_hangs_costs_itself_only(void **state)
         assert_true(kio_oldest(t.io, 1) >= HANG_MS * UINT64_C(1000000));
         assert_int_equal(kio_oldest(t.io, 2), 0);
         assert_int_equal(kio_oldest(t.io, 0), 0);
-        assert_true(kio_oldest_ns(t.io) >= HANG_MS * UINT64_C(1000000));
+        assert_true(oldest_ns() >= HANG_MS * UINT64_C(1000000));
         assert_true(rests_alive());
         /* Now it is known: no waiting. The other path has all places. */
         late[0].state = KIO_IDLE;
@@ -191,7 +191,7 @@ static void test_R15_a_path_that_hangs_costs_itself_only(void **state)
         for (unsigned i = 0; i < 4; i++)
                 assert_int_equal(stuck[i].result, 0);
         assert_int_equal(kio_oldest(t.io, 1), 0);
-        assert_int_equal(kio_oldest_ns(t.io), 0);
+        assert_int_equal(oldest_ns(), 0);
         assert_int_equal(stats().inflight, 0);
         assert_int_equal(run(&late[0]), 0);
 }

@@ -170,7 +170,7 @@ static void go(const struct fault_plan *plan)
         assert_int_equal(kio_pending(t.io), 0);
         assert_int_equal(stats().inflight, 0);
         assert_int_equal(stats().queued, 0);
-        assert_int_equal(kio_oldest_ns(t.io), 0);
+        assert_int_equal(oldest_ns(), 0);
 }
 
 static void expect_read(const struct item *item)

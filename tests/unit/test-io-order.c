@@ -413,7 +413,7 @@ static void idle_workers_cost_nothing(void **state)
         assert_true(clock_ns(CLOCK_PROCESS_CPUTIME_ID) - before < 50 * 1000000u);
         assert_true(kio_is_alive(t.io));
         assert_true(kio_is_alive(t.io));
-        assert_int_equal(kio_oldest_ns(t.io), 0);
+        assert_int_equal(oldest_ns(), 0);
 }
 
 int main(void)

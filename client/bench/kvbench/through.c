@@ -209,7 +209,8 @@ int through_look(struct through *t, struct profile *p, uint64_t *ret_present)
         return *ret_present < p->job->n_blocks ? THROUGH_INCOMPLETE : 0;
 }
 
-int through_forget(struct through *t, struct profile *p)
+/* All blocks of the job. */
+static int forget(struct through *t, struct profile *p)
 {
         return call_on_all(t, p, KVCACHE_OP_EVICT, KVCACHE_TIER_ALL, "dropping the blocks", is_gone,
                            NULL);
@@ -221,7 +222,7 @@ static int through_before(void *self, struct profile *p, enum profile_pass pass)
         int r = 0;
 
         if (pass == PROFILE_WRITE)
-                r = through_forget(t, p);
+                r = forget(t, p);
         else if (pass == PROFILE_READ_COLD)
                 r = call_on_all(t, p, KVCACHE_OP_EVICT, KVCACHE_TIER_MEMORY,
                                 "dropping the blocks from memory", is_gone, NULL);

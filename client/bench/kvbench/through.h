@@ -43,8 +43,6 @@ void through_close(struct through *t);
 /* Is every block there, for a read? 0; THROUGH_NOTHING: none is; THROUGH_INCOMPLETE, with how many
  * are; negative after profile_fail(). */
 int through_look(struct through *t, struct profile *p, uint64_t *ret_present);
-/* Forgets all blocks of the job. */
-int through_forget(struct through *t, struct profile *p);
 
 /* --- inside KVCACHE --- */
 

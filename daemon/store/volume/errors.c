@@ -28,11 +28,6 @@ void volume_bypass(struct volume *v, const char *reason)
         v->ops.bypassed(v->ops.userdata, v);
 }
 
-bool volume_is_bypassed(const struct volume *v)
-{
-        return v->bypassed;
-}
-
 const char *volume_reason(const struct volume *v)
 {
         return v->reason;

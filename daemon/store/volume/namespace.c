@@ -149,11 +149,6 @@ struct namespace *namespaces_get(const struct namespaces *n, uint32_t id)
         return low < n->count && n->list[low]->seen.id == id ? n->list[low] : NULL;
 }
 
-uint64_t namespaces_purge_seq(const struct namespaces *n)
-{
-        return n->purge_seq;
-}
-
 uint64_t namespaces_max_seq(const struct namespaces *n)
 {
         uint64_t seq = n->purge_seq;

@@ -42,7 +42,6 @@ uint64_t namespaces_charged(const struct namespaces *n);
 unsigned namespaces_count(const struct namespaces *n);
 struct namespace *namespaces_get(const struct namespaces *n, uint32_t id);
 struct namespace *namespaces_at(const struct namespaces *n, unsigned i);
-uint64_t namespaces_purge_seq(const struct namespaces *n);
 uint64_t namespaces_max_seq(const struct namespaces *n); /* of all purges */
 /* Is an entry of this sequence in this namespace dead, by purges or because it is unknown? */
 bool namespaces_is_dead(const struct namespaces *n, uint32_t id, uint64_t seq);

@@ -35,20 +35,6 @@ const struct store_namespace *volume_namespace_at(const struct volume *v, unsign
         return ns ? &ns->seen : NULL;
 }
 
-const struct store_namespace *volume_namespace_find(const struct volume *v, uint16_t tenant,
-                                                    const char *name, size_t length)
-{
-        char text[STORE_MAX_NAME + 1];
-        const struct namespace *ns;
-
-        if (length > STORE_MAX_NAME)
-                return NULL;
-        memcpy(text, name, length);
-        text[length] = '\0';
-        ns = namespaces_find(v->namespaces, tenant, text);
-        return ns ? &ns->seen : NULL;
-}
-
 bool volume_namespace_is_empty(const struct volume *v, uint32_t id)
 {
         const struct namespace *ns = namespaces_get(v->namespaces, id);

@@ -103,11 +103,6 @@ int volume_probe_fd(const struct volume *v)
         return v->dir->superblock_fd;
 }
 
-const char *volume_path(const struct volume *v)
-{
-        return v->path;
-}
-
 bool volume_is_fresh(const struct volume *v)
 {
         return v->dir->fresh;

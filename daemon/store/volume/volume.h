@@ -117,11 +117,9 @@ uint64_t volume_pending(const struct volume *v);
 struct volume *volume_close(struct volume *v);
 void volume_iterate(struct volume *v);
 uint64_t volume_max_chunk(const struct volume *v);
-const char *volume_path(const struct volume *v);
 
 /* Leaves it aside, once; tells ops->bypassed. */
 void volume_bypass(struct volume *v, const char *reason);
-bool volume_is_bypassed(const struct volume *v);
 const char *volume_reason(const struct volume *v);
 /* It is bypassed and its device hangs: answers all its waiters, but does not release what the
  * device has. */
@@ -134,8 +132,6 @@ int volume_rest(struct volume *v, bool away);
 void volume_namespace_open(struct volume *v, struct store_namespace_open *req);
 const struct store_namespace *volume_namespace_get(const struct volume *v, uint32_t id);
 const struct store_namespace *volume_namespace_at(const struct volume *v, unsigned i);
-const struct store_namespace *volume_namespace_find(const struct volume *v, uint16_t tenant,
-                                                    const char *name, size_t length);
 /* Has it neither chunks nor puts in flight? One that the volume does not have is empty. */
 bool volume_namespace_is_empty(const struct volume *v, uint32_t id);
 /* Takes req->namespace_id, which is empty, off the list. `set`: as of volume_purge(). */
