@@ -85,6 +85,27 @@ static struct fan_out *fan_out_new(struct store *s, enum fan_out_kind kind)
         return x;
 }
 
+static bool is_answered(const struct fan_out *x)
+{
+        return !x->open && !x->remove && !x->purge;
+}
+
+/* It is given in an iteration. */
+static void list_answer(struct fan_out *x)
+{
+        list_append(&x->store->done, &x->done_node);
+        store_nudge(x->store);
+}
+
+/* Once no volume has a part of it any more. */
+static void free_if_back(struct fan_out *x)
+{
+        if (x->left > 0)
+                return;
+        list_unlink(&x->node);
+        free(x);
+}
+
 static void fan_out_answer(struct fan_out *x)
 {
         struct store *s = x->store;
@@ -96,10 +117,7 @@ static void fan_out_answer(struct fan_out *x)
 
         list_unlink(&x->done_node);
         list_unlink(&x->removal_node);
-        if (x->left == 0) {
-                list_unlink(&x->node);
-                free(x);
-        }
+        free_if_back(x);
         if (!open && !remove && !purge)
                 return;
         s->waiting--;
@@ -186,7 +204,7 @@ void fan_out_answer_due(struct store *s)
         }
 }
 
-/* MEMBERSHIP_RECORD_WAITS, or the answer. */
+/* The answer, unless it has to wait for the record: `settling`. */
 static int purge_result(struct fan_out *x)
 {
         struct store *s = x->store;
@@ -196,41 +214,34 @@ static int purge_result(struct fan_out *x)
                 s->noted_at = MAX(s->noted_at, x->noting_at);
         r = membership_record_settle(s, &x->noting, &x->note_failures);
         x->settling = r == MEMBERSHIP_RECORD_WAITS;
-        if (r == MEMBERSHIP_RECORD_WAITS)
-                return r;
+        if (x->settling)
+                return x->result;
         if (r == 0 && x->well > 0 && s->up && !x->unkept)
                 return 0;
         return x->result < 0 ? x->result : -EIO;
 }
 
+/* With no volume left the namespace lives in memory until one is resumed. */
+static int open_result(struct fan_out *x)
+{
+        x->namespace->opens--;
+        if (x->result != 0)
+                set_namespaces_forget(x->store, x->namespace);
+        return x->result;
+}
+
 /* All parts that are waited for have ended: the answer is listed. */
 static void fan_out_settled(struct fan_out *x)
 {
-        struct store *s = x->store;
-
         if (x->waiting != 0 || !list_empty(&x->done_node))
                 return;
-        if (!x->open && !x->remove && !x->purge) {
-                if (x->left == 0) {
-                        list_unlink(&x->node);
-                        free(x);
-                }
+        if (is_answered(x)) {
+                free_if_back(x);
                 return;
         }
-        if (x->kind == FAN_OUT_OPEN) {
-                /* With no volume left it lives in memory until one is resumed. */
-                x->namespace->opens--;
-                if (x->result != 0)
-                        set_namespaces_forget(s, x->namespace);
-        } else {
-                int r = purge_result(x);
-
-                if (r == MEMBERSHIP_RECORD_WAITS)
-                        return;
-                x->result = r;
-        }
-        list_append(&s->done, &x->done_node);
-        store_nudge(s);
+        x->result = x->kind == FAN_OUT_OPEN ? open_result(x) : purge_result(x);
+        if (!x->settling)
+                list_answer(x);
 }
 
 /* A part came back, or its volume is waited for no longer. */
@@ -333,8 +344,7 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
         if (r != 0) {
                 x->waiting = 0;
                 x->result = r;
-                list_append(&s->done, &x->done_node);
-                store_nudge(s);
+                list_answer(x);
                 return;
         }
         x->namespace->opens++;
@@ -422,8 +432,7 @@ void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
         if (!ns || ns->opens > 0 || !is_empty || n == 0) {
                 x->waiting = 0;
                 x->result = !ns ? STORE_MISS : n > 0 ? STORE_BUSY : -EIO;
-                list_append(&s->done, &x->done_node);
-                store_nudge(s);
+                list_answer(x);
                 return;
         }
         membership_record_removal(s);
