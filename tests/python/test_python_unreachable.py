@@ -400,6 +400,31 @@ def test_closed_by_another_thread(daemon):
         in_threads(4, work)
 
 
+def test_closing_ends_a_reap_that_waits(make_daemon):
+    daemon = make_daemon().start()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    client = kvcache.Client(daemon.socket)
+    blocks = client.namespace("test", {})
+    blocks.put(KEYS, VALUES)
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        blocks.submit_get(KEYS, rooms())
+
+        def work(n):
+            if n == 0:
+                wait_until(lambda: client._waiting == 3, "three threads wait")
+                client.close()
+                return
+            with pytest.raises(kvcache.ClosedError):
+                client.reap(1000)
+
+        started = time.monotonic()
+        in_threads(4, work)
+        assert time.monotonic() - started < 30 and len(os.listdir("/proc/self/fd")) == descriptors
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+
+
 def test_importing_starts_no_thread():
     code = "import os, kvcache; print(len(os.listdir('/proc/self/task')))"
     environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(kvcache.__file__).parents[1])}

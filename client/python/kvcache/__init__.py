@@ -7,8 +7,8 @@
         hits = blocks.match(keys)
 
 A key is 32 bytes, a chunk the bytes stored under it. A daemon that is unreachable is one that has nothing stored: no call
-raises for that. What became of a key is its status, a number: OK, MISS, EXISTS and so on; a key that is not status_ok() is to be
-recomputed. Exceptions are for mistakes in calls, and derive from Error. The package starts no thread.
+raises for that. What became of a key is its status, a number: OK, MISS, EXISTS and so on; a key that is not status_ok() is to
+be recomputed. Exceptions are for mistakes in calls, and derive from Error. The package starts no thread.
 """
 
 from ._aio import AsyncClient, AsyncNamespace

@@ -98,6 +98,7 @@ class Client:
         self._answered: deque[Done] = deque()  # requests that were never sent
         self._unreachable = ""  # why no daemon answers; empty: it does
         self._retry_at, self._pause_s = 0.0, FIRST_PAUSE_S
+        self._waiting = 0  # threads in reap()
         self._epoll = select.epoll()
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._event, select.EPOLLIN)
@@ -128,14 +129,20 @@ class Client:
             for region in self._regions:
                 region._forget("the client is closed")
             self._regions.clear()
-            assert self._epoll is not None
-            self._epoll.close()
-            os.close(self._event)
+            os.eventfd_write(self._event, 1)  # wakes those that wait in reap(): the last of them closes
+            self._close_descriptors()
             if handle is not None:
                 handle.closing = True
                 handle.close_if_unused()
         finally:
             self._lock.release()
+
+    def _close_descriptors(self) -> None:
+        """Not while a thread waits for one: its number could become another file's."""
+        if self._closed and not self._waiting and self._epoll is not None:
+            self._epoll.close()
+            self._epoll = None
+            os.close(self._event)
 
     def __del__(self) -> None:
         if not self._closed:
@@ -229,20 +236,22 @@ class Client:
     def reap(self, timeout: float = 0.0) -> list[Done]:
         """What has come of submitted requests, each once. Waits for the first at most `timeout` seconds; not where nothing is
         in flight. Other threads may call the client meanwhile."""
-        deadline = None
+        deadline = time.monotonic() + timeout
         while True:
             with self._entered() as handle:
                 done = self._reap(handle)
-                if done or not self.inflight or timeout <= 0:
+                left = deadline - time.monotonic()
+                if done or not self.inflight or left <= 0:
                     return done
-                fd = self.fileno()
-            now = time.monotonic()
-            deadline = now + timeout if deadline is None else deadline
-            if now >= deadline:
-                return done
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
-            poll.poll(min((deadline - now) * 1000 + 1, MOST_MS))
+                poll = select.poll()
+                poll.register(self.fileno(), select.POLLIN)
+                self._waiting += 1
+            try:
+                poll.poll(min(left * 1000 + 1, MOST_MS))
+            finally:
+                with self._lock:
+                    self._waiting -= 1
+                    self._close_descriptors()
 
     def cancel(self, tag: Hashable) -> int:
         """Cancels the requests with this tag that wait: their keys are CANCELLED. Each still has its Done, and what it names is
