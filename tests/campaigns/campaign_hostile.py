@@ -294,7 +294,7 @@ def descriptors_to_register(c, rng):
         finally:
             os.close(fd)
 
-    for make in (lambda: memfd(MIB, 0, True), lambda: memfd(MIB, kvwire.F_SEAL_SHRINK, False), readonly,
+    for make in (lambda: memfd(MIB, kvwire.F_SEAL_SHRINK, False), readonly,
                  lambda: memfd(MIB, kvwire.F_SEAL_SHRINK | kvwire.F_SEAL_WRITE, True), lambda: os.dup(c.pool_fd),
                  lambda: os.dup(c.liveness_fd), lambda: os.dup(c.sock.fileno()), lambda: os.open("/dev/zero", os.O_RDWR),
                  lambda: os.open("/", os.O_RDONLY), lambda: os.open("/proc/self/mem", os.O_RDWR),
