@@ -182,10 +182,11 @@ void kvcache_staging_release(struct kvcache *kv, void *place);
 
 /* --- registered buffers: memory of the caller's that the daemon moves bytes to and from itself ---
  * What a put or a `get into` names there is not copied by the library. Nor by the daemon, which
- * moves it between there and the disk, where the place is in one piece, begins at a multiple of
- * 4,096 bytes of the buffer, and is put KVCACHE_WRITTEN or KVCACHE_DURABLE without a lease to keep,
- * or is to hold a whole chunk that is not in memory. A buffer counts in full against the daemon's
- * limits.registered.
+ * moves it between there and the disk, where the key's pieces, 64 at most, lie in registered
+ * buffers, begin at multiples of 4,096 bytes there and are, but for the last, of whole 4,096 bytes
+ * (a page of K and one of V), and are put KVCACHE_WRITTEN or KVCACHE_DURABLE without a lease to
+ * keep, or are to hold a whole chunk that is not in memory. A buffer counts in full against the
+ * daemon's limits.registered.
  *
  * A place that a request names is the daemon's until its completion is reaped; after
  * KVCACHE_PENDING or KVCACHE_LOST until kvcache_memory_settled() returns 1. A program that changes

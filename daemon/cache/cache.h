@@ -84,7 +84,8 @@ struct cache_request {
         const struct iovec *pieces; /* instead of `memory`: they are `room` bytes together */
         uint32_t room;
         struct kio_region *region; /* that `memory` lies in; or NULL */
-        /* May it go between disk and `memory` without a copy in the pool? Possible within a region,
+        bool in_regions;           /* all of `pieces` do */
+        /* May it go between disk and memory without a copy in the pool? Possible within regions,
          * for a put that is not merely accepted, and for a get of a whole chunk. */
         bool may_be_direct;
         bool direct; /* set at completion: it did, and there is no `chunk` */

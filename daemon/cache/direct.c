@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chunk's way between a client's own memory and the store, without a copy in the pool.
+/* A chunk's way between a client's own memory and the store, without a copy in the pool. The memory
+ * is one piece, or several whose parts the device can each reach: it gets them as a vector.
  *
  * Put: a worker computes the checksum where the bytes lie -> the store writes them from there. Not
  * visible before it is written; a second put of the key waits for the first.
@@ -24,7 +25,7 @@
 
 #include "checked.h"
 
-enum { DIRECT_ALIGNMENT = 4096 };
+enum { DIRECT_ALIGNMENT = 4096, DIRECT_PIECES_MAX = 64 };
 
 struct direct {
         struct cache *cache;
@@ -40,16 +41,36 @@ struct direct {
         struct list_node node;    /* in the cache's bucket */
         struct list_node waiters; /* puts of the same key */
         bool abandoned;           /* its device hangs: no put joins it, and it is not counted */
+        struct iovec room[];      /* the device's, for pieces and a tail */
 };
+
+/* How many pieces of memory it is, if all begin and end where the device can: the last may end
+ * anywhere. 0: they do not, or are too many. */
+static unsigned aligned_pieces(const struct cache_request *req)
+{
+        uint64_t bytes = 0;
+        unsigned n = 0;
+
+        for (; bytes < req->room; bytes += req->pieces[n++].iov_len)
+                if (n == DIRECT_PIECES_MAX || bytes % DIRECT_ALIGNMENT != 0 ||
+                    (uintptr_t)req->pieces[n].iov_base % DIRECT_ALIGNMENT != 0)
+                        return 0;
+        return n;
+}
 
 static bool may_be_direct(const struct cache_request *req)
 {
-        return req->may_be_direct && req->region && (uintptr_t)req->memory % DIRECT_ALIGNMENT == 0;
+        if (!req->may_be_direct)
+                return false;
+        if (req->pieces)
+                return req->in_regions && aligned_pieces(req) > 0;
+        return req->region && (uintptr_t)req->memory % DIRECT_ALIGNMENT == 0;
 }
 
 static struct direct *direct_new(struct cache *c, struct cache_request *req, uint32_t length)
 {
-        struct direct *d = calloc(1, sizeof(*d));
+        size_t n = req->pieces ? aligned_pieces(req) + 1 : 0;
+        struct direct *d = calloc(1, sizeof(*d) + n * sizeof(d->room[0]));
 
         if (!d)
                 return NULL;
@@ -217,6 +238,8 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
                 .hash = req->hash,
                 .parent = req->parent,
                 .buf = req->memory,
+                .vector = req->pieces,
+                .vector_room = d->room,
                 .tail = d->tail,
                 .region = req->region,
                 .foreign = true,
@@ -230,6 +253,7 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
                 .op = KIO_COPY,
                 .class = KIO_CLASS_PUT,
                 .src = req->memory,
+                .vector = req->pieces,
                 .tail = d->tail,
                 .guard_src = true,
                 .length = req->length,
@@ -308,6 +332,8 @@ bool cache_get_direct(struct cache *c, struct cache_request *req, struct store_r
                 .ref = ref,
                 .buf = req->memory,
                 .room = req->room,
+                .vector = req->pieces,
+                .vector_room = d->room,
                 .tail = d->tail,
                 .region = req->region,
                 .foreign = true,

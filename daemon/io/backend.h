@@ -54,10 +54,11 @@ static inline unsigned kio_add_pieces(const struct kio_request *req, uint64_t fr
 {
         for (uint64_t bytes; left > 0; from += bytes, left -= bytes) {
                 bool in_body = from < req->body;
-                char *at =
-                        in_body ? (char *)req->buf + from : (char *)req->tail + (from - req->body);
+                char *at;
 
                 bytes = in_body ? MIN(left, req->body - from) : left;
+                at = in_body ? kio_request_at(req, from, &bytes)
+                             : (char *)req->tail + (from - req->body);
                 if (n > 0 && (char *)pieces[n - 1].iov_base + pieces[n - 1].iov_len == at)
                         pieces[n - 1].iov_len += bytes;
                 else

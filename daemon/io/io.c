@@ -294,7 +294,7 @@ static void kio_prepare(struct kio *io, struct kio_request *req)
         req->attempts = 0;
         req->registered = 0;
         req->parts = NULL;
-        req->pieces = req->own_pieces;
+        req->pieces = req->vector && req->op != KIO_COPY ? req->room : req->own_pieces;
         req->along = req->wiping = false;
         req->submitted_ns = clock_mono_ns();
         io->pending++;

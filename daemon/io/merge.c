@@ -35,8 +35,8 @@ void merge_fini(struct merge *j)
 /* One that has failed before goes alone. */
 static bool may_merge(const struct kio_request *req)
 {
-        return (req->op == KIO_READ || req->op == KIO_WRITE) && req->progress == 0 &&
-               req->attempts == 0;
+        return (req->op == KIO_READ || req->op == KIO_WRITE) && !req->vector &&
+               req->progress == 0 && req->attempts == 0;
 }
 
 static bool is_adjacent(const struct kio_request *req, const struct kio_request *next)

@@ -81,8 +81,11 @@ struct kio_request {
         void *tail; /* READ, WRITE, COPY: 4 KiB, so aligned, the caller's; NULL: none */
         const void *src;
         /* COPY: in place of `src`, or with a `src` in place of `buf`: at least `length` bytes in
-         * all, taken or filled in this order. */
+         * all, taken or filled in this order. READ, WRITE: in place of `buf`, of as many bytes, and
+         * aligned as the file asks for; `room` has an element more than that takes, the caller's.
+         * Such a one is not merged, nor uses registered buffers if it is more than one piece. */
         const struct iovec *vector;
+        struct iovec *room;
         bool guard_src;
         bool wipe; /* READ */
         uint32_t want_crc;
@@ -109,6 +112,21 @@ struct kio_request {
         bool stuck;          /* is it at a device that hangs? */
         bool along;          /* did it go along in the operation of another, its neighbour? */
 };
+
+/* READ, WRITE: where byte `at` of the memory is. `*bytes` becomes what lies there in one piece, if
+ * that is less. */
+static inline char *kio_request_at(const struct kio_request *req, uint64_t at, uint64_t *bytes)
+{
+        const struct iovec *v = req->vector;
+
+        if (!v)
+                return (char *)req->buf + at;
+        for (; at >= v->iov_len; v++)
+                at -= v->iov_len;
+        if (*bytes > v->iov_len - at)
+                *bytes = v->iov_len - at;
+        return (char *)v->iov_base + at;
+}
 
 /* Memory that I/O goes to, registered piece by piece. */
 struct kio_pool {

@@ -22,7 +22,11 @@ static void run(void *userdata)
         char *buf = req->buf ? (char *)req->buf + req->progress : NULL;
         const char *src = req->op == KIO_COPY ? (const char *)req->src + req->progress : NULL;
 
-        if (req->op == KIO_COPY && req->vector) {
+        if (req->op == KIO_READ && req->vector) {
+                uint64_t bytes = s->bytes;
+
+                buf = kio_request_at(req, req->progress, &bytes);
+        } else if (req->vector) {
                 char *at = (char *)req->vector->iov_base + req->vector_done;
 
                 if (req->src)
@@ -74,9 +78,9 @@ static void wipe_pages(struct wipe all)
 bool slice_wipe(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes)
 {
         uint64_t total = req->tail ? req->crc_bytes : req->length;
-        struct wipe w = { .at = (char *)req->buf + req->progress,
-                          .bytes = MIN(budget, total - req->progress) };
+        struct wipe w = { .bytes = MIN(budget, total - req->progress) };
 
+        w.at = kio_request_at(req, req->progress, &w.bytes);
         if (!req->guard_src)
                 wipe(&w);
         else if (guard_call(wipe, &w) < 0)
@@ -97,6 +101,8 @@ int slice_run(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes)
                 s.bytes = MIN(MIN(budget, s.bytes), req->body - req->progress);
         if (req->op == KIO_COPY && req->vector)
                 s.bytes = MIN(s.bytes, req->vector->iov_len - req->vector_done);
+        if (req->op == KIO_READ && s.bytes > 0)
+                (void)kio_request_at(req, req->progress, &s.bytes);
         if (req->progress == 0)
                 req->crc = 0;
         if (req->guard_src)

@@ -91,7 +91,8 @@ static void worker_finish(struct worker *w, struct kio_request *req, int64_t res
                 counter_add(&w->errors[req->op], 1);
         else {
                 counter_add(req->along ? &w->joined[req->op] : &w->ops[req->op], 1);
-                if (is_transfer(req) || (req->op == KIO_COPY && (req->buf || req->vector)))
+                if (is_transfer(req) ||
+                    (req->op == KIO_COPY && (req->buf || (req->src && req->vector))))
                         counter_add(&w->bytes[req->op], req->length);
         }
         req->state = KIO_DONE;

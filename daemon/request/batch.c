@@ -257,6 +257,13 @@ static void *place_at(const struct batch *b, uint32_t region, uint64_t offset, u
         return buffer_at(b->request.client, region, offset, length, ret_region);
 }
 
+static bool in_staging(const struct batch *b, const void *at)
+{
+        const struct staging *l = &b->request.client->staging;
+
+        return l->base && (uintptr_t)at - (uintptr_t)l->base < l->bytes;
+}
+
 bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t first, uint32_t n,
                        uint32_t length)
 {
@@ -266,6 +273,7 @@ bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t firs
                 return req->memory && length > 0;
         }
         req->pieces = b->places + first;
+        req->in_regions = true;
         for (uint64_t i = first; i < first + n; i++) {
                 struct kio_region *region;
                 struct wire_piece piece;
@@ -273,12 +281,15 @@ bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t firs
 
                 /* Found for an earlier key: neither the staging area nor a region that the batch
                  * uses moves before it ends, and that key's copy may be reading it now. */
-                if (b->found[i / 8] >> (i % 8) & 1)
+                if (b->found[i / 8] >> (i % 8) & 1) {
+                        req->in_regions &= !in_staging(b, b->places[i].iov_base);
                         continue;
+                }
                 memcpy(&piece, &b->places[i], sizeof(piece));
                 at = place_at(b, piece.region, piece.offset, piece.length, &region);
                 if (!at)
                         return false;
+                req->in_regions &= piece.region != WIRE_REGION_STAGING;
                 b->places[i] = (struct iovec){ .iov_base = at, .iov_len = piece.length };
                 b->found[i / 8] |= (uint8_t)(1u << (i % 8));
         }

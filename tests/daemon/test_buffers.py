@@ -313,6 +313,112 @@ def test_pieces_are_put_together_and_taken_apart(both):
                 other.assert_guarded(*[(at, end - start) for which, at, start, end in pieces if which == 1])
 
 
+def direct_bytes(daemon):
+    metrics = daemon.metrics()
+    return metrics["kvcache_put_direct_bytes_total"], metrics["kvcache_get_direct_bytes_total"]
+
+
+@pytest.mark.parametrize("apart", ["one region", "two regions"])
+def test_aligned_pieces_travel_between_memory_and_disk_without_a_copy(backend, make_daemon, apart):
+    """A page of K and one of V, and whatever else is aligned: each piece but the last in whole pages."""
+    daemon = make_daemon(backend).start()
+    rng = random.Random(apart)
+    with daemon.client() as c, region_of(c) as k, region_of(c) as other:
+        v = other if apart == "two regions" else k
+        ns = c.namespace("n")
+
+        def places(sizes, start):
+            """One place for each piece, in K's memory and V's in turn, apart from each other."""
+            at, found = [start, start + 4 * MIB], []
+            for i, size in enumerate(sizes):
+                found.append(((k, v)[i % 2], at[i % 2], size))
+                at[i % 2] += size // PAGE * PAGE + PAGE * rng.randrange(1, 3)
+            return found
+
+        def trip(sizes, name, where=None):
+            """How many bytes went direct, both ways; what is got is what was put."""
+            where = where or (lambda start: places(sizes, start))
+            key, length, before = key_of("kv", apart, name), sum(sizes), direct_bytes(daemon)
+            value, wire = value_of(key, length), []
+            for region, at, size in where(0):
+                wire.append(region.write(at, value[:size]))
+                value = value[size:]
+            ok(c.put_from(ns, [(key, wire)], ack=Ack.WRITTEN))
+            value = value_of(key, length)
+            assert c.value(ns, key) == value
+            c.evict(ns, [key], Tier.MEMORY)
+            k.clear()
+            v.clear()
+            there = where(2 * MIB)
+            ok(c.get_to(ns, [(key, [region.room(at, size) for region, at, size in there])]))
+            assert b"".join(region.map[at:at + size] for region, at, size in there) == value, name
+            for region in {k, v}:
+                region.assert_guarded(*[(at, size) for r, at, size in there if r is region])
+            return tuple(b - a for a, b in zip(before, direct_bytes(daemon)))
+
+        for sizes in ([PAGE] * 2, [64 * KIB] * 2, [PAGE, 1], [64 * KIB, 5000], [128 * KIB, PAGE, 4095], [PAGE] * 64,
+                      [300 * PAGE, 7 * PAGE, 3 * PAGE + 100], [70000 // PAGE * PAGE]):
+            assert trip(sizes, repr(sizes)) == (sum(sizes),) * 2, f"{sizes} did not go direct"
+        for n in range(20):
+            sizes = [PAGE * rng.randrange(1, 40) for _ in range(rng.randrange(1, 12))] + [rng.randrange(1, 3 * PAGE)]
+            assert trip(sizes, f"random {n}") == (sum(sizes),) * 2, f"{sizes} did not go direct"
+        # What is not aligned is copied, and right all the same.
+        assert trip([PAGE + 512, PAGE], "a piece that ends amid a page") == (0, 0)
+        assert trip([PAGE] * 65, "more pieces than go at once") == (0, 0)
+        assert trip([PAGE, PAGE], "a piece that begins amid a page",
+                    lambda start: [(k, start, PAGE), (k, start + 3 * PAGE + 512, PAGE)]) == (0, 0)
+
+
+def test_a_room_in_pieces_may_be_larger_than_the_chunk(daemon):
+    with daemon.client() as c, region_of(c) as region:
+        ns = c.namespace("n")
+        for length in (1, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE - 1, 3 * PAGE):
+            key = key_of("larger", length)
+            ok(c.put(ns, [(key, value_of(key, length))], ack=Ack.WRITTEN))
+            c.evict(ns, [key], Tier.MEMORY)
+            region.clear()
+            before = direct_bytes(daemon)
+            ok(c.get_to(ns, [(key, [(0, PAGE, region.number), (MIB, PAGE, region.number), (2 * MIB, 3 * PAGE, region.number)])]))
+            got = region.map[:PAGE] + region.map[MIB:MIB + PAGE] + region.map[2 * MIB:2 * MIB + 3 * PAGE]
+            assert got[:length] == value_of(key, length) and got[length:] == GUARD * (5 * PAGE - length)
+            assert direct_bytes(daemon)[1] - before[1] == length
+
+
+def test_pieces_in_the_staging_area_are_copied(daemon):
+    with daemon.client() as c, region_of(c) as region:
+        ns, key, before = c.namespace("n"), key_of("staged"), direct_bytes(daemon)
+        c.staging(MIB)
+        value = value_of(key, 2 * PAGE)
+        c.staging_map[:PAGE] = value[:PAGE]
+        wire = [(0, PAGE, 0), region.write(0, value[PAGE:])]
+        ok(c.put_from(ns, [(key, wire), (key_of("again"), wire)], ack=Ack.WRITTEN))
+        assert direct_bytes(daemon) == before and c.value(ns, key) == value
+
+
+@pytest.mark.parametrize("kind", ["unsealed", "unlinked"])
+def test_R2_pieces_of_a_file_that_was_cut_cost_their_owner_alone(backend, make_daemon, kind):
+    daemon = make_daemon(backend).start()
+    other, other_ns, pairs = bystander(daemon)
+    with other, daemon.client() as c, memory(kind, 4 * MIB) as fd:
+        ns, key = c.namespace("n"), key_of("before")
+        number = c.register(fd, 4 * MIB)
+        ok(c.put_from(ns, [(key, [(0, 64 * KIB, number), (MIB, 64 * KIB, number)])], ack=Ack.WRITTEN))
+        os.ftruncate(fd, 2 * MIB)
+        for n, pieces in enumerate(([(0, 64 * KIB, number), (3 * MIB, 64 * KIB, number)],
+                                    [(3 * MIB, 64 * KIB, number), (0, 64 * KIB, number)],
+                                    [(2 * MIB - 32 * KIB, 64 * KIB, number), (0, 64 * KIB, number)],
+                                    [(0, 128 * KIB - PAGE, number), (3 * MIB, 4096, number)])):
+            put, = c.put_from(ns, [(key_of("cut", n), pieces)], ack=Ack.WRITTEN)
+            assert put.status in (Status.INVALID, Status.FAILED), put
+            assert c.value(ns, key_of("cut", n)) is None
+            c.evict(ns, [key], Tier.MEMORY)
+            got, = c.get_to(ns, [(key, pieces)])
+            assert got.status in (Status.INVALID, Status.FAILED), got
+        assert c.value(ns, key) == bytes(128 * KIB)
+        assert_well(other, other_ns, pairs)
+        c.ping()
+
+
 def test_many_keys_of_many_pieces_and_pieces_that_are_no_good(both):
     ns = both.namespace("n")
     with region_of(both) as region:

@@ -122,7 +122,7 @@ void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
         req->submitted_ns = clock_mono_ns();
         req->progress = 0;
         req->parts = NULL;
-        req->pieces = req->own_pieces;
+        req->pieces = req->vector && req->op != KIO_COPY ? req->room : req->own_pieces;
         req->body = body_of(req);
         if (req->region) {
                 assert(!atomic_load(&req->region->closing));
@@ -142,12 +142,13 @@ static int64_t transfer(const struct kio_request *req)
 
         for (uint64_t done = 0; done < req->length; done += n) {
                 bool in_body = done < req->body;
-                char *at =
-                        in_body ? (char *)req->buf + done : (char *)req->tail + (done - req->body);
                 off_t offset = (off_t)(req->offset + done);
+                char *at;
                 ssize_t k;
 
                 n = (in_body ? req->body : req->length) - done;
+                at = in_body ? kio_request_at(req, done, &n)
+                             : (char *)req->tail + (done - req->body);
                 k = req->op == KIO_READ ? pread(req->fd, at, n, offset)
                                         : pwrite(req->fd, at, n, offset);
                 if (k < 0 && errno != EINTR)
@@ -178,6 +179,8 @@ static void compute(void *userdata)
                 char *tail = at < req->body ? NULL : (char *)req->tail + (at - req->body);
 
                 n = (at < req->body ? MIN(total, req->body) : total) - at;
+                if (!copies)
+                        to = kio_request_at(req, at, &n);
                 if (v) {
                         n = MIN(n, v->iov_len - used);
                         used += n;
@@ -213,8 +216,12 @@ static int64_t compute_guarded(struct kio_request *req)
 static void wipe_memory(void *userdata)
 {
         const struct kio_request *req = userdata;
+        uint64_t total = req->tail ? req->crc_bytes : req->length, n;
 
-        memset(req->buf, 0, req->tail ? req->crc_bytes : req->length);
+        for (uint64_t at = 0; at < total; at += n) {
+                n = total - at;
+                memset(kio_request_at(req, at, &n), 0, n);
+        }
 }
 
 static void wipe(struct kio_request *req)

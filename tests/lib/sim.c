@@ -655,7 +655,7 @@ enum sim_fault sim_fault_of(const struct kio_request *req, int *ret_error)
         lock();
         fault = real_fault(req->op == KIO_WRITE ? "write" : "sync", req->fd, NULL, ret_error);
         if (fault == SIM_FAULT_END) {
-                struct iovec pieces[KIO_PIECES_MAX];
+                struct iovec pieces[KIO_PIECES_MAX + 1]; /* of a vector, and a tail */
 
                 if (req->op == KIO_WRITE && kio_rest(req, pieces) > 0)
                         real_tear(req->fd, pieces[0].iov_base, pieces[0].iov_len,
@@ -1182,7 +1182,7 @@ static void note_for_swap(const struct kio_request *req)
 /* Between the pieces that a request lies in and one that they make together. */
 static void gather(const struct kio_request *req, uint8_t *whole, bool out)
 {
-        struct iovec pieces[KIO_PIECES_MAX];
+        struct iovec pieces[KIO_PIECES_MAX + 1]; /* of a vector, and a tail */
         unsigned n = kio_rest(req, pieces);
 
         for (unsigned i = 0; i < n; whole += pieces[i++].iov_len)
@@ -1192,7 +1192,7 @@ static void gather(const struct kio_request *req, uint8_t *whole, bool out)
 
 static void show_read(const struct kio_request *req)
 {
-        struct iovec pieces[KIO_PIECES_MAX];
+        struct iovec pieces[KIO_PIECES_MAX + 1]; /* of a vector, and a tail */
         unsigned n = kio_rest(req, pieces);
 
         for (unsigned i = 0; i < n; i++)
@@ -1204,7 +1204,8 @@ static void execute(struct waiting *w)
 {
         struct kio_request *req = w->req;
         uint64_t offset = req->offset + req->progress, length = req->length - req->progress;
-        uint8_t *whole = req->parts || req->body < req->length ? must(malloc(length)) : NULL;
+        uint8_t *whole =
+                req->parts || req->vector || req->body < req->length ? must(malloc(length)) : NULL;
         uint8_t *buf = whole      ? whole
                        : req->buf ? (uint8_t *)req->buf + req->progress
                                   : NULL; /* a sync has none */

@@ -87,6 +87,8 @@ static void get_read(struct volume *v, struct store_get *req)
                 .fd = v->segments[c->slab]->fd,
                 .offset = chunk_offset(v, c),
                 .buf = req->buf,
+                .vector = req->vector,
+                .room = req->vector_room,
                 .length = round_up(c->length, DISK_PAGE),
                 .crc_bytes = c->length,
                 .region = req->region,

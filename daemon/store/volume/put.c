@@ -132,6 +132,8 @@ static void put_write(struct volume *v, struct store_put *req)
                 .fd = seg->fd,
                 .offset = chunk_offset(v, c),
                 .buf = (void *)req->buf,
+                .vector = req->vector,
+                .room = req->vector_room,
                 .length = round_up(req->length, DISK_PAGE),
                 .region = req->region,
                 .tail = req->length % DISK_PAGE ? req->tail : NULL,

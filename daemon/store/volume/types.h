@@ -164,8 +164,11 @@ struct store_put {
         /* Aligned to 4 KiB; readable up to the next 4 KiB boundary after length, or, with a `tail`,
          * for `length` bytes, of which those beyond whole 4 KiB blocks are taken from the tail. */
         const void *buf;
-        void *tail;                /* 4 KiB, so aligned; NULL: none */
-        struct kio_region *region; /* `buf` lies in it; or NULL */
+        const struct iovec *vector; /* in place of `buf`: pieces, each of them so aligned, and of
+                                       whole 4 KiB but for the last */
+        struct iovec *vector_room;  /* with a vector: an element more than it has, the caller's */
+        void *tail;                 /* 4 KiB, so aligned; NULL: none */
+        struct kio_region *region;  /* `buf` lies in it; or NULL */
         /* A client shares the memory of `buf`: that it is not there is no fault of the device. Then
          * the put fails with -EFAULT, and is tried nowhere else. */
         bool foreign;
@@ -202,7 +205,9 @@ struct store_get {
          * the length, and nothing is written beyond that. */
         void *buf;
         uint32_t room;
-        void *tail; /* as of a put */
+        const struct iovec *vector; /* as of a put */
+        struct iovec *vector_room;
+        void *tail;
         struct kio_region *region;
         /* A client shares the memory of `buf`, and may write to it or take it away at any time: it
          * says nothing of the chunk then, which stays. Results -EFAULT, STORE_SUSPECT. */
