@@ -438,17 +438,20 @@ void cache_purge(struct cache *c, struct cache_purge *purge)
 void cache_count(struct cache *c, struct cache_count *count)
 {
         c->pending++;
+        count->cache = c;
         count->found = 0;
         count->chunk = 0;
         list_init(&count->node);
         list_append(&c->counting, &count->node);
 }
 
+/* What a purge has still to drop is not there any more. */
 static void count_chunk(void *userdata, uint32_t namespace_id, const struct key *key)
 {
         struct cache_count *count = userdata;
 
-        count->found += namespace_id == count->namespace_id;
+        count->found += namespace_id == count->namespace_id &&
+                        !pool_is_dropped(count->cache->params.pool, count->chunk);
 }
 
 static void count_slice(struct cache *c)
@@ -462,18 +465,17 @@ static void count_slice(struct cache *c)
         count->complete(count);
 }
 
-/* Nothing is counted while there is something to drop: pool_walk() comes by that, too. */
 bool cache_sweep(struct cache *c)
 {
-        if (pool_is_sweeping(c->params.pool)) {
+        bool counts = !list_empty(&c->counting), sweeps = pool_is_sweeping(c->params.pool);
+
+        if (counts)
+                count_slice(c);
+        if (sweeps) {
                 (void)pool_sweep(c->params.pool);
                 cache_kick(c);
-                return true;
         }
-        if (list_empty(&c->counting))
-                return false;
-        count_slice(c);
-        return true;
+        return counts || sweeps;
 }
 
 /* --- evictions on their way to the store --- */

@@ -209,11 +209,12 @@ struct cache_count {
 
         /* The cache's. */
         struct list_node node;
+        struct cache *cache;
         uint32_t chunk; /* where the walk goes on */
 };
 void cache_count(struct cache *c, struct cache_count *count);
-/* Once an iteration, before cache_iterate(): drops some of what was purged, or goes on counting, in
- * less than half a millisecond. False: there was neither. */
+/* Once an iteration, before cache_iterate(): goes on counting, and drops some of what was purged,
+ * in about half a millisecond. False: there was neither. */
 bool cache_sweep(struct cache *c);
 
 /* A namespace was made whose number another one had: nothing of that is found any more. */
