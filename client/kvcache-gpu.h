@@ -107,11 +107,11 @@ enum {
 };
 
 struct kvcache_gpu_options {
-        uint32_t size;          /* sizeof(struct kvcache_gpu_options) */
-        uint32_t flags;         /* KVCACHE_GPU_CURRENT_CONTEXT, KVCACHE_GPU_NO_POOL */
-        int32_t device;         /* ordinal; ignored with KVCACHE_GPU_CURRENT_CONTEXT */
-        uint32_t engine;        /* enum kvcache_gpu_engine; not AUTO: for measurements */
-        uint32_t max_sms;       /* multiprocessors that the kernel may take at a time; 0: 2 */
+        uint32_t size;    /* sizeof(struct kvcache_gpu_options) */
+        uint32_t flags;   /* KVCACHE_GPU_CURRENT_CONTEXT, KVCACHE_GPU_NO_POOL, KVCACHE_GPU_URGENT */
+        int32_t device;   /* ordinal; ignored with KVCACHE_GPU_CURRENT_CONTEXT */
+        uint32_t engine;  /* enum kvcache_gpu_engine; not AUTO: for measurements */
+        uint32_t max_sms; /* multiprocessors that the kernel may take at a time; 0: 2 */
         uint32_t reserved;      /* 0 */
         uint64_t staging_bytes; /* memory that puts pass through, in eight parts, each to hold a
                                    block; 0: 128 MiB */

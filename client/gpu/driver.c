@@ -65,11 +65,11 @@ static void *driver_find(void *library, proc_address find, const char *name, con
 /* NULL, or the name of a function that is needed and not there. */
 static const char *driver_resolve(struct driver *d)
 {
-        proc_address find = (proc_address)dlsym(d->library, "cuGetProcAddress_v2");
+        proc_address find = (proc_address)dlsym(d->dl, "cuGetProcAddress_v2");
         const char *missing = NULL;
 
 #define X(member, name, suffix, since, is_needed, parameters)                                      \
-        *(void **)&d->member = driver_find(d->library, find, #name, #name #suffix, since);         \
+        *(void **)&d->member = driver_find(d->dl, find, #name, #name #suffix, since);              \
         if (!d->member && (is_needed) && !missing)                                                 \
                 missing = #name;
         CU_FUNCTIONS(X)
@@ -79,13 +79,12 @@ static const char *driver_resolve(struct driver *d)
 
 int driver_open(struct driver *ret, char *ret_why)
 {
-        struct driver d = { .library =
-                                    dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) };
+        struct driver d = { .dl = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) };
         const char *missing;
         cu_result c;
         int r;
 
-        if (!d.library)
+        if (!d.dl)
                 return driver_fail(ret_why, -ENODEV, "no CUDA driver here: %s", dlerror());
         missing = driver_resolve(&d);
         if (missing) {
@@ -109,7 +108,7 @@ int driver_open(struct driver *ret, char *ret_why)
 
 void driver_close(struct driver *d)
 {
-        if (d->library)
-                dlclose(d->library);
+        if (d->dl)
+                dlclose(d->dl);
         *d = (struct driver){ 0 };
 }

@@ -7,7 +7,7 @@
 #include "gpu/cuda-api.h"
 
 struct driver {
-        void *library;
+        void *dl;    /* of dlopen() */
         int version; /* 13000: CUDA 13.0 */
 #define X(member, name, suffix, since, is_needed, parameters) cu_result(*member) parameters;
         CU_FUNCTIONS(X)
@@ -19,7 +19,7 @@ enum { DRIVER_TEXT = 256 };
 /* Loads and initializes it. -ENODEV: there is no driver, or no device; -ENOSYS: it lacks a function
  * that is needed; -EIO and others: it refuses. `ret_why` has DRIVER_TEXT bytes. */
 int driver_open(struct driver *ret, char *ret_why);
-/* The library stays in memory: the driver has threads of its own. */
+/* The code stays in memory (RTLD_NODELETE): the driver has threads of its own. */
 void driver_close(struct driver *d);
 /* A result as -errno; 0 if it is CU_OK. */
 int driver_errno(cu_result result);

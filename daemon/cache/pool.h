@@ -120,8 +120,8 @@ struct pool_watch {
 /* `watch` is kept, not copied; NULL: none. */
 void pool_set_watch(struct pool *p, const struct pool_watch *watch);
 /* The resident chunks among `looks` numbers from *chunk on, those that a purge has still to drop
- * among them; what becomes resident, or leaves, with
- * a number below it has to be reported to the watch. False: there are no more. */
+ * among them. What becomes resident, or leaves, with a number below it, the caller learns from the
+ * watch. False: there are no more. */
 bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                void *userdata);

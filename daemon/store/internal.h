@@ -222,7 +222,7 @@ int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
 /* What is known of the whole into the superblock of `v`, which volume_open() writes. Any thread. */
 void membership_prepare_superblock(struct member *p, struct volume *v);
 /* All volumes that are up have been opened: lets each know what the others know, and empties those
- * that has missed something. */
+ * that have missed something. */
 int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
 
 /* These volumes, or this one, which are not up, miss something from now on; membership-record.c has
@@ -327,7 +327,7 @@ void health_on_doubtful(void *userdata, struct volume *v);
 void health_on_full(void *userdata, struct volume *v, bool full);
 
 /* A volume of several that fails so is left out at startup; anything else is a mistake to be
- * reported of. */
+ * reported. */
 bool health_may_start_without(const struct store *s, int r);
 /* It cannot be used, for what p->error says: the others do without. `r` if they cannot. */
 int health_leave_out(struct member *p, int r, char ret_error[static STORE_ERROR_BYTES]);

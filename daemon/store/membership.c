@@ -13,13 +13,13 @@
  *   2. A purge or a drop that a volume misses is answered when all volumes that are up have the
  *      record on stable storage (membership-record.c).
  *   3. A volume that a record says to have missed something, by an epoch higher than the one that
- * it was last emptied at, is emptied before it is used, and notes the epoch of the set as that. No
- * other is. One that was up when a crash came between its write and the others' is behind, but in
- * no record, and keeps what it has.
+ *      it was last emptied at, is emptied before it is used, and notes the epoch of the set as
+ *      that. No other is. One that was up when a crash came between its write and the others' is
+ *      behind, but in no record, and keeps what it has.
  *   4. A volume takes the whole record, on stable storage, before it is used; if that has moved
  *      meanwhile, again.
  *   5. Volumes that were offline while others were in use, and are started without them, do not
- * know what the epoch is by now. They are emptied, and skip as many as cannot have been given.
+ *      know what the epoch is by now. They are emptied, and skip as many as cannot have been given.
  *
  * Of several records the highest epoch counts, of the set and for each volume: what is claimed of a
  * volume is over once it was emptied at that epoch or above, whichever record still claims it. For
@@ -27,8 +27,7 @@
  * still be written.
  *
  * Loop thread, but for what internal.h marks. Owns the set's uuid, the numbers in it, and the
- * record
- * (`sum`).
+ * record (`sum`).
  *
  * Failures: volumes of different sets, two with one number, and such as contradict each other
  * refuse the start. A volume whose superblock cannot be written is left out. */
