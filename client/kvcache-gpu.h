@@ -118,7 +118,9 @@ struct kvcache_gpu_options {
 };
 
 /* Loads the driver and prepares for one GPU of this process: streams, the kernel, staging memory,
- * the pool registered for reading. The handle must outlive it: detach before kvcache_close().
+ * the pool registered for reading. Detach before kvcache_close(): a handle that is closed first
+ * stays until the last GPU is detached, and every call but kvcache_gpu_detach() and
+ * kvcache_gpu_error() returns -EBADF.
  *
  * The staging memory is a registered buffer, from which the daemon writes to disk itself; where the
  * daemon refuses one it is a place of the handle's staging. Where the driver does not register the

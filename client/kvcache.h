@@ -126,8 +126,8 @@ enum {
  * gets a sentence. */
 int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options, char *ret_error,
                     size_t error_bytes);
-/* Ends what is in flight, unmaps, frees: data of leases must not be touched any more. NULL is fine.
- */
+/* Ends what is in flight, unmaps, frees: data of leases must not be touched any more. With a GPU
+ * attached, kvcache_gpu_detach() does that. NULL is fine. */
 void kvcache_close(struct kvcache *kv);
 /* Why the last call on this handle failed. Never NULL; valid until the next call. */
 const char *kvcache_error(const struct kvcache *kv);

@@ -51,8 +51,15 @@ int gpu_enter(struct kvcache_gpu *gpu)
                 return -EINVAL;
         if (gpu->pid != getpid())
                 return -ECHILD;
-        gpu->is_current = gpu->driver.ctx_push(gpu->context) == CU_OK;
+        if (parts_is_closed(gpu->kv))
+                return gpu_fail(gpu, -EBADF, "the handle has been closed: detach the GPU");
+        gpu_make_current(gpu);
         return 0;
+}
+
+void gpu_make_current(struct kvcache_gpu *gpu)
+{
+        gpu->is_current = gpu->driver.ctx_push(gpu->context) == CU_OK;
 }
 
 void gpu_leave(struct kvcache_gpu *gpu)
@@ -256,6 +263,7 @@ static void gpu_free(struct kvcache_gpu *gpu)
         closep(&gpu->epoll_fd);
         free(gpu->batches);
         free(gpu->copies);
+        parts_detach(gpu->kv);
         free(gpu);
 }
 
@@ -307,6 +315,7 @@ int kvcache_gpu_attach(struct kvcache_gpu **ret, struct kvcache *kv,
                 return r;
         }
         gpu->kv = kv;
+        parts_attach(kv);
         gpu->pid = getpid();
         gpu->flags = o.flags;
         gpu->event_fd = gpu->epoll_fd = gpu->staging.fd = -1;
@@ -328,19 +337,17 @@ int kvcache_gpu_attach(struct kvcache_gpu **ret, struct kvcache *kv,
 int kvcache_gpu_detach(struct kvcache_gpu *gpu, int timeout_ms)
 {
         int64_t deadline;
-        int r;
 
         if (!gpu)
                 return 0;
-        r = gpu_enter(gpu);
-        if (r < 0)
-                return r;
+        if (gpu->pid != getpid())
+                return -ECHILD;
+        gpu_make_current(gpu);
         deadline = blocks_deadline(timeout_ms);
         while (!blocks_progress(gpu))
                 if (!blocks_wait(gpu, deadline)) {
-                        r = gpu_fail(gpu, -ETIMEDOUT, "requests are still under way");
                         gpu_leave(gpu);
-                        return r;
+                        return gpu_fail(gpu, -ETIMEDOUT, "requests are still under way");
                 }
         gpu_free(gpu);
         return 0;
@@ -392,6 +399,8 @@ int kvcache_gpu_fd(struct kvcache_gpu *gpu)
                 return -EINVAL;
         if (gpu->pid != getpid())
                 return -ECHILD;
+        if (parts_is_closed(gpu->kv))
+                return gpu_fail(gpu, -EBADF, "the handle has been closed: detach the GPU");
         fd = kvcache_fd(gpu->kv);
         if (fd < 0)
                 return fd;

@@ -104,8 +104,10 @@ int gpu_fail(struct kvcache_gpu *gpu, int error, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 /* The same for a call of the driver's. */
 int gpu_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c);
-/* Every public call is between these: -ECHILD after fork(); the context is current. */
+/* Every public call is between these: -ECHILD after fork(); -EBADF: the handle is closed; else the
+ * context is current. Detaching needs gpu_make_current() only. */
 int gpu_enter(struct kvcache_gpu *gpu);
+void gpu_make_current(struct kvcache_gpu *gpu);
 void gpu_leave(struct kvcache_gpu *gpu);
 /* Holds the pool of the session that there is and registers it. With no batch active. */
 int gpu_pool_open(struct kvcache_gpu *gpu);

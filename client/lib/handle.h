@@ -133,6 +133,9 @@ struct kvcache {
         int64_t timer_ns; /* when timer_fd becomes readable; INT64_MAX: never */
         bool epoll_out;   /* what the epoll fd asks of the socket */
 
+        unsigned attached; /* GPUs: lib/parts.h */
+        bool is_closed;    /* by the user, with one attached: freed when it is detached */
+
         char error[1536];
         uint64_t in[WIRE_MAX_MESSAGE / sizeof(uint64_t)];
         uint64_t out[WIRE_MAX_MESSAGE / sizeof(uint64_t)];

@@ -30,6 +30,10 @@ void kvcache_close(struct kvcache *kv)
         if (!kv)
                 return;
         forked = handle_is_forked(kv);
+        if (kv->attached > 0 && !forked) {
+                kv->is_closed = true;
+                return;
+        }
         TAILQ_CONCAT(&kv->ready, &kv->requests, link);
         while ((q = TAILQ_FIRST(&kv->ready))) {
                 TAILQ_REMOVE(&kv->ready, q, link);

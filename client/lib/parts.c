@@ -11,6 +11,23 @@
 #include "lib/retired.h"
 #include "lib/submit.h"
 
+void parts_attach(struct kvcache *kv)
+{
+        kv->attached++;
+}
+
+void parts_detach(struct kvcache *kv)
+{
+        kv->attached--;
+        if (kv->attached == 0 && kv->is_closed)
+                kvcache_close(kv);
+}
+
+bool parts_is_closed(const struct kvcache *kv)
+{
+        return kv->is_closed;
+}
+
 int parts_pool_hold(struct kvcache *kv, struct parts_pool *ret)
 {
         int r;

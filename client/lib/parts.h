@@ -14,6 +14,12 @@
 struct conn;
 struct request;
 
+/* The handle stays while a GPU is attached: kvcache_close() then leaves it to the last
+ * parts_detach(). */
+void parts_attach(struct kvcache *kv);
+void parts_detach(struct kvcache *kv);
+bool parts_is_closed(const struct kvcache *kv);
+
 struct parts_pool {
         struct conn *conn; /* NULL: no hold */
         const uint8_t *base;

@@ -1152,6 +1152,38 @@ static void a_child_may_not_use_it(void **state)
         put_keys(f, 1, 1);
 }
 
+static void a_handle_that_is_closed_first_stays_until_its_gpu_is_detached(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_gpu_info info = { .size = sizeof(info) };
+        struct kvcache_gpu_completion c;
+        struct kvcache_gpu *second;
+        struct job *j;
+
+        begin(f);
+        put_keys(f, 4, 1);
+        assert_int_equal(kvcache_gpu_attach(&second, f->kv, NULL, NULL, 0), 0);
+        clear(f);
+        stub.run(false);
+        j = job_of(f, 4, 1, 0);
+        assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), 0);
+        kvcache_close(f->kv);
+        f->kv = f->rig->kv = NULL;
+        stub.run(true);
+        assert_int_equal(kvcache_gpu_put_blocks(f->gpu, &j->q), -EBADF);
+        assert_non_null(strstr(kvcache_gpu_error(f->gpu), "closed"));
+        assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), -EBADF);
+        assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 0), -EBADF);
+        assert_int_equal(kvcache_gpu_fd(f->gpu), -EBADF);
+        assert_int_equal(kvcache_gpu_get_info(f->gpu, &info), -EBADF);
+        assert_int_equal(kvcache_gpu_detach(second, 5000), 0);
+        assert_int_equal(kvcache_gpu_detach(f->gpu, 5000), 0);
+        f->gpu = NULL;
+        assert_statuses(j, KVCACHE_OK); /* what was under way has ended well */
+        for (unsigned i = 0; i < 4; i++)
+                assert_true(block_is(f, i, 1 + i));
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -1182,6 +1214,7 @@ int main(void)
                 TEST(malformed_requests_are_refused),
                 TEST(malformed_options_are_refused),
                 TEST(a_child_may_not_use_it),
+                TEST(a_handle_that_is_closed_first_stays_until_its_gpu_is_detached),
         };
         char why[DRIVER_TEXT];
         cu_device device;
