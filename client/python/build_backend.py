@@ -35,20 +35,23 @@ def version():
 
 def sources():
     """Relative to the tree: all that the library is compiled from, its headers included."""
-    found = [p for folder in ("client/lib", "proto") for p in sorted((TREE / folder).glob("*.[ch]"))]
+    found = [p for folder in ("client/lib", "client/gpu", "proto") for p in sorted((TREE / folder).glob("*.[ch]"))]
     found += sorted((TREE / "client").glob("*.h"))
-    others = ("client/lib/libkvcache.map", "meson.build", "LICENSE")
+    others = ("client/gpu/copy.ptx", "client/gpu/embed.py", "client/lib/libkvcache.map", "meson.build", "LICENSE")
     return [p.relative_to(TREE) for p in found] + [pathlib.Path(p) for p in others]
 
 
 def compile_library(output):
     with tempfile.TemporaryDirectory() as scratch:
         pathlib.Path(scratch, "build-config.h").write_text(f'#define KVCACHE_BUILD_VERSION "{version()}"\n')
+        subprocess.run([sys.executable, TREE / "client/gpu/embed.py", TREE / "client/gpu/copy.ptx", pathlib.Path(scratch, "copy-ptx.h"),
+                        "copy_ptx"], check=True)
         compiled = [str(TREE / p) for p in sources() if p.suffix == ".c"]
         command = shlex.split(os.environ.get("CC", "cc")) + FLAGS + shlex.split(os.environ.get("CFLAGS", ""))
         for folder in (scratch, TREE, TREE / "proto", TREE / "client"):
             command += ["-I", str(folder)]
         command += [f"-Wl,--version-script={TREE / 'client/lib/libkvcache.map'}", "-o", str(output), *compiled]
+        command += ["-pthread", "-Wl,--as-needed", "-ldl"]  # which glibc 2.34 and later have in libc itself
         try:
             subprocess.run(command, check=True)
         except FileNotFoundError:

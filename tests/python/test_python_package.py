@@ -2,6 +2,8 @@
 """The package as it is installed: its wheel, what the wheel's tag promises, the README's examples, types, figures."""
 
 import ctypes
+import ctypes.util
+import errno
 import functools
 import os
 import pathlib
@@ -86,8 +88,21 @@ def test_the_library_exports_what_the_installed_one_does(wheel, tmp_path):
         path = archive.extract("kvcache/libkvcache.so", tmp_path)
     symbols = set(re.findall(r" T (kvcache_\w+)", run("nm", "-D", path)))
     listed = set(re.findall(r"^\s+(kvcache_\w+);", (build_backend.TREE / "client/lib/libkvcache.map").read_text(), re.M))
-    assert {name for name in listed if "gpu" not in name and "layout" not in name} <= symbols
+    assert listed <= symbols
     assert ctypes.CDLL(path).kvcache_version and kvcache.__version__ == build_backend.version()
+
+
+@needs_compiler
+@pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="there is a CUDA driver")
+def test_its_gpu_calls_say_that_there_is_no_driver(wheel, tmp_path, daemon, monkeypatch):
+    with zipfile.ZipFile(wheel) as archive:
+        library = ctypes.CDLL(archive.extract("kvcache/libkvcache.so", tmp_path))
+    why, handle, gpu = ctypes.create_string_buffer(512), ctypes.c_void_p(), ctypes.c_void_p()
+    monkeypatch.setenv("KVCACHE_SOCKET", str(daemon.socket))
+    assert library.kvcache_connect(ctypes.byref(handle), None, why, len(why)) == 0, why.value
+    assert library.kvcache_gpu_attach(ctypes.byref(gpu), handle, None, why, len(why)) == -errno.ENODEV
+    assert b"no CUDA driver here" in why.value
+    library.kvcache_close(handle)
 
 
 @needs_compiler
